@@ -77,6 +77,16 @@ maven_jars() {
   [ ! -e "${sources[0]}" ] || javac -cp "$at/*" -d "$at" "${sources[@]}" >&2 || fail "javac could not compile $1"
 }
 
+# go_programs FOLDER PROGRAM...: builds FOLDER/PROGRAM/main.go.
+go_programs() {
+  need go
+  local folder=$1 program; shift
+  mkdir -p "$PEERS_DIR/bin"
+  for program in "$@"; do
+    (cd "$folder" && nice go build -o "$PEERS_DIR/bin/$program" "./$program") >&2 || fail "go could not build $program"
+  done
+}
+
 # measure RUN.py [quick] [PEER...]: runs a measurement; python stops by pid what it started, also when it is interrupted.
 measure() {
   need python3

@@ -544,17 +544,4 @@ day:
         expect!["3:38: operations.a.bytes: is not a range; give the least and the most: `[25, 2000]`"]
             .assert_eq(&problems.expect_err("a range").iter().map(ToString::to_string).collect::<String>());
     }
-
-    #[test]
-    fn the_schemas_are_the_committed_ones() {
-        for (name, schema) in [("profile", profile_json_schema()), ("vectors", vectors_json_schema())] {
-            let path = format!("{}/../../docs/reference/{name}.schema.json", env!("CARGO_MANIFEST_DIR"));
-            let schema = serde_json::to_string_pretty(&schema).expect("JSON") + "\n";
-            if std::env::var_os("UPDATE").is_some_and(|update| update == "1") {
-                std::fs::write(&path, &schema).expect("the schema can be written");
-            }
-            let committed = std::fs::read_to_string(&path).unwrap_or_default();
-            assert!(committed == schema, "{path} differs from the committed one; run this test with UPDATE=1");
-        }
-    }
 }

@@ -61,6 +61,13 @@ pub struct Message {
     pub place: Option<Place>,
 }
 
+impl Message {
+    /// What goes with it as headers of a trace, if it stands in one.
+    pub fn trace_headers(&self) -> impl Iterator<Item = (&'static str, String)> {
+        self.place.iter().flat_map(Place::headers)
+    }
+}
+
 /// Where a message stands in a trace that runs through many systems.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {

@@ -31,6 +31,7 @@ mod record; // a message as data, for programs
 pub mod reference; // the page that explains every option
 mod queue; // the bounded queue that sessions pull from, and the message that must be answered
 pub mod tls; // connections of any kind, and whom we trust on them
+pub mod scram; // proof of a password that does not travel
 
 #[cfg(test)]
 mod testing; // what the tests of all protocols share

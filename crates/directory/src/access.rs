@@ -56,6 +56,8 @@ pub struct Asker {
     pub dn: String,
     /// Whether rules are not asked: an operator with a key of the API.
     pub manages: bool,
+    /// Whether it has to change its password before it may do anything else.
+    pub must_change: bool,
     /// The names of the groups and roles it is in, in normal form, if any rule names one.
     pub groups: Vec<String>,
 }
@@ -78,7 +80,7 @@ enum Who {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Where {
+pub(crate) enum Where {
     Anywhere,
     Exactly(String),
     Below(String),
@@ -242,7 +244,18 @@ impl Grants {
 }
 
 impl Where {
-    fn has(&self, key: &str) -> bool {
+    /// What stands behind `to`, if it says where.
+    pub(crate) fn read(word: &str, schema: &Schema) -> Result<Option<Where>, String> {
+        Ok(match word.split_once('=') {
+            _ if word == "*" => Some(Where::Anywhere),
+            Some(("dn" | "dn.subtree", text)) => Some(Where::Below(name(text, schema)?)),
+            Some(("dn.base", text)) => Some(Where::Exactly(name(text, schema)?)),
+            _ => None,
+        })
+    }
+
+    /// Whether the entry of a name in normal form is meant.
+    pub(crate) fn has(&self, key: &str) -> bool {
         match self {
             Where::Anywhere => true,
             Where::Exactly(name) => key == name,
@@ -267,16 +280,13 @@ fn clause(text: &str, schema: &Schema) -> Result<Clause, String> {
     if words.next() != Some("to") {
         return Err("does not begin with `to`".to_owned());
     }
-    let name = |text: &str| {
-        let dn = Dn::parse(text).map_err(|error| format!("names `{text}`, which is no distinguished name: {error}"))?;
-        Ok::<_, String>(schema.normal_dn(&dn))
-    };
     let mut clause = Clause { within: Where::Anywhere, attributes: Vec::new(), by: Vec::new() };
     while let Some(word) = words.next_if(|word| *word != "by") {
+        if let Some(within) = Where::read(word, schema)? {
+            clause.within = within;
+            continue;
+        }
         match word.split_once('=') {
-            _ if word == "*" => {}
-            Some(("dn" | "dn.subtree", text)) => clause.within = Where::Below(name(text)?),
-            Some(("dn.base", text)) => clause.within = Where::Exactly(name(text)?),
             Some(("attrs", list)) => {
                 for attribute in list.split(',') {
                     let found =
@@ -294,9 +304,9 @@ fn clause(text: &str, schema: &Schema) -> Result<Clause, String> {
             Some("users") => Who::Users,
             Some("self") => Who::Itself,
             Some(word) => match word.split_once('=') {
-                Some(("dn", text)) => Who::Name(name(text)?),
+                Some(("dn", text)) => Who::Name(name(text, schema)?),
                 // A role is filled by whom its entry names, as a group holds its members.
-                Some(("group" | "role", text)) => Who::Group(name(text)?),
+                Some(("group" | "role", text)) => Who::Group(name(text, schema)?),
                 _ => {
                     return Err(format!(
                         "has `{word}`; behind `by` stand `*`, `anonymous`, `users`, `self`, `dn=…`, `group=…` and `role=…`"
@@ -316,8 +326,14 @@ fn clause(text: &str, schema: &Schema) -> Result<Clause, String> {
     if clause.by.is_empty() { Err("has no `by`".to_owned()) } else { Ok(clause) }
 }
 
+/// A distinguished name in normal form.
+fn name(text: &str, schema: &Schema) -> Result<String, String> {
+    let dn = Dn::parse(text).map_err(|error| format!("names `{text}`, which is no distinguished name: {error}"))?;
+    Ok(schema.normal_dn(&dn))
+}
+
 /// Words between spaces; within quotation marks spaces belong to a word.
-fn words(text: &str) -> Result<Vec<String>, String> {
+pub(crate) fn words(text: &str) -> Result<Vec<String>, String> {
     let (mut words, mut word, mut quoted) = (Vec::new(), String::new(), false);
     for c in text.chars() {
         match c {

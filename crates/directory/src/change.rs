@@ -2,21 +2,23 @@
 
 mod add; // an entry is made
 mod modify; // what it has changes
+mod renew; // its password too
 mod rename; // it gets another name, or another place
 mod remove; // it goes
 mod grow; // the schema gets more
 mod revise; // what it has and its name change together
 mod follow; // those that name it go with it
+mod expire; // or it ends by itself
 
 use std::sync::{Arc, OnceLock};
 
+pub use expire::Lifetimes;
+pub(crate) use expire::NEVER;
 pub use modify::{Act, Modification};
+pub use renew::tells_of_password;
 pub use revise::Revision;
 use tocsin_model::{id::SubscriberId, time::Timestamp, value::Value};
-use tocsin_store::{
-    entries::{Branches, EntryNumber, Node, Object, Placement, Tree},
-    records::Expect,
-};
+use tocsin_store::entries::{Branches, EntryNumber, Node, Object, Placement, Tree};
 
 use crate::{
     access::{Asker, Level},
@@ -303,8 +305,7 @@ fn replace(
             let stands = new_placement.as_ref().or(placement.as_ref());
             let old = Some((&**subscriber, before));
             let new = person::subscriber_of(subscriber.id.clone(), old, &draft.attributes, stands, &inner.shape)?;
-            tree.put_subscriber(new, new_placement, Expect::Present, now)?;
-            Ok(())
+            Ok(tree.change_subscriber(subscriber, placement.as_ref(), new, new_placement, now)?)
         }
     }
 }

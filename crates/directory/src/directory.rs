@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::{Arc, OnceLock},
+    time::Duration,
 };
 
 use arc_swap::ArcSwap;
@@ -16,11 +17,13 @@ use tokio::sync::watch;
 
 use crate::{
     access::Access,
+    change::{Lifetimes, NEVER},
     dn::{Dn, Rdn},
     entry::{self, Place, Shape, view},
     kept::{Kept, Moment, Shown},
     password::Lockout,
     plan,
+    policy::Policies,
     refusal::{Code, Refusal},
     schema::{Kind, Schema},
 };
@@ -43,8 +46,26 @@ pub struct Options {
     pub access: Vec<String>,
     /// After how many wrong passwords an entry is locked, and for how long.
     pub lockout: Lockout,
+    /// What is asked of passwords, such as `to * pwdMinLength=12`; the first rule of a place decides.
+    pub password_policy: Vec<String>,
+    /// How long entries live that end by themselves.
+    pub lifetimes: Lifetimes,
     /// About how much memory entries may take that are kept at hand.
     pub cache_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            suffix: "o=site".to_owned(),
+            shape: Shape::default(),
+            access: Vec::new(),
+            lockout: Lockout { failures: 0, duration: Duration::ZERO },
+            password_policy: Vec::new(),
+            lifetimes: Lifetimes::default(),
+            cache_bytes: 1 << 20,
+        }
+    }
 }
 
 /// The clock of the process.
@@ -58,16 +79,43 @@ pub struct Directory {
     pub(crate) clock: Clock,
 }
 
+/// Where entries stand that have others below them.
+#[derive(Default)]
+struct Places {
+    by_number: HashMap<EntryNumber, Arc<Place>>,
+    /// By their names in normal form.
+    by_key: HashMap<String, Arc<Place>>,
+}
+
+impl Places {
+    fn insert(&mut self, place: Arc<Place>) {
+        if self.by_number.len() >= PLACES_MAX {
+            *self = Places::default();
+        }
+        self.by_key.insert(place.key.clone(), place.clone());
+        self.by_number.insert(place.number, place);
+    }
+
+    fn remove(&mut self, number: EntryNumber) {
+        if let Some(place) = self.by_number.remove(&number) {
+            self.by_key.remove(&place.key);
+        }
+    }
+}
+
 pub(crate) struct Inner {
     pub(crate) schema: ArcSwap<Schema>,
     pub(crate) access: Access,
     pub(crate) shape: Shape,
-    pub(crate) lockout: Lockout,
+    pub(crate) policies: Policies,
+    pub(crate) lifetimes: Lifetimes,
+    /// When the next entry ends, as far as it is known.
+    pub(crate) next_end: watch::Sender<Timestamp>,
     pub(crate) suffix: Dn,
     pub(crate) suffix_text: String,
     pub(crate) suffix_key: String,
     people: OnceLock<EntryNumber>,
-    places: RwLock<HashMap<EntryNumber, Arc<Place>>>,
+    places: RwLock<Places>,
     /// Subscribers that have been seen to have entries below them.
     parents: RwLock<HashSet<EntryNumber>>,
     pub(crate) kept: Kept,
@@ -110,10 +158,14 @@ impl Directory {
         }
         let access = Access::read(&options.access, &schema)
             .map_err(|why| Refusal::new(Code::Other, format!("the access rule {why}")))?;
+        let policies = Policies::read(&options.password_policy, options.lockout, &schema)
+            .map_err(|why| Refusal::new(Code::Other, format!("the password policy {why}")))?;
         let inner = Arc::new(Inner {
             access,
             shape: options.shape,
-            lockout: options.lockout,
+            policies,
+            lifetimes: options.lifetimes,
+            next_end: watch::Sender::new(NEVER),
             suffix_text: suffix.0.iter().map(|rdn| rdn.text.as_str()).collect::<Vec<_>>().join(","),
             suffix_key: schema.normal_dn(&suffix),
             suffix,
@@ -242,7 +294,11 @@ impl Directory {
         let shown = self
             .look(move |branches| {
                 let (node, above) = inner.walk(branches, &parsed)?;
-                Ok(inner.show(&node, above.as_deref(), since))
+                let shown = inner.show(&node, above.as_deref(), since);
+                if let Some(above) = above {
+                    inner.keep_place(above, since);
+                }
+                Ok(shown)
             })
             .await?;
         self.inner.kept.keep_name(dn, &shown.entry);
@@ -380,14 +436,18 @@ impl Inner {
     pub(crate) fn walk(&self, branches: &dyn Branches, dn: &Dn) -> Result<(Node, Option<Arc<Place>>), Refusal> {
         let schema = self.schema.load();
         let missing = |matched: &str| Refusal {
-            code: Code::NoSuchObject,
             matched: matched.to_owned(),
-            message: "there is no such entry".to_owned(),
+            ..Refusal::new(Code::NoSuchObject, "there is no such entry")
         };
         let own = dn.0.len().checked_sub(self.suffix.0.len());
         let Some((rdns, suffix)) = own.map(|own| dn.0.split_at(own)) else { return Err(missing("")) };
         if schema.normal_dn(&Dn(suffix.to_vec())) != self.suffix_key {
             return Err(missing(""));
+        }
+        // What stands below an entry keeps it from going, and its number is never used again: what is kept is enough.
+        if let Some(place) = self.place_above(dn, &schema).filter(|_| !rdns.is_empty()) {
+            let node = self.child(branches, &place, &rdns[0], &schema)?.ok_or_else(|| missing(&place.dn))?;
+            return Ok((node, Some(place)));
         }
         let mut node = branches.child(None, &self.suffix_key)?.ok_or_else(|| missing(""))?;
         let mut above = None;
@@ -450,7 +510,7 @@ impl Inner {
     }
 
     fn place(&self, branches: &dyn Branches, number: EntryNumber) -> Result<Arc<Place>, Refusal> {
-        if let Some(known) = self.places.read().get(&number) {
+        if let Some(known) = self.places.read().by_number.get(&number) {
             return Ok(known.clone());
         }
         if number.subscriber().is_some() {
@@ -465,14 +525,21 @@ impl Inner {
         };
         let above = self.above(branches, &node)?;
         let place = Arc::new(entry::place(&node, above.as_deref(), &self.schema.load()));
+        self.keep_place(place.clone(), since);
+        Ok(place)
+    }
+
+    fn keep_place(&self, place: Arc<Place>, since: Moment) {
         let mut places = self.places.write();
         if self.kept.moment() == since {
-            if places.len() >= PLACES_MAX {
-                places.clear();
-            }
-            places.insert(number, place.clone());
+            places.insert(place);
         }
-        Ok(place)
+    }
+
+    /// Where the entry above one of this name is, if that is known.
+    pub(crate) fn place_above(&self, dn: &Dn, schema: &Schema) -> Option<Arc<Place>> {
+        let (_, over) = dn.0.split_first()?;
+        self.places.read().by_key.get(&schema.normal_dn(&Dn(over.to_vec()))).cloned()
     }
 
     /// An entry as it is shown, kept at hand if it did not change since a moment.
@@ -490,26 +557,31 @@ impl EntryWatcher for Inner {
         plan::keys(&entry::attributes(node, &schema, &self.shape), &schema)
     }
 
+    fn have_same_keys(&self, old: &Node, now: &Node) -> bool {
+        plan::have_same_keys(old, now, &self.schema.load())
+    }
+
     fn changed(&self, changes: Vec<EntryChange>) {
         let at = self.kept.next_moment();
+        self.note_ends(changes.iter().filter_map(|change| change.now.as_ref()));
         // The names of all below change with the name of an entry; that happens seldom.
         let is_above = |number: EntryNumber| number.subscriber().is_none() || self.parents.read().contains(&number);
         let was_above = |change: &EntryChange| change.now.is_none() && self.parents.read().contains(&change.number);
         if changes.iter().any(|change| change.renamed && is_above(change.number) || was_above(change)) {
-            self.places.write().clear();
+            *self.places.write() = Places::default();
             self.kept.forget_all(at);
         }
         for change in changes {
             change.keys.iter().for_each(|key| self.kept.forget_found(key, at));
             if change.now.is_none() {
-                self.places.write().remove(&change.number);
+                self.places.write().remove(change.number);
             }
             let shown = change.now.as_ref().and_then(|node| {
                 let parent = match node {
                     Node::Subscriber(_, None) => self.people.get().copied(),
                     node => node.parent(),
                 };
-                let above = self.places.read().get(&parent?).cloned()?;
+                let above = self.places.read().by_number.get(&parent?).cloned()?;
                 let entry = view(node, Some(&above), &self.schema.load(), &self.shape);
                 Some(Arc::new(Shown { entry, rendering: OnceLock::new() }))
             });

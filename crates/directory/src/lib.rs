@@ -13,6 +13,7 @@ pub mod filter; // which entries are meant
 mod plan; // how they are found without looking at all
 pub mod access; // who may do what
 pub mod password; // what one proves oneself with
+pub mod policy; // what is asked of it
 mod bind; // a name and a password become an asker
 mod url; // searches as text
 mod groups; // and whom it stands for
@@ -27,7 +28,8 @@ mod transfer; // many of them, in and out
 
 pub mod refusal; // why a request was not done
 
-pub use change::{Act, Given, Images, Modification, Revision, Terms};
+pub use bind::Proven;
+pub use change::{Act, Given, Images, Lifetimes, Modification, Revision, Terms, tells_of_password};
 pub use directory::{Clock, Directory, Options};
 pub use feed::{Changes, Followed};
 pub use kept::{Rendering, Shown};

@@ -31,6 +31,9 @@ const HASHING_MAX: usize = 2;
 /// Hashes that may wait to be worked out.
 pub(crate) const WAITING_MAX: usize = 256;
 
+/// Stands for the moment since when an entry is locked that somebody locked.
+const LOCKED_BY_OTHERS: i64 = 0;
+
 static HASHING: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(HASHING_MAX)));
 static WAITING: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(WAITING_MAX)));
 
@@ -39,16 +42,27 @@ static WAITING: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::
 pub struct Credential {
     /// `$argon2id$…`, or `{SSHA}…` as it came from elsewhere.
     pub hash: String,
-    /// Wrong passwords since the last right one.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub failures: u32,
-    /// Until when no password is right, after too many wrong ones: microseconds since 1970.
+    /// When wrong passwords came since the last right one. This and the moments below are microseconds since 1970.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed_at: Vec<i64>,
+    /// Since when no password is right, and until when.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub locked_at: Option<i64>,
+    /// See `locked_at`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locked_until: Option<i64>,
-}
-
-fn is_zero(count: &u32) -> bool {
-    *count == 0
+    /// When it became the password of its entry; `None`: before that was noted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed_at: Option<i64>,
+    /// Hashes of those before it, the newest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<String>,
+    /// When it was taken after its time was over.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub graces: Vec<i64>,
+    /// Whether its holder has to change it, since another gave it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reset: bool,
 }
 
 /// After how many wrong passwords an entry is locked, and for how long.
@@ -56,25 +70,23 @@ fn is_zero(count: &u32) -> bool {
 pub struct Lockout {
     /// How many; 0: never.
     pub failures: u32,
-    /// How long.
+    /// How long; zero: until somebody unlocks it.
     pub duration: Duration,
 }
 
-impl Lockout {
-    /// What a wrong password makes of a credential.
-    pub(crate) fn after_failure(self, mut credential: Credential, now: Timestamp) -> Credential {
-        credential.failures += 1;
-        if self.failures > 0 && credential.failures >= self.failures {
-            credential.failures = 0;
-            credential.locked_until = Some((now + self.duration).0);
-        }
-        credential
-    }
-}
-
 impl Credential {
-    fn of(hash: String) -> Credential {
-        Credential { hash, failures: 0, locked_until: None }
+    /// What is known of a password of which only the hash is.
+    pub(crate) fn of(hash: String) -> Credential {
+        Credential {
+            hash,
+            failed_at: Vec::new(),
+            locked_at: None,
+            locked_until: None,
+            changed_at: None,
+            history: Vec::new(),
+            graces: Vec::new(),
+            reset: false,
+        }
     }
 
     /// As whoever moves an entry gives it: taken as it is.
@@ -85,6 +97,26 @@ impl Credential {
     /// Whether no password is right just now.
     pub(crate) fn is_locked(&self, now: Timestamp) -> bool {
         self.locked_until.is_some_and(|until| now.0 < until)
+    }
+
+    /// The hash of the password and of those before it, the newest first.
+    pub(crate) fn hashes(&self) -> impl Iterator<Item = &String> {
+        std::iter::once(&self.hash).chain(&self.history)
+    }
+
+    /// Locks it until somebody unlocks it.
+    pub(crate) fn lock(&mut self) {
+        (self.locked_at, self.locked_until) = (Some(LOCKED_BY_OTHERS), Some(i64::MAX));
+    }
+
+    pub(crate) fn unlock(&mut self) {
+        (self.locked_at, self.locked_until) = (None, None);
+        self.failed_at.clear();
+    }
+
+    /// Whether it is locked by somebody, and not by wrong passwords.
+    pub(crate) fn is_locked_by_others(&self) -> bool {
+        self.locked_at == Some(LOCKED_BY_OTHERS)
     }
 
     /// As it is stored.
@@ -108,6 +140,15 @@ async fn apart<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> R
         .map_err(|_| Refusal::new(Code::Other, "an internal error; the log tells more"))
 }
 
+/// Whether what a client gave is a hash in a scheme, and no password.
+pub(crate) fn is_hash(given: &[u8]) -> bool {
+    scheme_of(given).is_some()
+}
+
+fn scheme_of(given: &[u8]) -> Option<(&str, &str)> {
+    std::str::from_utf8(given).ok()?.strip_prefix('{')?.split_once('}')
+}
+
 /// Makes of what a client gave what is stored: a hash is taken as it is.
 ///
 /// # Errors
@@ -117,9 +158,7 @@ pub async fn protect(given: Vec<u8>) -> Result<Credential, Refusal> {
         let what = format!("a password has 1 to {PASSWORD_BYTES_MAX} bytes");
         return Err(Refusal::new(Code::ConstraintViolation, what));
     }
-    if let Some((scheme, rest)) =
-        std::str::from_utf8(&given).ok().and_then(|text| text.strip_prefix('{')?.split_once('}'))
-    {
+    if let Some((scheme, rest)) = scheme_of(&given) {
         return match (Legacy::find(scheme), STANDARD.decode(rest)) {
             _ if scheme.eq_ignore_ascii_case("ARGON2") && PasswordHash::new(rest).is_ok() => {
                 Ok(Credential::of(rest.to_owned()))
@@ -172,7 +211,19 @@ pub async fn verify(credential: Option<Credential>, password: Vec<u8>) -> Result
     .await
 }
 
-/// A password that nobody can guess, for whoever asks for one.
+/// A password that nobody can guess, of at least so many characters.
+///
+/// # Errors
+/// The system has no random numbers.
+pub(crate) fn made_up_of(length_min: usize) -> Result<String, Refusal> {
+    let mut made = made_up()?;
+    while made.len() < length_min {
+        made.push_str(&made_up()?);
+    }
+    Ok(made)
+}
+
+/// Something that nobody can guess.
 ///
 /// # Errors
 /// The system has no random numbers.
@@ -239,20 +290,6 @@ mod tests {
             assert!(!verify(read, b"open".to_vec()).await.expect("checked"));
             assert!(!verify(None, b"nobody".to_vec()).await.expect("checked"));
         });
-    }
-
-    #[test]
-    fn too_many_wrong_passwords_lock_an_entry_for_a_while() {
-        let lockout = Lockout { failures: 2, duration: Duration::from_secs(60) };
-        let at = |seconds: i64| Timestamp::from_millis(seconds * 1_000);
-        let once = lockout.after_failure(Credential::of("x".into()), at(0));
-        assert!(!once.is_locked(at(0)));
-        let twice = lockout.after_failure(once, at(1));
-        assert!(twice.is_locked(at(60)) && !twice.is_locked(at(61)));
-        let never = Lockout { failures: 0, ..lockout };
-        assert!(
-            (0..99).fold(Credential::of("x".into()), |made, _| never.after_failure(made, at(0))).locked_until.is_none()
-        );
     }
 
     #[test]

@@ -4,10 +4,15 @@
 //! order, beginnings and presence. A second one, with `~` behind its name, holds every three bytes that follow each other,
 //! and answers parts. What an index finds is always held against the filter, so keys may be cut.
 
-use std::{cell::Cell, collections::BTreeSet, ops::Bound, sync::Arc};
+use std::{
+    cell::Cell,
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound,
+    sync::Arc,
+};
 
-use tocsin_model::ldap::prepare::Form;
-use tocsin_store::entries::{Branches, EntryKey, EntryNumber};
+use tocsin_model::{ldap::prepare::Form, value::Value};
+use tocsin_store::entries::{Branches, EntryKey, EntryNumber, Node};
 
 use crate::{
     entry::{Attribute, Entry},
@@ -57,6 +62,28 @@ pub(crate) fn keys(attributes: &[Attribute], schema: &Schema) -> Vec<EntryKey> {
         }
     }
     keys
+}
+
+/// Whether two states of a subscriber's entry differ in nothing that is indexed. Only the attributes that it was given are
+/// looked at closer; where anything else differs, the keys tell.
+pub(crate) fn have_same_keys(old: &Node, now: &Node, schema: &Schema) -> bool {
+    let (Node::Subscriber(old, was_placed), Node::Subscriber(now, placed)) = (old, now) else { return false };
+    let (was, is) = (&old.profile, &now.profile);
+    let same_else = was_placed == placed
+        && old.devices == now.devices
+        && (was.enabled, &was.locale, &was.time_zone) == (is.enabled, &is.locale, &is.time_zone);
+    let stays = |(name, value): (&String, &Value), others: &BTreeMap<String, Value>| {
+        others.get(name) == Some(value) || schema.known_or_named(name).is_none_or(|kind| !is_indexed(&kind, schema))
+    };
+    same_else
+        && was.attributes.iter().all(|found| stays(found, &is.attributes))
+        && is.attributes.iter().all(|found| stays(found, &was.attributes))
+}
+
+/// Whether a type, or one that it is a kind of, is indexed.
+fn is_indexed(kind: &AttributeType, schema: &Schema) -> bool {
+    let above = kind.kinds.iter().filter_map(|key| schema.attribute(key).ok());
+    above.map(|kind| kind.indexed).chain([kind.indexed]).any(|indexed| indexed != (false, false))
 }
 
 fn add_keys(kind: &AttributeType, value: &[u8], schema: &Schema, keys: &mut Vec<EntryKey>) {
@@ -249,4 +276,47 @@ fn after(prefix: &[u8]) -> Option<Vec<u8>> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use tocsin_model::{subscriber::Profile, time::Timestamp};
+    use tocsin_store::{
+        memory::records::MemoryRecords,
+        records::{Expect, NewSubscriber, Records},
+    };
+
+    use super::*;
+    use crate::{
+        directory::{Directory, Options},
+        filter::Filter,
+    };
+
+    #[tokio::test]
+    async fn what_would_read_too_many_keys_looks_at_every_entry() {
+        let records = Arc::new(MemoryRecords::new().expect("random numbers"));
+        let clock = Arc::new(|| Timestamp(1));
+        let directory = Directory::open(records.clone(), Options::default(), clock).await.expect("it opens");
+        directory.build_indexes().await.expect("built");
+        for count in 0..40 {
+            let id = format!("person-{count}").parse().expect("an id");
+            let new = NewSubscriber { id, profile: Profile::default(), devices: None, preferences: None };
+            records.put_subscriber(new, Expect::Any, Timestamp(1)).await.expect("stored");
+        }
+        let (schema, ready) = (directory.schema(), directory.inner.ready.load_full());
+        let by_uid = |uid: &str| Filter::Equal("uid".to_owned(), uid.as_bytes().to_vec());
+        let any = Filter::Or((0..40).map(|count| by_uid(&format!("person-{count}"))).collect());
+        let test = Arc::new(Test::compile(&any, &schema));
+        let found = async |left: usize| {
+            let (test, ready) = (test.clone(), ready.clone());
+            let found = directory
+                .look(move |branches| Plan { branches, ready: &ready, left: Cell::new(left) }.candidates(&test));
+            found.await.expect("looked").map(|numbers| numbers.len())
+        };
+        // Each look-up costs ten keys beside the one that it finds.
+        assert_eq!(found(READ_MAX).await, Some(40));
+        assert_eq!(found(40 * 11).await, Some(40));
+        assert_eq!(found(30 * 11).await, None);
+        assert_eq!(found(0).await, None);
+    }
 }

@@ -2,6 +2,8 @@
 
 use tocsin_store::error::StoreError;
 
+use crate::policy::Fault;
+
 /// The result codes that are in use here, with their numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "their names are those of RFC 4511, appendix A")]
@@ -59,12 +61,14 @@ pub struct Refusal {
     pub matched: String,
     /// What to do about it.
     pub message: String,
+    /// What is wrong with a password, for those who ask for the policy.
+    pub fault: Option<Fault>,
 }
 
 impl Refusal {
     /// A refusal.
     pub fn new(code: Code, message: impl Into<String>) -> Refusal {
-        Refusal { code, matched: String::new(), message: message.into() }
+        Refusal { code, matched: String::new(), message: message.into(), fault: None }
     }
 }
 

@@ -342,9 +342,20 @@ impl Schema {
         self.attributes.iter().filter(|(key, found)| ***key == *found.key).map(|(_, found)| found)
     }
 
-    /// The texts of all definitions of a kind.
+    /// The texts of all definitions of a kind, each behind those that it names as its `SUP`: who reads them one after the
+    /// other knows what each stands on.
     pub fn texts(&self, kind: Kind) -> impl Iterator<Item = &str> {
-        self.texts.iter().filter(move |((of, _), _)| *of == kind).map(|(_, text)| text.as_str())
+        let mut found: Vec<_> = self.texts.iter().filter(|((of, _), _)| *of == kind).collect();
+        found.sort_by_key(|((_, oid), _)| self.height(kind, oid));
+        found.into_iter().map(|(_, text)| text.as_str())
+    }
+
+    /// How many definitions a definition stands on.
+    fn height(&self, kind: Kind, oid: &str) -> usize {
+        match kind {
+            Kind::Attribute => self.attributes.get(oid).map_or(0, |found| found.kinds.len()),
+            Kind::Class => self.classes.get(oid).map_or(0, |found| found.above.len()),
+        }
     }
 
     /// Holds an entry's classes and attributes against the schema. `touched`: only these attributes are asked whether they

@@ -63,6 +63,7 @@ const SYNTAXES: &[(&str, &str, Syntax)] = &[
     ("1.3.6.1.4.1.1466.115.121.1.30", "Matching Rule Description", Syntax::Description),
     ("1.3.6.1.4.1.1466.115.121.1.31", "Matching Rule Use Description", Syntax::Description),
     ("1.3.6.1.4.1.1466.115.121.1.54", "LDAP Syntax Description", Syntax::Description),
+    ("1.3.6.1.4.1.1466.115.121.1.58", "Substring Assertion", Syntax::Text),
     ("1.3.6.1.4.1.1466.115.121.1.40", "Octet String", Syntax::Octets),
     ("1.3.6.1.4.1.1466.115.121.1.28", "JPEG", Syntax::Octets),
     ("1.3.6.1.4.1.1466.115.121.1.8", "Certificate", Syntax::Octets),

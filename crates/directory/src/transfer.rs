@@ -58,7 +58,7 @@ impl Directory {
     ) -> Result<Imported, LdifError> {
         let asker = Asker { manages: true, ..Asker::default() };
         let mut imported = Imported::default();
-        let hashing = stream::iter(ldif::Reader::new(input)).map(|record| async { Ok(hashed(record?).await) });
+        let hashing = stream::iter(ldif::Reader::new(input)).map(|record| async { Ok(self.hashed(record?).await) });
         let mut records = pin!(hashing.buffered(HASHED_AHEAD).peekable());
         let mut running = FuturesOrdered::new();
         loop {
@@ -100,6 +100,22 @@ impl Directory {
         (line, dn, done.map(|_| ()))
     }
 
+    /// A record with its password hashed: a change that still had to hash would come after those behind it.
+    async fn hashed(&self, mut record: Record) -> Record {
+        if let Change::Add(attributes) = &mut record.change {
+            let passwords = attributes.iter_mut().filter(|(name, _)| is_password(name)).flat_map(|(_, values)| values);
+            for password in passwords {
+                // What cannot be hashed, or is no password here, is refused where the record is carried out.
+                if self.takes_password(&record.dn, password)
+                    && let Ok(credential) = protect(password.clone()).await
+                {
+                    *password = credential.given().into_bytes();
+                }
+            }
+        }
+        record
+    }
+
     /// Writes all entries in the order of their making, subscribers last, without passwords. Gives how many.
     ///
     /// # Errors
@@ -132,20 +148,6 @@ impl Directory {
             }
         }
     }
-}
-
-/// A record with its password hashed: a change that still had to hash would come after those behind it.
-async fn hashed(mut record: Record) -> Record {
-    if let Change::Add(attributes) = &mut record.change {
-        let passwords = attributes.iter_mut().filter(|(name, _)| is_password(name)).flat_map(|(_, values)| values);
-        for password in passwords {
-            // What cannot be hashed is refused where the record is carried out.
-            if let Ok(credential) = protect(password.clone()).await {
-                *password = credential.given().into_bytes();
-            }
-        }
-    }
-    record
 }
 
 /// Whether a record looks at what is there before it takes its place among the changes: one of the schema, or of a password.

@@ -5,9 +5,9 @@ use std::{collections::BTreeSet, sync::Arc};
 use tocsin_directory::{
     Act, Directory, Modification, Options, Scope, Terms,
     access::{Asker, Grant},
-    entry::{SUBSCHEMA, Shape},
+    entry::SUBSCHEMA,
     filter::Filter,
-    password::Lockout,
+    refusal::Code,
 };
 use tocsin_model::{subscriber::Profile, time::Timestamp, value::Value};
 use tocsin_store::{
@@ -40,13 +40,7 @@ struct Bench {
 impl Bench {
     async fn start() -> Bench {
         let records = Arc::new(MemoryRecords::new().expect("random numbers"));
-        let options = Options {
-            suffix: "o=site".to_owned(),
-            shape: Shape::default(),
-            access: Vec::new(),
-            lockout: Lockout { failures: 0, duration: std::time::Duration::ZERO },
-            cache_bytes: 1 << 20,
-        };
+        let options = Options { suffix: "o=site".to_owned(), ..Options::default() };
         let directory = Directory::open(records.clone(), options, Arc::new(|| Timestamp(1))).await.expect("it opens");
         let operator = Asker { manages: true, ..Asker::default() };
         let values = TYPES.iter().map(|text| text.as_bytes().to_vec()).collect();
@@ -157,4 +151,45 @@ async fn long_values_kinds_and_odd_values_are_found() {
     check(Filter::Equal("label".into(), b"bo".to_vec()), "u2").await;
     check(Filter::Substrings("label".into(), Some(b"b".to_vec()), Vec::new(), None), "u2").await;
     check(Filter::Present("size".into()), "odd").await;
+}
+
+#[tokio::test]
+async fn who_needs_an_index_that_is_being_built_is_told_to_come_again() {
+    let records = Arc::new(MemoryRecords::new().expect("random numbers"));
+    let access = vec!["to * by group=\"cn=staff,o=site\" write by users read by * auth".to_owned()];
+    let options = Options { access, ..Options::default() };
+    let directory = Directory::open(records, options, Arc::new(|| Timestamp(1))).await.expect("it opens");
+    let operator = Asker { manages: true, ..Asker::default() };
+    let add = async |uid: &str| {
+        let values = |texts: &[&str]| texts.iter().map(|text| text.as_bytes().to_vec()).collect::<Vec<_>>();
+        let given = vec![
+            ("objectClass".to_owned(), values(&["account", "simpleSecurityObject"])),
+            ("uid".to_owned(), values(&[uid, "ann"])),
+            ("userPassword".to_owned(), values(&["{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ="])),
+        ];
+        let terms = Terms { unique: vec!["uid".to_owned()], ..Terms::default() };
+        directory
+            .add(&operator, &format!("uid={uid},ou=people,o=site"), given, terms)
+            .await
+            .err()
+            .map(|refusal| refusal.code)
+    };
+    let prove = async || {
+        let proven = directory.prove("uid=one,ou=people,o=site", b"secret".to_vec()).await;
+        proven.err().map(|refusal| refusal.code)
+    };
+    assert_eq!(add("one").await, Some(Code::Busy), "nobody can tell whether the value is unique");
+    directory.build_indexes().await.expect("the indexes are built");
+    assert_eq!(add("one").await, None);
+    assert_eq!(add("two").await, Some(Code::EntryAlreadyExists));
+    assert_eq!(prove().await, None);
+    // The schema grows by an index; until it is there, those that are there are used.
+    let kept = directory.modify(
+        &operator,
+        SUBSCHEMA,
+        vec![Modification { act: Act::Add, attribute: "attributeTypes".into(), values: vec![TYPES[2].into()] }],
+        Terms::default(),
+    );
+    kept.await.expect("the schema grows");
+    assert_eq!(prove().await, None);
 }

@@ -2,18 +2,12 @@
 
 use std::sync::Arc;
 
-use tocsin_directory::{Directory, Imported, Options, entry::Shape, password::Lockout};
+use tocsin_directory::{Directory, Imported, Options};
 use tocsin_model::time::Timestamp;
 use tocsin_store::memory::records::MemoryRecords;
 
 async fn directory() -> Directory {
-    let options = Options {
-        suffix: "o=site".to_owned(),
-        shape: Shape::default(),
-        access: Vec::new(),
-        lockout: Lockout { failures: 0, duration: std::time::Duration::ZERO },
-        cache_bytes: 1 << 20,
-    };
+    let options = Options { suffix: "o=site".to_owned(), ..Options::default() };
     let records = Arc::new(MemoryRecords::new().expect("random numbers"));
     Directory::open(records, options, Arc::new(|| Timestamp(1))).await.expect("it opens")
 }

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use serde_json::Value as Json;
 use tocsin_model::{
     id::{MessageId, Name},
+    merge_patch::{TooDeep, merge_patch},
     value::Value,
 };
 use tocsin_store::{
@@ -20,6 +21,9 @@ use crate::{
 
 /// Of so many messages that could not be edited it is told why.
 const TOLD_MAX: usize = 100;
+
+/// A patch may be as deep as the JSON of a request, and so as a body.
+const PATCH_DEPTH_MAX: usize = 128;
 
 /// What is changed of messages.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -84,6 +88,7 @@ impl Exchanges {
             Ok(head) => head,
             Err(why) => return Ok(Err(why)),
         };
+        self.let_be_found(&running, stored.id, &head, stored.accepted_at);
         let edited = EditedMessage { head, body: parcel.body, by: by.to_owned(), at: self.parts.clock.now() };
         Ok(match self.parts.spool.edit(stored.id, edited).await? {
             MessageEdit::Done => Ok(()),
@@ -105,27 +110,8 @@ fn changed(body: &Bytes, edit: &Edit) -> Result<Bytes, String> {
     let body = edit.body.as_ref().unwrap_or(body);
     let Some(patch) = &edit.patch else { return Ok(body.clone()) };
     let mut json: Json = serde_json::from_slice(body).map_err(|error| format!("its body is not JSON: {error}"))?;
-    merge(&mut json, patch);
+    merge_patch(&mut json, patch, PATCH_DEPTH_MAX).map_err(|TooDeep| "the patch is nested too deeply")?;
     Ok(json.to_string().into())
-}
-
-/// RFC 7396, section 2. A patch is as deep as the JSON of a request may be.
-fn merge(target: &mut Json, patch: &Json) {
-    let Json::Object(changes) = patch else {
-        target.clone_from(patch);
-        return;
-    };
-    if !target.is_object() {
-        *target = Json::Object(serde_json::Map::new());
-    }
-    let members = target.as_object_mut().expect("it is one now");
-    for (name, change) in changes {
-        if change.is_null() {
-            members.shift_remove(name);
-        } else {
-            merge(members.entry(name.clone()).or_insert(Json::Null), change);
-        }
-    }
 }
 
 /// What the body does not say holds as it was: it may have come from an envelope, or from what it answers.

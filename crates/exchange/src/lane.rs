@@ -2,7 +2,8 @@
 //!
 //! The spool is the truth: what does not fit into memory, what is to be tried later and what a held port may not send stays
 //! there and is read when its turn comes. So a far side that is down for a week costs memory for a thousand messages, not
-//! for all of them. What is in memory or under way is never read again meanwhile.
+//! for all of them. What is in memory or under way is never read again meanwhile, and neither is what is about to be pushed
+//! by the one who stores it: the spool may show a leg before that.
 //!
 //! Where messages leave in order, all of them are read from the spool, which knows what came before each: of those with
 //! the same key one is under way at a time, and what is in memory of them goes back when one is to be tried again.
@@ -19,10 +20,10 @@ use tocsin_model::{
     time::Timestamp,
     value::Value,
 };
-use tocsin_store::spool::{Head, LegOrder, NewLeg, WaitingLeg};
+use tocsin_store::spool::{Head, LegOrder, NewLeg, NewMessage, WaitingLeg};
 use tokio::task::AbortHandle;
 
-use crate::{Exchanges, compile::Way, promote, send};
+use crate::{Exchanges, Running, compile::Way, promote, send};
 
 /// Legs of a port that are in memory, ready to leave.
 const READY_MAX: usize = 1_024;
@@ -34,6 +35,9 @@ const PRIORITY_MAX: i64 = 9;
 const REFILL: usize = 256;
 /// When the spool is asked again after it did not answer.
 const REFILL_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// A leg: its message, and its number there.
+type Place = (MessageId, u32);
 
 /// What waits for one send port.
 pub(crate) struct Lane {
@@ -53,7 +57,9 @@ struct Queue {
     /// The keys of those under way, where messages leave in order.
     busy_keys: HashSet<String>,
     /// Ready or under way.
-    in_hand: HashSet<(MessageId, u32)>,
+    in_hand: HashSet<Place>,
+    /// Being stored; who stores them pushes them then, and the spool may show them before.
+    announced: HashSet<Place>,
     /// Whether more is due in the spool.
     behind: bool,
     refill: Option<Refill>,
@@ -62,7 +68,7 @@ struct Queue {
 
 /// What became of a leg that was under way.
 pub(crate) struct Finished {
-    pub place: (MessageId, u32),
+    pub place: Place,
     /// Its key, where messages leave in order.
     pub key: Option<String>,
     /// When it is tried again, if it is.
@@ -74,11 +80,43 @@ pub(crate) struct Finished {
 #[derive(Default)]
 struct Refill {
     /// Finished since it began: it may still show as waiting.
-    finished: HashSet<(MessageId, u32)>,
+    finished: HashSet<Place>,
     /// Keys of which one failed since: what was read of them is behind it.
     failed_keys: HashSet<String>,
     /// Whether something came since that it may not show.
     outdated: bool,
+}
+
+/// Legs that are being stored. What was not pushed when this ends is left to the spool, if it is there.
+#[must_use]
+pub(crate) struct Announced(Vec<(Arc<Lane>, Place)>);
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        for (lane, place) in self.0.drain(..) {
+            if lane.queue.lock().announced.remove(&place) {
+                lane.look();
+            }
+        }
+    }
+}
+
+impl Running {
+    /// To be called before messages are stored whose legs are pushed then: no leg is read from the spool and sent, and
+    /// pushed after that. Legs that leave in order are only ever read from the spool.
+    pub(crate) fn announce(&self, messages: &[NewMessage]) -> Announced {
+        let legs = messages.iter().flat_map(|message| {
+            (0..).zip(&message.legs).filter_map(|(number, leg)| {
+                let lane = self.lanes.get(&leg.port).filter(|_| leg.lane.is_none())?;
+                Some((lane.clone(), (message.id, number)))
+            })
+        });
+        let announced = Announced(legs.collect());
+        for (lane, place) in &announced.0 {
+            lane.queue.lock().announced.insert(*place);
+        }
+        announced
+    }
 }
 
 impl Lane {
@@ -161,6 +199,7 @@ impl Lane {
     pub fn push(self: &Arc<Lane>, leg: WaitingLeg) {
         let (is_active, order) = (self.state() == PortState::Active, self.order());
         let mut queue = self.queue.lock();
+        queue.announced.remove(&place(&leg));
         let is_next = !queue.behind && queue.refill.is_none() && queue.has_room();
         match order {
             LegOrder::Due | LegOrder::Rank if is_active && is_next => queue.take(leg),
@@ -249,6 +288,11 @@ impl Queue {
         self.ready.len() < READY_MAX && self.ready_bytes < READY_BYTES_MAX
     }
 
+    /// What need not be read from the spool.
+    fn known(&self) -> HashSet<Place> {
+        self.in_hand.union(&self.announced).copied().collect()
+    }
+
     /// Something stays in the spool for now.
     fn leave_behind(&mut self) {
         self.behind = true;
@@ -320,13 +364,13 @@ fn rank(leg: &WaitingLeg) -> (Option<Timestamp>, MessageId, u32) {
     (leg.rank, leg.message, leg.leg.number)
 }
 
-fn place(leg: &WaitingLeg) -> (MessageId, u32) {
+fn place(leg: &WaitingLeg) -> Place {
     (leg.message, leg.leg.number)
 }
 
 /// Reads what is due from the spool, and when the next one is.
 async fn refill(exchanges: Arc<Exchanges>, lane: Arc<Lane>) {
-    let in_hand = Arc::new(lane.queue.lock().in_hand.clone());
+    let in_hand = Arc::new(lane.queue.lock().known());
     let (spool, now) = (&exchanges.parts.spool, exchanges.parts.clock.now());
     let read = async {
         let due =
@@ -342,7 +386,11 @@ async fn refill(exchanges: Arc<Exchanges>, lane: Arc<Lane>) {
             queue.behind = refill.outdated || !is_all;
             let has_failed = |leg: &WaitingLeg| leg.lane.as_ref().is_some_and(|key| refill.failed_keys.contains(key));
             let is_good = |leg: &WaitingLeg| !refill.finished.contains(&place(leg)) && !has_failed(leg);
-            due.into_iter().filter(is_good).for_each(|leg| queue.take(leg));
+            for leg in due.into_iter().filter(is_good) {
+                if !queue.announced.contains(&place(&leg)) {
+                    queue.take(leg);
+                }
+            }
             next
         }
         Err(error) => {

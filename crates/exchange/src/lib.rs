@@ -17,8 +17,10 @@ pub mod receive; // 4. a message comes, is stored, and its caller waits
 mod callers; //     4b. who waits for which reply
 mod lane; //        5. what waits for a send port, in memory and behind that in the spool
 mod send; //        6. a leg leaves; what came of it is stored
+pub mod track; //   6b. bodies on their way are kept beside it, for people
 pub mod operate; // 7. what operators do: definitions, ports, suspended messages
 pub mod edit; //    7b. suspended messages become what an operator wants
+pub mod look; //    7c. what was tracked, and messages by their properties
 mod upkeep; //      8. what is over: requests without an answer, messages that need not be kept
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -26,18 +28,24 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use parking_lot::RwLock;
 use tocsin_delivery::{Clock, networks::Networks, programs::Programs};
 use tocsin_model::{definition::Environment, id::Name};
-use tocsin_store::{error::StoreError, sqlite::spool::SqliteSpool};
+use tocsin_store::{
+    error::StoreError,
+    sqlite::{spool::SqliteSpool, tracking::SqliteTracking},
+};
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use callers::Callers;
 use compile::Compiled;
 use lane::Lane;
+use track::{Tracker, Tracks};
 
 /// What exchanges work with.
 pub struct Parts {
     /// Where messages are kept.
     pub spool: Arc<SqliteSpool>,
+    /// Where what is tracked of them is kept.
+    pub tracking: Arc<SqliteTracking>,
     /// The time.
     pub clock: Arc<dyn Clock>,
     /// What send ports may reach besides public addresses.
@@ -55,6 +63,10 @@ pub struct Exchanges {
     callers: Callers,
     upkeep: upkeep::Alarm,
     rooms: Rooms,
+    tracker: Arc<Tracker>,
+    /// What carries away what is tracked: it ends behind all other tasks.
+    carrying: TaskTracker,
+    carried: CancellationToken,
     /// One change of a definition at a time.
     applying: tokio::sync::Mutex<()>,
     stopping: CancellationToken,
@@ -82,6 +94,14 @@ pub struct Running {
     pub version: u32,
     /// The send ports. They outlive a change of the definition, with what is under way in them.
     lanes: BTreeMap<Name, Arc<Lane>>,
+    /// What is tracked at its ports now.
+    tracks: RwLock<Arc<Tracks>>,
+}
+
+impl Drop for Exchanges {
+    fn drop(&mut self) {
+        self.carried.cancel();
+    }
 }
 
 impl Exchanges {
@@ -90,8 +110,12 @@ impl Exchanges {
     /// # Errors
     /// The spool does not answer.
     pub async fn start(parts: Parts) -> Result<Arc<Exchanges>, StoreError> {
+        let tracker = Arc::new(Tracker::new(parts.tracking.clone()).await?);
         let exchanges = Arc::new(Exchanges {
             parts,
+            tracker: tracker.clone(),
+            carrying: TaskTracker::new(),
+            carried: CancellationToken::new(),
             running: RwLock::default(),
             callers: Callers::default(),
             upkeep: upkeep::Alarm::default(),
@@ -100,6 +124,7 @@ impl Exchanges {
             stopping: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
+        exchanges.carrying.spawn(tracker.run(exchanges.parts.clock.clone(), exchanges.carried.clone()));
         for stored in exchanges.parts.spool.exchanges().await? {
             match exchanges.compile(&stored.text) {
                 Ok(compiled) => exchanges.run(compiled, stored.version).await?,
@@ -123,6 +148,9 @@ impl Exchanges {
         self.stopping.cancel();
         self.tasks.close();
         let finished = tokio::time::timeout(patience, self.tasks.wait()).await.is_ok();
+        self.carried.cancel();
+        self.carrying.close();
+        let finished = tokio::time::timeout(patience, self.carrying.wait()).await.is_ok() && finished;
         // Whose request waits in the spool is told where the reply will be.
         self.callers.release();
         finished

@@ -18,6 +18,7 @@ use tocsin_store::{
 
 use crate::{
     Exchanges, Running, callers::Answer, compile::Compiled, lane::Lane, pipeline::Parcel, promote, receive::Worked,
+    track::Tracks,
 };
 
 /// Messages that one step of a bulk act looks at.
@@ -121,6 +122,7 @@ impl Exchanges {
             lanes.insert(port.clone(), (lane, way.clone(), state));
         }
         let running = Arc::new(Running {
+            tracks: parking_lot::RwLock::new(Arc::new(Tracks::new(&compiled, &self.tracker.switches.read()))),
             lanes: lanes.iter().map(|(port, (lane, ..))| (port.clone(), lane.clone())).collect(),
             compiled: Arc::new(compiled),
             version,
@@ -132,6 +134,7 @@ impl Exchanges {
         for (lane, way, state) in lanes.into_values() {
             lane.change(way, state);
         }
+        self.tasks.spawn(self.clone().catch_up(running.clone()));
         for (port, lane) in before.iter().flat_map(|before| &before.lanes) {
             if !running.lanes.contains_key(port) {
                 lane.change(lane.way(), PortState::Off);
@@ -160,6 +163,12 @@ impl Exchanges {
         if let Some(running) = all.remove(name) {
             *self.running.write() = Arc::new(all);
             running.lanes.values().for_each(|lane| lane.change(lane.way(), PortState::Off));
+        }
+        let set: Vec<_> =
+            self.tracker.switches.read().keys().filter(|(exchange, _)| exchange == name).cloned().collect();
+        for (exchange, port) in set {
+            self.parts.tracking.set(exchange.clone(), port.clone(), None).await?;
+            self.tracker.switches.write().remove(&(exchange, port));
         }
         if self.parts.spool.remove_exchange(name.clone()).await? {
             return Ok(());
@@ -198,7 +207,7 @@ impl Exchanges {
         Ok(())
     }
 
-    fn running(&self, exchange: &Name) -> Result<Arc<Running>, OperateError> {
+    pub(crate) fn running(&self, exchange: &Name) -> Result<Arc<Running>, OperateError> {
         self.find(exchange).ok_or_else(|| OperateError::Missing(format!("the exchange `{exchange}`")))
     }
 
@@ -339,6 +348,13 @@ impl Exchanges {
             Reworked::Parts(parts) => parts.iter().map(|part| part.legs.len()).sum(),
             Reworked::Stuck(_) => 0,
         };
+        match &reworked {
+            Reworked::One { head, .. } => self.let_be_found(running, stored.id, head, stored.accepted_at),
+            Reworked::Parts(parts) => {
+                parts.iter().for_each(|part| self.let_be_found(running, part.id, &part.head, part.accepted_at));
+            }
+            Reworked::Stuck(_) => {}
+        }
         self.parts.spool.rework(&stored.exchange, stored.id, reworked, now).await?;
         Ok(legs as u64)
     }

@@ -98,10 +98,15 @@ pub(crate) fn row(compiled: &Compiled, port: &Name, kind: MessageKind, head: &He
 /// The text of a property, as places in URLs and searches have it.
 pub(crate) fn text_of(head: &Head, name: &str) -> Option<String> {
     let (_, value) = head.properties.iter().find(|(known, _)| known.as_str() == name)?;
-    Some(match value {
+    Some(as_text(value))
+}
+
+/// A value as text.
+pub(crate) fn as_text(value: &Value) -> String {
+    match value {
         Value::Text(text) => text.to_string(),
         other => serde_json::Value::from(other.clone()).to_string(),
-    })
+    }
 }
 
 /// What a reply does not say itself it has from its request, so that a route can lead it back.

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use ring::digest;
 use tocsin_model::{
-    exchange::{MessageKind, Mode, PortState, ReceivePort},
+    exchange::{MessageKind, Mode, PortState, ReceivePort, TrackPoint},
     id::{MessageId, Name},
     time::Timestamp,
 };
@@ -15,7 +15,7 @@ use tocsin_store::{
 };
 use tokio::sync::oneshot;
 
-use crate::{Exchanges, Running, callers::Answer, pipeline::Parcel, promote};
+use crate::{Exchanges, Running, callers::Answer, pipeline::Parcel, promote, track::Seen};
 
 /// Longest idempotency key.
 pub const KEY_BYTES_MAX: usize = 255;
@@ -188,6 +188,8 @@ impl Exchanges {
         check_window(port, definition, now)?;
         self.check_room(running)?;
         let wait = incoming.wait.map_or(definition.wait, |wait| wait.min(definition.wait));
+        let tracking = running.tracks().of_receive(port);
+        let raw = tracking.is_some().then(|| (incoming.content_type.clone(), incoming.body.clone()));
         let intake = self.take_in(running, port, definition, incoming, now).await;
         let (id, kind) = (intake.whole.id, intake.whole.kind);
         let suspended = intake.whole.suspended.clone();
@@ -198,9 +200,16 @@ impl Exchanges {
         match self.accept(running, intake).await? {
             Accepted::New => {
                 metrics::counter!("exchange_received_total", &given("new")).increment(1);
+                if let (Some(tracking), Some((content_type, body))) = (&tracking, &raw) {
+                    let exchange = &running.compiled.definition.name;
+                    let point = TrackPoint::Received;
+                    let seen = Seen { exchange, message: id, point, port, attempt: None, content_type, body };
+                    self.tracker.take(tracking, &seen, now);
+                }
                 match (kind, suspended, answered) {
                     (MessageKind::Request, None, Some(answered)) => {
                         let course = self.course_of(id, answered, wait).await?;
+                        self.track_returned(running, port, id, &course);
                         let taken = self.parts.clock.now().since(now);
                         metrics::histogram!("exchange_wait_seconds", &given("new")[..2]).record(taken);
                         Ok(Received { id, duplicate: false, course })
@@ -212,7 +221,10 @@ impl Exchanges {
             Accepted::Known(known) => {
                 metrics::counter!("exchange_received_total", &given("duplicate")).increment(1);
                 let course = if kind == MessageKind::Request {
-                    self.wait_for(known, wait).await.map_err(ReceiveError::Store)?.unwrap_or(Course::Pending)
+                    let course = self.wait_for(known, wait).await.map_err(ReceiveError::Store)?;
+                    let course = course.unwrap_or(Course::Pending);
+                    self.track_returned(running, port, known, &course);
+                    course
                 } else {
                     Course::Stored
                 };
@@ -227,10 +239,17 @@ impl Exchanges {
         let (exchanges, running) = (self.clone(), running.clone());
         let storing = self.tasks.spawn(async move {
             let Intake { whole, parts } = intake;
+            let _announced = running.announce(parts.as_deref().unwrap_or(std::slice::from_ref(&whole)));
             let accepted = match &parts {
                 None => exchanges.parts.spool.accept(whole.clone()).await,
                 Some(parts) => exchanges.parts.spool.accept_split(whole.clone(), parts.clone()).await,
             };
+            if let Ok(Accepted::New) = &accepted {
+                let all = std::iter::once(&whole).chain(parts.iter().flatten());
+                all.for_each(|message| {
+                    exchanges.let_be_found(&running, message.id, &message.head, message.accepted_at);
+                });
+            }
             match (&accepted, &parts) {
                 (Ok(Accepted::New), None) => exchanges.begin(&running, &whole),
                 (Ok(Accepted::New), Some(parts)) => parts.iter().for_each(|part| exchanges.begin(&running, part)),
@@ -240,6 +259,31 @@ impl Exchanges {
         });
         let broken = |error: tokio::task::JoinError| ReceiveError::Store(StoreError::unavailable(error));
         storing.await.map_err(broken)?.map_err(refused)
+    }
+
+    /// Keeps the body of a reply that a caller gets, if it is tracked.
+    fn track_returned(&self, running: &Running, port: &Name, message: MessageId, course: &Course) {
+        if let (Some(tracking), Course::Replied { head, body, .. }) = (running.tracks().of_receive(port), course) {
+            let (exchange, content_type) = (&running.compiled.definition.name, &*head.content_type);
+            let point = TrackPoint::Returned;
+            let seen = Seen { exchange, message, point, port, attempt: None, content_type, body };
+            self.tracker.take(&tracking, &seen, self.parts.clock.now());
+        }
+    }
+
+    /// What came of a request whose caller asks for it by its address, as [`Exchanges::wait_for`] tells it.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn reply_to(&self, id: MessageId, wait: Duration) -> Result<Option<Course>, StoreError> {
+        let course = self.wait_for(id, wait).await?;
+        if let Some(replied @ Course::Replied { .. }) = &course
+            && let Some(request) = self.parts.spool.message(id).await?
+            && let Some(running) = self.find(&request.exchange)
+        {
+            self.track_returned(&running, &request.port, id, replied);
+        }
+        Ok(course)
     }
 
     /// What came of a request, waiting for up to `wait` while that is not known. `None` if there is no such message.

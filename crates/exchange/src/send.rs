@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use tocsin_delivery::http::call::{Call, Returned};
 use tocsin_model::{
-    exchange::{MessageKind, Transport},
+    exchange::{MessageKind, TrackPoint, Transport},
     time::Timestamp,
 };
 use tocsin_store::{
@@ -20,6 +20,7 @@ use crate::{
     lane::{Finished, Lane},
     pipeline::Parcel,
     promote,
+    track::Seen,
 };
 
 /// How long an outcome that could not be stored waits to be stored again.
@@ -43,8 +44,13 @@ pub(crate) async fn send(exchanges: Arc<Exchanges>, lane: Arc<Lane>, leg: Waitin
 async fn attempt(exchanges: &Arc<Exchanges>, lane: &Arc<Lane>, leg: WaitingLeg) -> Option<Then> {
     let way = lane.way();
     let running = exchanges.find(lane.exchange())?;
-    let came = go(exchanges, &way, &leg).await;
+    let came = go(exchanges, &running, &way, &leg).await;
     let outcome = outcome(exchanges, &running, &way, &leg, came);
+    let reply = match &outcome.then {
+        Then::Done(Some(reply)) => std::slice::from_ref(&**reply),
+        _ => &[],
+    };
+    let _announced = running.announce(reply);
     let settled = store(exchanges, &outcome).await?;
     let then = match &outcome.then {
         Then::Done(_) => Then::Done(None),
@@ -66,7 +72,7 @@ enum Came {
 }
 
 /// Makes of a message what leaves, sends it, and makes of the response what is stored.
-async fn go(exchanges: &Exchanges, way: &Way, leg: &WaitingLeg) -> Came {
+async fn go(exchanges: &Exchanges, running: &Running, way: &Way, leg: &WaitingLeg) -> Came {
     let head = &leg.head;
     let parcel = Parcel {
         content_type: head.content_type.clone(),
@@ -82,6 +88,15 @@ async fn go(exchanges: &Exchanges, way: &Way, leg: &WaitingLeg) -> Came {
         Ok(mut parcels) => parcels.pop().expect("nothing is split on its way out"),
         Err(stuck) => return Came::Stuck(stuck.to_string()),
     };
+    let tracking = running.tracks().of_send(&leg.leg.port);
+    let track = |point, content_type: &str, body: &Bytes| {
+        let Some(tracking) = &tracking else { return };
+        let (exchange, message, port) = (&running.compiled.definition.name, leg.message, &leg.leg.port);
+        let attempt = Some((leg.leg.number, leg.leg.attempts + 1));
+        let seen = Seen { exchange, message, point, port, attempt, content_type, body };
+        exchanges.tracker.take(tracking, &seen, clock.now());
+    };
+    track(TrackPoint::Sent, &parcel.content_type, &parcel.body);
     let reply = match call(way, leg, &id, &parcel).await {
         Returned::Taken(reply) if leg.leg.replies => reply,
         returned => return Came::Returned(returned),
@@ -93,6 +108,7 @@ async fn go(exchanges: &Exchanges, way: &Way, leg: &WaitingLeg) -> Came {
         body: Bytes::from(reply.body),
         ..Parcel::default()
     };
+    track(TrackPoint::Replied, &came.content_type, &came.body);
     match way.reply_pipeline.apply(came.clone(), &id, clock, room).await {
         Ok(mut parcels) => Came::Replied(reply.status, parcels.pop().expect("no reply is split"), None),
         Err(stuck) => Came::Replied(reply.status, came, Some(format!("the reply cannot be used: {stuck}"))),
@@ -259,6 +275,9 @@ async fn tell(
     settled: Settled,
 ) {
     count(running, lane, &outcome, settled);
+    if let Then::Done(Some(reply)) | Then::Suspend(Some(reply)) = &outcome.then {
+        exchanges.let_be_found(running, reply.id, &reply.head, reply.accepted_at);
+    }
     match (outcome.then, settled) {
         (Then::Done(Some(reply)), Settled::Answered) => {
             exchanges.callers.answer(leg.message, &Answer::Reply(reply.id, reply.head, reply.body));

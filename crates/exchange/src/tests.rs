@@ -19,13 +19,14 @@ use tocsin_delivery::SystemClock;
 use tocsin_model::{exchange::PortState, id::MessageId};
 use tocsin_store::{
     spool::{Ending, LegState, MessageFilter, Standing, StoredMessage},
-    sqlite::spool::SpoolOptions,
+    sqlite::{spool::SpoolOptions, tracking::TrackingOptions},
 };
 use tokio::sync::{Notify, watch};
 
 mod edits;
 mod order;
 mod pipelines;
+mod tracking;
 
 use super::*;
 use crate::{
@@ -34,7 +35,7 @@ use crate::{
 };
 
 /// Nothing here takes so long.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A far side. What it was asked is remembered; what it answers is chosen by the path.
 #[derive(Clone)]
@@ -147,8 +148,10 @@ routes:
 
 async fn open(folder: &Path) -> Arc<Exchanges> {
     let spool = Arc::new(SqliteSpool::open(folder, &SpoolOptions::default()).expect("the spool opens"));
+    let tracking = SqliteTracking::open(folder, &TrackingOptions::default()).expect("the tracking opens");
     let parts = Parts {
         spool,
+        tracking: Arc::new(tracking),
         clock: Arc::new(SystemClock),
         networks: Networks::default(),
         programs: Programs::default(),

@@ -52,7 +52,8 @@ pub(crate) async fn run(exchanges: Arc<Exchanges>) {
             metrics::gauge!("exchange_open_messages", "exchange" => exchange).set(open as f64);
         }
         if Instant::now() >= prune_at {
-            prune_at = Instant::now() + if prune(&exchanges).await { Duration::ZERO } else { PRUNE_EVERY };
+            let more = prune(&exchanges).await | prune_tracking(&exchanges).await;
+            prune_at = Instant::now() + if more { Duration::ZERO } else { PRUNE_EVERY };
         }
         if let Some(next) = next {
             exchanges.upkeep.next.fetch_min(next.0, Ordering::AcqRel);
@@ -95,4 +96,12 @@ async fn prune(exchanges: &Exchanges) -> bool {
             false
         }
     }
+}
+
+/// The same for what is tracked.
+async fn prune_tracking(exchanges: &Exchanges) -> bool {
+    exchanges.parts.tracking.prune(exchanges.parts.clock.now()).await.unwrap_or_else(|error| {
+        tracing::error!(%error, "what is tracked and over cannot be removed");
+        false
+    })
 }

@@ -144,6 +144,9 @@ const NEEDS: &[Row] = &[
     // A dry run reads only.
     ("PUT", "/v1/exchanges/{exchange}", Key(&[ApplicationsWrite, ApplicationsRead])),
     ("DELETE", "/v1/exchanges/{exchange}", Key(&[ApplicationsWrite])),
+    ("GET", "/v1/exchanges/{exchange}/messages", Key(&[OperationsRead])),
+    ("GET", "/v1/exchanges/{exchange}/tracking", Key(&[OperationsRead])),
+    ("PUT", "/v1/exchanges/{exchange}/tracking", Key(&[OperationsWrite])),
     ("GET", "/v1/exchanges/{exchange}/send", Key(&[OperationsRead])),
     ("PUT", "/v1/exchanges/{exchange}/send/{port}/state", Key(&[OperationsWrite])),
     ("POST", "/v1/exchanges/{exchange}/receive/{port}", Key(&[MessagesWrite])),
@@ -151,6 +154,8 @@ const NEEDS: &[Row] = &[
     ("GET", "/v1/messages/{message}", Key(&[OperationsRead])),
     ("GET", "/v1/messages/{message}/body", Key(&[OperationsRead])),
     ("GET", "/v1/messages/{message}/original", Key(&[OperationsRead])),
+    ("GET", "/v1/messages/{message}/tracked", Key(&[OperationsRead])),
+    ("GET", "/v1/messages/{message}/tracked/{number}", Key(&[OperationsRead])),
     ("GET", "/v1/messages/{message}/reply", Key(&[MessagesWrite, OperationsRead])),
     ("POST", "/v1/messages/edit", Key(&[OperationsWrite])),
     ("POST", "/v1/messages/resume", Key(&[OperationsWrite])),

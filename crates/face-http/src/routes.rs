@@ -29,6 +29,7 @@ mod sync;
 mod subscriptions;
 mod suppressions;
 pub(crate) mod switches;
+mod tracked;
 mod transfer;
 mod unsubscribe;
 
@@ -67,6 +68,7 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(drain::routes())
         .merge(exchanges::routes())
         .merge(messages::routes())
+        .merge(tracked::routes())
         .merge(resends::routes())
         .merge(keys::routes())
         .merge(inbox::routes())

@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     ber,
+    certificate::Certificate,
     message::{self, Message, Request, Unreadable, farewell, tag},
     operations::{self, Pages},
     serve::{Opening, Server},
@@ -41,6 +42,8 @@ pub(crate) struct Session {
     pub(crate) asker: Arc<Asker>,
     /// Whether nobody else can read along.
     pub(crate) is_secure: bool,
+    /// Who the client is by its certificate, if it gave one.
+    pub(crate) certificate: Option<Arc<Certificate>>,
     pub(crate) grants: Grants,
     /// Searches that wait for their next page.
     pub(crate) pages: Pages,
@@ -54,6 +57,8 @@ pub(crate) enum Done {
     Silent,
     /// A client said who it is; the answer.
     Bound(Box<Asker>, Vec<u8>),
+    /// A client changed the password that it had to change; the answer.
+    Freed(Vec<u8>),
     /// An answer, and a search that goes on with the next page.
     Page(Vec<u8>, operations::Waiting),
 }
@@ -134,6 +139,7 @@ pub(crate) async fn run(server: Arc<Server>, stream: TcpStream, opening: Opening
         session: Session {
             asker: Arc::default(),
             is_secure: false,
+            certificate: None,
             grants: Grants::default(),
             pages: Pages::default(),
         },
@@ -164,6 +170,10 @@ impl Connection {
         let accepting = tokio_rustls::TlsAcceptor::from(tls).accept(stream);
         let accepted = tokio::time::timeout(options.patience, accepting).await;
         let mut stream = accepted.map_err(|_| std::io::Error::other("TLS took too long"))??;
+        let chain = stream.get_ref().1.peer_certificates();
+        let schema = self.server.directory.schema();
+        let read = chain.and_then(|chain| Certificate::read(chain.first()?, &schema));
+        self.session.certificate = read.map(Arc::new);
         (self.session.is_secure, self.heard) = (true, Instant::now());
         self.serve(&mut stream).await.map(|_| ())
     }
@@ -344,10 +354,13 @@ impl Connection {
                 self.output.extend_from_slice(&answer);
                 self.session.pages.put(waiting);
             }
+            Done::Freed(answer) => {
+                Arc::make_mut(&mut self.session.asker).must_change = false;
+                self.output.extend_from_slice(&answer);
+            }
             Done::Bound(asker, answer) => {
-                let is_secure = self.session.is_secure;
-                let asker = Arc::new(*asker);
-                self.session = Session { asker, is_secure, grants: Grants::default(), pages: Pages::default() };
+                self.session.asker = Arc::new(*asker);
+                (self.session.grants, self.session.pages) = (Grants::default(), Pages::default());
                 self.output.extend_from_slice(&answer);
             }
         }

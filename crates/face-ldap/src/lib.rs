@@ -7,6 +7,7 @@
 pub mod ber; // bytes that nest; who loads the server for a measurement writes them too
 mod message; // requests and answers
 mod show; // an entry becomes bytes
+mod certificate; // who a client is, as authorities say
 
 pub mod serve; // the listener, its bounds
 mod connection; // one client: messages in, answers out
@@ -15,4 +16,5 @@ mod operations; // what is done for each
 mod root; // what the server says of itself
 mod measure; // how often, how long
 
+pub use certificate::CertificateRule;
 pub use serve::{LdapOptions, Opening, Operators, serve};

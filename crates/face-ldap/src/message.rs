@@ -1,6 +1,11 @@
 //! Messages of RFC 4511 as they travel.
 
-use tocsin_directory::{Act, Given, Modification, Scope, filter::Filter, refusal::Code};
+use tocsin_directory::{
+    Act, Given, Modification, Scope,
+    filter::Filter,
+    policy::{Notice, Warning},
+    refusal::Code,
+};
 
 use crate::ber::{self, Garbled, Reader};
 
@@ -384,6 +389,8 @@ pub struct Extra {
     pub value: Option<Vec<u8>>,
     /// Controls of the answer.
     pub controls: Vec<(&'static str, Vec<u8>)>,
+    /// What is told of a password, if that was asked for.
+    pub notice: Option<Notice>,
 }
 
 /// Writes an answer.
@@ -429,6 +436,23 @@ pub fn intermediate(out: &mut Vec<u8>, id: u32, oid: &str, value: &[u8]) {
             ber::value(out, 0x81, value);
         });
     });
+}
+
+/// What is told of a password, as the control of draft-behera-ldap-password-policy-10 says it.
+pub fn notice(notice: Notice) -> Vec<u8> {
+    let mut value = Vec::new();
+    ber::nested(&mut value, SEQUENCE, |out| {
+        if let Some(warning) = notice.warning {
+            ber::nested(out, 0xa0, |out| match warning {
+                Warning::ExpiresIn(seconds) => ber::number(out, 0x80, seconds),
+                Warning::GracesLeft(count) => ber::number(out, 0x81, count),
+            });
+        }
+        if let Some(fault) = notice.fault {
+            ber::number(out, 0x81, u32::from(fault as u8));
+        }
+    });
+    value
 }
 
 /// The last words before the server hangs up: RFC 4511, 4.4.1.

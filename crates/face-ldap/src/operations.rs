@@ -7,11 +7,14 @@ mod compare; // does it have this value?
 mod change; // add, modify, delete, rename
 mod extended; // what is not among the operations
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use futures_util::FutureExt;
 pub(crate) use search::{Pages, Waiting};
-use tocsin_directory::refusal::{Code, Refusal};
+use tocsin_directory::{
+    policy::{Notice, change_first},
+    refusal::{Code, Refusal},
+};
 
 use crate::{
     ber::Reader,
@@ -24,6 +27,7 @@ use crate::{
 pub(crate) const PAGED_RESULTS: &str = "1.2.840.113556.1.4.319";
 pub(crate) const MANAGE_DSA_IT: &str = "2.16.840.1.113730.3.4.2";
 pub(crate) const WHO_AM_I: &str = "1.3.6.1.4.1.4203.1.11.3";
+pub(crate) const REFRESH: &str = "1.3.6.1.4.1.1466.101.119.1";
 pub(crate) const MODIFY_PASSWORD: &str = "1.3.6.1.4.1.4203.1.11.1";
 
 pub(crate) const ASSERTION: &str = "1.3.6.1.1.12";
@@ -38,11 +42,13 @@ pub(crate) const SORTED: &str = "1.2.840.113556.1.4.474";
 pub(crate) const CANCEL: &str = "1.3.6.1.1.8";
 pub(crate) const START_TLS: &str = "1.3.6.1.4.1.1466.20037";
 
+pub(crate) const PASSWORD_POLICY: &str = "1.3.6.1.4.1.42.2.27.8.5.1";
+
 /// Controls that are known here.
 pub(crate) const CONTROLS: &[&str] =
-    &[PAGED_RESULTS, MANAGE_DSA_IT, ASSERTION, PRE_READ, POST_READ, SORT, SYNC_REQUEST];
+    &[PAGED_RESULTS, MANAGE_DSA_IT, ASSERTION, PRE_READ, POST_READ, SORT, SYNC_REQUEST, PASSWORD_POLICY];
 /// Extended operations that are known here, beside StartTLS where there is a certificate.
-pub(crate) const EXTENSIONS: &[&str] = &[WHO_AM_I, MODIFY_PASSWORD, CANCEL];
+pub(crate) const EXTENSIONS: &[&str] = &[WHO_AM_I, MODIFY_PASSWORD, CANCEL, REFRESH];
 
 /// What an operation says in the end.
 pub(crate) struct Answered {
@@ -50,6 +56,8 @@ pub(crate) struct Answered {
     pub(crate) tag: u8,
     pub(crate) id: u32,
     pub(crate) started: Instant,
+    /// Whether it is told what there is to be told of a password.
+    tells_policy: bool,
 }
 
 impl Answered {
@@ -64,7 +72,8 @@ impl Answered {
             Request::Compare { .. } => Operation::Compare,
             Request::Extended { .. } => Operation::Extended,
         };
-        Answered { operation, tag: tag_of(&message.request), id: message.id, started: Instant::now() }
+        let tells_policy = message.controls.iter().any(|control| control.oid == PASSWORD_POLICY);
+        Answered { operation, tag: tag_of(&message.request), id: message.id, started: Instant::now(), tells_policy }
     }
 
     /// Writes the answer.
@@ -74,7 +83,18 @@ impl Answered {
             Err(refusal) => (refusal.code, refusal.matched.as_str(), refusal.message.as_str()),
         };
         measure::done(self.operation, code, self.started);
-        message::answer(out, self.id, self.tag, code, matched, text, extra);
+        let notice = match result {
+            Ok(_) => extra.notice,
+            Err(refusal) => refusal.fault.map(|fault| Notice { fault: Some(fault), warning: None }),
+        };
+        match notice.filter(|notice| self.tells_policy && *notice != Notice::default()) {
+            Some(notice) => {
+                let mut extra = extra.clone();
+                extra.controls.push((PASSWORD_POLICY, message::notice(notice)));
+                message::answer(out, self.id, self.tag, code, matched, text, &extra);
+            }
+            None => message::answer(out, self.id, self.tag, code, matched, text, extra),
+        }
     }
 
     /// The answer.
@@ -110,17 +130,27 @@ pub(crate) fn refuse(out: &mut Vec<u8>, message: &Message, refusal: &Refusal) {
 }
 
 /// Begins what a message asks for.
-pub(crate) fn begin(server: &Server, session: &mut Session, message: Message, line: &Line, out: &mut Vec<u8>) -> Begun {
+pub(crate) fn begin(
+    server: &Arc<Server>,
+    session: &mut Session,
+    message: Message,
+    line: &Line,
+    out: &mut Vec<u8>,
+) -> Begun {
     let answered = Answered::new(&message);
     if let Err(refusal) = known(&message) {
         answered.write(out, Err(&refusal), &Extra::default());
+        return Begun::Answered;
+    }
+    if session.asker.must_change && !may_come_first(&message.request) {
+        answered.write(out, Err(&change_first()), &Extra::default());
         return Begun::Answered;
     }
     match message.request {
         Request::Unbind => return Begun::Ends,
         Request::Abandon(_) => return Begun::Answered,
         Request::Bind { version, dn, proof } => {
-            return bind::begin(server, session.is_secure, answered, version, dn, proof);
+            return bind::begin(server, session, answered, version, dn, proof);
         }
         Request::Extended { oid, .. } if oid == START_TLS => {
             return extended::start_tls(server, session, &answered, out);
@@ -149,15 +179,26 @@ pub(crate) fn begin(server: &Server, session: &mut Session, message: Message, li
                     return Begun::Answered;
                 }
             };
+            let must_change = asker.must_change;
             async move {
                 let (result, extra) = change::run(directory, asker, request, wanted).await;
                 let mut out = Vec::with_capacity(64);
                 answered.write(&mut out, result.as_ref().map(|code| *code), &extra);
-                Done::Answer(out)
+                // Nothing but its own password could change.
+                if must_change && result.is_ok() { Done::Freed(out) } else { Done::Answer(out) }
             }
             .boxed()
         }
     })
+}
+
+/// Whether a request is done for whoever has to change their password first.
+fn may_come_first(request: &Request) -> bool {
+    match request {
+        Request::Bind { .. } | Request::Unbind | Request::Abandon(_) | Request::Modify { .. } => true,
+        Request::Extended { oid, .. } => matches!(oid.as_str(), START_TLS | MODIFY_PASSWORD | WHO_AM_I),
+        _ => false,
+    }
 }
 
 /// Whether all controls that must be known are, for this request.
@@ -165,7 +206,10 @@ fn known(message: &Message) -> Result<(), Refusal> {
     let is_meant = |control: &Control| match (&message.request, control.oid.as_str()) {
         (Request::Search(_), oid) => matches!(oid, PAGED_RESULTS | SORT | SYNC_REQUEST | MANAGE_DSA_IT),
         (Request::Delete { .. }, oid) => matches!(oid, ASSERTION | PRE_READ | MANAGE_DSA_IT),
-        (Request::Add { .. }, oid) => matches!(oid, POST_READ | MANAGE_DSA_IT),
+        (Request::Bind { .. }, oid) => matches!(oid, PASSWORD_POLICY | MANAGE_DSA_IT),
+        (Request::Extended { oid, .. }, PASSWORD_POLICY) => oid == MODIFY_PASSWORD,
+        (Request::Add { .. }, oid) => matches!(oid, POST_READ | PASSWORD_POLICY | MANAGE_DSA_IT),
+        (Request::Modify { .. }, PASSWORD_POLICY) => true,
         (Request::Modify { .. } | Request::Rename { .. }, oid) => {
             matches!(oid, ASSERTION | PRE_READ | POST_READ | MANAGE_DSA_IT)
         }

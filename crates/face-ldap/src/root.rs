@@ -9,7 +9,10 @@ use tocsin_directory::{
     syntax::{rule_descriptions, syntaxes},
 };
 
-use crate::operations::{CONTROLS, EXTENSIONS, START_TLS};
+use crate::{
+    operations::{CONTROLS, EXTENSIONS, START_TLS},
+    serve::Server,
+};
 
 /// Features: `+` for operational attributes (RFC 3673), absolute filters (RFC 4526), increment (RFC 4525).
 const FEATURES: &[&str] = &["1.3.6.1.4.1.4203.1.5.1", "1.3.6.1.4.1.4203.1.5.3", "1.3.6.1.1.14"];
@@ -39,8 +42,10 @@ fn texts(list: &[&str]) -> Vec<String> {
 }
 
 /// The root entry.
-pub fn root(directory: &Directory, has_tls: bool) -> Arc<Shown> {
+pub fn root(server: &Server) -> Arc<Shown> {
+    let (directory, has_tls) = (&server.directory, server.options.tls.is_some());
     let one = |text: &str| vec![text.to_owned()];
+    let mechanisms: &[&str] = if server.takes_certificates() { &["PLAIN", "EXTERNAL"] } else { &["PLAIN"] };
     shown(
         "",
         &directory.schema(),
@@ -48,13 +53,14 @@ pub fn root(directory: &Directory, has_tls: bool) -> Arc<Shown> {
             ("objectClass", one("top")),
             ("namingContexts", one(directory.suffix())),
             ("subschemaSubentry", one(SUBSCHEMA)),
+            ("dynamicSubtrees", one(directory.suffix())),
             ("supportedLDAPVersion", one("3")),
             ("supportedControl", texts(CONTROLS)),
             (
                 "supportedExtension",
                 texts(EXTENSIONS).into_iter().chain(has_tls.then(|| START_TLS.to_owned())).collect(),
             ),
-            ("supportedSASLMechanisms", one("PLAIN")),
+            ("supportedSASLMechanisms", texts(mechanisms)),
             ("supportedFeatures", texts(FEATURES)),
             ("vendorName", one("Tocsin")),
             ("vendorVersion", one(env!("CARGO_PKG_VERSION"))),

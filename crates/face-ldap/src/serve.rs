@@ -9,7 +9,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::connection;
+use crate::{certificate::CertificateRule, connection};
 
 /// Bounds of the face.
 #[derive(Debug, Clone)]
@@ -39,6 +39,9 @@ pub struct LdapOptions {
     pub anonymous: bool,
     /// Certificate and key; without them there is no TLS.
     pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// Which entry a client is by its certificate, which `tls` has looked at; the first rule that finds one decides. None:
+    /// certificates of clients are not taken.
+    pub certificate_rules: Vec<CertificateRule>,
     /// Whether passwords are refused without TLS.
     pub require_tls: bool,
     /// How long the connections of a stopping server may take to end.
@@ -60,6 +63,7 @@ impl Default for LdapOptions {
             time_limit: Duration::from_secs(60),
             anonymous: true,
             tls: None,
+            certificate_rules: Vec::new(),
             require_tls: false,
             drain_patience: Duration::from_secs(10),
         }
@@ -83,6 +87,11 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    /// Whether clients may prove who they are by certificates.
+    pub(crate) fn takes_certificates(&self) -> bool {
+        self.options.tls.is_some() && !self.options.certificate_rules.is_empty()
+    }
+
     /// Whether others may read along where they must not.
     pub(crate) fn is_open(&self, is_secure: bool) -> bool {
         self.options.require_tls && !is_secure

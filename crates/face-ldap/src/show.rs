@@ -7,6 +7,7 @@ use tocsin_directory::{
     access::{Grant, Level},
     entry::{Attribute, Entry, OWN},
     schema::{AttributeType, Schema},
+    tells_of_password,
 };
 
 use crate::{ber, message::tag};
@@ -20,6 +21,10 @@ pub struct Selection {
     types_only: bool,
     /// Whether the groups of an entry are wanted, which have to be found for it.
     pub(crate) groups: bool,
+    /// Whether what is known of its password is.
+    pub(crate) password: bool,
+    /// Whether it is how long the entry has left.
+    pub(crate) time_left: bool,
 }
 
 impl Selection {
@@ -36,7 +41,14 @@ impl Selection {
             }
         }
         selection.groups = schema.attribute("memberOf").is_ok_and(|kind| selection.wants(kind));
+        selection.password = selection.operational || selection.named.iter().any(|kind| tells_of_password(kind));
+        selection.time_left = schema.attribute("entryTtl").is_ok_and(|kind| selection.wants(kind));
         selection
+    }
+
+    /// Whether something is wanted that does not stand in the entry itself.
+    pub(crate) fn looks_further(&self) -> bool {
+        self.groups || self.password || self.time_left
     }
 
     fn wants(&self, kind: &AttributeType) -> bool {
@@ -71,7 +83,7 @@ fn rendering(entry: &Entry) -> Rendering {
     Rendering { bytes: bytes.into(), ends }
 }
 
-/// Writes an entry as an answer to a search. `groups`: its `memberOf`, if that was found.
+/// Writes an entry as an answer to a search. `beside`: what else was found of it.
 pub fn entry(
     out: &mut Vec<u8>,
     id: u32,
@@ -79,7 +91,7 @@ pub fn entry(
     grant: &Grant,
     selection: &Selection,
     schema: &Schema,
-    groups: Option<&Attribute>,
+    beside: &[Attribute],
 ) {
     let entry = &shown.entry;
     let rendering = shown.rendering.get_or_init(|| rendering(entry));
@@ -99,7 +111,7 @@ pub fn entry(
     }
     ber::nested(out, 0x30, |out| {
         ber::number(out, 0x02, id);
-        body(out, shown, grant, selection, schema, groups);
+        body(out, shown, grant, selection, schema, beside);
     });
 }
 
@@ -112,12 +124,12 @@ pub fn marked(
     grant: &Grant,
     selection: &Selection,
     schema: &Schema,
-    groups: Option<&Attribute>,
+    beside: &[Attribute],
     mark: (&'static str, Vec<u8>),
 ) {
     ber::nested(out, 0x30, |out| {
         ber::number(out, 0x02, id);
-        body(out, shown, grant, selection, schema, groups);
+        body(out, shown, grant, selection, schema, beside);
         crate::message::beside(out, &[mark]);
     });
 }
@@ -129,13 +141,13 @@ pub fn body(
     grant: &Grant,
     selection: &Selection,
     schema: &Schema,
-    groups: Option<&Attribute>,
+    beside: &[Attribute],
 ) {
     let entry = &shown.entry;
     let rendering = shown.rendering.get_or_init(|| rendering(entry));
     ber::nested(out, tag::ENTRY, |out| {
         ber::value(out, 0x04, entry.dn.as_bytes());
-        ber::nested(out, 0x30, |out| some(out, entry, rendering, grant, selection, schema, groups));
+        ber::nested(out, 0x30, |out| some(out, entry, rendering, grant, selection, schema, beside));
     });
 }
 
@@ -150,7 +162,7 @@ fn some(
     grant: &Grant,
     selection: &Selection,
     schema: &Schema,
-    groups: Option<&Attribute>,
+    beside: &[Attribute],
 ) {
     let may = |kind: &AttributeType| selection.wants(kind) && grant.level(Some(kind)) >= Level::Read;
     let mut start = 0;
@@ -166,7 +178,7 @@ fn some(
     }
     let own = OWN.iter().filter_map(|key| schema.attribute(key).ok()).filter(|kind| may(kind));
     let own = own.filter_map(|kind| Some(Attribute::of(kind, entry.own(&kind.key, schema)?)));
-    for found in own.chain(groups.filter(|found| may(&found.kind)).cloned()) {
+    for found in own.chain(beside.iter().filter(|found| may(&found.kind)).cloned()) {
         let values = if selection.types_only { &[][..] } else { &found.values };
         attribute(out, found.kind.name(), values);
     }

@@ -197,6 +197,45 @@ async fn connections_of_one_address_are_bounded() {
     bench.stop().await;
 }
 
+/// Binds on a new connection, and keeps it; `None`: it was closed at once.
+async fn seated(port: u16) -> Option<TcpStream> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.expect("connected");
+    let _ = stream.write_all(&bind()).await;
+    let mut answer = [0; 14];
+    stream.read_exact(&mut answer).await.ok().map(|_| stream)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn seats_of_connections_are_bounded_and_free_again() {
+    let bench = bench(LdapOptions { connections_max: 2, ..LdapOptions::default() }).await;
+    // The program that added an entry may still be leaving its seat.
+    let mut held = Vec::new();
+    let patience = tokio::time::Instant::now() + Duration::from_secs(60);
+    while held.len() < 2 {
+        held.extend(seated(bench.port).await);
+        assert!(tokio::time::Instant::now() < patience, "a seat is not left");
+    }
+    assert!(seated(bench.port).await.is_none());
+    held.pop();
+    while held.len() < 2 {
+        held.extend(seated(bench.port).await);
+        assert!(tokio::time::Instant::now() < patience, "a seat is not free again");
+    }
+    drop(held);
+    bench.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sorting_takes_no_longer_than_a_search_may() {
+    let bench = bench(LdapOptions { time_limit: Duration::ZERO, ..LdapOptions::default() }).await;
+    let sorted = ["-E", "sss=cn", "-b", "o=site", "(objectClass=person)"];
+    bench.run_as("ldapsearch", "cn=ann,ou=people,o=site", "secret", &sorted, "", 3).await;
+    // Operators have no limit but their own.
+    let found = bench.run("ldapsearch", &sorted, "", 0).await;
+    assert!(found.contains("dn: cn=ann,ou=people,o=site"), "{found}");
+    bench.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn values_of_filters_and_names_stand_for_themselves() {
     let bench = bench(LdapOptions::default()).await;

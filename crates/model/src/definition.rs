@@ -11,6 +11,7 @@ mod exchange; // the text of an exchange becomes an `Exchange`
 mod duration; // `90s`, `1h30m`, `7d`
 mod inline; // `{ file: ... }` becomes the file's text
 mod language; // the words of the language, as one table
+pub mod secrets; // what readers see of secrets, and how they come back
 pub mod shape; // nodes are checked against that table; the JSON Schema comes from it too
 mod variables; // `${NAME}` and `${NAME:-default}`
 
@@ -43,6 +44,7 @@ pub type Environment = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 pub fn read(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<Application, Vec<Problem>> {
     let mut problems = Vec::new();
     let application = document::parse(text, &mut problems).and_then(|mut root| {
+        secrets::find_masks(secrets::Language::Application, &root, &mut problems);
         variables::fill_in(&mut root, environment, &mut problems);
         shape::check(&language::APPLICATION, &root, &mut problems);
         build::application(&root, &mut problems)
@@ -51,6 +53,11 @@ pub fn read(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<
         Some(application) if problems.is_empty() => Ok(application),
         _ => Err(in_order(problems)),
     }
+}
+
+/// The name of the application that a text defines, if it says one.
+pub fn named(text: &str) -> Option<crate::id::Name> {
+    document::parse(text, &mut Vec::new())?.get("application")?.text()?.parse().ok()
 }
 
 /// Gives problems that others found in a definition their place in its text, by their paths.

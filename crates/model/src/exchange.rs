@@ -15,10 +15,12 @@ use crate::{
 
 mod path; // where a property stands in a body of JSON
 mod pipeline; // what is done to messages at a port
+mod tracking; // which bodies are kept on the way
 mod window; // the hours at which a port works
 
 pub use path::{JsonPath, JsonPathError};
 pub use pipeline::{Compression, Pipeline, Split, Step, TransformLanguage};
+pub use tracking::{TrackPoint, TrackPointError, TrackSwitch, Tracking};
 pub use window::ServiceWindow;
 
 /// What is known of every message without being declared; properties have other names.
@@ -82,6 +84,8 @@ pub struct Property {
     pub kind: FieldType,
     /// Where it stands.
     pub from: Place,
+    /// Whether messages are found by it.
+    pub search: bool,
 }
 
 /// Where a property stands in a message.
@@ -122,6 +126,8 @@ pub struct ReceivePort {
     pub pipeline: Pipeline,
     /// When it takes messages; `None`: always.
     pub window: Option<ServiceWindow>,
+    /// Which bodies are kept.
+    pub tracking: Tracking,
 }
 
 /// Where messages leave.
@@ -149,6 +155,8 @@ pub struct SendPort {
     pub window: Option<ServiceWindow>,
     /// Which messages leave before others.
     pub order: SendOrder,
+    /// Which bodies are kept.
+    pub tracking: Tracking,
 }
 
 /// Which of the messages that wait for a send port leaves first.

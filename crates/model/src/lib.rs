@@ -36,5 +36,6 @@ pub mod hours; // hours of the day by somebody's clock
 pub mod schedule; // when something recurs: rules of RFC 5545 in time zones
 pub mod value; // the one value type
 
+pub mod merge_patch; // JSON changed by JSON
 pub mod hexadecimal; // bytes as digits, for people and in links
 pub mod pack; // varints and length-prefixed bytes, shared by the packed forms

@@ -58,6 +58,14 @@ pub struct Profile {
     pub attributes: BTreeMap<String, Value>,
 }
 
+impl Profile {
+    /// Whether two differ at most in whether they are enabled.
+    pub fn says_the_same(&self, other: &Profile) -> bool {
+        let Profile { enabled: _, locale, time_zone, attributes } = self;
+        *locale == other.locale && *time_zone == other.time_zone && *attributes == other.attributes
+    }
+}
+
 impl Default for Profile {
     fn default() -> Self {
         Profile { enabled: true, locale: None, time_zone: None, attributes: BTreeMap::new() }

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use tocsin_model::{
     application::Application,
-    definition::{self, Difference},
+    definition::{self, Difference, secrets},
     id::Name,
     problem::Problem,
 };
@@ -93,11 +93,11 @@ impl Service {
         caller: &Caller,
     ) -> Result<Vec<(ApplicationVersion, Option<Arc<Compiled>>)>, ServiceError> {
         caller.needs(Scope::ApplicationsRead)?;
-        let stored = self.records.applications().await?;
-        Ok(stored.into_iter().map(|version| (version.clone(), self.pipeline.application(&version.name))).collect())
+        let stored = self.records.applications().await?.into_iter().map(without_secrets);
+        Ok(stored.map(|version| (version.clone(), self.pipeline.application(&version.name))).collect())
     }
 
-    /// The current version of an application, and what runs of it.
+    /// The current version of an application, without the secrets written in it, and what runs of it.
     ///
     /// # Errors
     /// There is none of this name.
@@ -108,10 +108,10 @@ impl Service {
     ) -> Result<(ApplicationVersion, Option<Arc<Compiled>>), ServiceError> {
         caller.needs(Scope::ApplicationsRead)?;
         let stored = self.current(name).await?.ok_or_else(|| ServiceError::no_application(name))?;
-        Ok((stored, self.pipeline.application(name)))
+        Ok((without_secrets(stored), self.pipeline.application(name)))
     }
 
-    /// All versions of an application, newest first. They stay when it is removed.
+    /// All versions of an application, newest first, without the secrets written in them. They stay when it is removed.
     ///
     /// # Errors
     /// There never was one of this name.
@@ -122,7 +122,10 @@ impl Service {
     ) -> Result<Vec<ApplicationVersion>, ServiceError> {
         caller.needs(Scope::ApplicationsRead)?;
         let history = self.records.application_history(name).await?;
-        if history.is_empty() { Err(ServiceError::no_application(name)) } else { Ok(history) }
+        if history.is_empty() {
+            return Err(ServiceError::no_application(name));
+        }
+        Ok(history.into_iter().map(without_secrets).collect())
     }
 
     /// How each rule of the running version is answered.
@@ -141,6 +144,10 @@ impl Service {
     /// Only for want of the scope: what is wrong with the text is the answer.
     pub async fn check_application(&self, caller: &Caller, text: String) -> Result<Checked, ServiceError> {
         caller.needs(Scope::ApplicationsRead)?;
+        let text = match definition::named(&text) {
+            Some(name) => self.with_secrets(&name, text).await?,
+            None => text,
+        };
         Ok(match self.compile(text.clone(), 0).await {
             Ok(compiled) => match self.missing_audiences(&compiled.application).await? {
                 problems if problems.is_empty() => {
@@ -153,7 +160,8 @@ impl Service {
         })
     }
 
-    /// Makes a definition the one that runs. The same text again changes nothing.
+    /// Makes a definition the one that runs. The same text again changes nothing. Where it has masks it keeps the secrets
+    /// that are stored.
     ///
     /// Subscriptions are never removed by an apply: those of a class that is gone stay stored, are not matched, and
     /// come back with their class. What would so be lost from sight must be allowed by name.
@@ -178,6 +186,7 @@ impl Service {
             Some(current) => current.version,
             None => self.records.application_history(name).await?.first().map_or(0, |newest| newest.version),
         };
+        let text = self.with_secrets(name, text).await?;
         let compiled = self.compile(text.clone(), newest + 1).await.map_err(ServiceError::Invalid)?;
         if compiled.application.name != *name {
             let message = format!("is `{}`, but `{name}` is to be applied", compiled.application.name);
@@ -273,6 +282,16 @@ impl Service {
         self.pipeline.application(name).ok_or_else(|| ServiceError::no_application(name))
     }
 
+    /// A definition with the secrets that are stored for its masks.
+    pub(crate) async fn with_secrets(&self, name: &Name, text: String) -> Result<String, ServiceError> {
+        if !text.contains(secrets::MASK) {
+            return Ok(text);
+        }
+        let history = self.records.application_history(name).await?;
+        let stored: Vec<&str> = history.iter().map(|version| version.text.as_str()).collect();
+        Ok(secrets::restore(secrets::Language::Application, &text, &stored))
+    }
+
     /// Audiences that are no segments.
     async fn missing_audiences(&self, application: &Application) -> Result<Vec<Problem>, ServiceError> {
         let mut problems = Vec::new();
@@ -302,6 +321,11 @@ impl Service {
             }
         }
     }
+}
+
+fn without_secrets(stored: ApplicationVersion) -> ApplicationVersion {
+    let text = secrets::redact(secrets::Language::Application, &stored.text);
+    ApplicationVersion { text, ..stored }
 }
 
 fn run_error(error: RunError) -> ServiceError {

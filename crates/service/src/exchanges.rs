@@ -6,16 +6,22 @@ use bytes::Bytes;
 use tocsin_exchange::{
     Exchanges,
     edit::{Edit, Edited},
+    look::{Found, PortTracking, Sought},
     operate::{OperateError, PortLoad},
     receive::{Course, Incoming, ReceiveError, Received},
+    track::TrackingCounts,
 };
 use tocsin_model::{
-    exchange::{Mode, PortState},
+    definition::secrets::{self, Language},
+    exchange::{Mode, PortState, TrackSwitch},
     filter::Filter,
     id::{MessageId, Name},
     problem::Problem,
 };
-use tocsin_store::spool::{Acted, MessageFilter, OriginalMessage, StoredExchange, StoredMessage};
+use tocsin_store::{
+    spool::{Acted, MessageFilter, OriginalMessage, StoredExchange, StoredMessage},
+    tracking::TrackedBody,
+};
 
 use crate::{
     Service,
@@ -46,7 +52,7 @@ pub struct Entrance {
 }
 
 impl Service {
-    fn exchanges(&self) -> Result<&Arc<Exchanges>, ServiceError> {
+    pub(crate) fn exchanges(&self) -> Result<&Arc<Exchanges>, ServiceError> {
         self.exchanges.as_ref().ok_or_else(|| ServiceError::Missing("a spool, which exchanges need,".to_owned()))
     }
 
@@ -76,7 +82,7 @@ impl Service {
     /// Both scopes `messages:write` and `operations:read` are missing; there is no such message.
     pub async fn reply(&self, caller: &Caller, id: MessageId, wait: Duration) -> Result<Course, ServiceError> {
         caller.needs(Scope::MessagesWrite).or_else(|_| caller.needs(Scope::OperationsRead))?;
-        let course = self.exchanges()?.wait_for(id, wait.min(WAIT_MAX)).await?;
+        let course = self.exchanges()?.reply_to(id, wait.min(WAIT_MAX)).await?;
         course.ok_or_else(|| no_message(id))
     }
 
@@ -176,13 +182,67 @@ impl Service {
         original.ok_or_else(|| ServiceError::Missing(format!("an edit of the message {id}")))
     }
 
-    /// The definitions of exchanges, each with whether it runs.
+    /// The bodies of a message that were tracked on its way, in the order of time.
+    ///
+    /// # Errors
+    /// The scope `operations:read` is missing.
+    pub async fn tracked_bodies(&self, caller: &Caller, id: MessageId) -> Result<Vec<TrackedBody>, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        Ok(self.exchanges()?.tracked(id).await?)
+    }
+
+    /// Messages with a value of a property, newest first.
+    ///
+    /// # Errors
+    /// The scope `operations:read` is missing; the exchange does not run, or its messages are not found by this property.
+    pub async fn find_messages(&self, caller: &Caller, sought: Sought, limit: usize) -> Result<Found, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        Ok(self.exchanges()?.find_messages(sought, limit).await?)
+    }
+
+    /// What is tracked at the ports of an exchange, and how much of all exchanges.
+    ///
+    /// # Errors
+    /// The scope `operations:read` is missing; there is no such exchange.
+    pub fn exchange_tracking(
+        &self,
+        caller: &Caller,
+        exchange: &Name,
+    ) -> Result<(Vec<PortTracking>, TrackingCounts), ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        let exchanges = self.exchanges()?;
+        Ok((exchanges.tracking(exchange)?, exchanges.tracking_counts()))
+    }
+
+    /// Sets what is tracked of an exchange, or of its ports of one name; `None`: as the definition says.
+    ///
+    /// # Errors
+    /// The scope `operations:write` is missing; there is no such port.
+    pub async fn set_exchange_tracking(
+        &self,
+        caller: &Caller,
+        exchange: &Name,
+        port: Option<&Name>,
+        switch: Option<TrackSwitch>,
+    ) -> Result<(), ServiceError> {
+        caller.needs(Scope::OperationsWrite)?;
+        self.exchanges()?.set_tracking(exchange, port, switch).await?;
+        tracing::info!(%exchange, by = caller.key(), "what is tracked was set");
+        Ok(())
+    }
+
+    /// The definitions of exchanges, without the secrets written in them, each with whether it runs.
     ///
     /// # Errors
     /// The scope `applications:read` is missing.
     pub async fn stored_exchanges(&self, caller: &Caller) -> Result<Vec<(StoredExchange, bool)>, ServiceError> {
         caller.needs(Scope::ApplicationsRead)?;
-        Ok(self.exchanges()?.stored().await?)
+        let stored = self.exchanges()?.stored().await?;
+        let shown = |stored: StoredExchange| {
+            let text = secrets::redact(Language::Exchange, &stored.text);
+            StoredExchange { text, ..stored }
+        };
+        Ok(stored.into_iter().map(|(stored, runs)| (shown(stored), runs)).collect())
     }
 
     /// One definition, and whether it runs.
@@ -194,7 +254,8 @@ impl Service {
         all.into_iter().find(|(stored, _)| stored.name == *name).ok_or_else(|| no_exchange(name))
     }
 
-    /// Checks a definition, stores it and runs it; with `dry_run` only checks. Gives its version, 0 for a dry run.
+    /// Checks a definition, stores it and runs it; with `dry_run` only checks. Where it has masks it keeps the secrets that
+    /// are stored. Gives its version, 0 for a dry run.
     ///
     /// # Errors
     /// The scope `applications:write` is missing, for a dry run `applications:read`; every problem in the definition.
@@ -207,6 +268,9 @@ impl Service {
     ) -> Result<u32, ServiceError> {
         caller.needs(if dry_run { Scope::ApplicationsRead } else { Scope::ApplicationsWrite })?;
         let exchanges = self.exchanges()?;
+        let stored = exchanges.stored().await?;
+        let before = stored.iter().find(|(stored, _)| stored.name == *name).map(|(stored, _)| stored.text.as_str());
+        let text = &secrets::restore(Language::Exchange, text, before.as_slice());
         let compiled = exchanges.compile(text).map_err(ServiceError::Invalid)?;
         if compiled.definition.name != *name {
             let message = format!("is `{}`, but the address says `{name}`", compiled.definition.name);

@@ -142,7 +142,8 @@ impl Service {
             None => self.running(application)?,
             Some(text) => {
                 let environment = self.pipeline.environment().clone();
-                let compiled = compile_text(text, 0, &*environment).map_err(|problems| {
+                let text = self.with_secrets(application, text.clone()).await?;
+                let compiled = compile_text(&text, 0, &*environment).map_err(|problems| {
                     let below = |problem: Problem| Problem { path: format!("definition.{}", problem.path), ..problem };
                     ServiceError::Invalid(problems.into_iter().map(below).collect())
                 })?;

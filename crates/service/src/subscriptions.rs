@@ -26,7 +26,7 @@ use crate::{
     error::{ServiceError, json_error},
     keys::{Caller, Scope},
     page::{Page, key_of},
-    subscribers::merge_patch,
+    subscribers::merge,
 };
 
 /// Most bytes of a subscription's values as JSON.
@@ -587,7 +587,7 @@ impl Service {
                 return Err(ServiceError::Changed(format!("the subscription `{id}`")));
             }
             let mut merged = serde_json::to_value(Document::from(present.clone())).expect("a document is always JSON");
-            merge_patch(&mut merged, patch, 0)?;
+            merge(&mut merged, patch)?;
             let text = merged.to_string();
             let draft: Draft<'_> = serde_json::from_str(&text).map_err(|error| json_error(&error))?;
             match self.update(&present, draft, Expect::Revision(present.revision)).await {

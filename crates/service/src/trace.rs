@@ -2,9 +2,11 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+mod messages; // what systems said to each other
+
 use tocsin_model::{
     event::EventBatch,
-    id::{EventBatchId, EventId, NotificationBatchId, NotificationId, SubscriberId, SubscriptionId},
+    id::{EventBatchId, EventId, MessageId, NotificationBatchId, NotificationId, SubscriberId, SubscriptionId},
     receipt::{Attempt, Outcome},
     time::Timestamp,
     trace_context::TraceContext,
@@ -39,6 +41,8 @@ pub enum Subject {
     Notification(NotificationId),
     /// The notifications of one rule firing.
     NotificationBatch(NotificationBatchId),
+    /// What one system said to others.
+    Message(MessageId),
     /// Someone to tell.
     Subscriber(SubscriberId),
 }
@@ -61,6 +65,9 @@ impl Subject {
         if let Ok(id) = id.parse() {
             return Ok(Subject::NotificationBatch(id));
         }
+        if let Ok(id) = id.parse() {
+            return Ok(Subject::Message(id));
+        }
         Ok(Subject::Subscriber(id.parse()?))
     }
 
@@ -71,6 +78,7 @@ impl Subject {
             Subject::EventBatch(_) => "event batch",
             Subject::Notification(_) => "notification",
             Subject::NotificationBatch(_) => "notification batch",
+            Subject::Message(_) => "message",
             Subject::Subscriber(_) => "subscriber",
         }
     }
@@ -172,6 +180,7 @@ impl Service {
                 story.outcome(notification.outcome, 1);
                 self.tell_open(&mut story, id.batch, Some(id.ordinal)).await?;
             }
+            Subject::Message(id) => self.tell_message(&mut story, *id).await?,
             Subject::Subscriber(id) => self.tell_subscriber(&mut story, id).await?,
         }
         Ok(story.finish(subject))

@@ -117,3 +117,61 @@ fn find(name: &str) -> Result<&'static KindDescription, Problem> {
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tocsin_delivery::{http::call::CallOptions, protocol::protocols};
+    use tocsin_model::definition::secrets::{Language, redact};
+
+    use super::*;
+
+    /// Options that sound like secrets and are none.
+    const NONE: [(&str, &str); 4] =
+        [("webpush", "public_key"), ("poll", "key"), ("outbox", "key"), ("smtp", "headers")];
+
+    /// Options whose names tell of secrets, each with the shape of its value and the list that it stands in.
+    fn secrets(schema: &Value) -> Vec<(String, bool, Option<String>)> {
+        let tells = |name: &str| {
+            let words = ["password", "secret", "token", "key", "headers", "environment", "credential"];
+            words.iter().any(|word| name.contains(word)) && !name.ends_with("_file")
+        };
+        let mut found = Vec::new();
+        for (name, option) in schema["properties"].as_object().into_iter().flatten() {
+            let definition = option["items"]["$ref"].as_str().and_then(|path| path.rsplit('/').next());
+            if let Some(definition) = definition {
+                let inner = secrets(&schema["$defs"][definition]).into_iter();
+                found.extend(inner.map(|(inner, is_map, _)| (inner, is_map, Some(name.clone()))));
+            } else if tells(name) {
+                found.push((name.clone(), option["type"] == "object", None));
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn every_secret_of_every_option_is_masked() {
+        let channels = protocols().iter().map(|protocol| ("channels", "protocol", protocol.name, (protocol.schema)()));
+        let sources = kinds().iter().map(|kind| ("sources", "kind", kind.name, (kind.schema)()));
+        let calls = [("send", "protocol", "http", schemars::schema_for!(CallOptions))];
+        let mut seen = 0;
+        for (section, key, name, given) in channels.chain(sources).chain(calls) {
+            let language = if section == "send" { Language::Exchange } else { Language::Application };
+            for (option, is_map, list) in secrets(&given.to_value()) {
+                if NONE.contains(&(name, &option)) {
+                    continue;
+                }
+                let value = if is_map { json!({"X-Own": "hunter2"}) } else { json!("hunter2") };
+                let options = match &list {
+                    Some(list) => json!({ list: [{ &option: value }] }),
+                    None => json!({ &option: value }),
+                };
+                let text = json!({ section: { "one": { key: name, "options": options } } }).to_string();
+                let shown = redact(language, &text);
+                assert!(shown.contains("***") && !shown.contains("hunter2"), "{section} {name} {option}: {shown}");
+                seen += 1;
+            }
+        }
+        assert!(seen > 15, "only {seen} secrets are known");
+    }
+}

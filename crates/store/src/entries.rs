@@ -154,6 +154,10 @@ pub const ENTRY_FEED_KEPT: u64 = 1_000_000;
 pub trait EntryWatcher: Send + Sync + 'static {
     /// The keys of an entry. A function of the entry and of the indexes that are set.
     fn keys(&self, node: &Node) -> Vec<EntryKey>;
+    /// Whether two states of an entry have the same keys, as far as can be told without making them; `false`: perhaps not.
+    fn have_same_keys(&self, _old: &Node, _now: &Node) -> bool {
+        false
+    }
     /// Called after each commit, in their order, before the call that made it returns. Must be quick.
     fn changed(&self, changes: Vec<EntryChange>);
 }
@@ -184,6 +188,8 @@ pub trait Branches {
         to: Bound<&[u8]>,
         limit: usize,
     ) -> Result<Option<Vec<EntryNumber>>, StoreError>;
+    /// The entries of the first keys of an index, in the order of the keys; up to `limit`. Empty keys do not count.
+    fn first(&self, index: &str, limit: usize) -> Result<Vec<EntryNumber>, StoreError>;
     /// Which changes of entries are known. There are none of the time before the first watcher, nor of one without any.
     fn entry_feed(&self) -> Result<EntryFeed, StoreError>;
     /// Up to `limit` changes after a place, in their order: each with its place and its entry, which may be gone.
@@ -213,6 +219,15 @@ pub trait Tree {
         expect: Expect,
         now: Timestamp,
     ) -> Result<EntryNumber, StoreError>;
+    /// Replaces a subscriber that this job has just read, and gives it another place if one is given.
+    fn change_subscriber(
+        &mut self,
+        old: &Subscriber,
+        stands: Option<&Placement>,
+        new: NewSubscriber,
+        placement: Option<Placement>,
+        now: Timestamp,
+    ) -> Result<(), StoreError>;
     /// Removes an entry with all that hangs on it. Entries below are not looked at.
     fn remove(&mut self, number: EntryNumber, now: Timestamp) -> Result<(), StoreError>;
     /// Stores a credential, or forgets it.
@@ -264,10 +279,16 @@ impl Turn {
     /// From what an entry was to what it is; `None`: it never was one.
     pub(crate) fn of(watcher: &dyn EntryWatcher, old: Option<&Node>, now: Option<Node>) -> Option<Turn> {
         let number = now.as_ref().or(old).map(Node::number)?;
-        let keys = |node: Option<&Node>| node.map(|node| watcher.keys(node)).unwrap_or_default();
-        let (before, after) = (keys(old), keys(now.as_ref()));
-        let (gone, made) = (difference(&before, &after), difference(&after, &before));
-        let renamed = old.zip(now.as_ref()).is_some_and(|(old, now)| old.place() != now.place());
+        let both = old.zip(now.as_ref());
+        let (gone, made) = match both.is_some_and(|(old, now)| watcher.have_same_keys(old, now)) {
+            true => (Vec::new(), Vec::new()),
+            false => {
+                let keys = |node: Option<&Node>| node.map(|node| watcher.keys(node)).unwrap_or_default();
+                let (before, after) = (keys(old), keys(now.as_ref()));
+                (difference(&before, &after), difference(&after, &before))
+            }
+        };
+        let renamed = both.is_some_and(|(old, now)| old.place() != now.place());
         let told = EntryChange { number, keys: [&gone[..], &made].concat(), renamed, now };
         Some(Turn { gone, made, told })
     }

@@ -10,6 +10,7 @@ pub mod inbox; // the port of the feeds that subscribers read
 pub mod collections; // what is kept of the rows that devices have replicas of
 
 pub mod spool; // what exchanges keep: messages, their legs, what became of them
+pub mod tracking; // what is kept of them for people to look at: bodies on the way, properties to find them by
 
 pub mod queries; // rules in SQL: typed tables, and the engine that runs queries over them
 

@@ -139,8 +139,9 @@ fn what_is_not_whole_or_not_ours_does_not_come_back() {
         std::fs::create_dir(at("half")).expect("made");
         std::fs::write(at("half").join(UNFINISHED), "").expect("written");
         std::fs::write(at("half").join("journal.db"), "half of it").expect("written");
+        std::fs::write(at("half").join("tracking.db"), "of messages with these ids that were others").expect("written");
         restore(&at("copy"), &at("half")).expect("restored");
-        assert!(!at("half").join(UNFINISHED).exists());
+        assert!(!at("half").join(UNFINISHED).exists() && !at("half").join("tracking.db").exists());
 
         let newer = std::fs::read_to_string(at("copy").join(MANIFEST)).expect("read");
         let edited = newer.replacen("\"schema\": ", "\"schema\": 9", 1);

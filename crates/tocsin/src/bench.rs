@@ -29,6 +29,7 @@ mod market; // the stock market, in this process and in a server
 mod people; // entries for a directory
 mod ldap; // a bare LDAP client that does the same again and again
 mod slapd; // who serves the same entries
+mod brokers; // who puts the same requests and replies through
 mod bed; // an index in this process that is asked again and again
 
 pub use context::{Context, Settings};

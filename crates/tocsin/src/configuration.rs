@@ -129,6 +129,11 @@ pub struct Ldap {
     pub tls_certificate: PathBuf,
     /// Its key, a PEM file.
     pub tls_key: PathBuf,
+    /// The authorities whose certificates clients may prove themselves with (SASL EXTERNAL), a PEM file; empty: none.
+    pub tls_client_ca: PathBuf,
+    /// Which entry a client is by its certificate: `subject`, `entry uid={cn},ou=people,dc=example,dc=org` or
+    /// `search mail={email}`; the first that finds an entry decides.
+    pub certificate_rules: Vec<String>,
     /// Whether passwords are refused without TLS.
     pub require_tls: bool,
     /// The name of the directory's first entry. Fixed once there are entries below it.
@@ -142,8 +147,17 @@ pub struct Ldap {
     pub anonymous: bool,
     /// So many wrong passwords in a row lock an entry; 0: never.
     pub lockout_failures: u32,
-    /// How long it is locked.
+    /// How long it is locked; 0: until somebody unlocks it.
     pub lockout_duration: Period,
+    /// What is asked of passwords, such as `to dn="ou=staff,dc=example,dc=org" pwdMinLength=12 pwdInHistory=5 pwdMaxAge=90d`;
+    /// the first rule of an entry's place decides.
+    pub password_policy: Vec<String>,
+    /// How long an entry of the class `dynamicObject` lives that is not refreshed.
+    pub dynamic_ttl: Period,
+    /// A refresh that asks for less gets this.
+    pub dynamic_ttl_min: Period,
+    /// A refresh that asks for more is refused.
+    pub dynamic_ttl_max: Period,
     /// About how much memory entries may take that are kept at hand.
     pub cache: Size,
     /// Most connections; one more is closed at once.
@@ -174,6 +188,8 @@ impl Default for Ldap {
             scim: false,
             tls_certificate: PathBuf::new(),
             tls_key: PathBuf::new(),
+            tls_client_ca: PathBuf::new(),
+            certificate_rules: vec!["subject".into()],
             require_tls: false,
             suffix: "o=tocsin".into(),
             access: Vec::new(),
@@ -181,6 +197,10 @@ impl Default for Ldap {
             anonymous: true,
             lockout_failures: 10,
             lockout_duration: Period::seconds(900),
+            password_policy: Vec::new(),
+            dynamic_ttl: Period::seconds(86_400),
+            dynamic_ttl_min: Period::seconds(1),
+            dynamic_ttl_max: Period::seconds(365 * 86_400),
             cache: Size(256 << 20),
             connections_max: 10_000,
             connections_per_address_max: 1_000,
@@ -316,11 +336,13 @@ pub struct Spool {
     pub disk_reserve: Size,
     /// Threads that read.
     pub readers: u32,
+    /// Most bytes of what is tracked of messages, compressed; beyond it what would go first goes before its time.
+    pub tracking_max: Size,
 }
 
 impl Default for Spool {
     fn default() -> Self {
-        Spool { disk_reserve: Size(64 << 20), readers: 2 }
+        Spool { disk_reserve: Size(64 << 20), readers: 2, tracking_max: Size(1 << 30) }
     }
 }
 

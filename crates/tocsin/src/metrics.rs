@@ -99,6 +99,8 @@ pub const STEPS: &[Metric] = &[
     ),
     histogram("ldap_operation_duration_seconds", "operation", "One LDAP operation, until its answer is ready."),
     gauge("ldap_connections", "", "LDAP connections that are open."),
+    counter("directory_locked_total", "", "Entries locked after too many wrong passwords."),
+    counter("directory_expired_total", "", "Dynamic entries removed because nobody refreshed them."),
     counter("ldap_connections_refused_total", "", "LDAP connections closed at once, because there were too many."),
     gauge("ldap_followers", "", "LDAP searches that follow what changes."),
     counter("ldap_followed_total", "", "Times that one of them was told what there was."),
@@ -234,6 +236,14 @@ pub const STEPS: &[Metric] = &[
     ),
     counter("exchange_expired_total", "", "Requests that nobody answered in time."),
     gauge("exchange_open_messages", "exchange", "Messages of an exchange that are not ended."),
+    counter(
+        "exchange_tracking_dropped_total",
+        "reason",
+        "Bodies and properties that were to be tracked and are not: the `queue` was full, the `disk` or the `store` did not \
+         take them.",
+    ),
+    counter("exchange_tracking_removed_total", "", "Blocks of tracked bodies that made room before their time."),
+    gauge("exchange_tracking_bytes", "", "Bytes of what is tracked, compressed."),
     gauge("pipeline_switched_off", "", "Roles, applications, classes, sources and channels that are switched off."),
 ];
 

@@ -43,6 +43,7 @@ use tocsin_store::{
         journal::SqliteJournal,
         records::{RecordsOptions, SqliteRecords},
         spool::{SpoolOptions, SqliteSpool},
+        tracking::{SqliteTracking, TrackingOptions},
     },
 };
 use tokio::{net::TcpListener, sync::Mutex, task::JoinHandle};
@@ -234,10 +235,17 @@ async fn open_exchanges(configuration: &Configuration) -> Outcome<Arc<Exchanges>
         readers: configuration.spool.readers.max(1) as usize,
         keys: keyring(configuration)?,
     };
-    let opening = tokio::task::spawn_blocking(move || SqliteSpool::open(&folder, &options)).await;
-    let opened = opening.map_err(|error| Failure::failed("opening the spool broke").because(&error))?;
+    let tracking = TrackingOptions {
+        reserve_bytes: configuration.spool.disk_reserve.0,
+        bytes_max: configuration.spool.tracking_max.0,
+    };
+    let opening = tokio::task::spawn_blocking(move || {
+        (SqliteSpool::open(&folder, &options), SqliteTracking::open(&folder, &tracking))
+    });
+    let opened = opening.await.map_err(|error| Failure::failed("opening the spool broke").because(&error))?;
     let parts = tocsin_exchange::Parts {
-        spool: Arc::new(opened.map_err(|error| store_failure("spool", &error))?),
+        spool: Arc::new(opened.0.map_err(|error| store_failure("spool", &error))?),
+        tracking: Arc::new(opened.1.map_err(|error| store_failure("tracking", &error))?),
         clock: Arc::new(SystemClock),
         networks: networks(configuration)?,
         programs: Programs { allow: configuration.delivery.allow_programs.clone() },

@@ -135,54 +135,6 @@ async fn what_ldapmodify_changes_decides_the_next_notification() {
     assert_eq!(platform.terminate(), Some(0));
 }
 
-/// A client that knows just enough of the protocol to add and to change, and to tell whether that was acknowledged.
-struct Client(std::net::TcpStream);
-
-fn value(tag: u8, content: &[u8]) -> Vec<u8> {
-    let length = u8::try_from(content.len()).expect("short");
-    // The long form, so that contents of 128 bytes and more need no other.
-    [&[tag, 0x81, length], content].concat()
-}
-
-impl Client {
-    /// `None`: the server went before it answered.
-    fn open(port: u16, key: &str) -> Option<Client> {
-        let stream = std::net::TcpStream::connect(("127.0.0.1", port)).ok()?;
-        stream.set_read_timeout(Some(support::PATIENCE)).expect("a timeout");
-        let mut client = Client(stream);
-        let bind = [value(2, &[3]), value(4, b"cn=admin,o=tocsin"), value(0x80, key.as_bytes())].concat();
-        (client.ask(&value(0x60, &bind))? == 0).then_some(client)
-    }
-
-    /// The code of the answer; `None` if there is none.
-    fn ask(&mut self, request: &[u8]) -> Option<u8> {
-        use std::io::Read;
-        self.0.write_all(&value(0x30, &[&value(2, &[1]), request].concat())).ok()?;
-        let mut head = [0; 2];
-        self.0.read_exact(&mut head).ok()?;
-        let mut rest = vec![0; usize::from(head[1])];
-        self.0.read_exact(&mut rest).ok()?;
-        // Number, tag of the answer, and its code; all of them short.
-        rest.get(7).copied()
-    }
-
-    fn add(&mut self, id: &str) -> Option<u8> {
-        let attribute = |name: &str, text: &str| {
-            value(0x30, &[value(4, name.as_bytes()), value(0x31, &value(4, text.as_bytes()))].concat())
-        };
-        let attributes = [attribute("objectClass", "account"), attribute("host", "0")].concat();
-        let dn = format!("uid={id},ou=people,o=tocsin");
-        self.ask(&value(0x68, &[value(4, dn.as_bytes()), value(0x30, &attributes)].concat()))
-    }
-
-    fn set(&mut self, id: &str, host: u64) -> Option<u8> {
-        let values = value(0x31, &value(4, host.to_string().as_bytes()));
-        let change = [value(10, &[2]), value(0x30, &[value(4, b"host"), values].concat())].concat();
-        let dn = format!("uid={id},ou=people,o=tocsin");
-        self.ask(&value(0x66, &[value(4, dn.as_bytes()), value(0x30, &value(0x30, &change))].concat()))
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn people_are_provisioned_without_a_port_for_ldap() {
     let mut platform = Platform::start(&[("TOCSIN_LDAP_SCIM", "true")]).await;
@@ -196,52 +148,4 @@ async fn people_are_provisioned_without_a_port_for_ldap() {
     assert_eq!((&found["totalResults"], &found["Resources"][0]["id"]), (&json!(1), &made["id"]), "{found}");
     assert_eq!(platform.get("/v1/subscribers/ann").await["id"], "ann");
     assert_eq!(platform.terminate(), Some(0), "it ran until it was told to end");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_every_acknowledged_write_is_there_after_a_kill() {
-    let rounds = std::env::var("CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(5);
-    let mut random = fastrand::Rng::with_seed(support::seed());
-    let port = free_port();
-    let mut platform = Platform::start(&[("TOCSIN_LDAP_LISTEN", &format!("127.0.0.1:{port}"))]).await;
-    for round in 0..rounds {
-        let key = platform.key();
-        let writers: Vec<_> = (0..4)
-            .map(|writer| {
-                let (key, id) = (key.clone(), format!("w{round}-{writer}"));
-                // What was acknowledged last, and what was asked for after it.
-                std::thread::spawn(move || {
-                    let mut acknowledged = None;
-                    let Some(mut client) = Client::open(port, &key) else { return (id, acknowledged) };
-                    if client.add(&id) != Some(0) {
-                        return (id, acknowledged);
-                    }
-                    acknowledged = Some(0);
-                    for host in 1.. {
-                        match client.set(&id, host) {
-                            Some(0) => acknowledged = Some(host),
-                            Some(code) => panic!("code {code}"),
-                            None => break,
-                        }
-                    }
-                    (id, acknowledged)
-                })
-            })
-            .collect();
-        // Not a wait for anything: the kill comes at some moment.
-        tokio::time::sleep(std::time::Duration::from_millis(random.u64(30..300))).await;
-        platform.kill();
-        let done: Vec<_> = writers.into_iter().map(|writer| writer.join().expect("a writer ends")).collect();
-        platform.restart().await;
-        for (id, acknowledged) in done {
-            let Some(acknowledged) = acknowledged else { continue };
-            let host = platform.get(&format!("/v1/subscribers/{id}")).await["attributes"]["host"].clone();
-            let host: u64 = host.as_str().expect("text").parse().expect("a number");
-            // The last one may have been stored without its answer.
-            assert!(
-                (acknowledged..=acknowledged + 1).contains(&host),
-                "{id}: {acknowledged} was acknowledged, {host} is there"
-            );
-        }
-    }
 }

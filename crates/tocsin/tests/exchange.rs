@@ -20,6 +20,8 @@ use tokio::sync::watch;
 #[derive(Clone, Default)]
 struct FarSide {
     seen: Arc<Mutex<HashMap<String, Vec<String>>>>,
+    /// The orders, as they came.
+    order: Arc<Mutex<Vec<i64>>>,
     count: watch::Sender<usize>,
     url: String,
 }
@@ -39,6 +41,7 @@ async fn confirm(State(far): State<FarSide>, headers: HeaderMap, body: Bytes) ->
     let asked: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
     let id = headers.get("webhook-id").and_then(|id| id.to_str().ok()).unwrap_or_default().to_owned();
     far.seen.lock().entry(id).or_default().push(asked["order"].to_string());
+    far.order.lock().extend(asked["order"].as_i64());
     far.count.send_modify(|count| *count += 1);
     let reply = serde_json::json!({"confirmed": true, "order": asked["order"], "nonce": fastrand::u64(..)});
     ([("content-type", "application/json")], reply.to_string())
@@ -291,4 +294,80 @@ async fn every_answer_says_what_became_of_the_message() {
     let as_shop = |path: &str| platform.client.get(format!("{}{path}", platform.url)).bearer_auth(key).send();
     assert_eq!(as_shop("/v1/messages").await.expect("an answer").status().as_u16(), 403);
     assert_eq!(as_shop(&format!("/v1/messages/{id}/reply")).await.expect("an answer").status().as_u16(), 200);
+}
+
+/// Orders come as a list, are split and checked, leave in order by key as a template makes them, and everything of it is
+/// tracked.
+const PIPELINES: &str = r#"
+exchange: confirmation
+properties:
+  customer: $.customer
+  order: { type: integer, json: $.order, search: true }
+tracking: { bodies: [received, sent], redact: [$.pin] }
+receive:
+  orders:
+    mode: one_way
+    pipeline:
+      - split: { json: $.orders }
+      - validate: { schema: { type: object, required: [order] } }
+send:
+  warehouse:
+    mode: one_way
+    protocol: http
+    options: { url: "${WAREHOUSE}/orders", allow_networks: [127.0.0.1] }
+    ordered: { by: customer }
+    pipeline:
+      - transform: { template: '{"order": {{ body.order }}, "pin": 1}' }
+routes:
+  rest: { when: "true", to: warehouse }
+"#;
+
+async fn all_end(platform: &Platform) {
+    let ended = async {
+        while !platform.get("/v1/messages?standing=open").await["items"].as_array().is_some_and(Vec::is_empty) {}
+    };
+    tokio::time::timeout(support::PATIENCE, ended).await.expect("all end");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_is_split_leaves_in_order_over_a_kill_and_can_be_looked_at() {
+    let warehouse = FarSide::start().await;
+    let mut platform = Platform::start(&[("WAREHOUSE", &warehouse.url)]).await;
+    apply(&platform, PIPELINES.to_owned()).await;
+    platform.run(&["exchange", "port", "confirmation", "warehouse", "hold"]);
+    for list in 0..10 {
+        let orders: Vec<serde_json::Value> = (0..4)
+            .map(|part| serde_json::json!({"order": list * 4 + part, "customer": format!("c{}", part % 2)}))
+            .collect();
+        let body = serde_json::json!({ "orders": orders, "pin": 4711 }).to_string();
+        let (status, _, told) = send(&platform, "orders", &[], &body).await;
+        assert_eq!(status, 202, "{told}");
+    }
+    platform.kill();
+    platform.restart().await;
+    platform.run(&["exchange", "port", "confirmation", "warehouse", "as-defined"]);
+    all_end(&platform).await;
+    let seen = warehouse.seen.lock().clone();
+    assert_eq!(seen.len(), 40, "each once");
+    let in_order: Vec<i64> = warehouse.order.lock().clone();
+    for customer in 0..2 {
+        let of_one: Vec<i64> = in_order.iter().copied().filter(|order| order % 2 == customer).collect();
+        assert!(of_one.is_sorted() && of_one.len() == 20, "{of_one:?}");
+    }
+
+    let found = platform.run(&["messages", "find", "confirmation", "order=39"]);
+    let id = found.lines().find_map(|line| line.split_whitespace().find(|word| word.starts_with("m-"))).expect(&found);
+    let bodies = platform.run(&["messages", "tracked", id]);
+    assert!(bodies.contains("sent") && bodies.contains("redacted"), "{bodies}");
+    assert_eq!(platform.run(&["messages", "tracked", id, "1"]).trim(), r#"{"order":39,"pin":"***"}"#);
+    let journey = platform.run(&["trace", id]);
+    for expected in
+        ["received", "of `confirmation`", "delivered", "to `warehouse`, attempt 1", "body sent at `warehouse`", "split"]
+    {
+        assert!(journey.contains(expected), "`{expected}` is missing in\n{journey}");
+    }
+    let set = platform.run(&["exchange", "track", "confirmation", "none"]);
+    assert!(set.contains("none (set)"), "{set}");
+    let shown = platform.run(&["exchange", "tracking", "confirmation"]);
+    assert!(shown.contains("0 entries were dropped"), "{shown}");
 }

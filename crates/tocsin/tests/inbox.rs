@@ -91,16 +91,7 @@ async fn kills_make_no_second_item_and_streams_miss_none() {
     let expected: BTreeSet<String> = (0..EVENTS).map(|number| format!("ping {number}")).collect();
     assert_eq!(followed.items, expected);
     // What is suspended or waits would be missing below, so all is waited for.
-    let settled = tokio::time::timeout(support::PATIENCE, async {
-        loop {
-            let status = platform.get("/v1/status").await;
-            if status["backlog"]["notifications"] == 0 {
-                break;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
-    });
-    settled.await.expect("all is delivered");
+    platform.settled().await;
     for number in 0..SUBSCRIBERS {
         let page = platform.get(&format!("/v1/subscribers/s{number}/inbox?limit=1000")).await;
         let mut seen: BTreeMap<String, u32> = BTreeMap::new();
@@ -134,6 +125,8 @@ async fn the_commands_of_the_example_do_what_it_says() {
         let words: Vec<String> = line.split_whitespace().map(path).collect();
         let run = tokio::task::block_in_place(|| platform.run(&words.iter().map(String::as_str).collect::<Vec<_>>()));
         said.push_str(&run);
+        // People do not type as fast: what a command leads to is there when the next one is run.
+        platform.settled().await;
     }
     for expected in ["Order A-1 is on its way", "1 unread\n", "1 item marked; 0 unread"] {
         assert!(said.contains(expected), "`{expected}` is missing in\n{said}");

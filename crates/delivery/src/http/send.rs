@@ -17,7 +17,7 @@ use super::{
     sign::Signer,
 };
 use crate::{
-    channel::{Clock, Context, Outgoing, Place},
+    channel::{Clock, Context},
     flow::lanes::Signal,
     options::Wait,
     queue::{FarSide, Pending, Queue, Turn, answer_all},
@@ -129,7 +129,7 @@ impl Courier {
         self.form.write_headers(outgoing, &mut request);
         request.field("webhook-id", &*id);
         request.field("webhook-timestamp", seconds.to_string());
-        for (name, value) in message_place(outgoing) {
+        for (name, value) in outgoing.message.trace_headers() {
             request.field(name, value);
         }
         if let Some(signer) = &self.signer {
@@ -146,11 +146,6 @@ impl Courier {
         };
         ask(&self.connections, target, &request, self.options.timeout, classify).await
     }
-}
-
-/// Where a message stands in a trace, as header fields.
-fn message_place(outgoing: &Outgoing) -> impl Iterator<Item = (&'static str, String)> {
-    outgoing.message.place.iter().flat_map(Place::headers)
 }
 
 /// What a session does next: what it was given, or what it waits for. Connections that nobody wanted for `idle` are

@@ -16,7 +16,7 @@ use super::{
     options::{MqttOptions, topic},
 };
 use crate::{
-    channel::{Clock, Context, Message, Place},
+    channel::{Clock, Context, Message},
     queue::{FarSide, Pending, Queue, pause_after},
     record,
 };
@@ -166,8 +166,7 @@ impl Publisher {
 /// What goes with a message beside its body.
 fn user_properties(message: &Message) -> Vec<(String, String)> {
     let own = [("id", message.message_id.clone()), ("type", message.facts.class.to_string())];
-    let places = message.place.iter().flat_map(Place::headers);
-    own.into_iter().chain(places).map(|(name, value)| (name.to_owned(), value)).collect()
+    own.into_iter().chain(message.trace_headers()).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// Why a message is not on its way.

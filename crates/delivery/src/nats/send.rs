@@ -20,7 +20,6 @@ use super::{
     options::{NatsOptions, subject},
 };
 use crate::{
-    channel::Place,
     queue::{FarSide, Pending, Queue, pause_after},
     record,
 };
@@ -128,8 +127,7 @@ impl Publisher {
             .header("Tocsin-Class", message.facts.class.as_str())
             .header("Content-Type", "application/json")
             .payload(record::body(message).into());
-        let places = message.place.iter().flat_map(Place::headers);
-        let publish = places.fold(publish, |publish, (name, value)| publish.header(name, value));
+        let publish = message.trace_headers().fold(publish, |publish, (name, value)| publish.header(name, value));
         pending.sent();
         let patience = self.options.timeout.0;
         let sent = timeout(patience, context.send_publish(subject, publish)).await;

@@ -6,14 +6,14 @@ use tocsin_store::{
 };
 
 use super::{
-    Draft, Given, Images, Terms, add_rdn, changeable, checked, classes_of, free_id, needs, single_valued, stored_object,
+    Draft, Given, Images, Terms, add_rdn, changeable, checked, classes_of, expire::check_place, free_id, needs,
+    renew::is_of_password, single_valued, stored_object,
 };
 use crate::{
     access::Asker,
     directory::{Directory, parse},
     dn::Dn,
     entry::{self, Attribute},
-    password::protect,
     person::subscriber_of,
     refusal::{Code, Refusal},
     schema::Schema,
@@ -34,16 +34,15 @@ impl Directory {
                 false => Refusal::new(Code::UnwillingToPerform, format!("entries stand below {}", self.suffix())),
             });
         }
-        let (attributes, password) = taken(given, &parsed, &schema)?;
-        let credential = match password {
-            Some(password) => Some(protect(password).await?),
-            None => None,
-        };
+        let (mut attributes, password) = taken(given, &parsed, &schema)?;
+        let credential = self.first_password(asker, &schema.normal_dn(&parsed), password).await?;
         let (inner, asker, now) = (self.inner.clone(), asker.clone(), (self.clock)());
+        attributes.extend(inner.first_end(&attributes, &schema, now)?);
         self.change(Room::Needed, move |tree| {
             let (parent, above) = inner.walk(tree.branches(), &Dn(parsed.0[1..].to_vec()))?;
             let place = entry::place(&parent, above.as_deref(), &schema);
             needs(&inner, &asker, &entry::view(&parent, above.as_deref(), &schema, &inner.shape), &[])?;
+            check_place(&parent, &classes_of(&attributes), &schema)?;
             let rdn = &parsed.0[0];
             if inner.child(tree.branches(), &place, rdn, &schema)?.is_some() {
                 return Err(Refusal::new(Code::EntryAlreadyExists, "there is such an entry already"));
@@ -87,6 +86,10 @@ fn taken(given: Vec<Given>, dn: &Dn, schema: &Schema) -> Result<(Vec<Attribute>,
             }
             password = values.into_iter().next();
             continue;
+        }
+        if is_of_password(&name, schema) {
+            let what = format!("{}: is decided about entries that are there", kind.name());
+            return Err(Refusal::new(Code::ConstraintViolation, what));
         }
         if attributes.iter().any(|known| known.kind.key == kind.key) {
             return Err(Refusal::new(

@@ -3,17 +3,21 @@
 use std::{collections::HashSet, sync::Arc};
 
 use tocsin_model::time::Timestamp;
-use tocsin_store::entries::{EntryNumber, Node, Room, Tree};
+use tocsin_store::entries::{Node, Room, Tree};
 
 use super::{
-    Draft, Images, Terms, changeable, checked, classes_of, has_rdn, needs, normal, replace, single_valued, valid,
+    Draft, Images, Terms, changeable, checked, classes_of,
+    expire::is_dynamic,
+    has_rdn, needs, normal,
+    renew::{Renewal, is_of_password},
+    replace, single_valued, valid,
 };
 use crate::{
     access::Asker,
     directory::{Directory, Inner, parse},
     dn::Rdn,
     entry::{self, Attribute, Place},
-    password::{Credential, protect, verify},
+    policy::change_first,
     refusal::{Code, Refusal},
     schema::{AttributeType, Schema},
     syntax::Syntax,
@@ -43,13 +47,6 @@ pub struct Modification {
     pub values: Vec<Vec<u8>>,
 }
 
-/// What becomes of the password.
-enum Password {
-    Stays,
-    Becomes(Credential),
-    Goes,
-}
-
 impl Directory {
     /// Changes an entry: all modifications in their order, or none. Durable when the call returns.
     ///
@@ -66,6 +63,10 @@ impl Directory {
         let schema = self.schema();
         if schema.normal_dn(&parsed) == entry::SUBSCHEMA {
             return self.grow(asker, modifications).await.map(|()| Images::default());
+        }
+        if self.inner.place_above(&parsed, &schema).is_none() {
+            // Read once by a reader, so that the one writer need not follow the whole name each time.
+            self.find(dn).await?;
         }
         let task = self.task(asker, dn, modifications, None).await?;
         let (inner, asker, now) = (self.inner.clone(), asker.clone(), (self.clock)());
@@ -85,59 +86,20 @@ impl Directory {
         rdn: Option<Rdn>,
     ) -> Result<Task, Refusal> {
         let schema = self.schema();
-        let is_password =
-            |found: &Modification| schema.attribute(&found.attribute).is_ok_and(|kind| &*kind.key == "userpassword");
-        let (passwords, rest): (Vec<_>, Vec<_>) = modifications.into_iter().partition(is_password);
-        let password = self.new_password(asker, dn, &passwords).await?;
-        Ok(Task { rest, touches_password: !passwords.is_empty(), password, rdn, schema })
-    }
-
-    /// What a request makes of the password.
-    async fn new_password(&self, asker: &Asker, dn: &str, modifications: &[Modification]) -> Result<Password, Refusal> {
-        let mut password = Password::Stays;
-        if modifications.is_empty() {
-            return Ok(password);
+        let (of_password, rest): (Vec<_>, Vec<_>) =
+            modifications.into_iter().partition(|found| is_of_password(&found.attribute, &schema));
+        if asker.must_change && (!rest.is_empty() || rdn.is_some()) {
+            return Err(change_first());
         }
-        // Before anything is hashed or compared: who may not change it learns nothing of it.
-        let shown = self.find(dn).await?;
-        let schema = self.schema();
-        needs(&self.inner, asker, &shown.entry, &[schema.attribute("userPassword")?])?;
-        let number = shown.entry.number;
-        for modification in modifications {
-            password = match (modification.act, modification.values.as_slice()) {
-                (Act::Delete, []) | (Act::Replace, []) => Password::Goes,
-                (Act::Delete, [old]) => {
-                    let known = self.credential(number).await?;
-                    if !verify(known, old.clone()).await? {
-                        return Err(Refusal::new(Code::NoSuchAttribute, "this is not the password of the entry"));
-                    }
-                    Password::Goes
-                }
-                (Act::Add, [new]) if matches!(password, Password::Stays) => {
-                    if self.credential(number).await?.is_some() {
-                        return Err(Refusal::new(Code::ConstraintViolation, "an entry has one password; replace it"));
-                    }
-                    Password::Becomes(protect(new.clone()).await?)
-                }
-                (Act::Add | Act::Replace, [new]) => Password::Becomes(protect(new.clone()).await?),
-                _ => return Err(Refusal::new(Code::ConstraintViolation, "an entry has one password")),
-            };
-        }
-        Ok(password)
-    }
-
-    /// What an entry proves itself with.
-    pub(crate) async fn credential(&self, number: EntryNumber) -> Result<Option<Credential>, Refusal> {
-        let text = self.look(move |branches| Ok(branches.credential(number)?)).await?;
-        Ok(text.and_then(|text| Credential::read(&text)))
+        let renewal = self.renewal(asker, dn, of_password).await?;
+        Ok(Task { rest, renewal, rdn, schema })
     }
 }
 
 /// What is to be done to an entry in one commit.
 pub(super) struct Task {
     rest: Vec<Modification>,
-    touches_password: bool,
-    password: Password,
+    renewal: Renewal,
     /// The relative name that it is to have, if it changes.
     rdn: Option<Rdn>,
     schema: Arc<Schema>,
@@ -157,20 +119,20 @@ impl Task {
         let schema = &*self.schema;
         let shown = entry::view(old, above, schema, &inner.shape);
         let mut kinds = touched(&self.rest, schema)?;
-        if self.touches_password {
-            kinds.push(schema.attribute("userPassword")?.clone());
-        }
+        let of_password = self.renewal.kinds(schema)?;
+        let renews = !of_password.is_empty();
+        kinds.extend(of_password);
         needs(inner, asker, &shown, &kinds.iter().map(|kind| &**kind).collect::<Vec<_>>())?;
         let mut images = terms.hold(inner, asker, &shown, schema)?;
         let (mut attributes, rdn) = (shown.attributes.clone(), self.rdn.as_ref());
         for modification in &self.rest {
             apply(&mut attributes, modification, schema)?;
         }
-        let has_password = match &self.password {
-            Password::Stays => tree.branches().credential(old.number())?.is_some(),
-            Password::Becomes(_) => true,
-            Password::Goes => false,
-        };
+        // Asked of the store only where it matters: all that the entry has is held against its classes if these change.
+        let is_asked = renews || classes_of(&shown.attributes) != classes_of(&attributes);
+        let known = if is_asked { tree.branches().credential(old.number())? } else { None };
+        let credential = self.renewal.apply(known.as_deref(), now)?;
+        let has_password = credential.as_ref().map_or(known.is_some(), Option::is_some);
         let following = match (rdn, above) {
             (Some(rdn), Some(above)) => inner.renamed(tree.branches(), &shown, above, rdn, &mut attributes, schema)?,
             _ => Vec::new(),
@@ -185,10 +147,8 @@ impl Task {
         if terms.followed {
             inner.follow(tree, following, schema, now)?;
         }
-        match &self.password {
-            Password::Stays => {}
-            Password::Becomes(credential) => tree.put_credential(old.number(), Some(&credential.to_text()))?,
-            Password::Goes => tree.put_credential(old.number(), None)?,
+        if let Some(credential) = credential {
+            tree.put_credential(old.number(), credential.map(|credential| credential.to_text()).as_deref())?;
         }
         images.after = terms.after(inner, tree.branches(), old.number(), schema)?;
         Ok(images)
@@ -316,6 +276,10 @@ fn check(
     }
     if schema.is_subscriber(&old) != schema.is_subscriber(&new) {
         let what = "an entry cannot become a subscriber, or cease to be one; add it anew";
+        return Err(Refusal::new(Code::ObjectClassModsProhibited, what));
+    }
+    if is_dynamic(&old, schema) != is_dynamic(&new, schema) {
+        let what = "an entry cannot begin to end by itself, or cease to; add it anew";
         return Err(Refusal::new(Code::ObjectClassModsProhibited, what));
     }
     let password = schema.attribute("userPassword")?;

@@ -2,7 +2,7 @@
 
 use tocsin_store::entries::Room;
 
-use super::{Draft, Images, Terms, add_rdn, needs, normal, replace};
+use super::{Draft, Images, Terms, add_rdn, expire::check_place, needs, normal, replace};
 use crate::{
     access::{Asker, is_below},
     directory::{Directory, parse},
@@ -45,6 +45,7 @@ impl Directory {
                 Some(dn) => {
                     let (node, over) = inner.walk(tree.branches(), dn)?;
                     needs(&inner, &asker, &entry::view(&node, over.as_deref(), &schema, &inner.shape), &[])?;
+                    check_place(&node, &shown.classes(), &schema)?;
                     entry::place(&node, over.as_deref(), &schema)
                 }
                 None => (*above).clone(),

@@ -1,6 +1,8 @@
 //! Which messages leave when: groups, windows, keys and priorities.
 
 use tocsin_delivery::Clock;
+use tocsin_model::{exchange::MessageKind, value::Value};
+use tocsin_store::spool::{Head, NewMessage};
 
 use super::*;
 
@@ -22,6 +24,20 @@ impl Bed {
 
     async fn hold(&self, state: Option<PortState>) {
         self.exchanges.set_port(&name("orders"), &name("b"), state).await.expect("set");
+    }
+
+    /// Waits until one message to B is under way and so many are ready in memory.
+    async fn has_ready(&self, many: usize) {
+        let filling = async {
+            loop {
+                let ports = self.exchanges.ports(&name("orders")).await.expect("known");
+                let b = ports.iter().find(|port| port.port == name("b")).expect("there");
+                if (b.under_way, b.ready) == (1, many) {
+                    return;
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, filling).await.expect("in time");
     }
 
     async fn order(&self, order: i64, more: &str) -> MessageId {
@@ -128,6 +144,7 @@ async fn what_is_urgent_overtakes_what_is_ready() {
     for (order, urgency) in [(2, 0), (3, 0), (4, 3)] {
         ids.push(bed.order(order, &format!(r#", "urgency": {urgency}"#)).await);
     }
+    bed.has_ready(3).await;
     for asked in 1..=4 {
         bed.b.asked_times(asked).await;
         bed.b.gate.notify_one();
@@ -136,6 +153,50 @@ async fn what_is_urgent_overtakes_what_is_ready() {
         bed.ended(id).await;
     }
     assert_eq!(bed.b.all().iter().map(order_of).collect::<Vec<_>>(), [1, 4, 2, 3]);
+}
+
+/// A message as `accept` stores it, with a leg to A.
+fn note(bed: &Bed) -> NewMessage {
+    let running = bed.exchanges.find(&name("orders")).expect("it runs");
+    let head = Head { properties: vec![(name("order"), Value::Integer(1))], ..Head::default() };
+    NewMessage {
+        id: bed.exchanges.parts.spool.next_id(),
+        exchange: name("orders"),
+        port: name("orders"),
+        kind: MessageKind::OneWay,
+        answers: None,
+        part_of: None,
+        key: None,
+        legs: vec![running.lanes[&name("a")].new_leg(&head)],
+        head,
+        body: Bytes::from_static(b"{}"),
+        suspended: None,
+        accepted_at: SystemClock.now(),
+        expires_at: None,
+        kept: Duration::from_secs(60),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_spool_shows_before_it_is_pushed_is_sent_once() {
+    let bed = Bed::start().await;
+    let running = bed.exchanges.find(&name("orders")).expect("it runs");
+    let (announced, beside, given_up) = (note(&bed), note(&bed), note(&bed));
+    let announcing = running.announce(&[announced.clone(), given_up.clone()]);
+    for message in [&announced, &beside, &given_up] {
+        bed.exchanges.parts.spool.accept(message.clone()).await.expect("stored");
+    }
+    // All are committed when the lane looks: it reads the one that nobody is about to push, and no other.
+    running.lanes[&name("a")].look();
+    bed.ended(beside.id).await;
+    assert_eq!(bed.a.all().len(), 1);
+    bed.exchanges.begin(&running, &announced);
+    bed.ended(announced.id).await;
+    // Who announces and does not push leaves it to the spool.
+    drop(announcing);
+    bed.ended(given_up.id).await;
+    assert!(bed.exchanges.stop(PATIENCE).await, "nothing more is under way");
+    assert_eq!(bed.a.all().len(), 3);
 }
 
 /// A window of an hour that opens in two hours.

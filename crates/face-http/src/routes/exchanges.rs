@@ -6,8 +6,13 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::{Deserialize, Serialize};
-use tocsin_exchange::operate::PortLoad;
-use tocsin_model::{exchange::PortState, id::Name, time::Timestamp};
+use tocsin_exchange::{look::PortTracking, operate::PortLoad, track::TrackingCounts};
+use tocsin_model::{
+    exchange::{PortState, TrackPoint, TrackSwitch},
+    id::Name,
+    time::Timestamp,
+};
+use tocsin_service::ServiceError;
 use tocsin_store::spool::StoredExchange;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -26,6 +31,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(exchange, apply, remove))
         .routes(routes!(ports))
         .routes(routes!(set_port))
+        .routes(routes!(tracking, set_tracking))
 }
 
 /// The exchanges, by name.
@@ -106,6 +112,36 @@ async fn set_port(
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
+/// Which bodies are kept at the ports of an exchange, and how much is kept of all exchanges.
+#[utoipa::path(get, path = "/v1/exchanges/{exchange}/tracking", tag = "exchanges", params(("exchange" = String, Path)), responses((status = 200, body = TrackingBody), Failures))]
+async fn tracking(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(exchange): Segments<String>,
+) -> Result<Response, Failure> {
+    let (ports, counts) = app.service.exchange_tracking(&caller, &id(&exchange)?)?;
+    let TrackingCounts { waiting, dropped, bytes } = counts;
+    let ports = ports.into_iter().map(PortTrackingBody::from).collect();
+    Ok(json(StatusCode::OK, &TrackingBody { ports, waiting, dropped, bytes }))
+}
+
+/// Sets which bodies are kept, for restarts and new definitions as well. What is struck out, cut and kept is as the
+/// definition says.
+#[utoipa::path(put, path = "/v1/exchanges/{exchange}/tracking", tag = "exchanges", params(("exchange" = String, Path)), request_body = SetTrackingBody, responses((status = 204), Failures))]
+async fn set_tracking(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(exchange): Segments<String>,
+    JsonBody(SetTrackingBody { port, bodies, sample }): JsonBody<SetTrackingBody>,
+) -> Result<Response, Failure> {
+    if sample > 100 {
+        return Err(ServiceError::invalid("sample", "is a percentage: give 0 to 100").into());
+    }
+    let switch = bodies.map(|points| TrackSwitch { points, sample_percent: sample });
+    app.service.set_exchange_tracking(&caller, &id(&exchange)?, port.as_ref(), switch).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
 /// An exchange that is stored.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Exchange)]
@@ -119,7 +155,7 @@ struct ExchangeBody {
     applied_at: Timestamp,
     /// Whether it runs. One that does not is told of in the log.
     running: bool,
-    /// Its definition, as it was applied.
+    /// Its definition as it was applied, with `***` for secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
     definition: Option<String>,
 }
@@ -174,4 +210,62 @@ struct StateBody {
     /// `off`: no route leads to it; `hold`: what is routed to it waits; `active`; null: as the definition says.
     #[schema(value_type = Option<String>)]
     state: Option<PortState>,
+}
+
+/// What is tracked.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Tracking)]
+struct TrackingBody {
+    ports: Vec<PortTrackingBody>,
+    /// Entries of all exchanges that wait to be stored.
+    waiting: u64,
+    /// Entries since the start that found no room.
+    dropped: u64,
+    /// Bytes that are kept, compressed.
+    bytes: u64,
+}
+
+/// What is tracked at a port.
+#[derive(Serialize, ToSchema)]
+#[schema(as = PortTracking)]
+struct PortTrackingBody {
+    #[schema(value_type = String)]
+    port: Name,
+    /// `receive` or `send`.
+    side: &'static str,
+    /// `received`, `sent`, `replied`, `returned`.
+    #[schema(value_type = Vec<String>)]
+    bodies: Vec<TrackPoint>,
+    /// Of how many messages in a hundred.
+    sample: u8,
+    /// Whether an operator has set that, against the definition.
+    is_set: bool,
+}
+
+impl From<PortTracking> for PortTrackingBody {
+    fn from(PortTracking { port, is_receive, points, sample_percent, is_set }: PortTracking) -> Self {
+        let side = if is_receive { "receive" } else { "send" };
+        PortTrackingBody { port, side, bodies: points, sample: sample_percent, is_set }
+    }
+}
+
+/// What is to be tracked.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = SetTracking)]
+struct SetTrackingBody {
+    /// At the ports of this name; if not given, at all for which nothing is set.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    port: Option<Name>,
+    /// Where bodies are kept: `received`, `sent`, `replied`, `returned`; null: as the definition says.
+    #[schema(value_type = Option<Vec<String>>)]
+    bodies: Option<Vec<TrackPoint>>,
+    /// Of how many messages in a hundred.
+    #[serde(default = "all")]
+    sample: u8,
+}
+
+fn all() -> u8 {
+    100
 }

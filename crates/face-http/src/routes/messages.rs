@@ -278,7 +278,7 @@ async fn original(
 }
 
 /// A body of somebody else's: no browser should show it as a page of ours.
-fn attached(content_type: String, body: bytes::Bytes) -> Response {
+pub(super) fn attached(content_type: String, body: bytes::Bytes) -> Response {
     let content_type = HeaderValue::try_from(content_type).ok().filter(|value| !value.is_empty());
     let content_type = content_type.unwrap_or(HeaderValue::from_static("application/octet-stream"));
     let attachment = HeaderValue::from_static("attachment");
@@ -449,7 +449,7 @@ impl From<Acted> for ActedBody {
 /// A message.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Message)]
-struct MessageBody {
+pub(super) struct MessageBody {
     #[schema(value_type = String)]
     id: MessageId,
     #[schema(value_type = String)]

@@ -152,7 +152,8 @@ async fn notification(
     Ok(json(StatusCode::OK, &NotificationBody::from(found)))
 }
 
-/// The whole story of an event (`e-`), event batch (`eb-`), notification (`n-`), notification batch (`nb-`) or subscriber.
+/// The whole story of an event (`e-`), event batch (`eb-`), notification (`n-`), notification batch (`nb-`), message (`m-`)
+/// or subscriber.
 #[utoipa::path(get, path = "/v1/trace/{id}", tag = "operations", params(("id" = String, Path)), responses((status = 200, body = TraceBody), Failures))]
 async fn trace(
     State(app): State<Arc<App>>,

@@ -99,8 +99,9 @@ impl Client {
 
 type State = axum::extract::State<Arc<App>>;
 type Answer = Result<Response, Trouble>;
+type AskedQuery = Result<Query<Asked>, axum::extract::rejection::QueryRejection>;
 
-fn asked(query: Result<Query<Asked>, axum::extract::rejection::QueryRejection>) -> Result<Asked, Trouble> {
+fn asked(query: AskedQuery) -> Result<Asked, Trouble> {
     let Query(asked) = query.map_err(|rejection| Trouble::bad("invalidSyntax", rejection.body_text()))?;
     Ok(asked)
 }
@@ -197,11 +198,7 @@ async fn one_schema(client: Client, Path(id): Path<String>) -> Answer {
 
 /// Users or groups: filtered, sorted, a page of them. `attributes` or `excludedAttributes` say what of each is wanted.
 #[utoipa::path(get, path = "/scim/v2/{resources}", tag = "scim", params(("resources" = String, Path, description = "`Users` or `Groups`"), ("filter" = Option<String>, Query), ("sortBy" = Option<String>, Query), ("sortOrder" = Option<String>, Query), ("startIndex" = Option<i64>, Query), ("count" = Option<i64>, Query), ("attributes" = Option<String>, Query), ("excludedAttributes" = Option<String>, Query)), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value)))]
-async fn list(
-    client: Client,
-    Path(resources): Path<String>,
-    query: Result<Query<Asked>, axum::extract::rejection::QueryRejection>,
-) -> Answer {
+async fn list(client: Client, Path(resources): Path<String>, query: AskedQuery) -> Answer {
     let kind = resource_type(&resources)?;
     Ok(answer(StatusCode::OK, &client.reading()?.list(kind, &asked(query)?).await?))
 }
@@ -231,7 +228,7 @@ async fn create(
     axum::extract::State(app): State,
     client: Client,
     Path(resources): Path<String>,
-    query: Result<Query<Asked>, axum::extract::rejection::QueryRejection>,
+    query: AskedQuery,
     request: Request,
 ) -> Answer {
     let (kind, asked, desk) = (resource_type(&resources)?, asked(query)?, client.writing()?);
@@ -248,7 +245,7 @@ async fn create(
 async fn read(
     client: Client,
     Path((resources, id)): Path<(String, String)>,
-    query: Result<Query<Asked>, axum::extract::rejection::QueryRejection>,
+    query: AskedQuery,
     headers: HeaderMap,
 ) -> Answer {
     let (kind, asked, desk) = (resource_type(&resources)?, asked(query)?, client.reading()?);
@@ -265,18 +262,12 @@ async fn read(
 async fn replace(
     axum::extract::State(app): State,
     client: Client,
-    Path((resources, id)): Path<(String, String)>,
-    query: Result<Query<Asked>, axum::extract::rejection::QueryRejection>,
+    Path(of): Path<(String, String)>,
+    query: AskedQuery,
     request: Request,
 ) -> Answer {
-    let (kind, asked, desk) = (resource_type(&resources)?, asked(query)?, client.writing()?);
-    let (headers, body) = json_of(&app, request).await?;
-    let changed = async {
-        let whole = Change::Whole(body::resource(&body, kind)?);
-        let entry = desk.change(kind, &id, &whole, expected(&headers).as_ref()).await?;
-        shown(&desk, StatusCode::OK, kind, &entry, &asked).await
-    };
-    measured("replace", changed.await)
+    let whole = |json: &Json, kind| Ok(Change::Whole(body::resource(json, kind)?));
+    revise(&app, client, of, query, request, "replace", whole).await
 }
 
 /// Changes parts of a user or a group.
@@ -284,18 +275,31 @@ async fn replace(
 async fn change(
     axum::extract::State(app): State,
     client: Client,
-    Path((resources, id)): Path<(String, String)>,
-    query: Result<Query<Asked>, axum::extract::rejection::QueryRejection>,
+    Path(of): Path<(String, String)>,
+    query: AskedQuery,
     request: Request,
 ) -> Answer {
+    let parts = |json: &Json, kind| Ok(Change::Parts(patch::read(json, kind)?));
+    revise(&app, client, of, query, request, "patch", parts).await
+}
+
+/// Changes a resource to what is read of the body, if it is still the one that `If-Match` names.
+async fn revise(
+    app: &App,
+    client: Client,
+    (resources, id): (String, String),
+    query: AskedQuery,
+    request: Request,
+    what: &'static str,
+    read: impl FnOnce(&Json, &'static ResourceType) -> Result<Change, Trouble>,
+) -> Answer {
     let (kind, asked, desk) = (resource_type(&resources)?, asked(query)?, client.writing()?);
-    let (headers, body) = json_of(&app, request).await?;
+    let (headers, body) = json_of(app, request).await?;
     let changed = async {
-        let parts = Change::Parts(patch::read(&body, kind)?);
-        let entry = desk.change(kind, &id, &parts, expected(&headers).as_ref()).await?;
+        let entry = desk.change(kind, &id, &read(&body, kind)?, expected(&headers).as_ref()).await?;
         shown(&desk, StatusCode::OK, kind, &entry, &asked).await
     };
-    measured("patch", changed.await)
+    measured(what, changed.await)
 }
 
 /// Removes a user, with its devices and subscriptions, or a group.

@@ -24,7 +24,7 @@ pub(crate) struct ApplicationBody {
     applied_at: Timestamp,
     /// Whether it runs. One that does not is told of in the log, and by a check of its definition.
     running: bool,
-    /// Its definition, as it was applied.
+    /// Its definition as it was applied, with `***` for secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
     definition: Option<String>,
 }

@@ -8,7 +8,7 @@ use std::sync::{
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value as Json;
 use tocsin_delivery::{Context, Signet, SystemClock, networks::Networks};
-use tocsin_directory::{Directory, Options, access::Asker, entry::Shape, password::Lockout};
+use tocsin_directory::{Directory, Options, access::Asker, entry::Shape};
 use tocsin_face_http::{HttpOptions, ScimOptions};
 use tocsin_model::{problem::Problem, time::Timestamp};
 use tocsin_pipeline::Pipeline;
@@ -187,9 +187,8 @@ async fn directory(entries: Arc<MemoryRecords>) -> Directory {
     let options = Options {
         suffix: "dc=example,dc=org".to_owned(),
         shape: Shape { devices: vec![("mail".into(), "mail".parse().expect("a name"))], ..Shape::default() },
-        access: Vec::new(),
-        lockout: Lockout { failures: 0, duration: std::time::Duration::ZERO },
-        cache_bytes: 1 << 20,
+        password_policy: vec!["to * pwdMinLength=8 pwdInHistory=1".to_owned()],
+        ..Options::default()
     };
     let clock = Arc::new(|| Timestamp::from(std::time::SystemTime::now()));
     let opened = Directory::open(entries, options, clock).await.expect("a directory");

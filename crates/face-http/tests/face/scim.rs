@@ -86,6 +86,15 @@ async fn a_user_is_a_subscriber_and_an_entry() {
         .await
         .expect("the password");
 
+    // The policy of the directory holds for what provisioning clients give, too.
+    let password = |value: &str| json!([{"op": "replace", "path": "password", "value": value}]);
+    for refused in ["short", "open sesame"] {
+        let (status, told) = patch(&platform, &format!("/Users/{id}"), password(refused)).await;
+        assert_eq!((status.as_u16(), told["scimType"].as_str()), (400, Some("invalidValue")), "{told}");
+    }
+    let (status, _) = patch(&platform, &format!("/Users/{id}"), password("close sesame")).await;
+    assert_eq!(status.as_u16(), 200);
+
     let (status, again) = post(&platform, "/Users", body.clone()).await;
     assert_eq!((status.as_u16(), again["scimType"].as_str()), (409, Some("uniqueness")), "{again}");
     // A subscriber of the API is a user; what is changed here is changed there.

@@ -3,43 +3,55 @@
 //! A name with an empty password proves nothing and is refused, since some clients take its success for a proof. Operators
 //! bind as `cn=admin` below the suffix; their password is a key of the API.
 
+use std::sync::Arc;
+
 use futures_util::FutureExt;
 use tocsin_directory::{
-    Directory,
+    Directory, Proven,
     access::Asker,
+    policy::Notice,
     refusal::{Code, Refusal},
 };
 
 use super::Answered;
 use crate::{
-    connection::{Begun, Done},
-    message::Proof,
-    serve::{Operators, Server},
+    certificate::{Certificate, Named},
+    connection::{Begun, Done, Session},
+    message::{Extra, Proof},
+    serve::Server,
 };
 
 pub(super) fn begin(
-    server: &Server,
-    is_secure: bool,
+    server: &Arc<Server>,
+    session: &Session,
     answered: Answered,
     version: u32,
     dn: String,
     proof: Proof,
 ) -> Begun {
-    let is_open = server.is_open(is_secure);
-    let (directory, operators) = (server.directory.clone(), server.operators.clone());
-    let anonymous = server.options.anonymous;
+    let (server, is_open, certificate) =
+        (server.clone(), server.is_open(session.is_secure), session.certificate.clone());
     // Even one that fails: until its answer nobody is bound.
     Begun::RunsAlone(
         async move {
             let bound = match version {
                 3 if is_open && !is_anonymous(&dn, &proof) => Err(in_the_open()),
-                3 => prove(&directory, &*operators, dn, proof, anonymous).await,
+                3 => prove(&server, dn, proof, certificate).await,
                 _ => Err(Refusal::new(Code::ProtocolError, "this server speaks version 3 of the protocol")),
             };
-            match bound {
-                Ok(asker) => Done::Bound(Box::new(asker), answered.answer(Ok(Code::Success))),
-                Err(refusal) => Done::Bound(Box::default(), answered.answer(Err(refusal))),
-            }
+            let mut out = Vec::with_capacity(64);
+            let asker = match bound {
+                Ok(Proven { asker, notice }) => {
+                    let extra = Extra { notice: Some(notice), ..Extra::default() };
+                    answered.write(&mut out, Ok(Code::Success), &extra);
+                    asker
+                }
+                Err(refusal) => {
+                    answered.write(&mut out, Err(&refusal), &Extra::default());
+                    Asker::default()
+                }
+            };
+            Done::Bound(Box::new(asker), out)
         }
         .boxed(),
     )
@@ -51,22 +63,26 @@ pub(super) fn in_the_open() -> Refusal {
 }
 
 async fn prove(
-    directory: &Directory,
-    operators: &dyn Operators,
+    server: &Server,
     dn: String,
     proof: Proof,
-    anonymous: bool,
-) -> Result<Asker, Refusal> {
+    certificate: Option<Arc<Certificate>>,
+) -> Result<Proven, Refusal> {
+    let directory = &server.directory;
     let (dn, password) = match proof {
         Proof::Simple(password) => (dn, password),
         Proof::Sasl(mechanism, Some(said)) if mechanism == "PLAIN" => plain(directory, &said).await?,
+        Proof::Sasl(mechanism, said) if mechanism == "EXTERNAL" && server.takes_certificates() => {
+            let certificate = certificate.ok_or_else(without_certificate)?;
+            return external(server, &certificate, &said.unwrap_or_default()).await;
+        }
         Proof::Sasl(mechanism, _) => {
             let what = format!("the mechanism `{mechanism}` is not known here; bind simply");
             return Err(Refusal::new(Code::AuthMethodNotSupported, what));
         }
     };
     match (dn.is_empty(), password.is_empty()) {
-        (true, true) if anonymous => Ok(Asker::default()),
+        (true, true) if server.options.anonymous => Ok(proven(Asker::default())),
         (true, true) => {
             Err(Refusal::new(Code::InappropriateAuthentication, "say who you are: nobody may ask here anonymously"))
         }
@@ -74,12 +90,55 @@ async fn prove(
         (true, false) => Err(Refusal::new(Code::InvalidCredentials, "")),
         (false, false) if is_operators_name(directory, &dn) => {
             let key = std::str::from_utf8(&password).unwrap_or_default();
-            match operators.is_operator(key) {
-                true => Ok(Asker { manages: true, dn: operators_name(directory), ..Asker::default() }),
+            match server.operators.is_operator(key) {
+                true => Ok(proven(Asker { manages: true, dn: operators_name(directory), ..Asker::default() })),
                 false => Err(Refusal::new(Code::InvalidCredentials, "")),
             }
         }
         (false, false) => directory.prove(&dn, password).await,
+    }
+}
+
+/// Who has no password that anything could be told of.
+fn proven(asker: Asker) -> Proven {
+    Proven { asker, notice: Notice::default() }
+}
+
+fn without_certificate() -> Refusal {
+    let what = "EXTERNAL needs a certificate of the client, given when TLS begins; begin TLS with one";
+    Refusal::new(Code::InappropriateAuthentication, what)
+}
+
+/// RFC 4422, appendix A: who a client is says its certificate. Nobody speaks for another.
+async fn external(server: &Server, certificate: &Certificate, said: &[u8]) -> Result<Proven, Refusal> {
+    let directory = &server.directory;
+    let mut named = None;
+    for rule in &server.options.certificate_rules {
+        named = match rule.name(certificate) {
+            Some(Named::Entry(dn)) => directory.vouched(&dn).await?,
+            Some(Named::Only(attribute, value)) => match directory.only_with(&attribute, value.as_bytes()).await? {
+                Some(dn) => directory.vouched(&dn).await?,
+                None => None,
+            },
+            None => None,
+        };
+        if named.is_some() {
+            break;
+        }
+    }
+    let subject = &certificate.subject;
+    let nobody = || {
+        let what = format!("no entry belongs to the certificate of `{subject}`; the rules are ldap.certificate_rules");
+        Refusal::new(Code::InvalidCredentials, what)
+    };
+    let asker = named.ok_or_else(nobody)?;
+    let is_itself = match std::str::from_utf8(said).unwrap_or("?") {
+        "" => true,
+        said => said.strip_prefix("dn:").and_then(|dn| directory.normal(dn)).is_some_and(|key| key == asker.key),
+    };
+    match is_itself {
+        true => Ok(proven(asker)),
+        false => Err(Refusal::new(Code::InvalidCredentials, "nobody speaks for another here; leave the identity away")),
     }
 }
 
@@ -101,7 +160,7 @@ async fn plain(directory: &Directory, said: &[u8]) -> Result<(String, Vec<u8>), 
         None => {
             let uid = name.strip_prefix("u:").unwrap_or(name);
             // Whoever is not there fails as whoever does not know the password.
-            directory.only_with_uid(uid).await?.unwrap_or_else(|| "cn=nobody".to_owned())
+            directory.only_with("uid", uid.as_bytes()).await?.unwrap_or_else(|| "cn=nobody".to_owned())
         }
     };
     Ok((dn, password.to_vec()))
@@ -112,7 +171,5 @@ fn operators_name(directory: &Directory) -> String {
 }
 
 fn is_operators_name(directory: &Directory, dn: &str) -> bool {
-    let schema = directory.schema();
-    let normal = |text: &str| tocsin_directory::dn::Dn::parse(text).ok().map(|dn| schema.normal_dn(&dn));
-    normal(dn).is_some_and(|found| Some(found) == normal(&operators_name(directory)))
+    directory.normal(dn).is_some_and(|found| Some(found) == directory.normal(&operators_name(directory)))
 }

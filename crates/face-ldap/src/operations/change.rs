@@ -74,7 +74,7 @@ fn extra(directory: &Directory, asker: &Asker, images: Images, before: &[String]
     let image = |shown: &Shown, names: &[String]| {
         let mut out = Vec::new();
         let selection = Selection::read(names, false, &schema);
-        show::body(&mut out, shown, &directory.access().grant(asker, &shown.entry), &selection, &schema, None);
+        show::body(&mut out, shown, &directory.access().grant(asker, &shown.entry), &selection, &schema, &[]);
         out
     };
     let before = images.before.map(|shown| (PRE_READ, image(&shown, before)));

@@ -1,4 +1,4 @@
-//! Extended operations: who am I (RFC 4532), and change of a password (RFC 3062).
+//! Extended operations: who am I (RFC 4532), change of a password (RFC 3062), and refresh of an entry (RFC 2589).
 
 use futures_util::FutureExt;
 use tocsin_directory::{
@@ -7,7 +7,7 @@ use tocsin_directory::{
     refusal::{Code, Refusal},
 };
 
-use super::{Answered, MODIFY_PASSWORD, START_TLS, WHO_AM_I, bind::in_the_open};
+use super::{Answered, MODIFY_PASSWORD, REFRESH, START_TLS, WHO_AM_I, bind::in_the_open};
 use crate::{
     ber::{self, Garbled, Reader},
     connection::{Begun, Done, Session},
@@ -41,9 +41,9 @@ pub(super) fn begin(
             Begun::Runs(
                 async move {
                     let done = change_password(&directory, &asker, &value.unwrap_or_default()).await;
-                    let (result, made) = match done {
-                        Ok(made) => (Ok(Code::Success), made),
-                        Err(refusal) => (Err(refusal), None),
+                    let (result, Changed { made, is_own }) = match done {
+                        Ok(changed) => (Ok(Code::Success), changed),
+                        Err(refusal) => (Err(refusal), Changed::default()),
                     };
                     let mut out = Vec::new();
                     answered.write(
@@ -51,6 +51,20 @@ pub(super) fn begin(
                         result.as_ref().map(|code| *code),
                         &Extra { value: made, ..Extra::default() },
                     );
+                    if is_own { Done::Freed(out) } else { Done::Answer(out) }
+                }
+                .boxed(),
+            )
+        }
+        REFRESH => {
+            let (directory, asker) = (server.directory.clone(), session.asker.clone());
+            Begun::Runs(
+                async move {
+                    let mut out = Vec::new();
+                    let done = refresh(&directory, &asker, &value.unwrap_or_default()).await;
+                    let result = done.as_ref().map(|_| Code::Success);
+                    let value = done.as_ref().ok().cloned();
+                    answered.write(&mut out, result, &Extra { oid: Some(REFRESH), value, ..Extra::default() });
                     Done::Answer(out)
                 }
                 .boxed(),
@@ -96,8 +110,33 @@ fn read(value: &[u8]) -> Result<NewPassword, Garbled> {
     Ok(NewPassword { user, old: bytes(request.optional(0x81)?), new: bytes(request.optional(0x82)?) })
 }
 
-/// Gives the value of the answer: the password that was made up, if none was given.
-async fn change_password(directory: &Directory, asker: &Asker, value: &[u8]) -> Result<Option<Vec<u8>>, Refusal> {
+/// Lets an entry live on: RFC 2589, 4.
+async fn refresh(directory: &Directory, asker: &Asker, value: &[u8]) -> Result<Vec<u8>, Refusal> {
+    if !asker.is_known() {
+        return Err(Refusal::new(Code::StrongerAuthRequired, "only whoever proved who they are may do this"));
+    }
+    let read = || {
+        let mut request = Reader(Reader(value).expect(0x30)?);
+        Ok((request.text(0x80)?, request.count(0x81)?))
+    };
+    let (dn, seconds) =
+        read().map_err(|Garbled(why)| Refusal::new(Code::ProtocolError, format!("the request has {why}")))?;
+    let granted = directory.refresh(asker, &dn, seconds).await?;
+    let mut value = Vec::new();
+    ber::nested(&mut value, 0x30, |out| ber::number(out, 0x81, granted));
+    Ok(value)
+}
+
+/// A password that was changed.
+#[derive(Default)]
+struct Changed {
+    /// The value of the answer: the password that was made up, if none was given.
+    made: Option<Vec<u8>>,
+    /// Whether it is the one of who asked.
+    is_own: bool,
+}
+
+async fn change_password(directory: &Directory, asker: &Asker, value: &[u8]) -> Result<Changed, Refusal> {
     let NewPassword { user, old, new } =
         read(value).map_err(|Garbled(why)| Refusal::new(Code::ProtocolError, format!("the request has {why}")))?;
     let user = user
@@ -108,19 +147,24 @@ async fn change_password(directory: &Directory, asker: &Asker, value: &[u8]) -> 
     }
     // With the old password whoever knows it is the entry itself.
     let itself = match &old {
-        Some(old) => Some(directory.prove(&user, old.clone()).await?),
+        Some(old) => Some(directory.prove(&user, old.clone()).await?.asker),
         None => None,
     };
+    let is_own = itself.as_ref().is_none_or(|itself| itself.number == asker.number) && asker.number.is_some();
     let (new, made) = match new {
         Some(new) => (new, None),
         None => {
-            let made = tocsin_directory::password::made_up()?;
+            let made = directory.made_up_password(&user)?;
             let mut value = Vec::new();
             ber::nested(&mut value, 0x30, |out| ber::value(out, 0x80, made.as_bytes()));
             (made.into_bytes(), Some(value))
         }
     };
-    let modification = Modification { act: Act::Replace, attribute: "userPassword".to_owned(), values: vec![new] };
-    directory.modify(itself.as_ref().unwrap_or(asker), &user, vec![modification], Terms::default()).await?;
-    Ok(made)
+    let modification = |act, value| Modification { act, attribute: "userPassword".to_owned(), values: vec![value] };
+    let modifications = match old {
+        Some(old) => vec![modification(Act::Delete, old), modification(Act::Add, new)],
+        None => vec![modification(Act::Replace, new)],
+    };
+    let changed = directory.modify(itself.as_ref().unwrap_or(asker), &user, modifications, Terms::default()).await;
+    changed.map(|_| Changed { made, is_own: is_own && asker.must_change })
 }

@@ -22,7 +22,7 @@ use futures_util::FutureExt;
 use tocsin_directory::{
     Directory, Scope, Search, Shown,
     access::{Asker, Grant, Grants},
-    entry::{Entry, SUBSCHEMA},
+    entry::{Attribute, Entry, SUBSCHEMA},
     filter::{Filter, Test},
     refusal::{Code, Refusal},
     schema::{AttributeType, Schema},
@@ -120,13 +120,13 @@ pub(super) fn begin(
     let schema = directory.schema();
     let selection = Selection::read(&request.attributes, request.types_only, &schema);
     let own = match (request.base.as_str(), request.scope) {
-        ("", Scope::Base) => Some(root::root(directory, server.options.tls.is_some())),
+        ("", Scope::Base) => Some(root::root(server)),
         (base, Scope::Base) if base.eq_ignore_ascii_case(SUBSCHEMA) => Some(root::subschema(directory)),
         _ => None,
     };
     if let Some(shown) = own {
         if Test::compile(&request.filter, &schema).is_met_by(&shown.entry, &schema, &Grant::open()) {
-            show::entry(out, answered.id, &shown, &Grant::open(), &selection, &schema, None);
+            show::entry(out, answered.id, &shown, &Grant::open(), &selection, &schema, &[]);
         }
         answered.write(out, Ok(Code::Success), &Extra::default());
         return Begun::Answered;
@@ -136,7 +136,7 @@ pub(super) fn begin(
     }
     let test = leaves_out(&request.filter).then(|| Test::compile(&request.filter, &schema));
     if request.scope == Scope::Base
-        && !selection.groups
+        && !selection.looks_further()
         && !test.as_ref().is_some_and(Test::asks_for_groups)
         && paging.is_none()
         && sorting.is_none()
@@ -270,7 +270,7 @@ fn one(
         return Err(Refusal::new(Code::NoSuchObject, "there is no such entry"));
     }
     if test.is_none_or(|test| test.is_met_by(&shown.entry, schema, grant)) {
-        show::entry(out, id, shown, grant, selection, schema, None);
+        show::entry(out, id, shown, grant, selection, schema, &[]);
     }
     Ok(())
 }
@@ -388,6 +388,21 @@ impl Hunter {
         }
     }
 
+    /// What is wanted of an entry and does not stand in it.
+    async fn beside(&self, entry: &Entry) -> Result<Vec<Attribute>, Refusal> {
+        let mut beside = Vec::new();
+        if self.selection.groups {
+            beside.extend(self.directory.member_of(entry).await?);
+        }
+        if self.selection.password {
+            beside.extend(self.directory.told_of_password(entry.number).await?);
+        }
+        if self.selection.time_left {
+            beside.extend(self.directory.time_left(entry));
+        }
+        Ok(beside)
+    }
+
     /// Sends up to a page of entries.
     pub(super) async fn hunt(&mut self, hunt: &mut Hunt, page: u32, out: &mut Vec<u8>) -> Result<Stop, Refusal> {
         let schema = self.directory.schema();
@@ -398,23 +413,20 @@ impl Hunter {
                 if !grant.sees() || !hunt.search.is_met_by(&shown, &grant) {
                     continue;
                 }
-                if hunt.sent >= self.size_limit {
-                    return Err(Refusal::new(Code::SizeLimitExceeded, "there are more entries than the limit"));
-                }
                 if on_page >= page {
                     hunt.found.push_front(shown);
                     return Ok(Stop::PageFull);
                 }
-                let groups = match self.selection.groups {
-                    true => self.directory.member_of(&shown.entry).await?,
-                    false => None,
-                };
+                if hunt.sent >= self.size_limit {
+                    return Err(Refusal::new(Code::SizeLimitExceeded, "there are more entries than the limit"));
+                }
+                let beside = self.beside(&shown.entry).await?;
                 let id = self.answered.id;
                 match self.mark {
-                    None => show::entry(out, id, &shown, &grant, &self.selection, &schema, groups.as_ref()),
+                    None => show::entry(out, id, &shown, &grant, &self.selection, &schema, &beside),
                     Some(mark) => {
                         let mark = (SYNC_STATE, mark(&shown.entry));
-                        show::marked(out, id, &shown, &grant, &self.selection, &schema, groups.as_ref(), mark);
+                        show::marked(out, id, &shown, &grant, &self.selection, &schema, &beside, mark);
                     }
                 }
                 (hunt.sent, on_page) = (hunt.sent + 1, on_page + 1);

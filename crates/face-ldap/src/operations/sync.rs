@@ -225,7 +225,7 @@ impl Hunter {
             let grant = self.grants.of(self.directory.access(), &self.asker, &shown.entry);
             if grant.sees() && hunt.search.is_meant(&shown, &grant) {
                 let mark = (SYNC_STATE, added(&shown.entry));
-                crate::show::marked(out, id, &shown, &grant, &self.selection, &schema, None, mark);
+                crate::show::marked(out, id, &shown, &grant, &self.selection, &schema, &[], mark);
             } else {
                 // Whether it was of the content before, nobody knows; who does not have it passes over this.
                 gone.push(shown.entry.uuid());

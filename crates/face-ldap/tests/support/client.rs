@@ -76,27 +76,36 @@ pub fn filter(filter: &Filter) -> Vec<u8> {
 impl Client {
     /// Bound under this name.
     pub fn open(port: u16, dn: &str, password: &str) -> Client {
-        let stream = TcpStream::connect(("127.0.0.1", port)).expect("somebody listens");
+        Client::try_open(port, dn, password).unwrap_or_else(|| panic!("bound as {dn}"))
+    }
+
+    /// Bound under this name; `None`: nobody listens, or it is refused.
+    pub fn try_open(port: u16, dn: &str, password: &str) -> Option<Client> {
+        let stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
         stream.set_nodelay(true).expect("a socket");
         let mut client = Client { stream, read: Vec::new(), last: 0 };
-        let said = client.ask(&nested(0x60, &[&[2, 1, 3], &text(4, dn), &text(0x80, password)]));
-        assert_eq!(said.code, 0, "bound as {dn}");
-        client
+        let said = client.try_ask(&nested(0x60, &[&[2, 1, 3], &text(4, dn), &text(0x80, password)]))?;
+        (said.code == 0).then_some(client)
     }
 
     /// Asks, and waits for the result.
     pub fn ask(&mut self, operation: &[u8]) -> Said {
+        self.try_ask(operation).expect("the server answers")
+    }
+
+    /// Asks, and waits for the result; `None`: the server went before that.
+    pub fn try_ask(&mut self, operation: &[u8]) -> Option<Said> {
         self.last += 1;
         let mut request = Vec::new();
         ber::nested(&mut request, 0x30, |out| {
             ber::number(out, 2, self.last);
             out.extend_from_slice(operation);
         });
-        self.stream.write_all(&request).expect("the server listens");
+        self.stream.write_all(&request).ok()?;
         let mut entries = BTreeMap::new();
         loop {
-            let message = self.message();
+            let message = self.message()?;
             let mut message = Reader(Reader(&message).expect(0x30).expect("a message"));
             assert_eq!(message.count(2), Ok(self.last), "the number of the request");
             match message.value().expect("an operation") {
@@ -104,21 +113,24 @@ impl Client {
                 // A reference to another server.
                 (0x73, _) => {}
                 (_, content) => {
-                    return Said { code: Reader(content).count(0x0a).expect("a result"), entries };
+                    return Some(Said { code: Reader(content).count(0x0a).expect("a result"), entries });
                 }
             }
         }
     }
 
-    fn message(&mut self) -> Vec<u8> {
+    fn message(&mut self) -> Option<Vec<u8>> {
         loop {
             if let Some(length) = ber::first_length(&self.read, usize::MAX >> 1).expect("a message") {
-                return self.read.drain(..length).collect();
+                return Some(self.read.drain(..length).collect());
             }
             let mut more = [0; 16 << 10];
-            let count = self.stream.read(&mut more).expect("an answer");
-            assert_ne!(count, 0, "the server hung up");
-            self.read.extend_from_slice(&more[..count]);
+            match self.stream.read(&mut more) {
+                Ok(0) => return None,
+                Ok(count) => self.read.extend_from_slice(&more[..count]),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => panic!("no answer for a minute"),
+                Err(_) => return None,
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test uses its part")]
 
 pub mod client;
+pub mod drawn;
 pub mod slapd;
 
 use std::{
@@ -12,7 +13,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use tocsin_directory::{Directory, Options, entry::Shape, password::Lockout};
+use tocsin_directory::{Clock, Directory, Options, entry::Shape, password::Lockout};
 use tocsin_face_ldap::{LdapOptions, Opening, Operators};
 use tocsin_model::subscriber::{Profile, Subscriber};
 use tocsin_store::{
@@ -56,16 +57,27 @@ impl Bench {
     }
 
     pub async fn with(access: &[&str], options: LdapOptions) -> Bench {
+        let access = access.iter().map(|rule| (*rule).to_owned()).collect();
+        Bench::of(Options { access, ..Bench::options() }, options, Arc::new(|| SystemTime::now().into())).await
+    }
+
+    /// How the directory is where a test says nothing else.
+    pub fn options() -> Options {
+        let devices = vec![("mail".into(), "email".parse().expect("a name"))];
+        let lockout = Lockout { failures: 5, duration: Duration::from_secs(900) };
+        Options {
+            suffix: "o=site".to_owned(),
+            shape: Shape { devices, ..Shape::default() },
+            lockout,
+            cache_bytes: 8 << 20,
+            ..Options::default()
+        }
+    }
+
+    pub async fn of(directory_options: Options, options: LdapOptions, clock: Clock) -> Bench {
         let folder = tempfile::tempdir().expect("a folder");
         let records = SqliteRecords::open(folder.path(), &RecordsOptions { reserve_bytes: 0, ..Default::default() });
         let records = Arc::new(records.expect("the records open"));
-        let devices = vec![("mail".into(), "email".parse().expect("a name"))];
-        let suffix = "o=site".to_owned();
-        let access = access.iter().map(|rule| (*rule).to_owned()).collect();
-        let lockout = Lockout { failures: 5, duration: Duration::from_secs(900) };
-        let directory_options =
-            Options { suffix, shape: Shape { devices, ..Shape::default() }, access, lockout, cache_bytes: 8 << 20 };
-        let clock = Arc::new(|| SystemTime::now().into());
         let directory = Directory::open(records.clone(), directory_options, clock).await.expect("the directory opens");
         directory.build_indexes().await.expect("the indexes are built");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -100,6 +112,19 @@ impl Bench {
         input: &str,
         code: i32,
     ) -> String {
+        self.told_as(program, dn, password, arguments, input, code).await.0
+    }
+
+    /// Also what a program said beside: warnings and errors.
+    pub async fn told_as(
+        &self,
+        program: &str,
+        dn: &str,
+        password: &str,
+        arguments: &[&str],
+        input: &str,
+        code: i32,
+    ) -> (String, String) {
         let mut command = std::process::Command::new(program);
         let url = format!("ldap://127.0.0.1:{}", self.port);
         command.args(["-H", &url]);
@@ -121,9 +146,9 @@ impl Bench {
         });
         let done = done.await.expect("it runs");
         let said = String::from_utf8_lossy(&done.stdout).into_owned();
-        let error = String::from_utf8_lossy(&done.stderr);
-        assert_eq!(done.status.code(), Some(code), "{shown}\n{said}\n{error}");
-        said
+        let beside = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(done.status.code(), Some(code), "{shown}\n{said}\n{beside}");
+        (said, beside)
     }
 
     pub async fn add(&self, ldif: &str) {

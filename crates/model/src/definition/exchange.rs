@@ -4,20 +4,26 @@ use std::{collections::BTreeMap, time::Duration};
 
 mod conduct; // when a port works, and what leaves first
 mod pipeline; // the steps of a port
+mod tracking; // which bodies are kept
 
 use conduct::{ORDERED, PRIORITY, WINDOW};
 use pipeline::{Place as At, STEPS};
+use tracking::TRACKING;
 
 use super::{
     build::{boolean, duration, field_type, integer, meant, name, options, retry, text},
     document::{self, Entry, Kind, Node, join},
     in_order,
     language::{DAY, DIALECT, RETRY, optional, required, seconds},
+    secrets,
     shape::{self, Keys, Shape},
     variables,
 };
 use crate::{
-    exchange::{CONTEXT_FIELDS, Exchange, JsonPath, Mode, Place, Property, ReceivePort, Route, SendPort, Transport},
+    exchange::{
+        CONTEXT_FIELDS, Exchange, JsonPath, Mode, Place, Property, ReceivePort, Route, SendPort, TrackPoint, Tracking,
+        Transport,
+    },
     field::FieldType,
     filter::{Dialect, Filter},
     id::Name,
@@ -60,6 +66,7 @@ static EXCHANGE: Shape = Shape::Object(&[
         &Shape::Integer { least: 1, most: 100_000_000 },
         "Most messages that are not ended; with more the receive ports answer 503. 100000 if not given.",
     ),
+    optional("tracking", &TRACKING, "Which bodies are kept for people to look at; a port may say otherwise."),
 ]);
 static PROPERTIES: Shape = Shape::Entries { keys: Keys::Fields, of: &PROPERTY, most: PROPERTIES_MAX };
 static PROPERTY: Shape = Shape::Either(&[&Shape::Text, &PROPERTY_OBJECT]);
@@ -71,6 +78,7 @@ static PROPERTY_OBJECT: Shape = Shape::Object(&[
     ),
     optional("json", &Shape::Text, "Where it stands in a body of JSON: a JSONPath to one value, such as `$.order.id`."),
     optional("header", &Shape::Text, "The header that holds it."),
+    optional("search", &Shape::Boolean, "Whether messages are found by it; false if not given."),
 ]);
 static RECEIVE: Shape = Shape::Entries { keys: Keys::Names, of: &RECEIVE_PORT, most: PORTS_MAX };
 static RECEIVE_PORT: Shape = Shape::Object(&[
@@ -94,6 +102,7 @@ static RECEIVE_PORT: Shape = Shape::Object(&[
     ),
     optional("pipeline", &STEPS, "What is done to a message before it is routed, step by step."),
     optional("service_window", &WINDOW, "When it takes messages; at other times it answers 503."),
+    optional("tracking", &TRACKING, "Which bodies are kept, where that differs from the exchange."),
 ]);
 static MODE: Shape = Shape::Choice(&["one_way", "request"]);
 static SEND: Shape = Shape::Entries { keys: Keys::Names, of: &SEND_PORT, most: PORTS_MAX };
@@ -120,6 +129,7 @@ static SEND_PORT: Shape = Shape::Object(&[
     optional("service_window", &WINDOW, "When it sends; at other times messages wait."),
     optional("ordered", &ORDERED, "Messages of the same key leave one after the other, as they came."),
     optional("priority", &PRIORITY, "Messages of a higher priority leave before others."),
+    optional("tracking", &TRACKING, "Which bodies are kept, where that differs from the exchange."),
 ]);
 static BACKUP: Shape = Shape::Object(&[
     required("protocol", &Shape::Name, "How it sends: `http`."),
@@ -146,6 +156,7 @@ static TARGETS: Shape = Shape::List { of: &Shape::Name, most: 100 };
 pub fn read(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<Exchange, Vec<Problem>> {
     let mut problems = Vec::new();
     let exchange = document::parse(text, &mut problems).map(|mut root| {
+        secrets::find_masks(secrets::Language::Exchange, &root, &mut problems);
         variables::fill_in_exchange(&mut root, environment, &mut problems);
         shape::check(&EXCHANGE, &root, &mut problems);
         Builder { root: &root, problems: &mut problems }.exchange()
@@ -169,8 +180,10 @@ struct Builder<'a> {
 impl<'a> Builder<'a> {
     fn exchange(&mut self) -> Exchange {
         let properties = self.properties();
-        let receive = self.section("receive", |builder, path, node| builder.receive_port(path, node, &properties));
-        let send = self.section("send", |builder, path, node| builder.send_port(path, node, &properties));
+        let tracking = self.tracking(self.root, "", &Tracking::default(), &TrackPoint::ALL);
+        let receive =
+            self.section("receive", |builder, path, node| builder.receive_port(path, node, &properties, &tracking));
+        let send = self.section("send", |builder, path, node| builder.send_port(path, node, &properties, &tracking));
         let groups = self.groups(&send);
         Exchange {
             name: name(self.root, "exchange").unwrap_or_else(|| "unnamed".parse().expect("`unnamed` is a name")),
@@ -204,7 +217,8 @@ impl<'a> Builder<'a> {
         }
         let kind = text(node, "type").and_then(|word| field_type(&word)).unwrap_or(FieldType::String);
         let from = self.place(node, &path);
-        Some(Property { name: entry.key.parse().ok()?, kind, from: from? })
+        let search = boolean(node, "search").unwrap_or(false);
+        Some(Property { name: entry.key.parse().ok()?, kind, from: from?, search })
     }
 
     /// Where a property stands: a path alone, `json` or `header`.
@@ -243,7 +257,7 @@ impl<'a> Builder<'a> {
         Some(Place::Header(name.to_ascii_lowercase()))
     }
 
-    fn receive_port(&mut self, path: &str, node: &Node, properties: &[Property]) -> ReceivePort {
+    fn receive_port(&mut self, path: &str, node: &Node, properties: &[Property], tracking: &Tracking) -> ReceivePort {
         let mode = mode(node);
         let place = if mode == Mode::Request { At::ReceiveRequest } else { At::Receive };
         ReceivePort {
@@ -255,10 +269,11 @@ impl<'a> Builder<'a> {
             body_bytes_max: integer(node, "body_bytes").unwrap_or(BODY_BYTES),
             pipeline: self.pipeline(node, "pipeline", path, place, properties),
             window: self.window(node, path),
+            tracking: self.tracking(node, path, tracking, &TrackPoint::OF_RECEIVE),
         }
     }
 
-    fn send_port(&mut self, path: &str, node: &Node, properties: &[Property]) -> SendPort {
+    fn send_port(&mut self, path: &str, node: &Node, properties: &[Property], tracking: &Tracking) -> SendPort {
         let known: Vec<&str> = properties.iter().map(|property| property.name.as_str()).collect();
         let mode = mode(node);
         let correlate = self.names(node, path, "correlate", &known, "properties");
@@ -284,6 +299,7 @@ impl<'a> Builder<'a> {
             reply_pipeline: self.pipeline(node, "reply_pipeline", path, At::Reply, properties),
             window: self.window(node, path),
             order: self.order(node, path, properties),
+            tracking: self.tracking(node, path, tracking, &TrackPoint::OF_SEND),
         }
     }
 

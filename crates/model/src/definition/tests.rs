@@ -6,6 +6,7 @@ mod files;
 mod functions;
 mod hostile;
 mod schedules;
+mod secrets;
 mod text;
 mod classes;
 mod rules;

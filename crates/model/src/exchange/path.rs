@@ -40,6 +40,18 @@ impl JsonPath {
 }
 
 impl JsonPath {
+    /// What stands there, to be changed.
+    pub fn find_mut<'a>(&self, body: &'a mut Value) -> Option<&'a mut Value> {
+        self.0.iter().try_fold(body, |value, step| match (step, value) {
+            (Step::Member(name), Value::Object(members)) => members.get_mut(name),
+            (Step::Item(at), Value::Array(items)) => {
+                let at = place(*at, items.len())?;
+                items.get_mut(at)
+            }
+            _ => None,
+        })
+    }
+
     /// What stands there in a text of JSON, as it is written.
     ///
     /// # Errors
@@ -150,6 +162,7 @@ mod tests {
         ] {
             let read: JsonPath = path.parse().expect(path);
             assert_eq!(read.find(&body).cloned().unwrap_or_default(), expected, "{path}");
+            assert_eq!(read.find_mut(&mut body.clone()).cloned().unwrap_or_default(), expected, "{path}");
             let text = body.to_string();
             let written = read.find_written(&text).expect("it is JSON").map_or("null", |found| found.get());
             assert_eq!(written, expected.to_string(), "{path}");

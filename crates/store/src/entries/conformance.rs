@@ -159,6 +159,9 @@ fn keys_follow_every_change_whoever_makes_it() {
         assert_eq!(witness.heard(), ["-1  renamed"]);
         store.put_subscribers(vec![person("bob", "bob"), person("cid", "bob")], NOW).await.expect("stored");
         assert_eq!(numbers(store, "bob").await, [-3, -2]);
+        let first = |limit| look(store, move |branches| branches.first("cn", limit));
+        assert_eq!(first(2).await, [EntryNumber(-1), EntryNumber(-3)]);
+        assert_eq!(first(9).await.last(), Some(&EntryNumber(1)));
         witness.heard();
         store.remove_subscriber(&"bob".parse().expect("an id"), Expect::Any, NOW).await.expect("removed");
         change(store, |tree| tree.remove(EntryNumber(2), NOW)).await;

@@ -170,6 +170,10 @@ impl Verified {
             .create(folder)
             .map_err(|error| cannot("make", folder, &error))?;
         fs::write(&marker, "").and_then(|()| sync(&marker)).map_err(|error| cannot("write", &marker, &error))?;
+        // What was tracked here is of messages whose ids will be those of others.
+        for ending in ["", "-wal", "-shm"] {
+            remove(&folder.join(format!("tracking.db{ending}")))?;
+        }
         for name in there(&self.copy) {
             put_file(&self.copy, folder, name)?;
         }
@@ -182,14 +186,19 @@ impl Verified {
 fn put_file(copy: &Path, folder: &Path, name: &str) -> Result<(), StoreError> {
     // The log of what was here before is none of the copy's.
     for leftover in ["-wal", "-shm"] {
-        let path = folder.join(format!("{name}{leftover}"));
-        if path.exists() {
-            fs::remove_file(&path).map_err(|error| cannot("remove", &path, &error))?;
-        }
+        remove(&folder.join(format!("{name}{leftover}")))?;
     }
     let to = folder.join(name);
     fs::copy(copy.join(name), &to).and_then(|_| sync(&to)).map_err(|error| cannot("write", &to, &error))?;
     Ok(())
+}
+
+/// Removes a file, if it is there.
+fn remove(path: &Path) -> Result<(), StoreError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(cannot("remove", path, &error)),
+        _ => Ok(()),
+    }
 }
 
 /// The databases that a folder has, as far as it may lack any.

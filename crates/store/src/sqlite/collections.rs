@@ -77,6 +77,7 @@ impl SqliteCollections {
                 writer_cache_kib: 128 << 10,
                 reader_cache_kib: 32 << 10,
                 readers: options.readers,
+                synced: true,
                 migrations: MIGRATIONS,
             },
         )?;

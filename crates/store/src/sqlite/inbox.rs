@@ -139,6 +139,7 @@ impl SqliteInbox {
                 writer_cache_kib: 64 << 10,
                 reader_cache_kib: 16 << 10,
                 readers: options.readers,
+                synced: true,
                 migrations: MIGRATIONS,
             },
         )?;

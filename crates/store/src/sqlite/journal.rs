@@ -64,6 +64,7 @@ const FILE: Options = Options {
     writer_cache_kib: 32 << 10,
     reader_cache_kib: 4 << 10,
     readers: 2,
+    synced: true,
     migrations: MIGRATIONS,
 };
 /// Failed event batches that one commit sends to be matched again.

@@ -8,6 +8,7 @@ pub mod records; // who and what, in `records.db`
 pub mod inbox; // what is there to read, in `inbox.db`
 pub mod collections; // rows that devices keep replicas of, in `sync.db`
 pub mod spool; // what systems say to each other, in `spool.db`
+pub mod tracking; // what people may look at of it, in `tracking.db`
 pub mod backup; // all of them as of one moment, and the way back
 
 mod writer; // one file: group commit, readers, checkpoints, the lock, the schema's version

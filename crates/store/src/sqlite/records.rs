@@ -123,6 +123,7 @@ impl SqliteRecords {
                 writer_cache_kib: 64 << 10,
                 reader_cache_kib: 64 << 10,
                 readers: options.readers,
+                synced: true,
                 migrations: MIGRATIONS,
             },
         )?;

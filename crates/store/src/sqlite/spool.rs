@@ -119,6 +119,7 @@ impl SqliteSpool {
             writer_cache_kib: 64 << 10,
             reader_cache_kib: 16 << 10,
             readers: options.readers,
+            synced: true,
             migrations: MIGRATIONS,
         };
         let database = Database::open(&path, &options_of_file)?;

@@ -52,6 +52,9 @@ pub(crate) struct Options {
     pub reader_cache_kib: u32,
     /// Threads that read.
     pub readers: usize,
+    /// Whether a commit is on the disk when it is acknowledged. Without that a power cut may take the last ones, and the
+    /// file is whole nevertheless.
+    pub synced: bool,
     /// The schema, as steps that only go forward: the file's `user_version` is how many of them it has had.
     pub migrations: &'static [&'static str],
 }
@@ -143,7 +146,8 @@ impl Database {
         }
         let lock = lock(path)?;
         let mut writer = connect(path, options, options.writer_cache_kib)?;
-        writer.pragma_update(None, "synchronous", "FULL").map_err(store_error)?;
+        let synchronous = if options.synced { "FULL" } else { "NORMAL" };
+        writer.pragma_update(None, "synchronous", synchronous).map_err(store_error)?;
         migrate(&mut writer, path, options.migrations)?;
         // Checkpoints are run here, not inside a commit, where somebody would wait for them.
         writer.pragma_update(None, "wal_autocheckpoint", 0).map_err(store_error)?;

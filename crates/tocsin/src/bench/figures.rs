@@ -56,7 +56,7 @@ pub struct Bench {
 }
 
 /// Every figure, in the order in which they are measured.
-pub const ALL: [Bench; 69] = [
+pub const ALL: [Bench; 70] = [
     binary_size::BENCH,
     start_ready::BENCH,
     idle_memory::BENCH,
@@ -122,6 +122,7 @@ pub const ALL: [Bench; 69] = [
     directory::ADD,
     directory::MIX,
     exchange_roundtrip::BENCH,
+    exchange_roundtrip::TRACKING,
     sync::STORM,
     sync::ROWS,
     restart::BENCH,

@@ -9,6 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tocsin_capacity::queue::Times;
+
 use super::{figure::rounded, wire::Connection};
 use crate::failure::{Failure, Outcome};
 
@@ -26,7 +28,7 @@ pub struct Load {
     pub seconds: f64,
     /// Milliseconds of each, in order. At a rate they count from the moment at which the request was due, so that a server
     /// that is slow cannot make the load wait with it unseen.
-    times: Vec<f64>,
+    times: Times,
 }
 
 impl Load {
@@ -35,15 +37,9 @@ impl Load {
         self.count as f64 / self.seconds.max(1e-9)
     }
 
-    /// The milliseconds that this fraction took at most.
-    pub fn quantile(&self, fraction: f64) -> f64 {
-        let last = self.times.len().saturating_sub(1);
-        self.times.get((last as f64 * fraction).round() as usize).copied().unwrap_or_default()
-    }
-
-    /// Mean milliseconds.
-    pub fn mean(&self) -> f64 {
-        self.times.iter().sum::<f64>() / self.times.len().max(1) as f64
+    /// All but one in a hundred came within so many milliseconds.
+    pub fn p99_ms(&self) -> f64 {
+        self.times.quantile(0.99)
     }
 
     /// Whether it reached the rate that was offered.
@@ -55,10 +51,10 @@ impl Load {
     pub fn told(&self) -> String {
         let times = format!(
             "mean {} ms, p50 {} ms, p95 {} ms, p99 {} ms",
-            rounded(self.mean(), 3),
-            rounded(self.quantile(0.5), 3),
-            rounded(self.quantile(0.95), 3),
-            rounded(self.quantile(0.99), 3)
+            rounded(self.times.mean(), 3),
+            rounded(self.times.quantile(0.5), 3),
+            rounded(self.times.quantile(0.95), 3),
+            rounded(self.times.quantile(0.99), 3)
         );
         match self.offered {
             None => format!("closed loop, {times}"),
@@ -146,9 +142,9 @@ fn broke(error: io::Error) -> Failure {
 }
 
 fn load(offered: Option<f64>, times: Vec<Vec<Duration>>, started: Instant) -> Load {
-    let mut times: Vec<f64> = times.into_iter().flatten().map(|time| time.as_secs_f64() * 1e3).collect();
-    times.sort_by(f64::total_cmp);
-    Load { offered, count: times.len() as u64, seconds: started.elapsed().as_secs_f64(), times }
+    let count = times.iter().map(Vec::len).sum::<usize>() as u64;
+    let times = times.into_iter().flatten().map(|time| time.as_secs_f64() * 1e3).collect();
+    Load { offered, count, seconds: started.elapsed().as_secs_f64(), times }
 }
 
 #[cfg(test)]
@@ -167,7 +163,11 @@ mod tests {
         let load = target.open_at(2_000.0, Duration::from_millis(50)).await.expect("a load");
         assert_eq!(load.count, 100);
         assert!(!load.kept_its_rate() && load.told().contains("were REACHED"), "{}", load.told());
-        assert!(load.quantile(0.99) > load.quantile(0.1) && load.quantile(0.99) > 300.0, "{}", load.told());
+        assert!(
+            load.times.quantile(0.99) > load.times.quantile(0.1) && load.times.quantile(0.99) > 300.0,
+            "{}",
+            load.told()
+        );
         let closed = target.closed(Duration::from_millis(50)).await.expect("a load");
         assert!(closed.count > 0 && closed.told().starts_with("closed loop"), "{}", closed.told());
     }

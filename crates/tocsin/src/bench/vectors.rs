@@ -340,7 +340,7 @@ async fn exchange(context: &Context) -> Outcome<Vec<Costed>> {
 
 async fn sync_sessions(context: &Context) -> Outcome<Vec<Costed>> {
     let devices = context.size(64, 4);
-    let mut field = sync::Field::prepare(context, devices).await?;
+    let mut field = sync::Field::prepare(context, devices, sync::HALVES).await?;
     field.change_rows().await?;
     field.all_at_once().await?;
     field.change_rows().await?;
@@ -349,11 +349,11 @@ async fn sync_sessions(context: &Context) -> Outcome<Vec<Costed>> {
     let watched = Watched { pid, folder: &folder, idle };
     let (_, used) = watched.during(field.all_at_once()).await?;
     let point = Point {
-        bytes: sync::SESSION_BYTES,
+        bytes: sync::HALVES.bytes(),
         batch: 1.0,
         items: devices as f64,
         used,
-        wire_bytes: devices as f64 * sync::SESSION_BYTES,
+        wire_bytes: devices as f64 * sync::HALVES.bytes(),
     };
     let about = "a device brings 600 edits, takes at least 600 rows, and ends".to_owned();
     Ok(vec![Costed { name: "sync.session".to_owned(), about, role: "sync", points: vec![point], steps: Vec::new() }])

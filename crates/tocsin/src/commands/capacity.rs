@@ -316,6 +316,18 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn the_schemas_are_the_committed_ones() {
+        let schemas = [
+            ("profile.schema.json", tocsin_capacity::profile_json_schema()),
+            ("vectors.schema.json", tocsin_capacity::vectors_json_schema()),
+        ];
+        for (name, schema) in schemas {
+            let text = serde_json::to_string_pretty(&schema).expect("JSON") + "\n";
+            crate::cli::compare_reference(name, &text);
+        }
+    }
+
     const PROFILE: &str = "profile: shop
 target: { p95: 2s }
 populations:

@@ -67,6 +67,27 @@ enum What {
         #[arg(value_parser = ["off", "hold", "active", "as-defined"])]
         state: String,
     },
+    /// Shows which bodies are kept at the ports of an exchange, and how much is kept
+    Tracking {
+        /// The exchange
+        name: String,
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Sets which bodies are kept while messages pass, for restarts as well
+    Track {
+        /// The exchange
+        name: String,
+        /// Where: received, sent, replied, returned, with commas between; all, none, or as-defined
+        bodies: String,
+        /// At the ports of this name; otherwise at all for which nothing is set
+        #[arg(long)]
+        port: Option<String>,
+        /// Of how many messages in a hundred
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u8).range(0..=100))]
+        sample: u8,
+    },
 }
 
 impl Args {
@@ -123,8 +144,39 @@ impl Args {
                 client.put(&path, &json!({"state": given})).await?;
                 Ok(terminal.line(format_args!("{} of {} is {state}", printable(&port), printable(&name)))?)
             }
+            What::Tracking { name, json } => {
+                let found = client.get(&tracking_of(&name), &[]).await?;
+                if json { Ok(terminal.json(&found)?) } else { show_tracking(terminal, &found) }
+            }
+            What::Track { name, bodies, port, sample } => {
+                let points = match bodies.as_str() {
+                    "as-defined" => Value::Null,
+                    "none" => json!([]),
+                    "all" => json!(["received", "sent", "replied", "returned"]),
+                    listed => listed.split(',').map(str::trim).collect(),
+                };
+                client.put(&tracking_of(&name), &json!({"port": port, "bodies": points, "sample": sample})).await?;
+                show_tracking(terminal, &client.get(&tracking_of(&name), &[]).await?)
+            }
         }
     }
+}
+
+fn tracking_of(exchange: &str) -> String {
+    format!("/v1/exchanges/{}/tracking", segment(exchange))
+}
+
+fn show_tracking(terminal: &Terminal, found: &Value) -> Outcome {
+    let ports = found["ports"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let row = |port: &Value| {
+        let points: Vec<&str> = port["bodies"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let points = if points.is_empty() { "none".to_owned() } else { points.join(", ") };
+        let set = if port["is_set"] == true { " (set)" } else { "" };
+        vec![text(port, "side"), text(port, "port"), points + set, text(port, "sample") + "%"]
+    };
+    terminal.table(&["side", "port", "bodies", "sample"], &ports.iter().map(row).collect::<Vec<_>>())?;
+    let (bytes, dropped) = (text(found, "bytes"), text(found, "dropped"));
+    Ok(terminal.line(format_args!("of all exchanges: {bytes} bytes are kept, {dropped} entries were dropped"))?)
 }
 
 /// Puts a definition. Gives its name and its version.

@@ -1,13 +1,13 @@
-//! Writes subscribers, subscriptions or suppressions as NDJSON or CSV.
+//! Writes subscribers, subscriptions or suppressions as NDJSON or CSV, and definitions as they were applied.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Subcommand, ValueEnum};
 use reqwest::Method;
 use tokio::io::AsyncWriteExt;
 
 use crate::{
-    client::{Client, with_query},
+    client::{Client, segment, with_query},
     commands::import::Format,
     failure::{Failure, Outcome},
     terminal::{Terminal, size, thousands},
@@ -22,6 +22,14 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum What {
+    /// Writes the definition of an application; secrets in it are `***`, which keeps them when it is applied again
+    Definition {
+        /// The application
+        application: String,
+        /// Writes to this file instead of to standard output
+        #[arg(long, short)]
+        output: Option<PathBuf>,
+    },
     /// Writes all subscribers with their devices
     Subscribers {
         #[command(flatten)]
@@ -68,6 +76,9 @@ impl Args {
     /// The connection broke, or the output cannot be written. A file is then not there.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         let (path, output, named) = match self.what {
+            What::Definition { application, output } => {
+                return definition(terminal, client, &application, output.as_deref()).await;
+            }
             What::Subscribers { output } => ("/v1/export/subscribers", output, Vec::new()),
             What::Suppressions { output, protocol, cause } => {
                 ("/v1/export/suppressions", output, vec![("protocol", protocol), ("cause", cause)])
@@ -116,6 +127,15 @@ impl Args {
         bar.finish_and_clear();
         terminal.line(format_args!("{}: {} lines, {}", file.display(), thousands(lines), size(bytes)))?;
         Ok(())
+    }
+}
+
+async fn definition(terminal: &Terminal, client: &Client, application: &str, output: Option<&Path>) -> Outcome {
+    let found = client.get(&format!("/v1/applications/{}", segment(application)), &[]).await?;
+    let text = found["definition"].as_str().unwrap_or_default();
+    match output {
+        Some(file) => std::fs::write(file, text).map_err(|error| Failure::file("write", file, &error)),
+        None => Ok(terminal.bytes(text.as_bytes())?),
     }
 }
 

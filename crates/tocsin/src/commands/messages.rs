@@ -1,4 +1,4 @@
-//! Sends messages through exchanges; lists, shows, resumes and ends them.
+//! Sends messages through exchanges; lists, finds, shows, edits, resumes and ends them.
 
 use std::{fs, io::Read, path::PathBuf, time::Duration};
 
@@ -113,6 +113,36 @@ enum What {
         /// Lets them go on
         #[arg(long)]
         resume: bool,
+    },
+    /// Finds messages by a property that is declared with `search: true`, newest first
+    Find {
+        /// The exchange
+        exchange: String,
+        /// The property and its value: order=4711
+        #[arg(value_name = "PROPERTY=VALUE")]
+        what: String,
+        /// Only those that came not earlier than this, such as 2026-11-21T09:30:00Z
+        #[arg(long)]
+        since: Option<String>,
+        /// Only those that came earlier than this
+        #[arg(long)]
+        until: Option<String>,
+        /// Most lines
+        #[arg(long, default_value_t = 100)]
+        limit: usize,
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Lists the bodies of a message that were kept on its way, or prints one of them
+    Tracked {
+        /// Its id; of a reply that of its request
+        id: String,
+        /// The number of the body that is printed
+        number: Option<u32>,
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Prints the body of a message as it was before it was edited
     Original {
@@ -259,8 +289,7 @@ impl Args {
                 query.extend(standing.as_deref().map(|standing| ("standing", standing)));
                 let mut items = client.list("/v1/messages", &query, limit).await?;
                 items.retain(|item| filter.id.as_ref().is_none_or(|id| item["id"] == id.as_str()));
-                let heads = ["id", "exchange", "port", "kind", "accepted", "state", "legs", "reason"];
-                Listed { items, limit, json }.show(terminal, "there are no messages", &heads, row)
+                Listed { items, limit, json }.show(terminal, "there are no messages", &HEADS, row)
             }
             What::Show { id, json } => {
                 let found = client.get(&format!("/v1/messages/{}", segment(&id)), &[]).await?;
@@ -280,6 +309,27 @@ impl Args {
                 }
                 let resumed = thousands(answer["resumed"].as_u64().unwrap_or_default());
                 Ok(terminal.line(format_args!("{} messages edited, {resumed} resumed", count(&answer)))?)
+            }
+            What::Find { exchange, what, since, until, limit, json } => {
+                let wrong = || Failure::usage(format!("give `property=value`, not `{what}`"));
+                let (property, value) = what.split_once('=').ok_or_else(wrong)?;
+                let mut query = vec![("property", property), ("value", value)];
+                query.extend(since.as_deref().map(|since| ("since", since)));
+                query.extend(until.as_deref().map(|until| ("until", until)));
+                let path = format!("/v1/exchanges/{}/messages", segment(&exchange));
+                let items = client.list(&path, &query, limit).await?;
+                Listed { items, limit, json }.show(terminal, "there are no such messages", &HEADS, row)
+            }
+            What::Tracked { id, number: Some(number), .. } => {
+                print_bytes(terminal, client, &id, &format!("tracked/{number}")).await
+            }
+            What::Tracked { id, number: None, json } => {
+                let items = client.list(&format!("/v1/messages/{}/tracked", segment(&id)), &[], usize::MAX).await?;
+                let heads = ["number", "at", "point", "port", "attempt", "type", "bytes", "change"];
+                let cells = ["number", "at", "point", "port", "attempt", "content_type", "bytes", "change"];
+                Listed { items, limit: usize::MAX, json }.show(terminal, "no body of it was kept", &heads, |item| {
+                    cells.iter().map(|name| text(item, name)).collect()
+                })
             }
             What::Original { id } => print_bytes(terminal, client, &id, "original").await,
             What::Resume { filter, when, all } => {
@@ -344,6 +394,8 @@ async fn print(terminal: &Terminal, client: &Client, request: reqwest::RequestBu
         _ => Err(problem(answer).await.failure()),
     }
 }
+
+const HEADS: [&str; 8] = ["id", "exchange", "port", "kind", "accepted", "state", "legs", "reason"];
 
 fn row(item: &Value) -> Vec<String> {
     let legs = item["legs"].as_array().map(Vec::as_slice).unwrap_or_default();

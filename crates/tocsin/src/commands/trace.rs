@@ -1,4 +1,4 @@
-//! Tells the story of an event, batch, notification or subscriber.
+//! Tells the story of an event, batch, notification, message or subscriber.
 
 use std::io;
 
@@ -14,7 +14,8 @@ use crate::{
 /// Arguments of `tocsin trace`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// An event (e-12-0), event batch (eb-12), notification (n-7-3), notification batch (nb-7) or a subscriber's id
+    /// An event (e-12-0), event batch (eb-12), notification (n-7-3), notification batch (nb-7), message (m-41) or a
+    /// subscriber's id
     id: String,
     /// Prints JSON
     #[arg(long)]

@@ -1,11 +1,16 @@
 //! The directory and its LDAP face, if there is to be one.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
-use tocsin_directory::{Directory, Options, entry::Shape, password::Lockout};
+use rustls::{
+    RootCertStore,
+    crypto::CryptoProvider,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    server::{WebPkiClientVerifier, danger::ClientCertVerifier},
+};
+use tocsin_directory::{Directory, Lifetimes, Options, entry::Shape, password::Lockout};
 use tocsin_face_http::ScimOptions;
-use tocsin_face_ldap::{LdapOptions, Opening, Operators};
+use tocsin_face_ldap::{CertificateRule, LdapOptions, Opening, Operators};
 use tocsin_service::{Scope, Service};
 use tocsin_store::entries::Entries;
 use tokio::{net::TcpListener, task::JoinHandle};
@@ -54,14 +59,14 @@ pub(super) async fn listen(options: &Ldap) -> Outcome<Option<Doors>> {
     Ok(Some(Doors { listeners, tls }))
 }
 
-/// Certificate and key, if they are configured.
+/// Certificate and key, if they are configured, and whether clients may have some too.
 fn tls(options: &Ldap) -> Outcome<Option<Arc<rustls::ServerConfig>>> {
-    let wanted = !options.listen_tls.is_empty() || options.require_tls;
+    let takes_clients = !options.tls_client_ca.as_os_str().is_empty();
     if options.tls_certificate.as_os_str().is_empty() {
-        return match wanted {
-            true => {
-                Err(Failure::usage("ldap.listen_tls and ldap.require_tls need ldap.tls_certificate and ldap.tls_key"))
-            }
+        let needs =
+            "ldap.listen_tls, ldap.require_tls and ldap.tls_client_ca need ldap.tls_certificate and ldap.tls_key";
+        return match !options.listen_tls.is_empty() || options.require_tls || takes_clients {
+            true => Err(Failure::usage(needs)),
             false => Ok(None),
         };
     }
@@ -71,10 +76,40 @@ fn tls(options: &Ldap) -> Outcome<Option<Arc<rustls::ServerConfig>>> {
         .map_err(|error| failed("ldap.tls_certificate", &error))?;
     let key = PrivateKeyDer::from_pem_file(&options.tls_key).map_err(|error| failed("ldap.tls_key", &error))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let clients = match takes_clients {
+        true => authorities(&options.tls_client_ca, &provider).map_err(|error| failed("ldap.tls_client_ca", &error))?,
+        false => WebPkiClientVerifier::no_client_auth(),
+    };
     let configured = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key));
+        .and_then(|builder| builder.with_client_cert_verifier(clients).with_single_cert(chain, key));
     Ok(Some(Arc::new(configured.map_err(|error| failed("ldap.tls_certificate and ldap.tls_key", &error))?)))
+}
+
+/// Looks at the certificates of clients that have one; those that have none prove themselves otherwise.
+fn authorities(
+    file: &Path,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, Box<dyn std::error::Error>> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(file)? {
+        roots.add(certificate?)?;
+    }
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
+    Ok(verifier.allow_unauthenticated().build()?)
+}
+
+/// Which entries the holders of certificates are, if certificates are taken.
+fn certificate_rules(ldap: &Ldap) -> Outcome<Vec<CertificateRule>> {
+    if ldap.tls_client_ca.as_os_str().is_empty() {
+        return Ok(Vec::new());
+    }
+    let schema = tocsin_directory::schema::Schema::standard();
+    let read = |text: &String| {
+        CertificateRule::read(text, &schema)
+            .map_err(|why| Failure::usage(format!("mend ldap.certificate_rules: `{text}` {why}")))
+    };
+    ldap.certificate_rules.iter().map(read).collect()
 }
 
 /// Opens the directory.
@@ -88,6 +123,12 @@ pub(super) async fn open(configuration: &Configuration, entries: Arc<dyn Entries
         shape: shape(&ldap.device_attributes)?,
         access: ldap.access.clone(),
         lockout: Lockout { failures: ldap.lockout_failures, duration: ldap.lockout_duration.0 },
+        password_policy: ldap.password_policy.clone(),
+        lifetimes: Lifetimes {
+            at_first: ldap.dynamic_ttl.0,
+            least: ldap.dynamic_ttl_min.0,
+            most: ldap.dynamic_ttl_max.0,
+        },
         cache_bytes: ldap.cache.0,
     };
     let opened = Directory::open(entries, options, Arc::new(now)).await;
@@ -117,6 +158,7 @@ pub(super) async fn prepare(
         followers_max: ldap.followers_max as usize,
         anonymous: ldap.anonymous,
         tls: doors.tls,
+        certificate_rules: certificate_rules(ldap)?,
         require_tls: ldap.require_tls,
         ..LdapOptions::default()
     };
@@ -135,18 +177,22 @@ impl Prepared {
 /// Begins to serve.
 pub(super) fn start(prepared: Prepared, service: Arc<Service>, stopping: CancellationToken) -> JoinHandle<()> {
     let Prepared { listeners, directory, options, cache_bytes } = prepared;
-    tokio::spawn(make_ready(directory.clone(), cache_bytes));
+    let (kept, ended) = (directory.clone(), stopping.clone());
+    tokio::spawn(async move { ended.run_until_cancelled(look_after(kept, cache_bytes)).await });
     tokio::spawn(tocsin_face_ldap::serve(listeners, directory, Arc::new(Keys(service)), options, stopping))
 }
 
-/// Builds what is missing of the indexes, and fills the cache, beside the serving.
-async fn make_ready(directory: Directory, cache_bytes: u64) {
+/// Builds what is missing of the indexes, fills the cache, and removes what comes to its end, beside the serving.
+async fn look_after(directory: Directory, cache_bytes: u64) {
     if let Err(error) = directory.build_indexes().await {
         tracing::error!(%error, "the indexes of the directory could not be built; searches look at every entry");
     }
-    if let Err(error) = directory.warm(cache_bytes / 10 * 9).await {
-        tracing::warn!(%error, "the directory's cache could not be filled");
-    }
+    let warmed = async {
+        if let Err(error) = directory.warm(cache_bytes / 10 * 9).await {
+            tracing::warn!(%error, "the directory's cache could not be filled");
+        }
+    };
+    tokio::join!(warmed, directory.keep_expiring());
 }
 
 fn shape(pairs: &[String]) -> Outcome<Shape> {

@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use crate::{
     strings,
-    support::{PATIENCE, Platform, mails::Mails},
+    support::{Platform, mails::Mails},
 };
 
 const APPLICATION: &str = r#"
@@ -35,21 +35,6 @@ async fn make(platform: &Platform, subscribers: impl Iterator<Item = (String, Va
     made
 }
 
-/// Everything that `count` mails make, once nothing is open.
-async fn settled(platform: &Platform) {
-    let waiting = async {
-        loop {
-            let backlog = platform.get("/v1/status").await["backlog"].clone();
-            if backlog["event_batches"] == 0 && backlog["notifications"] == 0 {
-                return;
-            }
-            // Receipts have no signal to the outside.
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, waiting).await.expect("nothing is open");
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_an_address_adds_no_recipient() {
     let mails = Mails::start().await;
@@ -79,7 +64,7 @@ async fn slow_an_address_adds_no_recipient() {
     assert!(made > 0);
     let (status, answer) = platform.post("/v1/applications/relay/events/note", &json!({"token": "t"})).await;
     assert_eq!(status, 202, "{answer}");
-    settled(&platform).await;
+    platform.settled().await;
     let all = mails.all();
     let attempts = platform.get("/v1/status").await["totals"]["attempts"].clone();
     assert_eq!(attempts["delivered"], all.len(), "{attempts}");
@@ -111,7 +96,7 @@ async fn slow_a_locale_opens_nothing_else() {
     let made = make(&platform, locales.iter().enumerate().map(subscriber)).await;
     let (status, answer) = platform.post("/v1/applications/relay/events/note", &json!({"token": "t"})).await;
     assert_eq!(status, 202, "{answer}");
-    settled(&platform).await;
+    platform.settled().await;
     let all = mails.all();
     assert_eq!(all.len(), made, "whoever could be stored is told");
     for mail in &all {

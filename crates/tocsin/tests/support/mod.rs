@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test uses its part")]
 
 pub mod hooks;
+pub mod ldap;
 pub mod mails;
 pub mod push;
 
@@ -167,6 +168,21 @@ impl Platform {
         let text = answer.text().await.expect("a body");
         assert!(status.is_success(), "GET {path}: {status} {text}");
         serde_json::from_str(&text).expect("JSON")
+    }
+
+    /// Waits until all that was accepted is matched, and nothing waits to be delivered.
+    pub async fn settled(&self) {
+        let waiting = async {
+            loop {
+                let backlog = self.get("/v1/status").await["backlog"].clone();
+                if backlog["event_batches"] == 0 && backlog["notifications"] == 0 {
+                    return;
+                }
+                // Receipts have no signal to the outside.
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, waiting).await.expect("nothing is open");
     }
 
     /// POSTs JSON and gives status and answer.

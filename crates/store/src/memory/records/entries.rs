@@ -179,6 +179,11 @@ impl Branches for Shelf {
         Ok((numbers.len() <= limit).then(|| numbers.into_iter().collect()))
     }
 
+    fn first(&self, index: &str, limit: usize) -> Result<Vec<EntryNumber>, StoreError> {
+        let meant = self.directory.keys.iter().filter(|(name, key, _)| &**name == index && !key.is_empty());
+        Ok(meant.map(|(_, _, number)| *number).take(limit).collect())
+    }
+
     fn entry_feed(&self) -> Result<EntryFeed, StoreError> {
         let first = self.directory.changes.first_key_value().map_or(1, |(place, _)| *place);
         Ok(EntryFeed { since: first - 1, last: self.directory.last_change() })
@@ -252,6 +257,17 @@ impl Tree for Shelf {
             self.directory.node_changed(before, now);
         }
         Ok(number.into())
+    }
+
+    fn change_subscriber(
+        &mut self,
+        _old: &Subscriber,
+        _stands: Option<&Placement>,
+        new: NewSubscriber,
+        placement: Option<Placement>,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        Tree::put_subscriber(self, new, placement, Expect::Present, now).map(|_| ())
     }
 
     fn remove(&mut self, number: EntryNumber, _now: Timestamp) -> Result<(), StoreError> {

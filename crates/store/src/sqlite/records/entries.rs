@@ -221,6 +221,11 @@ impl Branches for Connection {
         found(self, index, from, to, limit)
     }
 
+    fn first(&self, index: &str, limit: usize) -> Result<Vec<EntryNumber>, StoreError> {
+        let sql = "SELECT entry FROM entry_keys WHERE name = ?1 AND key > x'' ORDER BY key, entry LIMIT ?2";
+        query_all(self, sql, (index, signed(limit as u64)), |row| row.get(0).map(EntryNumber))
+    }
+
     fn entry_feed(&self) -> Result<EntryFeed, StoreError> {
         let sql = "SELECT coalesce(min(place) - 1, 0), coalesce(max(place), 0) FROM entry_changes";
         let read = |row: &Row<'_>| Ok(EntryFeed { since: number_at(row, 0)?, last: number_at(row, 1)? });
@@ -294,6 +299,17 @@ impl Tree for Writer<'_, '_> {
         now: Timestamp,
     ) -> Result<EntryNumber, StoreError> {
         Ok(subscribers::put_placed(self.0, new, placement, expect, now)?.number.into())
+    }
+
+    fn change_subscriber(
+        &mut self,
+        old: &Subscriber,
+        stands: Option<&Placement>,
+        new: NewSubscriber,
+        placement: Option<Placement>,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        subscribers::change_placed(self.0, old, stands, new, placement, now)
     }
 
     fn remove(&mut self, number: EntryNumber, _now: Timestamp) -> Result<(), StoreError> {

@@ -38,6 +38,8 @@ pub(super) struct Books<'a> {
     pub(super) indexed: bool,
     /// What was done to entries of the directory.
     pub(super) entry_changes: Vec<EntryChange>,
+    /// The numbers as they are stored.
+    stored: [u64; 7],
 }
 
 /// A subscription as it was before a change.
@@ -59,17 +61,19 @@ impl<'a> Books<'a> {
             "SELECT subscriber, subscription, change, trimmed, subscribers, devices, subscriptions FROM books",
             (),
             |row| {
+                let mut stored = [0; 7];
+                for (at, number) in stored.iter_mut().enumerate() {
+                    *number = number_at(row, at)?;
+                }
+                let [subscriber, subscription, change, trimmed, subscribers, devices, subscriptions] = stored;
                 Ok(Books {
                     connection,
-                    subscriber: number_at(row, 0)?,
-                    subscription: number_at(row, 1)?,
-                    change: number_at(row, 2)?,
-                    trimmed: number_at(row, 3)?,
-                    counts: RecordCounts {
-                        subscribers: number_at(row, 4)?,
-                        devices: number_at(row, 5)?,
-                        subscriptions: number_at(row, 6)?,
-                    },
+                    stored,
+                    subscriber,
+                    subscription,
+                    change,
+                    trimmed,
+                    counts: RecordCounts { subscribers, devices, subscriptions },
                     touched: Vec::new(),
                     subscriptions_touched: Vec::new(),
                     suppressed: None,
@@ -94,6 +98,9 @@ impl<'a> Books<'a> {
             self.counts.devices,
             self.counts.subscriptions,
         ];
+        if numbers == self.stored {
+            return Ok(());
+        }
         execute(
             self.connection,
             "UPDATE books SET subscriber = ?1, subscription = ?2, change = ?3, trimmed = ?4,

@@ -15,7 +15,7 @@ use super::{
     signed, store_error, subscriptions, suppressions,
 };
 use crate::{
-    entries::Placement,
+    entries::{Node, Placement},
     error::StoreError,
     records::{Expect, NewSubscriber, SubscriberFilter, Written, has_attribute, no_device, no_subscriber, reach},
 };
@@ -177,7 +177,24 @@ pub(super) fn put_placed(
     };
     let devices = devices.unwrap_or_else(|| old.devices.clone());
     let preferences = new.preferences.unwrap_or_else(|| old.preferences.clone());
-    replace(books, old, new.profile, devices, preferences, placement, now)
+    replace(books, (old, entries::before), new.profile, devices, preferences, placement, now)
+}
+
+/// Replaces a subscriber that was just read, and that stands there.
+pub(super) fn change_placed(
+    books: &mut Books<'_>,
+    old: &Subscriber,
+    stands: Option<&Placement>,
+    new: NewSubscriber,
+    placement: Option<Placement>,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let as_entry = |books: &Books<'_>, old: &Subscriber| {
+        Ok(books.watcher.is_some().then(|| Node::Subscriber(Box::new(old.clone()), stands.cloned())))
+    };
+    let devices = new.devices.map_or_else(|| old.devices.clone(), BTreeMap::from_iter);
+    let preferences = new.preferences.unwrap_or_else(|| old.preferences.clone());
+    replace(books, (old.clone(), as_entry), new.profile, devices, preferences, placement, now).map(|_| ())
 }
 
 /// Stores many, in the order of their ids, which is the order of the index.
@@ -196,10 +213,10 @@ pub(super) fn put_many(
     Ok(numbers.into_iter().map(Ok).collect())
 }
 
-/// Writes what differs. Nothing differs: nothing is written.
+/// Writes what differs. Nothing differs: nothing is written. `as_entry`: the old one in the directory, asked if it goes on.
 fn replace(
     books: &mut Books<'_>,
-    old: Subscriber,
+    (old, as_entry): (Subscriber, impl FnOnce(&Books<'_>, &Subscriber) -> Result<Option<Node>, StoreError>),
     profile: Profile,
     devices: BTreeMap<Name, Device>,
     preferences: Preferences,
@@ -209,7 +226,7 @@ fn replace(
     if old.profile == profile && old.devices == devices && old.preferences == preferences && placement.is_none() {
         return Ok(old);
     }
-    let as_entry = entries::before(books, &old)?;
+    let as_entry = as_entry(books, &old)?;
     books.touched.push(old.number.0);
     let before = reach(&old.profile, &old.devices);
     let reach_changed = before != reach(&profile, &devices);
@@ -227,7 +244,7 @@ fn replace(
         }
     }
     // Whether it is enabled is a matter of its reach.
-    if (Profile { enabled: profile.enabled, ..old.profile.clone() }) != profile {
+    if !old.profile.says_the_same(&profile) {
         books.profile_changed(&old)?;
     }
     let new = Subscriber { profile, devices, preferences, updated_at: now, revision: old.revision + 1, ..old };
@@ -309,7 +326,7 @@ pub(super) fn put_device(
     let mut devices = old.devices.clone();
     devices.insert(name, device);
     let (profile, preferences) = (old.profile.clone(), old.preferences.clone());
-    replace(books, old, profile, devices, preferences, None, now)
+    replace(books, (old, entries::before), profile, devices, preferences, None, now)
 }
 
 pub(super) fn remove_device(
@@ -322,7 +339,7 @@ pub(super) fn remove_device(
     let mut devices = old.devices.clone();
     devices.remove(name).ok_or_else(|| no_device(id, name))?;
     let (profile, preferences) = (old.profile.clone(), old.preferences.clone());
-    replace(books, old, profile, devices, preferences, None, now)
+    replace(books, (old, entries::before), profile, devices, preferences, None, now)
 }
 
 pub(super) fn remove(books: &mut Books<'_>, id: &SubscriberId, expect: Expect) -> Result<(), StoreError> {

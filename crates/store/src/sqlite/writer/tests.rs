@@ -8,6 +8,7 @@ const OPTIONS: Options = Options {
     writer_cache_kib: 1_024,
     reader_cache_kib: 256,
     readers: 1,
+    synced: true,
     migrations: &[NOTES],
 };
 const NOTES: &str = "CREATE TABLE notes (id INTEGER PRIMARY KEY, text TEXT NOT NULL) STRICT";

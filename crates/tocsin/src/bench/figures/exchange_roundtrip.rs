@@ -1,4 +1,5 @@
-//! Requests that wait for a reply of the far side: stored, routed by what they hold, sent, answered, stored, given back.
+//! Requests that wait for a reply of the far side: stored, routed by what they hold, sent, answered, stored, given back;
+//! beside brokers, and with bodies kept on the way.
 
 use std::{path::Path, time::Duration};
 
@@ -8,6 +9,7 @@ use serde_json::json;
 use super::{Bench, Measuring};
 use crate::{
     bench::{
+        brokers::{Brokers, step_told},
         context::Context,
         far_end::{FarEnd, Nature},
         figure::{Figure, Samples, rounded},
@@ -21,19 +23,30 @@ use crate::{
 /// The figure.
 pub const BENCH: Bench = Bench {
     name: "exchange.roundtrip",
-    about: "durable round trips/s through an exchange, 64 callers, 1 KB; then at 70 % of that in an open loop",
+    about: "durable round trips/s through an exchange, 64 callers, 1 KB; peer: the best of RabbitMQ and NATS JetStream",
     by_default: true,
     run: |context| -> Measuring<'_> { Box::pin(run(context)) },
 };
 
+/// The cost of keeping bodies.
+pub const TRACKING: Bench = Bench {
+    name: "exchange.tracking4",
+    about: "round trips/s with bodies kept at four points; peer: the same without",
+    by_default: true,
+    run: |context| -> Measuring<'_> { Box::pin(run_tracked(context)) },
+};
+
 const CALLERS: usize = 64;
+const STEPS: [usize; 3] = [1, 8, 256];
 const BODY_BYTES: usize = 1_000;
+const EXCHANGE: &str = "bench";
+const TRACKED: &str = "tracked";
 /// Of the rate of the closed loop.
 const PACE: f64 = 0.7;
 
-fn definition(port: u16) -> String {
+fn definition(name: &str, port: u16) -> String {
     format!(
-        "exchange: bench
+        "exchange: {name}
 properties: {{ type: $.type }}
 receive: {{ questions: {{ mode: request, wait: 30s }} }}
 send:
@@ -61,17 +74,26 @@ routes:
 pub async fn prepare(context: &Context, folder: &Path) -> Outcome<(FarEnd, Server)> {
     let far = FarEnd::start(|_| Nature { workers: CALLERS, millis: 0 }).await?;
     let server = Server::start(context, folder).await?;
-    let request = server.client().request(Method::PUT, "/v1/exchanges/bench").header(CONTENT_TYPE, "application/yaml");
-    server.client().send(request.body(definition(far.port))).await?;
+    apply(&server, EXCHANGE, definition(EXCHANGE, far.port)).await?;
     Ok((far, server))
+}
+
+async fn apply(server: &Server, name: &str, definition: String) -> Outcome {
+    let request = server.client().request(Method::PUT, &format!("/v1/exchanges/{name}"));
+    server.client().send(request.header(CONTENT_TYPE, "application/yaml").body(definition)).await?;
+    Ok(())
 }
 
 /// Callers that ask with a text of so many bytes.
 pub fn target(server: &Server, bytes: usize, connections: usize) -> Target {
+    target_of(EXCHANGE, server, bytes, connections)
+}
+
+fn target_of(exchange: &str, server: &Server, bytes: usize, connections: usize) -> Target {
     let text: String = "What was ordered stands here. ".chars().cycle().take(bytes).collect();
     let body = json!({"type": "order", "text": text}).to_string();
-    let path = "/v1/exchanges/bench/receive/questions";
-    let request = wire::post(path, &server.key, "application/json", body.as_bytes());
+    let path = format!("/v1/exchanges/{exchange}/receive/questions");
+    let request = wire::post(&path, &server.key, "application/json", body.as_bytes());
     Target { port: server.port, request, connections }
 }
 
@@ -80,6 +102,7 @@ async fn run(context: &Context) -> Outcome<Figure> {
     let (_far, server) = prepare(context, folder.path()).await?;
     let target = target(&server, BODY_BYTES, CALLERS);
     let time = Duration::from_secs(context.size(10, 1));
+    let mut brokers = Brokers::start(context).await;
     target.closed(time / 5).await?;
     let (mut ours, mut micros, mut told) = (Samples::default(), Samples::default(), Vec::new());
     for _ in context.turns() {
@@ -88,14 +111,65 @@ async fn run(context: &Context) -> Outcome<Figure> {
         micros.push((processor_seconds(server.pid()) - before) * 1e6 / load.count.max(1) as f64);
         ours.push(load.per_second());
         told.push(load.told());
+        if let Some(brokers) = &mut brokers {
+            brokers.turn(CALLERS, time).await?;
+        }
     }
     let paced = target.open_at(ours.median() * PACE, time).await?;
-    Ok(Figure::new("round trips/s", ours)
+    let mut steps = Vec::new();
+    for callers in STEPS {
+        let load = target_of(EXCHANGE, &server, BODY_BYTES, callers).closed(time / 2).await?;
+        steps.push(step_told(load.per_second(), load.p99_ms(), callers));
+        if let Some(brokers) = &mut brokers {
+            brokers.step(callers, time / 2).await?;
+        }
+    }
+    let (peer, rates) = brokers.as_ref().and_then(Brokers::best).unwrap_or_default();
+    let beside = brokers.as_ref().map(Brokers::told).unwrap_or_default();
+    if let Some(brokers) = brokers {
+        brokers.stop().await;
+    }
+    let figure = Figure::new("round trips/s", ours)
+        .beside(&peer, rates)
         .under(format!(
             "{CALLERS} callers, {BODY_BYTES} bytes, two routes, a far end that answers at once without a body"
         ))
         .under("request and reply durable before the caller has it")
         .under(told.join("; "))
         .under(paced.told())
-        .under(format!("{} µs of processor for each", rounded(micros.median(), 3))))
+        .under(format!("{} µs of processor for each", rounded(micros.median(), 3)))
+        .under(format!("ours: {}", steps.join(", ")));
+    Ok(beside.into_iter().fold(figure, Figure::under))
+}
+
+async fn run_tracked(context: &Context) -> Outcome<Figure> {
+    let folder = context.folder()?;
+    let (far, server) = prepare(context, folder.path()).await?;
+    let tracking = "tracking: { bodies: [received, sent, replied, returned] }\n";
+    apply(&server, TRACKED, definition(TRACKED, far.port) + tracking).await?;
+    let time = Duration::from_secs(context.size(10, 1));
+    let (tracked, plain) =
+        (target_of(TRACKED, &server, BODY_BYTES, CALLERS), target_of(EXCHANGE, &server, BODY_BYTES, CALLERS));
+    let (mut with, mut without, mut trips) = (Samples::default(), Samples::default(), 0);
+    for target in [&tracked, &plain] {
+        target.closed(time / 5).await?;
+    }
+    for turn in context.turns() {
+        // Whoever begins finds the machine as the other left it: they take turns at that too.
+        let order = if turn % 2 == 0 { [true, false] } else { [false, true] };
+        for is_tracked in order {
+            let (target, samples) = if is_tracked { (&tracked, &mut with) } else { (&plain, &mut without) };
+            let load = target.closed(time).await?;
+            samples.push(load.per_second());
+            trips += if is_tracked { load.count } else { 0 };
+        }
+    }
+    let counts = server.client().get(&format!("/v1/exchanges/{TRACKED}/tracking"), &[]).await?;
+    let (bytes, dropped) =
+        (counts["bytes"].as_f64().unwrap_or_default(), counts["dropped"].as_u64().unwrap_or_default());
+    Ok(Figure::new("round trips/s", with)
+        .beside("without tracking", without)
+        .under(format!("{CALLERS} callers, {BODY_BYTES} bytes, four bodies of each round trip, in turns with none"))
+        .under(format!("{trips} round trips were tracked, {dropped} of their bodies DROPPED"))
+        .under(format!("{} MB kept, compressed", rounded(bytes / 1e6, 3))))
 }

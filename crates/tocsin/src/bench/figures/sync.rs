@@ -13,6 +13,7 @@ use crate::{
     bench::{
         context::{Context, Scratch},
         figure::{Figure, Samples, rounded},
+        peers::{SYNC_SERVERS, sync_server},
         server::{Server, processor_seconds},
     },
     failure::{Failure, Outcome},
@@ -26,19 +27,30 @@ pub const STORM: Bench = Bench {
     run: |context| -> Measuring<'_> { Box::pin(storm(context)) },
 };
 
-/// Again and again.
+/// The work of the peers.
 pub const ROWS: Bench = Bench {
     name: "sync.rows",
-    about: "rows/s of 16 devices that begin again at once, 600 edits and 600 rows a session",
+    about: "rows/s of 800 devices at once, 50 edits and 200 rows each; peers: pouchdb-server, Kinto",
     by_default: true,
     run: |context| -> Measuring<'_> { Box::pin(rows(context)) },
 };
 
-/// Half of the rows of a session go up, half come down.
-const HALF: usize = 600;
-/// The text of a row, so that it has about 116 bytes.
-const TEXT_BYTES: usize = 90;
-const SESSIONS: usize = 5;
+/// What a device carries in a session.
+#[derive(Debug, Clone, Copy)]
+pub struct Errand {
+    /// Edits that go up.
+    pub up: usize,
+    /// Rows that come down.
+    pub down: usize,
+    /// Bytes of a row's text.
+    text: usize,
+}
+
+/// Half of the rows go up, half come down, each of about 116 bytes.
+pub const HALVES: Errand = Errand { up: 600, down: 600, text: 90 };
+
+/// What the drivers of the peers carry; their rows have about 230 bytes.
+const AS_PEERS: Errand = Errand { up: 50, down: 200, text: 200 };
 
 const DEFINITION: &str = "
 application: field
@@ -49,14 +61,19 @@ collections:
       - match: { owner: subscriber.id }
 ";
 
-/// Bytes that a session carries, about 116 for each row.
-pub const SESSION_BYTES: f64 = 2.0 * HALF as f64 * 116.0;
+impl Errand {
+    /// Bytes that a session carries: each row has some 26 beside its text.
+    pub fn bytes(self) -> f64 {
+        ((self.up + self.down) * (self.text + 26)) as f64
+    }
+}
 
 /// A server and its devices.
 pub struct Field {
     /// The server.
     pub server: Server,
     devices: Vec<Device>,
+    errand: Errand,
     /// Rows are changed in each turn, so that there is something to take.
     turn: usize,
     _folder: Scratch,
@@ -66,6 +83,7 @@ pub struct Field {
 struct Device {
     owner: String,
     link: HttpLink,
+    errand: Errand,
     cursor: Option<String>,
     edits: u64,
 }
@@ -83,7 +101,7 @@ impl Field {
     ///
     /// # Errors
     /// The server refuses something.
-    pub async fn prepare(context: &Context, count: usize) -> Outcome<Field> {
+    pub async fn prepare(context: &Context, count: usize, errand: Errand) -> Outcome<Field> {
         let folder = context.folder()?;
         let server = Server::start(context, folder.path()).await?;
         server.apply("field", DEFINITION).await?;
@@ -100,9 +118,9 @@ impl Field {
             let made = server.client().post("/v1/sync/devices", &new).await?;
             let token = made["token"].as_str().unwrap_or_default().to_owned();
             let home = Home { url: format!("http://127.0.0.1:{}", server.port), token };
-            devices.push(Device { owner, link: HttpLink::new(http.clone(), &home), cursor: None, edits: 0 });
+            devices.push(Device { owner, link: HttpLink::new(http.clone(), &home), errand, cursor: None, edits: 0 });
         }
-        Ok(Field { server, devices, turn: 0, _folder: folder })
+        Ok(Field { server, devices, errand, turn: 0, _folder: folder })
     }
 
     /// Changes the rows that devices will take.
@@ -111,7 +129,7 @@ impl Field {
     /// The server refuses a row.
     pub async fn change_rows(&mut self) -> Outcome {
         self.turn += 1;
-        let text = "x".repeat(TEXT_BYTES);
+        let text = "x".repeat(self.errand.text);
         for device in &self.devices {
             let line = |row: usize| {
                 let row = json!({"id": format!("{}-down-{row}", device.owner), "row": {"owner": device.owner, "text": text, "turn": self.turn}});
@@ -119,7 +137,7 @@ impl Field {
             };
             let path = "/v1/applications/field/collections/rows/rows";
             let request = self.server.client().request(Method::POST, path).header(CONTENT_TYPE, "application/x-ndjson");
-            self.server.client().send(request.body((0..HALF).map(line).collect::<String>())).await?;
+            self.server.client().send(request.body((0..self.errand.down).map(line).collect::<String>())).await?;
         }
         Ok(())
     }
@@ -143,7 +161,7 @@ impl Device {
         let edits = self.block(turn);
         let uploaded =
             patiently(&mut sent_away, async || self.link.upload(&begun.session, edits.clone()).await).await?;
-        self.edits += HALF as u64;
+        self.edits += self.errand.up as u64;
         if uploaded.uploaded != self.edits || !uploaded.refused.is_empty() {
             return Err(Failure::failed(format!("{}: {} edits were sent, {uploaded:?}", self.owner, self.edits)));
         }
@@ -160,22 +178,23 @@ impl Device {
         }
         patiently(&mut sent_away, async || self.link.end(&begun.session).await).await?;
         self.cursor = Some(cursor);
-        if taken < HALF {
-            return Err(Failure::failed(format!("{} was told {taken} rows, and there are {HALF}", self.owner)));
+        let down = self.errand.down;
+        if taken < down {
+            return Err(Failure::failed(format!("{} was told {taken} rows, and there are {down}", self.owner)));
         }
         Ok(Session { seconds: started.elapsed().as_secs_f64(), taken, sent_away })
     }
 
     /// New rows each time, so that no edit meets another.
     fn block(&self, turn: usize) -> Vec<u8> {
-        let text = "y".repeat(TEXT_BYTES);
+        let text = "y".repeat(self.errand.text);
         let edit = |row: usize| {
             json!({
                 "n": self.edits + row as u64 + 1, "collection": "rows", "id": format!("{}-up-{turn}-{row}", self.owner),
                 "base": "0", "seen": "0", "set": {"owner": self.owner, "text": text, "turn": turn},
             })
         };
-        (0..HALF).map(|row| format!("{}\n", edit(row))).collect::<String>().into_bytes()
+        (0..self.errand.up).map(|row| format!("{}\n", edit(row))).collect::<String>().into_bytes()
     }
 }
 
@@ -195,7 +214,7 @@ async fn patiently<T>(sent_away: &mut usize, mut ask: impl AsyncFnMut() -> Resul
 
 async fn storm(context: &Context) -> Outcome<Figure> {
     let count = context.size(800, 20);
-    let mut field = Field::prepare(context, count).await?;
+    let mut field = Field::prepare(context, count, HALVES).await?;
     let (mut ours, mut told) = (Samples::default(), Vec::new());
     for _ in context.turns() {
         field.change_rows().await?;
@@ -203,11 +222,15 @@ async fn storm(context: &Context) -> Outcome<Figure> {
         ours.push(seconds);
         told.push(fairness(&sessions));
     }
-    Ok(Figure::new("s", ours)
-        .under(format!(
-            "{count} devices at once, {HALF} edits up and at least {HALF} rows down each, about 116 bytes a row"
-        ))
-        .under(told.join("; ")))
+    Ok(Figure::new("s", ours).under(described(count, HALVES)).under(told.join("; ")))
+}
+
+fn described(count: usize, errand: Errand) -> String {
+    let Errand { up, down, text } = errand;
+    format!(
+        "{count} devices at once, {up} edits up and at least {down} rows down each, about {} bytes a row",
+        text + 26
+    )
 }
 
 /// The longest, the mean, and how often devices were sent away.
@@ -225,26 +248,35 @@ fn fairness(sessions: &[Session]) -> String {
     )
 }
 
+/// Ours and the peers take turns. What a session takes beyond the rows that others changed is its own edits given back,
+/// which no peer tells; so only the errand's rows are counted.
 async fn rows(context: &Context) -> Outcome<Figure> {
-    let count = context.size(16, 4);
-    let mut field = Field::prepare(context, count).await?;
+    let count = context.size(800, 32);
+    let mut field = Field::prepare(context, count, AS_PEERS).await?;
     field.change_rows().await?;
     field.all_at_once().await?;
-    let (mut ours, mut micros) = (Samples::default(), Samples::default());
+    let carried = (count * (AS_PEERS.up + AS_PEERS.down)) as f64;
+    let (mut ours, mut micros, mut told) = (Samples::default(), Samples::default(), Vec::new());
+    let mut peers = SYNC_SERVERS.map(|name| (name, Samples::default()));
     for _ in context.turns() {
-        let (mut carried, mut spent) = (0, 0.0);
+        field.change_rows().await?;
         let before = processor_seconds(field.server.pid());
-        for _ in 0..SESSIONS {
-            field.change_rows().await?;
-            let (sessions, seconds) = field.all_at_once().await?;
-            carried += sessions.iter().map(|session| session.taken + HALF).sum::<usize>();
-            spent += seconds;
+        let (sessions, seconds) = field.all_at_once().await?;
+        micros.push((processor_seconds(field.server.pid()) - before) * 1e6 / carried);
+        ours.push(carried / seconds);
+        told.push(fairness(&sessions));
+        for (name, samples) in &mut peers {
+            samples.extend(sync_server(context, name).await?);
         }
-        micros.push((processor_seconds(field.server.pid()) - before) * 1e6 / carried.max(1) as f64);
-        ours.push(carried as f64 / spent);
     }
+    let beside = peers.iter().map(|(name, samples)| format!("{name} {}", rounded(samples.median(), 4)));
+    let beside = beside.collect::<Vec<_>>().join(", ");
+    let [one, other] = peers;
+    let (name, best) = if one.1.median() >= other.1.median() { one } else { other };
     Ok(Figure::new("rows/s", ours)
-        .under(format!("{count} devices, {SESSIONS} sessions each in a closed loop, {HALF} edits up, the rest down, about 116 bytes a row"))
-        .under(format!("{} µs of processor for each row, those that others change in between counted in", rounded(micros.median(), 3)))
-        .under("the time in which others change rows is not counted; zstd both ways"))
+        .beside(name, best)
+        .under(described(count, AS_PEERS))
+        .under(format!("{} µs of processor for each row", rounded(micros.median(), 3)))
+        .under(told.join("; "))
+        .under(format!("peers: {beside}")))
 }

@@ -37,7 +37,7 @@ const WORKLOADS: [Workload; 9] = [
     workload(
         "WBT-05",
         "bodies tracked at 0, 1 and 4 points",
-        &[graph("0 points", "92/s", ""), graph("1 point", "87/s", ""), graph("4 points", "79/s", "")],
+        &[graph("0 points", "92/s", ""), graph("1 point", "87/s", ""), graph("4 points", "79/s", "exchange.tracking4")],
     ),
     workload("WBT-06", "1, 3, 4 and 5 stores", &[graph("against one", "-12 to +9 %, +31 % with more users", "")]),
     workload("WBT-07", "checkpoints", &[graph("latency", "spikes once a minute", "")]),

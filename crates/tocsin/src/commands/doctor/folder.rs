@@ -74,7 +74,7 @@ pub(super) fn examine(configuration: &Configuration) -> Vec<Finding> {
     findings.extend(syncs(folder));
     match platform::lock_folder(folder) {
         Ok(_lock) => {
-            let stores = ["records.db", "journal.db", "inbox.db", "spool.db"];
+            let stores = ["records.db", "journal.db", "inbox.db", "spool.db", "tracking.db"];
             findings.extend(stores.iter().filter_map(|name| integrity(&folder.join(name))))
         }
         Err(_) => findings

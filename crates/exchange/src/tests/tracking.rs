@@ -1,0 +1,144 @@
+//! Bodies on their way, and messages by their properties.
+
+use tocsin_model::exchange::{TrackPoint, TrackSwitch};
+use tocsin_store::tracking::{BodyChange, TrackedBody};
+
+use super::*;
+use crate::look::{Found, Sought};
+
+fn tracked(text: &str, tracking: &str) -> String {
+    let text = text.replace("\nreceive:", &format!("\ntracking: {{ {tracking} }}\nreceive:"));
+    text.replace("json: $.order }", "json: $.order, search: true }")
+}
+
+impl Bed {
+    async fn track(&self, tracking: &str) {
+        let text = tracked(&definition(&self.a, &self.b, ""), tracking);
+        self.exchanges.apply(&text, "test").await.expect("a good definition");
+    }
+
+    async fn bodies(&self, id: MessageId) -> Vec<TrackedBody> {
+        self.exchanges.tracked(id).await.expect("read")
+    }
+
+    async fn find(&self, value: &str, limit: usize, after: Option<&Found>) -> Found {
+        let sought = Sought {
+            exchange: name("orders"),
+            property: name("order"),
+            value: value.into(),
+            since: None,
+            until: None,
+            after: after.and_then(|found| found.next),
+        };
+        self.exchanges.find_messages(sought, limit).await.expect("found")
+    }
+}
+
+fn told(bodies: &[TrackedBody]) -> Vec<(TrackPoint, String, String)> {
+    let text = |body: &TrackedBody| String::from_utf8(body.body.to_vec()).expect("text");
+    bodies.iter().map(|body| (body.point, body.port.to_string(), text(body))).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_is_kept_at_four_points() {
+    let bed = Bed::start().await;
+    bed.track("bodies: [received, sent, replied, returned]").await;
+    bed.b.failures.lock().push(503);
+    let answered = bed.ask(ORDER).await;
+    let bodies = bed.bodies(answered.id).await;
+    let reply = r#"{"confirmed":true,"order":7}"#;
+    let expected = [
+        (TrackPoint::Received, "questions", ORDER),
+        (TrackPoint::Sent, "b", ORDER),
+        (TrackPoint::Sent, "b", ORDER),
+        (TrackPoint::Replied, "b", reply),
+        (TrackPoint::Returned, "questions", reply),
+    ];
+    let expected = expected.map(|(point, port, body)| (point, port.to_owned(), body.to_owned()));
+    assert_eq!(told(&bodies), expected);
+    assert_eq!(bodies.iter().filter_map(|body| body.attempt).collect::<Vec<_>>(), [(0, 1), (0, 2), (0, 2)]);
+    let again = bed.exchanges.reply_to(answered.id, Duration::ZERO).await.expect("read");
+    assert!(matches!(again, Some(Course::Replied { .. })));
+    assert_eq!(bed.bodies(answered.id).await.len(), 6, "who asks for the reply again is given it again");
+    assert_eq!(bed.exchanges.tracking_counts().dropped, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_tracked_is_switched_while_it_runs_and_over_restarts() {
+    let mut bed = Bed::start().await;
+    bed.track("bodies: [received], redact: [$.type], sample: 0%").await;
+    assert!(bed.bodies(bed.ask(ORDER).await.id).await.is_empty(), "none is in the sample");
+    let all = TrackSwitch { points: TrackPoint::ALL.to_vec(), sample_percent: 100 };
+    let only_sent = TrackSwitch { points: vec![TrackPoint::Sent], sample_percent: 100 };
+    bed.exchanges.set_tracking(&name("orders"), Some(&name("b")), Some(only_sent)).await.expect("set");
+    bed.exchanges.set_tracking(&name("orders"), None, Some(all)).await.expect("set");
+    let check = async |bed: &Bed| {
+        let bodies = bed.bodies(bed.ask(ORDER).await.id).await;
+        let points: Vec<TrackPoint> = bodies.iter().map(|body| body.point).collect();
+        assert_eq!(points, [TrackPoint::Received, TrackPoint::Sent, TrackPoint::Returned]);
+        assert_eq!(bodies[0].body, r#"{"type":"***","order":7}"#, "what is struck out is as defined");
+        assert_eq!((bodies[0].change, bodies[2].change), (Some(BodyChange::Redacted), None));
+    };
+    check(&bed).await;
+    bed.restart().await;
+    check(&bed).await;
+    let ports = bed.exchanges.tracking(&name("orders")).expect("it runs");
+    assert!(ports.iter().all(|port| port.is_set), "{ports:?}");
+    for port in [None, Some(name("b"))] {
+        bed.exchanges.set_tracking(&name("orders"), port.as_ref(), None).await.expect("set");
+    }
+    assert!(bed.bodies(bed.ask(ORDER).await.id).await.is_empty());
+    let missing = bed.exchanges.set_tracking(&name("orders"), Some(&name("nobody")), None).await;
+    assert!(matches!(missing, Err(OperateError::Missing(_))), "{missing:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_are_found_by_a_property_also_those_that_a_crash_left_out() {
+    let mut bed = Bed::start().await;
+    bed.track("").await;
+    let ids: Vec<MessageId> = [bed.ask(ORDER).await.id, bed.ask(ORDER).await.id].into();
+    bed.ask(r#"{"type": "order", "order": 8}"#).await;
+    let check = async |bed: &Bed| {
+        let first = bed.find("7", 3, None).await;
+        let rest = bed.find("7", 3, Some(&first)).await;
+        assert_eq!((first.messages.len(), rest.messages.len(), rest.next), (3, 1, None), "requests and their replies");
+        let found: Vec<MessageId> = first.messages.iter().chain(&rest.messages).map(|found| found.id).collect();
+        assert!(ids.iter().all(|id| found.contains(id)), "{found:?}");
+    };
+    check(&bed).await;
+    // As if the process had died before anything was carried away.
+    assert!(bed.exchanges.stop(PATIENCE).await);
+    let elsewhere = tempfile::tempdir().expect("a folder");
+    for file in ["spool.db", "spool.db-wal"] {
+        std::fs::copy(bed.folder.path().join(file), elsewhere.path().join(file)).expect("copied");
+    }
+    bed.folder = elsewhere;
+    bed.exchanges = open(bed.folder.path()).await;
+    let reading = async { while bed.find("7", 9, None).await.messages.len() < 4 {} };
+    tokio::time::timeout(PATIENCE, reading).await.expect("in time");
+    check(&bed).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_looks_for_what_cannot_be_found_is_told_why() {
+    let bed = Bed::start().await;
+    bed.track("").await;
+    for (property, value, message) in [
+        ("ordr", "7", "did you mean `order`?"),
+        ("type", "7", "`search: true`"),
+        ("order", "x", "value: of the property `order`"),
+    ] {
+        let sought = Sought {
+            exchange: name("orders"),
+            property: name(property),
+            value: value.into(),
+            since: None,
+            until: None,
+            after: None,
+        };
+        let Err(OperateError::Invalid(problems)) = bed.exchanges.find_messages(sought, 9).await else {
+            panic!("{property}")
+        };
+        assert!(problems[0].to_string().contains(message), "{problems:?}");
+    }
+}

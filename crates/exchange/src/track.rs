@@ -1,0 +1,398 @@
+//! Bodies at points of their ways, and the properties by which messages are found, on their way into their own store.
+//!
+//! Nothing waits for it: what comes is put into a queue, and one task carries it away in blocks. The queue has a bound; what
+//! finds no room there is dropped and counted. What dies with the process in the tenth of a second before it is carried
+//! away is lost too; properties are read again from the spool at the next start.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
+use tocsin_model::{
+    exchange::{JsonPath, TrackPoint, TrackSwitch, Tracking},
+    id::{MessageId, Name},
+    time::Timestamp,
+};
+use tocsin_store::{
+    error::StoreError,
+    sqlite::tracking::SqliteTracking,
+    tracking::{BodyChange, Entries, Findable, NewBlock, TrackedBody},
+};
+use tokio::sync::{Notify, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use crate::compile::Compiled;
+
+/// Entries that may wait.
+const WAITING_MAX: usize = 16_384;
+/// Bytes of their bodies.
+const WAITING_BYTES_MAX: usize = 32 << 20;
+/// With so many bytes nobody waits for more.
+const BLOCK_BYTES: usize = 1 << 20;
+/// How long entries wait for others to share a block with.
+const LINGER: Duration = Duration::from_millis(100);
+/// A larger body is not read to strike something out.
+const REDACTED_BYTES_MAX: usize = 4 << 20;
+/// What stands in the place of what was struck out.
+const STRUCK: &str = "***";
+
+/// What is tracked at the ports of an exchange, as it is now.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Tracks {
+    receive: BTreeMap<Name, Arc<Tracking>>,
+    send: BTreeMap<Name, Arc<Tracking>>,
+}
+
+/// What is set against definitions: of an exchange, or of its ports of one name.
+pub(crate) type Switches = HashMap<(Name, Option<Name>), TrackSwitch>;
+
+impl Tracks {
+    /// As the definition says, but for what is set.
+    pub fn new(compiled: &Compiled, switches: &Switches) -> Tracks {
+        let exchange = &compiled.definition.name;
+        let now = |port: &Name, defined: &Tracking| {
+            let set = switches.get(&(exchange.clone(), Some(port.clone())));
+            let tracking = match set.or_else(|| switches.get(&(exchange.clone(), None))) {
+                Some(TrackSwitch { points, sample_percent }) => {
+                    Tracking { points: points.clone(), sample_percent: *sample_percent, ..defined.clone() }
+                }
+                None => defined.clone(),
+            };
+            (port.clone(), Arc::new(tracking))
+        };
+        let definition = &compiled.definition;
+        Tracks {
+            receive: definition.receive.iter().map(|(name, port)| now(name, &port.tracking)).collect(),
+            send: definition.send.iter().map(|(name, port)| now(name, &port.tracking)).collect(),
+        }
+    }
+
+    /// Of a receive port, if anything is.
+    pub fn of_receive(&self, port: &Name) -> Option<Arc<Tracking>> {
+        self.receive.get(port).filter(|tracking| !tracking.points.is_empty()).cloned()
+    }
+
+    /// Of a send port, if anything is.
+    pub fn of_send(&self, port: &Name) -> Option<Arc<Tracking>> {
+        self.send.get(port).filter(|tracking| !tracking.points.is_empty()).cloned()
+    }
+
+    /// Of all ports, each with the points that lie there; receive ports first.
+    pub fn all(&self) -> impl Iterator<Item = (&Name, bool, &Tracking, Vec<TrackPoint>)> {
+        let here = |tracking: &Tracking, points: [TrackPoint; 2]| {
+            points.into_iter().filter(|point| tracking.points.contains(point)).collect::<Vec<_>>()
+        };
+        let receive = self
+            .receive
+            .iter()
+            .map(move |(port, tracking)| (port, true, &**tracking, here(tracking, TrackPoint::OF_RECEIVE)));
+        let send = self
+            .send
+            .iter()
+            .map(move |(port, tracking)| (port, false, &**tracking, here(tracking, TrackPoint::OF_SEND)));
+        receive.chain(send)
+    }
+}
+
+/// A body at a point.
+pub(crate) struct Seen<'a> {
+    pub exchange: &'a Name,
+    pub message: MessageId,
+    pub point: TrackPoint,
+    pub port: &'a Name,
+    /// At a send port: the leg, and which attempt it is.
+    pub attempt: Option<(u32, u32)>,
+    pub content_type: &'a str,
+    pub body: &'a Bytes,
+}
+
+/// How much is tracked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TrackingCounts {
+    /// Entries that wait to be stored.
+    pub waiting: u64,
+    /// Entries since the start that found no room, or no store that takes them.
+    pub dropped: u64,
+    /// Bytes that are kept.
+    pub bytes: u64,
+}
+
+/// Carries entries away.
+pub(crate) struct Tracker {
+    pub store: Arc<SqliteTracking>,
+    pub switches: RwLock<Switches>,
+    queue: Mutex<Queue>,
+    /// Something came into an empty queue.
+    came: Notify,
+    /// Nobody should wait for more.
+    enough: Notify,
+    dropped: AtomicU64,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: Vec<Waiting>,
+    bytes: usize,
+    /// Who waits until all that came before them is stored.
+    flushes: Vec<oneshot::Sender<()>>,
+    /// Nobody carries away any more.
+    is_closed: bool,
+}
+
+struct Waiting {
+    exchange: Name,
+    entry: Entry,
+    kept: Duration,
+}
+
+enum Entry {
+    Body(TrackedBody, Arc<Tracking>),
+    Findable(Findable),
+}
+
+impl Tracker {
+    /// Reads what is set.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn new(store: Arc<SqliteTracking>) -> Result<Tracker, StoreError> {
+        let set = store.switches().await?.into_iter().map(|set| ((set.exchange, set.port), set.switch)).collect();
+        Ok(Tracker {
+            store,
+            switches: RwLock::new(set),
+            queue: Mutex::default(),
+            came: Notify::new(),
+            enough: Notify::new(),
+            dropped: AtomicU64::new(0),
+        })
+    }
+
+    /// Takes a body, if its message is among those that are tracked at this point.
+    pub fn take(&self, tracking: &Arc<Tracking>, seen: &Seen<'_>, at: Timestamp) {
+        if !tracking.takes(seen.point, seen.message) {
+            return;
+        }
+        let body = TrackedBody {
+            message: seen.message,
+            point: seen.point,
+            port: seen.port.clone(),
+            attempt: seen.attempt,
+            at,
+            content_type: seen.content_type.to_owned(),
+            bytes: seen.body.len() as u64,
+            change: None,
+            body: seen.body.clone(),
+        };
+        self.push(Waiting {
+            exchange: seen.exchange.clone(),
+            kept: tracking.kept,
+            entry: Entry::Body(body, tracking.clone()),
+        });
+    }
+
+    /// Lets a message be found by these properties.
+    pub fn index(&self, exchange: &Name, findable: Findable, kept: Duration) {
+        self.push(Waiting { exchange: exchange.clone(), kept, entry: Entry::Findable(findable) });
+    }
+
+    fn push(&self, waiting: Waiting) {
+        let bytes = waiting.bytes();
+        let mut queue = self.queue.lock();
+        if queue.is_closed || queue.waiting.len() >= WAITING_MAX || queue.bytes + bytes > WAITING_BYTES_MAX {
+            drop(queue);
+            return self.count_dropped(1, "queue");
+        }
+        let was_below = queue.bytes < BLOCK_BYTES;
+        queue.bytes += bytes;
+        queue.waiting.push(waiting);
+        if queue.waiting.len() == 1 {
+            self.came.notify_one();
+        }
+        if was_below && queue.bytes >= BLOCK_BYTES {
+            self.enough.notify_one();
+        }
+    }
+
+    /// Whether there is room for many more, so that what can wait does not drop what cannot.
+    pub fn is_idle(&self) -> bool {
+        self.queue.lock().waiting.len() < WAITING_MAX / 4
+    }
+
+    /// Waits until all that has come so far is stored, or dropped.
+    pub async fn flush(&self) {
+        let (done, stored) = oneshot::channel();
+        {
+            let mut queue = self.queue.lock();
+            if queue.is_closed {
+                return;
+            }
+            queue.flushes.push(done);
+        }
+        self.came.notify_one();
+        self.enough.notify_one();
+        // Dropped if nobody carries away any more.
+        let _ = stored.await;
+    }
+
+    pub fn counts(&self) -> TrackingCounts {
+        TrackingCounts {
+            waiting: self.queue.lock().waiting.len() as u64,
+            dropped: self.dropped.load(Ordering::Relaxed),
+            bytes: self.store.bytes(),
+        }
+    }
+
+    fn count_dropped(&self, many: u64, reason: &'static str) {
+        self.dropped.fetch_add(many, Ordering::Relaxed);
+        metrics::counter!("exchange_tracking_dropped_total", "reason" => reason).increment(many);
+    }
+
+    /// Carries entries away until `stopping`, and then what is left.
+    pub async fn run(self: Arc<Self>, clock: Arc<dyn tocsin_delivery::Clock>, stopping: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = self.came.notified() => {}
+                () = stopping.cancelled() => {}
+            }
+            tokio::select! {
+                () = tokio::time::sleep(LINGER) => {}
+                () = self.enough.notified() => {}
+                () = stopping.cancelled() => {}
+            }
+            let is_closed = stopping.is_cancelled();
+            let left = Queue { is_closed, ..Queue::default() };
+            let Queue { waiting, flushes, .. } = std::mem::replace(&mut *self.queue.lock(), left);
+            self.carry(waiting, clock.now()).await;
+            // They look at what is stored now; one that has given up does not.
+            for done in flushes {
+                let _ = done.send(());
+            }
+            if is_closed {
+                return;
+            }
+        }
+    }
+
+    async fn carry(self: &Arc<Self>, waiting: Vec<Waiting>, now: Timestamp) {
+        if waiting.is_empty() {
+            return;
+        }
+        let many = waiting.len() as u64;
+        let packing = tokio::task::spawn_blocking(move || blocks(waiting, now)).await;
+        let kept = match packing {
+            Ok(blocks) => self.store.keep(blocks).await,
+            Err(error) => Err(StoreError::unavailable(error)),
+        };
+        match kept {
+            Ok(0) => {}
+            Ok(gone) => metrics::counter!("exchange_tracking_removed_total").increment(gone),
+            Err(StoreError::Full(_)) => self.count_dropped(many, "disk"),
+            Err(error) => {
+                tracing::error!(%error, "what was tracked cannot be stored");
+                self.count_dropped(many, "store");
+            }
+        }
+        metrics::gauge!("exchange_tracking_bytes").set(self.store.bytes() as f64);
+    }
+}
+
+impl Waiting {
+    fn bytes(&self) -> usize {
+        match &self.entry {
+            Entry::Body(tracked, _) => tracked.body.len(),
+            Entry::Findable(_) => 0,
+        }
+    }
+}
+
+/// Blocks of what goes at the same time.
+fn blocks(waiting: Vec<Waiting>, now: Timestamp) -> Vec<NewBlock> {
+    let mut bodies: BTreeMap<(Name, Duration), Vec<TrackedBody>> = BTreeMap::new();
+    let mut findable: BTreeMap<(Name, Duration), Vec<Findable>> = BTreeMap::new();
+    for Waiting { exchange, kept, entry } in waiting {
+        match entry {
+            Entry::Body(body, tracking) => bodies.entry((exchange, kept)).or_default().push(shown(body, &tracking)),
+            Entry::Findable(found) => findable.entry((exchange, kept)).or_default().push(found),
+        }
+    }
+    let block = |(exchange, kept): (Name, Duration), entries| NewBlock { exchange, goes_at: now + kept, entries };
+    let bodies = bodies.into_iter().map(|(group, bodies)| block(group, Entries::Bodies(bodies)));
+    bodies.chain(findable.into_iter().map(|(group, found)| block(group, Entries::Findable(found)))).collect()
+}
+
+/// A body as people may see it.
+fn shown(tracked: TrackedBody, tracking: &Tracking) -> TrackedBody {
+    let (mut body, mut change) = (tracked.body, None);
+    if !tracking.redact.is_empty() && !body.is_empty() {
+        (body, change) = match redacted(&body, &tracking.redact) {
+            Some(Some(struck)) => (struck, Some(BodyChange::Redacted)),
+            Some(None) => (body, None),
+            None => (Bytes::new(), Some(BodyChange::Withheld)),
+        };
+    }
+    let most = tracking.body_bytes_max as usize;
+    if body.len() > most {
+        // A copy, so that the rest of the body is not kept in memory.
+        (body, change) = (Bytes::copy_from_slice(&body[..most]), Some(BodyChange::Cut));
+    }
+    TrackedBody { body, change, ..tracked }
+}
+
+/// A body without what is struck out; `Some(None)` if there was nothing of it. `None` if it is no JSON, or too large.
+fn redacted(body: &[u8], paths: &[JsonPath]) -> Option<Option<Bytes>> {
+    if body.len() > REDACTED_BYTES_MAX {
+        return None;
+    }
+    let mut json: serde_json::Value = serde_json::from_slice(body).ok()?;
+    let mut struck = false;
+    for path in paths {
+        if let Some(found) = path.find_mut(&mut json) {
+            *found = STRUCK.into();
+            struck = true;
+        }
+    }
+    Some(struck.then(|| json.to_string().into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(body: &str, redact: &[&str], most: u32, expected: (&str, Option<BodyChange>)) {
+        let redact = redact.iter().map(|path| path.parse().expect("a path")).collect();
+        let tracking = Tracking { redact, body_bytes_max: most, ..Tracking::default() };
+        let tracked = TrackedBody {
+            message: MessageId(1),
+            point: TrackPoint::Received,
+            port: "p".parse().expect("a name"),
+            attempt: None,
+            at: Timestamp(0),
+            content_type: String::new(),
+            bytes: body.len() as u64,
+            change: None,
+            body: Bytes::copy_from_slice(body.as_bytes()),
+        };
+        let shown = shown(tracked, &tracking);
+        assert_eq!((std::str::from_utf8(&shown.body).expect("text"), shown.change), expected);
+        assert_eq!(shown.bytes, body.len() as u64);
+    }
+
+    #[test]
+    fn bodies_are_cut_and_secrets_are_struck_out() {
+        use BodyChange::{Cut, Redacted, Withheld};
+        check("hello", &[], 5, ("hello", None));
+        check("hello", &[], 4, ("hell", Some(Cut)));
+        check(r#"{"a":1,"card":{"pin":1}}"#, &["$.card.pin"], 99, (r#"{"a":1,"card":{"pin":"***"}}"#, Some(Redacted)));
+        check(r#"{"a": 1}"#, &["$.card.pin"], 99, (r#"{"a": 1}"#, None));
+        check(r#"{"card":1}"#, &["$.card"], 9, (r#"{"card":""#, Some(Cut)));
+        check("<card>1</card>", &["$.card"], 99, ("", Some(Withheld)));
+        check("", &["$.card"], 99, ("", None));
+    }
+}

@@ -1,0 +1,140 @@
+use std::sync::Arc;
+
+use axum::{extract::State, http::StatusCode, response::Response};
+use serde::{Deserialize, Serialize};
+use tocsin_exchange::look::Sought;
+use tocsin_model::{
+    id::{MessageId, Name},
+    time::Timestamp,
+};
+use tocsin_service::ServiceError;
+use tocsin_store::tracking::TrackedBody;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{
+    Failures, json,
+    messages::{MessageBody, attached},
+};
+use crate::{
+    App,
+    problems::Failure,
+    request::{Authorized, Parameters, Segments, id},
+    wire::List,
+};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(found)).routes(routes!(tracked)).routes(routes!(body))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct FoundParameters {
+    /// A property that is declared with `search: true`.
+    property: String,
+    /// Its value.
+    value: String,
+    /// Only those that came not earlier than this.
+    #[param(value_type = Option<String>, format = DateTime)]
+    since: Option<Timestamp>,
+    /// Only those that came earlier than this.
+    #[param(value_type = Option<String>, format = DateTime)]
+    until: Option<Timestamp>,
+    /// How many; 1 to 1,000, default 100.
+    limit: Option<usize>,
+    /// The cursor of the page before.
+    after: Option<String>,
+}
+
+/// Messages of an exchange that have a value of a property, newest first. Their bodies are not among it.
+#[utoipa::path(get, path = "/v1/exchanges/{exchange}/messages", tag = "exchanges", params(("exchange" = String, Path), FoundParameters), responses((status = 200, body = List<MessageBody>), Failures))]
+async fn found(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(exchange): Segments<String>,
+    Parameters(parameters): Parameters<FoundParameters>,
+) -> Result<Response, Failure> {
+    let limit = tocsin_service::page::limit(parameters.limit)?;
+    let FoundParameters { property, value, since, until, after, .. } = parameters;
+    let after = after.as_deref().map(cursor).transpose()?;
+    let sought = Sought { exchange: id(&exchange)?, property: id(&property)?, value, since, until, after };
+    let found = app.service.find_messages(&caller, sought, limit).await?;
+    let items = found.messages.into_iter().map(MessageBody::from).collect();
+    let next = found.next.map(|(at, message)| format!("{}.{message}", at.0));
+    Ok(json(StatusCode::OK, &List { items, next }))
+}
+
+/// A place between messages: when one came, and its id.
+fn cursor(text: &str) -> Result<(Timestamp, MessageId), Failure> {
+    let parts = text.split_once('.').and_then(|(at, id)| Some((Timestamp(at.parse().ok()?), id.parse().ok()?)));
+    Ok(parts.ok_or_else(|| ServiceError::invalid("after", "is not the `next` of a page before"))?)
+}
+
+/// The bodies of a message that were kept on its way, in the order of time; of a reply they are with its request.
+#[utoipa::path(get, path = "/v1/messages/{message}/tracked", tag = "exchanges", params(("message" = String, Path)), responses((status = 200, body = List<TrackedItem>), Failures))]
+async fn tracked(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(message): Segments<String>,
+) -> Result<Response, Failure> {
+    let bodies = app.service.tracked_bodies(&caller, id(&message)?).await?;
+    let items = (1..).zip(bodies).map(TrackedItem::from).collect();
+    Ok(json(StatusCode::OK, &List { items, next: None }))
+}
+
+/// One of these bodies, by its number, with its media type.
+#[utoipa::path(get, path = "/v1/messages/{message}/tracked/{number}", tag = "exchanges", params(("message" = String, Path), ("number" = u32, Path)), responses((status = 200, content_type = "*/*"), Failures))]
+async fn body(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments((message, number)): Segments<(String, usize)>,
+) -> Result<Response, Failure> {
+    let bodies = app.service.tracked_bodies(&caller, id(&message)?).await?;
+    let found = number.checked_sub(1).and_then(|at| bodies.into_iter().nth(at));
+    let missing = || ServiceError::Missing(format!("a tracked body {number} of the message {message}"));
+    let found = found.ok_or_else(missing)?;
+    Ok(attached(found.content_type, found.body))
+}
+
+/// A body that was kept on its way.
+#[derive(Serialize, ToSchema)]
+#[schema(as = TrackedBody)]
+struct TrackedItem {
+    /// By which it can be read.
+    number: u32,
+    /// `received`, `sent`, `replied` or `returned`.
+    point: &'static str,
+    /// The port there.
+    #[schema(value_type = String)]
+    port: Name,
+    /// At a send port: which attempt it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt: Option<u32>,
+    #[schema(value_type = String, format = DateTime)]
+    at: Timestamp,
+    content_type: String,
+    /// Bytes that it had.
+    bytes: u64,
+    /// Bytes that are kept.
+    kept: u64,
+    /// `cut`, `redacted`, or `withheld` if nothing of it is kept because what is to be struck out could not be told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    change: Option<&'static str>,
+}
+
+impl From<(u32, TrackedBody)> for TrackedItem {
+    fn from((number, tracked): (u32, TrackedBody)) -> Self {
+        TrackedItem {
+            number,
+            point: tracked.point.word(),
+            port: tracked.port,
+            attempt: tracked.attempt.map(|(_, attempt)| attempt),
+            at: tracked.at,
+            content_type: tracked.content_type,
+            bytes: tracked.bytes,
+            kept: tracked.body.len() as u64,
+            change: tracked.change.map(|change| change.word()),
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! SASL EXTERNAL with Debian's ldap-utils: who a client is says its certificate.
+
+mod support;
+
+use std::{path::Path, process::Command, sync::Arc};
+
+use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair};
+use rustls::{RootCertStore, pki_types::CertificateDer, server::WebPkiClientVerifier};
+use support::{Bench, PERSON};
+use tocsin_directory::schema::Schema;
+use tocsin_face_ldap::{CertificateRule, LdapOptions};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+/// An authority, and a folder in which clients find what it made.
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    der: CertificateDer<'static>,
+    folder: tempfile::TempDir,
+}
+
+fn named(names: &[(DnType, &str)]) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    names.iter().for_each(|(kind, value)| params.distinguished_name.push(kind.clone(), *value));
+    params
+}
+
+impl Authority {
+    fn new() -> Authority {
+        let mut params = named(&[(DnType::CommonName, "authority")]);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        let der = params.self_signed(&key).expect("a certificate").der().clone();
+        Authority { issuer: Issuer::new(params, key), der, folder: tempfile::tempdir().expect("a folder") }
+    }
+
+    /// Makes a certificate; gives the path without the ends `.crt` and `.key`.
+    fn make(&self, file: &str, params: &CertificateParams) -> String {
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
+        let path = self.folder.path().join(file);
+        std::fs::write(path.with_extension("crt"), certificate.pem()).expect("written");
+        std::fs::write(path.with_extension("key"), key.serialize_pem()).expect("written");
+        path.to_str().expect("text").to_owned()
+    }
+
+    fn options(&self, rules: &[&str]) -> LdapOptions {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut roots = RootCertStore::empty();
+        roots.add(self.der.clone()).expect("a root");
+        let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
+        let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+        let tls = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_client_cert_verifier(clients.allow_unauthenticated().build().expect("a verifier"))
+            .with_single_cert(vec![key.cert.der().clone()], key.signing_key.serialize_der().try_into().expect("a key"))
+            .expect("a configuration");
+        let read = |rule: &&str| CertificateRule::read(rule, &Schema::standard()).expect("a rule");
+        let certificate_rules = rules.iter().map(read).collect();
+        LdapOptions { tls: Some(tls.into()), certificate_rules, ..LdapOptions::default() }
+    }
+}
+
+/// The code that a client without a certificate gets. Those of OpenLDAP do not even ask then.
+async fn refused(port: u16) -> u8 {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.expect("connected");
+    let bind = b"\x30\x16\x02\x01\x01\x60\x11\x02\x01\x03\x04\x00\xa3\x0a\x04\x08EXTERNAL";
+    stream.write_all(bind).await.expect("sent");
+    let mut answer = [0; 10];
+    stream.read_exact(&mut answer).await.expect("answered");
+    answer[9]
+}
+
+/// Who the server takes a client for.
+async fn whoami(bench: &Bench, certificate: &str, rest: &[&str], code: i32) -> String {
+    let mut command = Command::new("ldapwhoami");
+    command.args(["-Q", "-Y", "EXTERNAL", "-H", &format!("ldap://127.0.0.1:{}", bench.port)]).args(rest);
+    command.env("LDAPTLS_REQCERT", "never");
+    command.env("LDAPTLS_CERT", Path::new(certificate).with_extension("crt"));
+    command.env("LDAPTLS_KEY", Path::new(certificate).with_extension("key"));
+    let done = tokio::task::spawn_blocking(move || command.output().expect("scripts/setup installs ldap-utils"));
+    let done = done.await.expect("it runs");
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert_eq!(done.status.code(), Some(code), "{said}\n{}", String::from_utf8_lossy(&done.stderr));
+    said.trim().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_certificate_says_who_a_client_is() {
+    let authority = Authority::new();
+    let rules = ["subject", "entry cn={cn},ou=people,o=site", "search mail={email}"];
+    let bench = Bench::with(&[], authority.options(&rules)).await;
+    for name in ["ann", "bob", "carl"] {
+        bench.add(&PERSON.replace("NAME", name)).await;
+    }
+    let (people, site) = ((DnType::OrganizationalUnitName, "people"), (DnType::OrganizationName, "site"));
+    let ann = authority.make("ann", &named(&[site.clone(), people, (DnType::CommonName, "Ann")]));
+    let bob = authority.make("bob", &named(&[(DnType::CommonName, "bob")]));
+    let mut params = named(&[(DnType::CommonName, "somebody")]);
+    params.subject_alt_names = vec![rcgen::SanType::Rfc822Name("carl@example.org".try_into().expect("an address"))];
+    let carl = authority.make("carl", &params);
+    let nobody = authority.make("nobody", &named(&[(DnType::CommonName, "nobody")]));
+    let admin = authority.make("admin", &named(&[site, (DnType::CommonName, "admin")]));
+
+    assert_eq!(whoami(&bench, &ann, &["-ZZ"], 0).await, "dn:cn=ann,ou=people,o=site");
+    assert_eq!(whoami(&bench, &bob, &["-ZZ"], 0).await, "dn:cn=bob,ou=people,o=site");
+    assert_eq!(whoami(&bench, &carl, &["-ZZ"], 0).await, "dn:cn=carl,ou=people,o=site");
+    let itself = ["-ZZ", "-X", "dn:CN=Bob,ou=people,o=site"];
+    assert_eq!(whoami(&bench, &bob, &itself, 0).await, "dn:cn=bob,ou=people,o=site");
+    whoami(&bench, &bob, &["-ZZ", "-X", "dn:cn=ann,ou=people,o=site"], 49).await;
+    whoami(&bench, &nobody, &["-ZZ"], 49).await;
+    // The name of operators is none of an entry.
+    whoami(&bench, &admin, &["-ZZ"], 49).await;
+    assert_eq!(refused(bench.port).await, 48);
+
+    // One that others vouch for does what it may do, and may be locked out by others only.
+    let lock = |act: &str| format!("dn: cn=ann,ou=people,o=site\nchangetype: modify\n{act}: pwdAccountLockedTime\n");
+    for _ in 0..6 {
+        bench.run_as("ldapwhoami", "cn=ann,ou=people,o=site", "wrong", &[], "", 49).await;
+    }
+    whoami(&bench, &ann, &["-ZZ"], 0).await;
+    bench.modify(&format!("{}pwdAccountLockedTime: 000001010000Z\n", lock("replace"))).await;
+    whoami(&bench, &ann, &["-ZZ"], 49).await;
+    bench.modify(&lock("delete")).await;
+    whoami(&bench, &ann, &["-ZZ"], 0).await;
+    let root = bench.search("", "base", &["(objectClass=*)", "supportedSASLMechanisms"]).await;
+    assert!(root.contains("supportedSASLMechanisms: EXTERNAL\n"), "{root}");
+    bench.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_of_others_prove_nothing() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let bench = Bench::with(&[], authority.options(&["entry cn={cn},ou=people,o=site"])).await;
+    bench.add(&PERSON.replace("NAME", "ann")).await;
+    let ann = stranger.make("ann", &named(&[(DnType::CommonName, "ann")]));
+    // TLS itself fails.
+    let mut command = Command::new("ldapwhoami");
+    command.args(["-Q", "-Y", "EXTERNAL", "-ZZ", "-H", &format!("ldap://127.0.0.1:{}", bench.port)]);
+    command.env("LDAPTLS_REQCERT", "never");
+    command.env("LDAPTLS_CERT", format!("{ann}.crt")).env("LDAPTLS_KEY", format!("{ann}.key"));
+    let done = tokio::task::spawn_blocking(move || command.output().expect("scripts/setup installs ldap-utils"));
+    let done = done.await.expect("it runs");
+    assert!(!done.status.success() && done.stdout.is_empty(), "{done:?}");
+    bench.stop().await;
+
+    let bench = Bench::start(&[]).await;
+    assert_eq!(refused(bench.port).await, 7);
+    bench.stop().await;
+}

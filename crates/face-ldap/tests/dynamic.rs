@@ -1,0 +1,32 @@
+//! Entries that end by themselves, as Debian's ldap-utils see and refresh them.
+
+mod support;
+
+use support::Bench;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entries_end_unless_a_client_refreshes_them() {
+    let bench = Bench::start(&[]).await;
+    bench.add("dn: ou=dynamic,o=site\nobjectClass: organizationalUnit\nou: dynamic\n").await;
+    let desk = "cn=desk,ou=dynamic,o=site";
+    bench.add(&format!("dn: {desk}\nobjectClass: applicationProcess\nobjectClass: dynamicObject\ncn: desk\n")).await;
+    let left = async || {
+        let found = bench.search(desk, "base", &["(objectClass=dynamicObject)", "entryTtl"]).await;
+        let left = found.lines().find_map(|line| line.strip_prefix("entryTtl: ")).expect("it ends").to_owned();
+        left.parse::<u32>().expect("seconds")
+    };
+    assert!((86_000..=86_400).contains(&left().await));
+    let said = bench.run("ldapexop", &["refresh", desk, "1000"], "", 0).await;
+    assert!(said.contains("newttl=1000"), "{said}");
+    assert!((900..=1_000).contains(&left().await));
+    // Whatever is refused, this program ends with 1; the codes are tested without it.
+    bench.run("ldapexop", &["refresh", "ou=dynamic,o=site", "1000"], "", 1).await;
+    bench.run("ldapexop", &["refresh", "cn=nobody,o=site", "1000"], "", 1).await;
+    bench.run("ldapexop", &["refresh", desk, "99999999"], "", 1).await;
+    assert!(!bench.search(desk, "base", &["(objectClass=*)"]).await.contains("entry"));
+    let root = bench.search("", "base", &["(objectClass=*)", "+"]).await;
+    for line in ["dynamicSubtrees: o=site", "supportedExtension: 1.3.6.1.4.1.1466.101.119.1"] {
+        assert!(root.contains(&format!("{line}\n")), "{line} in {root}");
+    }
+    bench.stop().await;
+}

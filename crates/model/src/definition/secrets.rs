@@ -1,0 +1,283 @@
+//! Secrets that are written into definitions: what readers see in their place, and the way back.
+//!
+//! Who reads a definition sees [`MASK`] where a secret is written literally. A definition that is put back with masks
+//! keeps the secrets that are stored at the same places; a mask where nothing is stored is a problem. `${NAME}` is no
+//! secret and stays as it is. Which places hold secrets is said by one table, in `places`.
+
+mod pieces; // the parts of a text that are secret
+mod places; // which options hold secrets
+
+use std::collections::BTreeMap;
+
+use self::{
+    pieces::{Piece, pieces},
+    places::Place,
+};
+use super::document::{self, Kind, Node, join};
+use crate::problem::Problem;
+
+/// What stands for a secret.
+pub const MASK: &str = "***";
+
+/// What is shown of a text that cannot be read any more, so that nobody knows where its secrets are.
+const WITHHELD: &str = "# this definition cannot be read any more; it is not shown, for it may hold secrets\n";
+
+/// Which language a definition is written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Language {
+    /// That of applications.
+    Application,
+    /// That of exchanges.
+    Exchange,
+}
+
+/// The definition with a mask for each secret that is written in it; all else is as it was written, comments too.
+pub fn redact(language: Language, text: &str) -> String {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let Some(root) = document::parse(text, &mut Vec::new()) else { return WITHHELD.to_owned() };
+    let mut edits = Edits::default();
+    for (path, node, place) in places::roots(language, &root) {
+        visit(node, &path, &place, &mut |_, node, pieces| {
+            let shown = replace(&scalar(node).unwrap_or_default(), pieces, |_| Some(MASK));
+            edits.put(node, quoted(&shown.unwrap_or_default()));
+        });
+    }
+    edits.apply(text)
+}
+
+/// The definition with the stored secrets in place of their masks. `stored` are the versions that may hold them, the
+/// newest first. What no version has stays a mask, which [`super::read`] tells as a problem.
+///
+/// A secret is found again by the name of its channel, source or port, its protocol and its option; an item of a list
+/// by what else it says, or by its place if the list has as many items as before.
+pub fn restore(language: Language, text: &str, stored: &[&str]) -> String {
+    if !text.contains(MASK) {
+        return text.to_owned();
+    }
+    // What comes back as it was shown is what is stored, so that nothing changes by it.
+    if let Some(same) = stored.iter().find(|stored| redact(language, stored) == text) {
+        return (*same).to_owned();
+    }
+    let given_text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let Some(given) = document::parse(given_text, &mut Vec::new()) else { return text.to_owned() };
+    let mut edits = Edits::default();
+    for stored in stored {
+        let Some(stored) = document::parse(stored, &mut Vec::new()) else { continue };
+        let before: BTreeMap<String, (&Node, Place)> =
+            places::roots(language, &stored).map(|(path, node, place)| (path, (node, place))).collect();
+        for (path, node, place) in places::roots(language, &given) {
+            if let Some((before, _)) = before.get(&path).filter(|(_, before)| before.is_of(&place)) {
+                fill_in(node, before, &place, &mut edits);
+            }
+        }
+    }
+    edits.apply(given_text)
+}
+
+/// A problem for each mask in a definition that is about to be used.
+pub(super) fn find_masks(language: Language, root: &Node, problems: &mut Vec<Problem>) {
+    for (path, node, place) in places::roots(language, root) {
+        visit(node, &path, &place, &mut |path, node, pieces| {
+            let text = scalar(node).unwrap_or_default();
+            if pieces.iter().any(|piece| &text[piece.range.clone()] == MASK) {
+                let message = format!("holds `{MASK}`, which stands for a stored secret, but none is stored here");
+                let hint = "give the secret, or better take it from the environment: `${NAME}`";
+                problems.push(node.problem(path, message).hint(hint));
+            }
+        });
+    }
+}
+
+/// Tells of each scalar that holds secrets.
+fn visit(node: &Node, path: &str, place: &Place, found: &mut dyn FnMut(&str, &Node, &[Piece])) {
+    match &node.kind {
+        Kind::Map(entries) => {
+            for entry in entries {
+                visit(&entry.value, &join(path, &entry.key), &place.below(&entry.key), found);
+            }
+        }
+        Kind::List(items) => {
+            for (at, item) in items.iter().enumerate() {
+                visit(item, &format!("{path}[{at}]"), place, found);
+            }
+        }
+        _ => {
+            let pieces = scalar(node).map(|text| pieces(&text, place.form())).unwrap_or_default();
+            if !pieces.is_empty() {
+                found(path, node, &pieces);
+            }
+        }
+    }
+}
+
+/// Notes what `given` must say where it has masks, from what was stored in its place.
+fn fill_in(given: &Node, stored: &Node, place: &Place, edits: &mut Edits) {
+    match (&given.kind, &stored.kind) {
+        (Kind::Map(entries), Kind::Map(_)) => {
+            for entry in entries {
+                if let Some(stored) = stored.get(&entry.key) {
+                    fill_in(&entry.value, stored, &place.below(&entry.key), edits);
+                }
+            }
+        }
+        (Kind::List(items), Kind::List(before)) => {
+            for (item, stored) in counterparts(items, before, place) {
+                fill_in(item, stored, place, edits);
+            }
+        }
+        (Kind::Text { text, .. }, _) if !edits.has(given) => {
+            let Some(before) = scalar(stored) else { return };
+            let (masked, secrets) = (pieces(text, place.form()), pieces(&before, place.form()));
+            if !masked.iter().any(|piece| &text[piece.range.clone()] == MASK) {
+                return;
+            }
+            let secret = |piece: &Piece| {
+                if &text[piece.range.clone()] != MASK {
+                    return Some(&text[piece.range.clone()]);
+                }
+                let secret = &before[secrets.iter().find(|secret| secret.label == piece.label)?.range.clone()];
+                (secret != MASK).then_some(secret)
+            };
+            if let Some(whole) = replace(text, &masked, secret) {
+                let is_text = matches!(stored.kind, Kind::Text { .. });
+                edits.put(given, if is_text { quoted(&whole) } else { whole });
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Which stored item each item of a list was.
+fn counterparts<'a>(given: &'a [Node], stored: &'a [Node], place: &Place) -> Vec<(&'a Node, &'a Node)> {
+    let shown = |items: &[Node]| -> Vec<serde_json::Value> { items.iter().map(|item| shown(item, place)).collect() };
+    let (now, before) = (shown(given), shown(stored));
+    let counterpart = |at: usize| {
+        if before.get(at) == Some(&now[at]) {
+            return Some(at);
+        }
+        let mut same = (0..before.len()).filter(|other| before[*other] == now[at]);
+        match (same.next(), same.next()) {
+            (Some(only), None) => Some(only),
+            // An item that was edited in its place; one that went to another place would be taken for it.
+            (None, _) => (now.len() == before.len() && !now.contains(&before[at])).then_some(at),
+            _ => None,
+        }
+    };
+    (0..given.len()).filter_map(|at| Some((&given[at], &stored[counterpart(at)?]))).collect()
+}
+
+/// A node as it is shown.
+fn shown(node: &Node, place: &Place) -> serde_json::Value {
+    match &node.kind {
+        Kind::Map(entries) => {
+            let entry = |entry: &document::Entry| (entry.key.clone(), shown(&entry.value, &place.below(&entry.key)));
+            serde_json::Value::Object(entries.iter().map(entry).collect())
+        }
+        Kind::List(items) => items.iter().map(|item| shown(item, place)).collect(),
+        _ => match scalar(node) {
+            Some(text) => replace(&text, &pieces(&text, place.form()), |_| Some(MASK)).into(),
+            None => node.json(),
+        },
+    }
+}
+
+/// What a scalar says that may hold a secret.
+fn scalar(node: &Node) -> Option<String> {
+    match &node.kind {
+        Kind::Text { text, .. } => Some(text.clone()),
+        Kind::Integer(number) => Some(number.to_string()),
+        Kind::Number(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+/// A text with something else for some of its pieces; nothing if there is nothing for one.
+fn replace<'a>(text: &str, pieces: &[Piece], by: impl Fn(&Piece) -> Option<&'a str>) -> Option<String> {
+    let (mut replaced, mut from) = (String::new(), 0);
+    for piece in pieces {
+        replaced.push_str(&text[from..piece.range.start]);
+        replaced.push_str(by(piece)?);
+        from = piece.range.end;
+    }
+    replaced.push_str(&text[from..]);
+    Some(replaced)
+}
+
+/// A text as YAML in double quotes, which is JSON.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// A scalar in one line, or in quotes, without the comment that the parser counts to it.
+fn written(scalar: &str) -> &str {
+    let end = match scalar.as_bytes().first() {
+        Some(b'"') => {
+            let mut is_escaped = false;
+            let end = scalar[1..].find(|c: char| {
+                let closes = c == '"' && !is_escaped;
+                is_escaped = c == '\\' && !is_escaped;
+                closes
+            });
+            end.map(|end| end + 2)
+        }
+        // Two of these are one of them.
+        Some(b'\'') => {
+            let mut at = 1;
+            loop {
+                match scalar[at..].find('\'') {
+                    Some(found) if scalar[at + found + 1..].starts_with('\'') => at += found + 2,
+                    found => break found.map(|found| at + found + 1),
+                }
+            }
+        }
+        _ => None,
+    };
+    end.map_or(scalar.trim_end(), |end| &scalar[..end])
+}
+
+/// Where a block of text begins, whose content begins at `content`: its `|` or `>` stands in a line before.
+fn head_of_block(text: &str, content: usize) -> Option<usize> {
+    let before = text[..content].trim_end();
+    if !text[before.len()..content].contains('\n') {
+        return None;
+    }
+    let line = before.rsplit('\n').next().unwrap_or_default();
+    let code = line.split(" #").next().unwrap_or_default().trim_end();
+    let head = code.trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-'));
+    head.ends_with(['|', '>']).then(|| before.len() - line.len() + head.len() - 1)
+}
+
+/// What is to stand in a text instead, by where it begins, in characters.
+#[derive(Default)]
+struct Edits(BTreeMap<usize, (usize, String)>);
+
+impl Edits {
+    fn put(&mut self, node: &Node, text: String) {
+        self.0.insert(node.start, (node.end, text));
+    }
+
+    fn has(&self, node: &Node) -> bool {
+        self.0.contains_key(&node.start)
+    }
+
+    fn apply(self, text: &str) -> String {
+        if self.0.is_empty() {
+            return text.to_owned();
+        }
+        let at: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
+        let byte = |character: usize| at[character.min(at.len() - 1)];
+        let (mut edited, mut from) = (String::new(), 0);
+        for (start, (end, instead)) in self.0 {
+            let (start, end) = (byte(start), byte(end));
+            let (start, end) = match head_of_block(text, start) {
+                Some(head) => (head, start + text[start..end].trim_end().len()),
+                None => (start, start + written(&text[start..end]).len()),
+            };
+            edited.push_str(&text[from..start]);
+            edited.push_str(&instead);
+            from = end;
+        }
+        edited.push_str(&text[from..]);
+        edited
+    }
+}

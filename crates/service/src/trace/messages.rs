@@ -1,0 +1,109 @@
+//! The journey of a message: from what it all began with to what came of it.
+
+use std::collections::{HashSet, VecDeque};
+
+use tocsin_exchange::Exchanges;
+use tocsin_model::{exchange::MessageKind, id::MessageId};
+use tocsin_store::{
+    spool::{Ending, LegState, MessageFilter, StoredMessage},
+    tracking::TrackedBody,
+};
+
+use super::Story;
+use crate::{Service, error::ServiceError};
+
+/// Most messages of one journey.
+const MESSAGES_MAX: usize = 100;
+
+impl Service {
+    pub(super) async fn tell_message(&self, story: &mut Story, id: MessageId) -> Result<(), ServiceError> {
+        let exchanges = self.exchanges()?;
+        let asked = exchanges.message(id).await?;
+        let asked = asked.ok_or_else(|| ServiceError::Missing(format!("the message {id}")))?;
+        let mut left = VecDeque::from([first(exchanges, asked.clone()).await?, asked]);
+        let mut told = HashSet::new();
+        while let Some(message) = left.pop_front() {
+            if told.len() == MESSAGES_MAX {
+                story.truncated = true;
+                break;
+            }
+            if !told.insert(message.id) {
+                continue;
+            }
+            story.message(&message);
+            for body in exchanges.tracked(message.id).await? {
+                story.tracked(&body);
+            }
+            left.extend(next(exchanges, &message).await?);
+        }
+        Ok(())
+    }
+}
+
+/// What it began with: the message of which it is a part, which it answers, and so on.
+async fn first(exchanges: &Exchanges, mut message: StoredMessage) -> Result<StoredMessage, ServiceError> {
+    for _ in 0..MESSAGES_MAX {
+        let Some(before) = message.answers.or(message.part_of) else { break };
+        // What was before may not be kept any more.
+        let Some(found) = exchanges.message(before).await? else { break };
+        message = found;
+    }
+    Ok(message)
+}
+
+/// What came of it: its reply, its parts.
+async fn next(exchanges: &Exchanges, message: &StoredMessage) -> Result<Vec<StoredMessage>, ServiceError> {
+    let mut next = Vec::new();
+    if let Some(reply) = message.reply {
+        next.extend(exchanges.message(reply).await?);
+    }
+    if message.ending == Some(Ending::Split) {
+        let parts = MessageFilter { part_of: Some(message.id), ..MessageFilter::default() };
+        let mut parts = exchanges.messages(parts, None, MESSAGES_MAX).await?;
+        parts.reverse();
+        next.extend(parts);
+    }
+    Ok(next)
+}
+
+impl Story {
+    fn message(&mut self, message: &StoredMessage) {
+        let (id, bytes) = (message.id, message.bytes);
+        let (what, how) = match message.kind {
+            MessageKind::OneWay => ("received", "through"),
+            MessageKind::Request => ("asked", "through"),
+            MessageKind::Reply => ("replied", "by"),
+        };
+        let whole = message.part_of.map(|whole| format!(", part of {whole}")).unwrap_or_default();
+        let text = format!("{how} `{}` of `{}`, {bytes} bytes{whole}", message.port, message.exchange);
+        self.point(message.accepted_at, what, id, text);
+        if let Some(reason) = &message.suspended {
+            self.point(message.accepted_at, "suspended", id, reason.clone());
+        }
+        for leg in &message.legs {
+            let what = match leg.state {
+                LegState::Done => "delivered",
+                LegState::Waiting => "retry",
+                LegState::Suspended => "suspended",
+                LegState::Ended => "ended",
+            };
+            let way = if leg.on_backup { " on its backup" } else { "" };
+            if let Some(at) = leg.tried_at {
+                let said = leg.said.as_deref().unwrap_or_default();
+                self.point(at, what, id, format!("to `{}`{way}, attempt {}: {said}", leg.port, leg.attempts));
+            }
+            if leg.state == LegState::Waiting {
+                self.point(leg.due_at, "due", id, format!("to `{}`{way}", leg.port));
+            }
+        }
+        if let (Some(at), Some(ending)) = (message.ended_at, message.ending) {
+            self.point(at, "over", id, ending.word().to_owned());
+        }
+    }
+
+    fn tracked(&mut self, body: &TrackedBody) {
+        let attempt = body.attempt.map(|(_, number)| format!(", attempt {number}")).unwrap_or_default();
+        let text = format!("body {} at `{}`{attempt}, {} bytes", body.point.word(), body.port, body.bytes);
+        self.point(body.at, "tracked", body.message, text);
+    }
+}

@@ -1,0 +1,131 @@
+use bytes::Bytes;
+use tocsin_model::exchange::TrackPoint;
+
+use super::*;
+use crate::tracking::BodyChange;
+
+fn name(text: &str) -> Name {
+    text.parse().expect("a name")
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(future)
+}
+
+fn open(folder: &Path, bytes_max: u64) -> SqliteTracking {
+    SqliteTracking::open(folder, &TrackingOptions { reserve_bytes: 0, bytes_max }).expect("the file opens")
+}
+
+fn body(message: u64, point: TrackPoint, second: i64, text: &str) -> TrackedBody {
+    TrackedBody {
+        message: MessageId(message),
+        point,
+        port: name("intake"),
+        attempt: (point == TrackPoint::Sent).then_some((0, 1)),
+        at: Timestamp::from_millis(second * 1_000),
+        content_type: "text/plain".into(),
+        bytes: text.len() as u64,
+        change: None,
+        body: Bytes::copy_from_slice(text.as_bytes()),
+    }
+}
+
+fn block(goes_at: i64, entries: Entries) -> NewBlock {
+    NewBlock { exchange: name("orders"), goes_at: Timestamp(goes_at), entries }
+}
+
+fn findable(message: u64, at: i64, value: &str) -> Findable {
+    Findable { message: MessageId(message), at: Timestamp(at), properties: vec![(name("order"), value.into())] }
+}
+
+fn search(value: &str) -> Search {
+    Search {
+        exchange: name("orders"),
+        property: name("order"),
+        value: value.into(),
+        since: Timestamp(0),
+        until: Timestamp(i64::MAX),
+        after: None,
+    }
+}
+
+#[test]
+fn bodies_are_found_by_their_message_until_their_time_is_over() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let tracking = open(folder.path(), 1 << 20);
+    block_on(async {
+        let first = body(1, TrackPoint::Received, 1, "hello");
+        let cut = TrackedBody { change: Some(BodyChange::Cut), ..body(1, TrackPoint::Sent, 2, "hel") };
+        let (other, late) = (body(2, TrackPoint::Received, 1, ""), body(1, TrackPoint::Replied, 9, "bye"));
+        let bodies = Entries::Bodies(vec![cut.clone(), other.clone(), first.clone()]);
+        let blocks = vec![block(100, bodies), block(200, Entries::Bodies(vec![late.clone()]))];
+        assert_eq!(tracking.keep(blocks).await.expect("kept"), 0);
+        assert_eq!(tracking.bodies(MessageId(1)).await.expect("read"), [first, cut, late.clone()]);
+        assert_eq!(tracking.bodies(MessageId(2)).await.expect("read"), [other]);
+        let full = tracking.bytes();
+        assert!(!tracking.prune(Timestamp(100)).await.expect("pruned"));
+        assert!(tracking.bytes() < full && tracking.bytes() > 0);
+        assert_eq!(tracking.bodies(MessageId(1)).await.expect("read"), [late]);
+        assert!(tracking.bodies(MessageId(2)).await.expect("read").is_empty());
+    });
+    let bytes = tracking.bytes();
+    drop(tracking);
+    assert_eq!(open(folder.path(), 1 << 20).bytes(), bytes);
+}
+
+#[test]
+fn messages_are_found_by_a_value_within_a_time_page_by_page() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let tracking = open(folder.path(), 1 << 20);
+    block_on(async {
+        let many = (1..=5).map(|message| findable(message, i64::try_from(message).expect("small") * 10, "7"));
+        let entries = Entries::Findable(many.chain([findable(9, 30, "8")]).collect());
+        tracking.keep(vec![block(100, entries)]).await.expect("kept");
+        let ids = |found: Vec<(Timestamp, MessageId)>| found.into_iter().map(|(_, id)| id.0).collect::<Vec<_>>();
+        let first = tracking.find(search("7"), 2).await.expect("found");
+        assert_eq!(ids(first.clone()), [5, 4]);
+        let next = Search { after: first.last().copied(), ..search("7") };
+        assert_eq!(ids(tracking.find(next, 9).await.expect("found")), [3, 2, 1]);
+        let within = Search { since: Timestamp(20), until: Timestamp(40), ..search("7") };
+        assert_eq!(ids(tracking.find(within, 9).await.expect("found")), [3, 2]);
+        assert_eq!(tracking.progress(&name("orders")).await.expect("read"), Some(MessageId(9)));
+        tracking.prune(Timestamp(100)).await.expect("pruned");
+        assert!(tracking.find(search("7"), 9).await.expect("found").is_empty());
+    });
+}
+
+#[test]
+fn what_is_too_much_goes_before_its_time() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let tracking = open(folder.path(), 1_000);
+    block_on(async {
+        let noise = |message| {
+            let text: String =
+                (0..600).map(|at: u64| char::from(33 + ((at * 7919 + message * 104_729) % 90) as u8)).collect();
+            block(message as i64, Entries::Bodies(vec![body(message, TrackPoint::Received, 1, &text)]))
+        };
+        let mut gone = 0;
+        for message in 1..=20 {
+            gone += tracking.keep(vec![noise(message)]).await.expect("kept");
+            assert!(tracking.bytes() <= 1_000, "{}", tracking.bytes());
+        }
+        assert!(gone > 0);
+        assert!(tracking.bodies(MessageId(1)).await.expect("read").is_empty(), "the oldest went");
+        assert_eq!(tracking.bodies(MessageId(20)).await.expect("read").len(), 1);
+    });
+}
+
+#[test]
+fn what_is_set_is_kept() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let tracking = open(folder.path(), 1 << 20);
+    let switch = TrackSwitch { points: vec![TrackPoint::Sent], sample_percent: 5 };
+    block_on(async {
+        for port in [None, Some(name("b"))] {
+            tracking.set(name("orders"), port, Some(switch.clone())).await.expect("stored");
+        }
+        tracking.set(name("orders"), Some(name("b")), None).await.expect("stored");
+        let expected = SetTracking { exchange: name("orders"), port: None, switch };
+        assert_eq!(tracking.switches().await.expect("read"), [expected]);
+    });
+}

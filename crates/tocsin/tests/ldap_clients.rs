@@ -1,0 +1,184 @@
+//! Programs of other people that speak LDAP, against the real binary: UnboundID's tools, the API of Apache Directory,
+//! ldapexop, and logins by nslcd.
+
+mod support;
+
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
+
+use support::{
+    ldap::{Directory, libraries, said},
+    repository,
+};
+
+const VERA: &str = "dn: uid=vera,ou=people,o=tocsin
+changetype: add
+objectClass: inetOrgPerson
+uid: vera
+cn: Vera Muster
+sn: Muster
+mail: vera@example.org
+userPassword: open sesame
+
+";
+
+/// Runs a tool of UnboundID as the operator.
+fn unboundid(directory: &Directory, tool: &str, arguments: &[&str]) -> String {
+    let port = directory.port.to_string();
+    let (operator, key) = (directory.operator(), directory.platform.key());
+    let server = ["--hostname", "127.0.0.1", "--port", &port, "--bindDN", &operator, "--bindPassword", &key];
+    said(unboundid_alone(tool).args(server).args(arguments), "")
+}
+
+/// A tool of UnboundID that asks no server.
+fn unboundid_alone(tool: &str) -> Command {
+    let mut java = java();
+    java.args(["com.unboundid.ldap.sdk.unboundidds.Launcher", tool]);
+    java
+}
+
+/// Java, with the published libraries.
+fn java() -> Command {
+    let mut java = Command::new("java");
+    // Short runs: starting fast is worth more than running fast.
+    java.args(["-XX:TieredStopAtLevel=1", "-cp", &format!("{}/*", libraries().join("java").display())]);
+    java
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_unboundids_tools_read_and_change() {
+    let directory = Directory::start("o=tocsin", "").await;
+    let file = |name: &str| directory.folder.path().join(name).display().to_string();
+    let run = |tool: &str, arguments: &[&str]| unboundid(&directory, tool, arguments);
+    let changes = "dn: uid=vera,ou=people,o=tocsin\nchangetype: modify\nreplace: title\ntitle: Boss\n-\nadd: mail\nmail: v@example.org\n\n\
+                   dn: uid=vera,ou=people,o=tocsin\nchangetype: moddn\nnewrdn: uid=vera2\ndeleteoldrdn: 1\n";
+    fs::write(file("changes.ldif"), format!("{VERA}{changes}")).expect("written");
+    let told = run("ldapmodify", &["--ldifFile", &file("changes.ldif")]);
+    assert_eq!(told.matches("0 (success)").count(), 3, "{told}");
+    let told = run("ldapcompare", &["title:boss", "uid=vera2,ou=people,o=tocsin"]);
+    assert!(told.contains("compare true"), "{told}");
+
+    // Pages, sorted, over TLS; what is found is LDIF that can be read again.
+    let search =
+        ["--useStartTLS", "--trustAll", "--baseDN", "o=tocsin", "--sortOrder", "+uid", "--simplePageSize", "1"];
+    run("ldapsearch", &[&search[..], &["--outputFile", &file("found.ldif"), "(objectClass=*)", "*"]].concat());
+    let found = fs::read_to_string(file("found.ldif")).expect("LDIF");
+    assert!(found.contains("Total Entries Returned:  3"), "{found}");
+    let again = ["--ldifFile", &file("found.ldif"), "--baseDN", "o=tocsin", "(mail=v@example.org)", "title"];
+    let again = said(unboundid_alone("ldifsearch").args(again), "");
+    assert!(again.contains("dn: uid=vera2,ou=people,o=tocsin\ntitle: Boss\n"), "{again}");
+
+    let told =
+        run("ldappasswordmodify", &["--userIdentity", "dn:uid=vera2,ou=people,o=tocsin", "--newPassword", "changed"]);
+    assert!(told.contains("Successfully changed"), "{told}");
+    let rate = ["--baseDN", "o=tocsin", "--filter", "(uid=vera2)", "--numThreads", "2", "--intervalDuration", "1"];
+    let told = run("searchrate", &[&rate[..], &["--numIntervals", "1", "--csv", "--ratePerSecond", "50"]].concat());
+    let errors = told.lines().last().and_then(|line| line.split(['\t', ',']).nth(3)).expect("figures");
+    assert_eq!(errors.parse(), Ok(0.0), "{told}");
+    run("ldapdelete", &["uid=vera2,ou=people,o=tocsin"]);
+}
+
+/// The library knows no object identifier with a part of more than 32 bits, and ours stand below 2.25, where they have
+/// 128; beside them nothing may be wrong.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_the_schema_passes_unboundids_validator() {
+    let directory = Directory::start("o=tocsin", "").await;
+    let folder = directory.folder.path().join("schema");
+    fs::create_dir(&folder).expect("made");
+    let url = format!("ldap://127.0.0.1:{}", directory.port);
+    let (operator, key) = (directory.operator(), directory.platform.key());
+    let mut search = Command::new("ldapsearch");
+    search.args(["-LLL", "-x", "-H", &url, "-D", &operator, "-w", &key, "-b", "cn=subschema", "-s", "base"]);
+    let schema = said(search.args(["-o", "ldif-wrap=no", "(objectClass=subschema)", "+", "*"]), "");
+    let small: Vec<&str> =
+        schema.lines().filter(|line| !line.contains("137279310086925753628529315834703664387")).collect();
+    assert!(schema.lines().count() > small.len() + 5, "{schema}");
+    fs::write(folder.join("01.ldif"), small.join("\n") + "\n").expect("written");
+    let told = said(unboundid_alone("validate-ldap-schema").arg("--schema-path").arg(folder), "");
+    assert!(!told.contains("errors were found"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_apache_directory_reads_the_schema_strictly() {
+    let directory = Directory::start("o=tocsin", "").await;
+    directory.change(VERA);
+    let program = repository("crates/tocsin/tests/suites/java/ReadSchema.java");
+    let told = said(java().arg(program).args([directory.port.to_string(), directory.platform.key()]), "");
+    assert!(!told.contains("error"), "{told}");
+    for line in ["cn is a: name", "entry: uid=vera,ou=people,o=tocsin"] {
+        assert!(told.lines().any(|found| found == line), "{line} in {told}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn extended_operations_are_asked_by_ldapexop() {
+    let directory = Directory::start("o=tocsin", "").await;
+    directory.change(VERA);
+    let url = format!("ldap://127.0.0.1:{}", directory.port);
+    let ask = |who: &str, password: &str, operation: &[&str]| {
+        let mut ldapexop = Command::new("ldapexop");
+        ldapexop.args(["-x", "-H", &url, "-D", who, "-w", password]).args(operation).env("LDAPNOINIT", "1");
+        let done =
+            ldapexop.output().unwrap_or_else(|error| panic!("{error}: install ldap-utils by scripts/setup test"));
+        let [said, error] = [done.stdout, done.stderr].map(|text| String::from_utf8_lossy(&text).trim().to_owned());
+        said + &error
+    };
+    let vera = "uid=vera,ou=people,o=tocsin";
+    assert_eq!(ask(vera, "open sesame", &["whoami"]), format!("dn:{vera}"));
+    assert_eq!(ask(&directory.operator(), &directory.platform.key(), &["whoami"]), "dn:cn=admin,o=tocsin");
+    assert_eq!(ask("", "", &["whoami"]), "anonymous");
+    assert!(ask(vera, "open sesame", &["cancel", "7"]).contains("No Operation to Cancel (119)"));
+    assert!(ask(vera, "open sesame", &["1.2.3.4:what"]).contains("Protocol error (2)"));
+    // The change of a password, which makes one up.
+    let made = ask(vera, "open sesame", &["1.3.6.1.4.1.4203.1.11.1"]);
+    assert!(made.contains("data:: "), "{made}");
+    assert!(ask(vera, "open sesame", &["whoami"]).contains("Invalid credentials (49)"));
+}
+
+/// `/etc` of a machine whose people are in the directory.
+fn etc(directory: &Directory, at: &Path) {
+    fs::create_dir(at).expect("made");
+    let write = |name: &str, text: &str| fs::write(at.join(name), text).expect("written");
+    write("passwd", "root:x:0:0::/root:/bin/sh\n");
+    write("group", "root:x:0:\n");
+    write("hosts", "127.0.0.1 localhost directory.example.org\n");
+    write("nsswitch.conf", "passwd: files ldap\ngroup: files ldap\nhosts: files\n");
+    fs::copy(directory.folder.path().join("certificate.pem"), at.join("directory.pem")).expect("copied");
+    let port = directory.port;
+    write(
+        "nslcd.conf",
+        &format!(
+            "uri ldap://directory.example.org:{port}\nbase o=tocsin\nssl start_tls\ntls_reqcert demand\n\
+             tls_cacertfile /etc/directory.pem\nbinddn uid=reader,ou=people,o=tocsin\nbindpw a long password\n"
+        ),
+    );
+    // A password stands in it.
+    fs::set_permissions(at.join("nslcd.conf"), fs::Permissions::from_mode(0o600)).expect("closed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn machines_know_people_by_nslcd() {
+    let namespaces = ["--map-root-user", "--mount", "--pid", "--fork", "--kill-child"];
+    if !Command::new("unshare").args(namespaces).arg("true").status().is_ok_and(|status| status.success()) {
+        println!("not tried: this machine gives no namespaces, and its own /etc must not be touched");
+        return;
+    }
+    let access = "access = ['to attrs=userPassword by self write by * auth',
+'to * by dn=\"uid=reader,ou=people,o=tocsin\" read by self write by * none']";
+    let directory = Directory::start("o=tocsin", access).await;
+    let entries = "dn: uid=reader,ou=people,o=tocsin\nobjectClass: account\nobjectClass: simpleSecurityObject\n\
+                   uid: reader\nuserPassword: a long password\n\n\
+                   dn: uid=vera,ou=people,o=tocsin\nobjectClass: inetOrgPerson\nobjectClass: posixAccount\n\
+                   uid: vera\ncn: Vera Muster\nsn: Muster\nuidNumber: 10001\ngidNumber: 10000\n\
+                   homeDirectory: /home/vera\nloginShell: /bin/bash\n\n\
+                   dn: cn=staff,o=tocsin\nobjectClass: posixGroup\ncn: staff\ngidNumber: 10000\nmemberUid: vera\n";
+    directory.change(entries);
+    let at = directory.folder.path().join("etc");
+    etc(&directory, &at);
+    let script = repository("crates/tocsin/tests/suites/nslcd/login.sh");
+    let mut login = Command::new("unshare");
+    login.args(namespaces).arg("bash").arg(script).arg(at).arg(libraries().join("nslcd"));
+    let vera = "vera:*:10001:10000:Vera Muster:/home/vera:/bin/bash";
+    let group = "staff:*:10000:vera";
+    let id = "uid=10001(vera) gid=10000(staff) groups=10000(staff)";
+    assert_eq!(said(&mut login, "").trim(), [vera, vera, group, id].join("\n"));
+}

@@ -1,0 +1,397 @@
+//! What hostile clients and lost power do to the directory of the real binary: nothing.
+
+#[path = "../../face-ldap/tests/support/client.rs"]
+mod client;
+mod support;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{Read, Write},
+    net::{Shutdown, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use client::{Client, attribute, filter, nested, text};
+use support::{PATIENCE, ldap::Directory};
+use tocsin_directory::filter::Filter;
+
+const MALLORY: &str = "uid=mallory,ou=people,o=tocsin";
+/// Whom the messages name. The password is checked in no time: it is not passwords that are tried.
+const ENTRIES: &str = "dn: uid=mallory,ou=people,o=tocsin
+objectClass: account
+objectClass: simpleSecurityObject
+uid: mallory
+userPassword: {SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=
+";
+
+/// How much memory, in KiB, may be left after mutated messages.
+const MUTATIONS_KIB: usize = 64 << 10;
+/// How much the bombs may take: half of a hundred connections hold a megabyte of a message, the others what is written to them.
+const BOMBS_KIB: usize = 256 << 10;
+
+/// How often: as often as the test usually does, or `CASES`; 20,000 messages and 50 kills are the full size.
+fn cases(usual: usize) -> usize {
+    std::env::var("CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usual)
+}
+
+/// A message with a number and perhaps controls.
+fn message(number: u8, operation: &[u8], controls: &[u8]) -> Vec<u8> {
+    nested(0x30, &[&[2, 1, number], operation, controls])
+}
+
+fn search(base: &str, wanted: &Filter) -> Vec<u8> {
+    let limits = [10, 1, 2, 10, 1, 0, 2, 1, 0, 2, 1, 0, 1, 1, 0];
+    nested(0x63, &[&text(4, base), &limits, &filter(wanted), &nested(0x30, &[&text(4, "*"), &text(4, "+")])])
+}
+
+fn everything() -> Vec<u8> {
+    search("o=tocsin", &Filter::Present("objectClass".to_owned()))
+}
+
+fn control(oid: &str, value: &[u8]) -> Vec<u8> {
+    nested(0xa0, &[&nested(0x30, &[&text(4, oid), &nested(4, &[value])])])
+}
+
+fn bind(dn: &str, password: &str) -> Vec<u8> {
+    message(1, &nested(0x60, &[&[2, 1, 3], &text(4, dn), &text(0x80, password)]), &[])
+}
+
+/// One of each kind of message, with what lies deep in them.
+fn good_messages() -> Vec<Vec<u8>> {
+    let parts = vec![
+        Filter::Equal("uid".to_owned(), b"x".to_vec()),
+        Filter::Not(Box::new(Filter::AtLeast("createTimestamp".to_owned(), b"20260101000000Z".to_vec()))),
+        Filter::Substrings("cn".to_owned(), Some(b"a".to_vec()), vec![b"b".to_vec()], Some(b"c".to_vec())),
+        Filter::Extensible { rule: Some("2.5.13.2".to_owned()), attribute: None, value: b"x".to_vec(), names: true },
+    ];
+    let (both, either) = (Filter::And(parts.clone()), Filter::Or(parts));
+    let page = nested(0x30, &[&[2, 1, 1], &text(4, "")]);
+    let sort = nested(0x30, &[&nested(0x30, &[&text(4, "cn"), &text(0x80, "2.5.13.3"), &[0x81, 1, 0xff]])]);
+    let follow = nested(0x30, &[&[10, 1, 1]]);
+    let values =
+        nested(0x30, &[&attribute("objectClass", &["account".to_owned()]), &attribute("uid", &["x".to_owned()])]);
+    let change = nested(0x30, &[&nested(0x30, &[&[10, 1, 2], &attribute("host", &["x".to_owned()])])]);
+    vec![
+        bind(MALLORY, "secret"),
+        message(2, &everything(), &[]),
+        message(3, &search("ou=people,o=tocsin", &both), &control("1.2.840.113556.1.4.319", &page)),
+        message(4, &search("o=tocsin", &either), &control("1.2.840.113556.1.4.473", &sort)),
+        message(5, &everything(), &control("1.3.6.1.4.1.4203.1.9.1.1", &follow)),
+        message(6, &nested(0x68, &[&text(4, "uid=x,ou=people,o=tocsin"), &values]), &[]),
+        message(
+            7,
+            &nested(0x66, &[&text(4, MALLORY), &change]),
+            &control("1.3.6.1.1.13.2", &nested(0x30, &[&text(4, "*")])),
+        ),
+        message(8, &nested(0x6c, &[&text(4, MALLORY), &text(4, "uid=m"), &[1, 1, 0xff], &text(0x80, "o=tocsin")]), &[]),
+        message(9, &text(0x4a, "uid=x,ou=people,o=tocsin"), &[]),
+        message(10, &nested(0x6e, &[&text(4, MALLORY), &nested(0x30, &[&text(4, "uid"), &text(4, "mallory")])]), &[]),
+        message(
+            11,
+            &nested(
+                0x77,
+                &[
+                    &text(0x80, "1.3.6.1.4.1.4203.1.11.1"),
+                    &nested(
+                        0x81,
+                        &[&nested(0x30, &[&text(0x80, MALLORY), &text(0x81, "wrong"), &text(0x82, "secret")])],
+                    ),
+                ],
+            ),
+            &[],
+        ),
+        message(12, &nested(0x77, &[&text(0x80, "1.3.6.1.1.8"), &nested(0x81, &[&nested(0x30, &[&[2, 1, 2]])])]), &[]),
+        message(13, &[0x50, 1, 2], &[]),
+    ]
+}
+
+fn mutate(random: &mut fastrand::Rng, bytes: &mut Vec<u8>) {
+    for _ in 0..random.usize(1..8) {
+        let at = random.usize(..bytes.len());
+        match random.u8(..5) {
+            0 => bytes[at] = random.u8(..),
+            1 => bytes[at] ^= 1 << random.u8(..8),
+            2 => bytes.insert(at, random.u8(..)),
+            3 => bytes.truncate(at.max(1)),
+            _ => drop(bytes.remove(at)),
+        }
+        if bytes.is_empty() {
+            bytes.push(0x30);
+        }
+    }
+}
+
+/// Sends bytes, says that nothing comes after them, and reads whatever is said until the server hangs up.
+fn attack(port: u16, bytes: &[u8]) {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    // It may hang up before it has read all.
+    let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(Shutdown::Write);
+    let mut said = Vec::new();
+    if let Err(error) = stream.read_to_end(&mut said) {
+        assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock, "the server neither answers nor hangs up");
+    }
+}
+
+/// Memory of a process, in KiB: a line of its status.
+fn memory(process: u32, line: &str) -> usize {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).expect("it lives");
+    let found = status.lines().find_map(|found| found.strip_prefix(line)).expect("the line");
+    found.trim_matches([':', ' ', '\t', 'k', 'B']).parse().expect("a number")
+}
+
+/// Somebody who goes on adding, finding, changing and removing entries, each of which must be done; gives how often, and how
+/// long the longest took.
+struct Honest {
+    stops: Arc<AtomicBool>,
+    working: std::thread::JoinHandle<(usize, Duration)>,
+}
+
+impl Honest {
+    fn start(port: u16, dn: String, key: String) -> Honest {
+        let stops = Arc::new(AtomicBool::new(false));
+        let stopped = stops.clone();
+        let working = std::thread::spawn(move || {
+            let mut client = Client::open(port, &dn, &key);
+            let (mut done, mut longest) = (0, Duration::ZERO);
+            while !stopped.load(Ordering::Relaxed) {
+                let id = format!("honest-{done}");
+                let found = search("o=tocsin", &Filter::Equal("uid".to_owned(), id.clone().into_bytes()));
+                for (operation, entries) in [(add(&id), 0), (found, 1), (set(&id, 1), 0), (remove(&id), 0)] {
+                    let began = Instant::now();
+                    let said = client.ask(&operation);
+                    longest = longest.max(began.elapsed());
+                    assert_eq!((said.code, said.entries.len()), (0, entries), "{id}");
+                }
+                done += 1;
+            }
+            (done, longest)
+        });
+        Honest { stops, working }
+    }
+
+    fn stop(self) -> (usize, Duration) {
+        self.stops.store(true, Ordering::Relaxed);
+        self.working.join().expect("whoever is honest is served")
+    }
+}
+
+fn dn(id: &str) -> String {
+    format!("uid={id},ou=people,o=tocsin")
+}
+
+fn add(id: &str) -> Vec<u8> {
+    let given = [attribute("objectClass", &["account".to_owned()]), attribute("host", &["0".to_owned()])];
+    nested(0x68, &[&text(4, &dn(id)), &nested(0x30, &[&given.concat()])])
+}
+
+/// What makes answers long.
+fn add_large(number: usize) -> Vec<u8> {
+    let name = format!("large-{number}");
+    let class = attribute("objectClass", &["applicationProcess".to_owned()]);
+    let given = [class, attribute("cn", std::slice::from_ref(&name)), attribute("description", &["x".repeat(30_000)])];
+    nested(0x68, &[&text(4, &format!("cn={name},o=tocsin")), &nested(0x30, &[&given.concat()])])
+}
+
+fn set(id: &str, host: u64) -> Vec<u8> {
+    let change = nested(0x30, &[&[10, 1, 2], &attribute("host", &[host.to_string()])]);
+    nested(0x66, &[&text(4, &dn(id)), &nested(0x30, &[&change])])
+}
+
+fn rename(id: &str, to: &str) -> Vec<u8> {
+    nested(0x6c, &[&text(4, &dn(id)), &text(4, &format!("uid={to}")), &[1, 1, 0xff]])
+}
+
+fn remove(id: &str) -> Vec<u8> {
+    text(0x4a, &dn(id))
+}
+
+/// Filters within each other, deeper than any that is read.
+fn deep() -> Vec<u8> {
+    let mut bytes = text(0x87, "cn");
+    for _ in 0..20_000 {
+        bytes = nested(0xa2, &[&bytes]);
+    }
+    let limits = [10, 1, 2, 10, 1, 0, 2, 1, 0, 2, 1, 0, 1, 1, 0];
+    message(2, &nested(0x63, &[&text(4, "o=tocsin"), &limits, &bytes, &nested(0x30, &[])]), &[])
+}
+
+/// Connections that hold what they can: half of a long message, or searches whose answers nobody reads.
+fn hoard(port: u16, bound: &[u8]) -> Vec<TcpStream> {
+    let half = [bound.to_vec(), vec![0x30, 0x84, 0, 0x0f, 0xff, 0x00], vec![0; 1_000_000]].concat();
+    let many = std::iter::once(bound.to_vec())
+        .chain((2..=120).map(|number| message(number, &everything(), &[])))
+        .collect::<Vec<_>>()
+        .concat();
+    let open = |bytes: &Vec<u8>| {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
+        stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+        let _ = stream.write_all(bytes);
+        stream
+    };
+    (0..100).map(|at| open(if at % 2 == 0 { &half } else { &many })).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_hostile_clients_disturb_nobody() {
+    let mut random = fastrand::Rng::with_seed(support::seed());
+    let directory = Directory::start("o=tocsin", "message_max = '1MiB'\nsize_limit = 100000\n").await;
+    directory.change(ENTRIES);
+    let (port, process) = (directory.port, directory.platform.pid());
+    // As the operator: what a message asks for is done, as far as it can be.
+    let bound = bind(&directory.operator(), &directory.platform.key());
+    // Whatever is made once is made before it is measured.
+    for bytes in good_messages() {
+        attack(port, &[bound.clone(), bytes].concat());
+    }
+    let before = memory(process, "VmRSS");
+    let honest = Honest::start(port, directory.operator(), directory.platform.key());
+
+    let good = good_messages();
+    for _ in 0..cases(4_000) {
+        let mut bytes = good[random.usize(..good.len())].clone();
+        mutate(&mut random, &mut bytes);
+        // Half of them by somebody who is known.
+        attack(port, &if random.bool() { [bound.clone(), bytes].concat() } else { bytes });
+    }
+    let after_mutations = memory(process, "VmRSS");
+
+    attack(port, &[bound.clone(), deep()].concat());
+    let mut client = Client::open(port, &directory.operator(), &directory.platform.key());
+    (0..20).for_each(|number| assert_eq!(client.ask(&add_large(number)).code, 0));
+    for length in [
+        b"\x30\x84\xff\xff\xff\xff".as_slice(),
+        b"\x30\x88\xff\xff\xff\xff\xff\xff\xff\xff",
+        b"\x30\x84\x7f\xff\xff\xff\x02\x01\x01",
+    ] {
+        attack(port, length);
+    }
+    let hoarded = hoard(port, &bound);
+    let held = memory(process, "VmRSS");
+    let most = memory(process, "VmHWM");
+    drop(hoarded);
+    let (done, longest) = honest.stop();
+    let after = memory(process, "VmRSS");
+    println!(
+        "memory in KiB: {before} before, {after_mutations} after the mutations, {held} under the bombs, {most} at most, \
+         {after} after them; {done} rounds of whoever was honest, each answer within {longest:?}"
+    );
+    assert!(done > 0);
+    assert!(after_mutations < before + MUTATIONS_KIB, "mutated messages leave nothing behind");
+    assert!(most < before + BOMBS_KIB, "memory is bounded");
+}
+
+/// What a writer did to entries of its own: the value of each.
+type Written = BTreeMap<String, u64>;
+
+/// A change of one of them, and what is asked for it.
+enum Change {
+    Add(String),
+    Set(String, u64),
+    Rename(String, String),
+    Remove(String),
+}
+
+impl Change {
+    fn drawn(random: &mut fastrand::Rng, own: &str, number: u64, written: &Written) -> Change {
+        let new = format!("{own}-{number}");
+        let Some(known) = random.choice(written.keys().collect::<Vec<_>>()).cloned() else { return Change::Add(new) };
+        match random.u8(..6) {
+            0 | 1 => Change::Add(new),
+            2 | 3 => Change::Set(known, number),
+            4 => Change::Rename(known, new),
+            _ => Change::Remove(known),
+        }
+    }
+
+    fn request(&self) -> Vec<u8> {
+        match self {
+            Change::Add(id) => add(id),
+            Change::Set(id, host) => set(id, *host),
+            Change::Rename(id, to) => rename(id, to),
+            Change::Remove(id) => remove(id),
+        }
+    }
+
+    fn apply(&self, written: &mut Written) {
+        match self {
+            Change::Add(id) => drop(written.insert(id.clone(), 0)),
+            Change::Set(id, host) => drop(written.insert(id.clone(), *host)),
+            Change::Rename(id, to) => {
+                let host = written.remove(id).expect("it is there");
+                written.insert(to.clone(), host);
+            }
+            Change::Remove(id) => drop(written.remove(id)),
+        }
+    }
+}
+
+/// Changes entries until the server goes: what was acknowledged, and the change that was not.
+fn write(port: u16, operator: &str, key: &str, own: &str, seed: u64) -> (Written, Option<Change>) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut written = Written::new();
+    let Some(mut client) = Client::try_open(port, operator, key) else { return (written, None) };
+    for number in 1.. {
+        let change = Change::drawn(&mut random, own, number, &written);
+        match client.try_ask(&change.request()) {
+            Some(said) => assert_eq!(said.code, 0, "{own}: change {number}"),
+            None => return (written, Some(change)),
+        }
+        change.apply(&mut written);
+    }
+    unreachable!("numbers do not end")
+}
+
+/// What a directory knows of a writer's entries.
+fn kept(client: &mut Client, own: &str) -> Written {
+    let filter = Filter::Substrings("uid".to_owned(), Some(format!("{own}-").into_bytes()), Vec::new(), None);
+    let limits = [10, 1, 2, 10, 1, 0, 2, 1, 0, 2, 1, 0, 1, 1, 0];
+    let said =
+        client.ask(&nested(0x63, &[&text(4, "o=tocsin"), &limits, &client::filter(&filter), &nested(0x30, &[])]));
+    assert_eq!(said.code, 0);
+    let one = |values: &std::collections::BTreeSet<String>| values.first().expect("a value").clone();
+    said.entries.values().map(|entry| (one(&entry["uid"]), one(&entry["host"]).parse().expect("a number"))).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_every_acknowledged_write_is_there_after_a_kill() {
+    let mut random = fastrand::Rng::with_seed(support::seed());
+    let mut directory = Directory::start("o=tocsin", "").await;
+    let (port, operator) = (directory.port, directory.operator());
+    let mut acknowledged = 0;
+    for round in 0..cases(5) {
+        let key = directory.platform.key();
+        let writers: Vec<_> = (0..4)
+            .map(|writer| {
+                let (operator, key, own) = (operator.clone(), key.clone(), format!("r{round}w{writer}"));
+                let seed = random.u64(..);
+                std::thread::spawn(move || {
+                    let (written, pending) = write(port, &operator, &key, &own, seed);
+                    (own, written, pending)
+                })
+            })
+            .collect();
+        // Not a wait for anything: the kill comes at some moment.
+        tokio::time::sleep(Duration::from_millis(random.u64(30..300))).await;
+        directory.platform.kill();
+        let done: Vec<_> = writers.into_iter().map(|writer| writer.join().expect("a writer ends")).collect();
+        directory.platform.restart().await;
+        let mut client = Client::open(port, &operator, &key);
+        for (own, written, pending) in done {
+            let kept = kept(&mut client, &own);
+            acknowledged += written.len();
+            // The last one may have been stored without its answer.
+            let mut perhaps = written.clone();
+            pending.iter().for_each(|change| change.apply(&mut perhaps));
+            assert!(kept == written || kept == perhaps, "{own}: {written:?} was acknowledged, {kept:?} is there");
+        }
+    }
+    println!("{acknowledged} entries as they were acknowledged");
+    assert!(acknowledged > 0);
+}

@@ -1,0 +1,123 @@
+//! The tests that other people's LDAP clients are published with, against the real binary.
+//!
+//! A list in `testdata/ldap` names every test that is not run or fails, with the reason; one that fails beside it, or passes
+//! in spite of it, fails here.
+
+mod support;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::PathBuf,
+    process::Command,
+};
+
+use support::{
+    ldap::{Directory, copy_folder, libraries},
+    repository,
+};
+
+/// Runs a suite; gives what it told of each test.
+fn outcomes(directory: &Directory, suite: &mut Command, list: &str) -> String {
+    let told = directory.folder.path().join("outcomes");
+    let done = suite
+        .env("PORT", directory.port.to_string())
+        .env("PORT_TLS", directory.port_tls.to_string())
+        .env("LISTED", repository(list))
+        .env("OUTCOMES", &told)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .output()
+        .unwrap_or_else(|error| panic!("{error}; `scripts/setup test` installs Python"));
+    fs::read_to_string(told).unwrap_or_else(|_| panic!("no test was run: {}", String::from_utf8_lossy(&done.stderr)))
+}
+
+/// Holds what a suite told against its list.
+fn check(list: &str, told: &str) {
+    let (mut passed, mut others) = (BTreeSet::new(), BTreeMap::new());
+    for line in told.lines() {
+        match line.split_once(' ').expect("an outcome and a test") {
+            ("passed", rest) => drop(passed.insert(rest.trim_end())),
+            (outcome, rest) => {
+                let (test, why) = rest.split_once(' ').unwrap_or((rest, ""));
+                others.insert(test, format!("{outcome}: {why}"));
+            }
+        }
+    }
+    // What comes down after it passed has failed.
+    passed.retain(|test| !others.contains_key(test));
+    let list = fs::read_to_string(repository(list)).expect("a list");
+    let listed = |verb: &'static str| list.lines().filter_map(move |line| line.strip_prefix(verb)?.strip_prefix(' '));
+    let fails: BTreeMap<&str, &str> =
+        listed("fails").map(|line| line.split_once(' ').expect("a test and why it fails")).collect();
+    let passes: usize = listed("passes").next().and_then(|count| count.parse().ok()).expect("how many pass");
+    let unlisted: Vec<_> = others.iter().filter(|(test, _)| !fails.contains_key(*test)).collect();
+    assert!(unlisted.is_empty(), "these do not hold, and no reason is known: {unlisted:#?}");
+    let mended: Vec<_> = fails.keys().filter(|test| !others.contains_key(*test)).collect();
+    assert!(mended.is_empty(), "these pass now, or are gone; strike them from the list: {mended:?}");
+    assert_eq!(passed.len(), passes, "so many pass: {passed:#?}");
+}
+
+fn suites(path: &str) -> PathBuf {
+    repository("crates/tocsin/tests/suites").join(path)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_ldap3_holds_what_it_says() {
+    let list = "testdata/ldap/ldap3.txt";
+    let directory = Directory::start("o=tocsin", "").await;
+    directory.change(&fs::read_to_string(suites("ldap3/entries.ldif")).expect("entries"));
+    let told = outcomes(
+        &directory,
+        Command::new("python3")
+            .arg(suites("ldap3/run.py"))
+            .env("PYTHONPATH", libraries().join("python"))
+            .env("SUITE", libraries().join("ldap3-2.9.1/test"))
+            .env("STRATEGY", "SYNC")
+            .env("PASSWORD", directory.platform.key())
+            .env("CERTIFICATE", directory.folder.path().join("certificate.pem")),
+        list,
+    );
+    check(list, &told);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_bonsai_holds_what_it_says() {
+    let list = "testdata/ldap/bonsai.txt";
+    // As its own server is set up: everybody reads, and 1,024 entries are the most that one search gives.
+    let settings_of_ldap = "size_limit = 1024
+access = ['to attrs=userPassword by self write by * auth', 'to * by self write by * read']";
+    let directory = Directory::start("dc=bonsai,dc=test", settings_of_ldap).await;
+    directory.change(&fs::read_to_string(suites("bonsai/entries.ldif")).expect("entries"));
+    let tests = directory.folder.path().join("tests");
+    copy_folder(&libraries().join("bonsai-1.5.5/tests"), &tests);
+    fs::write(tests.join("test.ini"), settings(&directory)).expect("written");
+    // A picture of theirs, which is not published with the tests.
+    fs::create_dir(tests.join("testenv")).expect("made");
+    fs::write(tests.join("testenv/test.jpeg"), [0xff, 0xd8, 0xff, 0, 0xfe]).expect("written");
+    let path = std::env::join_paths([libraries().join("python"), suites("bonsai")]).expect("a path");
+    let told = outcomes(
+        &directory,
+        Command::new("python3")
+            .args(["-m", "pytest", "-q", "-p", "plugin", "-p", "no:cacheprovider", "."])
+            .current_dir(&tests)
+            .env("PYTHONPATH", path)
+            .env("LDAPNOINIT", "1"),
+        list,
+    );
+    check(list, &told);
+}
+
+/// What bonsai's tests read of the place where they run, in place of the settings that they are published with.
+fn settings(directory: &Directory) -> String {
+    let (port, port_tls, suffix) = (directory.port, directory.port_tls, directory.suffix);
+    let (operator, key) = (directory.operator(), directory.platform.key());
+    format!(
+        "[SERVER]\nhostip = 127.0.0.1\nhostname = localhost\nport = {port}\nssl_port = {port_tls}\nhas_tls = True\n\
+         basedn = {suffix}\nsearch_scope = sub\nsearch_attr = cn\n\
+         [SIMPLEAUTH]\nuser = {operator}\npassword = {key}\nadusername = None\n\
+         [DIGESTAUTH]\nuser = None\npassword = None\nrealm = None\nauthzid = None\ndn = None\n\
+         [NTLMAUTH]\nuser = None\npassword = None\nrealm = None\n\
+         [GSSAPIAUTH]\nuser = None\npassword = None\nrealm = None\nauthzid = None\ndn = None\nkeytab = None\n\
+         [EXTERNALAUTH]\nauthzid = None\ndn = None\n"
+    )
+}

@@ -1,0 +1,64 @@
+//! Secrets that are written into definitions: nobody reads them, and what is shown can be put back.
+
+mod support;
+
+use std::path::Path;
+
+use support::{Platform, hooks::Hooks};
+
+const APPLICATION: &str = r#"application: pings
+events: { ping: { fields: { token: string } } }
+subscriptions: { every: { fields: {} } }
+notifications: { ping: { fields: { token: string }, content: { templates: { base: { text: "{{ token }}" } } } } }
+rules: { everyone: { on: ping, subscription: every, notify: ping } }
+channels:
+  web:
+    protocol: http
+    options:
+      allow_networks: [127.0.0.0/8]
+      headers: { Authorization: Bearer hunter2 } # theirs
+"#;
+
+fn write(file: &Path, text: &str) -> String {
+    std::fs::write(file, text).expect("written");
+    file.to_str().expect("a path").to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_application_that_is_exported_and_applied_keeps_its_secrets() {
+    let hooks = Hooks::start("{}").await;
+    let platform = Platform::start(&[]).await;
+    let file = platform.folder.join("pings.yaml");
+    platform.run(&["apply", "--yes", &write(&file, APPLICATION)]);
+    let address = format!("http://127.0.0.1:{}/hook", hooks.port);
+    platform.subscribe("pings", "every", "alice", "web", &address, serde_json::json!({})).await;
+
+    let shown = platform.run(&["export", "definition", "pings"]);
+    assert_eq!(shown, APPLICATION.replace("Bearer hunter2", "\"***\""));
+    for path in ["/v1/applications/pings", "/v1/applications/pings/history", "/v1/applications"] {
+        let answer = platform.get(path).await.to_string();
+        assert!(!answer.contains("hunter2"), "{path}: {answer}");
+    }
+    let same = platform.run(&["apply", "--yes", &write(&file, &shown)]);
+    assert!(same.contains("nothing to change, version 1 runs"), "{same}");
+
+    let edited = shown.replace("application: pings", "application: pings\ndescription: of tokens");
+    let applied = platform.run(&["apply", "--yes", &write(&file, &edited)]);
+    assert!(applied.contains("pings runs as version 2"), "{applied}");
+    let (status, _) = platform.post("/v1/applications/pings/events/ping", &serde_json::json!({"token": "a"})).await;
+    assert_eq!(status, 202);
+    platform.settled().await;
+    let (_, headers, _) = hooks.all().pop().expect("a request");
+    assert_eq!(headers["authorization"], "Bearer hunter2");
+
+    // A mask where nothing is stored.
+    let moved = write(&file, &edited.replace("  web:", "  net:"));
+    let refused = platform.command().args(["apply", "--yes", &moved]).output().expect("it runs");
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success());
+    assert!(
+        told.contains("pings.yaml:12:33: channels.net.options.headers.Authorization: holds `***`")
+            && told.contains("${NAME}"),
+        "{told}"
+    );
+}

@@ -1,0 +1,93 @@
+//! A platform whose directory speaks LDAP, for the programs of other people that speak to it.
+
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use super::{Platform, free_port};
+
+/// A directory at two ports: TLS begins at the first when asked for, at the second with the first byte.
+pub struct Directory {
+    pub platform: Platform,
+    pub suffix: &'static str,
+    pub port: u16,
+    pub port_tls: u16,
+    /// The data, configuration and certificate; for whatever else a test writes.
+    pub folder: tempfile::TempDir,
+}
+
+impl Directory {
+    /// `more`: lines of the section `[ldap]` of its configuration.
+    pub async fn start(suffix: &'static str, more: &str) -> Directory {
+        let folder = tempfile::tempdir().expect("a folder");
+        let names = ["localhost", "127.0.0.1", "directory.example.org"].map(str::to_owned);
+        let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
+        let (port, port_tls, at) = (free_port(), free_port(), folder.path().display());
+        let write = |name: &str, text: String| fs::write(folder.path().join(name), text).expect("written");
+        write("certificate.pem", made.cert.pem());
+        write("key.pem", made.signing_key.serialize_pem());
+        write(
+            "tocsin.toml",
+            format!(
+                "[ldap]\nsuffix = \"{suffix}\"\nlisten = \"127.0.0.1:{port}\"\nlisten_tls = \"127.0.0.1:{port_tls}\"\n\
+                 tls_certificate = \"{at}/certificate.pem\"\ntls_key = \"{at}/key.pem\"\n{more}"
+            ),
+        );
+        let platform = Platform::start_in(folder.path(), &[]).await;
+        Directory { platform, suffix, port, port_tls, folder }
+    }
+
+    /// The name under which operators bind; the password is the key of the platform.
+    pub fn operator(&self) -> String {
+        format!("cn=admin,{}", self.suffix)
+    }
+
+    /// Does as the operator what LDIF says: entries, and changes of them.
+    pub fn change(&self, ldif: &str) {
+        let url = format!("ldap://127.0.0.1:{}", self.port);
+        let mut ldapmodify = Command::new("ldapmodify");
+        ldapmodify.args(["-a", "-x", "-H", &url, "-D", &self.operator(), "-w", &self.platform.key()]);
+        said(ldapmodify.env("LDAPNOINIT", "1"), ldif);
+    }
+}
+
+/// Runs a program that must succeed; gives what it said.
+pub fn said(command: &mut Command, input: &str) -> String {
+    let shown = format!("{command:?}");
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{error}; `scripts/setup test` installs what {shown} needs"));
+    child.stdin.take().expect("piped").write_all(input.as_bytes()).expect("it reads");
+    let done = child.wait_with_output().expect("it ends");
+    let (said, error) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success(), "{shown}: {}\n{said}\n{error}", done.status);
+    said.into_owned()
+}
+
+/// What `scripts/setup test` installed for tests of the directory.
+pub fn libraries() -> PathBuf {
+    let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/root"), PathBuf::from);
+    let folder =
+        std::env::var_os("DIRECTORY_LIBRARIES").map_or_else(|| home.join(".cache/tocsin/directory"), PathBuf::from);
+    assert!(folder.is_dir(), "{} is not there; run `scripts/setup test`", folder.display());
+    folder
+}
+
+/// A folder with all that is in another one.
+pub fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a folder");
+    for file in fs::read_dir(from).unwrap_or_else(|error| panic!("{}: {error}", from.display())) {
+        let file = file.expect("a file");
+        let at = to.join(file.file_name());
+        match file.file_type().expect("a kind").is_dir() {
+            true => copy_folder(&file.path(), &at),
+            false => drop(fs::copy(file.path(), at).expect("copied")),
+        }
+    }
+}
