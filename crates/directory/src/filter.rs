@@ -1,15 +1,17 @@
 //! Filters over entries: the tree of RFC 4511, 4.5.1.7, and its evaluation under a schema.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use tocsin_model::ldap::{
     Truth,
     prepare::{self, Form, Parts},
 };
+use tocsin_store::entries::EntryNumber;
 
 use crate::{
     access::{Grant, Level},
-    entry::{Entry, OWN, any_value},
+    change::tells_of_password,
+    entry::{Attribute, Entry, OWN, any_value},
     groups::{MEMBER_OF, Members},
     schema::{AttributeType, Schema},
     syntax::{Act, Rule, find_rule},
@@ -64,6 +66,8 @@ pub enum Test {
     Of(Arc<AttributeType>, Ask),
     /// Whether it is in a group, whose members were found for this.
     MemberOf(Arc<AttributeType>, Arc<Members>),
+    /// Of what is known of its password; those that meet it were found for this.
+    OfPassword(Arc<AttributeType>, Arc<BTreeSet<EntryNumber>>),
     /// Of all attributes that a rule is for, and perhaps of the names.
     Any {
         /// The attribute; without one, all.
@@ -182,24 +186,63 @@ impl Test {
         }
     }
 
-    /// Whether it asks who is in a group, so that its members have to be found first.
-    pub fn asks_for_groups(&self) -> bool {
+    /// Whether any of its parts is so.
+    pub(crate) fn has(&self, part: &dyn Fn(&Test) -> bool) -> bool {
         match self {
-            Test::And(parts) | Test::Or(parts) => parts.iter().any(Test::asks_for_groups),
-            Test::Not(part) => part.asks_for_groups(),
-            Test::Of(kind, _) => &*kind.key == MEMBER_OF,
-            Test::MemberOf(..) | Test::Undefined | Test::Any { .. } => false,
+            Test::And(parts) | Test::Or(parts) => parts.iter().any(|test| test.has(part)),
+            Test::Not(test) => test.has(part),
+            test => part(test),
         }
     }
 
-    /// Whether it knows the members of groups.
-    pub(crate) fn is_of_groups(&self) -> bool {
+    /// The same with other parts.
+    pub(crate) fn with<E>(self, part: &mut dyn FnMut(Test) -> Result<Test, E>) -> Result<Test, E> {
+        let mut all = |parts: Vec<Test>| parts.into_iter().map(|test| test.with(part)).collect::<Result<_, E>>();
+        Ok(match self {
+            Test::And(parts) => Test::And(all(parts)?),
+            Test::Or(parts) => Test::Or(all(parts)?),
+            Test::Not(test) => Test::Not(Box::new(test.with(part)?)),
+            test => part(test)?,
+        })
+    }
+
+    /// Whether it asks for what does not stand in an entry: who is in a group, what is known of passwords. That has to be
+    /// found first.
+    pub fn looks_further(&self) -> bool {
+        self.has(&|part| part.asks_for_groups() || part.asks_for_passwords())
+    }
+
+    /// Whether it looked further, and so does not follow what changes.
+    pub(crate) fn looked_further(&self) -> bool {
+        self.looks_further() || self.has(&|part| matches!(part, Test::MemberOf(..) | Test::OfPassword(..)))
+    }
+
+    /// Whether this part asks who is in a group.
+    pub(crate) fn asks_for_groups(&self) -> bool {
+        matches!(self, Test::Of(kind, _) if &*kind.key == MEMBER_OF)
+    }
+
+    /// Whether this part asks for what is known of passwords.
+    pub(crate) fn asks_for_passwords(&self) -> bool {
+        matches!(self, Test::Of(kind, _) | Test::Any { kind: Some(kind), .. } if tells_of_password(kind))
+    }
+
+    /// What this part, one of a single attribute, says of it.
+    pub(crate) fn of_attribute(&self, found: Option<&Attribute>, schema: &Schema) -> Truth {
+        let values = found.into_iter().flat_map(|found| &found.values).map(|value| &**value);
         match self {
-            Test::And(parts) | Test::Or(parts) => parts.iter().any(Test::is_of_groups),
-            Test::Not(part) => part.is_of_groups(),
-            Test::MemberOf(..) => true,
-            Test::Of(kind, _) => &*kind.key == MEMBER_OF,
-            Test::Undefined | Test::Any { .. } => false,
+            Test::Of(_, ask) => ask.of(values, schema),
+            Test::Any { rule, act, value, .. } => any_value(values, |own| rule_says(*rule, *act, own, value, schema)),
+            _ => Truth::Undefined,
+        }
+    }
+
+    /// The attribute that this part is about, if it is a single one.
+    pub(crate) fn kind(&self) -> Option<&Arc<AttributeType>> {
+        match self {
+            Test::Of(kind, _) | Test::MemberOf(kind, _) | Test::OfPassword(kind, _) => Some(kind),
+            Test::Any { kind, .. } => kind.as_ref(),
+            _ => None,
         }
     }
 
@@ -234,7 +277,10 @@ impl Test {
             }
             Test::Not(part) => !part.of(entry, schema, visible),
             Test::Undefined => Truth::Undefined,
-            Test::Of(kind, _) | Test::MemberOf(kind, _) if !visible(kind) => Truth::Undefined,
+            Test::Of(kind, _) | Test::MemberOf(kind, _) | Test::OfPassword(kind, _) if !visible(kind) => {
+                Truth::Undefined
+            }
+            Test::OfPassword(_, found) => Truth::of(found.contains(&entry.number)),
             Test::MemberOf(_, members) => Truth::of(members.has(entry, schema)),
             Test::Of(kind, ask) if OWN.contains(&&*kind.key) => {
                 let own = entry.own(&kind.key, schema);

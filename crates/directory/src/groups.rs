@@ -119,13 +119,18 @@ impl Directory {
     /// # Errors
     /// Who is in which group cannot be told yet; a group has too many members to be looked at.
     pub(crate) async fn with_members(&self, test: Test) -> Result<Test, Refusal> {
-        if !test.asks_for_groups() {
+        if !test.has(&Test::asks_for_groups) {
             return Ok(test);
         }
         let inner = self.inner.clone();
         self.look(move |branches| {
             inner.knows_groups()?;
-            inner.resolved(branches, test)
+            test.with(&mut |part| match part {
+                Test::Of(kind, Ask::Equal(_, group)) if &*kind.key == MEMBER_OF => {
+                    Ok(Test::MemberOf(kind, Arc::new(inner.members(branches, &group)?)))
+                }
+                other => Ok(other),
+            })
         })
         .await
     }
@@ -203,22 +208,6 @@ impl Inner {
     fn shown(&self, branches: &dyn Branches, node: &Node) -> Result<Entry, Refusal> {
         let above = self.above(branches, node)?;
         Ok(entry::view(node, above.as_deref(), &self.schema.load(), &self.shape))
-    }
-
-    /// The same test, with the members of the groups that it asks for.
-    fn resolved(&self, branches: &dyn Branches, test: Test) -> Result<Test, Refusal> {
-        let all = |parts: Vec<Test>| {
-            parts.into_iter().map(|part| self.resolved(branches, part)).collect::<Result<Vec<_>, _>>()
-        };
-        Ok(match test {
-            Test::And(parts) => Test::And(all(parts)?),
-            Test::Or(parts) => Test::Or(all(parts)?),
-            Test::Not(part) => Test::Not(Box::new(self.resolved(branches, *part)?)),
-            Test::Of(kind, Ask::Equal(_, group)) if &*kind.key == MEMBER_OF => {
-                Test::MemberOf(kind, Arc::new(self.members(branches, &group)?))
-            }
-            other => other,
-        })
     }
 
     fn members(&self, branches: &dyn Branches, group: &[u8]) -> Result<Members, Refusal> {

@@ -174,6 +174,7 @@ impl Plan<'_> {
             }
             Test::Of(kind, ask) => self.of_attribute(kind, ask),
             Test::MemberOf(_, members) => Ok(members.numbers.clone()),
+            Test::OfPassword(_, found) => Ok(Some(found.iter().copied().collect())),
             Test::Not(_) | Test::Any { .. } => Ok(None),
         }
     }
@@ -251,7 +252,7 @@ fn cost(test: &Test) -> u8 {
     match test {
         Test::Undefined => 0,
         Test::Of(kind, Ask::Equal(..)) if &*kind.key == "objectclass" => 5,
-        Test::Of(_, Ask::Equal(..)) | Test::MemberOf(..) => 1,
+        Test::Of(_, Ask::Equal(..)) | Test::MemberOf(..) | Test::OfPassword(..) => 1,
         Test::Of(_, Ask::Substrings(..)) | Test::Or(_) | Test::And(_) => 2,
         Test::Of(_, Ask::AtLeast(..) | Ask::AtMost(..)) => 3,
         _ => 4,

@@ -61,6 +61,7 @@ impl Directory {
     pub async fn search(&self, base: Arc<Shown>, scope: Scope, filter: &Filter) -> Result<Search, Refusal> {
         let schema = self.schema();
         let test = self.with_members(Test::compile(filter, &schema)).await?;
+        let test = self.with_passwords(test).await?;
         let rest = match scope {
             Scope::Base => Rest::One(base.clone()),
             Scope::One | Scope::Subtree => self.candidates(&test).await?.map_or(Rest::All(None), Rest::Numbers),
@@ -186,9 +187,10 @@ impl Search {
         is_within && self.is_met_by(shown, grant)
     }
 
-    /// Whether who meets the filter depends on the members of groups, as they were when the search began.
-    pub fn asks_for_groups(&self) -> bool {
-        self.test.is_of_groups()
+    /// Whether who meets the filter depends on what does not stand in the entries, as it was when the search began: the members
+    /// of groups, what is known of passwords.
+    pub fn looks_further(&self) -> bool {
+        self.test.looked_further()
     }
 
     /// Whether an entry meets the filter, as far as whoever asks may ask.

@@ -8,6 +8,7 @@ pub mod ber; // bytes that nest; who loads the server for a measurement writes t
 mod message; // requests and answers
 mod show; // an entry becomes bytes
 mod certificate; // who a client is, as authorities say
+mod authorities; // which of them are believed
 
 pub mod serve; // the listener, its bounds
 mod connection; // one client: messages in, answers out
@@ -16,5 +17,6 @@ mod operations; // what is done for each
 mod root; // what the server says of itself
 mod measure; // how often, how long
 
+pub use authorities::authorities;
 pub use certificate::CertificateRule;
 pub use serve::{LdapOptions, Opening, Operators, serve};

@@ -4,11 +4,13 @@ mod support;
 
 use std::{path::Path, process::Command, sync::Arc};
 
-use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair};
-use rustls::{RootCertStore, pki_types::CertificateDer, server::WebPkiClientVerifier};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DistinguishedName, DnType, IsCa, Issuer,
+    KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber, date_time_ymd,
+};
 use support::{Bench, PERSON};
 use tocsin_directory::schema::Schema;
-use tocsin_face_ldap::{CertificateRule, LdapOptions};
+use tocsin_face_ldap::{CertificateRule, LdapOptions, authorities};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -17,7 +19,6 @@ use tokio::{
 /// An authority, and a folder in which clients find what it made.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    der: CertificateDer<'static>,
     folder: tempfile::TempDir,
 }
 
@@ -32,9 +33,42 @@ impl Authority {
     fn new() -> Authority {
         let mut params = named(&[(DnType::CommonName, "authority")]);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let key = KeyPair::generate().expect("a key");
-        let der = params.self_signed(&key).expect("a certificate").der().clone();
-        Authority { issuer: Issuer::new(params, key), der, folder: tempfile::tempdir().expect("a folder") }
+        let certificate = params.self_signed(&key).expect("a certificate");
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("ca.pem"), certificate.pem()).expect("written");
+        Authority { issuer: Issuer::new(params, key), folder }
+    }
+
+    /// Puts the list of what was revoked in place, by serial number, good until a year.
+    fn revoke(&self, serials: &[u64], until: i32) {
+        let revoked = |serial: &u64| RevokedCertParams {
+            serial_number: SerialNumber::from(*serial),
+            revocation_time: date_time_ymd(2024, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2024, 1, 1),
+            next_update: date_time_ymd(until, 1, 1),
+            crl_number: SerialNumber::from(serials.len() as u64 + 1),
+            issuing_distribution_point: None,
+            revoked_certs: serials.iter().map(revoked).collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        self.put_lists(&list.signed_by(&self.issuer).expect("signed").pem().expect("text"));
+    }
+
+    /// By a rename, so that nobody reads half of it.
+    fn put_lists(&self, text: &str) {
+        let new = self.folder.path().join("new.crl");
+        std::fs::write(&new, text).expect("written");
+        std::fs::rename(new, self.lists()).expect("renamed");
+    }
+
+    fn lists(&self) -> std::path::PathBuf {
+        self.folder.path().join("lists.crl")
     }
 
     /// Makes a certificate; gives the path without the ends `.crt` and `.key`.
@@ -49,14 +83,13 @@ impl Authority {
 
     fn options(&self, rules: &[&str]) -> LdapOptions {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut roots = RootCertStore::empty();
-        roots.add(self.der.clone()).expect("a root");
-        let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
+        let lists = Some(self.lists()).filter(|file| file.exists());
+        let clients = authorities(&self.folder.path().join("ca.pem"), lists.as_deref(), &provider).expect("a verifier");
         let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
         let tls = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .expect("versions")
-            .with_client_cert_verifier(clients.allow_unauthenticated().build().expect("a verifier"))
+            .with_client_cert_verifier(clients)
             .with_single_cert(vec![key.cert.der().clone()], key.signing_key.serialize_der().try_into().expect("a key"))
             .expect("a configuration");
         let read = |rule: &&str| CertificateRule::read(rule, &Schema::standard()).expect("a rule");
@@ -132,20 +165,63 @@ async fn a_certificate_says_who_a_client_is() {
     bench.stop().await;
 }
 
+/// TLS itself fails.
+async fn is_cut_off(bench: &Bench, certificate: &str) {
+    let mut command = Command::new("ldapwhoami");
+    command.args(["-Q", "-Y", "EXTERNAL", "-ZZ", "-H", &format!("ldap://127.0.0.1:{}", bench.port)]);
+    command.env("LDAPTLS_REQCERT", "never");
+    command.env("LDAPTLS_CERT", format!("{certificate}.crt")).env("LDAPTLS_KEY", format!("{certificate}.key"));
+    let done = tokio::task::spawn_blocking(move || command.output().expect("scripts/setup installs ldap-utils"));
+    let done = done.await.expect("it runs");
+    assert!(!done.status.success() && done.stdout.is_empty(), "{done:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_authority_revoked_proves_nothing() {
+    let authority = Authority::new();
+    authority.revoke(&[], 2124);
+    let bench = Bench::with(&[], authority.options(&["entry cn={cn},ou=people,o=site"])).await;
+    let mut certificates = Vec::new();
+    for (serial, name) in [(7, "ann"), (8, "bob")] {
+        bench.add(&PERSON.replace("NAME", name)).await;
+        let mut params = named(&[(DnType::CommonName, name)]);
+        params.serial_number = Some(SerialNumber::from(serial));
+        certificates.push(authority.make(name, &params));
+    }
+    let [ann, bob] = certificates.try_into().expect("two");
+    assert_eq!(whoami(&bench, &ann, &["-ZZ"], 0).await, "dn:cn=ann,ou=people,o=site");
+
+    // The server goes on while the list changes.
+    authority.revoke(&[7], 2124);
+    is_cut_off(&bench, &ann).await;
+    assert_eq!(whoami(&bench, &bob, &["-ZZ"], 0).await, "dn:cn=bob,ou=people,o=site");
+    // A list that cannot be read changes nothing, nor does one that is gone.
+    authority.put_lists("-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n");
+    is_cut_off(&bench, &ann).await;
+    assert_eq!(whoami(&bench, &bob, &["-ZZ"], 0).await, "dn:cn=bob,ou=people,o=site");
+    std::fs::remove_file(authority.lists()).expect("removed");
+    is_cut_off(&bench, &ann).await;
+    // Nothing can be told by a list that is out of date.
+    authority.revoke(&[], 2025);
+    is_cut_off(&bench, &bob).await;
+    authority.revoke(&[], 2124);
+    assert_eq!(whoami(&bench, &ann, &["-ZZ"], 0).await, "dn:cn=ann,ou=people,o=site");
+    bench.stop().await;
+
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    authority.put_lists("no list");
+    let refused = authorities(&authority.folder.path().join("ca.pem"), Some(&authority.lists()), &provider);
+    let why = refused.expect_err("there is none").to_string();
+    assert!(why.contains("write lists as PEM"), "{why}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn certificates_of_others_prove_nothing() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let bench = Bench::with(&[], authority.options(&["entry cn={cn},ou=people,o=site"])).await;
     bench.add(&PERSON.replace("NAME", "ann")).await;
     let ann = stranger.make("ann", &named(&[(DnType::CommonName, "ann")]));
-    // TLS itself fails.
-    let mut command = Command::new("ldapwhoami");
-    command.args(["-Q", "-Y", "EXTERNAL", "-ZZ", "-H", &format!("ldap://127.0.0.1:{}", bench.port)]);
-    command.env("LDAPTLS_REQCERT", "never");
-    command.env("LDAPTLS_CERT", format!("{ann}.crt")).env("LDAPTLS_KEY", format!("{ann}.key"));
-    let done = tokio::task::spawn_blocking(move || command.output().expect("scripts/setup installs ldap-utils"));
-    let done = done.await.expect("it runs");
-    assert!(!done.status.success() && done.stdout.is_empty(), "{done:?}");
+    is_cut_off(&bench, &ann).await;
     bench.stop().await;
 
     let bench = Bench::start(&[]).await;

@@ -69,6 +69,17 @@ async fn a_password_grows_old_with_warnings_and_grace() {
         bench.search(ANN, "base", &["(objectClass=*)", "pwdChangedTime", "pwdGraceUseTime", "pwdHistory"]).await;
     assert!(found.contains("pwdChangedTime: 20270115080000Z\n"), "{found}");
     assert!(found.contains("pwdGraceUseTime: 20270415080000Z\n") && !found.contains("pwdHistory"), "{found}");
+    // Filters find it too, from far and near.
+    bench.add(&PERSON.replace("NAME", "bob")).await;
+    for (scope, base) in [("sub", "o=site"), ("base", ANN)] {
+        let met = async |filter: &str| bench.search(base, scope, &[filter, "1.1"]).await.contains("cn=ann");
+        assert!(met("(pwdGraceUseTime=*)").await);
+        assert!(met("(&(objectClass=person)(pwdChangedTime<=20270115080000Z))").await);
+        assert!(met("(!(pwdAccountLockedTime=*))").await);
+        assert!(!met("(pwdReset=TRUE)").await && !met("(pwdChangedTime>=20270115080001Z)").await);
+    }
+    let found = bench.search("o=site", "sub", &["(pwdChangedTime>=20270415080000Z)", "1.1"]).await;
+    assert!(found.contains("cn=bob") && !found.contains("cn=ann"), "{found}");
     has(&whoami(&bench, "secret", 49).await, "password expired");
     // Without the control nobody learns why.
     let told = bench.told_as("ldapwhoami", ANN, "secret", &[], "", 49).await.1;

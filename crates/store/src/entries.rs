@@ -196,6 +196,8 @@ pub trait Branches {
     fn entries_changed(&self, after: u64, limit: usize) -> Result<Vec<(u64, EntryNumber)>, StoreError>;
     /// What its holder proves itself with, in a form that only the directory knows.
     fn credential(&self, number: EntryNumber) -> Result<Option<String>, StoreError>;
+    /// Up to `limit` of the same after an entry, in the order of their entries.
+    fn credentials(&self, after: Option<EntryNumber>, limit: usize) -> Result<Vec<(EntryNumber, String)>, StoreError>;
     /// What the schema has beside what is built in: identifier and text, in the order of their making.
     fn definitions(&self) -> Result<Vec<(String, String)>, StoreError>;
     /// The indexes that hold all entries.

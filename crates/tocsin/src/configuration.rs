@@ -131,6 +131,9 @@ pub struct Ldap {
     pub tls_key: PathBuf,
     /// The authorities whose certificates clients may prove themselves with (SASL EXTERNAL), a PEM file; empty: none.
     pub tls_client_ca: PathBuf,
+    /// What these authorities revoked, a PEM file with the list of each (RFC 5280); it is read again when it changes. Empty:
+    /// nothing is revoked.
+    pub tls_client_crls: PathBuf,
     /// Which entry a client is by its certificate: `subject`, `entry uid={cn},ou=people,dc=example,dc=org` or
     /// `search mail={email}`; the first that finds an entry decides.
     pub certificate_rules: Vec<String>,
@@ -189,6 +192,7 @@ impl Default for Ldap {
             tls_certificate: PathBuf::new(),
             tls_key: PathBuf::new(),
             tls_client_ca: PathBuf::new(),
+            tls_client_crls: PathBuf::new(),
             certificate_rules: vec!["subject".into()],
             require_tls: false,
             suffix: "o=tocsin".into(),

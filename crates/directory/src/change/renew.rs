@@ -1,9 +1,9 @@
 //! The password of an entry changes, under the policy of its place, or others decide about it: that it has to change, that
 //! the entry is locked, or is not any more.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
-use tocsin_model::time::Timestamp;
+use tocsin_model::{ldap::Truth, time::Timestamp};
 use tocsin_store::entries::EntryNumber;
 
 use super::{
@@ -14,6 +14,7 @@ use crate::{
     access::Asker,
     directory::Directory,
     entry::Attribute,
+    filter::Test,
     password::{Credential, is_hash, made_up_of, protect, verify},
     policy::{Policy, change_first, used_before},
     refusal::{Code, Refusal},
@@ -31,6 +32,8 @@ const LOCKED: &str = "pwdaccountlockedtime";
 const CHANGED: &str = "pwdchangedtime";
 /// When it was taken after its end.
 const GRACES: &str = "pwdgraceusetime";
+/// Passwords looked at in one go.
+const LOOKED_AT: usize = 1_024;
 /// How it is written that somebody locked the entry until somebody unlocks it.
 const FOR_EVER: &str = "000001010000Z";
 
@@ -158,26 +161,73 @@ impl Directory {
     /// # Errors
     /// The store does not answer.
     pub async fn told_of_password(&self, number: EntryNumber) -> Result<Vec<Attribute>, Refusal> {
-        let Some(known) = self.credential(number).await? else { return Ok(Vec::new()) };
-        let schema = self.schema();
-        let times = |all: &[i64]| all.iter().map(|at| generalized_time(*at)).collect::<Vec<_>>();
-        let locked =
-            known.locked_at.filter(|_| known.is_locked((self.clock)())).map(|at| match known.is_locked_by_others() {
-                true => FOR_EVER.to_owned(),
-                false => generalized_time(at),
-            });
-        let told = [
-            (CHANGED, times(known.changed_at.as_slice())),
-            (RESET, known.reset.then(|| "TRUE".to_owned()).into_iter().collect()),
-            (LOCKED, locked.into_iter().collect()),
-            (GRACES, times(&known.graces)),
-        ];
-        let told = told.into_iter().filter(|(_, values)| !values.is_empty()).map(|(key, values)| {
-            let values = values.into_iter().map(|text| text.into_bytes().into()).collect();
-            Ok(Attribute { kind: schema.attribute(key)?.clone(), values })
-        });
-        told.collect()
+        match self.credential(number).await? {
+            Some(known) => told(&known, &self.schema(), (self.clock)()),
+            None => Ok(Vec::new()),
+        }
     }
+
+    /// Finds the entries of whose passwords so much is known as a filter asks for, so that it can be held against entries. Each
+    /// entry that has a password is looked at, a page at a time.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub(crate) async fn with_passwords(&self, test: Test) -> Result<Test, Refusal> {
+        if !test.has(&Test::asks_for_passwords) {
+            return Ok(test);
+        }
+        let mut found: Vec<(Test, BTreeSet<EntryNumber>)> = Vec::new();
+        let test = test.with(&mut |part| {
+            if part.asks_for_passwords() {
+                found.push((part.clone(), BTreeSet::new()));
+            }
+            Ok::<_, Refusal>(part)
+        })?;
+        let (schema, now, mut after) = (self.schema(), (self.clock)(), None);
+        loop {
+            let page = self.look(move |branches| Ok(branches.credentials(after, LOOKED_AT)?)).await?;
+            for (number, text) in &page {
+                let Some(known) = Credential::read(text) else { continue };
+                let attributes = told(&known, &schema, now)?;
+                for (part, met) in &mut found {
+                    let own = attributes.iter().find(|own| part.kind().is_some_and(|kind| own.kind.key == kind.key));
+                    if part.of_attribute(own, &schema) == Truth::True {
+                        met.insert(*number);
+                    }
+                }
+            }
+            match page.last() {
+                Some((last, _)) if page.len() == LOOKED_AT => after = Some(*last),
+                _ => break,
+            }
+        }
+        let mut found = found.into_iter();
+        test.with(&mut |part| {
+            let (true, Some(kind)) = (part.asks_for_passwords(), part.kind()) else { return Ok(part) };
+            let met = found.next().map(|(_, met)| met).unwrap_or_default();
+            Ok(Test::OfPassword(kind.clone(), Arc::new(met)))
+        })
+    }
+}
+
+/// What is told of a password.
+fn told(known: &Credential, schema: &Schema, now: Timestamp) -> Result<Vec<Attribute>, Refusal> {
+    let times = |all: &[i64]| all.iter().map(|at| generalized_time(*at)).collect::<Vec<_>>();
+    let locked = known.locked_at.filter(|_| known.is_locked(now)).map(|at| match known.is_locked_by_others() {
+        true => FOR_EVER.to_owned(),
+        false => generalized_time(at),
+    });
+    let told = [
+        (CHANGED, times(known.changed_at.as_slice())),
+        (RESET, known.reset.then(|| "TRUE".to_owned()).into_iter().collect()),
+        (LOCKED, locked.into_iter().collect()),
+        (GRACES, times(&known.graces)),
+    ];
+    let told = told.into_iter().filter(|(_, values)| !values.is_empty()).map(|(key, values)| {
+        let values = values.into_iter().map(|text| text.into_bytes().into()).collect();
+        Ok(Attribute { kind: schema.attribute(key)?.clone(), values })
+    });
+    told.collect()
 }
 
 impl Wanted {

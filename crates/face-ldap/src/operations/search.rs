@@ -137,7 +137,7 @@ pub(super) fn begin(
     let test = leaves_out(&request.filter).then(|| Test::compile(&request.filter, &schema));
     if request.scope == Scope::Base
         && !selection.looks_further()
-        && !test.as_ref().is_some_and(Test::asks_for_groups)
+        && !test.as_ref().is_some_and(Test::looks_further)
         && paging.is_none()
         && sorting.is_none()
         && let Some(shown) = directory.at_hand(&request.base)

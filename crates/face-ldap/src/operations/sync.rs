@@ -141,8 +141,9 @@ impl Hunter {
         let mut bell = self.directory.bell();
         let now = self.directory.place().await?;
         let mut hunt = self.start(request).await?;
-        if hunt.search.asks_for_groups() {
-            let what = "who is in a group is not followed; follow the group, or another filter";
+        if hunt.search.looks_further() {
+            let what =
+                "who is in a group and what is known of passwords is not followed; follow the group, or another filter";
             return Err(Refusal::new(Code::UnwillingToPerform, what));
         }
         let changed = match wanted.cookie {

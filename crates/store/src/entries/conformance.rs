@@ -216,6 +216,11 @@ fn credentials_and_definitions_are_kept_and_forgotten() {
         })
         .await;
         assert_eq!(look(store, |branches| branches.credential(EntryNumber(-1))).await.as_deref(), Some("two"));
+        change(store, |tree| tree.put_credential(EntryNumber(2), Some("of an object"))).await;
+        let all = look(store, |branches| branches.credentials(None, 10)).await;
+        assert_eq!(all, [(EntryNumber(-1), "two".to_owned()), (EntryNumber(2), "of an object".to_owned())]);
+        assert_eq!(look(store, |branches| branches.credentials(None, 1)).await, all[..1]);
+        assert_eq!(look(store, |branches| branches.credentials(Some(EntryNumber(-1)), 1)).await, all[1..]);
         let definitions = look(store, |branches| branches.definitions()).await;
         let texts: Vec<&str> = definitions.iter().map(|(_, text)| &**text).collect();
         assert_eq!(texts, ["first anew", "second"]);

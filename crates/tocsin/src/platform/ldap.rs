@@ -1,16 +1,14 @@
 //! The directory and its LDAP face, if there is to be one.
 
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
 use rustls::{
-    RootCertStore,
-    crypto::CryptoProvider,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
-    server::{WebPkiClientVerifier, danger::ClientCertVerifier},
+    server::WebPkiClientVerifier,
 };
 use tocsin_directory::{Directory, Lifetimes, Options, entry::Shape, password::Lockout};
 use tocsin_face_http::ScimOptions;
-use tocsin_face_ldap::{CertificateRule, LdapOptions, Opening, Operators};
+use tocsin_face_ldap::{CertificateRule, LdapOptions, Opening, Operators, authorities};
 use tocsin_service::{Scope, Service};
 use tocsin_store::entries::Entries;
 use tokio::{net::TcpListener, task::JoinHandle};
@@ -76,27 +74,17 @@ fn tls(options: &Ldap) -> Outcome<Option<Arc<rustls::ServerConfig>>> {
         .map_err(|error| failed("ldap.tls_certificate", &error))?;
     let key = PrivateKeyDer::from_pem_file(&options.tls_key).map_err(|error| failed("ldap.tls_key", &error))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let clients = match takes_clients {
-        true => authorities(&options.tls_client_ca, &provider).map_err(|error| failed("ldap.tls_client_ca", &error))?,
-        false => WebPkiClientVerifier::no_client_auth(),
+    let revoked = Some(&*options.tls_client_crls).filter(|file| !file.as_os_str().is_empty());
+    let clients = match (takes_clients, revoked) {
+        (true, _) => authorities(&options.tls_client_ca, revoked, &provider)
+            .map_err(|error| failed("ldap.tls_client_ca and ldap.tls_client_crls", &error))?,
+        (false, None) => WebPkiClientVerifier::no_client_auth(),
+        (false, Some(_)) => return Err(Failure::usage("ldap.tls_client_crls needs ldap.tls_client_ca")),
     };
     let configured = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .and_then(|builder| builder.with_client_cert_verifier(clients).with_single_cert(chain, key));
     Ok(Some(Arc::new(configured.map_err(|error| failed("ldap.tls_certificate and ldap.tls_key", &error))?)))
-}
-
-/// Looks at the certificates of clients that have one; those that have none prove themselves otherwise.
-fn authorities(
-    file: &Path,
-    provider: &Arc<CryptoProvider>,
-) -> Result<Arc<dyn ClientCertVerifier>, Box<dyn std::error::Error>> {
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(file)? {
-        roots.add(certificate?)?;
-    }
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
-    Ok(verifier.allow_unauthenticated().build()?)
 }
 
 /// Which entries the holders of certificates are, if certificates are taken.

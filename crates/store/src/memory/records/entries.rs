@@ -198,6 +198,12 @@ impl Branches for Shelf {
         Ok(self.directory.credentials.get(&number).cloned())
     }
 
+    fn credentials(&self, after: Option<EntryNumber>, limit: usize) -> Result<Vec<(EntryNumber, String)>, StoreError> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let rest = self.directory.credentials.range((from, Bound::Unbounded));
+        Ok(rest.take(limit).map(|(number, text)| (*number, text.clone())).collect())
+    }
+
     fn definitions(&self) -> Result<Vec<(String, String)>, StoreError> {
         Ok(self.directory.definitions.clone())
     }

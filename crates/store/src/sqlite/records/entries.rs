@@ -242,6 +242,12 @@ impl Branches for Connection {
         query_one(self, "SELECT credential FROM credentials WHERE entry = ?1", [number.0], |row| row.get(0))
     }
 
+    fn credentials(&self, after: Option<EntryNumber>, limit: usize) -> Result<Vec<(EntryNumber, String)>, StoreError> {
+        let sql = "SELECT entry, credential FROM credentials WHERE entry > ?1 ORDER BY entry LIMIT ?2";
+        let after = after.map_or(i64::MIN, |after| after.0);
+        query_all(self, sql, (after, signed(limit as u64)), |row| Ok((EntryNumber(row.get(0)?), row.get(1)?)))
+    }
+
     fn definitions(&self) -> Result<Vec<(String, String)>, StoreError> {
         let sql = "SELECT identifier, text FROM definitions ORDER BY place";
         query_all(self, sql, (), |row| Ok((row.get(0)?, row.get(1)?)))

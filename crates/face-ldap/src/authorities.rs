@@ -1,0 +1,164 @@
+//! Whose certificates of clients are believed: those of some authorities, less what these revoked (RFC 5280, 5).
+//!
+//! Lists of revoked certificates are issued anew every few hours or days. Their file is looked at with each certificate that
+//! a client shows, and read again when it has changed.
+
+use std::{
+    error::Error,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::SystemTime,
+};
+
+use parking_lot::Mutex;
+use rustls::{
+    DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme,
+    client::danger::HandshakeSignatureValid,
+    crypto::CryptoProvider,
+    pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime, pem::PemObject},
+    server::{
+        WebPkiClientVerifier,
+        danger::{ClientCertVerified, ClientCertVerifier},
+    },
+};
+
+/// Longest file of lists, in bytes.
+const LISTS_BYTES_MAX: u64 = 64 << 20;
+
+/// Looks at the certificates of clients that have one; those that have none prove themselves otherwise.
+///
+/// With `revoked`, a PEM file with the list of every authority of a chain, no certificate is believed that its authority
+/// revoked, or of which it cannot be told: its list is missing or out of date.
+///
+/// # Errors
+/// A file cannot be read, or has nothing of what it should have.
+pub fn authorities(
+    file: &Path,
+    revoked: Option<&Path>,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, Box<dyn Error>> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(file)? {
+        roots.add(certificate?)?;
+    }
+    let authorities = Authorities { roots: roots.into(), provider: provider.clone() };
+    let Some(revoked) = revoked else { return authorities.verifier(Vec::new()) };
+    let version = version(revoked)?;
+    let first = authorities.verifier(lists(revoked)?)?;
+    let newest = Mutex::new((version, first.clone()));
+    Ok(Arc::new(Revoking { file: revoked.to_owned(), authorities, first, newest }))
+}
+
+#[derive(Debug)]
+struct Authorities {
+    roots: Arc<RootCertStore>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl Authorities {
+    fn verifier(
+        &self,
+        revoked: Vec<CertificateRevocationListDer<'static>>,
+    ) -> Result<Arc<dyn ClientCertVerifier>, Box<dyn Error>> {
+        let builder = WebPkiClientVerifier::builder_with_provider(self.roots.clone(), self.provider.clone());
+        Ok(builder.with_crls(revoked).enforce_revocation_expiration().allow_unauthenticated().build()?)
+    }
+}
+
+/// When a file was written, and how long it is.
+type Version = (SystemTime, u64);
+
+fn version(file: &Path) -> io::Result<Version> {
+    let metadata = fs::metadata(file)?;
+    Ok((metadata.modified()?, metadata.len()))
+}
+
+fn lists(file: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, Box<dyn Error>> {
+    let bytes = fs::metadata(file)?.len();
+    if bytes > LISTS_BYTES_MAX {
+        return Err(format!("the lists have {bytes} bytes; {LISTS_BYTES_MAX} are taken").into());
+    }
+    let lists = CertificateRevocationListDer::pem_file_iter(file)?.collect::<Result<Vec<_>, _>>()?;
+    match lists.is_empty() {
+        true => Err("there is no list in it; write lists as PEM, with BEGIN X509 CRL".into()),
+        false => Ok(lists),
+    }
+}
+
+/// Believes what the newest lists allow.
+#[derive(Debug)]
+struct Revoking {
+    file: PathBuf,
+    authorities: Authorities,
+    /// Answers everything that has nothing to do with lists.
+    first: Arc<dyn ClientCertVerifier>,
+    newest: Mutex<(Version, Arc<dyn ClientCertVerifier>)>,
+}
+
+impl Revoking {
+    /// With lists that cannot be read, those of before go on.
+    fn newest(&self) -> Arc<dyn ClientCertVerifier> {
+        let mut newest = self.newest.lock();
+        match version(&self.file) {
+            Ok(version) if version == newest.0 => {}
+            Ok(version) => match lists(&self.file).and_then(|lists| self.authorities.verifier(lists)) {
+                Ok(verifier) => *newest = (version, verifier),
+                Err(error) => {
+                    // It is told once for each state of the file.
+                    newest.0 = version;
+                    tracing::error!(file = %self.file.display(), %error, "lists of revoked certificates cannot be read");
+                }
+            },
+            Err(error) => {
+                tracing::error!(file = %self.file.display(), %error, "the lists of revoked certificates are gone");
+            }
+        }
+        newest.1.clone()
+    }
+}
+
+impl ClientCertVerifier for Revoking {
+    fn offer_client_auth(&self) -> bool {
+        self.first.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.first.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.first.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        self.newest().verify_client_cert(end_entity, intermediates, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.first.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.first.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.first.supported_verify_schemes()
+    }
+}
