@@ -18,6 +18,7 @@ mod format_sizes;
 mod idle_memory;
 mod import_subscribers;
 mod import_subscriptions;
+mod intake;
 mod match_changes;
 mod match_commit;
 mod match_filter;
@@ -27,12 +28,13 @@ mod match_pattern;
 mod match_scan;
 mod match_stock;
 mod match_unmatched;
+mod population;
 mod restart;
 mod safety_bomb;
 mod start_ready;
 pub(super) mod sync;
 
-use std::pin::Pin;
+use std::{pin::Pin, sync::LazyLock};
 
 use tocsin_model::problem::closest;
 
@@ -56,7 +58,10 @@ pub struct Bench {
 }
 
 /// Every figure, in the order in which they are measured.
-pub const ALL: [Bench; 70] = [
+pub static ALL: LazyLock<Vec<Bench>> = LazyLock::new(|| [SINGLE, population::ALL, intake::ALL].concat());
+
+/// Those that are no families.
+const SINGLE: &[Bench] = &[
     binary_size::BENCH,
     start_ready::BENCH,
     idle_memory::BENCH,
@@ -144,7 +149,7 @@ pub fn choose(names: &[String]) -> Outcome<Vec<Bench>> {
     for name in names.iter().filter(|name| *name != WHOLE) {
         chosen.extend(named(name)?);
     }
-    Ok(ALL.into_iter().filter(|bench| (whole && bench.by_default) || chosen.contains(&bench.name)).collect())
+    Ok(ALL.iter().copied().filter(|bench| (whole && bench.by_default) || chosen.contains(&bench.name)).collect())
 }
 
 /// The figures that a name stands for.
@@ -186,6 +191,7 @@ mod tests {
         check(&["deliver.smtp", "accept.single"], "accept.single deliver.smtp");
         check(&["match.memory.10m"], "match.memory.10m");
         check(&["accept.singel"], "there is no figure `accept.singel`; did you mean `accept.single`?");
+        check(&["wns-03"], "population.delete");
         check(&["wns-20"], "deliver.smtp deliver.smtp.many10 deliver.smtp.many50");
         check(&["WNS-19"], "WNS-19 (digests of 1 to 10 notifications) is not measured yet");
         check(&["WNS-119"], "there is no figure `WNS-119`; did you mean `WNS-11`?");
@@ -196,7 +202,9 @@ mod tests {
     fn what_is_large_is_measured_on_request_only() {
         let whole = choose(&[]).expect("all");
         let left_out: Vec<&str> = ALL.iter().filter(|bench| !bench.by_default).map(|bench| bench.name).collect();
-        let large: Vec<&str> = left_out.iter().copied().filter(|name| !name.starts_with("format.")).collect();
+        let families = ["format.", "population.", "subscriptions.", "intake."];
+        let is_single = |name: &&str| !families.iter().any(|family| name.starts_with(family));
+        let large: Vec<&str> = left_out.iter().copied().filter(is_single).collect();
         assert_eq!(
             large,
             ["match.memory.10m", "match.stock.10m", "match.stock.40m", "match.pattern.1m", "restart.10m"]

@@ -82,8 +82,13 @@ fn parse_head(head: &[u8]) -> Option<(u16, usize)> {
 
 /// A whole POST request.
 pub fn post(path: &str, key: &str, content_type: &str, body: &[u8]) -> Vec<u8> {
+    request("POST", path, key, content_type, body)
+}
+
+/// A whole request by another method.
+pub fn request(method: &str, path: &str, key: &str, content_type: &str, body: &[u8]) -> Vec<u8> {
     let head = format!(
-        "POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {key}\r\ncontent-type: {content_type}\r\ncontent-length: {}\r\n\r\n",
+        "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {key}\r\ncontent-type: {content_type}\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
     [head.as_bytes(), body].concat()

@@ -174,7 +174,7 @@ mod tests {
     async fn the_list_names_every_figure_and_measures_none() {
         let listed = check(&["--list"]).await.expect("a list");
         let names: Vec<&str> = listed.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
-        assert_eq!(names[..ALL.len()], ALL.map(|bench| bench.name));
+        assert_eq!(names[..ALL.len()], ALL.iter().map(|bench| bench.name).collect::<Vec<_>>());
         assert!(listed.contains("match.memory.10m"), "{listed}");
         let some = check(&["--list", "--only", "case.stock,deliver.smtp"]).await.expect("a list");
         assert_eq!(some.lines().count(), 4, "{some}");

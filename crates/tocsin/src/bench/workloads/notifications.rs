@@ -23,66 +23,129 @@ const SIZES: &[Row] = &[
     row("2000 characters", "100 to 200/s", 150.0, "format.xslt.2000"),
 ];
 
+/// Events by size, from one of their ways.
+macro_rules! by_size {
+    ($figure:literal) => {
+        &[
+            graph("25 characters, events/s", "", concat!($figure, ".25")),
+            graph("50 characters", "", concat!($figure, ".50")),
+            graph("100 characters", "", concat!($figure, ".100")),
+            graph("250 characters", "", concat!($figure, ".250")),
+            graph("500 characters", "", concat!($figure, ".500")),
+            graph("1000 characters", "", concat!($figure, ".1000")),
+            graph("2000 characters", "", concat!($figure, ".2000")),
+        ]
+    };
+}
+
+const FILES: &[Row] = by_size!("intake.file");
+const QUERIES: &[Row] = by_size!("intake.sql");
+const REQUESTS: &[Row] = by_size!("intake.api");
+
 const WORKLOADS: [Workload; 27] = [
     workload(
         "WNS-01",
         "100,000 subscribers into an empty installation, one client",
-        &[graph("subscribers/s", "graph only (figure 5)", "import.subscribers")],
-        "ours come as one import over HTTP, with a device each",
+        &[
+            graph("subscribers/s", "graph only (figure 5)", "population.load"),
+            graph("as one import", "", "import.subscribers"),
+        ],
+        "ours have a device each",
     ),
-    workload("WNS-02", "10,000 subscribers more", &[graph("subscribers/s", "graph only", "")], ""),
+    workload(
+        "WNS-02",
+        "10,000 subscribers more",
+        &[graph("subscribers/s", "graph only (figure 5)", "population.more")],
+        "ours have a device each",
+    ),
     workload(
         "WNS-03",
         "10,000 of 110,000 subscribers deleted at random",
-        &[graph("subscribers/s", "graph only", "")],
-        "",
+        &[graph("subscribers/s", "graph only (figure 5)", "population.delete")],
+        "ours have a device each",
     ),
     workload(
         "WNS-04",
         "10,000 of 100,000 subscribers read and updated at random",
-        &[graph("subscribers/s", "graph only", "")],
-        "",
+        &[graph("subscribers/s", "graph only (figure 5)", "population.update")],
+        "ours have a device each",
     ),
     workload(
         "WNS-05",
         "the four before with many clients",
-        &[graph("gain", "load and add \"improve significantly\"", "")],
-        "",
+        &[
+            graph("load, subscribers/s", "\"improves significantly\"", "population.load.many"),
+            graph("more, subscribers/s", "\"improves significantly\"", "population.more.many"),
+            graph("deleted, subscribers/s", "graph only", "population.delete.many"),
+            graph("updated, subscribers/s", "graph only", "population.update.many"),
+        ],
+        "ours are 16 clients",
     ),
     workload(
         "WNS-06",
         "100,000 subscriptions driven by events, 20, 200 and 1,000 characters",
-        &[graph("subscriptions/s", "graph only (figure 6)", "import.subscriptions")],
-        "ours are 1,000,000 of the stock case as one import over HTTP",
-    ),
-    workload("WNS-07", "driven by events against scheduled", &[graph("decline", "\"minimal\" (figure 7)", "")], ""),
-    workload("WNS-08", "many clients that store subscriptions", &[graph("gain", "+50 to +100 %", "")], ""),
-    workload(
-        "WNS-09",
-        "files of 10,000 events of 25 to 2,000 characters",
-        &[graph("events/s", "\"thousands\"", "")],
+        &[
+            graph("20 characters, subscriptions/s", "graph only (figure 6)", "subscriptions.20"),
+            graph("200 characters", "", "subscriptions.200"),
+            graph("1,000 characters", "", "subscriptions.1000"),
+            graph("1,000,000 as one import", "", "import.subscriptions"),
+        ],
         "",
     ),
+    workload(
+        "WNS-07",
+        "driven by events against scheduled, 200 characters",
+        &[
+            graph("by events, subscriptions/s", "graph only (figure 7)", "subscriptions.200"),
+            graph("scheduled", "\"minimal decline\"", "subscriptions.scheduled"),
+        ],
+        "",
+    ),
+    workload(
+        "WNS-08",
+        "many clients that store subscriptions",
+        &[graph("subscriptions/s", "+50 to +100 %", "subscriptions.many")],
+        "ours are 16 clients, 200 characters",
+    ),
+    workload("WNS-09", "files of 10,000 events of 25 to 2,000 characters", FILES, ""),
     workload(
         "WNS-10",
         "files of 1 to 10,000 events of 250 characters",
-        &[graph("events/s", "graph only (figure 9)", "")],
+        &[
+            graph("1, events/s", "graph only (figure 9)", "intake.file.by1"),
+            graph("10", "", "intake.file.by10"),
+            graph("100", "", "intake.file.by100"),
+            graph("1,000", "", "intake.file.by1000"),
+            graph("10,000", "", "intake.file.250"),
+        ],
         "",
     ),
-    workload("WNS-11", "a query that yields 10,000 events", &[graph("events/s", "\"thousands\"", "")], ""),
-    workload("WNS-12", "queries that yield 1 to 10,000 events", &[graph("events/s", "graph only (figure 11)", "")], ""),
+    workload("WNS-11", "a query that yields 10,000 events", QUERIES, "ours ask SQLite"),
     workload(
-        "WNS-13",
-        "the API, batches of 10,000 events of 25 to 2,000 (or 5,000) characters",
-        &[graph("events/s", "\"hundreds\"", "accept.batch")],
-        "ours are batches of 1,000 of 250 characters over HTTP",
+        "WNS-12",
+        "queries that yield 1 to 10,000 events",
+        &[
+            graph("1, events/s", "graph only (figure 11)", "intake.sql.by1"),
+            graph("10", "", "intake.sql.by10"),
+            graph("100", "", "intake.sql.by100"),
+            graph("1,000", "", "intake.sql.by1000"),
+            graph("10,000", "", "intake.sql.250"),
+        ],
+        "ours ask SQLite",
     ),
+    workload("WNS-13", "the API, batches of 10,000 events of 25 to 2,000 (or 5,000) characters", REQUESTS, ""),
     workload(
         "WNS-14",
         "the API, 250 characters, batches of 1 to 10,000",
         &[
-            graph("events/s, one by one", "\"hundreds\"", "accept.single"),
-            graph("events/s, 1,000 together", "graph only (figure 13)", "accept.batch"),
+            graph("1, events/s", "\"hundreds\"", "intake.api.by1"),
+            graph("10", "graph only (figure 13)", "intake.api.by10"),
+            graph("100", "", "intake.api.by100"),
+            graph("1,000", "", "intake.api.by1000"),
+            graph("10,000", "", "intake.api.250"),
+            graph("100, 16 clients", "", "intake.api.many"),
+            graph("1, 64 clients", "", "accept.single"),
+            graph("1,000, 4 clients", "", "accept.batch"),
         ],
         "",
     ),
@@ -167,10 +230,51 @@ const fn claim(said: &'static str, test: Test) -> Claim {
     Claim { said, test }
 }
 
-const CLAIMS: [Claim; 15] = [
-    claim("Bigger batches of events are better", Test::Larger("accept.batch", "accept.single", 1.0)),
-    claim("Smaller events are better", Test::Open),
-    claim("Files and queries are much faster than the API, but for batches of a few", Test::Open),
+const CLAIMS: [Claim; 23] = [
+    claim(
+        "Loading improves significantly with many clients",
+        Test::Larger("population.load.many", "population.load", 1.5),
+    ),
+    claim(
+        "Subscriptions are stored the slower, the longer they are",
+        Test::Falls(&["subscriptions.20", "subscriptions.200", "subscriptions.1000"]),
+    ),
+    claim(
+        "A schedule makes storing subscriptions hardly slower",
+        Test::Larger("subscriptions.scheduled", "subscriptions.200", 0.9),
+    ),
+    claim(
+        "Many clients store half as many subscriptions again, up to twice as many",
+        Test::Larger("subscriptions.many", "subscriptions.200", 1.5),
+    ),
+    claim(
+        "Bigger batches of events are better: files",
+        Test::Falls(&["intake.file.by1000", "intake.file.by100", "intake.file.by10", "intake.file.by1"]),
+    ),
+    claim(
+        "Bigger batches of events are better: queries",
+        Test::Falls(&["intake.sql.by1000", "intake.sql.by100", "intake.sql.by10", "intake.sql.by1"]),
+    ),
+    claim(
+        "Bigger batches of events are better: the API",
+        Test::Falls(&["intake.api.by1000", "intake.api.by100", "intake.api.by10", "intake.api.by1"]),
+    ),
+    claim(
+        "Smaller events are better: files",
+        Test::Falls(&["intake.file.25", "intake.file.250", "intake.file.1000", "intake.file.2000"]),
+    ),
+    claim(
+        "Smaller events are better: the API",
+        Test::Falls(&["intake.api.25", "intake.api.250", "intake.api.1000", "intake.api.2000"]),
+    ),
+    claim(
+        "Files are much faster than the API, but for batches of a few",
+        Test::Larger("intake.file.by1000", "intake.api.by1000", 2.0),
+    ),
+    claim(
+        "Queries are much faster than the API, but for batches of a few",
+        Test::Larger("intake.sql.by1000", "intake.api.by1000", 2.0),
+    ),
     claim("More notification batches cost little", Test::Open),
     claim("Parallel rules scale up to twice the processors of the database", Test::Open),
     claim(
