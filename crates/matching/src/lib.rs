@@ -44,6 +44,7 @@ pub mod join; // 6b. what several shards cut is joined
 pub mod notify; // 7. at delivery: the full fields of one notification
 pub mod filter; // 3b. a subscriber's own filter becomes conditions that an index answers
 pub mod resolver; // predicates over two edits that meet
+pub mod schema; // what bodies and rows must be like beyond their types
 pub mod rule; // 3. a rule's predicate becomes branches: guards, keys, ranges, residuals
 pub mod subscriber; // 3c. what rules may ask of the subscriber behind a subscription
 pub mod sql; // 3e. what queries in SQL may ask beside fields

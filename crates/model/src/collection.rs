@@ -27,6 +27,9 @@ pub struct Collection {
     pub built_in: Option<BuiltIn>,
     /// Its fields.
     pub fields: Fields,
+    /// What a row must be like beyond that, as JSON Schema.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schema: Option<serde_json::Value>,
     /// Which way its rows go.
     pub direction: Direction,
     /// Whose the rows are: a row belongs to whomever one of these gives it to.

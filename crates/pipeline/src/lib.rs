@@ -726,6 +726,7 @@ pub fn compile_text(
         running::check_channels(&compiled.application)?;
         run_sources::check(&compiled.application)?;
         tocsin_matching::resolver::check(&compiled.application)?;
+        tocsin_matching::schema::check(&compiled.application)?;
         Ok(compiled)
     });
     compiled.map_err(|problems| definition::locate(text, problems))

@@ -6,11 +6,13 @@ use std::{
 };
 
 use parking_lot::RwLock;
-use tocsin_matching::{filter::CompiledFilter, resolver};
+use tocsin_matching::{filter::CompiledFilter, resolver, schema::Schema};
 use tocsin_model::{
     collection::{Collection, Resolver},
     definition::{self, Environment},
     id::{ChangeSequence, Name},
+    problem::Problem,
+    replica::ROW_BYTES_MAX,
     time::Timestamp,
 };
 use tocsin_store::{
@@ -37,6 +39,8 @@ pub struct Ready {
     partition: String,
     /// The predicate of its resolver.
     pub(crate) predicate: Option<CompiledFilter>,
+    /// What its rows must be like.
+    pub(crate) schema: Option<Schema>,
 }
 
 /// The collections of an application.
@@ -156,9 +160,10 @@ impl Replicas {
                 Resolver::Predicate(text) => compile(text, application, &name),
                 _ => None,
             };
+            let schema = definition.schema.as_ref().and_then(|schema| compile_schema(schema, application, &name));
             collections.by_number.insert(number, name.clone());
             let partition = serde_json::to_string(&definition.partition).expect("names and values are JSON");
-            let ready = Ready { number, name: name.clone(), definition, partition, predicate };
+            let ready = Ready { number, name: name.clone(), definition, partition, predicate, schema };
             collections.by_name.insert(name, ready);
         }
         let collections = Arc::new(collections);
@@ -177,10 +182,18 @@ impl Replicas {
 
 /// Without its predicate, the collection keeps what the server has.
 fn compile(text: &str, application: &Name, name: &Name) -> Option<CompiledFilter> {
-    let problem = |problems: Vec<tocsin_model::problem::Problem>| {
+    let problem = |problems: Vec<Problem>| {
         tracing::warn!(%application, collection = %name, problem = ?problems.first(), "the resolver cannot be read; the server wins");
     };
     resolver::compile(text).map_err(problem).ok()
+}
+
+/// Definitions are checked before they are applied; one from before a schema was known as it is now does not stop rows.
+fn compile_schema(schema: &serde_json::Value, application: &Name, name: &Name) -> Option<Schema> {
+    let problem = |problem: Problem| {
+        tracing::warn!(%application, collection = %name, %problem, "the schema cannot be read; rows are not compared with it");
+    };
+    Schema::compile(schema).map_err(problem).ok()
 }
 
 /// Notes that the rows of a collection are about to be shared in another way, if they are. Gives whether so. From here on nobody
@@ -230,6 +243,19 @@ fn underway(partition: &str) -> String {
 }
 
 impl Ready {
+    /// What is wrong with a row as JSON: its length, and what its schema says.
+    pub(crate) fn objections(&self, body: &str) -> Vec<Problem> {
+        if body.len() > ROW_BYTES_MAX {
+            return vec![Problem::at("", format!("has {} bytes; at most {ROW_BYTES_MAX} fit", body.len()))];
+        }
+        let Some(schema) = &self.schema else { return Vec::new() };
+        let row: serde_json::Value = serde_json::from_str(body).expect("a row is JSON");
+        let differences = schema.check(&row).err().into_iter().flatten();
+        // Paths of problems are dotted everywhere else.
+        let dotted = |place: &str| place.trim_start_matches('/').replace('/', ".");
+        differences.map(|problem| Problem { path: dotted(&problem.path), ..problem }).collect()
+    }
+
     /// That its rows are still shared as this version of the application says.
     ///
     /// # Errors

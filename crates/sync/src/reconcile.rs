@@ -12,7 +12,7 @@ use tocsin_model::{
     field::{Fields, Row},
     id::Name,
     problem::Problem,
-    replica::{Edit, ROW_BYTES_MAX, Winner},
+    replica::{Edit, Winner},
     value::Value,
 };
 use tocsin_store::{
@@ -231,7 +231,7 @@ impl Editor<'_> {
         let seen = edit.seen.min(ledger.newest());
         let write = Write { id: &edit.id, change: &change.row, fields: &change.fields, author: self.device, seen };
         write_row(ledger, self.application, self.collections, ready, old, write, belonging)
-            .map(|written| written.err().map(|problem| Fate::Refused(vec![problem])))
+            .map(|written| written.err().map(Fate::Refused))
     }
 
     fn holds(&self, keys: &[KeyNumber]) -> bool {
@@ -426,11 +426,12 @@ pub(crate) fn write_row(
     old: Option<&StoredRow>,
     write: Write<'_>,
     (keys, joins): spread::Belonging,
-) -> Result<Result<Stamp, Problem>, StoreError> {
+) -> Result<Result<Stamp, Vec<Problem>>, StoreError> {
     let fields = &ready.definition.fields;
     let body = fields.to_json(write.change);
-    if body.len() > ROW_BYTES_MAX {
-        return Ok(Err(Problem::at("", format!("has {} bytes; at most {ROW_BYTES_MAX} fit", body.len()))));
+    let problems = ready.objections(&body);
+    if !problems.is_empty() {
+        return Ok(Err(problems));
     }
     let present = old.filter(|old| old.body.is_some() && ready.definition.conflicts.track == Track::Column);
     let columns = present.map(|old| {

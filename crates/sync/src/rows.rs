@@ -20,6 +20,8 @@ use crate::{
 
 /// Rows that are written by one request, at most.
 pub const ROWS_AT_ONCE_MAX: usize = 10_000;
+/// Problems that are told of rows of which all or none are written, at most.
+const PROBLEMS_MAX: usize = 100;
 
 /// A row as everybody else sees it.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,6 +43,26 @@ pub enum RowChange {
     Patch(Map<String, Json>),
     /// It goes.
     Remove,
+}
+
+/// Whether some of many rows may stay behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Together {
+    /// All are stored, or none.
+    All,
+    /// What cannot be stored does not stop the others.
+    Those,
+}
+
+/// One of many rows that cannot be stored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RefusedRow {
+    /// Its place among them, from 0.
+    pub at: usize,
+    /// Its id.
+    pub id: String,
+    /// Why.
+    pub problems: Vec<Problem>,
 }
 
 /// A conflict as everybody else sees it.
@@ -122,40 +144,44 @@ impl Replicas {
         self.store.write(self.now(), job).await?
     }
 
-    /// Puts many rows, all in one commit.
+    /// Puts many rows, all in one commit, or those of them that can be stored. Gives those that cannot be.
     ///
     /// # Errors
-    /// What is wrong with the first that cannot be stored; nothing was stored.
+    /// Where all have to be stored: what is wrong with those that cannot be; nothing was stored.
     pub async fn put_rows(
         &self,
         application: &Name,
         collection: &str,
         rows: Vec<(String, Map<String, Json>)>,
-    ) -> Result<(), SyncError> {
+        together: Together,
+    ) -> Result<Vec<RefusedRow>, SyncError> {
         if rows.len() > ROWS_AT_ONCE_MAX {
             return Err(SyncError::invalid("", format!("has {} rows; at most {ROWS_AT_ONCE_MAX} fit", rows.len())));
         }
         let (collections, _) = self.find_writable(application, collection).await?;
         let (application, name) = (application.clone(), collection.to_owned());
-        let failed = Arc::new(parking_lot::Mutex::new(None));
+        let failed = Arc::new(parking_lot::Mutex::new(Vec::new()));
         let noted = failed.clone();
         let job = move |ledger: &mut Ledger<'_>| {
             let ready = collections.get(&name).expect("it was found");
+            let mut refused = Vec::new();
             for (at, (id, values)) in rows.into_iter().enumerate() {
-                if let Err(error) = change_one(ledger, &application, &collections, ready, &id, RowChange::Put(values))?
-                {
-                    *noted.lock() = Some(within(error, at));
-                    // The job has to fail, so that nothing of it stays.
-                    return Err(StoreError::Changed("a row".to_owned()));
+                match change_one(ledger, &application, &collections, ready, &id, RowChange::Put(values))? {
+                    Ok(()) => {}
+                    Err(SyncError::Invalid(problems)) => refused.push(RefusedRow { at, id, problems }),
+                    Err(error) => return Ok(Err(error)),
                 }
             }
-            Ok(())
+            if together == Together::All && !refused.is_empty() {
+                *noted.lock() = refused;
+                // The job has to fail, so that nothing of it stays.
+                return Err(StoreError::Changed("a row".to_owned()));
+            }
+            Ok(Ok(refused))
         };
         let written = self.store.write(self.now(), job).await;
-        match failed.lock().take() {
-            Some(error) => Err(error),
-            None => Ok(written?),
-        }
+        let failed = std::mem::take(&mut *failed.lock());
+        if failed.is_empty() { written? } else { Err(SyncError::Invalid(told(failed))) }
     }
 
     /// The conflicts of an application, or of one of its collections, newest first.
@@ -246,20 +272,15 @@ fn no_row(collection: &str, id: &str) -> SyncError {
     SyncError::Missing(format!("the row `{id}` of `{collection}`"))
 }
 
-/// Says which of several rows it is about.
-fn within(error: SyncError, at: usize) -> SyncError {
-    match error {
-        SyncError::Invalid(problems) => SyncError::Invalid(
-            problems
-                .into_iter()
-                .map(|problem| Problem {
-                    path: format!("[{at}].{}", problem.path).trim_end_matches('.').to_owned(),
-                    ..problem
-                })
-                .collect(),
-        ),
-        error => error,
-    }
+/// What is wrong with several rows, the first of it, each with its place among them.
+fn told(refused: Vec<RefusedRow>) -> Vec<Problem> {
+    let problems = refused.into_iter().flat_map(|RefusedRow { at, problems, .. }| {
+        problems.into_iter().map(move |problem| {
+            let path = format!("[{at}].{}", problem.path).trim_end_matches('.').to_owned();
+            Problem { path, ..problem }
+        })
+    });
+    problems.take(PROBLEMS_MAX).collect()
 }
 
 pub(crate) fn change_one(
@@ -303,7 +324,7 @@ pub(crate) fn change_one(
     let belonging = spread::belonging(ledger, application, collections, ready, &row)?;
     let write = Write { id, change: &row, fields: &changed, author: 0, seen };
     let written = write_row(ledger, application, collections, ready, found.as_ref(), write, belonging)?;
-    Ok(written.map(drop).map_err(|problem| SyncError::Invalid(vec![problem])))
+    Ok(written.map(drop).map_err(SyncError::Invalid))
 }
 
 fn patched(ready: &Ready, mut row: Vec<Value>, values: Map<String, Json>) -> Result<Vec<Value>, Vec<Problem>> {

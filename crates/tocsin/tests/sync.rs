@@ -15,6 +15,7 @@ collections:
     fields: { owner: { type: string, required: true }, what: string, count: integer }
     partition:
       - match: { owner: subscriber.id }
+    schema: { properties: { what: { maxLength: 9 } } }
     conflicts: { fields: { count: sum } }
 "#;
 
@@ -83,6 +84,40 @@ async fn a_replica_is_made_edited_and_synchronised_by_commands() {
     assert!(platform.run(&["devices", "status"]).contains("reconcile"));
     let bad = platform.client.get(format!("{}/v1/sync/devices", platform.url)).bearer_auth(token).send().await;
     assert_eq!(bad.expect("an answer").status().as_u16(), 401, "a device's token opens nothing else");
+}
+
+#[tokio::test]
+async fn rows_that_do_not_fit_are_told_one_by_one() {
+    let platform = fieldwork().await;
+    let lines = "{\"id\": \"a\", \"row\": {\"owner\": \"ann\", \"what\": \"well\"}}\n\
+                 {\"id\": \"b\", \"row\": {\"owner\": \"ann\", \"what\": \"a long story\"}}\n\
+                 {\"id\": \"c\", \"row\": {\"what\": \"pump\"}}\n";
+    let put = async |query: &str| {
+        let path = format!("/v1/applications/fieldwork/collections/visits/rows{query}");
+        let request = platform.request(reqwest::Method::POST, &path).header("content-type", "application/x-ndjson");
+        let answer = request.body(lines).send().await.expect("an answer");
+        (answer.status().as_u16(), answer.json::<Value>().await.expect("JSON"))
+    };
+    let (status, answer) = put("").await;
+    assert_eq!(status, 422, "{answer}");
+    assert_eq!(
+        (&answer["problems"][0]["path"], &answer["problems"][1]["path"]),
+        (&json!("[1].what"), &json!("[2].owner"))
+    );
+    assert!(rows(&platform).await.is_empty());
+    let (status, answer) = put("?partial=true").await;
+    assert_eq!((status, &answer["put"]), (200, &json!(1)), "{answer}");
+    assert_eq!((&answer["refused"][0]["line"], &answer["refused"][1]["id"]), (&json!(2), &json!("c")));
+    assert_eq!(rows(&platform).await.len(), 1);
+    let token = device(&platform, "ann").await;
+    let file = platform.folder.join("ann.db");
+    let file = file.to_str().expect("text");
+    platform.run(&["replica", "init", file, "--token", &token]);
+    platform.run(&["replica", "sync", file]);
+    platform.run(&["replica", "edit", file, "visits", "a", "what=a long story"]);
+    assert!(platform.run(&["replica", "sync", file]).contains("1 refused"));
+    let told = platform.run(&["replica", "status", file]);
+    assert!(told.contains("refused: visits `a`: what: value is longer than 9 characters"), "{told}");
 }
 
 /// Edits a file again and again, and synchronises when it can.

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 use tocsin_model::{collection::Stamp, id::Name};
 use tocsin_service::{Page, Scope, ServiceError, page};
-use tocsin_sync::rows::RowChange;
+use tocsin_sync::rows::{RowChange, Together};
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -68,12 +68,22 @@ async fn list(
     Ok(json(StatusCode::OK, &List::from(page.map(RowBody::from))))
 }
 
-/// Puts many rows, a line for each, all in one commit or none. Needs the scope `sync:write`.
-#[utoipa::path(post, path = "/v1/applications/{application}/collections/{collection}/rows", tag = "sync", params(("application" = String, Path), ("collection" = String, Path)), request_body(content = RowLine, content_type = "application/x-ndjson"), responses((status = 200, body = PutBody), Failures))]
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct PutParameters {
+    /// Whether rows that cannot be leave the others alone; the answer tells them. All or none if not given.
+    #[serde(default)]
+    partial: bool,
+}
+
+/// Puts many rows, a line for each, in one commit: all or none, or with `partial` those that can be. Needs the scope `sync:write`.
+#[utoipa::path(post, path = "/v1/applications/{application}/collections/{collection}/rows", tag = "sync", params(("application" = String, Path), ("collection" = String, Path), PutParameters), request_body(content = RowLine, content_type = "application/x-ndjson"), responses((status = 200, body = PutBody), Failures))]
 async fn put_many(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments((application, collection)): Segments<(String, String)>,
+    Parameters(PutParameters { partial }): Parameters<PutParameters>,
     request: Request,
 ) -> Result<Response, Failure> {
     caller.needs(Scope::SyncWrite)?;
@@ -86,9 +96,9 @@ async fn put_many(
     let lines = serde_json::Deserializer::from_slice(&taken.bytes).into_iter::<RowLine>();
     let rows = lines.map(|line| line.map(|line| (line.id, line.row))).collect::<Result<Vec<_>, _>>();
     let rows = rows.map_err(|error| Failure::from(tocsin_service::error::json_error(&error)))?;
-    let put = rows.len();
-    app.sync()?.put_rows(&id::<Name>(&application)?, &collection, rows).await?;
-    Ok(json(StatusCode::OK, &PutBody { put }))
+    let (given, together) = (rows.len(), if partial { Together::Those } else { Together::All });
+    let refused = app.sync()?.put_rows(&id::<Name>(&application)?, &collection, rows, together).await?;
+    Ok(json(StatusCode::OK, &PutBody::new(given, refused)))
 }
 
 /// A row. Needs the scope `sync:read`.

@@ -6,13 +6,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json, value::RawValue};
 use tocsin_model::{
     id::{Name, SubscriberId},
+    problem::Problem,
     time::Timestamp,
 };
 use tocsin_store::collections::{PastSession, ReplicaDevice, Tally};
 use tocsin_sync::{
     PoolStatus, Replicas,
     catalogue::Ready,
-    rows::{ConflictShown, RowShown},
+    rows::{ConflictShown, RefusedRow, RowShown},
     sessions::Session,
 };
 use utoipa::ToSchema;
@@ -72,11 +73,33 @@ pub(crate) struct RowLine {
     pub(crate) row: Map<String, Json>,
 }
 
-/// How many rows were put.
+/// What became of rows that were put together.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct PutBody {
-    /// So many.
-    pub(crate) put: usize,
+    /// So many were put.
+    put: usize,
+    /// Those that were not, where the others are put nevertheless.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    refused: Vec<RefusedRowBody>,
+}
+
+impl PutBody {
+    pub(crate) fn new(given: usize, refused: Vec<RefusedRow>) -> Self {
+        let body = |RefusedRow { at, id, problems }| RefusedRowBody { line: at + 1, id, problems };
+        PutBody { put: given - refused.len(), refused: refused.into_iter().map(body).collect() }
+    }
+}
+
+/// A row that cannot be.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct RefusedRowBody {
+    /// Its place among the rows, from 1.
+    line: usize,
+    /// Its id.
+    id: String,
+    /// What is wrong with it.
+    #[schema(value_type = Vec<super::ProblemItem>)]
+    problems: Vec<Problem>,
 }
 
 /// Edits that met.

@@ -129,6 +129,10 @@ pub fn difference(old: &Application, new: &Application) -> Vec<Difference> {
         if old.built_in != new.built_in {
             found.changed(format!("{path}.built_in"), "what fills it changes");
         }
+        if old.schema != new.schema {
+            let sentence = "what its rows must be like changes; those that are there stay as they are";
+            found.changed(format!("{path}.schema"), sentence);
+        }
         if old.partition != new.partition {
             found.changed(
                 format!("{path}.partition"),

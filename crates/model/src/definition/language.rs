@@ -63,6 +63,12 @@ static COLLECTION: Shape = Shape::Object(&[
     ),
     optional("fields", &FIELDS, "The fields of a row. Beside them every row has an `id`. Required if not built in."),
     optional(
+        "schema",
+        &Shape::Any,
+        "A JSON Schema (draft 4 to 2020-12) that each row must fit that is written, by its fields and without those that are \
+         empty. Rows that are there stay as they are.",
+    ),
+    optional(
         "direction",
         &Shape::Choice(&["both", "down", "up"]),
         "Which way rows go: `down` to devices, `up` from them; `both` if not given.",

@@ -40,6 +40,7 @@ impl<'a> Builder<'a> {
         Collection {
             description: text(node, "description"),
             built_in: None,
+            schema: node.get("schema").map(Node::json),
             direction: direction(node).unwrap_or_default(),
             partition: self.partition(node, path, &fields),
             may_leave: boolean(node, "may_leave").unwrap_or(false),
@@ -50,7 +51,7 @@ impl<'a> Builder<'a> {
 
     /// A collection that the platform fills.
     fn built_in(&mut self, node: &'a Node, path: &str, built_in: BuiltIn) -> Collection {
-        for key in ["fields", "partition", "may_leave", "conflicts"] {
+        for key in ["fields", "schema", "partition", "may_leave", "conflicts"] {
             if let Some(given) = node.get(key) {
                 let problem = given.problem(&join(path, key), "follows from what is built in");
                 self.problems.push(problem.hint("leave it out"));
@@ -68,6 +69,7 @@ impl<'a> Builder<'a> {
             description: text(node, "description"),
             built_in: Some(built_in),
             fields: built_in.fields(),
+            schema: None,
             direction,
             partition: BuiltIn::partition(),
             may_leave: false,

@@ -17,6 +17,7 @@ collections:
     conflicts: { track: row, resolver: first, fields: { count: sum, note: merge } }
   orders:
     fields: { customer: string }
+    schema: { required: [customer] }
     direction: down
     partition:
       - through: { customer: customers }
@@ -33,6 +34,10 @@ fn collections_say_whose_their_rows_are() {
     assert_eq!(customers.conflicts.fields["note"], Combine::Merge);
     assert!(matches!(application.collections["orders"].partition[..], [Share::Through { .. }]));
     assert_eq!(application.collections["orders"].direction, Direction::Down);
+    assert_eq!(application.collections["orders"].schema, Some(serde_json::json!({ "required": ["customer"] })));
+    let other = read(&TEXT.replace("[customer]", "[]"), &environment).expect("a definition");
+    let told: Vec<String> = difference(&application, &other).into_iter().map(|found| found.sentence).collect();
+    assert_eq!(told, ["what its rows must be like changes; those that are there stay as they are"]);
     let everyone = read(&TEXT.replace("\n      - through: { customer: customers }", " everyone"), &environment);
     let everyone = everyone.expect("a definition");
     let [Share::Identity { fields, .. }] = &everyone.collections["orders"].partition[..] else { panic!("everybody's") };
@@ -54,6 +59,7 @@ fn what_is_built_in_says_nothing_else() {
         assert!(found.contains(expected), "{collection}: {found}");
     };
     check("{ built_in: inbox, fields: { a: string } }", "follows from what is built in; leave it out");
+    check("{ built_in: inbox, schema: { type: object } }", "follows from what is built in; leave it out");
     check("{ built_in: inbox, direction: up }", "its rows go `down`, or `both` ways");
     check("{ built_in: devices, direction: both }", "its rows only go `down`");
     check("{ built_in: inbx }", "inbox");

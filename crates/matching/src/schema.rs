@@ -1,0 +1,101 @@
+//! JSON Schemas: what a body of an exchange or a row of a collection must be like beyond its type.
+
+use jsonschema::{PatternOptions, Validator};
+use serde_json::Value as Json;
+use tocsin_model::{application::Application, problem::Problem};
+
+/// Differences that are told of one value.
+const TOLD_MAX: usize = 3;
+
+/// A schema, ready for use.
+#[derive(Debug)]
+pub struct Schema(Validator);
+
+impl Schema {
+    /// Nothing is fetched: what a schema refers to stands in it. Patterns take time that grows with the text and no faster.
+    ///
+    /// # Errors
+    /// It is no JSON Schema.
+    pub fn compile(schema: &Json) -> Result<Schema, Problem> {
+        let options = jsonschema::options().with_pattern_options(PatternOptions::regex()).offline();
+        options.build(schema).map(Schema).map_err(|error| {
+            let place = error.instance_path().to_string();
+            let at = if place.is_empty() { String::new() } else { format!(" at `{place}`") };
+            let message = format!("is no JSON Schema: {error}{at}");
+            Problem::at("schema", message.chars().take(300).collect::<String>())
+                .hint("what it refers to with `$ref` must stand in it")
+        })
+    }
+
+    /// Compares a value.
+    ///
+    /// # Errors
+    /// The first differences, each with its place as a JSON pointer; that there are more is the last. They name places and
+    /// rules, not values: they are written into logs.
+    pub fn check(&self, json: &Json) -> Result<(), Vec<Problem>> {
+        if self.0.is_valid(json) {
+            return Ok(());
+        }
+        let mut errors = self.0.iter_errors(json);
+        let told = errors.by_ref().take(TOLD_MAX);
+        let mut told: Vec<Problem> =
+            told.map(|error| Problem::at(error.instance_path().to_string(), error.masked().to_string())).collect();
+        if errors.next().is_some() {
+            told.push(Problem::at("", "and more"));
+        }
+        Err(told)
+    }
+}
+
+/// Checks the schemas of an application's collections.
+///
+/// # Errors
+/// Every problem found, with the path of the schema.
+pub fn check(application: &Application) -> Result<(), Vec<Problem>> {
+    let problem = |(name, collection): (_, &tocsin_model::collection::Collection)| {
+        let problem = Schema::compile(collection.schema.as_ref()?).err()?;
+        Some(Problem { path: format!("collections.{name}.{}", problem.path), ..problem })
+    };
+    let problems: Vec<Problem> = application.collections.iter().filter_map(problem).collect();
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn differences_name_places_and_no_values() {
+        let schema =
+            json!({"required": ["a"], "properties": {"a": {"minimum": 3}, "b": {"items": {"type": "string"}}}});
+        let schema = Schema::compile(&schema).expect("a schema");
+        let check = |json: Json, expected: &[&str]| {
+            let told: Vec<String> =
+                schema.check(&json).err().into_iter().flatten().map(|told| told.to_string()).collect();
+            assert_eq!(told, expected, "{json}");
+        };
+        check(json!({"a": 3, "b": ["c"]}), &[]);
+        check(json!({"a": 2}), &["/a: value is less than the minimum of 3"]);
+        check(json!({"b": ["c", 4711]}), &["\"a\" is a required property", "/b/1: value is not of type \"string\""]);
+        let many = schema.check(&json!({"b": [1, 2, 3, 4]})).expect_err("it differs");
+        assert_eq!((many.len(), &*many[3].message), (4, "and more"));
+    }
+
+    #[test]
+    fn a_schema_that_is_none_is_told_with_its_place() {
+        let check = |schema: &str| {
+            let text = format!(
+                "application: a\ncollections:\n  notes:\n    fields: {{ text: string }}\n    partition: everyone\n    schema: {schema}\n"
+            );
+            super::check(&tocsin_model::definition::read(&text, &|_| None).expect("a definition"))
+        };
+        assert_eq!(check("{ properties: { text: { maxLength: 3 } } }"), Ok(()));
+        for bad in ["{ type: strin }", "{ $ref: 'https://example.org/schema' }", "[]"] {
+            let problems = check(bad).expect_err("it is none");
+            assert_eq!(problems[0].path, "collections.notes.schema");
+            assert!(problems[0].message.starts_with("is no JSON Schema"), "{problems:?}");
+        }
+    }
+}

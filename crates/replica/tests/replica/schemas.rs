@@ -1,0 +1,107 @@
+//! Rows that do not fit the schema of their collection are refused one by one, wherever they come from.
+
+use serde_json::json;
+use tocsin_sync::{
+    SyncError,
+    rows::{RowChange, Together},
+};
+
+use crate::bed::{Bed, Phone, name, note, notes, object, rows};
+
+const SCHEMA: &str =
+    "    schema: { properties: { count: { minimum: 0, maximum: 12 }, tags: { items: { type: string } } }, \
+                      dependentRequired: { done: [text] } }
+    conflicts: { fields: { count: sum } }
+";
+
+async fn bed() -> Bed {
+    let bed = Bed::new(&notes(SCHEMA)).await;
+    bed.subscriber("ann", json!({})).await;
+    bed
+}
+
+#[tokio::test]
+async fn an_edit_that_does_not_fit_is_told_why_and_stops_no_other() {
+    let bed = bed().await;
+    bed.put("notes", "a", json!({"owner": "ann", "count": 10})).await;
+    let mut phone = Phone::new(&bed, "ann").await;
+    phone.sync(&bed).await;
+    phone.run(
+        "INSERT INTO notes (id, owner, count) VALUES ('b', 'ann', 3);
+         INSERT INTO notes (id, owner, count) VALUES ('c', 'ann', -3);
+         UPDATE notes SET done = 1 WHERE id = 'a';
+         INSERT INTO notes (id, owner, tags) VALUES ('d', 'ann', '[\"one\", 2]');
+         INSERT INTO notes (id, owner, count) VALUES ('e', 'ann', 4);",
+    );
+    let summary = phone.sync(&bed).await;
+    assert_eq!((summary.applied, summary.refused), (2, 3));
+    let told = phone.replica.standing().expect("read").refused;
+    let told: Vec<(&str, &str)> = told.iter().map(|edit| (edit.row.1.as_str(), edit.why.as_str())).collect();
+    assert_eq!(
+        told,
+        [
+            ("c", "count: value is less than the minimum of 0"),
+            ("a", "\"text\" is a required property"),
+            ("d", "tags.1: value is not of type \"string\""),
+        ]
+    );
+    // What was refused is taken back.
+    assert_eq!(phone.rows("notes"), bed.rows("notes").await);
+    let note = |count: i64| json!({"owner": "ann", "count": count});
+    assert_eq!(bed.rows("notes").await, rows([("a", note(10)), ("b", note(3)), ("e", note(4))]));
+}
+
+#[tokio::test]
+async fn what_edits_come_to_together_has_to_fit() {
+    let bed = bed().await;
+    bed.put("notes", "a", json!({"owner": "ann", "count": 10})).await;
+    let (mut phone, mut laptop) = (Phone::new(&bed, "ann").await, Phone::new(&bed, "ann").await);
+    for phone in [&mut phone, &mut laptop] {
+        phone.sync(&bed).await;
+        phone.run("UPDATE notes SET count = count + 2");
+    }
+    assert_eq!(phone.sync(&bed).await.refused, 0);
+    assert_eq!(laptop.sync(&bed).await.refused, 1, "each is at most 12, and both are 14");
+    assert_eq!(laptop.rows("notes")["a"]["count"], 12);
+}
+
+#[tokio::test]
+async fn the_api_is_told_of_each_row_that_does_not_fit() {
+    let bed = bed().await;
+    let shop = name("shop");
+    let put = RowChange::Put(object(json!({"owner": "ann", "count": 13})));
+    match bed.sync.change_row(&shop, "notes", "a", put, None).await {
+        Err(SyncError::Invalid(problems)) => assert_eq!(problems[0].path, "count"),
+        other => panic!("{other:?}"),
+    }
+    let many = || {
+        let row = |id: &str, count: i64| (id.to_owned(), object(json!({"owner": "ann", "count": count})));
+        vec![row("a", 1), row("b", -1), row("c", 2), row("d", 13)]
+    };
+    match bed.sync.put_rows(&shop, "notes", many(), Together::All).await {
+        Err(SyncError::Invalid(problems)) => {
+            assert_eq!(problems.iter().map(|problem| &*problem.path).collect::<Vec<_>>(), ["[1].count", "[3].count"]);
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(bed.rows("notes").await.is_empty(), "none was put");
+    let refused = bed.sync.put_rows(&shop, "notes", many(), Together::Those).await.expect("the others are put");
+    assert_eq!(refused.iter().map(|row| (row.at, &*row.id)).collect::<Vec<_>>(), [(1, "b"), (3, "d")]);
+    assert_eq!(bed.rows("notes").await.into_keys().collect::<Vec<_>>(), ["a", "c"]);
+}
+
+#[tokio::test]
+async fn rows_from_before_a_schema_stay_until_somebody_writes_them() {
+    let bed = Bed::new(&notes("")).await;
+    bed.subscriber("ann", json!({})).await;
+    bed.put("notes", "a", json!({"owner": "ann", "count": 99})).await;
+    bed.apply(&notes(SCHEMA)).await;
+    let mut phone = Phone::new(&bed, "ann").await;
+    phone.sync(&bed).await;
+    assert_eq!(phone.rows("notes")["a"]["count"], 99);
+    phone.run("UPDATE notes SET text = 'bread'");
+    assert_eq!(phone.sync(&bed).await.refused, 1);
+    phone.run("UPDATE notes SET text = 'bread', count = 9");
+    assert_eq!(phone.sync(&bed).await.applied, 1);
+    bed.put("notes", "b", note("ann", "eggs")).await;
+}
