@@ -566,6 +566,11 @@ pub fn api_source() -> Name {
     "api".parse().expect("`api` is a name")
 }
 
+/// The source of the events that changes of rows raise. No source of an application that has such is called so.
+pub fn row_source() -> Name {
+    "rows".parse().expect("`rows` is a name")
+}
+
 impl Rule {
     /// A rule by which every pair matches, with the usual bounds.
     pub fn new(on: Name, subscription: Name, notify: Name) -> Rule {

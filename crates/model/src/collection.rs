@@ -7,8 +7,10 @@ use serde::{Deserialize, Serialize};
 use crate::{field::Fields, id::Name, time::Timestamp, value::Value};
 
 mod built_in; // those that the platform fills by itself
+mod raise; // events that changes of rows raise
 
 pub use built_in::{BuiltIn, OWNER};
+pub use raise::{ChangeKind, Changed, RAISES_MAX, Raise, Told};
 
 /// Fields of a collection, at most.
 pub const FIELDS_MAX: usize = 200;
@@ -38,6 +40,9 @@ pub struct Collection {
     pub may_leave: bool,
     /// What becomes of edits that meet.
     pub conflicts: Conflicts,
+    /// The events that changes of its rows raise.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub raises: Vec<Raise>,
 }
 
 /// Which way the rows of a collection go.

@@ -273,4 +273,20 @@ pub struct CollectionCounts {
     pub rows: u64,
     /// Rows of which is only known that they are gone.
     pub removed: u64,
+    /// Events of changes that wait to be taken in.
+    pub raised: u64,
+}
+
+/// Events of changes of rows that may wait to be taken in; beyond that, changes that raise more are refused.
+pub const RAISED_MAX: u64 = 1_000_000;
+
+/// An event that a change of a row raised.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RaisedEvent {
+    /// The stamp of the change.
+    pub stamp: Stamp,
+    /// The class of the event.
+    pub class: Name,
+    /// What it says, as a JSON object.
+    pub event: Box<str>,
 }

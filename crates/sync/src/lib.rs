@@ -13,6 +13,7 @@ pub mod sessions; // 5. begin, send, read, end
 pub mod reconcile; // 6. an edit meets a row
 pub mod rows; // 7. the same rows for everybody else
 pub mod built_in; // 8. what the platform knows of a subscriber, as rows
+pub mod raise_events; // 9. what changes of rows raise is taken in, once
 
 mod cursor; // places, sealed
 mod merge; // two edits of one text
@@ -113,6 +114,7 @@ pub struct Replicas {
     admission: admission::Admission,
     sessions: sessions::Sessions,
     built_ins: built_in::BuiltIns,
+    raising: raise_events::Raising,
     seal: cursor::Seal,
 }
 
@@ -130,6 +132,7 @@ impl Replicas {
             admission: admission::Admission::new(&limits),
             sessions: sessions::Sessions::default(),
             built_ins: built_in::BuiltIns::new(inbox),
+            raising: raise_events::Raising::default(),
             records,
             store,
             clock,
@@ -152,7 +155,7 @@ impl Replicas {
         while self.store.prune(now - REMOVED_KEPT, now - PAST_KEPT, 1_000).await? {
             tokio::task::yield_now().await;
         }
-        Ok(())
+        self.forget_raised().await
     }
 }
 

@@ -24,7 +24,7 @@ use tocsin_store::{
 use crate::{
     catalogue::{Collections, Ready},
     merge::merge,
-    spread,
+    raise_events, spread,
 };
 
 /// What became of an edit.
@@ -453,6 +453,7 @@ pub(crate) fn write_row(
         joins,
     };
     let version = ledger.write(old, &new)?;
+    raise_events::note(ledger, application, ready, version, (old, new.body.as_deref(), write.id))?;
     if follows {
         spread::follow(ledger, application, collections, (ready.number, write.id))?;
     }
@@ -470,6 +471,9 @@ pub(crate) fn remove_row(
     let (collection, id) = (row.collection, row.id.clone());
     let gone =
         RowWrite { collection, id, body: None, author, seen, columns: None, keys: Vec::new(), joins: Vec::new() };
-    ledger.write(Some(row), &gone)?;
+    let version = ledger.write(Some(row), &gone)?;
+    if let Some(ready) = collections.of_number(collection) {
+        raise_events::note(ledger, application, ready, version, (Some(row), None, &row.id))?;
+    }
     spread::follow(ledger, application, collections, (collection, &row.id))
 }

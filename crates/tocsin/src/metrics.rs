@@ -187,6 +187,11 @@ pub const STEPS: &[Metric] = &[
     ),
     histogram("sync_session_seconds", "", "From the begin of a device's session to its end."),
     counter("sync_edits_total", "outcome", "Edits of devices: applied, conflict, refused."),
+    counter(
+        "sync_events_total",
+        "outcome",
+        "Events that changes of rows raised: accepted, or unfit because their class had changed meanwhile.",
+    ),
     counter("sync_rows_total", "fate", "Rows told to devices: sent, or gone."),
     histogram(
         "sync_wait_seconds",

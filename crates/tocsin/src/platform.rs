@@ -72,6 +72,7 @@ pub struct Running {
     exchanges: Arc<Exchanges>,
     face: Mutex<JoinHandle<std::io::Result<()>>>,
     ldap_face: Mutex<Option<JoinHandle<()>>>,
+    raising: Mutex<JoinHandle<()>>,
     stopping: CancellationToken,
     exporter: Mutex<Option<Exporter>>,
     // Last, so that the stores are closed before another server may open them.
@@ -327,7 +328,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
     let version = env!("CARGO_PKG_VERSION");
     let parts = tocsin_service::Parts {
         records,
-        journal,
+        journal: journal.clone(),
         inbox,
         pipeline: pipeline.clone(),
         exchanges: Some(exchanges.clone()),
@@ -351,6 +352,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
     };
     let stopping = CancellationToken::new();
     sync::tidy_now_and_then(&replicas, stopping.clone());
+    let raising = sync::raise_events(&replicas, pipeline.clone(), journal, stopping.clone());
     let ldap_face = ldap.map(|prepared| ldap::start(prepared, service.clone(), stopping.clone()));
     let face = tokio::spawn(tocsin_face_http::serve(listener, service, options, stopping.clone().cancelled_owned()));
     let (face, ldap_face, exporter) = (Mutex::new(face), Mutex::new(ldap_face), Mutex::new(exporter));
@@ -363,6 +365,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
         exchanges,
         face,
         ldap_face,
+        raising: Mutex::new(raising),
         stopping,
         exporter,
         _lock: lock,
@@ -515,6 +518,10 @@ impl Running {
         );
         if let Some(face) = self.ldap_face.lock().await.as_mut().filter(|face| !face.is_finished()) {
             let _ = face.await;
+        }
+        let mut raising = self.raising.lock().await;
+        if !raising.is_finished() {
+            let _ = (&mut *raising).await;
         }
         // Last: what was finished just now is told too.
         if let Some(exporter) = self.exporter.lock().await.as_mut() {

@@ -120,6 +120,57 @@ async fn rows_that_do_not_fit_are_told_one_by_one() {
     assert!(told.contains("refused: visits `a`: what: value is longer than 9 characters"), "{told}");
 }
 
+const RAISING: &str = r#"
+application: fieldwork
+events:
+  visited: { fields: { visit: { type: string, required: true }, count: integer } }
+subscriptions:
+  watch: { fields: {} }
+notifications:
+  told: { fields: { visit: string, count: integer }, content: { templates: { base: { text: '{{ visit }} {{ count }}' } } } }
+rules:
+  all: { on: visited, subscription: watch, notify: told, with: { visit: event.visit, count: event.count } }
+channels:
+  log: { protocol: file, options: { path: visits.log } }
+collections:
+  visits:
+    fields: { owner: { type: string, required: true }, what: string, count: integer }
+    partition:
+      - match: { owner: subscriber.id }
+    raise:
+      - { event: visited, fields: { visit: id, count: row.count } }
+"#;
+
+/// How many events of rows the journal has.
+async fn raised(platform: &Platform) -> u64 {
+    let batches = platform.get("/v1/event-batches?limit=1000").await["items"].as_array().cloned().unwrap_or_default();
+    batches.iter().filter(|batch| batch["source"] == "rows").filter_map(|batch| batch["events"].as_u64()).sum()
+}
+
+#[tokio::test]
+async fn changes_of_rows_raise_events_once_over_kills() {
+    let mut platform = Platform::start(&[]).await;
+    platform.apply("fieldwork", RAISING).await;
+    let mut put = 0;
+    for kill in 0..4 {
+        for row in 0..25 {
+            let path = format!("/v1/applications/fieldwork/collections/visits/rows/v-{kill}-{row}");
+            let request = platform.request(reqwest::Method::PUT, &path).json(&json!({"owner": "ann", "count": row}));
+            assert!(request.send().await.expect("an answer").status().is_success());
+            put += 1;
+        }
+        platform.kill();
+        platform.restart().await;
+    }
+    let done = async {
+        while platform.get("/v1/sync/status").await["events_waiting"] != 0 || raised(&platform).await < put {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), done).await.expect("all are raised");
+    assert_eq!(raised(&platform).await, put);
+}
+
 /// Edits a file again and again, and synchronises when it can.
 async fn work(folder: std::path::PathBuf, home: Home, owner: String, edits: usize) -> Replica {
     let mut random = fastrand::Rng::new();

@@ -43,6 +43,7 @@ async fn status(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> 
     let body = SyncStatusBody {
         rows: counts.rows,
         removed: counts.removed,
+        events_waiting: counts.raised,
         devices: sync.all_devices().len(),
         sessions: sync.active_sessions().len(),
         pools: sync.pools().into_iter().map(PoolBody::from).collect(),

@@ -317,6 +317,8 @@ pub(crate) struct SyncStatusBody {
     pub(crate) rows: u64,
     /// Rows of which is only known that they are gone.
     pub(crate) removed: u64,
+    /// Events of changes of rows that wait to be accepted.
+    pub(crate) events_waiting: u64,
     /// Devices that may keep replicas.
     pub(crate) devices: usize,
     /// Sessions that last.

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 mod chronicles; // what is kept of the events of a class
 mod collections; // rows that devices keep replicas of
+mod raises; // events that changes of these raise
 
 use super::{
     document::{Entry, Kind, Node, join},
@@ -77,6 +78,7 @@ pub fn application(root: &Node, problems: &mut Vec<Problem>) -> Option<Applicati
     let rules = builder.rules(&application);
     builder.check_order(&application, &rules);
     builder.check_collections(&application.collections);
+    builder.check_raises(&application);
     root.get("application").is_some().then_some(Application { rules, ..application })
 }
 

@@ -133,6 +133,9 @@ pub fn difference(old: &Application, new: &Application) -> Vec<Difference> {
             let sentence = "what its rows must be like changes; those that are there stay as they are";
             found.changed(format!("{path}.schema"), sentence);
         }
+        if old.raises != new.raises {
+            found.changed(format!("{path}.raise"), "the events that changes of its rows raise change, from now on");
+        }
         if old.partition != new.partition {
             found.changed(
                 format!("{path}.partition"),

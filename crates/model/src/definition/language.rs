@@ -6,7 +6,7 @@ use std::time::Duration;
 pub(super) use super::shape::{Keys, Shape, optional, required};
 use crate::{
     chronicle::{CHRONICLES_MAX, KEY_FIELDS_MAX},
-    collection::{FIELDS_MAX, SHARES_MAX},
+    collection::{FIELDS_MAX, RAISES_MAX, SHARES_MAX},
 };
 
 pub(super) const DAY: u64 = 86_400;
@@ -84,7 +84,24 @@ static COLLECTION: Shape = Shape::Object(&[
         "Whether a device may give a row away by an edit after which it does not see it any more; false if not given.",
     ),
     optional("conflicts", &CONFLICTS, "What becomes of edits that meet."),
+    optional("raise", &RAISES, "Events that changes of its rows raise, whoever makes them."),
 ]);
+static RAISES: Shape = Shape::List { of: &RAISE, most: RAISES_MAX };
+static RAISE: Shape = Shape::Object(&[
+    optional("on", &CHANGES, "By which changes; by all if not given. Each raises one event at most."),
+    optional("of", &KEY, "Of updates, only by those that change one of these fields; by all if not given."),
+    required("event", &Shape::Name, "The class of the events."),
+    optional(
+        "fields",
+        &RAISED_FIELDS,
+        "What the fields of an event say: `id`, `change` (`insert`, `update` or `remove`), `at`, `row.FIELD` as it is after \
+         the change or was last, or `before.FIELD`.",
+    ),
+]);
+static CHANGES: Shape = Shape::Either(&[&CHANGE, &CHANGES_LISTED]);
+static CHANGES_LISTED: Shape = Shape::List { of: &CHANGE, most: RAISES_MAX };
+static CHANGE: Shape = Shape::Choice(&["insert", "update", "remove"]);
+static RAISED_FIELDS: Shape = Shape::Entries { keys: Keys::Fields, of: &Shape::Text, most: FIELDS_MAX };
 static PARTITION: Shape = Shape::Either(&[&Shape::Choice(&["everyone"]), &SHARES]);
 static SHARES: Shape = Shape::List { of: &SHARE, most: SHARES_MAX };
 static SHARE: Shape = Shape::Object(&[

@@ -285,3 +285,9 @@ impl Bed {
         self.records.remove_subscriber(&id, Expect::Any, self.now()).await.expect("removed");
     }
 }
+
+impl Bed {
+    pub async fn records_remove_application(&self) {
+        self.records.remove_application(&name("shop"), self.now()).await.expect("removed");
+    }
+}

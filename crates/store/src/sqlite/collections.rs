@@ -8,7 +8,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use rusqlite::Connection;
 use tocsin_model::{collection::Stamp, id::Name, time::Timestamp};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::{
     records::{execute, query_all, query_one},
@@ -17,13 +17,14 @@ use super::{
 use crate::{
     collections::{
         Block, CollectionCounts, CollectionNumber, Conflict, DeviceNumber, DeviceState, KeyNumber, PastSession,
-        ReplicaDevice, StoredRow, Wanted,
+        RaisedEvent, ReplicaDevice, StoredRow, Wanted,
     },
     error::StoreError,
 };
 
 mod devices; // who keeps replicas
 mod ledger; // rows while they change
+mod raised; // events that changes of rows raise
 mod reading; // what is new for a device
 mod schema;
 #[cfg(test)]
@@ -59,6 +60,7 @@ struct Published {
     newest: watch::Sender<Stamp>,
     forgotten: Mutex<Stamp>,
     counts: Mutex<CollectionCounts>,
+    raised: Notify,
 }
 
 impl SqliteCollections {
@@ -82,16 +84,18 @@ impl SqliteCollections {
             },
         )?;
         let (newest, forgotten, counts) = database.write_blocking(|connection, _| {
-            let books = query_one(connection, "SELECT sequence, forgotten, rows, removed FROM books", (), |row| {
-                let counts = CollectionCounts { rows: row.get(2)?, removed: row.get(3)? };
-                Ok((Stamp(row.get(0)?), Stamp(row.get(1)?), counts))
-            })?;
+            let books =
+                query_one(connection, "SELECT sequence, forgotten, rows, removed, raised FROM books", (), |row| {
+                    let counts = CollectionCounts { rows: row.get(2)?, removed: row.get(3)?, raised: row.get(4)? };
+                    Ok((Stamp(row.get(0)?), Stamp(row.get(1)?), counts))
+                })?;
             books.ok_or_else(|| StoreError::Damaged("the books of the collections".into()))
         })?;
         let published = Arc::new(Published {
             newest: watch::Sender::new(newest),
             forgotten: Mutex::new(forgotten),
             counts: Mutex::new(counts),
+            raised: Notify::new(),
         });
         Ok(SqliteCollections { free_space: FreeSpace::beside(&path, options.reserve_bytes), database, published })
     }
@@ -110,21 +114,61 @@ impl SqliteCollections {
         let published = self.published.clone();
         let write = move |connection: &Connection, after: &mut AfterCommit| {
             let mut ledger = open_books(connection, now)?;
-            let began = ledger.sequence;
+            let began = (ledger.sequence, ledger.raised);
             let result = job(&mut ledger)?;
-            if ledger.sequence != began {
-                let sql = "UPDATE books SET sequence = ?1, rows = ?2, removed = ?3";
-                execute(connection, sql, (ledger.sequence.0, ledger.rows, ledger.removed))?;
-                let (newest, counts) =
-                    (ledger.sequence, CollectionCounts { rows: ledger.rows, removed: ledger.removed });
+            let Ledger { sequence, rows, removed, raised, .. } = ledger;
+            if (sequence, raised) != began {
+                let sql = "UPDATE books SET sequence = ?1, rows = ?2, removed = ?3, raised = ?4";
+                execute(connection, sql, (sequence.0, rows, removed, raised))?;
                 after.run(move || {
-                    *published.counts.lock() = counts;
-                    published.newest.send_replace(newest);
+                    *published.counts.lock() = CollectionCounts { rows, removed, raised };
+                    published.newest.send_replace(sequence);
+                    if raised > began.1 {
+                        published.raised.notify_one();
+                    }
                 });
             }
             Ok(result)
         };
         self.database.write(write).await
+    }
+
+    /// The applications of which changes of rows raised events that are still here, taken in or not.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn raisers(&self) -> Result<Vec<Name>, StoreError> {
+        self.database.read(raised::applications).await
+    }
+
+    /// Events of an application behind a stamp, in the order of their changes: up to `limit`, and not many more bytes than
+    /// `bytes_max`, but at least one if there is any.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn raised(
+        &self,
+        application: &Name,
+        after: Stamp,
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<Vec<RaisedEvent>, StoreError> {
+        let application = application.clone();
+        self.database.read(move |connection| raised::list(connection, &application, after, limit, bytes_max)).await
+    }
+
+    /// Up to where the events of an application were taken in, as far as this store was told.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn raised_upto(&self, application: &Name) -> Result<Option<Stamp>, StoreError> {
+        let application = application.clone();
+        self.database.read(move |connection| raised::upto_of(connection, application.as_str())).await
+    }
+
+    /// Returns when events were raised since it returned last; for one who waits.
+    pub async fn wait_raised(&self) {
+        self.published.raised.notified().await;
     }
 
     /// What is new for a device, a part of it.
@@ -380,9 +424,10 @@ impl SqliteCollections {
 }
 
 fn open_books(connection: &Connection, now: Timestamp) -> Result<Ledger<'_>, StoreError> {
-    let books = query_one(connection, "SELECT sequence, rows, removed FROM books", (), |row| {
-        Ok((Stamp(row.get(0)?), row.get(1)?, row.get(2)?))
+    let books = query_one(connection, "SELECT sequence, rows, removed, raised FROM books", (), |row| {
+        Ok((Stamp(row.get(0)?), row.get(1)?, row.get(2)?, row.get(3)?))
     })?;
-    let (sequence, rows, removed) = books.ok_or_else(|| StoreError::Damaged("the books of the collections".into()))?;
-    Ok(Ledger { connection, now, sequence, rows, removed })
+    let (sequence, rows, removed, raised) =
+        books.ok_or_else(|| StoreError::Damaged("the books of the collections".into()))?;
+    Ok(Ledger { connection, now, sequence, rows, removed, raised })
 }

@@ -220,8 +220,10 @@ async fn status(terminal: &Terminal, client: &Client, json: bool) -> Outcome {
     if json {
         return Ok(terminal.json(&status)?);
     }
-    let [rows, removed, devices, sessions] = ["rows", "removed", "devices", "sessions"].map(|name| text(&status[name]));
+    let [rows, removed, devices, sessions, events] =
+        ["rows", "removed", "devices", "sessions", "events_waiting"].map(|name| text(&status[name]));
     terminal.line(format!("{rows} rows, {removed} that are gone; {devices} devices, {sessions} sessions"))?;
+    terminal.line(format!("{events} events of rows wait to be accepted"))?;
     let pools = status["pools"].as_array().cloned().unwrap_or_default();
     let rows: Vec<Vec<String>> = pools
         .iter()

@@ -2,12 +2,19 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tocsin_model::{application::row_source, collection::Stamp, event::EventPacker, id::Name, value::Value};
+use tocsin_pipeline::{Pipeline, Submission};
 use tocsin_store::{
     inbox::Inbox,
+    journal::{Journal, Mark},
     records::Records,
     sqlite::collections::{CollectionsOptions, SqliteCollections},
 };
-use tocsin_sync::{Limits, Parts, Replicas, Sizing};
+use tocsin_sync::{
+    Limits, Parts, Replicas, Sizing,
+    raise_events::{Event, Intake, IntakeError, Round},
+};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::{now, store_failure};
@@ -18,6 +25,11 @@ use crate::{
 
 /// Time between two rounds of upkeep.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
+
+/// How long events of rows wait for an application that takes none, at first and at most.
+const HELD: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// What the journal remembers of events of rows: the stamp of the last change whose event it has.
+const PLACE: &str = "stamp";
 
 /// Opens `sync.db`, and the room over it.
 ///
@@ -64,4 +76,105 @@ pub fn tidy_now_and_then(replicas: &Arc<Replicas>, stopping: CancellationToken) 
             }
         }
     });
+}
+
+/// Lets changes of rows raise events, until the server ends.
+pub fn raise_events(
+    replicas: &Arc<Replicas>,
+    pipeline: Arc<Pipeline>,
+    journal: Arc<dyn Journal>,
+    stopping: CancellationToken,
+) -> JoinHandle<()> {
+    let replicas = replicas.clone();
+    let flow = Flow { pipeline, journal };
+    tokio::spawn(async move {
+        let mut pause = HELD.0;
+        loop {
+            let round = tokio::select! {
+                round = replicas.raise_events(&flow) => round,
+                () = stopping.cancelled() => return,
+            };
+            let wait = match round {
+                Ok(Round::Done) => {
+                    pause = HELD.0;
+                    None
+                }
+                Ok(Round::Held) => Some(pause),
+                Err(error) => {
+                    tracing::warn!(%error, "events of rows could not be read; will try again");
+                    Some(HELD.1)
+                }
+            };
+            tokio::select! {
+                () = replicas.wait_raised(), if wait.is_none() => {}
+                () = tokio::time::sleep(wait.unwrap_or(HELD.1)), if wait.is_some() => pause = (pause * 2).min(HELD.1),
+                () = stopping.cancelled() => return,
+            }
+        }
+    })
+}
+
+/// The flow, which events of rows go into like those of a source: the journal has them and their place in one commit.
+struct Flow {
+    pipeline: Arc<Pipeline>,
+    journal: Arc<dyn Journal>,
+}
+
+fn later(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> IntakeError {
+    IntakeError(error.into())
+}
+
+fn mark(upto: Stamp) -> Vec<Mark> {
+    vec![Mark::set(PLACE, upto.0.to_string())]
+}
+
+impl Intake for Flow {
+    async fn place(&self, application: &Name) -> Result<Option<Stamp>, IntakeError> {
+        let marks = self.journal.marks(&(application.clone(), row_source()), None, 1).await.map_err(later)?;
+        let value = marks.into_iter().next().and_then(|mark| mark.value);
+        let stamp = value.map(|value| std::str::from_utf8(&value).ok().and_then(|text| text.parse().ok().map(Stamp)));
+        stamp.map(|stamp| stamp.ok_or_else(|| later("the mark of the events of rows cannot be read"))).transpose()
+    }
+
+    async fn set_place(&self, application: &Name, upto: Stamp) -> Result<(), IntakeError> {
+        self.journal.record_marks(&(application.clone(), row_source()), mark(upto)).await.map_err(later)
+    }
+
+    async fn take(
+        &self,
+        application: &Name,
+        class: &Name,
+        events: Vec<Event>,
+        upto: Stamp,
+    ) -> Result<u64, IntakeError> {
+        let compiled = self.pipeline.application(application);
+        let compiled = compiled.ok_or_else(|| later(format!("the application `{application}` does not run")))?;
+        let count = events.len() as u64;
+        let mut packer = compiled.application.events.get(class).map(|class| EventPacker::new(class.fields.clone()));
+        if let (Some(packer), Some(class)) = (&mut packer, compiled.application.events.get(class)) {
+            for event in events {
+                let values = event.into_iter().map(|(name, value)| (name, Value::from(value)));
+                if let Ok(row) = class.fields.row(values) {
+                    packer.push(&row);
+                }
+            }
+        }
+        let Some(packed) = packer.map(EventPacker::finish).filter(|packed| packed.count() > 0) else {
+            self.set_place(application, upto).await?;
+            return Ok(count);
+        };
+        let unfit = count - u64::from(packed.count());
+        let submission = Submission {
+            application: application.clone(),
+            version: compiled.version,
+            class: class.clone(),
+            source: row_source(),
+            received_at: now(),
+            events: packed,
+            idempotency: None,
+            marks: mark(upto),
+        };
+        self.pipeline.accept(submission).await.map_err(later)?;
+        Ok(unfit)
+    }
 }

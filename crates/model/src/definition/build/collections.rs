@@ -45,13 +45,14 @@ impl<'a> Builder<'a> {
             partition: self.partition(node, path, &fields),
             may_leave: boolean(node, "may_leave").unwrap_or(false),
             conflicts: self.conflicts(node, path, &fields),
+            raises: self.raises(node, path, &fields),
             fields,
         }
     }
 
     /// A collection that the platform fills.
     fn built_in(&mut self, node: &'a Node, path: &str, built_in: BuiltIn) -> Collection {
-        for key in ["fields", "schema", "partition", "may_leave", "conflicts"] {
+        for key in ["fields", "schema", "partition", "may_leave", "conflicts", "raise"] {
             if let Some(given) = node.get(key) {
                 let problem = given.problem(&join(path, key), "follows from what is built in");
                 self.problems.push(problem.hint("leave it out"));
@@ -74,6 +75,7 @@ impl<'a> Builder<'a> {
             partition: BuiltIn::partition(),
             may_leave: false,
             conflicts: Conflicts::default(),
+            raises: Vec::new(),
         }
     }
 

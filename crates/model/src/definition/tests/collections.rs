@@ -2,7 +2,7 @@
 
 use super::{environment, problems};
 use crate::{
-    collection::{BuiltIn, Combine, Direction, Identity, Resolver, Share, Track},
+    collection::{BuiltIn, ChangeKind, Combine, Direction, Identity, Resolver, Share, Track},
     definition::{difference, read},
 };
 
@@ -89,4 +89,46 @@ fn what_is_wrong_with_a_collection_is_told() {
     check("note: merge", "notes: merge", "is not a field of this collection");
     check("note: string, tags", "id: string, note: string, tags", "every row has an id of its own");
     check("resolver: first", "resolver: newest", "is not known here");
+}
+
+const RAISING: &str = "application: a
+events:
+  placed: { fields: { order: { type: string, required: true }, total: number, was: number, at: timestamp } }
+collections:
+  orders:
+    fields: { customer: { type: string, required: true }, total: integer }
+    partition: everyone
+    raise:
+      - on: [insert, update]
+        of: total
+        event: placed
+        fields: { order: id, total: row.total, was: before.total, at: at }
+      - { on: remove, event: placed, fields: { order: row.customer } }
+";
+
+#[test]
+fn changes_of_rows_raise_events_that_fit() {
+    let application = read(RAISING, &environment).expect("a definition");
+    let raises = &application.collections["orders"].raises;
+    assert_eq!((raises[0].on.as_slice(), raises[0].of.len()), (&[ChangeKind::Insert, ChangeKind::Update][..], 1));
+    assert_eq!((raises[1].on.as_slice(), raises[1].event.as_str()), (&[ChangeKind::Remove][..], "placed"));
+    let check = |piece: &str, replacement: &str, expected: &str| {
+        assert_eq!(RAISING.matches(piece).count(), 1, "`{piece}` is in the definition once");
+        let found = problems(&RAISING.replace(piece, replacement));
+        assert!(found.contains(expected), "{replacement}: {found}");
+    };
+    check("on: remove", "on: update", "collections.orders.raise[1].on: names `update` for the second time");
+    check("of: total", "of: totl", "is not a field of this collection; did you mean `total`?");
+    check("on: remove, event: placed", "on: remove, event: plced", "`plced` is not an event class; did you mean");
+    check("row.total", "row.totl", "`row.totl` is nothing of a change; `id`, `change`, `at`, or `row.`");
+    check("row.total", "row.customer", "is a number, and `row.customer` a string");
+    check("total: row.total", "sum: row.total", "is not a field of `placed`");
+    check("order: row.customer", "order: before.customer, total: row.total, was: id", "is a number, and `id` a string");
+    check("order: id", "order: before.customer", "is required by `placed`, and may be empty here");
+    check("order: id, ", "", "is required by `placed`, and may be empty here");
+    let sources = format!("{RAISING}sources:\n  rows: {{ kind: http }}\n");
+    assert!(problems(&sources).contains("is the source of the events that rows raise"), "{}", problems(&sources));
+    let other = read(&RAISING.replace("of: total", "of: customer"), &environment).expect("a definition");
+    let told: Vec<String> = difference(&application, &other).into_iter().map(|found| found.sentence).collect();
+    assert_eq!(told, ["the events that changes of its rows raise change, from now on"]);
 }

@@ -16,6 +16,7 @@ pub struct Ledger<'c> {
     pub(super) sequence: Stamp,
     pub(super) rows: u64,
     pub(super) removed: u64,
+    pub(super) raised: u64,
 }
 
 const ROW: &str = "number, collection, id, version, sequence, author, seen, body, columns, keys";

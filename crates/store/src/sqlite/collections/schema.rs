@@ -1,7 +1,8 @@
 //! The tables of `sync.db`, as steps that only go forward.
 
 /// The steps. One that has been released is never changed; a new one is added.
-pub(in crate::sqlite) const MIGRATIONS: &[&str] = &[r#"
+pub(in crate::sqlite) const MIGRATIONS: &[&str] = &[
+    r#"
 -- The last stamp, up to where it is not known any more what was removed, and how much there is: one row.
 CREATE TABLE books (
     one INTEGER PRIMARY KEY CHECK (one = 1),
@@ -111,4 +112,18 @@ CREATE TABLE sessions (
 ) STRICT;
 CREATE INDEX sessions_by_device ON sessions (device, number);
 CREATE INDEX sessions_by_time ON sessions (ended_at);
-"#];
+"#,
+    r#"
+-- Events that changes of rows raise, in the order of the changes.
+CREATE TABLE raised (
+    application TEXT NOT NULL,
+    stamp INTEGER NOT NULL,             -- that of the change
+    class TEXT NOT NULL,
+    event TEXT NOT NULL,                -- a JSON object
+    PRIMARY KEY (application, stamp)
+) STRICT, WITHOUT ROWID;
+-- Up to where they were taken in.
+CREATE TABLE raisers (application TEXT PRIMARY KEY, upto INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+ALTER TABLE books ADD COLUMN raised INTEGER NOT NULL DEFAULT 0;
+"#,
+];

@@ -1,0 +1,155 @@
+//! Events that changes of rows raise: that there is a class, and that each event will fit it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    super::{
+        document::{Kind, Node, join},
+        shape::shown,
+    },
+    Builder, name,
+};
+use crate::{
+    application::{Application, due_class, row_source},
+    collection::{ChangeKind, Collection, Raise, Told},
+    field::{FieldType, Fields},
+    id::Name,
+    problem::{Problem, closest},
+};
+
+impl<'a> Builder<'a> {
+    pub(super) fn raises(&mut self, collection: &'a Node, path: &str, fields: &Fields) -> Vec<Raise> {
+        let path = join(path, "raise");
+        let Some(Kind::List(items)) = collection.get("raise").map(|given| &given.kind) else { return Vec::new() };
+        let mut named = BTreeSet::new();
+        let mut raises = Vec::new();
+        for (at, node) in items.iter().enumerate() {
+            let path = format!("{path}[{at}]");
+            let on = kinds(node.get("on"));
+            for kind in on.iter().filter(|kind| !named.insert(**kind)) {
+                let problem = node.problem(&join(&path, "on"), format!("names `{}` for the second time", kind.word()));
+                self.problems.push(problem.hint("a change raises one event; rules can make more of it"));
+            }
+            let of = match node.get("of").map(|of| (of, &of.kind)) {
+                Some((_, Kind::List(of))) => of.iter().filter_map(|of| self.raising_field(of, &path, fields)).collect(),
+                Some((of, _)) => self.raising_field(of, &path, fields).into_iter().collect(),
+                None => Vec::new(),
+            };
+            let mut told = BTreeMap::new();
+            for entry in node.get("fields").map_or(&[][..], Node::entries) {
+                let path = join(&join(&path, "fields"), &entry.key);
+                let text = entry.value.text().unwrap_or_default();
+                let known = Told::parse(text).filter(|told| match told {
+                    Told::Row(field) | Told::Before(field) => fields.position(field.as_str()).is_some(),
+                    _ => true,
+                });
+                match (known, entry.key.parse()) {
+                    (Some(known), Ok(field)) => drop(told.insert(field, known)),
+                    _ => {
+                        let problem = entry.value.problem(&path, format!("`{}` is nothing of a change", shown(text)));
+                        let hint = "`id`, `change`, `at`, or `row.` or `before.` and a field of the collection";
+                        self.problems.push(problem.hint(hint));
+                    }
+                }
+            }
+            let Some(event) = name(node, "event") else { continue };
+            raises.push(Raise { on, of, event, fields: told });
+        }
+        raises
+    }
+
+    fn raising_field(&mut self, node: &Node, path: &str, fields: &Fields) -> Option<Name> {
+        let text = node.text()?;
+        match fields.position(text) {
+            Some(at) => Some(fields[at].name.clone()),
+            None => {
+                let problem = node.problem(&join(path, "of"), "is not a field of this collection");
+                let meant = fields.unknown(text).hint;
+                self.problems.push(meant.into_iter().fold(problem, Problem::hint));
+                None
+            }
+        }
+    }
+
+    /// That the classes exist which rows raise events of, and that all that is raised fits.
+    pub(super) fn check_raises(&mut self, application: &Application) {
+        let mut is_any = false;
+        for (name, collection) in &application.collections {
+            for (at, raise) in collection.raises.iter().enumerate() {
+                is_any = true;
+                let path = format!("collections.{name}.raise[{at}]");
+                self.check_raise(application, collection, raise, &path);
+            }
+        }
+        let source = row_source();
+        if is_any && application.sources.contains_key(&source) {
+            let problem = Problem::at(format!("sources.{source}"), "is the source of the events that rows raise");
+            self.problems.push(problem.hint("choose another name"));
+        }
+    }
+
+    fn check_raise(&mut self, application: &Application, collection: &Collection, raise: &Raise, path: &str) {
+        let event = &raise.event;
+        if *event == due_class() && application.has_schedules() {
+            self.problems.push(Problem::at(join(path, "event"), "is raised by schedules alone"));
+            return;
+        }
+        let Some(class) = application.events.get(event) else {
+            let problem = Problem::at(join(path, "event"), format!("`{event}` is not an event class"));
+            let meant = closest(event.as_str(), application.events.keys().map(Name::as_str));
+            self.problems.push(match meant {
+                Some(meant) => problem.hint(format!("did you mean `{meant}`?")),
+                None => problem,
+            });
+            return;
+        };
+        let fields = join(path, "fields");
+        for (name, told) in &raise.fields {
+            let path = join(&fields, name.as_str());
+            let Some(at) = class.fields.position(name.as_str()) else {
+                let problem = Problem::at(path, format!("is not a field of `{event}`"));
+                self.problems.push(class.fields.unknown(name.as_str()).hint.into_iter().fold(problem, Problem::hint));
+                continue;
+            };
+            let of = match told {
+                Told::Row(field) | Told::Before(field) => {
+                    collection.fields.position(field.as_str()).map(|at| collection.fields[at].kind)
+                }
+                _ => told.kind(),
+            };
+            let (Some(given), wanted) = (of, class.fields[at].kind) else { continue };
+            let fits = given == wanted || (given, wanted) == (FieldType::Integer, FieldType::Number);
+            if !fits {
+                let message = format!("is a {}, and `{told}` a {}", wanted.name(), given.name());
+                self.problems.push(Problem::at(path, message).hint("name a field of the same type"));
+            }
+        }
+        for field in class.fields.iter().filter(|field| field.required && field.default.is_null()) {
+            let surely = raise.fields.get(&field.name).is_some_and(|told| match told {
+                Told::Id | Told::Change | Told::At => true,
+                Told::Row(name) => is_required(&collection.fields, name),
+                Told::Before(name) => is_required(&collection.fields, name) && !raise.on.contains(&ChangeKind::Insert),
+            });
+            if !surely {
+                let path = join(&fields, field.name.as_str());
+                let problem = Problem::at(path, format!("is required by `{event}`, and may be empty here"));
+                self.problems.push(problem.hint("name a required field of the row, or do not require it of the event"));
+            }
+        }
+    }
+}
+
+fn is_required(fields: &Fields, name: &Name) -> bool {
+    fields.position(name.as_str()).is_some_and(|at| fields[at].required || !fields[at].default.is_null())
+}
+
+/// The changes that are named; all if none is.
+fn kinds(node: Option<&Node>) -> Vec<ChangeKind> {
+    let words: Vec<&str> = match node.map(|node| (node, &node.kind)) {
+        None => return ChangeKind::ALL.to_vec(),
+        Some((_, Kind::List(items))) => items.iter().filter_map(Node::text).collect(),
+        Some((node, _)) => node.text().into_iter().collect(),
+    };
+    let known = words.into_iter().filter_map(|word| ChangeKind::ALL.into_iter().find(|kind| kind.word() == word));
+    known.collect()
+}
