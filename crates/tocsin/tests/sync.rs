@@ -129,7 +129,7 @@ subscriptions:
 notifications:
   told: { fields: { visit: string, count: integer }, content: { templates: { base: { text: '{{ visit }} {{ count }}' } } } }
 rules:
-  all: { on: visited, subscription: watch, notify: told, with: { visit: event.visit, count: event.count } }
+  each: { on: visited, subscription: watch, notify: told, with: { visit: event.visit, count: event.count } }
 channels:
   log: { protocol: file, options: { path: visits.log } }
 collections:

@@ -118,10 +118,10 @@ async fn what_came_back_is_known_to_those_who_had_it() {
     assert_eq!(bed.told(place, &[], &[1], 100).await.0, "a=2");
     bed.write("a", None, &[]).await;
     assert_eq!(bed.told(place, &[], &[1], 100).await.0, "a=gone");
-    assert_eq!(bed.store.counts(), CollectionCounts { rows: 0, removed: 1 });
+    assert_eq!(bed.store.counts(), CollectionCounts { rows: 0, removed: 1, raised: 0 });
     let later = NOON + std::time::Duration::from_secs(60);
     assert!(!bed.store.prune(later, later, 100).await.expect("pruned"));
-    assert_eq!(bed.store.counts(), CollectionCounts { rows: 0, removed: 0 });
+    assert_eq!(bed.store.counts(), CollectionCounts { rows: 0, removed: 0, raised: 0 });
     assert!(!place.is_known_since(bed.store.forgotten()));
 }
 
