@@ -25,7 +25,10 @@ pub fn trust(ca_file: Option<&Path>, path: &str) -> Result<Arc<ClientConfig>, Pr
 
 /// As `trust`, for a client that can prove itself with a certificate, read from files of the options `certificate_file`
 /// and `key_file`.
-pub(crate) fn trust_and_prove(
+///
+/// # Errors
+/// One of the files cannot be used.
+pub fn trust_and_prove(
     ca_file: Option<&Path>,
     certificate_file: &Path,
     key_file: &Path,

@@ -18,6 +18,7 @@ pub mod feed; // RSS and Atom
 pub mod query; // a query with a high-water mark
 pub mod outbox; // a table that is emptied
 pub mod nats; // a stream of NATS JetStream
+pub mod kafka; // topics of Kafka
 pub mod mqtt; // topics of an MQTT broker
 pub mod process; // lines of JSON from a program
 

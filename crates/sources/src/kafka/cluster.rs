@@ -1,0 +1,315 @@
+//! Who leads which partition, and what can be asked of them.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use kafka_protocol::{
+    error::ResponseError,
+    messages::{
+        BrokerId, FetchRequest, FindCoordinatorRequest, GroupId, ListOffsetsRequest, MetadataRequest,
+        OffsetCommitRequest, TopicName,
+        fetch_request::{FetchPartition, FetchTopic},
+        fetch_response::FetchableTopicResponse,
+        list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic},
+        metadata_request::MetadataRequestTopic,
+        offset_commit_request::{OffsetCommitRequestPartition, OffsetCommitRequestTopic},
+    },
+    protocol::StrBytes,
+};
+use uuid::Uuid;
+
+use super::{
+    connection::{Access, Connection, check},
+    options::Address,
+    place::{Part, Place},
+};
+use crate::source::Trouble;
+
+/// The newest versions of requests that we know. All that we ask for is in them, and brokers from 0.11 on speak some that
+/// is no newer.
+pub(super) const FETCH_VERSION: i16 = 13;
+const METADATA_VERSION: i16 = 12;
+const LIST_OFFSETS_VERSION: i16 = 7;
+const FIND_COORDINATOR_VERSION: i16 = 3;
+const OFFSET_COMMIT_VERSION: i16 = 8;
+
+/// How long a broker waits for messages.
+pub(super) const FETCH_WAIT: Duration = Duration::from_secs(5);
+/// Most bytes of an answer, and of a partition in it, unless a single batch is longer.
+const FETCH_BYTES_MAX: i32 = 4 << 20;
+const PARTITION_BYTES_MAX: i32 = 1 << 20;
+/// A source takes from at most so many partitions.
+const PARTITIONS_MAX: usize = 4_096;
+/// How often a commit is tried while the coordinator of a group is being found, and the pause in between.
+const COMMITS_MAX: u32 = 10;
+const COMMIT_PAUSE: Duration = Duration::from_millis(200);
+
+fn topic_name(name: &str) -> TopicName {
+    TopicName(StrBytes::from_string(name.to_owned()))
+}
+
+/// One of the ends of a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    First,
+    Last,
+}
+
+/// The part of a cluster that matters to us.
+pub(super) struct Cluster {
+    brokers: BTreeMap<i32, Address>,
+    /// Each partition with the id of its topic, its leader and the leader's epoch.
+    parts: BTreeMap<Part, (String, i32, i32)>,
+    topics: Vec<(Arc<str>, Uuid)>,
+}
+
+/// A connection to the first broker that answers.
+async fn connect(addresses: &[Address], access: &Access) -> Result<Connection, Trouble> {
+    let mut troubles = Vec::new();
+    for address in addresses {
+        match Connection::open(address, access).await {
+            Ok(connection) => return Ok(connection),
+            Err(trouble) => troubles.push(trouble.text),
+        }
+    }
+    Err(Trouble::of(troubles.join("; ")))
+}
+
+impl Cluster {
+    /// Asks for the partitions of these topics.
+    pub async fn find(addresses: &[Address], topics: &[String], access: &Access) -> Result<Cluster, Trouble> {
+        let mut connection = connect(addresses, access).await?;
+        let wanted = topics.iter().map(|topic| MetadataRequestTopic::default().with_name(Some(topic_name(topic))));
+        let request =
+            MetadataRequest::default().with_topics(Some(wanted.collect())).with_allow_auto_topic_creation(false);
+        let answer = connection.ask(request, METADATA_VERSION, Duration::ZERO).await?;
+        let mut brokers = BTreeMap::new();
+        for broker in answer.brokers {
+            let port = u16::try_from(broker.port).map_err(|_| Trouble::of("a broker has no port"))?;
+            let address = Address { host: broker.host.to_string(), port };
+            brokers.insert(broker.node_id.0, address);
+        }
+        let (mut parts, mut topics) = (BTreeMap::new(), Vec::new());
+        for topic in answer.topics {
+            let name = topic.name.map(|name| name.to_string()).unwrap_or_default();
+            match ResponseError::try_from_code(topic.error_code) {
+                None => {}
+                Some(ResponseError::UnknownTopicOrPartition) => {
+                    return Err(Trouble::of(format!("the topic `{name}` is not there, or hidden from our user")));
+                }
+                Some(error) => return Err(Trouble::new(format!("the topic `{name}`"), error)),
+            }
+            let shared: Arc<str> = name.into();
+            topics.push((shared.clone(), topic.topic_id));
+            for part in topic.partitions {
+                let key = Part { topic: shared.clone(), number: part.partition_index };
+                parts.insert(key, (topic.topic_id.to_string(), part.leader_id.0, part.leader_epoch));
+            }
+        }
+        if parts.len() > PARTITIONS_MAX {
+            let text = format!("the topics have {} partitions; a source takes from {PARTITIONS_MAX}", parts.len());
+            return Err(Trouble::of(text));
+        }
+        Ok(Cluster { brokers, parts, topics })
+    }
+
+    /// All partitions, each with the id of its topic.
+    pub fn parts(&self) -> impl Iterator<Item = (&Part, &str)> {
+        self.parts.iter().map(|(part, (topic, ..))| (part, &**topic))
+    }
+
+    /// Whether there is this partition.
+    pub fn leads(&self, part: &Part) -> bool {
+        self.parts.contains_key(part)
+    }
+
+    /// The id of a topic; zeros if brokers do not know it.
+    fn id_of(&self, topic: &str) -> Uuid {
+        self.topics.iter().find(|(name, _)| **name == *topic).map_or(Uuid::nil(), |(_, id)| *id)
+    }
+
+    /// The name of a topic that is answered by name or, by newer brokers, by its id.
+    pub fn name_of(&self, topic: &FetchableTopicResponse) -> Option<Arc<str>> {
+        let is_it = |name: &str, id: &Uuid| *name == **topic.topic || (!id.is_nil() && *id == topic.topic_id);
+        self.topics.iter().find(|(name, id)| is_it(name, id)).map(|(name, _)| name.clone())
+    }
+
+    /// Whether every partition has a leader whose address we know.
+    pub fn is_whole(&self) -> bool {
+        self.parts.values().all(|(_, leader, _)| self.brokers.contains_key(leader))
+    }
+
+    /// All brokers.
+    pub fn brokers(&self) -> impl Iterator<Item = (i32, &Address)> {
+        self.brokers.iter().map(|(broker, address)| (*broker, address))
+    }
+
+    /// The request for messages behind these places, of the partitions that a broker leads; `None` if it leads none.
+    pub fn fetch(&self, broker: i32, places: &BTreeMap<Part, Place>) -> Option<FetchRequest> {
+        let mut topics: BTreeMap<&str, Vec<FetchPartition>> = BTreeMap::new();
+        for (part, (_, leader, epoch)) in &self.parts {
+            let Some(place) = places.get(part).filter(|_| *leader == broker) else { continue };
+            let wanted = FetchPartition::default()
+                .with_partition(part.number)
+                .with_current_leader_epoch(*epoch)
+                .with_fetch_offset(place.next)
+                .with_last_fetched_epoch(place.epoch)
+                .with_log_start_offset(-1)
+                .with_partition_max_bytes(PARTITION_BYTES_MAX);
+            topics.entry(&part.topic).or_default().push(wanted);
+        }
+        let topics = topics.into_iter().map(|(topic, partitions)| {
+            FetchTopic::default()
+                .with_topic(topic_name(topic))
+                .with_topic_id(self.id_of(topic))
+                .with_partitions(partitions)
+        });
+        let topics: Vec<FetchTopic> = topics.collect();
+        (!topics.is_empty()).then(|| {
+            FetchRequest::default()
+                .with_replica_id(BrokerId(-1))
+                .with_max_wait_ms(FETCH_WAIT.as_millis() as i32)
+                .with_min_bytes(1)
+                .with_max_bytes(FETCH_BYTES_MAX)
+                // Only what transactions have committed.
+                .with_isolation_level(1)
+                .with_session_epoch(-1)
+                .with_topics(topics)
+        })
+    }
+
+    /// Where the logs of these partitions begin, or end.
+    pub async fn offsets(&self, parts: &[Part], end: End, access: &Access) -> Result<BTreeMap<Part, i64>, Trouble> {
+        let timestamp = match end {
+            End::First => -2,
+            End::Last => -1,
+        };
+        let mut wanted: BTreeMap<i32, BTreeMap<&str, Vec<ListOffsetsPartition>>> = BTreeMap::new();
+        for part in parts {
+            let Some((_, leader, epoch)) = self.parts.get(part) else { continue };
+            let one = ListOffsetsPartition::default()
+                .with_partition_index(part.number)
+                .with_current_leader_epoch(*epoch)
+                .with_timestamp(timestamp);
+            wanted.entry(*leader).or_default().entry(&part.topic).or_default().push(one);
+        }
+        let mut found = BTreeMap::new();
+        for (leader, topics) in wanted {
+            let address = self.brokers.get(&leader);
+            let address = address.ok_or_else(|| Trouble::of("a partition has no leader now"))?;
+            let topics = topics.into_iter().map(|(topic, partitions)| {
+                ListOffsetsTopic::default().with_name(topic_name(topic)).with_partitions(partitions)
+            });
+            let request = ListOffsetsRequest::default().with_replica_id(BrokerId(-1)).with_topics(topics.collect());
+            let mut connection = Connection::open(address, access).await?;
+            let answer = connection.ask(request, LIST_OFFSETS_VERSION, Duration::ZERO).await?;
+            for topic in answer.topics {
+                let shared: Arc<str> = topic.name.as_str().into();
+                for one in topic.partitions {
+                    let part = Part { topic: shared.clone(), number: one.partition_index };
+                    check(one.error_code, || format!("the offsets of {part}"))?;
+                    found.insert(part, one.offset);
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// The group that offsets are committed to. It has no members.
+pub(super) struct Group {
+    name: String,
+    /// A connection to its coordinator.
+    coordinator: Option<Connection>,
+}
+
+impl Group {
+    pub fn new(name: String) -> Group {
+        Group { name, coordinator: None }
+    }
+
+    /// Commits these places. Others look at them, we do not: whether it was done is said, and it may be done later.
+    pub async fn commit(
+        &mut self,
+        places: &BTreeMap<Part, Place>,
+        addresses: &[Address],
+        access: &Access,
+    ) -> Result<bool, Trouble> {
+        for tried in 0..COMMITS_MAX {
+            if tried > 0 {
+                tokio::time::sleep(COMMIT_PAUSE).await;
+            }
+            let mut connection = match self.coordinator.take() {
+                Some(connection) => connection,
+                None => match self.find(addresses, access).await? {
+                    Some(connection) => connection,
+                    None => continue,
+                },
+            };
+            match connection.ask(self.request(places), OFFSET_COMMIT_VERSION, Duration::ZERO).await {
+                Ok(answer) => {
+                    let codes = answer.topics.iter().flat_map(|topic| &topic.partitions).map(|part| part.error_code);
+                    match codes.filter_map(ResponseError::try_from_code).next() {
+                        None => {
+                            self.coordinator = Some(connection);
+                            return Ok(true);
+                        }
+                        Some(error) if is_searched(error) => {}
+                        Some(error) => return Err(self.trouble(error)),
+                    }
+                }
+                Err(trouble) => tracing::debug!(%trouble, "offsets could not be committed"),
+            }
+        }
+        tracing::warn!(group = self.name, "the coordinator of the group is not there; offsets are committed later");
+        Ok(false)
+    }
+
+    fn request(&self, places: &BTreeMap<Part, Place>) -> OffsetCommitRequest {
+        let mut topics: BTreeMap<&str, Vec<OffsetCommitRequestPartition>> = BTreeMap::new();
+        for (part, place) in places {
+            let one = OffsetCommitRequestPartition::default()
+                .with_partition_index(part.number)
+                .with_committed_offset(place.next)
+                .with_committed_leader_epoch(place.epoch);
+            topics.entry(&part.topic).or_default().push(one);
+        }
+        let topics = topics.into_iter().map(|(topic, partitions)| {
+            OffsetCommitRequestTopic::default().with_name(topic_name(topic)).with_partitions(partitions)
+        });
+        OffsetCommitRequest::default()
+            .with_group_id(GroupId(StrBytes::from_string(self.name.clone())))
+            .with_generation_id_or_member_epoch(-1)
+            .with_topics(topics.collect())
+    }
+
+    /// A connection to the coordinator; `None` while there is none.
+    async fn find(&self, addresses: &[Address], access: &Access) -> Result<Option<Connection>, Trouble> {
+        let mut connection = connect(addresses, access).await?;
+        let request = FindCoordinatorRequest::default().with_key(StrBytes::from_string(self.name.clone()));
+        let answer = connection.ask(request, FIND_COORDINATOR_VERSION, Duration::ZERO).await?;
+        match ResponseError::try_from_code(answer.error_code) {
+            None => {}
+            Some(error) if is_searched(error) => return Ok(None),
+            Some(error) => return Err(self.trouble(error)),
+        }
+        let port = u16::try_from(answer.port).map_err(|_| Trouble::of("a broker has no port"))?;
+        let address = Address { host: answer.host.to_string(), port };
+        Ok(Connection::open(&address, access).await.ok())
+    }
+
+    fn trouble(&self, error: ResponseError) -> Trouble {
+        let what = format!("offsets cannot be committed to the group `{}`", self.name);
+        match error {
+            ResponseError::UnknownMemberId | ResponseError::IllegalGeneration => {
+                Trouble::new(what, "it has members of its own; set `group` to a name that nobody else uses")
+            }
+            error => Trouble::new(what, error),
+        }
+    }
+}
+
+/// Whether the coordinator of a group is being found, or is another by now.
+fn is_searched(error: ResponseError) -> bool {
+    use ResponseError::{CoordinatorLoadInProgress, CoordinatorNotAvailable, NotCoordinator};
+    matches!(error, CoordinatorLoadInProgress | CoordinatorNotAvailable | NotCoordinator)
+}

@@ -1,0 +1,342 @@
+use std::{
+    io::{BufRead, BufReader, Lines, Write},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    sync::OnceLock,
+};
+
+use rcgen::{CertificateParams, KeyPair};
+use serde_json::{Value as Json, json};
+use tocsin_model::mark::Mark;
+use tokio::sync::{Mutex, MutexGuard};
+
+use crate::{
+    source::Portion,
+    testing::{Harness, shown, taken},
+};
+
+/// A broker of Apache, and one who writes to it, in a process that ends with our end of its input.
+struct Broker {
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+    _child: Child,
+    /// Ports: bare, encrypted, with a login, with both.
+    ports: Vec<u16>,
+    /// It removes the folder when it ends.
+    folder: PathBuf,
+}
+
+impl Broker {
+    /// All tests share one, each with topics of its own.
+    async fn shared() -> MutexGuard<'static, Broker> {
+        static SHARED: OnceLock<Mutex<Broker>> = OnceLock::new();
+        SHARED.get_or_init(|| Mutex::new(Broker::start())).lock().await
+    }
+
+    fn start() -> Broker {
+        let folder = tempfile::tempdir().expect("a folder").keep();
+        let key = KeyPair::generate().expect("a key");
+        let params = CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()]).expect("names");
+        let certificate = params.self_signed(&key).expect("a certificate");
+        std::fs::write(folder.join("certificate.pem"), certificate.pem()).expect("written");
+        std::fs::write(folder.join("key.pem"), key.serialize_pem()).expect("written");
+        let libraries = libraries();
+        let mut child = Command::new("java")
+            .args(["-Xmx384m", "-cp", &format!("{}/*", libraries.display())])
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/kafka/Broker.java"))
+            .arg(&folder)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("java is there: `make setup` installs it");
+        let mut output = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+        let ready = output.next().expect("it starts").expect("text");
+        let ports = ready.split(' ').map(|port| port.parse().expect("a port")).collect();
+        Broker { input: child.stdin.take().expect("it is piped"), output, _child: child, ports, folder }
+    }
+
+    /// Does this, and gives the answer.
+    fn tell(&mut self, command: impl AsRef<str>) -> String {
+        writeln!(self.input, "{}", command.as_ref()).expect("it listens");
+        let answer = self.output.next().expect("it answers").expect("text");
+        assert!(!answer.starts_with("failed"), "{}: {answer}", command.as_ref());
+        answer
+    }
+
+    /// A source of a topic, over the bare connection.
+    fn source(&self, topic: &str) -> Harness {
+        Harness::new("kafka", json!({"brokers": [format!("127.0.0.1:{}", self.ports[0])], "topics": [topic]}))
+    }
+}
+
+fn libraries() -> PathBuf {
+    let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into()));
+    let folder = std::env::var_os("KAFKA_LIBRARIES").map_or_else(|| home.join(".cache/tocsin/kafka"), PathBuf::from);
+    assert!(
+        Path::new(&folder).join("pom.xml").exists(),
+        "Kafka is not in {}: `make setup` brings it",
+        folder.display()
+    );
+    folder
+}
+
+fn quakes(numbers: impl IntoIterator<Item = usize>) -> Vec<String> {
+    let mut quakes: Vec<String> =
+        numbers.into_iter().map(|number| taken(&format!("{{\"id\": \"q{number}\"}}"))).collect();
+    quakes.sort_unstable();
+    quakes
+}
+
+/// The next portion with something in it; those that only say where we are are committed.
+async fn next(harness: &mut Harness) -> Portion {
+    loop {
+        let portion = harness.next().await;
+        if portion.events.count() > 0 || !portion.refused.is_empty() {
+            return portion;
+        }
+        harness.commit(portion.marks);
+    }
+}
+
+/// Takes so many events, and gives them in order, with what was refused.
+async fn take(harness: &mut Harness, count: usize) -> (Vec<String>, Vec<String>) {
+    let (mut events, mut refused) = (Vec::new(), Vec::new());
+    while events.len() < count {
+        let portion = next(harness).await;
+        events.extend(shown(&portion.events));
+        refused.extend(portion.refused.into_iter().map(|refusal| refusal.reason));
+        harness.commit(portion.marks);
+        harness.source().accepted().await.unwrap_or_else(|trouble| panic!("{trouble}"));
+    }
+    events.sort_unstable();
+    (events, refused)
+}
+
+#[tokio::test]
+async fn messages_are_taken_once_over_crashes() {
+    let mut broker = Broker::shared().await;
+    broker.tell("create crashes 3");
+    let (mut sent, mut events) = (0, Vec::new());
+    let mut harness = broker.source("crashes");
+    for turn in 0.. {
+        if events.len() == 720 {
+            break;
+        }
+        // Some wait when the source begins, others come while it runs.
+        let more = if turn == 0 { 8 } else { usize::from(events.len() == sent || turn % 2 == 1) };
+        for _ in 0..more.min((720 - sent) / 40) {
+            let packing = ["none", "gzip", "snappy", "lz4", "zstd"][sent / 40 % 5];
+            broker.tell(format!("send crashes {} {packing} {sent} {}", sent / 40 % 3, sent + 40));
+            sent += 40;
+        }
+        let portion = next(&mut harness).await;
+        // A crash before the commit: it all comes again.
+        if turn % 3 == 0 {
+            harness.crash();
+            continue;
+        }
+        let found = shown(&portion.events);
+        for (first, context) in portion.events.traces().iter() {
+            let number: u32 = found[first as usize]
+                .split('"')
+                .find_map(|word| word.strip_prefix('q')?.parse().ok())
+                .expect("a quake has a number");
+            assert_eq!(context.parent_text(), format!("00-{:032x}-00f067aa0ba902b7-01", number + 1));
+        }
+        assert_eq!(portion.events.traces().iter().count(), found.len());
+        events.extend(found);
+        harness.commit(portion.marks);
+        if turn % 3 == 1 {
+            // A crash after it: nobody was told.
+            harness.crash();
+        } else {
+            harness.source().accepted().await.expect("committed");
+        }
+    }
+    events.sort_unstable();
+    assert_eq!(events, quakes(0..720));
+    // The offsets of a crash are told with those of the next portion.
+    broker.tell("send crashes 0 none 720 721");
+    broker.tell("send crashes 1 none 721 722");
+    broker.tell("send crashes 2 none 722 723");
+    assert_eq!(take(&mut harness, 3).await.0, quakes(720..723));
+    assert_eq!(broker.tell("offsets tocsin-app-source crashes"), "{0=241, 1=241, 2=241}");
+}
+
+#[tokio::test]
+async fn what_transactions_took_back_is_no_event() {
+    let mut broker = Broker::shared().await;
+    broker.tell("create transactions 1");
+    broker.tell("send transactions 0 zstd+commit 0 5");
+    broker.tell("send transactions 0 zstd+abort 5 10");
+    broker.tell("send transactions 0 none 10 12");
+    broker.tell("send transactions 0 zstd+commit 12 14");
+    let mut harness = broker.source("transactions");
+    assert_eq!(take(&mut harness, 9).await, (quakes((0..5).chain(10..14)), Vec::new()));
+}
+
+#[tokio::test]
+async fn a_log_that_was_cut_or_made_anew_is_gone_on_with() {
+    let mut broker = Broker::shared().await;
+    broker.tell("create cut 1");
+    broker.tell("send cut 0 none 0 10");
+    let mut harness = broker.source("cut");
+    assert_eq!(take(&mut harness, 10).await.0, quakes(0..10));
+    harness.crash();
+    // Messages are deleted before they are taken: that is said.
+    broker.tell("send cut 0 none 10 30");
+    broker.tell("cut cut 0 20");
+    let (events, refused) = take(&mut harness, 10).await;
+    assert_eq!((events, refused.len()), (quakes(20..30), 1));
+    assert!(refused[0].contains("messages 10 to 19 of cut/0 were deleted"), "{refused:?}");
+    // A place that the log does not reach, as after a leader that died alone.
+    harness.crash();
+    let mark = harness.marks[0].clone();
+    let text = String::from_utf8(mark.value.expect("a mark").to_vec()).expect("text");
+    harness.commit(vec![Mark::set(mark.part, text.replace("\"next\":30", "\"next\":99"))]);
+    let waits = tokio::time::timeout(std::time::Duration::from_secs(3), harness.source().next());
+    assert!(waits.await.is_err(), "there was something");
+    broker.tell("send cut 0 none 30 35");
+    assert_eq!(take(&mut harness, 5).await, (quakes(30..35), Vec::new()));
+    // Under its name there is another topic, while we look.
+    broker.tell("delete cut");
+    broker.tell("create cut 2");
+    broker.tell("send cut 0 none 40 50");
+    broker.tell("send cut 1 none 50 60");
+    let mut events = Vec::new();
+    while events.len() < 20 {
+        match harness.try_next().await {
+            Ok(portion) => {
+                events.extend(shown(&portion.events));
+                harness.commit(portion.marks);
+            }
+            Err(_) => harness.crash(),
+        }
+    }
+    events.sort_unstable();
+    assert_eq!(events, quakes(40..60));
+}
+
+#[tokio::test]
+async fn a_partition_more_is_found_and_the_latest_may_be_the_first() {
+    let mut broker = Broker::shared().await;
+    broker.tell("create grows 1");
+    broker.tell("send grows 0 none 0 10");
+    let mut harness = broker.source("grows");
+    harness.options["start"] = json!("latest");
+    let portion = harness.next().await;
+    assert_eq!(portion.events.count(), 0);
+    harness.commit(portion.marks);
+    // What comes after that is taken, whatever dies.
+    harness.crash();
+    broker.tell("send grows 0 none 10 12");
+    assert_eq!(take(&mut harness, 2).await.0, quakes(10..12));
+    broker.tell("grow grows 2");
+    broker.tell("send grows 1 none 12 15");
+    harness.crash();
+    assert_eq!(take(&mut harness, 3).await.0, quakes(12..15));
+}
+
+#[tokio::test]
+async fn what_is_no_event_is_refused() {
+    let mut broker = Broker::shared().await;
+    broker.tell("create refused 1");
+    broker.tell("raw refused nonsense");
+    broker.tell("raw refused null");
+    broker.tell("raw refused {\"id\": 5}");
+    broker.tell("send refused 0 none 0 1");
+    let mut harness = broker.source("refused");
+    let (events, refused) = take(&mut harness, 1).await;
+    assert_eq!((events, refused.len()), (quakes(0..1), 3), "{refused:?}");
+    assert!(
+        refused[0].contains("is not a JSON object") && refused[1].contains("has a key and no value"),
+        "{refused:?}"
+    );
+    assert!(refused[2].contains("id: should be a string"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn brokers_say_who_may_come_in() {
+    let mut broker = Broker::shared().await;
+    broker.tell("create logins 1");
+    broker.tell("send logins 0 none 0 3");
+    let ports = broker.ports.clone();
+    let (ca, key) = (broker.folder.join("certificate.pem"), broker.folder.join("key.pem"));
+    let check = async |port: u16, options: Json, expected: &str| {
+        let mut given = json!({"brokers": [format!("127.0.0.1:{port}")], "topics": ["logins"], "group": "logins"});
+        given.as_object_mut().expect("an object").extend(options.as_object().expect("an object").clone());
+        let mut harness = Harness::new("kafka", given);
+        match harness.try_next().await {
+            Ok(portion) => {
+                assert_eq!(expected, "", "{options} came in");
+                harness.commit(portion.marks);
+                assert_eq!(take(&mut harness, 3).await.0, quakes(0..3));
+            }
+            Err(trouble) => assert!(!expected.is_empty() && trouble.text.contains(expected), "{options}: {trouble}"),
+        }
+    };
+    let ada = |mechanism: &str| json!({"username": "ada", "password": "right", "mechanism": mechanism});
+    let over_tls = |mut options: Json| {
+        options
+            .as_object_mut()
+            .expect("an object")
+            .extend([("tls".into(), json!(true)), ("ca_file".into(), json!(&ca))]);
+        options
+    };
+    check(ports[2], ada("scram-sha-256"), "").await;
+    check(ports[2], ada("scram-sha-512"), "").await;
+    check(ports[3], over_tls(ada("scram-sha-512")), "").await;
+    check(ports[3], over_tls(ada("plain")), "").await;
+    let proof = json!({"certificate_file": &ca, "key_file": &key});
+    check(ports[1], over_tls(proof), "").await;
+
+    let wrong = |mechanism: &str| json!({"username": "ada", "password": "wrong", "mechanism": mechanism});
+    let refuses = "refuses the login (`username`, `password`): ";
+    check(ports[2], wrong("scram-sha-256"), refuses).await;
+    check(ports[2], wrong("scram-sha-512"), refuses).await;
+    check(ports[3], over_tls(wrong("plain")), refuses).await;
+    check(ports[2], json!({"username": "eve", "password": "right"}), refuses).await;
+    check(ports[2], json!({}), "closed the connection without an answer; it may want").await;
+    check(ports[3], ada("scram-sha-512"), "set `tls: true`").await;
+    check(ports[0], ada("scram-sha-512"), "does not take SCRAM-SHA-512").await;
+    check(ports[0], over_tls(json!({})), "no connection to").await;
+    let untrusted = json!({"username": "ada", "password": "right", "tls": true});
+    check(ports[3], untrusted, "invalid peer certificate").await;
+    check(ports[1], over_tls(json!({})), "the connection to").await;
+    check(ports[0], json!({"topics": ["nowhere"]}), "the topic `nowhere` is not there").await;
+    check(1, json!({}), "no connection to 127.0.0.1:1: ").await;
+}
+
+#[tokio::test]
+async fn a_broker_that_comes_back_is_asked_again() {
+    let mut broker = Broker::shared().await;
+    broker.tell("create returns 1");
+    broker.tell("send returns 0 none 0 20");
+    let mut harness = broker.source("returns");
+    assert_eq!(take(&mut harness, 20).await.0, quakes(0..20));
+    broker.tell("stop");
+    let trouble = loop {
+        match harness.try_next().await {
+            Ok(portion) => assert_eq!(portion.events.count(), 0),
+            Err(trouble) => break trouble,
+        }
+    };
+    assert!(trouble.text.contains("no connection to") || trouble.text.contains("the connection to"), "{trouble}");
+    harness.crash();
+    broker.tell("start");
+    broker.tell("send returns 0 gzip 20 30");
+    let mut events = Vec::new();
+    while events.len() < 10 {
+        match harness.try_next().await {
+            Ok(portion) => {
+                events.extend(shown(&portion.events));
+                harness.commit(portion.marks);
+            }
+            // Leaders are found anew first.
+            Err(_) => harness.crash(),
+        }
+    }
+    events.sort_unstable();
+    assert_eq!(events, quakes(20..30));
+}
