@@ -40,6 +40,7 @@ pub use channel::{
     Answer, Clock, Context, Destination, DestinationState, FactFields, Facts, Message, OpenChannel, Outgoing, Place,
     SystemClock, Ticket,
 };
+pub use flow::rate::Meter;
 pub use protocol::{ProtocolDescription, check, is_endpoint, open, protocols};
 pub use reference::reference_page;
 pub use signet::{InboxPass, Returned, Signet};

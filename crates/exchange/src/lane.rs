@@ -11,17 +11,20 @@
 use std::{
     collections::{HashSet, VecDeque},
     sync::{Arc, Weak},
+    time::Duration,
 };
 
 use parking_lot::{Mutex, RwLock};
+use tocsin_delivery::Meter;
 use tocsin_model::{
+    application::Rate,
     exchange::{Mode, PortState, SendOrder},
     id::{MessageId, Name},
     time::Timestamp,
     value::Value,
 };
 use tocsin_store::spool::{Head, LegOrder, NewLeg, NewMessage, WaitingLeg};
-use tokio::task::AbortHandle;
+use tokio::{task::AbortHandle, time::Instant};
 
 use crate::{Exchanges, Running, compile::Way, promote, send};
 
@@ -34,7 +37,15 @@ const PRIORITY_MAX: i64 = 9;
 /// Legs that are read from the spool at a time.
 const REFILL: usize = 256;
 /// When the spool is asked again after it did not answer.
-const REFILL_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
+const REFILL_AGAIN: Duration = Duration::from_secs(1);
+/// The same where the process has about as much memory as it may.
+const REFILL_SHORT: (usize, usize) = (16, 1 << 20);
+/// After so many failures in a row a far side is taken for dead: how long it takes says nothing then.
+const FAILURES_OF_DEAD: u32 = 16;
+/// What the next leg tells of the pace of a port.
+const WEIGHT: f64 = 1.0 / 32.0;
+/// A port that had too much to do takes more when a message would wait for this part of what it may.
+pub(crate) const RELIEF: f64 = 0.75;
 
 /// A leg: its message, and its number there.
 type Place = (MessageId, u32);
@@ -63,7 +74,60 @@ struct Queue {
     /// Whether more is due in the spool.
     behind: bool,
     refill: Option<Refill>,
+    pace: Pace,
+    /// How fast an operator lets legs leave.
+    rate: Option<(Rate, Meter)>,
+    /// More leave when its rate allows.
+    is_paced: bool,
     alarm: Option<(Timestamp, AbortHandle)>,
+}
+
+/// How fast a port is, and how much it has to do.
+#[derive(Default)]
+struct Pace {
+    /// Legs that are due and not under way, about: what the spool shows is counted now and then.
+    waiting: u64,
+    /// Seconds that a leg is under way, and how many are so with it; means of those that were done last.
+    took: Option<f64>,
+    busy: f64,
+    failures: u32,
+    /// A message would wait for too long, or did until there was relief.
+    is_crowded: bool,
+}
+
+impl Pace {
+    fn note(&mut self, took: Duration, busy: u32, failed: bool) {
+        self.failures = if failed { self.failures.saturating_add(1) } else { 0 };
+        let (took, busy) = (took.as_secs_f64(), f64::from(busy));
+        self.took = Some(match self.took {
+            Some(mean) => {
+                self.busy += (busy - self.busy) * WEIGHT;
+                mean + (took - mean) * WEIGHT
+            }
+            None => {
+                self.busy = busy;
+                took
+            }
+        });
+    }
+
+    /// Legs in a second, if it is known.
+    fn per_second(&self, rate: Option<&Rate>) -> Option<f64> {
+        let by_rate = rate.map(|rate| f64::from(rate.messages) / rate.per.as_secs_f64().max(1.0));
+        if self.failures >= FAILURES_OF_DEAD || by_rate == Some(0.0) {
+            return None;
+        }
+        let by_pace = self.took.map(|took| self.busy / took.max(1e-6));
+        by_pace.into_iter().chain(by_rate).reduce(f64::min)
+    }
+}
+
+/// What is under way and waits.
+pub(crate) struct FlowLoad {
+    pub busy: u32,
+    pub waiting: u64,
+    pub concurrency: u32,
+    pub rate: Option<Rate>,
 }
 
 /// What became of a leg that was under way.
@@ -74,6 +138,8 @@ pub(crate) struct Finished {
     /// When it is tried again, if it is.
     pub retry_at: Option<Timestamp>,
     pub is_suspended: bool,
+    /// How long it was under way, if it was tried.
+    pub took: Option<Duration>,
 }
 
 /// The spool is being read.
@@ -181,6 +247,56 @@ impl Lane {
         (queue.busy, queue.ready.len())
     }
 
+    /// How fast legs may leave; `None`: as fast as they can.
+    pub fn set_rate(self: &Arc<Lane>, rate: Option<Rate>) {
+        self.queue.lock().rate = rate.map(|rate| (rate, Meter::new(rate)));
+        self.pump();
+    }
+
+    /// What is under way and waits.
+    pub fn flow_load(&self) -> FlowLoad {
+        let concurrency = self.way.read().0.definition.concurrency;
+        let queue = self.queue.lock();
+        let rate = queue.rate.as_ref().map(|(rate, _)| *rate);
+        FlowLoad { busy: queue.busy, waiting: queue.pace.waiting, concurrency, rate }
+    }
+
+    /// Whether more may wait in the spool than is known here.
+    pub fn is_behind(&self) -> bool {
+        let queue = self.queue.lock();
+        queue.behind || queue.refill.is_some() || queue.pace.waiting > queue.ready.len() as u64
+    }
+
+    /// So many are due in the spool, those under way among them.
+    pub fn counted(&self, due: u64) {
+        let mut queue = self.queue.lock();
+        queue.pace.waiting = due.saturating_sub(queue.busy.into());
+    }
+
+    /// How long a new leg would wait for its turn; `None` if that cannot be known: the port does not work at present, or its
+    /// far side is dead.
+    pub fn wait_of_next(&self, now: Timestamp) -> Option<Duration> {
+        if self.state() != PortState::Active || self.opens_at(now).is_some() {
+            return None;
+        }
+        let queue = self.queue.lock();
+        let per_second = queue.pace.per_second(queue.rate.as_ref().map(|(rate, _)| rate))?;
+        Duration::try_from_secs_f64(queue.pace.waiting as f64 / per_second).ok()
+    }
+
+    /// How long a new leg would wait, if that is longer than it may; or if it was so and there is no relief yet.
+    pub fn too_long(&self, most: Duration, now: Timestamp) -> Option<Duration> {
+        let wait = self.wait_of_next(now);
+        let concurrency = self.way.read().0.definition.concurrency;
+        let mut queue = self.queue.lock();
+        let most = if queue.pace.is_crowded { most.mul_f64(RELIEF) } else { most };
+        // As many as leave at once are no queue, however slow the far side is.
+        let many = queue.pace.waiting > u64::from(concurrency);
+        let too_long = wait.filter(|wait| many && *wait > most);
+        queue.pace.is_crowded = too_long.is_some();
+        too_long
+    }
+
     /// Takes another way or another state. What is under way goes on as it began.
     pub fn change(self: &Arc<Lane>, way: Arc<Way>, state: PortState) {
         *self.way.write() = (way, state);
@@ -200,6 +316,7 @@ impl Lane {
         let (is_active, order) = (self.state() == PortState::Active, self.order());
         let mut queue = self.queue.lock();
         queue.announced.remove(&place(&leg));
+        queue.pace.waiting += 1;
         let is_next = !queue.behind && queue.refill.is_none() && queue.has_room();
         match order {
             LegOrder::Due | LegOrder::Rank if is_active && is_next => queue.take(leg),
@@ -229,22 +346,54 @@ impl Lane {
         if let Some(opens_at) = self.opens_at(exchanges.parts.clock.now()) {
             return self.wake_at(opens_at);
         }
+        let is_short = exchanges.watch.memory_is_short();
         let mut queue = self.queue.lock();
-        while queue.busy < most
-            && let Some(leg) = queue.next()
-        {
+        let mut free_at = None;
+        while queue.busy < most {
+            free_at = queue.free_at(Instant::now());
+            if free_at.is_some() {
+                break;
+            }
+            let Some(leg) = queue.next() else { break };
             exchanges.tasks.spawn(send::send(exchanges.clone(), self.clone(), leg));
         }
-        if queue.behind && queue.refill.is_none() && queue.ready.len() < REFILL {
+        let enough = if is_short { 1 } else { REFILL };
+        if queue.behind && queue.refill.is_none() && queue.ready.len() < enough {
             queue.refill = Some(Refill::default());
             exchanges.tasks.spawn(refill(exchanges.clone(), self.clone()));
         }
+        let waits = !queue.ready.is_empty();
+        drop(queue);
+        if let Some(free_at) = free_at.filter(|_| waits) {
+            self.pump_at(free_at, &exchanges);
+        }
+    }
+
+    /// Sends more at this time, by the operator's rate.
+    fn pump_at(self: &Arc<Lane>, at: Instant, exchanges: &Arc<Exchanges>) {
+        let mut queue = self.queue.lock();
+        if std::mem::replace(&mut queue.is_paced, true) {
+            return;
+        }
+        let (lane, stopping) = (self.clone(), exchanges.stopping.clone());
+        exchanges.tasks.spawn(async move {
+            tokio::select! {
+                () = tokio::time::sleep_until(at) => {}
+                () = stopping.cancelled() => return,
+            }
+            lane.queue.lock().is_paced = false;
+            lane.pump();
+        });
     }
 
     /// A leg is done with for now.
     pub fn finished(self: &Arc<Lane>, leg: Finished) {
         let stops = self.order() == LegOrder::Lanes { stops: true };
         let mut queue = self.queue.lock();
+        if let Some(took) = leg.took {
+            let busy = queue.busy;
+            queue.pace.note(took, busy, leg.retry_at.is_some() || leg.is_suspended);
+        }
         queue.busy -= 1;
         queue.in_hand.remove(&leg.place);
         if let Some(refill) = &mut queue.refill {
@@ -334,12 +483,26 @@ impl Queue {
         self.leave_behind();
     }
 
+    /// When the next may leave by the operator's rate, if not now.
+    fn free_at(&self, now: Instant) -> Option<Instant> {
+        let (rate, meter) = self.rate.as_ref()?;
+        if rate.messages == 0 {
+            // Until another rate is set, or somebody looks.
+            return Some(now + Duration::from_secs(60));
+        }
+        meter.wait(now)
+    }
+
     /// The first that may leave: nothing with its key is under way.
     fn next(&mut self) -> Option<WaitingLeg> {
         let is_free = |leg: &WaitingLeg| leg.lane.as_ref().is_none_or(|key| !self.busy_keys.contains(key));
         let leg = self.ready.remove(self.ready.iter().position(is_free)?)?;
         self.busy += 1;
         self.ready_bytes -= leg.body.len();
+        self.pace.waiting = self.pace.waiting.saturating_sub(1).max(self.ready.len() as u64);
+        if let Some((_, meter)) = &mut self.rate {
+            meter.count(Instant::now());
+        }
         self.busy_keys.extend(leg.lane.clone());
         Some(leg)
     }
@@ -372,9 +535,9 @@ fn place(leg: &WaitingLeg) -> Place {
 async fn refill(exchanges: Arc<Exchanges>, lane: Arc<Lane>) {
     let in_hand = Arc::new(lane.queue.lock().known());
     let (spool, now) = (&exchanges.parts.spool, exchanges.parts.clock.now());
+    let bound = if exchanges.watch.memory_is_short() { REFILL_SHORT } else { (REFILL, READY_BYTES_MAX) };
     let read = async {
-        let due =
-            spool.due_legs(&lane.exchange, &lane.port, lane.order(), now, in_hand, (REFILL, READY_BYTES_MAX)).await?;
+        let due = spool.due_legs(&lane.exchange, &lane.port, lane.order(), now, in_hand, bound).await?;
         Ok::<_, tocsin_store::error::StoreError>((due, spool.next_due(&lane.exchange, &lane.port, now).await?))
     };
     let next = match read.await {
@@ -382,7 +545,7 @@ async fn refill(exchanges: Arc<Exchanges>, lane: Arc<Lane>) {
             let mut queue = lane.queue.lock();
             let refill = queue.refill.take().unwrap_or_default();
             // Fewer than asked for are all, unless their bodies were too large.
-            let is_all = due.is_empty() || (due.len() < REFILL && bytes(&due) < READY_BYTES_MAX);
+            let is_all = due.is_empty() || (due.len() < bound.0 && bytes(&due) < bound.1);
             queue.behind = refill.outdated || !is_all;
             let has_failed = |leg: &WaitingLeg| leg.lane.as_ref().is_some_and(|key| refill.failed_keys.contains(key));
             let is_good = |leg: &WaitingLeg| !refill.finished.contains(&place(leg)) && !has_failed(leg);
@@ -408,4 +571,31 @@ async fn refill(exchanges: Arc<Exchanges>, lane: Arc<Lane>) {
 
 fn bytes(legs: &[WaitingLeg]) -> usize {
     legs.iter().map(|leg| leg.body.len()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Legs in a second of a port of which each takes so long while so many are under way; the last ones failed.
+    fn check(took_ms: u64, busy: u32, failed: u32, rate: Option<&str>, expected: Option<f64>) {
+        let mut pace = Pace::default();
+        (0..200).for_each(|_| pace.note(Duration::from_millis(took_ms), busy, false));
+        (0..failed).for_each(|_| pace.note(Duration::from_millis(took_ms), busy, true));
+        let rate = rate.map(|text| text.parse::<Rate>().expect("a rate"));
+        let found = pace.per_second(rate.as_ref());
+        assert_eq!(found.map(f64::round), expected, "{took_ms} ms, {busy} at a time, {failed} failed, {rate:?}");
+    }
+
+    #[test]
+    fn the_pace_of_a_port_is_known_unless_its_far_side_is_dead() {
+        check(100, 32, 0, None, Some(320.0));
+        check(15_000, 30, 0, None, Some(2.0));
+        check(100, 32, 15, None, Some(320.0));
+        check(15_000, 32, 16, None, None);
+        check(100, 32, 0, Some("7/s"), Some(7.0));
+        check(100, 1, 0, Some("600/m"), Some(10.0));
+        check(100, 32, 0, Some("0"), None);
+        assert_eq!(Pace::default().per_second(None), None, "nothing has left yet");
+    }
 }

@@ -14,6 +14,7 @@ mod pipeline; //    1b. what is done to messages at a port, step by step
 mod promote; //     2. a message's properties are taken out of it
 mod route; //       3. predicates over them say where it goes
 pub mod receive; // 4. a message comes, is stored, and its caller waits
+pub mod flow; //    4a. how fast they come and leave, and why they are slowed down
 mod callers; //     4b. who waits for which reply
 mod lane; //        5. what waits for a send port, in memory and behind that in the spool
 mod send; //        6. a leg leaves; what came of it is stored
@@ -37,6 +38,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use callers::Callers;
 use compile::Compiled;
+use flow::{Flow, Memory, Watch};
 use lane::Lane;
 use track::{Tracker, Tracks};
 
@@ -54,6 +56,8 @@ pub struct Parts {
     pub programs: Programs,
     /// Answers `${NAME}` in definitions.
     pub environment: Environment,
+    /// The memory of the process.
+    pub memory: Memory,
 }
 
 /// All exchanges of an installation. One for the process.
@@ -63,6 +67,7 @@ pub struct Exchanges {
     callers: Callers,
     upkeep: upkeep::Alarm,
     rooms: Rooms,
+    watch: Watch,
     tracker: Arc<Tracker>,
     /// What carries away what is tracked: it ends behind all other tasks.
     carrying: TaskTracker,
@@ -94,6 +99,8 @@ pub struct Running {
     pub version: u32,
     /// The send ports. They outlive a change of the definition, with what is under way in them.
     lanes: BTreeMap<Name, Arc<Lane>>,
+    /// What slows its messages down. It outlives a change of the definition too.
+    flow: Arc<Flow>,
     /// What is tracked at its ports now.
     tracks: RwLock<Arc<Tracks>>,
 }
@@ -120,6 +127,7 @@ impl Exchanges {
             callers: Callers::default(),
             upkeep: upkeep::Alarm::default(),
             rooms: Rooms::default(),
+            watch: Watch::default(),
             applying: tokio::sync::Mutex::default(),
             stopping: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -134,6 +142,8 @@ impl Exchanges {
                 }
             }
         }
+        exchanges.parts.spool.end_throttles(exchanges.parts.clock.now()).await?;
+        exchanges.tasks.spawn(flow::run(exchanges.clone()));
         exchanges.tasks.spawn(upkeep::run(exchanges.clone()));
         Ok(exchanges)
     }

@@ -17,8 +17,8 @@ use tocsin_store::{
 };
 
 use crate::{
-    Exchanges, Running, callers::Answer, compile::Compiled, lane::Lane, pipeline::Parcel, promote, receive::Worked,
-    track::Tracks,
+    Exchanges, Running, callers::Answer, compile::Compiled, flow::Flow, lane::Lane, pipeline::Parcel, promote,
+    receive::Worked, track::Tracks,
 };
 
 /// Messages that one step of a bulk act looks at.
@@ -121,7 +121,10 @@ impl Exchanges {
             });
             lanes.insert(port.clone(), (lane, way.clone(), state));
         }
+        let flow = before.as_ref().map_or_else(|| Flow::new(name.clone()), |before| before.flow.clone());
+        let rates = self.parts.spool.rates().await?;
         let running = Arc::new(Running {
+            flow,
             tracks: parking_lot::RwLock::new(Arc::new(Tracks::new(&compiled, &self.tracker.switches.read()))),
             lanes: lanes.iter().map(|(port, (lane, ..))| (port.clone(), lane.clone())).collect(),
             compiled: Arc::new(compiled),
@@ -130,6 +133,10 @@ impl Exchanges {
         let mut all = BTreeMap::clone(&self.running.read());
         all.insert(name, running.clone());
         *self.running.write() = Arc::new(all);
+        for set in rates.into_iter().filter(|set| set.exchange == running.compiled.definition.name) {
+            running.take_rate(set.side, set.port, Some(set.rate));
+        }
+        self.watch.wake();
         // Only now: what is sent looks for its exchange.
         for (lane, way, state) in lanes.into_values() {
             lane.change(way, state);

@@ -1,11 +1,11 @@
 //! A message comes through a receive port, is stored with its legs, and its caller waits for the reply.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use ring::digest;
 use tocsin_model::{
-    exchange::{MessageKind, Mode, PortState, ReceivePort, TrackPoint},
+    exchange::{FlowSide, MessageKind, Mode, PortState, ReceivePort, ThrottleReason, TrackPoint},
     id::{MessageId, Name},
     time::Timestamp,
 };
@@ -104,10 +104,12 @@ pub enum ReceiveError {
     /// A bound is reached: the same message may be taken later.
     #[error("{reason}")]
     Full {
-        /// Why, as one word: `store_growth` or `disk`.
-        code: &'static str,
+        /// Why, as one word.
+        code: ThrottleReason,
         /// Why, in words.
         reason: String,
+        /// When it may be taken.
+        retry_after: Duration,
     },
     /// The store does not answer.
     #[error(transparent)]
@@ -186,18 +188,22 @@ impl Exchanges {
         check(definition, &incoming)?;
         let now = self.parts.clock.now();
         check_window(port, definition, now)?;
-        self.check_room(running)?;
+        let _in_flight = self.let_in(running, port, now)?;
         let wait = incoming.wait.map_or(definition.wait, |wait| wait.min(definition.wait));
         let tracking = running.tracks().of_receive(port);
         let raw = tracking.is_some().then(|| (incoming.content_type.clone(), incoming.body.clone()));
         let intake = self.take_in(running, port, definition, incoming, now).await;
+        let messages = std::iter::once(&intake.whole).chain(intake.parts.iter().flatten());
+        let ports: BTreeSet<&Name> = messages.flat_map(|message| &message.legs).map(|leg| &leg.port).collect();
+        self.check_queues(running, ports.into_iter(), now)?;
         let (id, kind) = (intake.whole.id, intake.whole.kind);
         let suspended = intake.whole.suspended.clone();
         // Before it is stored: the reply may be quicker than this task.
         let answered = (kind == MessageKind::Request && suspended.is_none()).then(|| self.callers.wait_for(id));
         let given =
             |text: &'static str| [("exchange", running.name()), ("port", port.to_string()), ("result", text.into())];
-        match self.accept(running, intake).await? {
+        let accepted = self.accept(running, intake).await.map_err(|error| refused(error, running, now))?;
+        match accepted {
             Accepted::New => {
                 metrics::counter!("exchange_received_total", &given("new")).increment(1);
                 if let (Some(tracking), Some((content_type, body))) = (&tracking, &raw) {
@@ -235,7 +241,7 @@ impl Exchanges {
     }
 
     /// Stores a message and sends it on its ways. A caller who goes away meanwhile does not stop it half-way.
-    async fn accept(self: &Arc<Self>, running: &Arc<Running>, intake: Intake) -> Result<Accepted, ReceiveError> {
+    async fn accept(self: &Arc<Self>, running: &Arc<Running>, intake: Intake) -> Result<Accepted, StoreError> {
         let (exchanges, running) = (self.clone(), running.clone());
         let storing = self.tasks.spawn(async move {
             let Intake { whole, parts } = intake;
@@ -257,8 +263,7 @@ impl Exchanges {
             }
             accepted
         });
-        let broken = |error: tokio::task::JoinError| ReceiveError::Store(StoreError::unavailable(error));
-        storing.await.map_err(broken)?.map_err(refused)
+        storing.await.map_err(StoreError::unavailable)?
     }
 
     /// Keeps the body of a reply that a caller gets, if it is tracked.
@@ -484,17 +489,6 @@ impl Exchanges {
             });
         }
     }
-
-    fn check_room(&self, running: &Running) -> Result<(), ReceiveError> {
-        let definition = &running.compiled.definition;
-        let (open, most) = (self.parts.spool.open_of(&definition.name), definition.open_messages_max);
-        if open < most {
-            return Ok(());
-        }
-        metrics::counter!("exchange_refused_total", "reason" => "store_growth").increment(1);
-        let reason = format!("{open} messages are open, and `open_messages` allows {most}");
-        Err(ReceiveError::Full { code: "store_growth", reason })
-    }
 }
 
 impl Running {
@@ -519,11 +513,13 @@ fn check_window(port: &Name, definition: &ReceivePort, now: Timestamp) -> Result
     Err(ReceiveError::Closed { port: port.clone(), opens_at, opens_in: opens_at.since(now) })
 }
 
-fn refused(error: StoreError) -> ReceiveError {
+fn refused(error: StoreError, running: &Running, now: Timestamp) -> ReceiveError {
     match error {
         StoreError::Full(reason) => {
-            metrics::counter!("exchange_refused_total", "reason" => "disk").increment(1);
-            ReceiveError::Full { code: "disk", reason }
+            let code = ThrottleReason::Disk;
+            running.flow.hit(FlowSide::Publishing, None, code, reason.clone(), now);
+            metrics::counter!("exchange_refused_total", "reason" => code.word()).increment(1);
+            ReceiveError::Full { code, reason, retry_after: Duration::from_secs(1) }
         }
         error => ReceiveError::Store(error),
     }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use tocsin_delivery::http::call::{Call, Returned};
 use tocsin_model::{
-    exchange::{MessageKind, TrackPoint, Transport},
+    exchange::{FlowSide, MessageKind, ThrottleReason, TrackPoint, Transport},
     time::Timestamp,
 };
 use tocsin_store::{
@@ -34,10 +34,12 @@ pub(crate) async fn send(exchanges: Arc<Exchanges>, lane: Arc<Lane>, leg: Waitin
     let key = leg.lane.clone();
     let is_over = leg.leg.replies && leg.expires_at.is_some_and(|at| at <= exchanges.parts.clock.now());
     // Upkeep ends what is over; it has no use for a leg that is under way.
+    let begun_at = tokio::time::Instant::now();
     let outcome = if is_over { None } else { attempt(&exchanges, &lane, leg).await };
+    let took = outcome.is_some().then(|| begun_at.elapsed());
     let retry_at = if let Some(Then::Retry(due_at)) = outcome { Some(due_at) } else { None };
     let is_suspended = matches!(outcome, Some(Then::Suspend(_)));
-    lane.finished(Finished { place, key, retry_at, is_suspended });
+    lane.finished(Finished { place, key, retry_at, is_suspended, took });
 }
 
 /// Gives what follows.
@@ -51,7 +53,7 @@ async fn attempt(exchanges: &Arc<Exchanges>, lane: &Arc<Lane>, leg: WaitingLeg) 
         _ => &[],
     };
     let _announced = running.announce(reply);
-    let settled = store(exchanges, &outcome).await?;
+    let settled = store(exchanges, &running, lane, &outcome).await?;
     let then = match &outcome.then {
         Then::Done(_) => Then::Done(None),
         Then::Retry(due_at) => Then::Retry(*due_at),
@@ -249,12 +251,14 @@ fn objection(way: &Way, request: &Head, reply: &Head) -> Option<String> {
 
 /// Stores an outcome, again and again while the store has no room. `None` if the store has failed for good: then a
 /// restart finds the leg waiting, and sends it once more under its id.
-async fn store(exchanges: &Exchanges, outcome: &LegOutcome) -> Option<Settled> {
+async fn store(exchanges: &Exchanges, running: &Running, lane: &Lane, outcome: &LegOutcome) -> Option<Settled> {
     loop {
         match exchanges.parts.spool.settle(outcome.clone()).await {
             Ok(settled) => return Some(settled),
             Err(StoreError::Full(why)) if !exchanges.stopping.is_cancelled() => {
                 tracing::warn!(message = %outcome.message, why, "an outcome waits to be stored");
+                let now = exchanges.parts.clock.now();
+                running.flow.hit(FlowSide::Delivery, Some(lane.port()), ThrottleReason::Disk, why, now);
                 tokio::time::sleep(STORE_AGAIN).await;
             }
             Err(error) => {

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     path::Path,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
 use axum::{
@@ -16,7 +16,10 @@ use axum::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tocsin_delivery::SystemClock;
-use tocsin_model::{exchange::PortState, id::MessageId};
+use tocsin_model::{
+    exchange::{PortState, ThrottleReason},
+    id::MessageId,
+};
 use tocsin_store::{
     spool::{Ending, LegState, MessageFilter, Standing, StoredMessage},
     sqlite::{spool::SpoolOptions, tracking::TrackingOptions},
@@ -24,6 +27,7 @@ use tocsin_store::{
 use tokio::sync::{Notify, watch};
 
 mod edits;
+mod flow_control;
 mod order;
 mod pipelines;
 mod tracking;
@@ -147,6 +151,11 @@ routes:
 }
 
 async fn open(folder: &Path) -> Arc<Exchanges> {
+    open_with_memory(folder, Arc::default()).await
+}
+
+/// The process has as much memory as `used` says, and may have 1,000 bytes.
+async fn open_with_memory(folder: &Path, used: Arc<AtomicU64>) -> Arc<Exchanges> {
     let spool = Arc::new(SqliteSpool::open(folder, &SpoolOptions::default()).expect("the spool opens"));
     let tracking = SqliteTracking::open(folder, &TrackingOptions::default()).expect("the tracking opens");
     let parts = Parts {
@@ -156,6 +165,7 @@ async fn open(folder: &Path) -> Arc<Exchanges> {
         networks: Networks::default(),
         programs: Programs::default(),
         environment: Arc::new(|_| None),
+        memory: flow::Memory { used: Arc::new(move || Some(used.load(Ordering::SeqCst))), most: 1_000 },
     };
     Exchanges::start(parts).await.expect("started")
 }
@@ -514,7 +524,7 @@ async fn bounds_and_bad_input_are_told() {
     assert!(matches!(bed.post("nowhere", ORDER, None).await, Err(ReceiveError::Missing(_))));
     bed.post("orders", ORDER, None).await.expect("the first");
     let full = bed.post("orders", ORDER, None).await;
-    assert!(matches!(full, Err(ReceiveError::Full { code: "store_growth", .. })), "{full:?}");
+    assert!(matches!(full, Err(ReceiveError::Full { code: ThrottleReason::StoreGrowth, .. })), "{full:?}");
     assert!(matches!(bed.exchanges.remove(&name("orders")).await, Err(OperateError::InUse(_))));
     let open = MessageFilter { standing: Some(Standing::Open), ..MessageFilter::default() };
     bed.exchanges.end(open).await.expect("ended");

@@ -19,7 +19,7 @@ mod rows;
 mod rules;
 mod destinations;
 mod endpoints;
-mod exchanges;
+pub(crate) mod exchanges;
 mod messages;
 mod schedules;
 mod sources;

@@ -13,11 +13,13 @@ use crate::{
     value::Value,
 };
 
+mod flow; // how fast messages may come and leave
 mod path; // where a property stands in a body of JSON
 mod pipeline; // what is done to messages at a port
 mod tracking; // which bodies are kept on the way
 mod window; // the hours at which a port works
 
+pub use flow::{FlowSide, FlowWordError, MessageFlow, RateError, ThrottleReason};
 pub use path::{JsonPath, JsonPathError};
 pub use pipeline::{Compression, Pipeline, Split, Step, TransformLanguage};
 pub use tracking::{TrackPoint, TrackPointError, TrackSwitch, Tracking};
@@ -52,6 +54,8 @@ pub struct Exchange {
     pub retention: Duration,
     /// Most messages that are not ended; with more the receive ports refuse.
     pub open_messages_max: u64,
+    /// When the receive ports take no more for a while.
+    pub flow: MessageFlow,
 }
 
 impl Exchange {

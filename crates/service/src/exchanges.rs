@@ -6,20 +6,22 @@ use bytes::Bytes;
 use tocsin_exchange::{
     Exchanges,
     edit::{Edit, Edited},
+    flow::FlowReport,
     look::{Found, PortTracking, Sought},
     operate::{OperateError, PortLoad},
     receive::{Course, Incoming, ReceiveError, Received},
     track::TrackingCounts,
 };
 use tocsin_model::{
+    application::Rate,
     definition::secrets::{self, Language},
-    exchange::{Mode, PortState, TrackSwitch},
+    exchange::{FlowSide, Mode, PortState, TrackSwitch},
     filter::Filter,
     id::{MessageId, Name},
     problem::Problem,
 };
 use tocsin_store::{
-    spool::{Acted, MessageFilter, OriginalMessage, StoredExchange, StoredMessage},
+    spool::{Acted, MessageFilter, OriginalMessage, StoredExchange, StoredMessage, ThrottleChange},
     tracking::TrackedBody,
 };
 
@@ -304,6 +306,52 @@ impl Service {
         Ok(self.exchanges()?.ports(exchange).await?)
     }
 
+    /// How an exchange flows, and what slows it down.
+    ///
+    /// # Errors
+    /// The scope `operations:read` is missing; there is no such exchange.
+    pub async fn exchange_flow(&self, caller: &Caller, exchange: &Name) -> Result<FlowReport, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        Ok(self.exchanges()?.flow(exchange).await?)
+    }
+
+    /// When messages of an exchange were slowed down, newest first.
+    ///
+    /// # Errors
+    /// The scope `operations:read` is missing.
+    pub async fn exchange_flow_changes(
+        &self,
+        caller: &Caller,
+        exchange: &Name,
+        limit: usize,
+    ) -> Result<Vec<ThrottleChange>, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        Ok(self.exchanges()?.flow_changes(exchange, limit).await?)
+    }
+
+    /// Sets how fast messages may come in, through all receive ports or one, or leave by a send port; `None`: as fast as they
+    /// can.
+    ///
+    /// # Errors
+    /// The scope `operations:write` is missing; there is no such port.
+    pub async fn set_exchange_rate(
+        &self,
+        caller: &Caller,
+        exchange: &Name,
+        side: FlowSide,
+        port: Option<&Name>,
+        rate: Option<Rate>,
+    ) -> Result<(), ServiceError> {
+        caller.needs(Scope::OperationsWrite)?;
+        if side == FlowSide::Delivery && port.is_none() {
+            return Err(ServiceError::invalid("port", "is missing: say which send port is to be slower"));
+        }
+        self.exchanges()?.set_rate(exchange, side, port, rate).await?;
+        let rate = rate.map_or_else(|| "none".to_owned(), |rate| rate.to_string());
+        tracing::info!(%exchange, side = side.word(), rate, by = caller.key(), "a rate was set");
+        Ok(())
+    }
+
     /// Sets the state of a send port; `None`: as the definition says.
     ///
     /// # Errors
@@ -342,8 +390,8 @@ impl From<ReceiveError> for ServiceError {
             ReceiveError::TooLarge(_) => ServiceError::invalid("", text),
             ReceiveError::Key => ServiceError::invalid("Idempotency-Key", text),
             ReceiveError::KeyReused(id) => ServiceError::MessageKeyReused(id),
-            ReceiveError::Full { code, reason } => {
-                ServiceError::Throttled { code, reason, retry_after: Duration::from_secs(1) }
+            ReceiveError::Full { code, reason, retry_after } => {
+                ServiceError::Throttled { code: code.word(), reason, retry_after }
             }
             ReceiveError::Store(error) => error.into(),
         }

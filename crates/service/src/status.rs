@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tocsin_exchange::flow::Throttled;
 use tocsin_model::{id::Name, time::Timestamp};
 pub use tocsin_pipeline::{ApplicationStatus, DestinationState, SourceState, Switched, latency::Percentiles};
 use tocsin_store::{
@@ -47,6 +48,8 @@ pub struct Status {
     pub latencies: LatencySummaries,
     /// Everything that is switched off.
     pub switches: Vec<Switched>,
+    /// What slows messages of exchanges down.
+    pub throttled: Vec<Throttled>,
     /// The sources that run by themselves, by application.
     pub sources: Vec<(Name, SourceStatus)>,
     /// How many destinations there are, by application, channel and state in the order of `DestinationState::ALL`.
@@ -101,6 +104,7 @@ impl Service {
                 end_to_end: latencies.end_to_end.percentiles(),
             },
             switches: self.pipeline.switches(),
+            throttled: self.exchanges.as_ref().map(|exchanges| exchanges.throttled()).unwrap_or_default(),
             sources: self.pipeline.all_sources().into_iter().map(|(name, source)| (name, source.into())).collect(),
             destinations: self.pipeline.destination_counts(),
         }

@@ -9,7 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tocsin_model::{
-    exchange::{MessageKind, PortState},
+    application::Rate,
+    exchange::{FlowSide, MessageKind, PortState, ThrottleReason},
     id::{MessageId, Name},
     time::Timestamp,
     value::Value,
@@ -443,6 +444,38 @@ pub struct SetPort {
     pub port: Name,
     /// The state.
     pub state: PortState,
+}
+
+/// A rate that an operator has set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetRate {
+    /// The exchange.
+    pub exchange: Name,
+    /// Where messages come in, or where they leave.
+    pub side: FlowSide,
+    /// At this port; `None`: at all of them together.
+    pub port: Option<Name>,
+    /// Most messages.
+    pub rate: Rate,
+}
+
+/// Messages began to be slowed down, or are not any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ThrottleChange {
+    /// When.
+    pub at: Timestamp,
+    /// The exchange.
+    pub exchange: Name,
+    /// Where messages come in, or where they leave.
+    pub side: FlowSide,
+    /// The port for whose sake, if it is one.
+    pub port: Option<Name>,
+    /// Why.
+    pub reason: ThrottleReason,
+    /// Whether it begins; otherwise it ends.
+    pub begins: bool,
+    /// In words.
+    pub detail: String,
 }
 
 /// How much there is. Cheap to tell.

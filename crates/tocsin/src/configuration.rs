@@ -338,6 +338,9 @@ pub struct Spool {
     /// Space that must stay free on the disk; below it new messages are answered with 503 until there is room again, while
     /// those that are stored go on. 0 switches the guard off.
     pub disk_reserve: Size,
+    /// With more memory in the process the receive ports of exchanges answer 503, and send ports read less ahead. 0: nine
+    /// tenths of what the machine, or the control group of the process, has.
+    pub memory_max: Size,
     /// Threads that read.
     pub readers: u32,
     /// Most bytes of what is tracked of messages, compressed; beyond it what would go first goes before its time.
@@ -346,7 +349,7 @@ pub struct Spool {
 
 impl Default for Spool {
     fn default() -> Self {
-        Spool { disk_reserve: Size(64 << 20), readers: 2, tracking_max: Size(1 << 30) }
+        Spool { disk_reserve: Size(64 << 20), memory_max: Size(0), readers: 2, tracking_max: Size(1 << 30) }
     }
 }
 

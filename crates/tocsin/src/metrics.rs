@@ -224,7 +224,23 @@ pub const STEPS: &[Metric] = &[
     counter(
         "exchange_refused_total",
         "reason",
-        "Messages that receive ports refused: `store_growth`, `disk` or `service_window`.",
+        "Messages that receive ports refused: `operator`, `memory`, `disk`, `store_growth`, `in_flight`, `rate_imbalance` or \
+         `service_window`.",
+    ),
+    gauge(
+        "exchange_throttled",
+        "exchange, side, port, reason",
+        "1 while messages are slowed down where they come in (`publishing`) or leave (`delivery`), else 0.",
+    ),
+    gauge(
+        "exchange_queue_messages",
+        "exchange, port",
+        "Messages that are due at a send port and not under way, about.",
+    ),
+    gauge(
+        "exchange_queue_wait_seconds",
+        "exchange, port",
+        "How long a new message would wait for its turn at a send port that sends.",
     ),
     histogram("exchange_wait_seconds", "exchange, port", "How long the callers of requests were held open."),
     counter(

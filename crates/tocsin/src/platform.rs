@@ -10,6 +10,7 @@ use std::{
 };
 
 mod ldap; // the directory and its face
+mod memory; // how much the process has, and may have
 mod sync; // rows that devices keep replicas of
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
@@ -251,6 +252,7 @@ async fn open_exchanges(configuration: &Configuration) -> Outcome<Arc<Exchanges>
         networks: networks(configuration)?,
         programs: Programs { allow: configuration.delivery.allow_programs.clone() },
         environment: Arc::new(|name| std::env::var(name).ok()),
+        memory: memory::of_process(configuration.spool.memory_max.0),
     };
     Exchanges::start(parts).await.map_err(|error| Failure::failed("the exchanges do not start").because(&error))
 }

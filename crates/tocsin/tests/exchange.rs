@@ -86,6 +86,31 @@ async fn the_commands_of_the_readme_do_what_it_says() {
     assert!(reply.contains(r#""order":4711"#), "{reply}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_slows_an_exchange_down_and_senders_are_told_why() {
+    let far = FarSide::start().await;
+    let platform = Platform::start(&[("SHOP", &far.url), ("WAREHOUSE", &far.url)]).await;
+    let definition = support::repository("examples/confirmation/exchange.yaml");
+    platform.run(&["exchange", "apply", definition.to_str().expect("a path")]);
+    let shown = platform.run(&["exchange", "throttle", "confirmation", "publishing", "0"]);
+    assert!(shown.contains("set: publishing, 0"), "{shown}");
+    let post = || {
+        let request = platform.request(Method::POST, "/v1/exchanges/confirmation/receive/orders");
+        request.header("content-type", "application/json").body(r#"{"type": "order", "order": 1}"#).send()
+    };
+    let refused = post().await.expect("an answer");
+    assert_eq!((refused.status().as_u16(), &refused.headers()["retry-after"]), (503, &"60".parse().expect("a value")));
+    let problem: serde_json::Value = refused.json().await.expect("a problem");
+    assert_eq!(problem["reason"], "operator", "{problem}");
+    let status = platform.run(&["status"]);
+    assert!(status.contains("throttled confirmation, publishing, operator: an operator lets 0 in"), "{status}");
+    platform.run(&["exchange", "throttle", "confirmation", "publishing", "off"]);
+    assert!(post().await.expect("an answer").status().is_success());
+    let flow = platform.run(&["exchange", "flow", "confirmation"]);
+    assert!(flow.contains("warehouse") && flow.contains("senders wait"), "{flow}");
+    platform.run(&["exchange", "flow", "confirmation", "--changes"]);
+}
+
 /// The words of a command line of the README; what is in quotes is one.
 fn words(line: &str) -> Vec<String> {
     let mut words = vec![String::new()];

@@ -9,7 +9,7 @@ const GRAIN: Duration = Duration::from_millis(10);
 /// Lets messages through at a rate, evenly: in any span as long as the rate's go no more than its number, and a
 /// hundredth of a second's worth where messages come closer than that.
 #[derive(Debug, Clone)]
-pub(crate) struct Meter {
+pub struct Meter {
     /// The time of one message.
     each: Duration,
     /// What may go in one piece, if it has to.
@@ -21,6 +21,7 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
+    /// Even from its first message on.
     pub fn new(rate: Rate) -> Meter {
         let nanos = rate.per.as_nanos().div_ceil(u128::from(rate.messages.max(1)));
         let each = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));

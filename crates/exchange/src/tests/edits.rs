@@ -110,7 +110,7 @@ async fn open_messages_are_counted_for_each_exchange() {
     let post = || Incoming { body: Bytes::from_static(b"{}"), ..Incoming::default() };
     bed.exchanges.receive(&running, &name("orders"), post()).await.expect("it has room");
     let full = bed.exchanges.receive(&running, &name("orders"), post()).await;
-    assert!(matches!(full, Err(ReceiveError::Full { code: "store_growth", .. })), "{full:?}");
+    assert!(matches!(full, Err(ReceiveError::Full { code: ThrottleReason::StoreGrowth, .. })), "{full:?}");
     let ended = MessageFilter { exchange: Some(name("other")), ..MessageFilter::default() };
     bed.exchanges.end(ended).await.expect("ended");
     bed.exchanges.receive(&running, &name("orders"), post()).await.expect("it has room again");

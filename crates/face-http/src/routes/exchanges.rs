@@ -6,14 +6,20 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::{Deserialize, Serialize};
-use tocsin_exchange::{look::PortTracking, operate::PortLoad, track::TrackingCounts};
+use tocsin_exchange::{
+    flow::{FlowReport, Throttled},
+    look::PortTracking,
+    operate::PortLoad,
+    track::TrackingCounts,
+};
 use tocsin_model::{
-    exchange::{PortState, TrackPoint, TrackSwitch},
+    application::Rate,
+    exchange::{FlowSide, PortState, ThrottleReason, TrackPoint, TrackSwitch},
     id::Name,
     time::Timestamp,
 };
-use tocsin_service::ServiceError;
-use tocsin_store::spool::StoredExchange;
+use tocsin_service::{ServiceError, page};
+use tocsin_store::spool::{StoredExchange, ThrottleChange};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -32,6 +38,8 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(ports))
         .routes(routes!(set_port))
         .routes(routes!(tracking, set_tracking))
+        .routes(routes!(flow, set_rate))
+        .routes(routes!(flow_changes))
 }
 
 /// The exchanges, by name.
@@ -140,6 +148,177 @@ async fn set_tracking(
     let switch = bodies.map(|points| TrackSwitch { points, sample_percent: sample });
     app.service.set_exchange_tracking(&caller, &id(&exchange)?, port.as_ref(), switch).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// How an exchange flows: what slows its messages down, the rates that are set, and what waits for its send ports.
+#[utoipa::path(get, path = "/v1/exchanges/{exchange}/flow", tag = "exchanges", params(("exchange" = String, Path)), responses((status = 200, body = FlowBody), Failures))]
+async fn flow(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(exchange): Segments<String>,
+) -> Result<Response, Failure> {
+    let report = app.service.exchange_flow(&caller, &id(&exchange)?).await?;
+    Ok(json(StatusCode::OK, &FlowBody::from(report)))
+}
+
+/// Sets how fast messages may come in or leave, for restarts and new definitions as well.
+#[utoipa::path(put, path = "/v1/exchanges/{exchange}/flow", tag = "exchanges", params(("exchange" = String, Path)), request_body = SetRateBody, responses((status = 204), Failures))]
+async fn set_rate(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(exchange): Segments<String>,
+    JsonBody(SetRateBody { side, port, rate }): JsonBody<SetRateBody>,
+) -> Result<Response, Failure> {
+    let read = |text: String| text.parse::<Rate>().map_err(|error| ServiceError::invalid("rate", error.to_string()));
+    let rate = rate.map(read).transpose()?;
+    app.service.set_exchange_rate(&caller, &id(&exchange)?, side, port.as_ref(), rate).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ChangesParameters {
+    /// How many; 1 to 1,000, default 100.
+    #[serde(default)]
+    limit: Option<usize>,
+}
+
+/// When messages were slowed down, newest first. The last 10,000 changes of all exchanges are kept.
+#[utoipa::path(get, path = "/v1/exchanges/{exchange}/flow/changes", tag = "exchanges", params(("exchange" = String, Path), ChangesParameters), responses((status = 200, body = List<ThrottleChangeBody>), Failures))]
+async fn flow_changes(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(exchange): Segments<String>,
+    Parameters(asked): Parameters<ChangesParameters>,
+) -> Result<Response, Failure> {
+    let changes = app.service.exchange_flow_changes(&caller, &id(&exchange)?, page::limit(asked.limit)?).await?;
+    let items = changes.into_iter().map(ThrottleChangeBody::from).collect();
+    Ok(json(StatusCode::OK, &List { items, next: None }))
+}
+
+/// How an exchange flows.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ExchangeFlow)]
+struct FlowBody {
+    /// Messages whose senders wait for an answer.
+    in_flight: usize,
+    throttled: Vec<ThrottledBody>,
+    /// Rates that an operator has set.
+    rates: Vec<RateBody>,
+    queues: Vec<QueueBody>,
+}
+
+impl From<FlowReport> for FlowBody {
+    fn from(FlowReport { in_flight, throttled, rates, queues }: FlowReport) -> Self {
+        let rate =
+            |set: tocsin_store::spool::SetRate| RateBody { side: set.side, port: set.port, rate: set.rate.to_string() };
+        let queue = |(port, waiting, wait): (Name, u64, Option<std::time::Duration>)| QueueBody {
+            port,
+            waiting,
+            wait_seconds: wait.map(|wait| wait.as_secs_f64()),
+        };
+        FlowBody {
+            in_flight,
+            throttled: throttled.into_iter().map(ThrottledBody::from).collect(),
+            rates: rates.into_iter().map(rate).collect(),
+            queues: queues.into_iter().map(queue).collect(),
+        }
+    }
+}
+
+/// Something that is slowed down.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Throttled)]
+pub(crate) struct ThrottledBody {
+    #[schema(value_type = String)]
+    exchange: Name,
+    /// `publishing`: where messages come in; `delivery`: where they leave.
+    #[schema(value_type = String)]
+    side: FlowSide,
+    /// The port for whose sake, if it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    port: Option<Name>,
+    /// `operator`, `memory`, `disk`, `store_growth`, `in_flight` or `rate_imbalance`.
+    #[schema(value_type = String)]
+    reason: ThrottleReason,
+    #[schema(value_type = String, format = DateTime)]
+    since: Timestamp,
+    /// In words.
+    detail: String,
+}
+
+impl From<Throttled> for ThrottledBody {
+    fn from(Throttled { exchange, side, port, reason, since, detail }: Throttled) -> Self {
+        ThrottledBody { exchange, side, port, reason, since, detail }
+    }
+}
+
+/// A rate that an operator has set.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ExchangeRate)]
+struct RateBody {
+    #[schema(value_type = String)]
+    side: FlowSide,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    port: Option<Name>,
+    /// Such as `20/s`, `6/m` or `1/h`; `0` for none at all.
+    rate: String,
+}
+
+/// What waits for a send port.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ExchangeQueue)]
+struct QueueBody {
+    #[schema(value_type = String)]
+    port: Name,
+    /// Messages that are due, about.
+    waiting: u64,
+    /// How long a new one would wait, if that can be known: the port sends, and its far side is not dead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wait_seconds: Option<f64>,
+}
+
+/// How fast messages may come in or leave.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = SetExchangeRate)]
+struct SetRateBody {
+    /// `publishing`: where messages come in; `delivery`: where they leave.
+    #[schema(value_type = String)]
+    side: FlowSide,
+    /// A receive or send port; if not given, all receive ports together.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    port: Option<Name>,
+    /// Such as `20/s`, `6/m` or `1/h`; `0` for none at all; null: as fast as they can.
+    rate: Option<String>,
+}
+
+/// Messages began to be slowed down, or are not any more.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ThrottleChange)]
+struct ThrottleChangeBody {
+    #[schema(value_type = String, format = DateTime)]
+    at: Timestamp,
+    #[schema(value_type = String)]
+    side: FlowSide,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    port: Option<Name>,
+    #[schema(value_type = String)]
+    reason: ThrottleReason,
+    /// Whether it begins; otherwise it ends.
+    begins: bool,
+    detail: String,
+}
+
+impl From<ThrottleChange> for ThrottleChangeBody {
+    fn from(ThrottleChange { at, side, port, reason, begins, detail, .. }: ThrottleChange) -> Self {
+        ThrottleChangeBody { at, side, port, reason, begins, detail }
+    }
 }
 
 /// An exchange that is stored.

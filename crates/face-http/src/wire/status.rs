@@ -9,7 +9,7 @@ use tocsin_model::time::Timestamp;
 use tocsin_service::status;
 use utoipa::ToSchema;
 
-use crate::routes::switches::SwitchBody;
+use crate::routes::{exchanges::ThrottledBody, switches::SwitchBody};
 
 use super::millis;
 
@@ -27,6 +27,8 @@ pub(crate) struct StatusBody {
     latencies: LatenciesBody,
     /// Everything that is switched off.
     switches: Vec<SwitchBody>,
+    /// What slows messages of exchanges down.
+    throttled: Vec<ThrottledBody>,
 }
 
 /// How one application does.
@@ -153,6 +155,7 @@ impl From<status::Status> for StatusBody {
                 attempts: Outcome::ALL.iter().map(|outcome| outcome.word()).zip(totals.attempts).collect(),
             },
             switches: status.switches.into_iter().map(SwitchBody::from).collect(),
+            throttled: status.throttled.into_iter().map(ThrottledBody::from).collect(),
             latencies: LatenciesBody {
                 accept: latencies.accept.into(),
                 matching: latencies.matching.into(),

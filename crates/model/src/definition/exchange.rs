@@ -21,8 +21,8 @@ use super::{
 };
 use crate::{
     exchange::{
-        CONTEXT_FIELDS, Exchange, JsonPath, Mode, Place, Property, ReceivePort, Route, SendPort, TrackPoint, Tracking,
-        Transport,
+        CONTEXT_FIELDS, Exchange, JsonPath, MessageFlow, Mode, Place, Property, ReceivePort, Route, SendPort,
+        TrackPoint, Tracking, Transport,
     },
     field::FieldType,
     filter::{Dialect, Filter},
@@ -66,7 +66,21 @@ static EXCHANGE: Shape = Shape::Object(&[
         &Shape::Integer { least: 1, most: 100_000_000 },
         "Most messages that are not ended; with more the receive ports answer 503. 100000 if not given.",
     ),
+    optional("flow", &FLOW, "When receive ports take no more for a while."),
     optional("tracking", &TRACKING, "Which bodies are kept for people to look at; a port may say otherwise."),
+]);
+static FLOW: Shape = Shape::Object(&[
+    optional(
+        "wait",
+        &Shape::Duration { least: seconds(1), most: seconds(7 * DAY) },
+        "Longest that a new message would wait for its turn at a send port that works; one that would wait longer is answered \
+         503 with `rate_imbalance`. 30s if not given.",
+    ),
+    optional(
+        "in_flight",
+        &Shape::Integer { least: 1, most: 1_000_000 },
+        "Most messages whose senders wait for an answer; with more they get 503 with `in_flight`. 10000 if not given.",
+    ),
 ]);
 static PROPERTIES: Shape = Shape::Entries { keys: Keys::Fields, of: &PROPERTY, most: PROPERTIES_MAX };
 static PROPERTY: Shape = Shape::Either(&[&Shape::Text, &PROPERTY_OBJECT]);
@@ -195,6 +209,7 @@ impl<'a> Builder<'a> {
             groups,
             retention: duration(self.root, "retention").unwrap_or(RETENTION),
             open_messages_max: integer(self.root, "open_messages").unwrap_or(OPEN_MESSAGES).into(),
+            flow: flow(self.root.get("flow")),
         }
     }
 
@@ -377,6 +392,15 @@ impl<'a> Builder<'a> {
             }
         }
         names
+    }
+}
+
+fn flow(node: Option<&Node>) -> MessageFlow {
+    let usual = MessageFlow::default();
+    let Some(node) = node else { return usual };
+    MessageFlow {
+        wait_max: duration(node, "wait").unwrap_or(usual.wait_max),
+        in_flight_max: integer(node, "in_flight").unwrap_or(usual.in_flight_max),
     }
 }
 

@@ -35,6 +35,7 @@ use crate::{
 };
 
 mod acts; // what operators do to messages
+mod flow; // what slows messages down, and since when
 mod intake; // messages come
 mod outcomes; // what became of their legs; what is over
 mod reading; // messages, legs and lists of them
@@ -410,6 +411,7 @@ impl SqliteSpool {
     pub async fn remove_exchange(&self, name: Name) -> Result<bool, StoreError> {
         let job = move |connection: &Connection, _: &mut AfterCommit| {
             execute(connection, "DELETE FROM ports WHERE exchange = ?1", [name.as_str()])?;
+            execute(connection, "DELETE FROM rates WHERE exchange = ?1", [name.as_str()])?;
             Ok(execute(connection, "DELETE FROM exchanges WHERE name = ?1", [name.as_str()])? > 0)
         };
         self.database.write(job).await

@@ -67,6 +67,30 @@ enum What {
         #[arg(value_parser = ["off", "hold", "active", "as-defined"])]
         state: String,
     },
+    /// Shows what slows the messages of an exchange down, and what waits for its send ports
+    Flow {
+        /// The exchange
+        name: String,
+        /// Shows instead when they were slowed down, newest first
+        #[arg(long)]
+        changes: bool,
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Sets how fast messages may come in or leave, for restarts as well
+    Throttle {
+        /// The exchange
+        name: String,
+        /// Where they come in, or where they leave
+        #[arg(value_parser = ["publishing", "delivery"])]
+        side: String,
+        /// Such as 20/s, 6/m or 1/h; 0 for none at all, off for as fast as they can
+        rate: String,
+        /// A receive or send port; otherwise all receive ports together
+        #[arg(long)]
+        port: Option<String>,
+    },
     /// Shows which bodies are kept at the ports of an exchange, and how much is kept
     Tracking {
         /// The exchange
@@ -144,6 +168,25 @@ impl Args {
                 client.put(&path, &json!({"state": given})).await?;
                 Ok(terminal.line(format_args!("{} of {} is {state}", printable(&port), printable(&name)))?)
             }
+            What::Flow { name, changes: true, json } => {
+                let items = client.list(&format!("{}/changes", flow_of(&name)), &[], 1_000).await?;
+                let heads = ["at", "", "side", "port", "reason", ""];
+                Listed { items, limit: 1_000, json }.show(terminal, "nothing was slowed down", &heads, |item| {
+                    let word = if item["begins"] == true { "begins" } else { "ends" };
+                    let [at, side, port, reason, detail] =
+                        ["at", "side", "port", "reason", "detail"].map(|name| text(item, name));
+                    vec![at, word.to_owned(), side, port, reason, detail]
+                })
+            }
+            What::Flow { name, changes: false, json } => {
+                let found = client.get(&flow_of(&name), &[]).await?;
+                if json { Ok(terminal.json(&found)?) } else { show_flow(terminal, &found) }
+            }
+            What::Throttle { name, side, rate, port } => {
+                let given = if rate == "off" { Value::Null } else { rate.as_str().into() };
+                client.put(&flow_of(&name), &json!({"side": side, "port": port, "rate": given})).await?;
+                show_flow(terminal, &client.get(&flow_of(&name), &[]).await?)
+            }
             What::Tracking { name, json } => {
                 let found = client.get(&tracking_of(&name), &[]).await?;
                 if json { Ok(terminal.json(&found)?) } else { show_tracking(terminal, &found) }
@@ -160,6 +203,31 @@ impl Args {
             }
         }
     }
+}
+
+fn flow_of(exchange: &str) -> String {
+    format!("/v1/exchanges/{}/flow", segment(exchange))
+}
+
+fn show_flow(terminal: &Terminal, found: &Value) -> Outcome {
+    let items = |name: &str| found[name].as_array().map(Vec::as_slice).unwrap_or_default();
+    let queue = |item: &Value| {
+        let wait = item["wait_seconds"].as_f64().map_or("-".to_owned(), |wait| format!("{wait:.1} s"));
+        vec![text(item, "port"), text(item, "waiting"), wait]
+    };
+    terminal.table(&["send port", "waiting", "a new one"], &items("queues").iter().map(queue).collect::<Vec<_>>())?;
+    terminal.line(format_args!("{} senders wait for an answer", text(found, "in_flight")))?;
+    for set in items("rates") {
+        let port = if set["port"].is_null() { String::new() } else { format!(" at {}", text(set, "port")) };
+        terminal.line(format_args!("set: {}{port}, {}", text(set, "side"), text(set, "rate")))?;
+    }
+    for item in items("throttled") {
+        let port = if item["port"].is_null() { String::new() } else { format!(" at {}", text(item, "port")) };
+        let [side, reason, since, detail] = ["side", "reason", "since", "detail"].map(|name| text(item, name));
+        let line = format!("throttled: {side}{port}, {reason} since {since}: {detail}");
+        terminal.line(terminal.paint(Colour::Yellow, line))?;
+    }
+    Ok(())
 }
 
 fn tracking_of(exchange: &str) -> String {

@@ -87,4 +87,27 @@ CREATE TABLE originals (
     edited_at INTEGER NOT NULL
 ) STRICT;
 "#,
+    r#"
+-- Rates that operators have set. The port is empty for all of them together.
+CREATE TABLE rates (
+    exchange TEXT NOT NULL,
+    side TEXT NOT NULL,
+    port TEXT NOT NULL,
+    rate TEXT NOT NULL,
+    PRIMARY KEY (exchange, side, port)
+) STRICT, WITHOUT ROWID;
+
+-- When messages were slowed down, and why.
+CREATE TABLE throttles (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    at INTEGER NOT NULL,
+    exchange TEXT NOT NULL,
+    side TEXT NOT NULL,
+    port TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    begins INTEGER NOT NULL,
+    detail TEXT NOT NULL
+) STRICT;
+CREATE INDEX throttles_of_exchange ON throttles (exchange, id);
+"#,
 ];

@@ -234,3 +234,49 @@ fn legs_are_read_in_lanes_and_by_rank() {
         assert_eq!(read(lanes(true), 62, 9).await, [ids[3], ids[4], ids[2]]);
     });
 }
+
+#[test]
+fn rates_are_kept_and_so_is_when_messages_were_slowed_down() {
+    use tocsin_model::exchange::{FlowSide::Publishing, ThrottleReason};
+
+    use crate::spool::ThrottleChange;
+    let folder = tempfile::tempdir().expect("a folder");
+    let orders = name("orders");
+    let change = |second, port: Option<&str>, begins| ThrottleChange {
+        at: at(second),
+        exchange: name("orders"),
+        side: Publishing,
+        port: port.map(name),
+        reason: ThrottleReason::RateImbalance,
+        begins,
+        detail: "busy".into(),
+    };
+    let spool = open(folder.path());
+    block_on(async {
+        let rate = Some("6/m".parse().expect("a rate"));
+        spool.set_rate(orders.clone(), Publishing, Some(name("a")), rate).await.expect("set");
+        spool.set_rate(orders.clone(), Publishing, None, rate).await.expect("set");
+        spool.set_rate(orders.clone(), Publishing, None, None).await.expect("unset");
+        let changes = vec![change(1, Some("a"), true), change(2, None, true), change(3, None, false)];
+        spool.record_throttles(changes).await.expect("stored");
+    });
+    drop(spool);
+    let spool = open(folder.path());
+    block_on(async {
+        let rates = spool.rates().await.expect("read");
+        assert_eq!(rates.len(), 1);
+        assert_eq!((rates[0].port.clone(), rates[0].rate.to_string()), (Some(name("a")), "6/m".to_owned()));
+        spool.end_throttles(at(9)).await.expect("ended");
+        spool.end_throttles(at(10)).await.expect("nothing to end");
+        let changes = spool.throttles(&orders, 10).await.expect("read");
+        let detail = "the server started anew".to_owned();
+        assert_eq!(changes.len(), 4);
+        assert_eq!(changes[0], ThrottleChange { detail, ..change(9, Some("a"), false) });
+        assert_eq!(changes[3], change(1, Some("a"), true));
+        assert!(spool.throttles(&name("others"), 10).await.expect("read").is_empty());
+        let held = message(&spool, MessageKind::OneWay, &["out"]);
+        spool.accept(held).await.expect("stored");
+        assert_eq!(spool.count_due(&orders, &name("out"), at(0), 10).await.expect("read"), 1);
+        assert_eq!(spool.count_due(&orders, &name("out"), at(-1), 10).await.expect("read"), 0);
+    });
+}

@@ -30,6 +30,8 @@ pub struct Report {
     pub totals: Totals,
     /// Everything that is switched off.
     pub switches: Vec<SwitchReport>,
+    /// What slows messages of exchanges down.
+    pub throttled: Vec<ThrottledReport>,
     /// By step.
     pub latencies: BTreeMap<String, Latency>,
 }
@@ -46,6 +48,22 @@ pub struct SwitchReport {
     pub pending: bool,
     /// Why.
     pub reason: String,
+}
+
+/// Messages that are slowed down.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct ThrottledReport {
+    /// Of which exchange.
+    pub exchange: String,
+    /// Where they come in, or where they leave.
+    pub side: String,
+    /// For the sake of which port.
+    pub port: String,
+    /// Why.
+    pub reason: String,
+    /// In words.
+    pub detail: String,
 }
 
 /// One application.
@@ -198,6 +216,11 @@ impl Report {
             let pending = if *pending { ", pending" } else { "" };
             lines.push(format!("{:<9} {}{pending}: {}", printable(state), printable(component), printable(reason)));
         }
+        for ThrottledReport { exchange, side, port, reason, detail } in &self.throttled {
+            let at = if port.is_empty() { String::new() } else { format!(" at {}", printable(port)) };
+            let (exchange, side) = (printable(exchange), printable(side));
+            lines.push(format!("throttled {exchange}, {side}{at}, {}: {}", printable(reason), printable(detail)));
+        }
         if self.applications.is_empty() {
             lines.push("runs      no application yet; `tocsin apply FILE` adds one".to_owned());
         }
@@ -233,6 +256,7 @@ mod tests {
             "counts": {"subscribers": 10000, "devices": 10000, "subscriptions": 10000},
             "backlog": {"events": 3, "event_batches": 1, "notifications": 12345, "suspended": 0, "oldest_event": null},
             "totals": {"events": 1707, "notifications": 40000, "attempts": [39000, 5, 1, 0, 0, 0]},
+            "throttled": [{"exchange": "orders", "side": "publishing", "port": "b", "reason": "rate_imbalance", "detail": "40 messages wait"}],
             "switches": [{"component": "role:match", "state": "paused", "pending": true, "reason": "moving"}],
             "latencies": {"end_to_end": {"p50_ms": 1.25, "p95_ms": 3.5, "p99_ms": null, "count": 39000}}
         }))
@@ -246,7 +270,8 @@ mod tests {
             latency   end to end: p50 1.2 ms, p95 3.5 ms, p99 - of 39,000
             runs      quakes version 2: 10,000 subscriptions indexed in 468.8 KiB
                       3 more cannot be matched; `tocsin rule unusable quakes` says why
-            paused    role:match, pending: moving"#]]
+            paused    role:match, pending: moving
+            throttled orders, publishing at b, rate_imbalance: 40 messages wait"#]]
         .assert_eq(&report.lines().join("\n"));
         assert!(Report::read(json!({})).expect("an older server").is_idle());
     }
