@@ -1,9 +1,11 @@
-//! What the server runs with. Defaults, then one TOML file, then `TOCSIN_*` variables, then flags; the later wins.
+//! What the server runs with. Defaults, then one TOML file, then variables (`OTEL_*`, `TOCSIN_*`), then flags; the later
+//! wins.
 //!
 //! The structs here are the one source: their docstrings, types and defaults make the reference page, the commented
 //! file that `init` writes, and what `tocsin config` prints.
 
 mod layers; // four layers become one configuration, each value with its source
+mod otel; // what the variables of OpenTelemetry say
 mod reference; // the reference page and the commented file
 mod table; // every key with its type, default and meaning, read from the structs
 mod units; // `30s`, `64MiB`, and values that are not shown
@@ -526,10 +528,20 @@ pub struct Telemetry {
     /// Where spans go by OTLP over HTTP, such as `http://localhost:4318`; `/v1/traces` is put behind it. Without it no spans
     /// are told.
     pub endpoint: String,
-    /// Header fields for the collector, `name=value` with commas between.
+    /// The whole address for spans, where it is not `/v1/traces` below an endpoint.
+    pub traces_endpoint: String,
+    /// How spans are written.
+    pub protocol: OtlpProtocol,
+    /// How requests are packed.
+    pub compression: OtlpCompression,
+    /// A file of further certificates to trust at the collector, in PEM form.
+    pub ca_file: String,
+    /// Header fields for the collector, `name=value` with commas between; `%2C` stands for a comma in a value.
     pub headers: Secret,
     /// By which name traces know this server.
     pub service_name: String,
+    /// What else is to be told of this server, `name=value` with commas between: `deployment.environment.name=test`.
+    pub resource_attributes: String,
     /// How many of the events that come without a trace begin one, from 0 to 1. Those that come with one are told if their
     /// caller records it.
     pub sample_ratio: f64,
@@ -545,14 +557,40 @@ impl Default for Telemetry {
     fn default() -> Self {
         Telemetry {
             endpoint: String::new(),
+            traces_endpoint: String::new(),
+            protocol: OtlpProtocol::Json,
+            compression: OtlpCompression::None,
+            ca_file: String::new(),
             headers: Secret::default(),
             service_name: "tocsin".to_owned(),
+            resource_attributes: String::new(),
             sample_ratio: 1.0,
             queue_spans: 8_192,
             delay: Period::seconds(1),
             timeout: Period::seconds(10),
         }
     }
+}
+
+/// How spans are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum OtlpProtocol {
+    /// In JSON.
+    #[serde(rename = "http/json")]
+    Json,
+    /// In Protocol Buffers.
+    #[serde(rename = "http/protobuf")]
+    Protobuf,
+}
+
+/// How requests to the collector are packed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OtlpCompression {
+    /// Not at all.
+    None,
+    /// With gzip.
+    Gzip,
 }
 
 /// Threads of the process.

@@ -1,22 +1,27 @@
-//! Spans go to a collector: OTLP over HTTP, in JSON.
+//! Spans go to a collector: OTLP over HTTP, in JSON or Protocol Buffers.
 //!
 //! The flow never waits for it. Spans gather in a queue with a bound; what does not fit, and what the collector does not
 //! take after some tries, is counted and gone.
 
 mod otlp; // spans as OTLP says them
+mod protobuf; // the same in Protocol Buffers
 
-use std::time::Duration;
+use std::{io::Write, path::Path, time::Duration};
 
+use bytes::Bytes;
+use flate2::{Compression, write::GzEncoder};
+use percent_encoding::percent_decode_str;
 use reqwest::{
     Client, StatusCode,
-    header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER},
+    header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER},
 };
+use tocsin_delivery::tls;
 use tocsin_pipeline::{Span, Spans};
 use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    configuration::Telemetry,
+    configuration::{OtlpCompression, OtlpProtocol, Telemetry},
     failure::{Failure, Outcome},
 };
 
@@ -50,7 +55,7 @@ impl Exporter {
 /// Starts to send spans, if there is an endpoint.
 ///
 /// # Errors
-/// The endpoint, a header or the ratio is none.
+/// The endpoint, a header, an attribute or the ratio is none, or the certificates cannot be read.
 pub fn start(options: &Telemetry, installation: &str) -> Outcome<(Spans, Option<Exporter>)> {
     let Some(collector) = Collector::new(options, installation)? else { return Ok((Spans::default(), None)) };
     let (spans, listener) = Spans::new(options.queue_spans.max(1) as usize, options.sample_ratio);
@@ -65,24 +70,54 @@ struct Collector {
     url: String,
     headers: HeaderMap,
     resource: otlp::Resource,
+    protocol: OtlpProtocol,
+    compression: OtlpCompression,
 }
 
 impl Collector {
     fn new(options: &Telemetry, installation: &str) -> Outcome<Option<Collector>> {
-        let Some(url) = traces_url(&options.endpoint)? else { return Ok(None) };
+        let Some(url) = url_of(options)? else { return Ok(None) };
         if !(0.0..=1.0).contains(&options.sample_ratio) {
             return Err(Failure::usage("mend telemetry.sample_ratio: give a number from 0 to 1"));
         }
+        let more = pairs(&options.resource_attributes);
+        let more = more.ok_or_else(|| wrong_pairs("telemetry.resource_attributes"))?;
+        let resource = otlp::Resource::new(&options.service_name, installation, more);
+        let headers = headers(&options.headers.0)?;
         let client =
-            Client::builder().timeout(options.timeout.0).redirect(reqwest::redirect::Policy::none()).no_proxy().build();
-        let client = client.map_err(|error| Failure::failed("no HTTP client for telemetry").because(&error))?;
-        let resource = otlp::Resource::new(&options.service_name, installation);
-        Ok(Some(Collector { client, url, headers: headers(&options.headers.0)?, resource }))
+            Client::builder().timeout(options.timeout.0).redirect(reqwest::redirect::Policy::none()).no_proxy();
+        let client = match options.ca_file.as_str() {
+            "" => client,
+            file => {
+                let trust = tls::trust(Some(Path::new(file)), "telemetry.ca_file");
+                let trust = trust.map_err(|problem| Failure::usage(format!("mend the configuration: {problem}")))?;
+                client.tls_backend_preconfigured((*trust).clone())
+            }
+        };
+        let client = client.build().map_err(|error| Failure::failed("no HTTP client for telemetry").because(&error))?;
+        let Telemetry { protocol, compression, .. } = *options;
+        Ok(Some(Collector { client, url, headers, resource, protocol, compression }))
+    }
+
+    /// The body of a request.
+    fn body(&self, spans: &[Span]) -> Bytes {
+        let body = match self.protocol {
+            OtlpProtocol::Json => self.resource.body(spans).into_bytes(),
+            OtlpProtocol::Protobuf => self.resource.protobuf(spans),
+        };
+        match self.compression {
+            OtlpCompression::None => body.into(),
+            OtlpCompression::Gzip => {
+                let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
+                let packed = packer.write_all(&body).and_then(|()| packer.finish());
+                packed.expect("a vector takes all").into()
+            }
+        }
     }
 
     /// Hands spans over; tries again what the collector may take later.
     async fn send(&self, spans: &[Span], stop: &CancellationToken) {
-        let body = self.resource.body(spans);
+        let body = self.body(spans);
         let mut pause = PAUSE_MIN;
         let mut trouble = String::new();
         for attempt in 1..=TRIES {
@@ -106,9 +141,16 @@ impl Collector {
         count("unsent", spans.len());
     }
 
-    async fn post(&self, body: String) -> Result<(), Unsent> {
-        let request = self.client.post(&self.url).headers(self.headers.clone());
-        let answer = request.header(CONTENT_TYPE, "application/json").body(body).send().await;
+    async fn post(&self, body: Bytes) -> Result<(), Unsent> {
+        let content_type = match self.protocol {
+            OtlpProtocol::Json => "application/json",
+            OtlpProtocol::Protobuf => "application/x-protobuf",
+        };
+        let mut request = self.client.post(&self.url).headers(self.headers.clone()).header(CONTENT_TYPE, content_type);
+        if self.compression == OtlpCompression::Gzip {
+            request = request.header(CONTENT_ENCODING, "gzip");
+        }
+        let answer = request.body(body).send().await;
         let answer = answer.map_err(|error| Unsent::Deferred { why: error.without_url().to_string(), after: None })?;
         let status = answer.status();
         if status.is_success() {
@@ -184,36 +226,53 @@ impl Gatherer {
     }
 }
 
-/// Where traces go at an endpoint (OTLP 1.9, HTTP: `/v1/traces` below it); `None` if there is none.
-fn traces_url(endpoint: &str) -> Outcome<Option<String>> {
-    let endpoint = endpoint.trim_end_matches('/');
-    if endpoint.is_empty() {
-        return Ok(None);
-    }
-    let is_good = url::Url::parse(endpoint).is_ok_and(|url| {
-        matches!(url.scheme(), "http" | "https") && url.has_host() && url.query().is_none() && url.fragment().is_none()
+/// Where spans go: to an address of their own, or to `/v1/traces` below an endpoint (OTLP 1.9, HTTP); `None` if there is
+/// neither.
+fn url_of(options: &Telemetry) -> Outcome<Option<String>> {
+    let endpoint = options.endpoint.trim_end_matches('/');
+    let (key, given, url) = match options.traces_endpoint.as_str() {
+        "" if endpoint.is_empty() => return Ok(None),
+        "" if endpoint.ends_with("/v1/traces") => ("endpoint", endpoint, endpoint.to_owned()),
+        "" => ("endpoint", endpoint, format!("{endpoint}/v1/traces")),
+        whole => ("traces_endpoint", whole, whole.to_owned()),
+    };
+    let is_good = url::Url::parse(given).is_ok_and(|url| {
+        let may_ask = key == "traces_endpoint" || url.query().is_none();
+        matches!(url.scheme(), "http" | "https") && url.has_host() && may_ask && url.fragment().is_none()
     });
-    if !is_good {
-        let what = format!("mend telemetry.endpoint: `{endpoint}` is not an address such as http://localhost:4318");
-        return Err(Failure::usage(what));
+    match is_good {
+        true => Ok(Some(url)),
+        false => {
+            let what = format!("mend telemetry.{key}: `{given}` is not an address such as http://localhost:4318");
+            Err(Failure::usage(what))
+        }
     }
-    Ok(Some(match endpoint.ends_with("/v1/traces") {
-        true => endpoint.to_owned(),
-        false => format!("{endpoint}/v1/traces"),
-    }))
 }
 
-/// Reads `name=value,name=value`, as `OTEL_EXPORTER_OTLP_HEADERS` has it.
-fn headers(text: &str) -> Outcome<HeaderMap> {
+/// Reads `name=value,name=value`, as variables of OpenTelemetry have it: what stands for something else is `%XX`.
+fn pairs(text: &str) -> Option<Vec<(String, String)>> {
     let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
     let read = |pair: &str| {
         let (name, value) = pair.split_once('=')?;
-        let mut value = HeaderValue::from_str(value.trim()).ok()?;
-        value.set_sensitive(true);
-        Some((HeaderName::try_from(name.trim()).ok()?, value))
+        let value = percent_decode_str(value.trim()).decode_utf8().ok()?;
+        let name = name.trim();
+        (!name.is_empty()).then(|| (name.to_owned(), value.into_owned()))
     };
-    let wrong = || Failure::usage("mend telemetry.headers: give `name=value`, several with commas between");
-    pairs.map(|pair| read(pair).ok_or_else(wrong)).collect()
+    pairs.map(read).collect()
+}
+
+fn wrong_pairs(key: &str) -> Failure {
+    Failure::usage(format!("mend {key}: give `name=value`, several with commas between"))
+}
+
+fn headers(text: &str) -> Outcome<HeaderMap> {
+    let read = |(name, value): (String, String)| {
+        let mut value = HeaderValue::from_str(&value).ok()?;
+        value.set_sensitive(true);
+        Some((HeaderName::try_from(name).ok()?, value))
+    };
+    let read: Option<HeaderMap> = pairs(text).and_then(|pairs| pairs.into_iter().map(read).collect());
+    read.ok_or_else(|| wrong_pairs("telemetry.headers"))
 }
 
 #[cfg(test)]
@@ -222,7 +281,12 @@ mod tests {
 
     #[test]
     fn endpoints_and_headers_are_read_or_refused() {
-        let url = |endpoint: &str| traces_url(endpoint).map_err(|failure| failure.exit);
+        let url = |endpoint: &str| {
+            let options = Telemetry { endpoint: endpoint.to_owned(), ..Telemetry::default() };
+            url_of(&options).map_err(|failure| failure.exit)
+        };
+        let own = Telemetry { traces_endpoint: "http://a.example/in?x=1".into(), ..Telemetry::default() };
+        assert_eq!(url_of(&own).ok().flatten().as_deref(), Some("http://a.example/in?x=1"));
         for (endpoint, expected) in [
             ("", None),
             ("http://localhost:4318", Some("http://localhost:4318/v1/traces")),
@@ -234,13 +298,19 @@ mod tests {
         for wrong in ["localhost:4318", "ftp://a.example", "http://", "http://a.example/?x=1"] {
             assert!(url(wrong).is_err(), "{wrong}");
         }
-        let read = headers("api-key=s3cret, x-team = ops ,").expect("headers");
-        assert_eq!((read["api-key"].as_bytes(), read["x-team"].as_bytes()), (&b"s3cret"[..], &b"ops"[..]));
+        let read = headers("api-key=s3cret, x-team = ops%2C%20all ,").expect("headers");
+        assert_eq!((read["api-key"].as_bytes(), read["x-team"].as_bytes()), (&b"s3cret"[..], &b"ops, all"[..]));
         assert!(headers("").expect("none").is_empty());
         for wrong in ["api-key", "a b=c", "a=\u{1}"] {
             assert!(headers(wrong).is_err(), "{wrong}");
         }
         let options = Telemetry { endpoint: "http://a.example".into(), sample_ratio: 1.5, ..Telemetry::default() };
         assert!(Collector::new(&options, "x").is_err());
+        for wrong in ["a", "=b", "a=%FF"] {
+            let resource_attributes = wrong.to_owned();
+            let options =
+                Telemetry { endpoint: "http://a.example".into(), resource_attributes, ..Telemetry::default() };
+            assert!(Collector::new(&options, "x").is_err(), "{wrong}");
+        }
     }
 }

@@ -41,6 +41,8 @@ struct World(Arc<Seen>);
 struct Seen {
     hooks: Mutex<Vec<HeaderMap>>,
     spans: Mutex<Vec<Value>>,
+    /// Who told them.
+    resource: Mutex<Value>,
     /// The first webhook is told to come again, and the first spans too.
     refused: [AtomicBool; 2],
     news: Notify,
@@ -66,6 +68,7 @@ async fn collect(State(world): State<World>, headers: HeaderMap, body: Bytes) ->
     let body: Value = serde_json::from_slice(&body).expect("JSON");
     let spans = body["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().expect("spans");
     world.0.spans.lock().extend(spans.iter().cloned());
+    *world.0.resource.lock() = body["resourceSpans"][0]["resource"].clone();
     world.0.news.notify_waiters();
     StatusCode::OK
 }
@@ -184,6 +187,25 @@ async fn a_trace_goes_through_and_a_collector_hears_of_each_step() {
     let event = format!("{}-0", batch.replacen("eb-", "e-", 1));
     let trace = platform.get(&format!("/v1/trace/{event}")).await;
     assert_eq!(trace["context"]["tracestate"], "rojo=1,congo=2", "{trace}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_variables_of_opentelemetry_are_understood() {
+    let (world, address) = World::start().await;
+    let platform = Platform::start(&[
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", &address),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "api-key=%6B"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "10"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "service.name=bells,deployment.environment.name=test%20one"),
+    ])
+    .await;
+    platform.apply("pings", APPLICATION).await;
+    publish(&platform, None).await;
+    world.wait("a span", |seen| !seen.spans.lock().is_empty()).await;
+    let resource = world.0.resource.lock().clone();
+    assert_eq!(attribute(&resource, "service.name")["stringValue"], "bells");
+    assert_eq!(attribute(&resource, "deployment.environment.name")["stringValue"], "test one");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,7 +7,7 @@ use serde_json::Value;
 use tocsin_model::problem::{Problem, closest};
 use toml::de::{DeTable, DeValue};
 
-use super::{Configuration, Key, keys};
+use super::{Configuration, Key, keys, otel};
 use crate::failure::{Failure, Outcome};
 
 /// Variables that mean something to the command line and are not keys of the configuration.
@@ -68,7 +68,7 @@ pub struct Setting {
 pub struct Layers {
     /// The file's path and text.
     pub file: Option<(String, String)>,
-    /// `TOCSIN_*` variables; others are not looked at.
+    /// Variables: `TOCSIN_*`, and `OTEL_*` below them; others are not looked at.
     pub variables: Vec<(String, String)>,
     /// Flags: how it was typed, the key, the value.
     pub flags: Vec<(String, String, String)>,
@@ -102,6 +102,14 @@ impl Layers {
             Err(message) => problems.push(format!("{place}: {}: {message}", key.path)),
         };
         let mut wrong = Vec::new();
+        let said = otel::read(&self.variables, &mut warnings);
+        let set_said = |is_weak: bool, set: &mut dyn FnMut(&'static Key, Value, Source, &str)| {
+            for one in said.iter().filter(|one| one.is_weak == is_weak) {
+                let key = keys().find(|key| key.path == one.key).expect("these variables name keys that there are");
+                set(key, typed(key, &one.text), Source::Variable(one.variable.to_owned()), one.variable);
+            }
+        };
+        set_said(true, &mut set);
         if let Some((path, text)) = &self.file {
             for (position, key, value) in read_file(path, text, &mut wrong) {
                 set(
@@ -112,6 +120,7 @@ impl Layers {
                 );
             }
         }
+        set_said(false, &mut set);
         for (name, text) in &self.variables {
             if !name.starts_with("TOCSIN_") || OTHER_VARIABLES.contains(&name.as_str()) {
                 continue;
@@ -161,7 +170,7 @@ pub fn load(args: &ConfigurationArgs, more: &[(&str, &str, String)]) -> Outcome<
     flags.extend(more.iter().map(|(flag, key, value)| (flag.to_string(), key.to_string(), value.clone())));
     let variables: Vec<(String, String)> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .filter(|(name, _)| name.starts_with("TOCSIN_"))
+        .filter(|(name, _)| name.starts_with("TOCSIN_") || name.starts_with("OTEL_"))
         .collect();
     let mut layers = Layers { file: None, variables, flags };
     layers.file = match file_of(args, &layers)? {
@@ -352,6 +361,37 @@ mod tests {
             &[("TOCSIN_HTTP_LISTEN", "127.0.0.1:2")],
             &[("http.listen", "127.0.0.1:3")],
             expect![[r#"http.listen = "127.0.0.1:3" (--set http.listen)"#]],
+        );
+    }
+
+    #[test]
+    fn variables_of_others_stand_between_the_file_and_ours() {
+        check(
+            "[telemetry]\nendpoint = 'http://file:4318'\nservice_name = 'file'\n",
+            &[
+                ("OTEL_TRACES_EXPORTER", "otlp"),
+                ("OTEL_SERVICE_NAME", "otel"),
+                ("OTEL_BSP_MAX_QUEUE_SIZE", "many"),
+                ("TOCSIN_TELEMETRY_QUEUE_SPANS", "9"),
+            ],
+            &[],
+            expect![[r#"OTEL_BSP_MAX_QUEUE_SIZE: telemetry.queue_spans: invalid type: string "many", expected u32"#]],
+        );
+        check(
+            "[telemetry]\nendpoint = 'http://file:4318'\nservice_name = 'file'\n",
+            &[
+                ("OTEL_TRACES_EXPORTER", "otlp"),
+                ("OTEL_SERVICE_NAME", "otel"),
+                ("OTEL_BSP_MAX_QUEUE_SIZE", "8"),
+                ("TOCSIN_TELEMETRY_QUEUE_SPANS", "9"),
+                ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+            ],
+            &[],
+            expect![[r#"
+                telemetry.endpoint = "http://file:4318" (tocsin.toml:2)
+                telemetry.queue_spans = 9 (TOCSIN_TELEMETRY_QUEUE_SPANS)
+                telemetry.service_name = "otel" (OTEL_SERVICE_NAME)
+                warning: OTEL_EXPORTER_OTLP_PROTOCOL: `grpc` is not spoken; spans go by `http/protobuf` or `http/json`, usually to port 4318"#]],
         );
     }
 

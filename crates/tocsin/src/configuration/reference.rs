@@ -12,7 +12,8 @@ pub fn reference_page() -> String {
         "# Configuration\n\n\
          <!-- Generated from crates/tocsin/src/configuration.rs; `UPDATE=1 cargo test -p tocsin` writes it anew. -->\n\n\
          Defaults come first, then one TOML file (`--config`, else `tocsin.toml` in the working folder, else in the data\n\
-         folder), then `TOCSIN_*` variables, then flags (`--set KEY=VALUE`); the later wins. `tocsin config` prints the\n\
+         folder), then variables (those of OpenTelemetry for `telemetry`, then `TOCSIN_*`), then flags (`--set KEY=VALUE`);\n\
+         the later wins. `tocsin config` prints the\n\
          effective values, each with its source. `tocsin init` writes a file with every key and its meaning.\n\n\
          Sizes are written `64KiB`, `16MiB`, `1GiB`; durations `250ms`, `30s`, `5m`, `2h`, `7d`; in variables and flags, lists\n\
          are separated by commas.\n",

@@ -4,24 +4,36 @@ use serde_json::{Value, json};
 use tocsin_model::{hexadecimal::digits_of, time::Timestamp};
 use tocsin_pipeline::{Attribute, Span, SpanKind};
 
-/// Who tells the spans.
-pub struct Resource(Value);
+/// Who tells the spans, as names and values.
+pub struct Resource(pub(super) Vec<(String, String)>);
 
 impl Resource {
-    /// This program, of this installation.
-    pub fn new(service_name: &str, installation: &str) -> Resource {
-        Resource(json!({"attributes": [
-            text("service.name", service_name),
-            text("service.version", env!("CARGO_PKG_VERSION")),
-            text("service.instance.id", installation),
-        ]}))
+    /// This program, of this installation, and what its operator says of it. The name of the service goes before one that
+    /// stands among the others, unless it is the usual one.
+    pub fn new(service_name: &str, installation: &str, more: Vec<(String, String)>) -> Resource {
+        let named = more.iter().any(|(name, _)| name == "service.name") && service_name == "tocsin";
+        let own = [
+            ("service.name", service_name),
+            ("service.version", env!("CARGO_PKG_VERSION")),
+            ("service.instance.id", installation),
+        ];
+        let own = own.into_iter().filter(|(name, _)| *name != "service.name" || !named);
+        let mut all: Vec<(String, String)> = own.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        for (name, value) in more {
+            if !all.iter().any(|(known, _)| *known == name) {
+                all.push((name, value));
+            }
+        }
+        Resource(all)
     }
 
     /// The body of a request.
     pub fn body(&self, spans: &[Span]) -> String {
+        let attributes: Vec<Value> = self.0.iter().map(|(name, value)| text(name, value)).collect();
         let spans: Vec<Value> = spans.iter().map(span).collect();
         let scope = json!({"name": "tocsin", "version": env!("CARGO_PKG_VERSION")});
-        json!({"resourceSpans": [{"resource": self.0, "scopeSpans": [{"scope": scope, "spans": spans}]}]}).to_string()
+        let resource = json!({"attributes": attributes});
+        json!({"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": scope, "spans": spans}]}]}).to_string()
     }
 }
 
@@ -32,11 +44,7 @@ fn span(span: &Span) -> Value {
         "spanId": digits_of(&span.context.span),
         "flags": span.context.flags,
         "name": span.name,
-        "kind": match span.kind {
-            SpanKind::Internal => 1,
-            SpanKind::Producer => 4,
-            SpanKind::Consumer => 5,
-        },
+        "kind": number_of(span.kind),
         "startTimeUnixNano": nanoseconds(span.start),
         // No clock goes back within a span.
         "endTimeUnixNano": nanoseconds(span.end.max(span.start)),
@@ -52,6 +60,15 @@ fn span(span: &Span) -> Value {
         told["status"] = json!({"code": 2, "message": why});
     }
     told
+}
+
+/// The number of a kind in the protocol.
+pub(super) fn number_of(kind: SpanKind) -> u64 {
+    match kind {
+        SpanKind::Internal => 1,
+        SpanKind::Producer => 4,
+        SpanKind::Consumer => 5,
+    }
 }
 
 fn nanoseconds(at: Timestamp) -> String {
@@ -89,7 +106,8 @@ mod tests {
             attributes: vec![("tocsin.attempt", Attribute::Number(2))],
             failed: Some("no".to_owned()),
         };
-        let body: Value = serde_json::from_str(&Resource::new("tocsin", "abc").body(&[span])).expect("JSON");
+        let body: Value =
+            serde_json::from_str(&Resource::new("tocsin", "abc", Vec::new()).body(&[span])).expect("JSON");
         let resource = &body["resourceSpans"][0];
         assert_eq!(
             resource["resource"]["attributes"][0],
@@ -111,5 +129,19 @@ mod tests {
                 "status": {"code": 2, "message": "no"},
             })
         );
+    }
+
+    #[test]
+    fn what_operators_say_of_the_server_is_told() {
+        let shown = |name: &str, more: &[(&str, &str)]| {
+            let more = more.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+            let told = Resource::new(name, "abc", more).0;
+            told.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+        };
+        let version = env!("CARGO_PKG_VERSION");
+        let rest = format!("service.version={version} service.instance.id=abc");
+        assert_eq!(shown("tocsin", &[("a", "1")]), format!("service.name=tocsin {rest} a=1"));
+        assert_eq!(shown("tocsin", &[("service.name", "bells")]), format!("{rest} service.name=bells"));
+        assert_eq!(shown("mine", &[("service.name", "bells")]), format!("service.name=mine {rest}"));
     }
 }
