@@ -47,6 +47,7 @@ pub enum AcceptError {
 pub(crate) async fn accept(flow: &Flow, submission: Submission) -> Result<Accepted, AcceptError> {
     let Submission { application, version, class, source, received_at, events, idempotency, marks } = submission;
     let count = u64::from(events.count());
+    let labels = flow.counters.classes.labels(&application, &class);
     let accepted_at = flow.clock.now().max(received_at);
     let stamp = flow.places.stamp();
     let sees = stamp.place;
@@ -82,14 +83,14 @@ pub(crate) async fn accept(flow: &Flow, submission: Submission) -> Result<Accept
                     accepted_at,
                 });
             }
-            metrics::counter!("accept_batches_total").increment(1);
-            metrics::counter!("accept_events_total").increment(count);
+            metrics::counter!("accept_batches_total", &labels).increment(1);
+            metrics::counter!("accept_events_total", &labels).increment(count);
             flow.latencies.accept.record(flow.clock.now().since(received_at));
         }
         Ok(Accepted::Duplicate(_) | Accepted::KeyReused(_)) => {
-            metrics::counter!("accept_duplicates_total").increment(1)
+            metrics::counter!("accept_duplicates_total", &labels).increment(1)
         }
-        Err(AcceptError::Full(_)) => metrics::counter!("accept_refused_total").increment(1),
+        Err(AcceptError::Full(_)) => metrics::counter!("accept_refused_total", &labels).increment(1),
         Err(_) => {}
     }
     accepted

@@ -276,7 +276,9 @@ impl Worker {
             };
             let (accepted, conduct) = (loaded.accepted.clone(), loaded.conduct.clone());
             let subscriptions = loaded.notifications().subscriptions.clone();
-            let read = Report::Read { key: *key, accepted, subscriptions, conduct, permit: part };
+            let outcomes =
+                self.flow.counters.classes.outcomes(&loaded.batch.head.application, &loaded.batch.head.class);
+            let read = Report::Read { key: *key, accepted, subscriptions, conduct, outcomes, permit: part };
             if self.reports.send(read).await.is_err() {
                 return Ok(());
             }
@@ -328,7 +330,8 @@ impl Worker {
         };
         let permit = Some(bounds.permit(ordinals.len()).await);
         let (accepted, subscriptions, conduct) = (Vec::new(), Vec::new(), Arc::default());
-        let read = Report::Read { key, accepted, subscriptions, conduct, permit };
+        let outcomes = self.flow.counters.classes.other();
+        let read = Report::Read { key, accepted, subscriptions, conduct, outcomes, permit };
         let _ = self.reports.send(read).await;
         let fed = ordinals.len();
         for ordinal in ordinals {

@@ -19,6 +19,7 @@ mod alike; // what reads the same for many is made once
 mod redact; // 3h. what a log may show of it
 mod record_receipts; // 4. dispositions become receipts, retries, suspensions
 mod resend; // what had failed is sent again
+mod class_counters; // figures by application and class, within bounds
 mod spans; // what the steps tell of events that stand in a trace
 mod trouble; // when the log tells that a channel only fails
 mod disable_devices; // what the far side says is gone is not tried again
@@ -59,7 +60,6 @@ use tocsin_model::{
     definition::{self, Environment},
     id::{EventBatchId, Name},
     problem::Problem,
-    receipt::Outcome,
     suppression::Policy,
     time::Timestamp,
 };
@@ -128,8 +128,7 @@ pub(crate) struct Flow {
 struct Counters {
     formatted: metrics::Counter,
     format_failed: metrics::Counter,
-    /// By outcome, in the order of `Outcome::ALL`.
-    outcomes: [metrics::Counter; Outcome::ALL.len()],
+    classes: class_counters::ClassCounters,
 }
 
 impl Counters {
@@ -138,8 +137,7 @@ impl Counters {
         Counters {
             formatted: metrics::counter!("format_requests_total", "result" => "ok"),
             format_failed: metrics::counter!("format_requests_total", "result" => "failed"),
-            outcomes: Outcome::ALL
-                .map(|outcome| metrics::counter!("deliver_outcomes_total", "outcome" => outcome.word())),
+            classes: class_counters::ClassCounters::default(),
         }
     }
 }

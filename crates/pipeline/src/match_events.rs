@@ -5,14 +5,18 @@
 //! batch is matched, and changes that come after a batch never hold it up. While one quantum is on its way to disk the
 //! next is matched, and they are committed in order.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use tocsin_matching::chronicle::book::ChronicleBook;
 use tocsin_model::{
     event::EventBatch,
     field::Fields,
-    id::{ChangeSequence, Name},
+    id::{ChangeSequence, EventBatchId, Name},
     state::StatePage,
     time::Timestamp,
 };
@@ -259,6 +263,26 @@ impl Matcher {
         is_there
     }
 
+    /// Counts what became of a quantum, class by class.
+    fn count(&self, claimed: &[ClaimedEvents], step: &Step) {
+        let classes = &self.flow.counters.classes;
+        let failed: BTreeSet<EventBatchId> = step.failed.iter().map(|(claim, _)| claim.id).collect();
+        let matched: BTreeSet<EventBatchId> = step.matched.iter().map(|claim| claim.id).collect();
+        for events in claimed {
+            let labels = classes.labels(&events.batch.application, &events.batch.class);
+            if matched.contains(&events.claim.id) {
+                metrics::counter!("match_event_batches_total", &labels).increment(1);
+            } else if failed.contains(&events.claim.id) {
+                metrics::counter!("match_failed_batches_total", &labels).increment(1);
+            }
+        }
+        for batch in &step.batches {
+            let labels = classes.labels(&batch.head.application, &batch.head.class);
+            metrics::counter!("match_notification_batches_total", &labels).increment(1);
+            metrics::counter!("match_notifications_total", &labels).increment(u64::from(batch.count));
+        }
+    }
+
     /// Matches a quantum, each batch by the index as of its place. Those in `changed` remember what is true only once the
     /// step is stored.
     async fn match_quantum(
@@ -324,10 +348,7 @@ impl Matcher {
         });
         metrics::histogram!("match_duration_seconds").record(started.elapsed());
         metrics::counter!("match_quanta_total").increment(1);
-        metrics::counter!("match_event_batches_total").increment(step.matched.len() as u64);
-        metrics::counter!("match_notification_batches_total").increment(step.batches.len() as u64);
-        metrics::counter!("match_notifications_total").increment(notifications);
-        metrics::counter!("match_failed_batches_total").increment(step.failed.len() as u64);
+        self.count(claimed, &step);
         for status in [FiringStatus::Failed, FiringStatus::Skipped] {
             let count = step.firings.iter().filter(|firing| firing.status == status).count();
             metrics::counter!("match_firings_missed_total", "status" => status.name()).increment(count as u64);

@@ -31,6 +31,7 @@ use tokio::{
 
 use crate::{
     Flow,
+    class_counters::Outcomes,
     disable_devices::{Disabler, Gone},
     lanes::{Lanes, Standing},
     redact::{self, TEXT_CHARACTERS_MAX},
@@ -56,6 +57,7 @@ pub(crate) enum Report {
         accepted: Vec<Timestamp>,
         subscriptions: Vec<SubscriptionId>,
         conduct: Arc<Conduct>,
+        outcomes: Arc<Outcomes>,
         permit: Option<OwnedSemaphorePermit>,
     },
     /// One that was not even sent: its attempt, and why.
@@ -104,6 +106,8 @@ struct InFlight {
     /// Not tried by this channel, but by the next from then on.
     passed: BTreeMap<Timestamp, Vec<u32>>,
     conduct: Arc<Conduct>,
+    /// Counters of its class.
+    outcomes: Arc<Outcomes>,
     given_back: bool,
     /// For those that are not answered yet, so that one that is slow holds up no others.
     permit: Option<OwnedSemaphorePermit>,
@@ -265,6 +269,7 @@ impl Recorder {
                     placing: Vec::new(),
                     passed: BTreeMap::new(),
                     conduct: Arc::default(),
+                    outcomes: self.flow.counters.classes.other(),
                     onward: BTreeMap::new(),
                     given_back: false,
                     permit: None,
@@ -275,10 +280,10 @@ impl Recorder {
                 in_flight.insert(key, begun);
                 0
             }
-            Report::Read { key, accepted, subscriptions, conduct, permit } => {
+            Report::Read { key, accepted, subscriptions, conduct, outcomes, permit } => {
                 if let Some(entry) = in_flight.get_mut(&key) {
                     (entry.accepted, entry.subscriptions) = (accepted, subscriptions);
-                    (entry.conduct, entry.permit) = (conduct, permit);
+                    (entry.conduct, entry.outcomes, entry.permit) = (conduct, outcomes, permit);
                 }
                 0
             }
@@ -447,7 +452,7 @@ impl Recorder {
                 }
             }
         };
-        self.flow.counters.outcomes[outcome as usize].increment(1);
+        entry.outcomes[outcome as usize].increment(1);
         let reply = cut(reply);
         Arc::make_mut(&mut entry.attempts).push(Attempt {
             ordinal,

@@ -12,10 +12,18 @@ pub const SECONDS: &[f64] = &[
 
 /// What the steps count, in their order.
 pub const STEPS: &[Metric] = &[
-    counter("accept_batches_total", "", "Event batches accepted."),
-    counter("accept_events_total", "", "Events accepted."),
-    counter("accept_duplicates_total", "", "Submissions that were there already, by their idempotency key."),
-    counter("accept_refused_total", "", "Submissions refused because a bound was reached or the disk was full."),
+    counter("accept_batches_total", "application, class", "Event batches accepted."),
+    counter("accept_events_total", "application, class", "Events accepted."),
+    counter(
+        "accept_duplicates_total",
+        "application, class",
+        "Submissions that were there already, by their idempotency key.",
+    ),
+    counter(
+        "accept_refused_total",
+        "application, class",
+        "Submissions refused because a bound was reached or the disk was full.",
+    ),
     counter(
         "source_batches_total",
         "application, source",
@@ -45,10 +53,10 @@ pub const STEPS: &[Metric] = &[
         "Spans for the collector: `sent`, `dropped` for want of room, `refused` by it, `unsent` after some tries.",
     ),
     counter("match_quanta_total", "", "Quanta matched."),
-    counter("match_event_batches_total", "", "Event batches matched."),
-    counter("match_failed_batches_total", "", "Event batches set aside because matching failed."),
-    counter("match_notification_batches_total", "", "Notification batches made."),
-    counter("match_notifications_total", "", "Notifications made."),
+    counter("match_event_batches_total", "application, class", "Event batches matched."),
+    counter("match_failed_batches_total", "application, class", "Event batches set aside because matching failed."),
+    counter("match_notification_batches_total", "application, class", "Notification batches made."),
+    counter("match_notifications_total", "application, class", "Notifications made."),
     counter("match_rule_failures_total", "", "Pairs of event and subscription that no rule could decide, so no match."),
     counter(
         "match_suppressed_total",
@@ -133,7 +141,7 @@ pub const STEPS: &[Metric] = &[
     gauge("deliver_smtp_server_closed", "channel, server", "1 while a mail server that failed is left alone."),
     counter(
         "deliver_outcomes_total",
-        "outcome",
+        "application, class, outcome",
         "Attempts recorded: delivered, deferred, refused, suspended and so on.",
     ),
     counter(
