@@ -15,6 +15,7 @@ pub mod day; // how busy which minute is
 pub mod queue; // who waits for how long
 pub mod plan; // nodes, pools, the bottleneck, the day
 pub mod what_if; // the same with other assumptions, and which assumption matters most
+pub mod saturation; // the other way round: what a running node does, and how far it is from its bounds
 
 pub mod papers; // examples that others published, and whether their arithmetic holds
 pub mod plot; // curves and bars as SVG
