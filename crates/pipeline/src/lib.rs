@@ -648,6 +648,12 @@ impl Pipeline {
         running.iter().flat_map(|running| running.destination_counts()).collect()
     }
 
+    /// The channels of all applications: the application, the channel, its protocol.
+    pub fn channel_protocols(&self) -> Vec<(Name, Name, Name)> {
+        let running: Vec<_> = self.running.lock().values().cloned().collect();
+        running.iter().flat_map(|running| running.channel_protocols()).collect()
+    }
+
     /// How the sources of an application do that run by themselves, by name.
     pub fn sources(&self, name: &Name) -> Vec<SourceStatus> {
         self.sources.status(name)

@@ -279,6 +279,13 @@ impl Running {
         channels.iter().map(|(name, open)| (self.name.clone(), name.clone(), open.census())).collect()
     }
 
+    /// Its channels, each with its protocol.
+    pub fn channel_protocols(&self) -> Vec<(Name, Name, Name)> {
+        let compiled = self.compiled.load();
+        let channels = compiled.application.channels.iter();
+        channels.map(|(name, channel)| (self.name.clone(), name.clone(), channel.protocol.clone())).collect()
+    }
+
     /// Ends all tasks where they are.
     pub async fn abandon(&self) {
         for working in self.dismiss() {

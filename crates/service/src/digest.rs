@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
+use tocsin_capacity::saturation::Saturation;
 use tocsin_model::{definition::write_duration, time::Timestamp};
 use tocsin_pipeline::DestinationState;
 use tocsin_store::journal::{Activity, Count, FiringFilter, Timing, Window};
@@ -27,6 +28,13 @@ const DISK_SLOW: Duration = Duration::from_millis(50);
 const ANSWER_SLOW: Duration = Duration::from_secs(1);
 /// Firings that are counted.
 const FIRINGS_MAX: usize = 1_000;
+
+/// From this share on a resource is nearly full.
+const NEARLY_FULL: f64 = 0.9;
+/// A role that can do less than so many times what it does is nearly full.
+const HEADROOM_MIN: f64 = 1.1;
+/// What is full within so many seconds is told.
+const SOON_SECONDS: f64 = 86_400.0;
 
 /// How much it matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
@@ -89,6 +97,8 @@ pub struct Figures {
     pub destinations_paused: Vec<(String, u64)>,
     /// Free bytes on the disk, and how many must be.
     pub free_bytes: Option<(u64, u64)>,
+    /// How far the node is from its bounds.
+    pub saturation: Saturation,
 }
 
 impl Service {
@@ -137,6 +147,7 @@ impl Service {
             switches: switches.collect(),
             destinations_paused: paused.collect(),
             free_bytes: self.free_space.as_ref().and_then(|space| Some(((space.bytes)()?, space.bytes_min))),
+            saturation: self.saturation.as_ref().map(|watch| watch.lock().state()).unwrap_or_default(),
         })
     }
 }
@@ -148,6 +159,7 @@ pub fn diagnose(figures: &Figures) -> Vec<Attention> {
     found.extend(slow_generation(figures));
     found.extend(slow_distribution(figures));
     found.extend(slow_records(figures));
+    found.extend(saturation(&figures.saturation));
     others(figures, &mut found);
     found.sort_by_key(|attention| attention.urgency);
     found
@@ -264,6 +276,52 @@ fn slow_records(figures: &Figures) -> Option<Attention> {
     })
 }
 
+/// The node is nearly full, or will be soon.
+fn saturation(state: &Saturation) -> Option<Attention> {
+    let whole = state.resources.iter().find(|found| found.used >= NEARLY_FULL);
+    let role = state.roles.iter().find(|found| found.headroom.is_some_and(|headroom| headroom < HEADROOM_MIN));
+    let soon = state.resources.iter().filter_map(|found| Some((found.full_in_seconds?, found.resource)));
+    let soon = soon.filter(|(seconds, _)| *seconds < SOON_SECONDS).min_by(|one, other| one.0.total_cmp(&other.0));
+    let percent = |share: f64| (share * 100.0).round();
+    let busiest = state.roles.iter().max_by(|one, other| one.processor.total_cmp(&other.processor));
+    let cause = busiest.filter(|found| found.processor > 0.0).map(|found| {
+        format!("the role `{}` uses {} % of the processors by its costs", found.role, percent(found.processor))
+    });
+    let advice =
+        "`tocsin capacity` says how many nodes the load takes and what gives out next; see the guide on capacity";
+    let found = |urgency, text| Attention {
+        urgency,
+        what: "saturation",
+        text,
+        cause: cause.clone(),
+        advice: advice.to_owned(),
+    };
+    match (whole, role, soon) {
+        (Some(whole), _, _) => {
+            let text = format!("{} % of the {} of this node are used", percent(whole.used), whole.resource.word());
+            Some(found(Urgency::Soon, text))
+        }
+        (_, Some(role), _) => {
+            let first = role.first.as_deref().unwrap_or_default();
+            let text = format!(
+                "the role `{}` can do {:.2} times what it does now, then `{first}` gives out",
+                role.role,
+                role.headroom.unwrap_or_default()
+            );
+            Some(found(Urgency::Soon, text))
+        }
+        (_, _, Some((seconds, resource))) => {
+            let text = format!(
+                "if the load goes on to grow as in the last hour, the {} of this node is full in {}",
+                resource.word(),
+                shown(Duration::from_secs((seconds / 60.0).round() as u64 * 60))
+            );
+            Some(found(Urgency::Note, text))
+        }
+        _ => None,
+    }
+}
+
 fn others(figures: &Figures, found: &mut Vec<Attention>) {
     let mut add = |urgency, what, text: String, advice: &str| {
         found.push(Attention { urgency, what, text, cause: None, advice: advice.to_owned() });
@@ -318,6 +376,11 @@ fn others(figures: &Figures, found: &mut Vec<Attention>) {
 
 #[cfg(test)]
 mod tests {
+    use tocsin_capacity::{
+        saturation::{ResourceState, RoleState},
+        vectors::Resource,
+    };
+
     use super::*;
 
     /// What is found, as `what: cause`.
@@ -371,6 +434,43 @@ mod tests {
         check(off, &["slow-pickup: matching is switched off", "switched-off"]);
         let records = Figures { records_probe: Duration::from_millis(70), ..Figures::default() };
         check(records, &["slow-records: the disk of the records is slow"]);
+    }
+
+    #[test]
+    fn a_node_that_is_nearly_full_is_told_with_who_fills_it() {
+        let resource = |used, full_in_seconds| ResourceState {
+            resource: Resource::Processor,
+            used,
+            by_vectors: None,
+            headroom: Some(1.0 / used),
+            full_in_seconds,
+        };
+        let role = |headroom| RoleState {
+            role: "deliver".to_owned(),
+            headroom: Some(headroom),
+            first: Some("processor".to_owned()),
+            processor: 0.4,
+            per_second: Default::default(),
+        };
+        let told = |resources, roles| {
+            let state = Saturation { seconds: 60.0, has_vectors: true, resources, roles };
+            let found = diagnose(&Figures { saturation: state, ..Figures::default() });
+            found.into_iter().map(|found| found.text).collect::<Vec<_>>().join("; ")
+        };
+        assert_eq!(told(vec![resource(0.5, None)], vec![role(2.0)]), "");
+        assert_eq!(told(vec![resource(0.93, None)], vec![role(1.0)]), "93 % of the processor of this node are used");
+        assert_eq!(
+            told(vec![resource(0.5, None)], vec![role(1.05)]),
+            "the role `deliver` can do 1.05 times what it does now, then `processor` gives out"
+        );
+        assert_eq!(
+            told(vec![resource(0.5, Some(7_205.0))], vec![role(2.0)]),
+            "if the load goes on to grow as in the last hour, the processor of this node is full in 2h"
+        );
+        let full =
+            Saturation { resources: vec![resource(0.95, None)], roles: vec![role(1.0)], ..Saturation::default() };
+        let cause = "saturation: the role `deliver` uses 40 % of the processors by its costs";
+        check(Figures { saturation: full, ..Figures::default() }, &[cause]);
     }
 
     #[test]

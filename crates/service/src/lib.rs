@@ -46,6 +46,8 @@ mod lines; // a stream of bytes, cut into blocks of whole lines
 
 use std::{path::PathBuf, sync::Arc};
 
+use parking_lot::Mutex;
+use tocsin_capacity::saturation::Watch;
 use tocsin_delivery::Signet;
 use tocsin_exchange::Exchanges;
 use tocsin_model::time::Timestamp;
@@ -71,6 +73,8 @@ pub struct Parts {
     pub exchanges: Option<Arc<Exchanges>>,
     /// Where the data lives, and how many free bytes are left there, if that can be told.
     pub free_space: Option<FreeSpace>,
+    /// How far this node is from its bounds, if anybody watches.
+    pub saturation: Option<Arc<Mutex<Watch>>>,
     /// The version of the program.
     pub version: &'static str,
 }
@@ -94,6 +98,7 @@ pub struct Service {
     exchanges: Option<Arc<Exchanges>>,
     clock: Arc<dyn Clock>,
     free_space: Option<FreeSpace>,
+    saturation: Option<Arc<Mutex<Watch>>>,
     version: &'static str,
     started_at: Timestamp,
     keys: Arc<keys::Keys>,
@@ -126,6 +131,7 @@ impl Service {
             exchanges: parts.exchanges,
             clock,
             free_space: parts.free_space,
+            saturation: parts.saturation,
             version: parts.version,
             started_at,
             keys,

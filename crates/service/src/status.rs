@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+pub use tocsin_capacity::saturation::{ResourceState, RoleState, Saturation};
 use tocsin_exchange::flow::Throttled;
 use tocsin_model::{id::Name, time::Timestamp};
 pub use tocsin_pipeline::{ApplicationStatus, DestinationState, SourceState, Switched, latency::Percentiles};
@@ -52,6 +53,8 @@ pub struct Status {
     pub throttled: Vec<Throttled>,
     /// The sources that run by themselves, by application.
     pub sources: Vec<(Name, SourceStatus)>,
+    /// How far this node is from its bounds, if anybody watches.
+    pub saturation: Option<Saturation>,
     /// How many destinations there are, by application, channel and state in the order of `DestinationState::ALL`.
     pub destinations: Vec<(Name, Name, [usize; DestinationState::ALL.len()])>,
 }
@@ -106,6 +109,7 @@ impl Service {
             switches: self.pipeline.switches(),
             throttled: self.exchanges.as_ref().map(|exchanges| exchanges.throttled()).unwrap_or_default(),
             sources: self.pipeline.all_sources().into_iter().map(|(name, source)| (name, source.into())).collect(),
+            saturation: self.saturation.as_ref().map(|watch| watch.lock().state()),
             destinations: self.pipeline.destination_counts(),
         }
     }

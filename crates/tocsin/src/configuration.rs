@@ -54,6 +54,8 @@ pub struct Configuration {
     pub metrics: Metrics,
     /// Spans for a collector of traces.
     pub telemetry: Telemetry,
+    /// See [`Capacity`].
+    pub capacity: Capacity,
     /// Threads of the process.
     pub runtime: Runtime,
 }
@@ -519,6 +521,15 @@ impl Default for Metrics {
     fn default() -> Self {
         Metrics { enabled: true }
     }
+}
+
+/// What this server knows of its own costs.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Capacity {
+    /// What one of each operation costs on this machine, as `tocsin bench vectors` measured it: a JSON file. With it the status
+    /// says how far each role is from its bounds.
+    pub vectors: PathBuf,
 }
 
 /// Spans for a collector of traces.

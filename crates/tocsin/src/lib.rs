@@ -20,4 +20,5 @@ pub mod logging; // the log's level and form
 pub mod metrics; // every metric, and what it tells
 pub mod monitoring; // a dashboard and alert rules, made from them
 pub mod telemetry; // spans go to a collector
+pub mod saturation; // how far this process is from its bounds
 pub mod terminal; // what is printed, and in which colour

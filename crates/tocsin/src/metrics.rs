@@ -273,6 +273,21 @@ pub const STEPS: &[Metric] = &[
     ),
     counter("exchange_tracking_removed_total", "", "Blocks of tracked bodies that made room before their time."),
     gauge("exchange_tracking_bytes", "", "Bytes of what is tracked, compressed."),
+    gauge(
+        "saturation_used_ratio",
+        "resource",
+        "The share of a resource of this node that is used, 0 to 1: `processor`, `disk`, `syncs`; by the last minute.",
+    ),
+    gauge(
+        "saturation_full_in_seconds",
+        "resource",
+        "When a resource is full, if the load goes on to grow as in the last hour; `+Inf` if it does not.",
+    ),
+    gauge(
+        "saturation_headroom",
+        "role",
+        "How many times the load of a role may be, if that of the others stays; needs `capacity.vectors`.",
+    ),
     gauge("pipeline_switched_off", "", "Roles, applications, classes, sources and channels that are switched off."),
 ];
 

@@ -53,7 +53,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     configuration::{self, Configuration, Passable, Period},
     failure::{Failure, Outcome},
-    first_key, metrics,
+    first_key, metrics, saturation,
     telemetry::{self, Exporter},
 };
 
@@ -295,6 +295,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
     let replicas = sync::open(&configuration, records.clone(), inbox.clone()).await?;
     let first_key = first_key::ensure(&*records, &folder, now()).await?;
     let page = configuration.metrics.enabled.then(recorder).flatten();
+    let counted = page.clone();
     let (spans, exporter) = telemetry::start(&configuration.telemetry, records.installation())?;
     let parts = tocsin_pipeline::Parts {
         journal: journal.clone(),
@@ -327,6 +328,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
         }),
         bytes_min: configuration.journal.disk_reserve.0,
     };
+    let watch = saturation::watch(&configuration.capacity)?;
     let version = env!("CARGO_PKG_VERSION");
     let parts = tocsin_service::Parts {
         records,
@@ -335,6 +337,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
         pipeline: pipeline.clone(),
         exchanges: Some(exchanges.clone()),
         free_space: Some(free_space),
+        saturation: Some(watch.clone()),
         version,
     };
     let service =
@@ -353,6 +356,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
         ..HttpOptions::default()
     };
     let stopping = CancellationToken::new();
+    saturation::start(watch, counted, pipeline.clone(), folder.clone(), stopping.clone());
     sync::tidy_now_and_then(&replicas, stopping.clone());
     let raising = sync::raise_events(&replicas, pipeline.clone(), journal, stopping.clone());
     let ldap_face = ldap.map(|prepared| ldap::start(prepared, service.clone(), stopping.clone()));

@@ -29,6 +29,82 @@ pub(crate) struct StatusBody {
     switches: Vec<SwitchBody>,
     /// What slows messages of exchanges down.
     throttled: Vec<ThrottledBody>,
+    /// How far this node is from its bounds, by the last minute.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    saturation: Option<SaturationBody>,
+}
+
+/// How far a node is from its bounds.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct SaturationBody {
+    /// Of how many seconds the rates are.
+    seconds: f64,
+    /// Whether costs are known (`capacity.vectors`), so that roles can be told apart.
+    has_vectors: bool,
+    /// What may run out, the fullest first.
+    resources: Vec<ResourceStateBody>,
+    /// Who uses it, the one with the least headroom first.
+    roles: Vec<RoleStateBody>,
+}
+
+/// A resource of a node.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ResourceStateBody {
+    /// `processor`, `disk`, `syncs` or `wire`.
+    resource: &'static str,
+    /// Which share of it is used, from 0 to 1: as it is seen, else by the vectors.
+    used: f64,
+    /// Which share is used by the vectors; far from what is seen, they are not those of this machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by_vectors: Option<f64>,
+    /// How many times the whole load may be until it runs out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    headroom: Option<f64>,
+    /// In how many seconds it runs out, if the load goes on to grow as in the last hour.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    full_in_seconds: Option<f64>,
+}
+
+/// A role of a node.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct RoleStateBody {
+    /// Which.
+    role: String,
+    /// How many times its load may be, if that of the others stays, until `first` gives out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    headroom: Option<f64>,
+    /// What gives out first: a resource, or an operation beyond the rate to which its cost is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first: Option<String>,
+    /// The share of the processors that it uses, by the vectors.
+    processor: f64,
+    /// What it does in a second, by operation.
+    per_second: BTreeMap<String, f64>,
+}
+
+impl From<status::Saturation> for SaturationBody {
+    fn from(found: status::Saturation) -> Self {
+        let resource = |found: status::ResourceState| ResourceStateBody {
+            resource: found.resource.word(),
+            used: found.used,
+            by_vectors: found.by_vectors,
+            headroom: found.headroom,
+            full_in_seconds: found.full_in_seconds,
+        };
+        let role = |found: status::RoleState| RoleStateBody {
+            role: found.role,
+            headroom: found.headroom,
+            first: found.first,
+            processor: found.processor,
+            per_second: found.per_second,
+        };
+        SaturationBody {
+            seconds: found.seconds,
+            has_vectors: found.has_vectors,
+            resources: found.resources.into_iter().map(resource).collect(),
+            roles: found.roles.into_iter().map(role).collect(),
+        }
+    }
 }
 
 /// How one application does.
@@ -156,6 +232,7 @@ impl From<status::Status> for StatusBody {
             },
             switches: status.switches.into_iter().map(SwitchBody::from).collect(),
             throttled: status.throttled.into_iter().map(ThrottledBody::from).collect(),
+            saturation: status.saturation.map(SaturationBody::from),
             latencies: LatenciesBody {
                 accept: latencies.accept.into(),
                 matching: latencies.matching.into(),

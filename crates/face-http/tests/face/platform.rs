@@ -127,6 +127,7 @@ impl Platform {
             pipeline,
             exchanges: None,
             free_space: None,
+            saturation: None,
             version: "0.0.0-test",
         });
         let service = service.await.expect("a service");

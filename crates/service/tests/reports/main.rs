@@ -371,6 +371,7 @@ impl Platform {
             pipeline,
             exchanges: None,
             free_space: None,
+            saturation: None,
             version: "0.0.0-test",
         };
         let service = Service::open(parts).await.expect("a service");
