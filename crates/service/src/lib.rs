@@ -26,6 +26,7 @@ pub mod status; // how it all does; whether it is ready
 pub mod subscribers; // whom to tell
 pub mod segments; // some of them, by a saved filter
 pub mod subscriptions; // what they care about
+pub mod own; // what subscribers change of all that by devices of their own
 pub mod suppressions; // addresses that are not written to
 pub mod unsubscribe; // ending that by the link of a mail
 pub mod inbox; // what is there to read, and for whom

@@ -200,7 +200,7 @@ pub fn check_address(address: &str) -> Result<(), Problem> {
     Ok(())
 }
 
-fn check_device(device: DeviceDraft, path: &str, problems: &mut Vec<Problem>) -> Option<Device> {
+pub(crate) fn check_device(device: DeviceDraft, path: &str, problems: &mut Vec<Problem>) -> Option<Device> {
     let before = problems.len();
     let DeviceDraft { channel, address, state } = device;
     let channel = channel.parse::<Name>();

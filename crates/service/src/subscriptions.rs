@@ -535,6 +535,10 @@ impl Service {
     /// `Invalid` with every problem, an unknown subscriber among them.
     pub async fn add_subscription(&self, caller: &Caller, draft: Draft<'_>) -> Result<(Document, bool), ServiceError> {
         caller.needs(Scope::SubscribersWrite)?;
+        self.make_subscription(draft).await
+    }
+
+    pub(crate) async fn make_subscription(&self, draft: Draft<'_>) -> Result<(Document, bool), ServiceError> {
         let class = self.class_of(&draft)?;
         let one = |problem| ServiceError::Invalid(vec![problem]);
         let checked = check(draft, &class).map_err(ServiceError::Invalid)?;
@@ -566,7 +570,7 @@ impl Service {
         caller.needs(Scope::SubscribersWrite)?;
         let present = self.find_subscription(id).await?;
         let expect = revision.map_or(Expect::Present, Expect::Revision);
-        Ok(self.update(&present, draft, expect).await?.into())
+        Ok(self.update_subscription(&present, draft, expect).await?.into())
     }
 
     /// Changes a subscription by a merge patch (RFC 7396).
@@ -590,7 +594,7 @@ impl Service {
             merge(&mut merged, patch)?;
             let text = merged.to_string();
             let draft: Draft<'_> = serde_json::from_str(&text).map_err(|error| json_error(&error))?;
-            match self.update(&present, draft, Expect::Revision(present.revision)).await {
+            match self.update_subscription(&present, draft, Expect::Revision(present.revision)).await {
                 Err(ServiceError::Changed(_)) if revision.is_none() && attempt < 8 => {}
                 updated => return Ok(updated?.into()),
             }
@@ -613,7 +617,7 @@ impl Service {
         Ok(self.records.remove_subscription(id, expect, self.clock.now()).await?)
     }
 
-    async fn update(
+    pub(crate) async fn update_subscription(
         &self,
         present: &Subscription,
         draft: Draft<'_>,

@@ -7,15 +7,16 @@
 use std::{
     collections::{HashMap, HashSet},
     hash::{DefaultHasher, Hash, Hasher},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
+use async_trait::async_trait;
 use ring::digest::{SHA256, digest};
 use serde_json::{Map, Value as Json, json};
 use tocsin_model::{
     collection::{BuiltIn, OWNER},
     hexadecimal::digits_of,
-    id::{Name, SubscriberId, SubscriberNumber},
+    id::{Name, SubscriberId, SubscriberNumber, SubscriptionId},
     inbox::{Item, ItemId, Mark, Standing},
     problem::Problem,
     replica::Edit,
@@ -50,7 +51,46 @@ const SHARDS: u64 = 256;
 /// older state never comes after a newer one.
 pub(crate) struct BuiltIns {
     inbox: Arc<dyn Inbox>,
+    desk: OnceLock<Arc<dyn Desk>>,
     followed: Vec<tokio::sync::Mutex<HashMap<(Name, SubscriberNumber), u64>>>,
+}
+
+/// What is changed of a subscriber by an edit of a built-in row; `null` empties a field.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum OwnChange<'a> {
+    /// Fields of a device, by its name; it is made if it is not there.
+    PutDevice(&'a str, &'a Map<String, Json>),
+    /// A device goes.
+    RemoveDevice(&'a str),
+    /// A subscription is made; another of the key is replaced, if it says no other.
+    AddSubscription(&'a str, &'a Map<String, Json>),
+    /// Fields of a subscription.
+    ChangeSubscription(SubscriptionId, &'a Map<String, Json>),
+    /// A subscription goes.
+    RemoveSubscription(SubscriptionId),
+}
+
+/// What became of such a change.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Done {
+    /// It is done, or was before.
+    Done,
+    /// The subscriber has nothing of the kind.
+    Unseen,
+    /// It cannot be.
+    Refused(Vec<Problem>),
+}
+
+/// Changes what is known of a subscriber, with the checks that everybody else's changes go through.
+#[async_trait]
+pub trait Desk: Send + Sync {
+    /// Makes a change, or fails for a reason of the platform's. To make it twice changes nothing.
+    async fn change(
+        &self,
+        application: &Name,
+        subscriber: &SubscriberId,
+        change: OwnChange<'_>,
+    ) -> Result<Done, StoreError>;
 }
 
 /// Rows of a collection, by their ids.
@@ -58,7 +98,11 @@ type Rows = Vec<(String, Map<String, Json>)>;
 
 impl BuiltIns {
     pub(crate) fn new(inbox: Arc<dyn Inbox>) -> BuiltIns {
-        BuiltIns { inbox, followed: (0..SHARDS).map(|_| tokio::sync::Mutex::default()).collect() }
+        BuiltIns {
+            inbox,
+            desk: OnceLock::new(),
+            followed: (0..SHARDS).map(|_| tokio::sync::Mutex::default()).collect(),
+        }
     }
 }
 
@@ -144,7 +188,10 @@ impl Replicas {
             let values: Json = serde_json::from_str(&subscription.values).unwrap_or_default();
             let row = json!({
                 "class": subscription.class, "key": subscription.key, "device": subscription.device,
-                "enabled": subscription.enabled, "values": values,
+                "enabled": subscription.is_wanted(), "values": values,
+                "filter": subscription.terms.filter.as_ref().map(ToString::to_string),
+                "schedule": subscription.terms.schedule,
+                "snoozed_until": subscription.terms.snoozed_until.map(|until| until.to_string()),
             });
             (subscription.id.to_string(), row)
         });
@@ -195,6 +242,8 @@ impl Replicas {
             let Some(ready) = built_in.get(&edit.collection) else { continue };
             let fate = match ready.definition.built_in {
                 Some(BuiltIn::Inbox) => self.mark_item(device, edit).await?,
+                Some(BuiltIn::Devices) => self.change_device(device, ready, edit).await?,
+                Some(BuiltIn::Subscriptions) => self.change_subscription(device, ready, edit).await?,
                 _ => self.change_profile(device, edit).await?,
             };
             fates.insert(edit.n, fate);
@@ -208,7 +257,8 @@ impl Replicas {
         let marks: Vec<Mark> = match &edit.set {
             None => vec![Mark::Deleted],
             Some(set) => {
-                let problems = objections(BuiltIn::Inbox, set, |value| value.is_boolean(), "should be true or false");
+                let problems =
+                    objections(BuiltIn::Inbox, set, |_, value| value.is_boolean(), "should be true or false");
                 if !problems.is_empty() {
                     return Ok(Fate::Refused(problems));
                 }
@@ -235,8 +285,11 @@ impl Replicas {
 
     async fn change_profile(&self, device: &ReplicaDevice, edit: &Edit) -> Result<Fate, SyncError> {
         let Some(set) = &edit.set else { return Ok(refused("", "a profile is not removed")) };
-        let problems =
-            objections(BuiltIn::Profile, set, |value| value.is_string() || value.is_null(), "should be a string");
+        let fits = |name: &str, value: &Json| match name {
+            "enabled" => value.is_boolean(),
+            _ => value.is_string() || value.is_null(),
+        };
+        let problems = objections(BuiltIn::Profile, set, fits, "is of another type");
         if !problems.is_empty() {
             return Ok(Fate::Refused(problems));
         }
@@ -247,8 +300,12 @@ impl Replicas {
             };
             let mut profile = subscriber.profile;
             for (name, value) in set {
-                let field = if name == "locale" { &mut profile.locale } else { &mut profile.time_zone };
-                *field = value.as_str().map(str::to_owned);
+                let text = value.as_str().map(str::to_owned);
+                match name.as_str() {
+                    "enabled" => profile.enabled = value.as_bool().unwrap_or(true),
+                    "locale" => profile.locale = text,
+                    _ => profile.time_zone = text,
+                }
             }
             let problems = check_profile(&profile);
             if !problems.is_empty() {
@@ -262,13 +319,105 @@ impl Replicas {
         }
         Err(SyncError::Store(StoreError::unavailable("the profile changes all the time")))
     }
+
+    /// A row of a device is called by its owner and its name. One that the device made has an id of its own; it is told again
+    /// under the other.
+    async fn change_device(&self, device: &ReplicaDevice, ready: &Ready, edit: &Edit) -> Result<Fate, SyncError> {
+        let owner = token_of(&device.subscriber);
+        let known = edit.id.split_once('.').filter(|(of, _)| *of == owner).map(|(_, name)| name);
+        let Some(set) = &edit.set else {
+            // A row that is not known here was never there.
+            let Some(name) = known else { return Ok(Fate::Applied) };
+            return self.ask_desk(device, OwnChange::RemoveDevice(name)).await;
+        };
+        let set = match own_fields(ready, device, set, known.is_none()) {
+            Ok(set) => set,
+            Err(problems) => return Ok(Fate::Refused(problems)),
+        };
+        match (known, set.get("name").and_then(Json::as_str)) {
+            (Some(name), _) => self.ask_desk(device, OwnChange::PutDevice(name, &set)).await,
+            (None, Some(name)) => {
+                let mut rest = set.clone();
+                rest.remove("name");
+                self.ask_desk(device, OwnChange::PutDevice(name, &rest)).await
+            }
+            (None, None) => Ok(refused("name", "is required: give a string")),
+        }
+    }
+
+    /// A row of a subscription is called like it. For one that the device made, the id of the row is its key.
+    async fn change_subscription(&self, device: &ReplicaDevice, ready: &Ready, edit: &Edit) -> Result<Fate, SyncError> {
+        let known = edit.id.parse::<SubscriptionId>().ok();
+        let Some(set) = &edit.set else {
+            let Some(id) = known else { return Ok(Fate::Applied) };
+            return self.ask_desk(device, OwnChange::RemoveSubscription(id)).await;
+        };
+        let set = match own_fields(ready, device, set, known.is_none()) {
+            Ok(set) => set,
+            Err(problems) => return Ok(Fate::Refused(problems)),
+        };
+        let change = match known {
+            Some(id) => OwnChange::ChangeSubscription(id, &set),
+            None => OwnChange::AddSubscription(&edit.id, &set),
+        };
+        self.ask_desk(device, change).await
+    }
+
+    async fn ask_desk(&self, device: &ReplicaDevice, change: OwnChange<'_>) -> Result<Fate, SyncError> {
+        let Some(desk) = self.built_ins.desk.get() else {
+            return Ok(refused("", "is not changed by devices here"));
+        };
+        let removes = matches!(change, OwnChange::RemoveDevice(_) | OwnChange::RemoveSubscription(_));
+        let found = self.records.subscriber(&device.subscriber).await?;
+        if found.is_none_or(|subscriber| subscriber.number != device.subscriber_number) {
+            return Ok(refused("id", "is of no row that this device sees"));
+        }
+        Ok(match desk.change(&device.application, &device.subscriber, change).await? {
+            Done::Done => Fate::Applied,
+            // It went by itself, and so does the row.
+            Done::Unseen if removes => Fate::Applied,
+            Done::Unseen => refused("id", "is of no row that this device sees"),
+            Done::Refused(problems) => Fate::Refused(problems),
+        })
+    }
+
+    /// Who changes what devices say of their subscribers. It is told once, at the start.
+    pub fn set_desk(&self, desk: Arc<dyn Desk>) {
+        let _ = self.built_ins.desk.set(desk);
+    }
+}
+
+/// The fields that an edit of a device or subscription sets, each of its type; whose the row is goes without saying.
+fn own_fields(
+    ready: &Ready,
+    device: &ReplicaDevice,
+    set: &Map<String, Json>,
+    is_new: bool,
+) -> Result<Map<String, Json>, Vec<Problem>> {
+    let (fields, built_in) = (&ready.definition.fields, ready.definition.built_in.expect("it is built in"));
+    let (mut problems, mut own) = (Vec::new(), Map::new());
+    for (name, value) in set {
+        let may =
+            built_in.editable().contains(&name.as_str()) || (is_new && built_in.said_once().contains(&name.as_str()));
+        let is_owner = is_new && name == OWNER && (value.is_null() || *value == device.subscriber.as_str());
+        match fields.position(name) {
+            _ if is_owner => {}
+            None => problems.push(fields.unknown(name)),
+            Some(_) if !may => problems.push(Problem::at(name.as_str(), "is only for reading")),
+            Some(at) => match fields[at].kind.accept(value.clone().into()) {
+                Ok(_) => drop(own.insert(name.clone(), value.clone())),
+                Err(message) => problems.push(Problem::at(name.as_str(), message)),
+            },
+        }
+    }
+    if problems.is_empty() { Ok(own) } else { Err(problems) }
 }
 
 /// What is wrong with an edit of a built-in row.
-fn objections(of: BuiltIn, set: &Map<String, Json>, fits: fn(&Json) -> bool, wanted: &str) -> Vec<Problem> {
+fn objections(of: BuiltIn, set: &Map<String, Json>, fits: fn(&str, &Json) -> bool, wanted: &str) -> Vec<Problem> {
     let problem = |(name, value): (&String, &Json)| match of.editable().contains(&name.as_str()) {
         false => Some(Problem::at(name.as_str(), "is only for reading")),
-        true => (!fits(value)).then(|| Problem::at(name.as_str(), wanted)),
+        true => (!fits(name, value)).then(|| Problem::at(name.as_str(), wanted)),
     };
     set.iter().filter_map(problem).collect()
 }

@@ -342,6 +342,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
     };
     let service =
         Service::open(parts).await.map_err(|error| Failure::failed("the API keys cannot be read").because(&error))?;
+    replicas.set_desk(Arc::new(sync::ServiceDesk(service.clone())));
     let options = HttpOptions {
         connections_max: configuration.http.connections_max as usize,
         header_timeout: configuration.http.header_timeout.0,

@@ -171,6 +171,82 @@ async fn changes_of_rows_raise_events_once_over_kills() {
     assert_eq!(raised(&platform).await, put);
 }
 
+const OWN: &str = r#"
+application: fieldwork
+events:
+  quote: { fields: { symbol: string } }
+subscriptions:
+  watch: { fields: { symbol: { type: string, required: true }, most: integer }, filter: cel }
+notifications:
+  told: { fields: { symbol: string }, content: { templates: { base: { text: '{{ symbol }}' } } } }
+rules:
+  all: { on: quote, subscription: watch, notify: told, with: { symbol: event.symbol }, when: event.symbol == sub.symbol }
+channels:
+  log: { protocol: file, options: { path: quotes.log } }
+collections:
+  me: { built_in: profile }
+  places: { built_in: devices, direction: both }
+  wishes: { built_in: subscriptions, direction: both }
+"#;
+
+#[tokio::test]
+async fn devices_edit_what_the_platform_knows_of_their_subscriber() {
+    let platform = Platform::start(&[]).await;
+    platform.apply("fieldwork", OWN).await;
+    let token = device(&platform, "ann").await;
+    platform.post("/v1/subscribers", &json!({"id": "bob"})).await;
+    let bobs = json!({"application": "fieldwork", "class": "watch", "subscriber": "bob", "values": {"symbol": "BOB"}});
+    let (_, bobs) = platform.post("/v1/subscriptions", &bobs).await;
+    let file = platform.folder.join("ann.db");
+    let file = file.to_str().expect("text").to_owned();
+    platform.run(&["replica", "init", &file, "--token", &token]);
+    platform.run(&["replica", "sync", &file]);
+    let edit = |arguments: &[&str], outcome: &str| {
+        let edit: Vec<&str> = ["replica", "edit", &file].iter().chain(arguments).copied().collect();
+        platform.run(&edit);
+        let told = platform.run(&["replica", "sync", &file]);
+        assert!(told.contains(outcome), "{arguments:?}: {told}{}", platform.run(&["replica", "status", &file]));
+    };
+    let query = |sql: &str| platform.run(&["replica", "query", &file, sql]);
+    edit(&["places", "p1", "name=phone", "channel=log", "address=ann"], "sent 1 edits (0 met others, 0 refused)");
+    edit(&["wishes", "w1", "class=watch", r#"values={"symbol": "TOC"}"#, "device=phone"], "0 refused");
+    let ann = platform.get("/v1/subscribers/ann").await;
+    assert_eq!(ann["devices"]["phone"], json!({"channel": "log", "address": "ann", "state": "active"}));
+    let wishes = platform.get("/v1/subscriptions?subscriber=ann").await;
+    let wish = &wishes["items"][0];
+    assert_eq!(
+        (&wish["values"], &wish["key"], &wish["device"]),
+        (&json!({"symbol": "TOC"}), &json!("w1"), &json!("phone"))
+    );
+    let id = wish["id"].as_str().expect("an id").to_owned();
+    assert!(query("SELECT id FROM wishes").contains(&id), "the row has the id of the subscription");
+    let place = query("SELECT id FROM places").lines().last().expect("a row").trim().to_owned();
+    // What was made is edited, with the checks of the API.
+    edit(&["wishes", &id, r#"values={"symbol": "ABC", "most": 3}"#, "filter=cel:event.symbol != 'X'"], "0 refused");
+    edit(&["wishes", &id, r#"values={"symbol": "ABC"}"#], "0 refused");
+    edit(&["wishes", &id, r#"values={"smybol": "ABC"}"#], "1 refused");
+    edit(&["wishes", &id, "filter=cel:event.smybol == 'X'"], "1 refused");
+    edit(&["wishes", &id, "class=other"], "1 refused");
+    edit(&["wishes", "w2", "class=watch"], "1 refused");
+    edit(&["wishes", bobs["id"].as_str().expect("an id"), "enabled=false"], "1 refused");
+    edit(&["places", &place, "address=ann@example.org", "state=disabled"], "0 refused");
+    edit(&["places", &place, "name=laptop"], "1 refused");
+    edit(&["me", query("SELECT id FROM me").lines().last().expect("a row").trim(), "enabled=false"], "0 refused");
+    let ann = platform.get("/v1/subscribers/ann").await;
+    assert_eq!(ann["devices"]["phone"], json!({"channel": "log", "address": "ann@example.org", "state": "disabled"}));
+    assert_eq!(ann["enabled"], false);
+    let wish = platform.get(&format!("/v1/subscriptions/{id}")).await;
+    assert_eq!((&wish["values"], &wish["filter"]["text"]), (&json!({"symbol": "ABC"}), &json!("event.symbol != 'X'")));
+    let told = platform.run(&["replica", "status", &file]);
+    assert!(told.contains("values.smybol: is not a field") && told.contains("did you mean `symbol`?"), "{told}");
+    // And removed.
+    edit(&["wishes", &id, "--remove"], "0 refused");
+    edit(&["places", &place, "--remove"], "0 refused");
+    assert_eq!(platform.get("/v1/subscribers/ann").await["devices"], json!({}));
+    assert_eq!(platform.get("/v1/subscriptions?subscriber=ann").await["items"], json!([]));
+    assert_eq!(platform.get("/v1/subscriptions?subscriber=bob").await["items"].as_array().map(Vec::len), Some(1));
+}
+
 /// Edits a file again and again, and synchronises when it can.
 async fn work(folder: std::path::PathBuf, home: Home, owner: String, edits: usize) -> Replica {
     let mut random = fastrand::Rng::new();

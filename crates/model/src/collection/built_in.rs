@@ -42,9 +42,16 @@ impl BuiltIn {
         let named: &[(&str, FieldType)] = match self {
             BuiltIn::Profile => &[("enabled", Boolean), ("locale", String), ("time_zone", String), ("attributes", Map)],
             BuiltIn::Devices => &[("name", String), ("channel", String), ("address", String), ("state", String)],
-            BuiltIn::Subscriptions => {
-                &[("class", String), ("key", String), ("device", String), ("enabled", Boolean), ("values", Map)]
-            }
+            BuiltIn::Subscriptions => &[
+                ("class", String),
+                ("key", String),
+                ("device", String),
+                ("enabled", Boolean),
+                ("values", Map),
+                ("filter", String),
+                ("schedule", String),
+                ("snoozed_until", Timestamp),
+            ],
             BuiltIn::Inbox => &[
                 ("class", String),
                 ("channel", String),
@@ -64,18 +71,31 @@ impl BuiltIn {
         Fields::new([owner].into_iter().chain(named.iter().copied().map(field)).collect())
     }
 
-    /// The fields that devices may edit.
+    /// The fields that devices may edit. Attributes are none of them: they decide what a device may see.
     pub fn editable(self) -> &'static [&'static str] {
         match self {
-            BuiltIn::Profile => &["locale", "time_zone"],
+            BuiltIn::Profile => &["enabled", "locale", "time_zone"],
+            BuiltIn::Devices => &["channel", "address", "state"],
+            BuiltIn::Subscriptions => &["device", "enabled", "values", "filter", "schedule", "snoozed_until"],
             BuiltIn::Inbox => &["read", "archived"],
-            BuiltIn::Devices | BuiltIn::Subscriptions => &[],
         }
     }
 
-    /// Which way its rows go if nothing else is said.
+    /// The fields that a device says of a row that it makes, beside those that it may edit.
+    pub fn said_once(self) -> &'static [&'static str] {
+        match self {
+            BuiltIn::Devices => &["name"],
+            BuiltIn::Subscriptions => &["class", "key"],
+            BuiltIn::Profile | BuiltIn::Inbox => &[],
+        }
+    }
+
+    /// Which way its rows go if nothing else is said. Where and what a subscriber is told is edited only if that is asked for.
     pub fn direction(self) -> Direction {
-        if self.editable().is_empty() { Direction::Down } else { Direction::Both }
+        match self {
+            BuiltIn::Profile | BuiltIn::Inbox => Direction::Both,
+            BuiltIn::Devices | BuiltIn::Subscriptions => Direction::Down,
+        }
     }
 
     /// Its rows are those of the subscriber.

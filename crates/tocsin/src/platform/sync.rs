@@ -2,9 +2,18 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tocsin_model::{application::row_source, collection::Stamp, event::EventPacker, id::Name, value::Value};
+use async_trait::async_trait;
+use tocsin_model::{
+    application::row_source,
+    collection::Stamp,
+    event::EventPacker,
+    id::{Name, SubscriberId},
+    value::Value,
+};
 use tocsin_pipeline::{Pipeline, Submission};
+use tocsin_service::{Service, ServiceError, own::Owner};
 use tocsin_store::{
+    error::StoreError,
     inbox::Inbox,
     journal::{Journal, Mark},
     records::Records,
@@ -12,6 +21,7 @@ use tocsin_store::{
 };
 use tocsin_sync::{
     Limits, Parts, Replicas, Sizing,
+    built_in::{Desk, Done, OwnChange},
     raise_events::{Event, Intake, IntakeError, Round},
 };
 use tokio::task::JoinHandle;
@@ -176,5 +186,35 @@ impl Intake for Flow {
         };
         self.pipeline.accept(submission).await.map_err(later)?;
         Ok(unfit)
+    }
+}
+
+/// The service, which changes what devices say of their subscribers.
+pub struct ServiceDesk(pub Arc<Service>);
+
+#[async_trait]
+impl Desk for ServiceDesk {
+    async fn change(
+        &self,
+        application: &Name,
+        subscriber: &SubscriberId,
+        change: OwnChange<'_>,
+    ) -> Result<Done, StoreError> {
+        let owner = Owner { application: application.clone(), subscriber: subscriber.clone() };
+        let done = match change {
+            OwnChange::PutDevice(name, set) => self.0.put_own_device(&owner, name, set).await,
+            OwnChange::RemoveDevice(name) => self.0.remove_own_device(&owner, name).await,
+            OwnChange::AddSubscription(key, set) => self.0.add_own_subscription(&owner, key, set).await,
+            OwnChange::ChangeSubscription(id, set) => self.0.change_own_subscription(&owner, id, set).await,
+            OwnChange::RemoveSubscription(id) => self.0.remove_own_subscription(&owner, id).await,
+        };
+        match done {
+            Ok(()) => Ok(Done::Done),
+            Err(ServiceError::Missing(_)) => Ok(Done::Unseen),
+            Err(ServiceError::Invalid(problems)) => Ok(Done::Refused(problems)),
+            Err(ServiceError::Malformed(problem)) => Ok(Done::Refused(vec![problem])),
+            Err(ServiceError::Full { reason, .. }) => Err(StoreError::Full(reason)),
+            Err(error) => Err(StoreError::unavailable(error)),
+        }
     }
 }

@@ -59,12 +59,9 @@ impl<'a> Builder<'a> {
             }
         }
         let direction = direction(node).unwrap_or(built_in.direction());
-        if !direction.is_down() || (direction.is_up() && built_in.editable().is_empty()) {
+        if !direction.is_down() {
             let problem = node.problem(&join(path, "direction"), "cannot be so for what is built in");
-            self.problems.push(problem.hint(match built_in.editable() {
-                [] => "its rows only go `down`",
-                _ => "its rows go `down`, or `both` ways",
-            }));
+            self.problems.push(problem.hint("its rows go `down`, or `both` ways"));
         }
         Collection {
             description: text(node, "description"),

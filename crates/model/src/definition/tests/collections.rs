@@ -61,7 +61,7 @@ fn what_is_built_in_says_nothing_else() {
     check("{ built_in: inbox, fields: { a: string } }", "follows from what is built in; leave it out");
     check("{ built_in: inbox, schema: { type: object } }", "follows from what is built in; leave it out");
     check("{ built_in: inbox, direction: up }", "its rows go `down`, or `both` ways");
-    check("{ built_in: devices, direction: both }", "its rows only go `down`");
+    check("{ built_in: devices, direction: up }", "its rows go `down`, or `both` ways");
     check("{ built_in: inbx }", "inbox");
     check("{ fields: { a: string } }", "collections.c.partition: is required");
     check("{ partition: everyone }", "collections.c.fields: is required");

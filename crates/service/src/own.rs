@@ -1,0 +1,187 @@
+//! What subscribers change of themselves by devices of their own, with the checks that everybody else's changes go through.
+
+use serde_json::{Map, Value as Json};
+use tocsin_model::{
+    id::{Name, SubscriberId, SubscriptionId},
+    problem::Problem,
+    subscriber::{DEVICES_MAX, Device, DeviceState, Subscriber},
+    subscription::Subscription,
+};
+use tocsin_store::{
+    error::StoreError,
+    records::{Expect, NewSubscriber, SubscriptionFilter},
+};
+
+use crate::{
+    Service,
+    error::{ServiceError, json_error},
+    subscribers::{DeviceDraft, check_device},
+    subscriptions::{Document, Draft},
+};
+
+/// Subscriptions that a subscriber makes by devices of its own, at most; others may make more for it.
+pub const OWN_SUBSCRIPTIONS_MAX: usize = 1_000;
+/// How often something is read again that others change at the same time.
+const TRIES: usize = 8;
+
+/// A subscriber who speaks by a device of its own, about an application. Whoever makes one answers for that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    /// The application that the device is for.
+    pub application: Name,
+    /// Whose it is.
+    pub subscriber: SubscriberId,
+}
+
+/// Fields of something, by their names; null empties one.
+pub type Set = Map<String, Json>;
+
+impl Service {
+    /// Sets fields of a device (`channel`, `address`, `state`), which is made if it is not there. A device that gets another
+    /// address or channel is active again, unless something else is said.
+    ///
+    /// # Errors
+    /// `Invalid` with every problem; there is no such subscriber.
+    pub async fn put_own_device(&self, owner: &Owner, name: &str, set: &Set) -> Result<(), ServiceError> {
+        let name = named("name", name)?;
+        self.change_devices(owner, |subscriber| {
+            let present = subscriber.devices.get(&name);
+            if present.is_none() && subscriber.devices.len() >= DEVICES_MAX {
+                let message = format!("there are {DEVICES_MAX} devices already; no more fit");
+                return Err(ServiceError::invalid("name", message));
+            }
+            let device = changed_device(present, set)?;
+            let mut devices = subscriber.devices.clone();
+            devices.insert(name.clone(), device);
+            Ok(Some(devices.into_iter().collect()))
+        })
+        .await
+    }
+
+    /// Removes a device. One that is not there is removed already.
+    ///
+    /// # Errors
+    /// There is no such subscriber.
+    pub async fn remove_own_device(&self, owner: &Owner, name: &str) -> Result<(), ServiceError> {
+        let name = named("name", name)?;
+        self.change_devices(owner, |subscriber| {
+            let mut devices = subscriber.devices.clone();
+            Ok(devices.remove(&name).map(|_| devices.into_iter().collect()))
+        })
+        .await
+    }
+
+    async fn change_devices(
+        &self,
+        owner: &Owner,
+        change: impl Fn(&Subscriber) -> Result<Option<Vec<(Name, Device)>>, ServiceError>,
+    ) -> Result<(), ServiceError> {
+        for _ in 0..TRIES {
+            let present = self.find_subscriber(&owner.subscriber).await?;
+            let Some(devices) = change(&present)? else { return Ok(()) };
+            let (id, profile) = (present.id, present.profile);
+            let new = NewSubscriber { id, profile, devices: Some(devices), preferences: None };
+            match self.records.put_subscriber(new, Expect::Revision(present.revision), self.clock.now()).await {
+                Err(StoreError::Changed(_)) => {}
+                stored => return Ok(stored.map(drop)?),
+            }
+        }
+        Err(ServiceError::Changed(format!("the subscriber `{}`", owner.subscriber)))
+    }
+
+    /// Makes a subscription of the owner's application, or replaces the one of its key.
+    ///
+    /// # Errors
+    /// `Invalid` with every problem.
+    pub async fn add_own_subscription(&self, owner: &Owner, key: &str, set: &Set) -> Result<(), ServiceError> {
+        let mut draft = set.clone();
+        draft.retain(|_, value| !value.is_null());
+        draft.insert("application".to_owned(), owner.application.as_str().into());
+        draft.insert("subscriber".to_owned(), owner.subscriber.as_str().into());
+        draft.entry("key").or_insert_with(|| key.into());
+        let text = Json::Object(draft).to_string();
+        let draft: Draft<'_> = serde_json::from_str(&text).map_err(|error| json_error(&error))?;
+        let own = SubscriptionFilter {
+            application: Some(owner.application.clone()),
+            subscriber: Some(owner.subscriber.clone()),
+            ..SubscriptionFilter::default()
+        };
+        let found = self.records.subscriptions(&own, None, OWN_SUBSCRIPTIONS_MAX).await?;
+        let replaces = |found: &Subscription| {
+            found.key.as_deref() == draft.key.as_deref() && draft.class.as_deref() == Some(found.class.as_str())
+        };
+        if found.len() >= OWN_SUBSCRIPTIONS_MAX && !found.iter().any(replaces) {
+            let message = format!("there are {OWN_SUBSCRIPTIONS_MAX} subscriptions already");
+            return Err(ServiceError::invalid("", message));
+        }
+        self.make_subscription(draft).await.map(drop)
+    }
+
+    /// Sets fields of a subscription of the owner's application: `device`, `enabled`, `values` as a whole, `filter`,
+    /// `schedule`, `snoozed_until`.
+    ///
+    /// # Errors
+    /// `Invalid` with every problem; `Missing` if the owner has no such subscription.
+    pub async fn change_own_subscription(
+        &self,
+        owner: &Owner,
+        id: SubscriptionId,
+        set: &Set,
+    ) -> Result<(), ServiceError> {
+        for _ in 0..TRIES {
+            let present = self.own_subscription(owner, id).await?;
+            let written = serde_json::to_value(Document::from(present.clone())).expect("a document is always JSON");
+            let Json::Object(mut merged) = written else { unreachable!("a document is an object") };
+            merged.extend(set.clone());
+            let text = Json::Object(merged).to_string();
+            let draft: Draft<'_> = serde_json::from_str(&text).map_err(|error| json_error(&error))?;
+            match self.update_subscription(&present, draft, Expect::Revision(present.revision)).await {
+                Err(ServiceError::Changed(_)) => {}
+                updated => return updated.map(drop),
+            }
+        }
+        Err(ServiceError::Changed(format!("the subscription `{id}`")))
+    }
+
+    /// Removes a subscription of the owner's application.
+    ///
+    /// # Errors
+    /// `Missing` if the owner has no such subscription.
+    pub async fn remove_own_subscription(&self, owner: &Owner, id: SubscriptionId) -> Result<(), ServiceError> {
+        self.own_subscription(owner, id).await?;
+        Ok(self.records.remove_subscription(id, Expect::Present, self.clock.now()).await?)
+    }
+
+    async fn own_subscription(&self, owner: &Owner, id: SubscriptionId) -> Result<Subscription, ServiceError> {
+        let found = self.records.subscription(id).await?;
+        let own = found.filter(|found| found.subscriber == owner.subscriber && found.application == owner.application);
+        own.ok_or_else(|| ServiceError::Missing(format!("the subscription `{id}`")))
+    }
+}
+
+fn named(path: &str, text: &str) -> Result<Name, ServiceError> {
+    text.parse()
+        .map_err(|error: tocsin_model::id::IdError| ServiceError::invalid(path, format!("is not {}", error.expected)))
+}
+
+fn changed_device(present: Option<&Device>, set: &Set) -> Result<Device, ServiceError> {
+    let moves = ["channel", "address"].iter().any(|field| set.contains_key(*field));
+    let mut merged = Map::new();
+    if let Some(present) = present {
+        merged.insert("channel".to_owned(), present.channel.as_str().into());
+        merged.insert("address".to_owned(), present.address.as_str().into());
+        let state = if moves { DeviceState::Active } else { present.state };
+        merged.insert("state".to_owned(), serde_json::to_value(state).expect("a state is a word"));
+    }
+    for (name, value) in set {
+        match value {
+            Json::Null => drop(merged.remove(name)),
+            value => drop(merged.insert(name.clone(), value.clone())),
+        }
+    }
+    let draft: DeviceDraft = serde_json::from_value(Json::Object(merged)).map_err(|error| json_error(&error))?;
+    let mut problems = Vec::new();
+    let checked = check_device(draft, "", &mut problems);
+    let bare = |problem: Problem| Problem { path: problem.path.trim_start_matches('.').to_owned(), ..problem };
+    checked.ok_or_else(|| ServiceError::Invalid(problems.into_iter().map(bare).collect()))
+}
