@@ -13,6 +13,11 @@ export interface Link {
   download(session: string, cursor: string, signal?: AbortSignal): Promise<string>;
   /** Ends a session. */
   end(session: string, signal?: AbortSignal): Promise<void>;
+  /**
+   * Waits until there may be something new behind a cursor, but no longer than some seconds. Gives whether there may be. The
+   * replica of a link that cannot comes now and then.
+   */
+  wait?(cursor: string, seconds: number, signal?: AbortSignal): Promise<boolean>;
 }
 
 /** Where a replica gets its rows. */
@@ -32,6 +37,8 @@ export interface HttpOptions {
 }
 
 const PATIENCE = 60_000;
+/** How much longer than it was asked to the server may wait, in milliseconds. */
+const WAIT_PATIENCE = 10_000;
 /** When the server is busy and does not say for how long, in milliseconds. */
 const BUSY_FOR = 5_000;
 
@@ -43,7 +50,7 @@ export class HttpLink implements Link {
   readonly #patience: number;
 
   constructor(home: Home, options: HttpOptions = {}) {
-    this.#base = home.url.replace(/\/+$/, "") + "/v1/sync/sessions";
+    this.#base = home.url.replace(/\/+$/, "") + "/v1/sync";
     this.#token = home.token;
     this.#fetch = options.fetch ?? (globalThis.fetch.bind(globalThis) as typeof fetch);
     this.#patience = options.patience ?? PATIENCE;
@@ -51,7 +58,7 @@ export class HttpLink implements Link {
 
   async begin(begin: Begin, signal?: AbortSignal): Promise<Begun> {
     const headers = { "content-type": "application/json" };
-    const asked = this.#ask("POST", "", { headers, body: JSON.stringify(begin), signal });
+    const asked = this.#ask("POST", "/sessions", { headers, body: JSON.stringify(begin), signal });
     // There is no session yet that could be over.
     const answer = await asked.catch((error: unknown) => {
       throw error instanceof LinkError && error.trouble === "over" ? new LinkError("refused", error.message) : error;
@@ -63,25 +70,36 @@ export class HttpLink implements Link {
     const headers: Record<string, string> = { "content-type": "application/x-ndjson" };
     const packed = await gzip(lines);
     if (packed) headers["content-encoding"] = "gzip";
-    return parsed<Uploaded>(await this.#ask("POST", `/${session}/changes`, { headers, body: packed ?? lines, signal }));
+    return parsed<Uploaded>(await this.#ask("POST", `/sessions/${session}/changes`, { headers, body: packed ?? lines, signal }));
   }
 
   download(session: string, cursor: string, signal?: AbortSignal): Promise<string> {
-    return this.#ask("GET", `/${session}/changes?cursor=${encodeURIComponent(cursor)}`, { signal });
+    return this.#ask("GET", `/sessions/${session}/changes?cursor=${encodeURIComponent(cursor)}`, { signal });
   }
 
   async end(session: string, signal?: AbortSignal): Promise<void> {
-    await this.#ask("DELETE", `/${session}`, { signal });
+    await this.#ask("DELETE", `/sessions/${session}`, { signal });
+  }
+
+  async wait(cursor: string, seconds: number, signal?: AbortSignal): Promise<boolean> {
+    const patience = seconds * 1_000 + WAIT_PATIENCE;
+    const path = `/wait?cursor=${encodeURIComponent(cursor)}&seconds=${seconds}`;
+    return parsed<{ news: boolean }>(await this.#ask("GET", path, { signal, patience })).news;
   }
 
   async #ask(
     method: string,
     path: string,
-    { headers, body, signal }: { headers?: Record<string, string>; body?: BodyInit; signal: AbortSignal | undefined },
+    {
+      headers,
+      body,
+      signal,
+      patience = this.#patience,
+    }: { headers?: Record<string, string>; body?: BodyInit; signal: AbortSignal | undefined; patience?: number },
   ): Promise<string> {
     const limit = new AbortController();
     const stop = () => limit.abort(signal?.reason);
-    const timer = setTimeout(() => limit.abort(new Error("the server does not answer")), this.#patience);
+    const timer = setTimeout(() => limit.abort(new Error("the server does not answer")), patience);
     signal?.addEventListener("abort", stop);
     try {
       signal?.throwIfAborted();

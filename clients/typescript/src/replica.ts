@@ -4,7 +4,7 @@ import { put, remove } from "./edits.js";
 import { LinkError, UnfitError } from "./errors.js";
 import { HttpLink, type Home, type Link } from "./link.js";
 import type { CollectionShape, Fields } from "./protocol.js";
-import { shapes, standing, type Standing } from "./standing.js";
+import { own, shapes, standing, type Standing } from "./standing.js";
 import { rowKey, type Reading, type Store } from "./store.js";
 import { sync, type Summary, type SyncOptions } from "./sync.js";
 
@@ -13,7 +13,7 @@ export type Collections = Record<string, object>;
 
 /** How a replica is kept in step. */
 export interface WatchOptions extends SyncOptions {
-  /** How long it rests between two syncs, in milliseconds. */
+  /** How long it rests between two syncs where the server cannot be asked to wake it, in milliseconds. */
   every?: number;
   /** Is told after each sync. */
   synced?: (summary: Summary) => void;
@@ -22,6 +22,10 @@ export interface WatchOptions extends SyncOptions {
 }
 
 const EVERY = 30_000;
+/** How long the server is asked to wait at a time: shorter than what most ways to it bear. */
+const WAIT_SECONDS = 50;
+/** A rest takes this long at least, so that many changes come by one sync, in milliseconds. */
+const SHORTEST = 100;
 /** How long one waits after the first failure, and at most after many, in milliseconds. */
 const [RETRY_MIN, RETRY_MAX] = [1_000, 300_000];
 
@@ -29,6 +33,8 @@ const [RETRY_MIN, RETRY_MAX] = [1_000, 300_000];
 export class Replica<C extends Collections = Record<string, Fields>> {
   readonly #link: Link;
   readonly #listeners = new Set<() => void>();
+  /** Ends a rest, if there is one. */
+  #edited: () => void = () => {};
 
   /** Opens the replica of a store, which is of one device for ever. */
   constructor(
@@ -66,12 +72,14 @@ export class Replica<C extends Collections = Record<string, Fields>> {
     if (id === "" || id.includes("/")) throw new UnfitError("the id of a row is not empty and has no `/`");
     await this.store.write(async (transaction) => put(transaction, await shape(transaction, collection), id, fields as Fields));
     this.#tell();
+    this.#edited();
   }
 
   /** Removes a row. Gives whether it was there. */
   async remove<N extends keyof C & string>(collection: N, id: string): Promise<boolean> {
     const removed = await this.store.write(async (transaction) => remove(transaction, await shape(transaction, collection), id));
     this.#tell();
+    this.#edited();
     return removed;
   }
 
@@ -93,12 +101,12 @@ export class Replica<C extends Collections = Record<string, Fields>> {
     }
   }
 
-  /** Synchronises again and again until `signal` ends it, or the server refuses. */
+  /** Synchronises whenever the server has something new or rows were edited here, until `signal` ends it or the server refuses. */
   async watch(options: WatchOptions = {}): Promise<void> {
     const { signal, every = EVERY } = options;
     let failures = 0;
     while (!signal?.aborted) {
-      let rest = every;
+      let rest: number | undefined;
       try {
         const summary = await this.sync(options);
         options.synced?.(summary);
@@ -111,7 +119,42 @@ export class Replica<C extends Collections = Record<string, Fields>> {
         const growing = Math.min(RETRY_MIN * 2 ** failures++, RETRY_MAX) * (0.5 + Math.random() / 2);
         rest = error.retryAfter || growing;
       }
-      await pause(rest, signal);
+      if (rest === undefined) await this.#rest(every, signal);
+      else await pause(rest, signal);
+    }
+  }
+
+  /** Rests after a sync until the server may have something new, or rows were edited here. */
+  async #rest(every: number, signal: AbortSignal | undefined): Promise<void> {
+    const end = new AbortController();
+    const stop = () => end.abort();
+    signal?.addEventListener("abort", stop);
+    if (signal?.aborted) stop();
+    this.#edited = stop;
+    try {
+      const { edited, sending } = await this.standing();
+      if (edited + sending > 0) return;
+      await Promise.all([this.#news(every, end.signal), pause(SHORTEST, end.signal)]);
+    } finally {
+      this.#edited = () => {};
+      signal?.removeEventListener("abort", stop);
+    }
+  }
+
+  /** Until the server may have something new; where it cannot be asked, until the time is over. */
+  async #news(every: number, signal: AbortSignal): Promise<void> {
+    const cursor = await this.store.read(async (transaction) => (await own(transaction)).cursor);
+    while (!signal.aborted) {
+      const asked = Date.now();
+      try {
+        if (!this.#link.wait || cursor === null) return await pause(every, signal);
+        if (await this.#link.wait(cursor, WAIT_SECONDS, signal)) return;
+        // A server that ends lets go of all who wait.
+        if (Date.now() - asked < 1_000) return await pause(every, signal);
+      } catch (error) {
+        if (signal.aborted) return;
+        return await pause(Math.max(error instanceof LinkError ? error.retryAfter : 0, every), signal);
+      }
     }
   }
 

@@ -85,6 +85,45 @@ test("a watch comes again after what breaks, as the server says, and ends when i
   await assert.rejects(new Replica(new MemoryStore(), refusing).watch(), /revoked/);
 });
 
+test("a watch is woken by the server and by edits, and comes now and then where the server cannot wake it", async () => {
+  const end = new AbortController();
+  const waits: ((news: boolean) => void)[] = [];
+  const cursors: string[] = [];
+  const link = quiet({
+    begin: async ({ cursor }) => ({ ...BEGUN, anew: cursor === null, cursor: cursor ?? "c0" }),
+    wait: (cursor, _seconds, signal) =>
+      new Promise((resolve, reject) => {
+        cursors.push(cursor);
+        waits.push(resolve);
+        signal?.addEventListener("abort", () => reject(new Error("cancelled")));
+      }),
+  });
+  const replica = new Replica(new MemoryStore(), link);
+  let syncs = 0;
+  const arrived = async (count: number) => {
+    while (syncs < count || waits.length < count) await new Promise((resolve) => setImmediate(resolve));
+  };
+  const watching = replica.watch({ every: 3_600_000, signal: end.signal, synced: () => syncs++ });
+  await arrived(1);
+  waits[0]!(true);
+  await arrived(2);
+  await replica.remove(BEGUN.collections[0]!.name, "not there");
+  await arrived(3);
+  end.abort();
+  await watching;
+  assert.equal(new Set(cursors).size, 1);
+  const plain = quiet({ begin: async ({ cursor }) => ({ ...BEGUN, anew: cursor === null, cursor: cursor ?? "c0" }) });
+  const other = new AbortController();
+  syncs = 0;
+  await new Replica(new MemoryStore(), plain).watch({
+    every: 1,
+    signal: other.signal,
+    synced: () => {
+      if (++syncs === 3) other.abort();
+    },
+  });
+});
+
 type Heard = { method: string; path: string; headers: IncomingMessage["headers"]; body: Buffer };
 
 /** A server of HTTP that answers all alike. */

@@ -242,6 +242,7 @@ const NEEDS: &[Row] = &[
     ("DELETE", "/v1/sync/sessions/{id}", Device),
     ("GET", "/v1/sync/sessions/{id}/changes", Device),
     ("POST", "/v1/sync/sessions/{id}/changes", Device),
+    ("GET", "/v1/sync/wait", Device),
 ];
 
 /// Lets a request in, or answers 401 or 403. The caller goes with the request, so that it is looked up once.

@@ -12,6 +12,9 @@ const ZSTD_LEVEL: i32 = 1;
 /// Bytes of a block that comes, unpacked, at most.
 const BLOCK_BYTES_MAX: usize = 64 << 20;
 
+/// How much longer than it was asked to the server may wait.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// A link to a server.
 pub struct HttpLink {
     client: Client,
@@ -89,6 +92,12 @@ impl Link for HttpLink {
             return Ok(bytes.to_vec());
         }
         zstd::bulk::decompress(&bytes, BLOCK_BYTES_MAX).map_err(|error| LinkError::Broken(error.to_string()))
+    }
+
+    async fn wait(&self, cursor: &str, longest: Duration) -> Result<bool, LinkError> {
+        let at = format!("{}/v1/sync/wait?cursor={cursor}&seconds={}", self.base, longest.as_secs().max(1));
+        let answer: serde_json::Value = json(self.ask(self.client.get(at).timeout(longest + PATIENCE)).await?).await?;
+        Ok(answer["news"].as_bool().unwrap_or(true))
     }
 
     async fn end(&self, session: &str) -> Result<(), LinkError> {

@@ -12,6 +12,7 @@ mod apply; // what the server says comes into the tables
 mod edits; // what was edited becomes edits, numbered and sent in order
 mod schema; // tables and triggers, made from what the server tells of its collections
 mod sync; // one sync, from its begin to its end
+mod watch; // a rest between two syncs
 
 use std::path::Path;
 
@@ -21,6 +22,7 @@ use tocsin_model::{collection::Stamp, replica::CollectionShape, value::Value};
 
 pub use link::{Link, LinkError};
 pub use sync::{Progress, Summary};
+pub use watch::Woken;
 
 /// Why a replica does not do something.
 #[derive(Debug, thiserror::Error)]

@@ -29,6 +29,11 @@ pub trait Link: Sync {
     fn upload(&self, session: &str, lines: Vec<u8>) -> impl Future<Output = Result<Uploaded, LinkError>> + Send;
     /// Reads the block behind a cursor: a line for each row, and the line of its end.
     fn download(&self, session: &str, cursor: &str) -> impl Future<Output = Result<Vec<u8>, LinkError>> + Send;
+    /// Waits until there may be something new behind a cursor, but no longer than `longest`. Gives whether there may be. A link
+    /// that cannot refuses; its replica comes now and then.
+    fn wait(&self, _cursor: &str, _longest: Duration) -> impl Future<Output = Result<bool, LinkError>> + Send {
+        async { Err(LinkError::Refused("this link does not wait".to_owned())) }
+    }
     /// Ends a session.
     fn end(&self, session: &str) -> impl Future<Output = Result<(), LinkError>> + Send;
 }

@@ -128,7 +128,7 @@ impl Replica {
         }
     }
 
-    fn cursor(&self) -> Result<Option<String>, ReplicaError> {
+    pub(crate) fn cursor(&self) -> Result<Option<String>, ReplicaError> {
         let cursor = self.connection.query_row("SELECT cursor FROM _replica", (), |row| row.get(0)).optional()?;
         Ok(cursor.flatten())
     }

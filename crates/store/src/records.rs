@@ -21,7 +21,7 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use crate::error::StoreError;
+use crate::{error::StoreError, inbox::Listener};
 
 pub use changes::*;
 pub(crate) use installation::*;
@@ -342,6 +342,9 @@ pub trait Records: Send + Sync + 'static {
     /// The newest change; the receiver wakes up when there is a newer one. It knows of a change before the call that
     /// made it returns.
     fn newest_change(&self) -> tokio::sync::watch::Receiver<ChangeSequence>;
+    /// From now on whoever holds the listener is woken by each change of a subscriber or its devices, before the call that
+    /// made it returns. Changes of its subscriptions are told by the feed of changes alone.
+    fn listen(&self, subscriber: SubscriberNumber) -> Listener;
     /// Asks the feed to keep all changes after a place, in place of the one asked before, until the process ends. It keeps
     /// [`FEED_KEPT_LONGER`] times as many places as without being asked, and no more.
     fn keep_changes_after(&self, place: ChangeSequence);

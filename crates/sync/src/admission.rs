@@ -27,6 +27,8 @@ pub struct Limits {
     pub downloads: usize,
     /// Requests that may wait for each of these.
     pub waiting: usize,
+    /// Devices that may wait for news.
+    pub watchers: usize,
 }
 
 /// How many places a pool has.
@@ -41,7 +43,7 @@ pub enum Sizing {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { uploads: 4, reconciles: 20, sizing: Sizing::Auto, downloads: 4, waiting: 2_000 }
+        Limits { uploads: 4, reconciles: 20, sizing: Sizing::Auto, downloads: 4, waiting: 2_000, watchers: 10_000 }
     }
 }
 

@@ -144,6 +144,7 @@ impl Replicas {
         self.devices.0.write().remove(&device.hash);
         self.store.remove_device(device.number).await?;
         self.sessions.drop_of(device.number);
+        self.watchers.ring(|Device(watching)| watching.number == device.number);
         tracing::info!(device = id, "a device may not keep a replica any more");
         Ok(())
     }
@@ -156,6 +157,7 @@ impl Replicas {
         let device = self.find_device(id)?;
         let wiped = self.set_wipe(&device, Some(self.now()), None).await?;
         self.sessions.drop_of(device.number);
+        self.watchers.ring(|Device(watching)| watching.number == device.number);
         tracing::info!(device = id, "a device is to drop its replica");
         Ok(wiped)
     }

@@ -14,6 +14,7 @@ pub mod reconcile; // 6. an edit meets a row
 pub mod rows; // 7. the same rows for everybody else
 pub mod built_in; // 8. what the platform knows of a subscriber, as rows
 pub mod raise_events; // 9. what changes of rows raise is taken in, once
+pub mod watch; // 10. who waits for news
 
 mod cursor; // places, sealed
 mod merge; // two edits of one text
@@ -115,6 +116,7 @@ pub struct Replicas {
     sessions: sessions::Sessions,
     built_ins: built_in::BuiltIns,
     raising: raise_events::Raising,
+    watchers: watch::Watchers,
     seal: cursor::Seal,
 }
 
@@ -133,11 +135,13 @@ impl Replicas {
             sessions: sessions::Sessions::default(),
             built_ins: built_in::BuiltIns::new(inbox),
             raising: raise_events::Raising::default(),
+            watchers: watch::Watchers::new(limits.watchers),
             records,
             store,
             clock,
         });
         sync.collections().await?;
+        sync.follow_changes();
         Ok(sync)
     }
 

@@ -309,6 +309,8 @@ pub struct Sync {
     pub downloads: u32,
     /// Requests that wait for each of these; one more is told 503, with a time to come again.
     pub waiting_max: u32,
+    /// Devices that wait for news; one more is told 503, and comes now and then instead.
+    pub watchers_max: u32,
 }
 
 impl Default for Sync {
@@ -321,6 +323,7 @@ impl Default for Sync {
             reconciles_sizing: PoolSizing::Auto,
             downloads: 4,
             waiting_max: 2_000,
+            watchers_max: 10_000,
         }
     }
 }

@@ -211,10 +211,11 @@ pub const STEPS: &[Metric] = &[
         "pool",
         "Places that a pool has: those of `reconcile` become more while more are done by it in all, and fewer when each only takes longer; `sync.reconciles` is the most.",
     ),
+    gauge("sync_watchers", "", "Devices that wait for news."),
     counter(
         "sync_refused_total",
         "pool",
-        "Requests of devices that found a queue full, and were told when to come again.",
+        "Requests of devices that found a queue full (upload, reconcile, download) or too many that wait for news (watch), and were told when to come again.",
     ),
     counter("unsubscribe_total", "", "Subscriptions that were ended by the link of a mail."),
     histogram("upkeep_duration_seconds", "", "One round of removing what is past its retention."),

@@ -2,7 +2,7 @@
 //!
 //! The bodies are told in the reference of the protocol. Blocks are lines of JSON, packed as the headers say.
 
-use std::{io::Read, sync::Arc};
+use std::{io::Read, sync::Arc, time::Duration};
 
 use axum::{
     body::Bytes,
@@ -15,6 +15,7 @@ use tocsin_model::{
     problem::Problem,
     replica::{BLOCK_BYTES_MAX, Begin, BlockEnd, EDITS_MAX, Edit},
 };
+use tocsin_service::ServiceError;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -23,15 +24,22 @@ use crate::{
     App,
     problems::Failure,
     request::{JsonBody, Keeping, Parameters, Segments, media_type, parts, take_body},
-    wire::sync::TallyBody,
+    wire::sync::{NewsBody, TallyBody},
 };
 
 const NDJSON: &str = "application/x-ndjson";
+/// Seconds that a device waits for news if it says nothing else, and at most.
+const WAIT_DEFAULT: u64 = 50;
+const WAIT_MAX: u64 = 300;
 /// Fast: a phone and its server are on the same line for long, and the processor is shared by many.
 const ZSTD_LEVEL: i32 = 1;
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::new().routes(routes!(begin)).routes(routes!(upload, download)).routes(routes!(end))
+    OpenApiRouter::new()
+        .routes(routes!(begin))
+        .routes(routes!(upload, download))
+        .routes(routes!(end))
+        .routes(routes!(wait))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -111,6 +119,37 @@ async fn end(
 ) -> Result<Response, Failure> {
     let tally = app.sync()?.end(&device, &session).await?;
     Ok(json(StatusCode::OK, &TallyBody::from(tally)))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Waiting {
+    /// How far the device has read: the cursor of the last block.
+    cursor: String,
+    /// How long it waits at most, in seconds: 1 to 300, default 50.
+    #[serde(default)]
+    seconds: Option<u64>,
+}
+
+/// Waits until there may be something new for a device behind its cursor. The answer comes when that is so, or after a while.
+#[utoipa::path(get, path = "/v1/sync/wait", tag = "sync", params(Waiting), responses((status = 200, body = NewsBody), Failures))]
+async fn wait(
+    State(app): State<Arc<App>>,
+    Keeping(device): Keeping,
+    Parameters(Waiting { cursor, seconds }): Parameters<Waiting>,
+) -> Result<Response, Failure> {
+    let seconds = seconds.unwrap_or(WAIT_DEFAULT);
+    if !(1..=WAIT_MAX).contains(&seconds) {
+        return Err(ServiceError::invalid("seconds", format!("should be from 1 to {WAIT_MAX}")).into());
+    }
+    let news = tokio::select! {
+        news = app.sync()?.wait_for_news(&device, &cursor, Duration::from_secs(seconds)) => news?,
+        () = app.stopping.cancelled() => false,
+    };
+    let mut response = json(StatusCode::OK, &NewsBody { news });
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
 }
 
 /// How a block is packed.

@@ -267,6 +267,13 @@ impl From<Tally> for TallyBody {
     }
 }
 
+/// Whether a device should come.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct NewsBody {
+    /// There may be something new for it.
+    pub(crate) news: bool,
+}
+
 /// A session of a device.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct SessionBody {

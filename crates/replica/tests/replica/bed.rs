@@ -26,6 +26,9 @@ use tocsin_store::{
 };
 use tocsin_sync::{Device, Limits, Parts, Replicas, SyncError, devices::NewDevice, rows::RowChange};
 
+/// Devices that may wait for news.
+pub const WATCHERS: usize = 3;
+
 /// The server: records that stay, and rows in a file, so that it can be stopped and started again.
 pub struct Bed {
     pub records: Arc<MemoryRecords>,
@@ -61,7 +64,7 @@ async fn open(
         store,
         clock: Arc::new(move || Timestamp::from_millis(clock.load(Ordering::Relaxed))),
         environment: Arc::new(|_| None),
-        limits: Limits::default(),
+        limits: Limits { watchers: WATCHERS, ..Limits::default() },
     };
     Replicas::open(parts).await.expect("sync opens")
 }
@@ -211,6 +214,11 @@ impl Link for Wire {
         let block = self.sync.download(&self.device()?, session, cursor, pack).await.map_err(refused)?;
         self.breaks()?;
         Ok(block)
+    }
+
+    async fn wait(&self, cursor: &str, longest: Duration) -> Result<bool, LinkError> {
+        self.breaks()?;
+        self.sync.wait_for_news(&self.device()?, cursor, longest).await.map_err(refused)
     }
 
     async fn end(&self, session: &str) -> Result<(), LinkError> {

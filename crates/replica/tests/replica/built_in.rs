@@ -28,7 +28,7 @@ fn content(application: &str, subject: &str) -> InboxContent {
     InboxContent { application, class, channel: None, event: None, wording, translations: Default::default() }
 }
 
-async fn tell(bed: &Bed, subscriber: &str, id: &str, application: &str) {
+pub async fn tell(bed: &Bed, subscriber: &str, id: &str, application: &str) {
     let found = bed.records.subscriber(&subscriber.parse().expect("an id")).await.expect("read").expect("there");
     let id: NotificationId = id.parse().expect("an id");
     let expires_at = bed.now() + std::time::Duration::from_secs(86_400);

@@ -9,3 +9,4 @@ mod raising; // events of changes
 mod schemas; // what rows must be like
 mod sessions; // edits go up, rows come down
 mod vectors; // the cases that every client passes
+mod watching; // who waits is woken

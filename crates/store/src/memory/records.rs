@@ -27,6 +27,7 @@ mod entries; // the directory
 
 use crate::{
     error::StoreError,
+    inbox::{Bell, Listener},
     records::{
         ApiKey, ApplicationVersion, Change, Changed, EndpointKey, Expect, FEED_KEPT, FailingEndpoint, FollowedSchedule,
         IndexedSubscription, Interest, NewSegment, NewSubscriber, NewSubscription, Person, ProfileImage,
@@ -44,6 +45,7 @@ pub struct MemoryRecords {
     secret: [u8; 32],
     shelf: Mutex<Shelf>,
     newest: watch::Sender<ChangeSequence>,
+    bell: Arc<Bell>,
 }
 
 #[derive(Default)]
@@ -74,6 +76,8 @@ struct Shelf {
     last_subscriber: u64,
     last_subscription: u64,
     damaged: BTreeSet<SubscriptionId>,
+    /// Subscribers that this change concerns.
+    touched: Vec<SubscriberNumber>,
     directory: entries::Directory,
 }
 
@@ -111,6 +115,7 @@ impl MemoryRecords {
             secret: new_secret()?,
             shelf: Mutex::new(Shelf { feed_kept, feed_needed: u64::MAX, ..Shelf::default() }),
             newest: watch::Sender::new(ChangeSequence(0)),
+            bell: Arc::default(),
         })
     }
 
@@ -124,6 +129,7 @@ impl MemoryRecords {
         let result = job(&mut shelf);
         shelf.trim();
         shelf.directory.tell();
+        self.bell.ring(std::mem::take(&mut shelf.touched));
         let change = ChangeSequence(shelf.change);
         self.newest.send_if_modified(|newest| std::mem::replace(newest, change) != change);
         result
@@ -649,6 +655,10 @@ impl Records for MemoryRecords {
         let shelf = self.shelf.lock();
         shelf.check_kept(after)?;
         Ok(shelf.changes_after(after).map(|(change, _)| change).take(limit).cloned().collect())
+    }
+
+    fn listen(&self, subscriber: SubscriberNumber) -> Listener {
+        self.bell.listen(subscriber)
     }
 
     fn newest_change(&self) -> watch::Receiver<ChangeSequence> {

@@ -22,6 +22,7 @@ use crate::{
     error::StoreError,
 };
 
+mod bell; // wakes who waits for rows
 mod devices; // who keeps replicas
 mod ledger; // rows while they change
 mod raised; // events that changes of rows raise
@@ -30,6 +31,7 @@ mod schema;
 #[cfg(test)]
 mod tests;
 
+pub use bell::KeyListener;
 pub use ledger::Ledger;
 pub(super) use schema::MIGRATIONS;
 
@@ -61,6 +63,7 @@ struct Published {
     forgotten: Mutex<Stamp>,
     counts: Mutex<CollectionCounts>,
     raised: Notify,
+    bell: Arc<bell::KeyBell>,
 }
 
 impl SqliteCollections {
@@ -96,6 +99,7 @@ impl SqliteCollections {
             forgotten: Mutex::new(forgotten),
             counts: Mutex::new(counts),
             raised: Notify::new(),
+            bell: Arc::default(),
         });
         Ok(SqliteCollections { free_space: FreeSpace::beside(&path, options.reserve_bytes), database, published })
     }
@@ -116,13 +120,14 @@ impl SqliteCollections {
             let mut ledger = open_books(connection, now)?;
             let began = (ledger.sequence, ledger.raised);
             let result = job(&mut ledger)?;
-            let Ledger { sequence, rows, removed, raised, .. } = ledger;
+            let Ledger { sequence, rows, removed, raised, touched, .. } = ledger;
             if (sequence, raised) != began {
                 let sql = "UPDATE books SET sequence = ?1, rows = ?2, removed = ?3, raised = ?4";
                 execute(connection, sql, (sequence.0, rows, removed, raised))?;
                 after.run(move || {
                     *published.counts.lock() = CollectionCounts { rows, removed, raised };
                     published.newest.send_replace(sequence);
+                    published.bell.ring(touched);
                     if raised > began.1 {
                         published.raised.notify_one();
                     }
@@ -177,6 +182,19 @@ impl SqliteCollections {
     /// The store does not answer, or too many read.
     pub async fn read_block(&self, wanted: Wanted) -> Result<Block, StoreError> {
         self.database.read(move |connection| reading::block(connection, &wanted)).await
+    }
+
+    /// Whether rows of these keys changed behind a stamp.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn has_news(&self, keys: Vec<KeyNumber>, after: Stamp) -> Result<bool, StoreError> {
+        self.database.read(move |connection| reading::has_news(connection, &keys, after)).await
+    }
+
+    /// From now on whoever holds the listener is woken by changes of rows of these keys.
+    pub fn listen(&self, keys: &[KeyNumber]) -> KeyListener {
+        self.published.bell.listen(keys)
     }
 
     /// The last stamp that was given out; whoever holds it is told of the next.
@@ -429,5 +447,5 @@ fn open_books(connection: &Connection, now: Timestamp) -> Result<Ledger<'_>, Sto
     })?;
     let (sequence, rows, removed, raised) =
         books.ok_or_else(|| StoreError::Damaged("the books of the collections".into()))?;
-    Ok(Ledger { connection, now, sequence, rows, removed, raised })
+    Ok(Ledger { connection, now, sequence, rows, removed, raised, touched: Vec::new() })
 }

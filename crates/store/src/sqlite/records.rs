@@ -35,6 +35,7 @@ pub(super) use schema::MIGRATIONS;
 use crate::{
     entries::EntryWatcher,
     error::StoreError,
+    inbox::{Bell, Listener},
     keyring::Keyring,
     records::{
         ApiKey, ApplicationVersion, Change, EndpointKey, Expect, FEED_KEPT, FailingEndpoint, FollowedSchedule,
@@ -101,6 +102,7 @@ struct Published {
     /// Changes after this place are still needed.
     feed_needed: AtomicU64,
     at_hand: AtHand,
+    bell: Arc<Bell>,
     newest_suppression: AtomicU64,
     watcher: OnceLock<Arc<dyn EntryWatcher>>,
     /// Whether there are indexes of the directory that hold all entries.
@@ -153,6 +155,7 @@ impl SqliteRecords {
                 newest: watch::Sender::new(change),
                 feed_needed: AtomicU64::new(u64::MAX),
                 at_hand: AtHand::default(),
+                bell: Arc::default(),
                 newest_suppression: AtomicU64::new(suppressed.0),
                 watcher: OnceLock::new(),
                 indexed: AtomicBool::new(indexed),
@@ -184,6 +187,7 @@ impl SqliteRecords {
                 let (indexed, entries) = (books.indexed, (books.watcher, books.entry_changes));
                 after.run(move || {
                     published.at_hand.forget(&touched, &interests);
+                    published.bell.ring(touched.iter().copied().map(SubscriberNumber));
                     published.indexed.store(indexed, Ordering::Relaxed);
                     if let (Some(watcher), changes) = entries
                         && !changes.is_empty()
@@ -547,6 +551,10 @@ impl Records for SqliteRecords {
 
     async fn changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<Change>, StoreError> {
         self.database.read(move |connection| feed::changes(connection, after, limit)).await
+    }
+
+    fn listen(&self, subscriber: SubscriberNumber) -> Listener {
+        self.published.bell.listen(subscriber)
     }
 
     fn newest_change(&self) -> watch::Receiver<ChangeSequence> {

@@ -7,7 +7,7 @@ use std::{
 
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
-use tocsin_replica::{Home, LinkError, Progress, Replica, ReplicaError, Summary, http::HttpLink};
+use tocsin_replica::{Home, LinkError, Progress, Replica, ReplicaError, Summary, Woken, http::HttpLink};
 
 use crate::{
     client::Client,
@@ -44,11 +44,11 @@ enum What {
         #[arg(long)]
         json: bool,
     },
-    /// Synchronises again and again, until it is interrupted
+    /// Synchronises whenever the server has something new or rows were edited, until it is interrupted
     Watch {
         /// The file
         file: PathBuf,
-        /// The time between two syncs
+        /// The time between two syncs where the server cannot be asked to wake the replica
         #[arg(long, default_value = "10s", value_name = "DURATION")]
         every: Period,
     },
@@ -139,24 +139,31 @@ async fn watch(terminal: &Terminal, file: &Path, every: Duration) -> Outcome {
         let wait = match replica.sync(&link, &mut |_| ()).await {
             Ok(summary) => {
                 patience = COME_BACK.0;
-                if summary != Summary::default()
-                    && summary.applied + summary.conflicts + summary.refused + summary.rows + summary.removed > 0
-                {
+                if summary.applied + summary.conflicts + summary.refused + summary.rows + summary.removed > 0 {
                     terminal.line(told(&summary))?;
                 }
-                every
+                None
             }
-            Err(ReplicaError::Link(LinkError::Busy(after))) => after,
+            Err(ReplicaError::Link(LinkError::Busy(after))) => Some(after),
             Err(ReplicaError::Link(LinkError::Broken(why))) => {
                 terminal.line(format!("no link: {}; trying again in {} s", printable(&why), patience.as_secs()))?;
                 let wait = patience;
                 patience = (patience * 2).min(COME_BACK.1);
-                wait
+                Some(wait)
             }
             Err(error) => return Err(failure(&error)),
         };
+        let rest = async {
+            match wait {
+                Some(wait) => {
+                    tokio::time::sleep(wait).await;
+                    Ok(Woken::Later)
+                }
+                None => replica.rest(&link, every).await,
+            }
+        };
         tokio::select! {
-            () = tokio::time::sleep(wait) => {}
+            rested = rest => drop(rested.map_err(|error| failure(&error))?),
             _ = tokio::signal::ctrl_c() => return Ok(()),
         }
     }

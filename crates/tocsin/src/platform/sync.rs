@@ -62,6 +62,7 @@ pub async fn open(
         },
         downloads: places(options.downloads),
         waiting: options.waiting_max as usize,
+        watchers: options.watchers_max as usize,
     };
     let opening = tokio::task::spawn_blocking(move || SqliteCollections::open(&folder, &kept)).await;
     let opened = opening.map_err(|error| Failure::failed("opening the rows of devices broke").because(&error))?;

@@ -61,6 +61,7 @@ impl Shelf {
         if old.profile == profile && old.devices == devices && old.preferences == preferences {
             return old;
         }
+        self.touched.push(old.number);
         let before = reach(&old.profile, &old.devices);
         let reach_changed = before != reach(&profile, &devices);
         // Whether it is enabled is a matter of its reach.
@@ -89,6 +90,7 @@ impl Shelf {
         let old = self.subscribers.get(id).map(|old| (old.number, old.revision));
         expect.check(old.map(|(_, revision)| revision), || format!("subscriber `{id}`"))?;
         let (number, _) = old.ok_or_else(|| no_subscriber(id))?;
+        self.touched.push(number);
         let before = self.subscribers.get(id).and_then(|old| reach(&old.profile, &old.devices));
         let ids: Vec<_> = self.owned.get(&number).into_iter().flatten().copied().collect();
         self.remove_subscriptions(&ids);

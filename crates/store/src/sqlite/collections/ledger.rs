@@ -17,6 +17,8 @@ pub struct Ledger<'c> {
     pub(super) rows: u64,
     pub(super) removed: u64,
     pub(super) raised: u64,
+    /// The keys of rows that changed.
+    pub(super) touched: Vec<KeyNumber>,
 }
 
 const ROW: &str = "number, collection, id, version, sequence, author, seen, body, columns, keys";
@@ -195,6 +197,7 @@ impl Ledger<'_> {
         (new, sequence): (&[KeyNumber], Stamp),
     ) -> Result<(), StoreError> {
         let (was, is) = (old_sequence.0, sequence.0);
+        self.touched.extend(old.iter().chain(new));
         for key in old {
             if new.contains(key) {
                 let sql = "UPDATE present SET sequence = ?3 WHERE key = ?1 AND sequence = ?2";

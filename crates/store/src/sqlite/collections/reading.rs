@@ -31,6 +31,21 @@ pub(super) fn block(connection: &Connection, wanted: &Wanted) -> Result<Block, S
     Ok(filling.block)
 }
 
+/// Whether rows of these keys changed behind a stamp.
+pub(super) fn has_news(connection: &Connection, keys: &[KeyNumber], after: Stamp) -> Result<bool, StoreError> {
+    for key in keys {
+        for sql in [
+            "SELECT 1 FROM present WHERE key = ?1 AND sequence > ?2 LIMIT 1",
+            "SELECT 1 FROM absent WHERE key = ?1 AND sequence > ?2 LIMIT 1",
+        ] {
+            if query_one(connection, sql, (key, after.0), |_| Ok(()))?.is_some() {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
 struct Filling<'a> {
     connection: &'a Connection,
     wanted: &'a Wanted,

@@ -1,0 +1,162 @@
+//! Devices that wait are woken by all that is new for them, and by nothing of others.
+
+use std::{pin::Pin, time::Duration};
+
+use serde_json::json;
+use tocsin_model::{id::SubscriptionId, ldap::LdapFilter, subscription::Terms};
+use tocsin_replica::{Link, LinkError, Woken};
+use tocsin_store::records::{Expect, NewSegment, NewSubscription, Records};
+use tocsin_sync::rows::RowChange;
+
+use crate::bed::{Bed, Phone, Wire, name, note, object};
+
+const DEFINITION: &str = "application: shop
+subscriptions: { watch: { fields: { symbol: string } } }
+collections:
+  notes:
+    fields: { owner: { type: string, required: true }, text: string }
+    partition:
+      - match: { owner: subscriber.id }
+      - match: { owner: attributes.team }
+        audience: workers
+  bell: { built_in: inbox }
+  places: { built_in: devices }
+  wishes: { built_in: subscriptions }
+";
+const LONG: Duration = Duration::from_secs(3_600);
+
+type Waiting = Pin<Box<dyn Future<Output = Result<bool, LinkError>> + Send>>;
+
+/// A phone that waits. It has looked, and found nothing.
+async fn waiting(bed: &Bed, phone: &Phone) -> Waiting {
+    let (link, cursor): (Wire, String) = (bed.link(&phone.token), cursor(phone));
+    let mut waiting: Waiting = Box::pin(async move { link.wait(&cursor, LONG).await });
+    assert!(!is_woken(&mut waiting).await, "there is nothing new yet");
+    waiting
+}
+
+fn cursor(phone: &Phone) -> String {
+    phone.replica.connection().query_row("SELECT cursor FROM _replica", (), |row| row.get(0)).expect("a cursor")
+}
+
+/// Whether one who waits is woken, once all that is under way is done. The threads of the store have no clock to advance, so
+/// this looks more than once.
+async fn is_woken(waiting: &mut Waiting) -> bool {
+    tokio::time::timeout(Duration::from_millis(150), waiting).await.is_ok()
+}
+
+async fn bed() -> Bed {
+    let bed = Bed::new(DEFINITION).await;
+    bed.subscriber("ann", json!({})).await;
+    bed.subscriber("bob", json!({})).await;
+    bed
+}
+
+#[tokio::test]
+async fn rows_of_others_wake_nobody() {
+    let bed = bed().await;
+    let (mut ann, mut bob) = (Phone::new(&bed, "ann").await, Phone::new(&bed, "bob").await);
+    ann.sync(&bed).await;
+    bob.sync(&bed).await;
+    let (mut of_ann, mut of_bob) = (waiting(&bed, &ann).await, waiting(&bed, &bob).await);
+    bed.put("notes", "a", note("ann", "one")).await;
+    assert!(of_ann.as_mut().await.expect("news"));
+    assert!(!is_woken(&mut of_bob).await);
+    // What came before it waits is news at once; what it knows is none.
+    assert!(bed.link(&ann.token).wait(&cursor(&ann), LONG).await.expect("news"));
+    ann.sync(&bed).await;
+    let mut of_ann = waiting(&bed, &ann).await;
+    bed.change("notes", "a", RowChange::Patch(object(json!({"owner": "bob"})))).await;
+    assert!(of_ann.as_mut().await.expect("it went"));
+    assert!(of_bob.as_mut().await.expect("it came"));
+}
+
+#[tokio::test]
+async fn all_that_is_new_for_a_device_wakes_it() {
+    let bed = bed().await;
+    let mut phone = Phone::new(&bed, "ann").await;
+    let ann = bed.records.subscriber(&"ann".parse().expect("an id")).await.expect("read").expect("there");
+    let subscription = NewSubscription {
+        application: name("shop"),
+        class: name("watch"),
+        subscriber: ann.id.clone(),
+        key: Some("one".to_owned()),
+        device: None,
+        enabled: true,
+        values: "{}".into(),
+        terms: Terms::default(),
+    };
+    for step in ["profile", "device", "subscription", "unsubscribed", "inbox", "segment", "application"] {
+        phone.sync(&bed).await;
+        let mut woken = waiting(&bed, &phone).await;
+        match step {
+            "profile" => bed.subscriber("ann", json!({"team": "red"})).await,
+            "device" => {
+                let device = serde_json::from_value(json!({"channel": "mail", "address": "ann", "state": "active"}));
+                let (device, mail) = (device.expect("a device"), name("mail"));
+                bed.records.put_device(&ann.id, &mail, device, bed.now()).await.expect("stored");
+            }
+            "subscription" => {
+                bed.records.put_subscription(subscription.clone(), bed.now()).await.expect("stored");
+            }
+            "unsubscribed" => {
+                bed.records.remove_subscription(SubscriptionId(1), Expect::Any, bed.now()).await.expect("removed");
+            }
+            "inbox" => crate::built_in::tell(&bed, "ann", "n-1-0", "shop").await,
+            "segment" => {
+                let filter: LdapFilter = LdapFilter::parse("(team=red)").expect("a filter");
+                let new = NewSegment { name: name("workers"), filter: filter.to_string().into(), description: None };
+                bed.records.put_segment(new, Expect::Any, bed.now()).await.expect("stored");
+            }
+            _ => bed.apply(&DEFINITION.replace("text: string", "text: string, more: string")).await,
+        }
+        let is_news = tokio::time::timeout(Duration::from_secs(20), woken.as_mut()).await;
+        assert!(is_news.expect(step).expect(step), "{step}");
+    }
+    // Another who waits for the device, and the end of its token, let go of those who wait.
+    phone.sync(&bed).await;
+    let (mut before, mut after) = (waiting(&bed, &phone).await, waiting(&bed, &phone).await);
+    assert!(before.as_mut().await.is_ok());
+    let id = bed.sync.all_devices()[0].id.to_string();
+    bed.sync.wipe_device(&id).await.expect("told");
+    assert!(after.as_mut().await.expect("news"));
+}
+
+#[tokio::test]
+async fn a_rest_ends_by_news_and_by_edits() {
+    let bed = bed().await;
+    let mut phone = Phone::new(&bed, "ann").await;
+    phone.sync(&bed).await;
+    let link = bed.link(&phone.token);
+    phone.run("INSERT INTO notes (id, owner) VALUES ('a', 'ann')");
+    assert_eq!(phone.replica.rest(&link, LONG).await.expect("read"), Woken::Edited);
+    phone.sync(&bed).await;
+    bed.put("notes", "b", note("ann", "one")).await;
+    assert_eq!(phone.replica.rest(&link, LONG).await.expect("read"), Woken::News);
+    link.faults.lock().expect("not poisoned").chance = 1.0;
+    link.faults.lock().expect("not poisoned").random = Some(fastrand::Rng::with_seed(1));
+    assert_eq!(phone.replica.rest(&link, Duration::from_millis(1)).await.expect("read"), Woken::Later);
+}
+
+#[tokio::test]
+async fn more_than_may_are_told_to_come_later() {
+    let bed = bed().await;
+    let mut phones = Vec::new();
+    for _ in 0..crate::bed::WATCHERS {
+        let mut phone = Phone::new(&bed, "ann").await;
+        phone.sync(&bed).await;
+        phones.push(phone);
+    }
+    let mut seats = Vec::new();
+    for phone in &phones {
+        seats.push(waiting(&bed, phone).await);
+    }
+    let mut late = Phone::new(&bed, "bob").await;
+    late.sync(&bed).await;
+    let told = bed.link(&late.token).wait(&cursor(&late), LONG).await;
+    assert!(matches!(told, Err(LinkError::Busy(_))), "{told:?}");
+    drop(seats.pop());
+    waiting(&bed, &late).await;
+    let foreign = bed.link(&late.token).wait(&cursor(&phones[0]), LONG).await;
+    assert!(matches!(foreign, Err(LinkError::Refused(_))), "{foreign:?}");
+}
