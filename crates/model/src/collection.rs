@@ -1,6 +1,6 @@
 //! Collections: typed rows of which each device may see its own part, and what becomes of edits that meet.
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -154,6 +154,22 @@ pub enum Resolver {
     Last,
     /// What the device sends, where a predicate over `client`, `server` and `base` holds; else what the server has.
     Predicate(String),
+    /// What a program of the operator's says.
+    Process(Process),
+}
+
+/// A program that decides between two edits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Process {
+    /// The program by its whole path, and its arguments.
+    pub command: Vec<String>,
+    /// How long it may think about one question.
+    #[serde(rename = "timeout_seconds", serialize_with = "seconds")]
+    pub timeout: Duration,
+}
+
+fn seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(duration.as_secs_f64())
 }
 
 /// How two edits of a field become one value.
@@ -214,8 +230,6 @@ impl Stamp {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

@@ -1,12 +1,13 @@
 //! An application's open channels, with a worker and a recorder on each.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tocsin_delivery::{Destination, DestinationState, OpenChannel};
 use tocsin_model::{
     application::{Application, Channel, DeliveryLog, RetrySchedule},
+    collection::{Collection, Resolver},
     conduct::Priority,
     id::Name,
     problem::Problem,
@@ -140,6 +141,7 @@ impl Running {
                 })),
             }
         }
+        problems.extend(programs_not_allowed(flow, application));
         if problems.is_empty() { Ok(channels) } else { Err(RunError::Problems(problems)) }
     }
 
@@ -353,4 +355,15 @@ pub(crate) fn check_channels(application: &Application) -> Result<(), Vec<Proble
         })
         .collect();
     if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+/// The programs that decide between edits and may not be started here.
+fn programs_not_allowed(flow: &Flow, application: &Application) -> Vec<Problem> {
+    let judged = |(name, collection): (&Name, &Collection)| {
+        let Resolver::Process(process) = &collection.conflicts.resolver else { return None };
+        let program = process.command.first().map(Path::new)?;
+        let why = flow.context.programs.judge(program).err()?;
+        Some(Problem::at(format!("collections.{name}.conflicts.resolver.process"), why))
+    };
+    application.collections.iter().filter_map(judged).collect()
 }

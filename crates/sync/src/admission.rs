@@ -2,8 +2,9 @@
 //!
 //! A block that is sent up is unpacked in the first, meets the rows in the second, and what is new is read in the third. The
 //! store has one writer, so the bound of the second holds for everybody; within it, the second finds by itself how many places
-//! help. Who finds no place waits: applications take turns, and within one it is first come first served; a device has one
-//! request at a time, so none takes the place of many. Who finds the queue full is told when to come again, each at another time.
+//! help. Who finds no place waits: applications take turns, and within one so do collections, as far as it is known which one a
+//! request is about; the rest is first come first served. A device has one request at a time, so none takes the place of many.
+//! Who finds the queue full is told when to come again, each at another time.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -92,12 +93,45 @@ struct Shared {
 struct State {
     pace: Pace,
     busy: usize,
-    /// Who waits, by application; the first is served next, and then goes to the end.
-    queues: VecDeque<(Name, VecDeque<oneshot::Sender<Place>>)>,
+    /// Who waits, by application and collection.
+    queues: Turns<Name, Turns<Option<Name>, VecDeque<oneshot::Sender<Place>>>>,
     /// How many wait; those who went away are in the queues and not in here.
     waiting: usize,
     /// How long a place was held of late.
     held: Duration,
+}
+
+/// Queues that take turns: the first is served next, and then goes to the end.
+struct Turns<K, Q>(VecDeque<(K, Q)>);
+
+impl<K, Q> Default for Turns<K, Q> {
+    fn default() -> Self {
+        Turns(VecDeque::new())
+    }
+}
+
+impl<K: PartialEq, Q: Default> Turns<K, Q> {
+    fn of(&mut self, key: K) -> &mut Q {
+        let at = self.0.iter().position(|(known, _)| *known == key).unwrap_or_else(|| {
+            self.0.push_back((key, Q::default()));
+            self.0.len() - 1
+        });
+        &mut self.0[at].1
+    }
+
+    /// What the next queue gives that gives something. `take` says whether there is more in it.
+    fn next<T>(&mut self, mut take: impl FnMut(&mut Q) -> (Option<T>, bool)) -> (Option<T>, bool) {
+        while let Some((key, mut queue)) = self.0.pop_front() {
+            let (found, has_more) = take(&mut queue);
+            if has_more {
+                self.0.push_back((key, queue));
+            }
+            if found.is_some() {
+                return (found, !self.0.is_empty());
+            }
+        }
+        (None, false)
+    }
 }
 
 /// A place in a pool; it is free again when this is dropped.
@@ -120,18 +154,18 @@ impl Pool {
             Sizing::Fixed => Pace::fixed(size_max),
         };
         note_size(name, &pace);
-        let (queues, held) = (VecDeque::new(), Duration::from_millis(1));
+        let (queues, held) = (Turns::default(), Duration::from_millis(1));
         let state = Mutex::new(State { pace, busy: 0, queues, waiting: 0, held });
         Pool(Arc::new(Shared { name, size_max, waiting_max, state }))
     }
 
-    /// Waits for a place, in the turn of an application.
+    /// Waits for a place, in the turn of an application, and within that of a collection.
     ///
     /// # Errors
     /// `Busy` if too many wait already.
-    pub(crate) async fn enter(&self, application: &Name) -> Result<Seat, SyncError> {
+    pub(crate) async fn enter(&self, application: &Name, collection: Option<&Name>) -> Result<Seat, SyncError> {
         let began = Instant::now();
-        let place = match self.ask(application, began)? {
+        let place = match self.ask(application, collection, began)? {
             Asked::Given(place) => place,
             Asked::Later(place) => {
                 let _waiting = Waiting(self);
@@ -143,7 +177,7 @@ impl Pool {
         Ok(Seat { _place: place, waited })
     }
 
-    fn ask(&self, application: &Name, now: Instant) -> Result<Asked, SyncError> {
+    fn ask(&self, application: &Name, collection: Option<&Name>, now: Instant) -> Result<Asked, SyncError> {
         let mut state = self.0.state.lock();
         if state.busy < state.pace.limit() && state.waiting == 0 {
             return Ok(Asked::Given(self.place(&mut state, now)));
@@ -155,7 +189,7 @@ impl Pool {
             return Err(SyncError::Busy { reason, retry_after: state.retry_after(), position });
         }
         let (sender, receiver) = oneshot::channel();
-        state.wait(application, sender);
+        state.wait(application, collection, sender);
         Ok(Asked::Later(receiver))
     }
 
@@ -206,15 +240,9 @@ enum Asked {
 }
 
 impl State {
-    fn wait(&mut self, application: &Name, sender: oneshot::Sender<Place>) {
+    fn wait(&mut self, application: &Name, collection: Option<&Name>, sender: oneshot::Sender<Place>) {
         self.waiting += 1;
-        let queue = match self.queues.iter().position(|(name, _)| name == application) {
-            Some(at) => &mut self.queues[at].1,
-            None => {
-                self.queues.push_back((application.clone(), VecDeque::new()));
-                &mut self.queues.back_mut().expect("it was put there").1
-            }
-        };
+        let queue = self.queues.of(application.clone()).of(collection.cloned());
         // Those who went away and whose turn has not come are let go before there are more of them than of others.
         if queue.len() == queue.capacity() {
             queue.retain(|sender| !sender.is_closed());
@@ -222,18 +250,13 @@ impl State {
         queue.push_back(sender);
     }
 
-    /// Who is next: the applications take turns.
+    /// Who is next: the applications take turns, and in each its collections.
     fn next(&mut self) -> Option<oneshot::Sender<Place>> {
-        while let Some((application, mut queue)) = self.queues.pop_front() {
+        let first = |queue: &mut VecDeque<oneshot::Sender<Place>>| {
             let found = std::iter::from_fn(|| queue.pop_front()).find(|sender| !sender.is_closed());
-            if !queue.is_empty() {
-                self.queues.push_back((application, queue));
-            }
-            if found.is_some() {
-                return found;
-            }
-        }
-        None
+            (found, !queue.is_empty())
+        };
+        self.queues.next(|collections| collections.next(first)).0
     }
 
     /// When the queue of now will be empty, by how long places are held, and up to half of that later: who is sent away
@@ -271,11 +294,11 @@ mod tests {
     #[tokio::test]
     async fn who_finds_the_queue_full_is_told_when_to_come_again() {
         let (pool, shop) = (Pool::new("upload", 1, Sizing::Fixed, 1), name("shop"));
-        let first = pool.enter(&shop).await.expect("free");
-        let mut second = Box::pin(pool.enter(&shop));
+        let first = pool.enter(&shop, None).await.expect("free");
+        let mut second = Box::pin(pool.enter(&shop, None));
         assert!(futures_poll(&mut second).await.is_none(), "it waits");
         assert_eq!(pool.status(), PoolStatus { name: "upload", size: 1, size_max: 1, busy: 1, waiting: 1 });
-        match pool.enter(&shop).await {
+        match pool.enter(&shop, None).await {
             Err(SyncError::Busy { position: 1, retry_after, .. }) => assert!(retry_after >= Duration::from_secs(1)),
             _ => panic!("the queue is full"),
         }
@@ -287,8 +310,8 @@ mod tests {
     #[tokio::test]
     async fn who_goes_away_leaves_its_place_to_the_next() {
         let (pool, shop) = (Pool::new("upload", 1, Sizing::Fixed, 10), name("shop"));
-        let first = pool.enter(&shop).await.expect("free");
-        let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(pool.enter(&shop))).collect();
+        let first = pool.enter(&shop, None).await.expect("free");
+        let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(pool.enter(&shop, None))).collect();
         for one in &mut waiting {
             assert!(futures_poll(one).await.is_none(), "it waits");
         }
@@ -303,13 +326,13 @@ mod tests {
     #[tokio::test]
     async fn applications_take_turns() {
         let pool = Pool::new("upload", 1, Sizing::Fixed, 100);
-        let first = pool.enter(&name("big")).await.expect("free");
+        let first = pool.enter(&name("big"), None).await.expect("free");
         let order = Arc::new(Mutex::new(Vec::new()));
         let mut waiting = Vec::new();
         for application in ["big", "big", "big", "big", "small", "small"] {
             let (pool_of_it, order) = (pool.clone(), order.clone());
             waiting.push(tokio::spawn(async move {
-                let _seat = pool_of_it.enter(&name(application)).await.expect("a place");
+                let _seat = pool_of_it.enter(&name(application), None).await.expect("a place");
                 order.lock().push(application);
             }));
             while pool.status().waiting < waiting.len() {
@@ -323,6 +346,32 @@ mod tests {
         assert_eq!(*order.lock(), ["big", "small", "big", "small", "big", "big"]);
     }
 
+    #[tokio::test]
+    async fn collections_of_an_application_take_turns() {
+        let pool = Pool::new("reconcile", 1, Sizing::Fixed, 100);
+        let first = pool.enter(&name("shop"), None).await.expect("free");
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let mut waiting = Vec::new();
+        for (application, collection) in
+            [("shop", "visits"), ("shop", "visits"), ("shop", "visits"), ("shop", "notes"), ("other", "orders")]
+        {
+            let (pool_of_it, order) = (pool.clone(), order.clone());
+            waiting.push(tokio::spawn(async move {
+                let collection = name(collection);
+                let _seat = pool_of_it.enter(&name(application), Some(&collection)).await.expect("a place");
+                order.lock().push(collection.to_string());
+            }));
+            while pool.status().waiting < waiting.len() {
+                tokio::task::yield_now().await;
+            }
+        }
+        drop(first);
+        for one in waiting {
+            one.await.expect("it ends");
+        }
+        assert_eq!(*order.lock(), ["visits", "orders", "notes", "visits", "visits"]);
+    }
+
     /// Work that eight can do at a time, so that more would only wait.
     #[tokio::test(start_paused = true)]
     async fn a_pool_finds_how_many_places_help_and_has_never_more_than_it_may() {
@@ -333,7 +382,7 @@ mod tests {
             let (pool, shop, workers) = (pool.clone(), shop.clone(), workers.clone());
             tokio::spawn(async move {
                 while Instant::now() < ends {
-                    let _seat = pool.enter(&shop).await.expect("a place");
+                    let _seat = pool.enter(&shop, None).await.expect("a place");
                     let _worker = workers.acquire().await.expect("open");
                     tokio::time::sleep(Duration::from_millis(20)).await;
                     let status = pool.status();

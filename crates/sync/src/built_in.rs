@@ -50,7 +50,7 @@ const SHARDS: u64 = 256;
 /// What the rows of subscribers followed last, as hashes. Who holds a shard lets the rows of its subscribers follow, so that an
 /// older state never comes after a newer one.
 pub(crate) struct BuiltIns {
-    inbox: Arc<dyn Inbox>,
+    pub(crate) inbox: Arc<dyn Inbox>,
     desk: OnceLock<Arc<dyn Desk>>,
     followed: Vec<tokio::sync::Mutex<HashMap<(Name, SubscriberNumber), u64>>>,
 }

@@ -11,6 +11,7 @@ pub mod devices; // 3. who keeps replicas: tokens
 pub mod admission; // 4. how many at a time
 pub mod sessions; // 5. begin, send, read, end
 pub mod reconcile; // 6. an edit meets a row
+pub mod programs; // 6b. programs decide between two edits
 pub mod rows; // 7. the same rows for everybody else
 pub mod built_in; // 8. what the platform knows of a subscriber, as rows
 pub mod raise_events; // 9. what changes of rows raise is taken in, once
@@ -116,6 +117,7 @@ pub struct Replicas {
     sessions: sessions::Sessions,
     built_ins: built_in::BuiltIns,
     raising: raise_events::Raising,
+    arbiter: programs::Arbitration,
     watchers: watch::Watchers,
     seal: cursor::Seal,
 }
@@ -135,6 +137,7 @@ impl Replicas {
             sessions: sessions::Sessions::default(),
             built_ins: built_in::BuiltIns::new(inbox),
             raising: raise_events::Raising::default(),
+            arbiter: programs::Arbitration::default(),
             watchers: watch::Watchers::new(limits.watchers),
             records,
             store,

@@ -24,6 +24,7 @@ use tocsin_store::{
 use crate::{
     catalogue::{Collections, Ready},
     merge::merge,
+    programs::{Court, Ruling},
     raise_events, spread,
 };
 
@@ -45,6 +46,8 @@ pub(crate) struct Editor<'a> {
     pub(crate) device: DeviceNumber,
     /// The keys that the device holds; ascending.
     pub(crate) held: &'a [KeyNumber],
+    /// What programs decided.
+    pub(crate) court: &'a Court,
 }
 
 /// Who wrote something last: when, who, and what that one knew.
@@ -122,7 +125,7 @@ impl Editor<'_> {
     fn remove(&self, ledger: &mut Ledger<'_>, ready: &Ready, edit: &Edit, row: &StoredRow) -> Result<Fate, StoreError> {
         let newer: Vec<Writer> = writers(row).filter(|writer| self.is_news(edit, writer)).collect();
         let server = body(row);
-        let stays = newer.is_empty() || self.client_wins(ready, edit, &newer, &server);
+        let stays = newer.is_empty() || self.ruling(ready, edit, &newer, &server) == Ruling::Client;
         if !stays {
             self.log(ledger, ready, edit, Winner::Server, ready.word(), &server)?;
             return Ok(Fate::Met(Winner::Server));
@@ -172,7 +175,8 @@ impl Editor<'_> {
             }
         }
         let server = body(old);
-        let client_wins = contested.is_empty() || self.client_wins(ready, edit, &newer, &server);
+        let ruling = if contested.is_empty() { Ruling::Client } else { self.ruling(ready, edit, &newer, &server) };
+        let client_wins = ruling == Ruling::Client;
         // By rows, an edit stays as a whole or not at all; what is put together is put together nevertheless.
         if !client_wins && definition.conflicts.track == Track::Row {
             let kept = read(&definition.fields, old)?;
@@ -185,13 +189,19 @@ impl Editor<'_> {
             });
         }
         let met = !contested.is_empty() || combined;
-        let winner = match (contested.is_empty(), client_wins) {
-            (true, _) => Winner::Both,
-            (false, true) => Winner::Client,
-            (false, false) => Winner::Server,
+        let winner = match (contested.is_empty(), &ruling) {
+            (true, _) | (false, Ruling::Set(_)) => Winner::Both,
+            (false, Ruling::Client) => Winner::Client,
+            (false, Ruling::Server) => Winner::Server,
         };
         if client_wins {
             for (at, value) in contested {
+                row[at] = value;
+                changed.push(at);
+            }
+        }
+        if let Ruling::Set(set) = ruling {
+            for (at, value) in set {
                 row[at] = value;
                 changed.push(at);
             }
@@ -243,10 +253,19 @@ impl Editor<'_> {
         writer.0 > edit.base && writer.1 != self.device
     }
 
+    /// Which of two edits stays.
+    fn ruling(&self, ready: &Ready, edit: &Edit, newer: &[Writer], server: &Json) -> Ruling {
+        match &ready.definition.conflicts.resolver {
+            Resolver::Process(_) => self.court.ruling(ready, edit, server),
+            _ if self.client_wins(ready, edit, newer, server) => Ruling::Client,
+            _ => Ruling::Server,
+        }
+    }
+
     fn client_wins(&self, ready: &Ready, edit: &Edit, newer: &[Writer], server: &Json) -> bool {
         let known = newer.iter().map(|(_, _, seen)| *seen);
         match &ready.definition.conflicts.resolver {
-            Resolver::Server => false,
+            Resolver::Server | Resolver::Process(_) => false,
             Resolver::Client => true,
             Resolver::First => known.min().is_some_and(|known| edit.seen < known),
             Resolver::Last => known.max().is_none_or(|known| edit.seen >= known),
@@ -294,6 +313,7 @@ impl Ready {
             Resolver::First => "first",
             Resolver::Last => "last",
             Resolver::Predicate(_) => "predicate",
+            Resolver::Process(_) => "process",
         }
     }
 }

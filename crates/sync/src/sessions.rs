@@ -3,7 +3,11 @@
 //! A session is what is known of a device while it is here: what it may see, what it carried. It is in memory only, for all that
 //! must not be lost is elsewhere: the number of the last edit beside the rows, and how far the device has read in its cursor.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use parking_lot::Mutex;
 use tocsin_model::{
@@ -23,6 +27,7 @@ use crate::{
     Device, PoolStatus, Replicas, SyncError,
     catalogue::{Collections, Ready},
     devices::random,
+    programs::{Court, Rulings},
     reconcile::{Editor, Fate},
 };
 
@@ -148,7 +153,7 @@ impl Replicas {
     }
 
     /// The keys that a device holds, ascending, and the place of the records at which that is so.
-    async fn held(
+    pub(crate) async fn held(
         &self,
         device: &ReplicaDevice,
         collections: &Collections,
@@ -200,21 +205,42 @@ impl Replicas {
         let collections = self.collections_of(&device.0.application).await?;
         self.check_view(&session, &collections).await?;
         let (edits, bytes, mut waited) = {
-            let seat = self.admission.uploads.enter(&device.0.application).await?;
+            let seat = self.admission.uploads.enter(&device.0.application, None).await?;
             let (edits, bytes) = edits().map_err(SyncError::Invalid)?;
             (edits, bytes, seat.waited)
         };
         if edits.len() > EDITS_MAX {
             return Err(SyncError::invalid("", format!("has {} edits; at most {EDITS_MAX} fit", edits.len())));
         }
-        let seat = self.admission.reconciles.enter(&device.0.application).await?;
-        waited += seat.waited;
-        let decided = self.edit_records(&session.device, &collections, &edits).await?;
-        let follows = !decided.is_empty();
-        let (kept, view, known) = (session.device.clone(), session.view.clone(), collections.clone());
-        let job = move |ledger: &mut Ledger<'_>| take_in(ledger, &kept, &known, &view.held, &edits, decided);
-        let taken = self.store.write(self.now(), job).await?;
-        drop(seat);
+        // A block is about what its first edit is about, mostly all of it.
+        let about = edits.first().map(|edit| edit.collection.clone());
+        let edits = Arc::new(edits);
+        let (mut rulings, began) = (Rulings::default(), Instant::now());
+        let (taken, follows) = loop {
+            let seat = self.admission.reconciles.enter(&device.0.application, about.as_ref()).await?;
+            waited += seat.waited;
+            let decided = self.edit_records(&session.device, &collections, &edits).await?;
+            let follows = !decided.is_empty();
+            let (kept, view, known) = (session.device.clone(), session.view.clone(), collections.clone());
+            let (sent, ruled) = (edits.clone(), rulings.clone());
+            let open = Arc::new(Mutex::new(Vec::new()));
+            let asked = open.clone();
+            let job = move |ledger: &mut Ledger<'_>| {
+                let court = Court::new(ruled);
+                let taken = take_in(ledger, &kept, &known, &view.held, &sent, decided, &court)?;
+                *asked.lock() = court.open();
+                // Nothing of it stays before programs have decided.
+                if asked.lock().is_empty() { Ok(taken) } else { Err(StoreError::Changed("an edit".to_owned())) }
+            };
+            let taken = self.store.write(self.now(), job).await;
+            drop(seat);
+            let questions = std::mem::take(&mut *open.lock());
+            if questions.is_empty() {
+                break (taken?, follows);
+            }
+            // The place is free while programs think.
+            self.ask_programs(&device.0.application, &collections, questions, &mut rulings, began).await;
+        };
         let taken = taken?;
         if follows {
             self.follow_records(&session.device, &collections).await?;
@@ -261,7 +287,7 @@ impl Replicas {
         };
         let held_before =
             held_before.ok_or_else(|| SyncError::Expired("the cursor is too old: begin again".to_owned()))?;
-        let seat = self.admission.downloads.enter(&device.0.application).await?;
+        let seat = self.admission.downloads.enter(&device.0.application, None).await?;
         let (rows_max, bytes_max, held) = (ROWS_MAX, BYTES_MAX, session.view.held.clone());
         let collections = usable(kept, &collections).filter(|ready| ready.definition.direction.is_down());
         let collections = collections.map(|ready| (ready.number, ready.name.as_str().into())).collect();
@@ -405,10 +431,11 @@ fn take_in(
     held: &[KeyNumber],
     edits: &[Edit],
     mut decided: HashMap<u64, Fate>,
+    court: &Court,
 ) -> Result<Result<Uploaded, SyncError>, StoreError> {
     let before = ledger.uploaded(device.number)?;
     let mut taken = Uploaded { uploaded: before, ..Uploaded::default() };
-    let editor = Editor { application: &device.application, collections, device: device.number, held };
+    let editor = Editor { application: &device.application, collections, device: device.number, held, court };
     for edit in edits.iter().filter(|edit| edit.n > before) {
         if edit.n != taken.uploaded + 1 {
             let message =

@@ -211,6 +211,11 @@ pub const STEPS: &[Metric] = &[
         "pool",
         "Places that a pool has: those of `reconcile` become more while more are done by it in all, and fewer when each only takes longer; `sync.reconciles` is the most.",
     ),
+    counter(
+        "sync_program_failures_total",
+        "",
+        "Times that a program which decides between edits did not; what the server has stayed.",
+    ),
     gauge("sync_watchers", "", "Devices that wait for news."),
     counter(
         "sync_refused_total",

@@ -342,6 +342,8 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
     };
     let service =
         Service::open(parts).await.map_err(|error| Failure::failed("the API keys cannot be read").because(&error))?;
+    let programs = Programs { allow: configuration.delivery.allow_programs.clone() };
+    replicas.set_arbiter(Arc::new(sync::AllowedPrograms::new(programs)));
     replicas.set_desk(Arc::new(sync::ServiceDesk(service.clone())));
     let options = HttpOptions {
         connections_max: configuration.http.connections_max as usize,

@@ -180,7 +180,7 @@ subscriptions:
 notifications:
   told: { fields: { symbol: string }, content: { templates: { base: { text: '{{ symbol }}' } } } }
 rules:
-  all: { on: quote, subscription: watch, notify: told, with: { symbol: event.symbol }, when: event.symbol == sub.symbol }
+  each: { on: quote, subscription: watch, notify: told, with: { symbol: event.symbol }, when: event.symbol == sub.symbol }
 channels:
   log: { protocol: file, options: { path: quotes.log } }
 collections:
@@ -245,6 +245,50 @@ async fn devices_edit_what_the_platform_knows_of_their_subscriber() {
     assert_eq!(platform.get("/v1/subscribers/ann").await["devices"], json!({}));
     assert_eq!(platform.get("/v1/subscriptions?subscriber=ann").await["items"], json!([]));
     assert_eq!(platform.get("/v1/subscriptions?subscriber=bob").await["items"].as_array().map(Vec::len), Some(1));
+}
+
+#[tokio::test]
+async fn a_program_decides_between_edits() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("settle");
+    let text = "#!/usr/bin/env python3\nimport sys, json\nfor line in sys.stdin:\n    q = json.loads(line)\n    p = q['properties']\n    \
+                what = p['client']['what'] + ' and ' + p['server']['what']\n    \
+                print(json.dumps({'id': q['id'], 'outcome': 'done', 'properties': {'set': {'what': what}}}), flush=True)\n";
+    std::fs::write(&program, text).expect("written");
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("a program");
+    let path = program.to_str().expect("text");
+    let definition = APPLICATION.replace(
+        "conflicts: { fields",
+        &format!("conflicts: {{ resolver: {{ process: [{path}], timeout: 20s }}, fields"),
+    );
+    let forbidding = Platform::start(&[]).await;
+    let text = definition.clone();
+    let put = forbidding
+        .request(reqwest::Method::PUT, "/v1/applications/fieldwork")
+        .header("content-type", "application/yaml");
+    let refused = put.body(text).send().await.expect("an answer");
+    assert_eq!(refused.status().as_u16(), 422);
+    let refused = refused.text().await.expect("text");
+    assert!(
+        refused.contains("collections.visits.conflicts.resolver.process") && refused.contains("allow_programs"),
+        "{refused}"
+    );
+    let platform = Platform::start(&[("TOCSIN_DELIVERY_ALLOW_PROGRAMS", path)]).await;
+    platform.apply("fieldwork", &definition).await;
+    let file = |name: &str| platform.folder.join(name).to_str().expect("text").to_owned();
+    let (one, two) = (file("one.db"), file("two.db"));
+    for file in [&one, &two] {
+        platform.run(&["replica", "init", file, "--token", &device(&platform, "ann").await]);
+    }
+    platform.run(&["replica", "sync", &one]);
+    platform.run(&["replica", "edit", &one, "visits", "v1", "owner=ann", "what=well"]);
+    platform.run(&["replica", "sync", &one]);
+    platform.run(&["replica", "sync", &two]);
+    platform.run(&["replica", "edit", &one, "visits", "v1", "what=pump"]);
+    platform.run(&["replica", "edit", &two, "visits", "v1", "what=tree"]);
+    platform.run(&["replica", "sync", &one]);
+    assert!(platform.run(&["replica", "sync", &two]).contains("1 met others"));
+    assert_eq!(rows(&platform).await[0]["row"]["what"], "tree and pump");
 }
 
 /// Edits a file again and again, and synchronises when it can.

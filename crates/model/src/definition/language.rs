@@ -137,11 +137,24 @@ static CONFLICTS: Shape = Shape::Object(&[
     optional("fields", &COMBINED, "Fields whose edits are put together instead."),
 ]);
 static RESOLVER: Shape = Shape::Either(&[&Shape::Choice(&["server", "client", "first", "last"]), &OWN_RESOLVER]);
-static OWN_RESOLVER: Shape = Shape::Object(&[required(
-    "predicate",
-    &Shape::Text,
-    "In CEL over `event.client`, `event.server` and `event.base`: the edit of the device stays where it holds.",
-)]);
+static OWN_RESOLVER: Shape = Shape::Object(&[
+    optional(
+        "predicate",
+        &Shape::Text,
+        "In CEL over `event.client`, `event.server` and `event.base`: the edit of the device stays where it holds.",
+    ),
+    optional(
+        "process",
+        &COMMAND,
+        "A program by its whole path, with its arguments: it is asked line by line. `delivery.allow_programs` must allow it.",
+    ),
+    optional(
+        "timeout",
+        &Shape::Duration { least: Duration::from_millis(10), most: Duration::from_secs(30) },
+        "How long it may think about one question; 5 s if not given. After that the server wins.",
+    ),
+]);
+static COMMAND: Shape = Shape::List { of: &Shape::Text, most: 32 };
 static COMBINED: Shape =
     Shape::Entries { keys: Keys::Fields, of: &Shape::Choice(&["max", "min", "sum", "merge"]), most: FIELDS_MAX };
 

@@ -5,6 +5,7 @@ mod built_in; // what the platform knows of a subscriber
 mod conflicts; // edits that meet
 mod convergence; // random edits, broken links and crashes
 mod partitions; // who sees what
+mod programs; // those that decide between edits
 mod raising; // events of changes
 mod schemas; // what rows must be like
 mod sessions; // edits go up, rows come down

@@ -3,7 +3,11 @@
 use std::{pin::Pin, time::Duration};
 
 use serde_json::json;
-use tocsin_model::{id::SubscriptionId, ldap::LdapFilter, subscription::Terms};
+use tocsin_model::{
+    id::SubscriptionId,
+    subscriber::{Device, DeviceState},
+    subscription::Terms,
+};
 use tocsin_replica::{Link, LinkError, Woken};
 use tocsin_store::records::{Expect, NewSegment, NewSubscription, Records};
 use tocsin_sync::rows::RowChange;
@@ -92,8 +96,8 @@ async fn all_that_is_new_for_a_device_wakes_it() {
         match step {
             "profile" => bed.subscriber("ann", json!({"team": "red"})).await,
             "device" => {
-                let device = serde_json::from_value(json!({"channel": "mail", "address": "ann", "state": "active"}));
-                let (device, mail) = (device.expect("a device"), name("mail"));
+                let mail = name("mail");
+                let device = Device { channel: mail.clone(), address: "ann".to_owned(), state: DeviceState::Active };
                 bed.records.put_device(&ann.id, &mail, device, bed.now()).await.expect("stored");
             }
             "subscription" => {
@@ -104,8 +108,7 @@ async fn all_that_is_new_for_a_device_wakes_it() {
             }
             "inbox" => crate::built_in::tell(&bed, "ann", "n-1-0", "shop").await,
             "segment" => {
-                let filter: LdapFilter = LdapFilter::parse("(team=red)").expect("a filter");
-                let new = NewSegment { name: name("workers"), filter: filter.to_string().into(), description: None };
+                let new = NewSegment { name: name("workers"), filter: "(team=red)".into(), description: None };
                 bed.records.put_segment(new, Expect::Any, bed.now()).await.expect("stored");
             }
             _ => bed.apply(&DEFINITION.replace("text: string", "text: string, more: string")).await,
@@ -156,7 +159,7 @@ async fn more_than_may_are_told_to_come_later() {
     let told = bed.link(&late.token).wait(&cursor(&late), LONG).await;
     assert!(matches!(told, Err(LinkError::Busy(_))), "{told:?}");
     drop(seats.pop());
-    waiting(&bed, &late).await;
+    drop(waiting(&bed, &late).await);
     let foreign = bed.link(&late.token).wait(&cursor(&phones[0]), LONG).await;
     assert!(matches!(foreign, Err(LinkError::Refused(_))), "{foreign:?}");
 }

@@ -1,13 +1,24 @@
 //! The rows that devices keep replicas of: their store, their room, and its upkeep.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
+use serde_json::{Map, Value as Json};
+use tocsin_delivery::{
+    process::change::{Changed, Changer},
+    programs::Programs,
+};
 use tocsin_model::{
     application::row_source,
-    collection::Stamp,
+    collection::{Process, Stamp},
     event::EventPacker,
     id::{Name, SubscriberId},
+    problem::Problem,
     value::Value,
 };
 use tocsin_pipeline::{Pipeline, Submission};
@@ -22,6 +33,7 @@ use tocsin_store::{
 use tocsin_sync::{
     Limits, Parts, Replicas, Sizing,
     built_in::{Desk, Done, OwnChange},
+    programs::{Answer, Arbiter, Question},
     raise_events::{Event, Intake, IntakeError, Round},
 };
 use tokio::task::JoinHandle;
@@ -216,6 +228,69 @@ impl Desk for ServiceDesk {
             Err(ServiceError::Malformed(problem)) => Ok(Done::Refused(vec![problem])),
             Err(ServiceError::Full { reason, .. }) => Err(StoreError::Full(reason)),
             Err(error) => Err(StoreError::unavailable(error)),
+        }
+    }
+}
+
+/// Programs that decide between edits that meet: those that the operator allows, started when they are needed and kept.
+pub struct AllowedPrograms {
+    programs: Programs,
+    started: Mutex<HashMap<(Name, Name), Started>>,
+}
+
+/// Programs of one kind, and how they were defined.
+type Started = (Process, Arc<Changer>);
+
+impl AllowedPrograms {
+    /// Those that may be started.
+    pub fn new(programs: Programs) -> AllowedPrograms {
+        AllowedPrograms { programs, started: Mutex::default() }
+    }
+
+    /// That of a collection as it is defined now.
+    fn changer(&self, application: &Name, collection: &Name, process: &Process) -> Result<Arc<Changer>, String> {
+        let mut started = self.started.lock();
+        let key = (application.clone(), collection.clone());
+        if let Some((known, changer)) = started.get(&key)
+            && known == process
+        {
+            return Ok(changer.clone());
+        }
+        let Process { command, timeout } = process;
+        let opened = Changer::open(collection, command, &BTreeMap::new(), *timeout, &self.programs, "process");
+        let shown = |problems: Vec<Problem>| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        let changer = Arc::new(opened.map_err(shown)?);
+        started.insert(key, (process.clone(), changer.clone()));
+        Ok(changer)
+    }
+}
+
+#[async_trait]
+impl Arbiter for AllowedPrograms {
+    async fn ask(
+        &self,
+        application: &Name,
+        collection: &Name,
+        process: &Process,
+        question: &Question,
+    ) -> Result<Answer, String> {
+        let changer = self.changer(application, collection, process)?;
+        let Question { n, row, client, server, base, .. } = question;
+        let properties = Map::from_iter([
+            ("application".to_owned(), application.as_str().into()),
+            ("collection".to_owned(), collection.as_str().into()),
+            ("row".to_owned(), row.as_str().into()),
+            ("client".to_owned(), client.clone()),
+            ("server".to_owned(), server.clone()),
+            ("base".to_owned(), base.clone()),
+        ]);
+        let asked = Changed { content_type: "application/json".to_owned(), properties, body: Vec::new() };
+        let mut told = changer.change(&format!("edit-{n}"), &asked).await?.properties;
+        match (told.remove("winner"), told.remove("set")) {
+            (Some(winner), None) if winner == "client" => Ok(Answer::Client),
+            (Some(winner), None) if winner == "server" => Ok(Answer::Server),
+            (None, Some(Json::Object(set))) => Ok(Answer::Set(set)),
+            _ => Err("the program says neither `winner` (`client` or `server`) nor `set` (fields)".to_owned()),
         }
     }
 }

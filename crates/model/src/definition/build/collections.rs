@@ -1,21 +1,26 @@
 //! The collections of an application: whose their rows are, and what becomes of edits that meet.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     super::{
         document::{Kind, Node, join},
         shape::shown,
     },
-    Builder, boolean, name, text,
+    Builder, boolean, duration, name, text,
 };
 use crate::{
-    collection::{BuiltIn, Collection, Combine, Conflicts, Direction, FIELDS_MAX, Identity, Resolver, Share, Track},
+    collection::{
+        BuiltIn, Collection, Combine, Conflicts, Direction, FIELDS_MAX, Identity, Process, Resolver, Share, Track,
+    },
     field::{FieldType, Fields},
     id::Name,
     problem::{Problem, closest},
     value::Value,
 };
+
+/// How long a program may think about two edits if nothing is said.
+const PROCESS_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl<'a> Builder<'a> {
     pub(super) fn collection(&mut self, node: &'a Node, path: &str) -> Collection {
@@ -200,7 +205,33 @@ impl<'a> Builder<'a> {
                 self.problems.push(entry.value.problem(&path, message));
             }
         }
-        Conflicts { track, resolver: resolver(node.get("resolver")), fields: combined }
+        let resolver = node.get("resolver").map(|given| self.resolver(given, &join(&path, "resolver")));
+        Conflicts { track, resolver: resolver.unwrap_or_default(), fields: combined }
+    }
+
+    fn resolver(&mut self, node: &Node, path: &str) -> Resolver {
+        match (node.text(), text(node, "predicate"), node.get("process")) {
+            (Some("server"), ..) => Resolver::Server,
+            (Some("client"), ..) => Resolver::Client,
+            (Some("first"), ..) => Resolver::First,
+            (Some(_), ..) => Resolver::Last,
+            (None, Some(predicate), None) => Resolver::Predicate(predicate),
+            (None, None, Some(process)) => {
+                let Kind::List(words) = &process.kind else { return Resolver::Last };
+                let command: Vec<String> = words.iter().filter_map(Node::text).map(str::to_owned).collect();
+                if !command.first().is_some_and(|program| program.starts_with('/')) {
+                    let problem = process.problem(&join(path, "process"), "does not begin with the path of a program");
+                    self.problems.push(problem.hint("give its whole path, such as `[/usr/local/bin/settle, --fast]`"));
+                }
+                let timeout = duration(node, "timeout").unwrap_or(PROCESS_TIMEOUT);
+                Resolver::Process(Process { command, timeout })
+            }
+            (None, ..) => {
+                let problem = node.problem(path, "should say either `predicate` or `process`");
+                self.problems.push(problem.hint("or one of `server`, `client`, `first`, `last` in its place"));
+                Resolver::Last
+            }
+        }
     }
 
     /// That collections which are named exist, and that none is shared through itself.
@@ -264,17 +295,4 @@ fn combine(word: &str) -> Option<Combine> {
         "merge" => Combine::Merge,
         _ => return None,
     })
-}
-
-fn resolver(node: Option<&Node>) -> Resolver {
-    let Some(node) = node else { return Resolver::default() };
-    if let Some(predicate) = text(node, "predicate") {
-        return Resolver::Predicate(predicate);
-    }
-    match node.text() {
-        Some("server") => Resolver::Server,
-        Some("client") => Resolver::Client,
-        Some("first") => Resolver::First,
-        _ => Resolver::Last,
-    }
 }

@@ -89,6 +89,9 @@ fn what_is_wrong_with_a_collection_is_told() {
     check("note: merge", "notes: merge", "is not a field of this collection");
     check("note: string, tags", "id: string, note: string, tags", "every row has an id of its own");
     check("resolver: first", "resolver: newest", "is not known here");
+    check("resolver: first", "resolver: { timeout: 1s }", "should say either `predicate` or `process`");
+    check("resolver: first", "resolver: { process: [settle] }", "does not begin with the path of a program");
+    check("resolver: first", "resolver: { process: [/bin/settle], timeout: 1h }", "30s");
 }
 
 const RAISING: &str = "application: a

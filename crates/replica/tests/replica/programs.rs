@@ -1,0 +1,111 @@
+//! Programs decide between edits that meet: outside of all commits, and never twice about the same.
+
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use serde_json::{Value as Json, json};
+use tocsin_model::{collection::Process, id::Name};
+use tocsin_sync::{
+    Replicas,
+    programs::{Answer, Arbiter, Question},
+    rows::RowChange,
+};
+
+use crate::bed::{Bed, Phone, name, notes, object};
+
+/// What a program would say, and what it was asked.
+struct Program {
+    answers: Mutex<Vec<Result<Answer, String>>>,
+    asked: Mutex<Vec<Question>>,
+    /// While it thinks, somebody writes this.
+    meanwhile: Mutex<Option<(Arc<Replicas>, Json)>>,
+}
+
+#[async_trait]
+impl Arbiter for Program {
+    async fn ask(&self, _: &Name, _: &Name, process: &Process, question: &Question) -> Result<Answer, String> {
+        assert_eq!(process.command, ["/bin/settle", "--fast"]);
+        self.asked.lock().expect("not poisoned").push(question.clone());
+        let meanwhile = self.meanwhile.lock().expect("not poisoned").take();
+        if let Some((sync, row)) = meanwhile {
+            let patch = RowChange::Patch(object(row));
+            sync.change_row(&name("shop"), "notes", "a", patch, None).await.expect("changed");
+        }
+        let mut answers = self.answers.lock().expect("not poisoned");
+        if answers.is_empty() { Err("it ended".to_owned()) } else { answers.remove(0) }
+    }
+}
+
+fn set(fields: Json) -> Result<Answer, String> {
+    Ok(Answer::Set(object(fields)))
+}
+
+/// Two phones of ann edit the text and the count of one note; the second edit meets the first.
+async fn meet(
+    answers: Vec<Result<Answer, String>>,
+    meanwhile: Option<Json>,
+    second: &str,
+) -> (Json, Vec<String>, Vec<Question>) {
+    let definition = notes("    conflicts: { resolver: { process: [/bin/settle, --fast], timeout: 1s } }\n");
+    let bed = Bed::new(&definition).await;
+    let program =
+        Arc::new(Program { answers: Mutex::new(answers), asked: Mutex::default(), meanwhile: Mutex::default() });
+    *program.meanwhile.lock().expect("not poisoned") = meanwhile.map(|row| (bed.sync.clone(), row));
+    bed.sync.set_arbiter(program.clone());
+    bed.subscriber("ann", json!({})).await;
+    bed.put("notes", "a", json!({"owner": "ann", "text": "tree", "count": 1})).await;
+    let (mut one, mut two) = (Phone::new(&bed, "ann").await, Phone::new(&bed, "ann").await);
+    one.sync(&bed).await;
+    two.sync(&bed).await;
+    one.run("UPDATE notes SET text = 'well'");
+    two.run(second);
+    one.sync(&bed).await;
+    two.sync(&bed).await;
+    assert_eq!(two.rows("notes"), bed.rows("notes").await);
+    let log = bed.sync.conflicts(&name("shop"), None, None, 100).await.expect("listed");
+    let log = log.iter().map(|met| format!("{} {}", met.conflict.resolver, met.conflict.winner)).collect();
+    let asked = program.asked.lock().expect("not poisoned").clone();
+    (bed.row("notes", "a").await.unwrap_or(Json::Null), log, asked)
+}
+
+const PUMP: &str = "UPDATE notes SET text = 'pump', count = 2";
+
+#[tokio::test]
+async fn a_program_decides_what_stays() {
+    for (answer, text, winner) in [
+        (Ok(Answer::Server), "well", "server"),
+        (Ok(Answer::Client), "pump", "client"),
+        (set(json!({"text": "pump and well", "count": 2})), "pump and well", "both"),
+        // What it does not decide stays as the server has it.
+        (Err("it is tired".to_owned()), "well", "server"),
+        (set(json!({"text": 7})), "well", "server"),
+        (set(json!({"txet": "pump"})), "well", "server"),
+    ] {
+        let (row, log, asked) = meet(vec![answer], None, PUMP).await;
+        // Fields that nobody else changed are the device's.
+        assert_eq!((&row["text"], &row["count"]), (&json!(text), &json!(2)));
+        assert_eq!(log, [format!("process {winner}")]);
+        assert_eq!(asked.len(), 1);
+        assert_eq!((&asked[0].client["text"], &asked[0].server["text"]), (&json!("pump"), &json!("well")));
+        assert_eq!((&*asked[0].row, &asked[0].base["text"]), ("a", &json!("tree")));
+    }
+    let (row, ..) = meet(vec![Ok(Answer::Client)], None, "DELETE FROM notes").await;
+    assert_eq!(row, Json::Null);
+    let (row, _, asked) = meet(vec![Ok(Answer::Server)], None, "DELETE FROM notes").await;
+    assert_eq!((&row["text"], &asked[0].client), (&json!("well"), &Json::Null));
+}
+
+#[tokio::test]
+async fn it_is_asked_again_when_the_row_has_changed_meanwhile() {
+    let answers = vec![Ok(Answer::Client), set(json!({"text": "all three"}))];
+    let (row, log, asked) = meet(answers, Some(json!({"text": "lake"})), PUMP).await;
+    assert_eq!((&row["text"], log.len()), (&json!("all three"), 1));
+    assert_eq!(asked.iter().map(|question| question.server["text"].clone()).collect::<Vec<_>>(), ["well", "lake"]);
+}
+
+#[tokio::test]
+async fn who_meets_nobody_needs_no_program() {
+    let (row, log, asked) = meet(Vec::new(), None, "UPDATE notes SET count = 2").await;
+    assert_eq!((&row["text"], &row["count"]), (&json!("well"), &json!(2)));
+    assert!(log.is_empty() && asked.is_empty());
+}
