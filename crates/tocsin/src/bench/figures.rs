@@ -33,6 +33,7 @@ mod restart;
 mod safety_bomb;
 mod start_ready;
 pub(super) mod sync;
+mod sync_sweep;
 
 use std::{pin::Pin, sync::LazyLock};
 
@@ -130,6 +131,9 @@ const SINGLE: &[Bench] = &[
     exchange_roundtrip::TRACKING,
     sync::STORM,
     sync::ROWS,
+    sync_sweep::SWEEP,
+    sync_sweep::BROKEN,
+    sync_sweep::CONFLICTS,
     restart::BENCH,
     restart::SINGLE,
     restart::TEN_MILLION,

@@ -59,6 +59,9 @@ collections:
     fields: { owner: { type: string, required: true }, text: string, turn: integer }
     partition:
       - match: { owner: subscriber.id }
+  shared:
+    fields: { owner: { type: string, required: true }, text: string, turn: integer }
+    partition: everyone
 ";
 
 impl Errand {
@@ -72,7 +75,7 @@ impl Errand {
 pub struct Field {
     /// The server.
     pub server: Server,
-    devices: Vec<Device>,
+    pub(super) devices: Vec<Device>,
     errand: Errand,
     /// Rows are changed in each turn, so that there is something to take.
     turn: usize,
@@ -80,20 +83,27 @@ pub struct Field {
 }
 
 /// A device that keeps nothing but its place.
-struct Device {
+pub(super) struct Device {
     owner: String,
     link: HttpLink,
     errand: Errand,
     cursor: Option<String>,
     edits: u64,
+    /// Whether it edits the rows that others edit too.
+    meets_others: bool,
 }
 
 /// What a session came to.
+#[derive(Default)]
 pub struct Session {
-    seconds: f64,
-    taken: usize,
+    pub(super) seconds: f64,
+    pub(super) taken: usize,
     /// How often it was told to come again.
     sent_away: usize,
+    /// How often its link broke.
+    pub(super) broken: usize,
+    /// Edits that met others.
+    pub(super) met: usize,
 }
 
 impl Field {
@@ -102,8 +112,21 @@ impl Field {
     /// # Errors
     /// The server refuses something.
     pub async fn prepare(context: &Context, count: usize, errand: Errand) -> Outcome<Field> {
+        Field::prepare_with(context, count, errand, &[]).await
+    }
+
+    /// The same on a server with variables of its own.
+    ///
+    /// # Errors
+    /// The server refuses something.
+    pub async fn prepare_with(
+        context: &Context,
+        count: usize,
+        errand: Errand,
+        variables: &[(&str, &str)],
+    ) -> Outcome<Field> {
         let folder = context.folder()?;
-        let server = Server::start(context, folder.path()).await?;
+        let server = Server::start_with(context, folder.path(), variables).await?;
         server.apply("field", DEFINITION).await?;
         let subscribers = move |out: &mut crate::bench::server::Parts| {
             (0..count).try_for_each(|number| writeln!(out, "{{\"id\":\"d{number}\"}}"))
@@ -118,7 +141,8 @@ impl Field {
             let made = server.client().post("/v1/sync/devices", &new).await?;
             let token = made["token"].as_str().unwrap_or_default().to_owned();
             let home = Home { url: format!("http://127.0.0.1:{}", server.port), token };
-            devices.push(Device { owner, link: HttpLink::new(http.clone(), &home), errand, cursor: None, edits: 0 });
+            let link = HttpLink::new(http.clone(), &home);
+            devices.push(Device { owner, link, errand, cursor: None, edits: 0, meets_others: false });
         }
         Ok(Field { server, devices, errand, turn: 0, _folder: folder })
     }
@@ -182,7 +206,76 @@ impl Device {
         if taken < down {
             return Err(Failure::failed(format!("{} was told {taken} rows, and there are {down}", self.owner)));
         }
-        Ok(Session { seconds: started.elapsed().as_secs_f64(), taken, sent_away })
+        Ok(Session { seconds: started.elapsed().as_secs_f64(), taken, sent_away, ..Session::default() })
+    }
+
+    /// It edits the same rows as others do that were told so.
+    pub(super) fn meet_others(&mut self) {
+        self.meets_others = true;
+    }
+
+    /// A session in which it edits the same rows as in the one before, and is given them back. Its link breaks after an answer
+    /// by this chance; then it begins again, until it is done.
+    pub(super) async fn round(&mut self, breaks: f64) -> Outcome<Session> {
+        let (started, mut session) = (Instant::now(), Session::default());
+        let (edits, upto) = (self.same_rows(), self.edits + self.errand.up as u64);
+        let is_broken = || fastrand::f64() < breaks;
+        'anew: loop {
+            let begin = Begin { cursor: self.cursor.clone(), wiped: false };
+            let begun = patiently(&mut session.sent_away, async || self.link.begin(&begin).await).await?;
+            if is_broken() {
+                session.broken += 1;
+                continue;
+            }
+            // Edits that came before the link broke are passed over.
+            let sent =
+                patiently(&mut session.sent_away, async || self.link.upload(&begun.session, edits.clone()).await)
+                    .await?;
+            if sent.uploaded != upto || !sent.refused.is_empty() {
+                return Err(Failure::failed(format!("{}: edits up to {upto} were sent, {sent:?}", self.owner)));
+            }
+            session.met += sent.conflicts.len();
+            if is_broken() {
+                session.broken += 1;
+                continue;
+            }
+            let mut cursor = begun.cursor;
+            loop {
+                let read = async || self.link.download(&begun.session, &cursor).await;
+                let block = patiently(&mut session.sent_away, read).await?;
+                let mut lines: Vec<&[u8]> =
+                    block.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).collect();
+                let last: Value = lines.pop().and_then(|line| serde_json::from_slice(line).ok()).unwrap_or_default();
+                session.taken += lines.len();
+                cursor = last["cursor"].as_str().unwrap_or_default().to_owned();
+                self.cursor = Some(cursor.clone());
+                if last["more"] != true {
+                    break;
+                }
+                if is_broken() {
+                    session.broken += 1;
+                    continue 'anew;
+                }
+            }
+            patiently(&mut session.sent_away, async || self.link.end(&begun.session).await).await?;
+            break;
+        }
+        self.edits = upto;
+        session.seconds = started.elapsed().as_secs_f64();
+        Ok(session)
+    }
+
+    fn same_rows(&self) -> Vec<u8> {
+        let text = "z".repeat(self.errand.text);
+        let (collection, of) = if self.meets_others { ("shared", "all") } else { ("rows", self.owner.as_str()) };
+        let edit = |row: usize| {
+            let n = self.edits + row as u64 + 1;
+            json!({
+                "n": n, "collection": collection, "id": format!("{of}-{row}"), "base": "0", "seen": "0",
+                "set": {"owner": of, "text": text, "turn": n},
+            })
+        };
+        (0..self.errand.up).map(|row| format!("{}\n", edit(row))).collect::<String>().into_bytes()
     }
 
     /// New rows each time, so that no edit meets another.

@@ -18,19 +18,27 @@ const WORKLOADS: [Workload; 5] = [
         "WMR-01",
         "100 to 1,200 devices, each begins again at once, 1,200 rows of 116 bytes",
         &[
-            graph("300 devices, longest / mean", "8.4 min / 2.1 min", ""),
-            graph("800 devices, longest / mean", "37.9 min / 15.6 min", ""),
+            graph("300 devices, longest / mean", "8.4 min / 2.1 min", "sync.sweep"),
+            graph("800 devices, longest / mean", "37.9 min / 15.6 min", "sync.sweep"),
             row("1,200 devices, rows/s", "5,826", 5_826.0, "sync.rows"),
         ],
     ),
-    workload("WMR-02", "pools of 20 to 1 by 1 to 6 servers", &[graph("best", "2 threads on each of 6 servers", "")]),
+    workload(
+        "WMR-02",
+        "pools of 20 to 1 by 1 to 6 servers",
+        &[graph("best", "2 threads on each of 6 servers", "sync.sweep")],
+    ),
     workload(
         "WMR-03",
         "the storm: 800 devices in the same second, once",
         &[graph("longest", "37.9 min (in a loop)", "sync.storm800")],
     ),
-    workload("WMR-04", "links that break", &[graph("", "", "")]),
-    workload("WMR-05", "devices that edit the same rows", &[graph("", "", "")]),
+    workload("WMR-04", "links that break", &[graph("resumed, no duplicates", "not told", "sync.broken_links")]),
+    workload(
+        "WMR-05",
+        "devices that edit the same rows",
+        &[graph("a half of the devices", "not told", "sync.conflicts")],
+    ),
 ];
 
 const CLAIMS: [Claim; 4] = [

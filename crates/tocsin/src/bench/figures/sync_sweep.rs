@@ -1,0 +1,298 @@
+//! The sweep over devices and pools that the post on merge replication asked for: each device begins again at once, and only one
+//! thing differs between two cells. Beside it links that break, and devices that edit the same rows.
+
+use std::{
+    collections::HashMap,
+    fmt::Write,
+    time::{Duration, Instant},
+};
+
+use futures_util::future::try_join_all;
+
+use super::{
+    Bench, Measuring,
+    sync::{Device, Errand, Field, HALVES, Session},
+};
+use crate::{
+    bench::{
+        context::Context,
+        figure::{Figure, Samples, rounded},
+        server::{processor_seconds, written_bytes},
+    },
+    failure::{Failure, Outcome},
+};
+
+/// Devices times pools.
+pub const SWEEP: Bench = Bench {
+    name: "sync.sweep",
+    about: "rows/s of the best cell: 100 to 1,200 devices that begin again at once, by pools of 20 to 1 and the one that finds its size",
+    by_default: false,
+    run: |context| -> Measuring<'_> { Box::pin(sweep(context)) },
+};
+
+/// Links that break.
+pub const BROKEN: Bench = Bench {
+    name: "sync.broken_links",
+    about: "seconds until the slowest of 200 devices is done whose links break after every fourth answer; each edit counts once",
+    by_default: false,
+    run: |context| -> Measuring<'_> { Box::pin(broken(context)) },
+};
+
+/// Devices that edit the same rows.
+pub const CONFLICTS: Bench = Bench {
+    name: "sync.conflicts",
+    about: "rows/s where a half of 200 devices edits the same 600 rows; beside it with none, a tenth, and all",
+    by_default: false,
+    run: |context| -> Measuring<'_> { Box::pin(conflicts(context)) },
+};
+
+/// What the post says of its runs: devices, pool in all, longest, mean.
+const PUBLISHED: [(usize, &str, &str, &str); 6] = [
+    (100, "20", "58.7 s", "15.8 s"),
+    (200, "20", "3.1 min", "56.05 s"),
+    (300, "20", "8.4 min", "2.1 min"),
+    (600, "20", "40.3 min", "not told"),
+    (800, "2 x 10", "37.9 min", "15.6 min"),
+    (1_200, "3 x 10", "17 min", "6 min 38 s"),
+];
+
+/// The pool that finds its size by itself.
+const AUTO: usize = 0;
+
+/// What one cell came to.
+struct Cell {
+    devices: usize,
+    pool: usize,
+    /// Seconds of each session, ascending.
+    seconds: Vec<f64>,
+    rows_per_second: f64,
+    /// Of one processor, in percent.
+    server_processor: f64,
+    clients_processor: f64,
+    memory_megabytes: f64,
+    wire_megabytes_per_second: f64,
+    disk_megabytes_per_second: f64,
+    elapsed: f64,
+}
+
+impl Cell {
+    fn at(&self, share: f64) -> f64 {
+        let last = self.seconds.len().saturating_sub(1);
+        self.seconds.get((share * last as f64).round() as usize).copied().unwrap_or_default()
+    }
+
+    fn mean(&self) -> f64 {
+        self.seconds.iter().sum::<f64>() / self.seconds.len().max(1) as f64
+    }
+
+    fn pool_name(&self) -> String {
+        if self.pool == AUTO { "auto".to_owned() } else { self.pool.to_string() }
+    }
+
+    /// A row of the table: ours, and what was published for so many devices.
+    fn row(&self) -> String {
+        let told = PUBLISHED.iter().find(|(devices, ..)| *devices == self.devices);
+        let theirs = told.map_or("-".to_owned(), |(_, pool, high, mean)| format!("{high} / {mean} (pool {pool})"));
+        let seconds = |seconds: f64| format!("{} s", rounded(seconds, 3));
+        format!(
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {theirs} |",
+            self.devices,
+            self.pool_name(),
+            seconds(self.at(1.0)),
+            seconds(self.at(0.0)),
+            seconds(self.mean()),
+            seconds(self.at(0.5)),
+            seconds(self.at(0.95)),
+            rounded(self.seconds.len() as f64 * 3_600.0 / self.elapsed, 4),
+            rounded(self.rows_per_second, 4),
+            rounded(self.server_processor, 3),
+            rounded(self.clients_processor, 3),
+            rounded(self.memory_megabytes, 3),
+            rounded(self.wire_megabytes_per_second, 3),
+            rounded(self.disk_megabytes_per_second, 3),
+        )
+    }
+}
+
+const HEADS: &str = "| devices | pool | high | low | mean | p50 | p95 | syncs/h | rows/s | server CPU % | clients CPU % | memory MB | wire MB/s | disk MB/s | published: high / mean |\n\
+                     |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
+
+/// Each pool is a server of its own; its devices stay, and more come.
+async fn sweep(context: &Context) -> Outcome<Figure> {
+    let counts: &[usize] = if context.quick { &[4, 8] } else { &[100, 200, 300, 400, 500, 600, 700, 800, 1_200] };
+    let pools: &[usize] = if context.quick { &[2, AUTO] } else { &[20, 10, 7, 5, 3, 2, 1, AUTO] };
+    let lasts = Duration::from_secs(context.size(30, 1));
+    let mut cells = Vec::new();
+    for pool in pools {
+        let places = pool.max(&1).to_string();
+        let fixed = [("TOCSIN_SYNC_RECONCILES", places.as_str()), ("TOCSIN_SYNC_RECONCILES_SIZING", "fixed")];
+        let variables = if *pool == AUTO { &[][..] } else { &fixed[..] };
+        let most = counts.iter().copied().max().unwrap_or_default();
+        let mut field = Field::prepare_with(context, most, HALVES, variables).await?;
+        for devices in counts {
+            context.tell(format_args!(
+                "   {devices} devices, pool {}",
+                if *pool == AUTO { "auto" } else { places.as_str() }
+            ));
+            cells.push(closed_loop(&mut field, *devices, *pool, lasts).await?);
+        }
+    }
+    let mut table = format!("{HEADS}\n");
+    for cell in &cells {
+        let _ = writeln!(table, "{}", cell.row());
+    }
+    context.tell(&table);
+    let ours: Samples = cells.iter().map(|cell| cell.rows_per_second).reduce(f64::max).into_iter().collect();
+    let mut figure = Figure::new("rows/s", ours)
+        .under(format!(
+            "{} s for each cell, 600 edits up and 600 rows down in a session of 116-byte rows",
+            lasts.as_secs()
+        ))
+        .under("clients on the same machine");
+    for (devices, told) in against_best(&cells) {
+        figure = figure.under(format!("{devices} devices: {told}"));
+    }
+    for cell in &cells {
+        figure = figure.under(format!(
+            "{} devices, pool {}: longest {} s, mean {} s, p95 {} s, {} rows/s",
+            cell.devices,
+            cell.pool_name(),
+            rounded(cell.at(1.0), 3),
+            rounded(cell.mean(), 3),
+            rounded(cell.at(0.95), 3),
+            rounded(cell.rows_per_second, 4)
+        ));
+    }
+    Ok(figure)
+}
+
+/// How the pool that finds its size does beside the best of the others, for each number of devices.
+fn against_best(cells: &[Cell]) -> Vec<(usize, String)> {
+    let mut by_devices: HashMap<usize, (Option<&Cell>, Option<&Cell>)> = HashMap::new();
+    for cell in cells {
+        let (auto, best) = by_devices.entry(cell.devices).or_default();
+        if cell.pool == AUTO {
+            *auto = Some(cell);
+        } else if best.is_none_or(|best| best.rows_per_second < cell.rows_per_second) {
+            *best = Some(cell);
+        }
+    }
+    let mut told: Vec<(usize, String)> = by_devices
+        .into_iter()
+        .filter_map(|(devices, (auto, best))| {
+            let (auto, best) = (auto?, best?);
+            let percent = auto.rows_per_second * 100.0 / best.rows_per_second;
+            Some((devices, format!("auto {} % of the best fixed pool ({})", rounded(percent, 3), best.pool)))
+        })
+        .collect();
+    told.sort();
+    told
+}
+
+/// Each device begins again as soon as it is done, until the time is over.
+async fn closed_loop(field: &mut Field, count: usize, pool: usize, lasts: Duration) -> Outcome<Cell> {
+    let pid = field.server.pid();
+    let before = (processor_seconds(pid), processor_seconds(std::process::id()), written_bytes(pid));
+    let started = Instant::now();
+    let again = |device| again_until(device, started, lasts);
+    let sessions = try_join_all(field.devices[..count].iter_mut().map(again)).await?;
+    let elapsed = started.elapsed().as_secs_f64();
+    let sessions: Vec<Session> = sessions.into_iter().flatten().collect();
+    let mut seconds: Vec<f64> = sessions.iter().map(|session| session.seconds).collect();
+    seconds.sort_by(f64::total_cmp);
+    let Errand { up, .. } = HALVES;
+    let rows = sessions.iter().map(|session| session.taken + up).sum::<usize>() as f64;
+    let wire = wire_bytes(field).await? * sessions.len() as f64;
+    Ok(Cell {
+        devices: count,
+        pool,
+        seconds,
+        rows_per_second: rows / elapsed,
+        server_processor: (processor_seconds(pid) - before.0) * 100.0 / elapsed,
+        clients_processor: (processor_seconds(std::process::id()) - before.1) * 100.0 / elapsed,
+        memory_megabytes: field.server.resident_bytes() as f64 / 1e6,
+        wire_megabytes_per_second: wire / 1e6 / elapsed,
+        disk_megabytes_per_second: written_bytes(pid).saturating_sub(before.2) as f64 / 1e6 / elapsed,
+        elapsed,
+    })
+}
+
+async fn again_until(device: &mut Device, started: Instant, lasts: Duration) -> Outcome<Vec<Session>> {
+    let mut sessions = Vec::new();
+    while started.elapsed() < lasts {
+        sessions.push(device.round(0.0).await?);
+    }
+    Ok(sessions)
+}
+
+/// How often its link broke.
+async fn broken_rounds(device: &mut Device, rounds: usize) -> Outcome<usize> {
+    let mut breaks = 0;
+    for _ in 0..rounds {
+        breaks += device.round(0.25).await?.broken;
+    }
+    Ok(breaks)
+}
+
+/// What the newest sessions carried, packed, each.
+async fn wire_bytes(field: &Field) -> Outcome<f64> {
+    let history = field.server.client().get("/v1/sync/history", &[("limit", "100")]).await?;
+    let sessions = history["items"].as_array().cloned().unwrap_or_default();
+    let of = |name: &str| sessions.iter().filter_map(|session| session[name].as_f64()).sum::<f64>();
+    Ok((of("bytes_up") + of("bytes_down")) / sessions.len().max(1) as f64)
+}
+
+async fn broken(context: &Context) -> Outcome<Figure> {
+    let count = context.size(200, 4);
+    let rounds = 3;
+    let mut field = Field::prepare(context, count, HALVES).await?;
+    let (mut ours, mut told) = (Samples::default(), Vec::new());
+    for _ in context.turns() {
+        let started = Instant::now();
+        let all = field.devices.iter_mut().map(|device| broken_rounds(device, rounds));
+        let breaks = try_join_all(all).await?;
+        ours.push(started.elapsed().as_secs_f64());
+        told.push(format!("{} links broke", breaks.into_iter().sum::<usize>()));
+    }
+    let there = field.server.client().get("/v1/sync/status", &[]).await?["rows"].as_u64().unwrap_or_default();
+    let expected = (count * HALVES.up) as u64;
+    if there != expected {
+        return Err(Failure::failed(format!("there are {there} rows, and {expected} were made")));
+    }
+    Ok(Figure::new("s", ours)
+        .under(format!("{count} devices, {rounds} sessions each, {} edits a session", HALVES.up))
+        .under(told.join("; "))
+        .under("no row twice, none missing"))
+}
+
+async fn conflicts(context: &Context) -> Outcome<Figure> {
+    let count = context.size(200, 4);
+    let (mut ours, mut told) = (Samples::default(), Vec::new());
+    for percent in [0, 10, 50, 100] {
+        let mut field = Field::prepare(context, count, HALVES).await?;
+        let meeting = count * percent / 100;
+        for device in &mut field.devices[..meeting] {
+            device.meet_others();
+        }
+        // They make the rows, and know nothing of each other.
+        try_join_all(field.devices.iter_mut().map(|device| device.round(0.0))).await?;
+        let mut samples = Samples::default();
+        let mut met = 0;
+        for _ in context.turns() {
+            let started = Instant::now();
+            let sessions = try_join_all(field.devices.iter_mut().map(|device| device.round(0.0))).await?;
+            met += sessions.iter().map(|session| session.met).sum::<usize>();
+            let rows = sessions.iter().map(|session| session.taken + HALVES.up).sum::<usize>();
+            samples.push(rows as f64 / started.elapsed().as_secs_f64());
+        }
+        told.push(format!(
+            "{percent} % of the devices edit the same rows: {} rows/s, {met} edits met others",
+            rounded(samples.median(), 4)
+        ));
+        if percent == 50 {
+            ours = samples;
+        }
+    }
+    told.insert(0, format!("{count} devices, one session each in a turn"));
+    Ok(Figure::new("rows/s", ours).under(told.join("; ")))
+}
