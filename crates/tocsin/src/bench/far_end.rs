@@ -12,6 +12,7 @@ use tokio::{
     task::JoinSet,
 };
 
+use super::wire::whole_request;
 use crate::failure::{Failure, Outcome};
 
 /// How it answers.
@@ -85,7 +86,7 @@ async fn serve(mut stream: TcpStream, began: Instant, nature: fn(Duration) -> Na
     let _ = stream.set_nodelay(true);
     let mut unread = Vec::with_capacity(4096);
     loop {
-        let Some(length) = whole(&unread) else {
+        let Some((_, length)) = whole_request(&unread) else {
             match stream.read_buf(&mut unread).await {
                 Ok(1..) => continue,
                 _ => return,
@@ -108,31 +109,5 @@ async fn serve(mut stream: TcpStream, began: Instant, nature: fn(Duration) -> Na
         if stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await.is_err() {
             return;
         }
-    }
-}
-
-/// The length of the first request, if it is whole.
-fn whole(bytes: &[u8]) -> Option<usize> {
-    let head = bytes.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
-    let mut lines = bytes[..head].split(|byte| *byte == b'\n');
-    let length = lines.find_map(|line| {
-        let (name, value) = line.split_at_checked(15)?;
-        let value = name.eq_ignore_ascii_case(b"content-length:").then_some(value)?;
-        std::str::from_utf8(value).ok()?.trim().parse::<usize>().ok()
-    });
-    let length = head + length.unwrap_or(0);
-    (bytes.len() >= length).then_some(length)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_request_is_whole_with_its_body() {
-        assert_eq!(whole(b"POST / HTTP/1.1\r\ncontent-length: 3\r\n\r\nab"), None);
-        assert_eq!(whole(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabcPOST"), Some(41));
-        assert_eq!(whole(b"GET / HTTP/1.1\r\n\r\n"), Some(18));
-        assert_eq!(whole(b"GET / HTTP/1.1\r\n"), None);
     }
 }

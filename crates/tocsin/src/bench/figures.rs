@@ -12,6 +12,7 @@ mod deliver_http;
 mod deliver_inbox;
 mod deliver_smtp;
 pub(super) mod directory;
+mod exchange_paper;
 pub(super) mod exchange_roundtrip;
 mod format_jinja;
 mod format_sizes;
@@ -129,6 +130,13 @@ const SINGLE: &[Bench] = &[
     directory::MIX,
     exchange_roundtrip::BENCH,
     exchange_roundtrip::TRACKING,
+    exchange_roundtrip::TRACKING_ONE,
+    exchange_paper::TRIP,
+    exchange_paper::KNEE,
+    exchange_paper::SENDERS,
+    exchange_paper::TOO_FAST,
+    exchange_paper::CHECKPOINTS,
+    exchange_paper::SMALL,
     sync::STORM,
     sync::ROWS,
     sync_sweep::SWEEP,

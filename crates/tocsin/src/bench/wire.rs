@@ -80,6 +80,19 @@ fn parse_head(head: &[u8]) -> Option<(u16, usize)> {
     length.or(matches!(status, 204 | 304).then_some(0)).map(|length| (status, length))
 }
 
+/// Where the head of the first request ends and where its body does, if it is whole.
+pub fn whole_request(bytes: &[u8]) -> Option<(usize, usize)> {
+    let head = bytes.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
+    let mut lines = bytes[..head].split(|byte| *byte == b'\n');
+    let length = lines.find_map(|line| {
+        let (name, value) = line.split_at_checked(15)?;
+        let value = name.eq_ignore_ascii_case(b"content-length:").then_some(value)?;
+        std::str::from_utf8(value).ok()?.trim().parse::<usize>().ok()
+    });
+    let length = head + length.unwrap_or(0);
+    (bytes.len() >= length).then_some((head, length))
+}
+
 /// A whole POST request.
 pub fn post(path: &str, key: &str, content_type: &str, body: &[u8]) -> Vec<u8> {
     request("POST", path, key, content_type, body)
@@ -134,6 +147,14 @@ mod tests {
         check("HTTP/1.1 204 No Content\r\n\r\n", Some((204, 0)));
         check("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", None);
         check("nonsense", None);
+    }
+
+    #[test]
+    fn a_request_is_whole_with_its_body() {
+        assert_eq!(whole_request(b"POST / HTTP/1.1\r\ncontent-length: 3\r\n\r\nab"), None);
+        assert_eq!(whole_request(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabcPOST"), Some((38, 41)));
+        assert_eq!(whole_request(b"GET / HTTP/1.1\r\n\r\n"), Some((18, 18)));
+        assert_eq!(whole_request(b"GET / HTTP/1.1\r\n"), None);
     }
 
     #[tokio::test]

@@ -33,7 +33,15 @@ pub const TRACKING: Bench = Bench {
     name: "exchange.tracking4",
     about: "round trips/s with bodies kept at four points; peer: the same without",
     by_default: true,
-    run: |context| -> Measuring<'_> { Box::pin(run_tracked(context)) },
+    run: |context| -> Measuring<'_> { Box::pin(run_tracked(context, "received, sent, replied, returned", 4)) },
+};
+
+/// The same at one point.
+pub const TRACKING_ONE: Bench = Bench {
+    name: "exchange.tracking1",
+    about: "round trips/s with bodies kept at one point; peer: the same without",
+    by_default: true,
+    run: |context| -> Measuring<'_> { Box::pin(run_tracked(context, "received", 1)) },
 };
 
 const CALLERS: usize = 64;
@@ -142,11 +150,11 @@ async fn run(context: &Context) -> Outcome<Figure> {
     Ok(beside.into_iter().fold(figure, Figure::under))
 }
 
-async fn run_tracked(context: &Context) -> Outcome<Figure> {
+async fn run_tracked(context: &Context, points: &str, bodies: usize) -> Outcome<Figure> {
     let folder = context.folder()?;
     let (far, server) = prepare(context, folder.path()).await?;
-    let tracking = "tracking: { bodies: [received, sent, replied, returned] }\n";
-    apply(&server, TRACKED, definition(TRACKED, far.port) + tracking).await?;
+    let tracking = format!("tracking: {{ bodies: [{points}] }}\n");
+    apply(&server, TRACKED, definition(TRACKED, far.port) + &tracking).await?;
     let time = Duration::from_secs(context.size(10, 1));
     let (tracked, plain) =
         (target_of(TRACKED, &server, BODY_BYTES, CALLERS), target_of(EXCHANGE, &server, BODY_BYTES, CALLERS));
@@ -169,7 +177,9 @@ async fn run_tracked(context: &Context) -> Outcome<Figure> {
         (counts["bytes"].as_f64().unwrap_or_default(), counts["dropped"].as_u64().unwrap_or_default());
     Ok(Figure::new("round trips/s", with)
         .beside("without tracking", without)
-        .under(format!("{CALLERS} callers, {BODY_BYTES} bytes, four bodies of each round trip, in turns with none"))
+        .under(format!(
+            "{CALLERS} callers, {BODY_BYTES} bytes, {bodies} of the bodies of each round trip kept, in turns with none"
+        ))
         .under(format!("{trips} round trips were tracked, {dropped} of their bodies DROPPED"))
         .under(format!("{} MB kept, compressed", rounded(bytes / 1e6, 3))))
 }

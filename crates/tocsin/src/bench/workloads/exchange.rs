@@ -18,35 +18,42 @@ const WORKLOADS: [Workload; 9] = [
         "WBT-01",
         "a full round trip: A, route by content, B, back to A",
         &[
-            row(
-                "round trips/s, mean round trip 301 ms",
-                "92 (run 14-B, bodies not tracked)",
-                92.0,
-                "exchange.roundtrip",
-            ),
-            row("round trips/s, mean round trip 1912 ms, median 905 ms", "128 (run 9-A)", 128.0, "exchange.roundtrip"),
+            row("round trips/s, mean round trip 301 ms", "92 (run 14-B, bodies not tracked)", 92.0, "exchange.paper"),
+            row("round trips/s, mean round trip 1912 ms, median 905 ms", "128 (run 9-A)", 128.0, "exchange.knee"),
         ],
     ),
     workload(
         "WBT-02",
         "5, 7, 8 and more virtual users; an open loop until the mean exceeds 300 ms",
-        &[graph("knee", "graph only (figure 24)", "")],
+        &[graph("knee", "graph only (figure 24)", "exchange.knee")],
     ),
-    workload("WBT-03", "2 receivers, 4 to 7 senders", &[graph("round trips/s", "graph only (figure 25)", "")]),
-    workload("WBT-04", "receiving faster than sending", &[graph("delay", "more than 20 s", "")]),
+    workload(
+        "WBT-03",
+        "2 receivers, 4 to 7 senders",
+        &[graph("round trips/s", "graph only (figure 25)", "exchange.senders")],
+    ),
+    workload("WBT-04", "receiving faster than sending", &[graph("delay", "more than 20 s", "exchange.toofast")]),
     workload(
         "WBT-05",
         "bodies tracked at 0, 1 and 4 points",
-        &[graph("0 points", "92/s", ""), graph("1 point", "87/s", ""), graph("4 points", "79/s", "exchange.tracking4")],
+        &[
+            graph("0 points", "92/s", "exchange.roundtrip"),
+            graph("1 point", "87/s", "exchange.tracking1"),
+            graph("4 points", "79/s", "exchange.tracking4"),
+        ],
     ),
     workload("WBT-06", "1, 3, 4 and 5 stores", &[graph("against one", "-12 to +9 %, +31 % with more users", "")]),
-    workload("WBT-07", "checkpoints", &[graph("latency", "spikes once a minute", "")]),
+    workload("WBT-07", "checkpoints", &[graph("latency", "spikes once a minute", "exchange.checkpoints")]),
     workload(
         "WBT-08",
         "two sizes of the store, the same users",
-        &[graph("larger store", "+80 %, mean latency x 3", "")],
+        &[graph("larger store", "+80 %, mean latency x 3", "exchange.small")],
     ),
-    workload("WBT-09", "tracking and transports in the same workers, or in others", &[graph("", "", "")]),
+    workload(
+        "WBT-09",
+        "tracking and transports in the same workers, or in others",
+        &[graph("bodies at four points", "in hosts of their own", "exchange.tracking4")],
+    ),
 ];
 
 const fn claim(said: &'static str, test: Test) -> Claim {
