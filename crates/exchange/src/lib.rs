@@ -15,6 +15,7 @@ mod promote; //     2. a message's properties are taken out of it
 mod route; //       3. predicates over them say where it goes
 pub mod receive; // 4. a message comes, is stored, and its caller waits
 pub mod flow; //    4a. how fast they come and leave, and why they are slowed down
+mod gather; //      4c. what was gathered becomes one message
 mod callers; //     4b. who waits for which reply
 mod lane; //        5. what waits for a send port, in memory and behind that in the spool
 mod send; //        6. a leg leaves; what came of it is stored
@@ -66,6 +67,8 @@ pub struct Exchanges {
     running: RwLock<Arc<BTreeMap<Name, Arc<Running>>>>,
     callers: Callers,
     upkeep: upkeep::Alarm,
+    /// When gathered messages become one.
+    gatherings: upkeep::Alarm,
     rooms: Rooms,
     watch: Watch,
     tracker: Arc<Tracker>,
@@ -126,6 +129,7 @@ impl Exchanges {
             running: RwLock::default(),
             callers: Callers::default(),
             upkeep: upkeep::Alarm::default(),
+            gatherings: upkeep::Alarm::default(),
             rooms: Rooms::default(),
             watch: Watch::default(),
             applying: tokio::sync::Mutex::default(),
@@ -144,6 +148,7 @@ impl Exchanges {
         }
         exchanges.parts.spool.end_throttles(exchanges.parts.clock.now()).await?;
         exchanges.tasks.spawn(flow::run(exchanges.clone()));
+        exchanges.tasks.spawn(gather::run(exchanges.clone()));
         exchanges.tasks.spawn(upkeep::run(exchanges.clone()));
         Ok(exchanges)
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tocsin_model::{
-    exchange::{TrackPoint, TrackSwitch},
+    exchange::{TrackPlace, TrackPoint, TrackSwitch},
     field::FieldType,
     id::{MessageId, Name},
     problem::{Problem, closest},
@@ -28,13 +28,35 @@ const STEP: usize = 500;
 /// Messages before the last one that can be found which are made so again: of some of them a crash may have taken it.
 const AGAIN: u64 = 2_000;
 
-/// What is tracked at a port.
+/// Where something is tracked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TrackSide {
+    /// At a receive port.
+    Receive,
+    /// At a send port.
+    Send,
+    /// On the ways of the messages of a route.
+    Route,
+}
+
+impl TrackSide {
+    /// Its one word.
+    pub fn word(self) -> &'static str {
+        match self {
+            TrackSide::Receive => "receive",
+            TrackSide::Send => "send",
+            TrackSide::Route => "route",
+        }
+    }
+}
+
+/// What is tracked at a port, or of the messages of a route.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PortTracking {
-    /// The port.
+    /// The port or route.
     pub port: Name,
-    /// Whether it is a receive port; otherwise it is a send port.
-    pub is_receive: bool,
+    /// What it is.
+    pub side: TrackSide,
     /// Where bodies are kept.
     pub points: Vec<TrackPoint>,
     /// Of how many messages in a hundred.
@@ -111,25 +133,32 @@ impl Exchanges {
         Ok(Found { messages, next })
     }
 
-    /// What is tracked at the ports of an exchange.
+    /// What is tracked at the ports of an exchange, and of the messages of those routes of which anything is.
     ///
     /// # Errors
     /// It does not run.
     pub fn tracking(&self, exchange: &Name) -> Result<Vec<PortTracking>, OperateError> {
         let running = self.running(exchange)?;
         let switches = self.tracker.switches.read();
-        let is_set = |port: &Name| {
-            [Some(port.clone()), None].into_iter().any(|port| switches.contains_key(&(exchange.clone(), port)))
+        let is_set = |places: &[TrackPlace]| {
+            places.iter().any(|place| switches.contains_key(&(exchange.clone(), place.clone())))
         };
         let tracks = running.tracks();
         let ports = tracks.all().map(|(port, is_receive, tracking, points)| PortTracking {
             port: port.clone(),
-            is_receive,
+            side: if is_receive { TrackSide::Receive } else { TrackSide::Send },
             points,
             sample_percent: tracking.sample_percent,
-            is_set: is_set(port),
+            is_set: is_set(&[TrackPlace::Ports(port.clone()), TrackPlace::Exchange]),
         });
-        Ok(ports.collect())
+        let routes = tracks.of_routes().map(|(route, tracking)| PortTracking {
+            port: route.clone(),
+            side: TrackSide::Route,
+            points: tracking.points.clone(),
+            sample_percent: tracking.sample_percent,
+            is_set: is_set(&[TrackPlace::Route(route.clone())]),
+        });
+        Ok(ports.chain(routes).collect())
     }
 
     /// How much is tracked, over all exchanges.
@@ -137,27 +166,36 @@ impl Exchanges {
         self.tracker.counts()
     }
 
-    /// Sets what is tracked of an exchange, or of its ports of one name, for restarts and new definitions as well; `None`: as
-    /// the definition says. What is struck out, cut and kept is always as the definition says.
+    /// Sets what is tracked of an exchange, of its ports of one name or of the messages of a route, for restarts and new
+    /// definitions as well; `None`: as the definition says. What is struck out, cut and kept is always as the definition says.
     ///
     /// # Errors
-    /// There is no such port.
+    /// There is no such port or route.
     pub async fn set_tracking(
         &self,
         exchange: &Name,
-        port: Option<&Name>,
+        place: TrackPlace,
         switch: Option<TrackSwitch>,
     ) -> Result<(), OperateError> {
         let running = self.running(exchange)?;
         let definition = &running.compiled.definition;
-        if let Some(port) =
-            port.filter(|port| !definition.receive.contains_key(*port) && !definition.send.contains_key(*port))
-        {
-            return Err(OperateError::Missing(format!("the port `{port}` of `{exchange}`")));
+        let missing = match &place {
+            TrackPlace::Ports(port)
+                if !definition.receive.contains_key(port) && !definition.send.contains_key(port) =>
+            {
+                Some(format!("the port `{port}` of `{exchange}`"))
+            }
+            TrackPlace::Route(route) if !definition.routes.contains_key(route) => {
+                Some(format!("the route `{route}` of `{exchange}`"))
+            }
+            _ => None,
+        };
+        if let Some(missing) = missing {
+            return Err(OperateError::Missing(missing));
         }
         let _one = self.applying.lock().await;
-        self.parts.tracking.set(exchange.clone(), port.cloned(), switch.clone()).await?;
-        let place = (exchange.clone(), port.cloned());
+        self.parts.tracking.set(exchange.clone(), place.clone(), switch.clone()).await?;
+        let place = (exchange.clone(), place);
         match switch {
             Some(switch) => self.tracker.switches.write().insert(place, switch),
             None => self.tracker.switches.write().remove(&place),

@@ -137,6 +137,7 @@ impl Exchanges {
             running.take_rate(set.side, set.port, Some(set.rate));
         }
         self.watch.wake();
+        self.gatherings.expect(self.parts.clock.now());
         // Only now: what is sent looks for its exchange.
         for (lane, way, state) in lanes.into_values() {
             lane.change(way, state);
@@ -173,9 +174,9 @@ impl Exchanges {
         }
         let set: Vec<_> =
             self.tracker.switches.read().keys().filter(|(exchange, _)| exchange == name).cloned().collect();
-        for (exchange, port) in set {
-            self.parts.tracking.set(exchange.clone(), port.clone(), None).await?;
-            self.tracker.switches.write().remove(&(exchange, port));
+        for (exchange, place) in set {
+            self.parts.tracking.set(exchange.clone(), place.clone(), None).await?;
+            self.tracker.switches.write().remove(&(exchange, place));
         }
         if self.parts.spool.remove_exchange(name.clone()).await? {
             return Ok(());
@@ -348,21 +349,27 @@ impl Exchanges {
         let reworked = match self.work(running, &whole, raw).await {
             Ok(Worked::One(head, body, legs)) => Reworked::One { head: Box::new(head), body, legs },
             Ok(Worked::Parts(parts)) => Reworked::Parts(parts),
+            Ok(Worked::Gathered(head, body, gather)) => Reworked::Gathered { head: Box::new(head), body, gather },
             Err(stuck) => Reworked::Stuck(stuck),
         };
         let legs = match &reworked {
             Reworked::One { legs, .. } => legs.as_ref().map_or(0, Vec::len),
             Reworked::Parts(parts) => parts.iter().map(|part| part.legs.len()).sum(),
+            // It goes on, if not to a send port yet.
+            Reworked::Gathered { .. } => 1,
             Reworked::Stuck(_) => 0,
         };
         match &reworked {
-            Reworked::One { head, .. } => self.let_be_found(running, stored.id, head, stored.accepted_at),
+            Reworked::One { head, .. } | Reworked::Gathered { head, .. } => {
+                self.let_be_found(running, stored.id, head, stored.accepted_at)
+            }
             Reworked::Parts(parts) => {
                 parts.iter().for_each(|part| self.let_be_found(running, part.id, &part.head, part.accepted_at));
             }
             Reworked::Stuck(_) => {}
         }
         self.parts.spool.rework(&stored.exchange, stored.id, reworked, now).await?;
+        self.gatherings.expect(now);
         Ok(legs as u64)
     }
 

@@ -13,12 +13,14 @@ use tocsin_model::{
 };
 use tokio::sync::Semaphore;
 
+pub(crate) mod assemble; // several messages become one
 mod compression; // bodies are packed and unpacked
 mod split; // one message becomes several
 mod transform; // a body becomes another
 mod validate; // a body is compared with its schema
 
 use crate::promote;
+use assemble::Assembler;
 use compression::Unpack;
 use split::Splitter;
 use transform::Transformer;
@@ -47,6 +49,8 @@ pub(crate) struct Pipeline {
     steps: Vec<Ready>,
     /// Whether one message may become several.
     pub splits: bool,
+    /// What makes one of several, if anything does.
+    pub assembler: Option<Arc<Assembler>>,
 }
 
 /// A step, ready to be done.
@@ -55,6 +59,7 @@ enum Ready {
     Compress(tocsin_model::exchange::Compression),
     Split(Splitter),
     Validate(Schema),
+    Assemble(Arc<Assembler>),
     Promote(Vec<(Property, Place)>),
     Transform(Transformer),
     Sign(Signer),
@@ -100,7 +105,11 @@ pub(crate) fn compile(given: &Definition, path: &str, tools: &Tools<'_>) -> Resu
         }
     }
     let splits = given.0.iter().any(|step| matches!(step, Step::Split { .. }));
-    if problems.is_empty() { Ok(Arc::new(Pipeline { steps, splits })) } else { Err(problems) }
+    let assembler = steps.iter().find_map(|step| match step {
+        Ready::Assemble(assembler) => Some(assembler.clone()),
+        _ => None,
+    });
+    if problems.is_empty() { Ok(Arc::new(Pipeline { steps, splits, assembler })) } else { Err(problems) }
 }
 
 fn ready(step: &Step, path: &str, tools: &Tools<'_>) -> Result<Ready, Vec<Problem>> {
@@ -115,6 +124,12 @@ fn ready(step: &Step, path: &str, tools: &Tools<'_>) -> Result<Ready, Vec<Proble
         Step::Compress(compression) => Ready::Compress(*compression),
         Step::Split { into, most } => Ready::Split(Splitter { into: into.clone(), most: *most as usize }),
         Step::Validate(schema) => Ready::Validate(Schema::compile(schema).map_err(within)?),
+        Step::Assemble(assembly) => {
+            let compiled = Assembler::compile(assembly, &tools.exchange.fields());
+            Ready::Assemble(Arc::new(
+                compiled.map_err(|problems| problems.into_iter().flat_map(within).collect::<Vec<_>>())?,
+            ))
+        }
         Step::Promote(places) => {
             let property = |name: &Name| tools.exchange.properties.iter().find(|known| known.name == *name).cloned();
             let known = places.iter().filter_map(|(name, place)| Some((property(name)?, place.clone())));
@@ -141,6 +156,7 @@ impl Ready {
             Ready::Compress(_) => "compress",
             Ready::Split(_) => "split",
             Ready::Validate(_) => "validate",
+            Ready::Assemble(_) => "assemble",
             Ready::Promote(_) => "promote",
             Ready::Transform(_) => "transform",
             Ready::Sign(_) => "sign",
@@ -155,6 +171,7 @@ impl Ready {
             Ready::Compress(compression) => compression::pack(&mut parcel, *compression)?,
             Ready::Split(splitter) => return splitter.apply(&parcel),
             Ready::Validate(schema) => schema.check(&parcel.body)?,
+            Ready::Assemble(assembler) => assembler.check(&parcel.body)?,
             Ready::Promote(places) => promote::take(places, &mut parcel),
             Ready::Transform(transformer) => transformer.apply(&mut parcel)?,
             Ready::Sign(signer) => {

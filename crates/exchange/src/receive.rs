@@ -6,12 +6,15 @@ use bytes::Bytes;
 use ring::digest;
 use tocsin_model::{
     exchange::{FlowSide, MessageKind, Mode, PortState, ReceivePort, ThrottleReason, TrackPoint},
+    field::Row,
     id::{MessageId, Name},
     time::Timestamp,
 };
 use tocsin_store::{
     error::StoreError,
-    spool::{Accepted, Ending, Head, IdempotencyKey, Leg, LegState, NewLeg, NewMessage, StoredMessage, WaitingLeg},
+    spool::{
+        Accepted, Ending, Gather, Head, IdempotencyKey, Leg, LegState, NewLeg, NewMessage, StoredMessage, WaitingLeg,
+    },
 };
 use tokio::sync::oneshot;
 
@@ -121,6 +124,8 @@ struct Intake {
     whole: NewMessage,
     /// What it became, if it was split.
     parts: Option<Vec<NewMessage>>,
+    /// With which others it becomes one, if it does.
+    gather: Option<Gather>,
 }
 
 /// What the steps of a port made of a message.
@@ -129,6 +134,8 @@ pub(crate) enum Worked {
     One(Head, Bytes, Result<Vec<NewLeg>, String>),
     /// Several, each with its legs.
     Parts(Vec<NewMessage>),
+    /// A message, and with which others it becomes one.
+    Gathered(Head, Bytes, Gather),
 }
 
 impl Running {
@@ -190,14 +197,19 @@ impl Exchanges {
         check_window(port, definition, now)?;
         let _in_flight = self.let_in(running, port, now)?;
         let wait = incoming.wait.map_or(definition.wait, |wait| wait.min(definition.wait));
-        let tracking = running.tracks().of_receive(port);
-        let raw = tracking.is_some().then(|| (incoming.content_type.clone(), incoming.body.clone()));
+        let tracks = running.tracks();
+        let is_tracked = tracks.of_receive(port).is_some() || tracks.has_routes();
+        let raw = is_tracked.then(|| (incoming.content_type.clone(), incoming.body.clone()));
         let intake = self.take_in(running, port, definition, incoming, now).await;
         let messages = std::iter::once(&intake.whole).chain(intake.parts.iter().flatten());
         let ports: BTreeSet<&Name> = messages.flat_map(|message| &message.legs).map(|leg| &leg.port).collect();
         self.check_queues(running, ports.into_iter(), now)?;
         let (id, kind) = (intake.whole.id, intake.whole.kind);
         let suspended = intake.whole.suspended.clone();
+        let row = tracks.has_routes().then(|| {
+            let NewMessage { port, kind, head, body, .. } = &intake.whole;
+            promote::row(&running.compiled, port, *kind, head, body.len())
+        });
         // Before it is stored: the reply may be quicker than this task.
         let answered = (kind == MessageKind::Request && suspended.is_none()).then(|| self.callers.wait_for(id));
         let given =
@@ -206,16 +218,16 @@ impl Exchanges {
         match accepted {
             Accepted::New => {
                 metrics::counter!("exchange_received_total", &given("new")).increment(1);
-                if let (Some(tracking), Some((content_type, body))) = (&tracking, &raw) {
+                if let Some((content_type, body)) = &raw {
                     let exchange = &running.compiled.definition.name;
                     let point = TrackPoint::Received;
                     let seen = Seen { exchange, message: id, point, port, attempt: None, content_type, body };
-                    self.tracker.take(tracking, &seen, now);
+                    self.track(running, &seen, row.as_ref(), now);
                 }
                 match (kind, suspended, answered) {
                     (MessageKind::Request, None, Some(answered)) => {
                         let course = self.course_of(id, answered, wait).await?;
-                        self.track_returned(running, port, id, &course);
+                        self.track_returned(running, port, id, row.as_ref(), &course);
                         let taken = self.parts.clock.now().since(now);
                         metrics::histogram!("exchange_wait_seconds", &given("new")[..2]).record(taken);
                         Ok(Received { id, duplicate: false, course })
@@ -229,7 +241,7 @@ impl Exchanges {
                 let course = if kind == MessageKind::Request {
                     let course = self.wait_for(known, wait).await.map_err(ReceiveError::Store)?;
                     let course = course.unwrap_or(Course::Pending);
-                    self.track_returned(running, port, known, &course);
+                    self.track_returned(running, port, known, row.as_ref(), &course);
                     course
                 } else {
                     Course::Stored
@@ -244,11 +256,16 @@ impl Exchanges {
     async fn accept(self: &Arc<Self>, running: &Arc<Running>, intake: Intake) -> Result<Accepted, StoreError> {
         let (exchanges, running) = (self.clone(), running.clone());
         let storing = self.tasks.spawn(async move {
-            let Intake { whole, parts } = intake;
+            let Intake { whole, parts, gather } = intake;
             let _announced = running.announce(parts.as_deref().unwrap_or(std::slice::from_ref(&whole)));
-            let accepted = match &parts {
-                None => exchanges.parts.spool.accept(whole.clone()).await,
-                Some(parts) => exchanges.parts.spool.accept_split(whole.clone(), parts.clone()).await,
+            let spool = &exchanges.parts.spool;
+            let accepted = match (&parts, gather) {
+                (None, None) => spool.accept(whole.clone()).await,
+                (None, Some(gather)) => spool.accept_gathered(whole.clone(), gather).await.map(|(accepted, due_at)| {
+                    exchanges.gatherings.expect(due_at);
+                    accepted
+                }),
+                (Some(parts), _) => spool.accept_split(whole.clone(), parts.clone()).await,
             };
             if let Ok(Accepted::New) = &accepted {
                 let all = std::iter::once(&whole).chain(parts.iter().flatten());
@@ -267,12 +284,12 @@ impl Exchanges {
     }
 
     /// Keeps the body of a reply that a caller gets, if it is tracked.
-    fn track_returned(&self, running: &Running, port: &Name, message: MessageId, course: &Course) {
-        if let (Some(tracking), Course::Replied { head, body, .. }) = (running.tracks().of_receive(port), course) {
+    fn track_returned(&self, running: &Running, port: &Name, message: MessageId, row: Option<&Row>, course: &Course) {
+        if let Course::Replied { head, body, .. } = course {
             let (exchange, content_type) = (&running.compiled.definition.name, &*head.content_type);
             let point = TrackPoint::Returned;
             let seen = Seen { exchange, message, point, port, attempt: None, content_type, body };
-            self.tracker.take(&tracking, &seen, self.parts.clock.now());
+            self.track(running, &seen, row, self.parts.clock.now());
         }
     }
 
@@ -286,7 +303,9 @@ impl Exchanges {
             && let Some(request) = self.parts.spool.message(id).await?
             && let Some(running) = self.find(&request.exchange)
         {
-            self.track_returned(&running, &request.port, id, replied);
+            let bytes = usize::try_from(request.bytes).unwrap_or(usize::MAX);
+            let row = promote::row(&running.compiled, &request.port, request.kind, &request.head, bytes);
+            self.track_returned(&running, &request.port, id, Some(&row), replied);
         }
         Ok(course)
     }
@@ -406,15 +425,18 @@ impl Exchanges {
                     Ok(legs) => (legs, None),
                     Err(reason) => (Vec::new(), Some(reason)),
                 };
-                Intake { whole: NewMessage { head, body, legs, suspended, ..whole }, parts: None }
+                Intake { whole: NewMessage { head, body, legs, suspended, ..whole }, parts: None, gather: None }
             }
             Ok(Worked::Parts(parts)) => {
                 let head = promote::head(&running.compiled, &raw);
-                Intake { whole: NewMessage { head, ..whole }, parts: Some(parts) }
+                Intake { whole: NewMessage { head, ..whole }, parts: Some(parts), gather: None }
+            }
+            Ok(Worked::Gathered(head, body, gather)) => {
+                Intake { whole: NewMessage { head, body, ..whole }, parts: None, gather: Some(gather) }
             }
             Err(stuck) => {
                 let head = Head { raw: true, ..promote::head(&running.compiled, &raw) };
-                Intake { whole: NewMessage { head, suspended: Some(stuck), ..whole }, parts: None }
+                Intake { whole: NewMessage { head, suspended: Some(stuck), ..whole }, parts: None, gather: None }
             }
         }
     }
@@ -431,6 +453,13 @@ impl Exchanges {
                 .increment(1);
             stuck.to_string()
         })?;
+        if let Some(assembler) = &pipeline.assembler {
+            let parcel = parcels.pop().expect("nothing is split before messages are gathered");
+            let head = promote::head(&running.compiled, &parcel);
+            let row = promote::row(&running.compiled, &whole.port, whole.kind, &head, parcel.body.len());
+            let gather = assembler.gather(&head, &row);
+            return Ok(Worked::Gathered(head, parcel.body, gather));
+        }
         let finish = |parcel: Parcel| {
             let head = promote::head(&running.compiled, &parcel);
             let legs = running.legs(&whole.port, whole.kind, &head, parcel.body.len());
@@ -467,6 +496,7 @@ impl Exchanges {
             let Some(lane) = running.lanes.get(&leg.port) else { continue };
             lane.push(WaitingLeg {
                 message: stored.id,
+                from: stored.port.clone(),
                 kind: stored.kind,
                 answers: stored.answers,
                 head: stored.head.clone(),

@@ -46,6 +46,21 @@ impl Routes {
 
     /// The send ports that a message goes to, each once, in the order of the routes' names.
     pub fn targets(&self, row: &[Value]) -> Vec<&Name> {
+        let mut targets: Vec<&Name> = Vec::new();
+        for target in self.met(row).into_iter().flat_map(|route| &route.to) {
+            if !targets.contains(&target) {
+                targets.push(target);
+            }
+        }
+        targets
+    }
+
+    /// The routes that a message meets, by name.
+    pub fn names(&self, row: &[Value]) -> Vec<&Name> {
+        self.met(row).into_iter().map(|route| &route.name).collect()
+    }
+
+    fn met(&self, row: &[Value]) -> Vec<&Route> {
         let mut desk = self.desks.lock().pop().unwrap_or_default();
         let mut found = Vec::new();
         self.index.matching(row, &mut desk, &mut found);
@@ -55,13 +70,7 @@ impl Routes {
         }
         drop(desks);
         found.sort_unstable();
-        let mut targets: Vec<&Name> = Vec::new();
-        for target in found.iter().flat_map(|number| &self.routes[*number as usize].to) {
-            if !targets.contains(&target) {
-                targets.push(target);
-            }
-        }
-        targets
+        found.iter().map(|number| &self.routes[*number as usize]).collect()
     }
 
     /// The routes that a message misses by the least, each with what it lacks, for people.

@@ -90,13 +90,13 @@ async fn go(exchanges: &Exchanges, running: &Running, way: &Way, leg: &WaitingLe
         Ok(mut parcels) => parcels.pop().expect("nothing is split on its way out"),
         Err(stuck) => return Came::Stuck(stuck.to_string()),
     };
-    let tracking = running.tracks().of_send(&leg.leg.port);
+    let tracks = running.tracks();
+    let row = tracks.has_routes().then(|| promote::row(&running.compiled, &leg.from, leg.kind, head, leg.body.len()));
     let track = |point, content_type: &str, body: &Bytes| {
-        let Some(tracking) = &tracking else { return };
         let (exchange, message, port) = (&running.compiled.definition.name, leg.message, &leg.leg.port);
         let attempt = Some((leg.leg.number, leg.leg.attempts + 1));
         let seen = Seen { exchange, message, point, port, attempt, content_type, body };
-        exchanges.tracker.take(tracking, &seen, clock.now());
+        exchanges.track(running, &seen, row.as_ref(), clock.now());
     };
     track(TrackPoint::Sent, &parcel.content_type, &parcel.body);
     let reply = match call(way, leg, &id, &parcel).await {

@@ -244,6 +244,16 @@ impl Bed {
         tokio::time::timeout(PATIENCE, suspending).await.expect("in time")
     }
 
+    /// Waits until so many messages are open: they are counted a moment after it is stored.
+    async fn open_is(&self, many: u64) {
+        let counting = async {
+            while self.exchanges.counts().open != many {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, counting).await.expect("in time");
+    }
+
     async fn restart(&mut self) {
         assert!(self.exchanges.stop(PATIENCE).await, "all that is under way ends");
         let elsewhere = tempfile::tempdir().expect("a folder");

@@ -16,7 +16,8 @@ use std::{
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use tocsin_model::{
-    exchange::{JsonPath, TrackPoint, TrackSwitch, Tracking},
+    exchange::{JsonPath, Route, TrackPlace, TrackPoint, TrackSwitch, Tracking},
+    field::Row,
     id::{MessageId, Name},
     time::Timestamp,
 };
@@ -28,7 +29,7 @@ use tocsin_store::{
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use crate::compile::Compiled;
+use crate::{Exchanges, Running, compile::Compiled};
 
 /// Entries that may wait.
 const WAITING_MAX: usize = 16_384;
@@ -48,29 +49,37 @@ const STRUCK: &str = "***";
 pub(crate) struct Tracks {
     receive: BTreeMap<Name, Arc<Tracking>>,
     send: BTreeMap<Name, Arc<Tracking>>,
+    /// Those of routes for which anything is.
+    routes: BTreeMap<Name, Arc<Tracking>>,
 }
 
-/// What is set against definitions: of an exchange, or of its ports of one name.
-pub(crate) type Switches = HashMap<(Name, Option<Name>), TrackSwitch>;
+/// What is set against definitions.
+pub(crate) type Switches = HashMap<(Name, TrackPlace), TrackSwitch>;
 
 impl Tracks {
     /// As the definition says, but for what is set.
     pub fn new(compiled: &Compiled, switches: &Switches) -> Tracks {
         let exchange = &compiled.definition.name;
+        let set_at = |place: TrackPlace| switches.get(&(exchange.clone(), place));
+        let switched = |set: Option<&TrackSwitch>, defined: &Tracking| match set {
+            Some(TrackSwitch { points, sample_percent }) => {
+                Tracking { points: points.clone(), sample_percent: *sample_percent, ..defined.clone() }
+            }
+            None => defined.clone(),
+        };
         let now = |port: &Name, defined: &Tracking| {
-            let set = switches.get(&(exchange.clone(), Some(port.clone())));
-            let tracking = match set.or_else(|| switches.get(&(exchange.clone(), None))) {
-                Some(TrackSwitch { points, sample_percent }) => {
-                    Tracking { points: points.clone(), sample_percent: *sample_percent, ..defined.clone() }
-                }
-                None => defined.clone(),
-            };
-            (port.clone(), Arc::new(tracking))
+            let set = set_at(TrackPlace::Ports(port.clone())).or_else(|| set_at(TrackPlace::Exchange));
+            (port.clone(), Arc::new(switched(set, defined)))
+        };
+        let of_route = |name: &Name, route: &Route| {
+            let tracking = switched(set_at(TrackPlace::Route(name.clone())), &route.tracking);
+            (!tracking.points.is_empty()).then(|| (name.clone(), Arc::new(tracking)))
         };
         let definition = &compiled.definition;
         Tracks {
             receive: definition.receive.iter().map(|(name, port)| now(name, &port.tracking)).collect(),
             send: definition.send.iter().map(|(name, port)| now(name, &port.tracking)).collect(),
+            routes: definition.routes.iter().filter_map(|(name, route)| of_route(name, route)).collect(),
         }
     }
 
@@ -82,6 +91,16 @@ impl Tracks {
     /// Of a send port, if anything is.
     pub fn of_send(&self, port: &Name) -> Option<Arc<Tracking>> {
         self.send.get(port).filter(|tracking| !tracking.points.is_empty()).cloned()
+    }
+
+    /// Whether anything is tracked of the messages of some route.
+    pub fn has_routes(&self) -> bool {
+        !self.routes.is_empty()
+    }
+
+    /// Of the routes of whose messages anything is tracked.
+    pub fn of_routes(&self) -> impl Iterator<Item = (&Name, &Tracking)> {
+        self.routes.iter().map(|(name, tracking)| (name, &**tracking))
     }
 
     /// Of all ports, each with the points that lie there; receive ports first.
@@ -111,6 +130,28 @@ pub(crate) struct Seen<'a> {
     pub attempt: Option<(u32, u32)>,
     pub content_type: &'a str,
     pub body: &'a Bytes,
+}
+
+impl Exchanges {
+    /// Keeps a body, if its port asks for it or a route that its message meets: `row` is what predicates see of it, if any
+    /// route may ask.
+    pub(crate) fn track(&self, running: &Running, seen: &Seen<'_>, row: Option<&Row>, now: Timestamp) {
+        let tracks = running.tracks();
+        let is_receive = TrackPoint::OF_RECEIVE.contains(&seen.point);
+        let of_port = if is_receive { tracks.of_receive(seen.port) } else { tracks.of_send(seen.port) };
+        let takes = |tracking: &Arc<Tracking>| tracking.takes(seen.point, seen.message);
+        let tracking = of_port.filter(takes).or_else(|| {
+            let met = running.compiled.routes.names(row.filter(|_| tracks.has_routes())?);
+            let routes = &running.compiled.definition.routes;
+            // At a send port the routes count that led there.
+            let leads =
+                |name: &&Name| is_receive || routes.get(*name).is_some_and(|route| route.to.contains(seen.port));
+            met.into_iter().filter(leads).find_map(|name| tracks.routes.get(name).filter(|found| takes(found)).cloned())
+        });
+        if let Some(tracking) = tracking {
+            self.tracker.take(&tracking, seen, now);
+        }
+    }
 }
 
 /// How much is tracked.
@@ -163,7 +204,7 @@ impl Tracker {
     /// # Errors
     /// The store does not answer.
     pub async fn new(store: Arc<SqliteTracking>) -> Result<Tracker, StoreError> {
-        let set = store.switches().await?.into_iter().map(|set| ((set.exchange, set.port), set.switch)).collect();
+        let set = store.switches().await?.into_iter().map(|set| ((set.exchange, set.place), set.switch)).collect();
         Ok(Tracker {
             store,
             switches: RwLock::new(set),

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use tocsin_delivery::Clock;
 use tocsin_model::time::Timestamp;
 use tokio::{sync::Notify, time::Instant};
 
@@ -17,6 +18,8 @@ use crate::{Exchanges, callers::Answer};
 const STEP: usize = 500;
 /// How often messages are looked for whose time to be kept is over.
 const PRUNE_EVERY: Duration = Duration::from_secs(60);
+/// The longest that nobody looks, whatever was announced.
+const RING_MAX: Duration = Duration::from_secs(3_600);
 /// When the spool is asked again after it did not answer.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -37,6 +40,24 @@ impl Alarm {
     pub fn expect(&self, at: Timestamp) {
         if self.next.fetch_min(at.0, Ordering::AcqRel) > at.0 {
             self.earlier.notify_one();
+        }
+    }
+}
+
+impl Alarm {
+    /// Whatever is announced from here on rings.
+    pub fn set(&self) {
+        self.next.store(i64::MAX, Ordering::Release);
+    }
+
+    /// Waits for the earliest time that was announced.
+    pub async fn ring(&self, clock: &dyn Clock) {
+        loop {
+            let left = Timestamp(self.next.load(Ordering::Acquire)).since(clock.now());
+            tokio::select! {
+                () = tokio::time::sleep(left.min(RING_MAX)) => return,
+                () = self.earlier.notified() => {}
+            }
         }
     }
 }

@@ -29,6 +29,7 @@ mod compile; // texts become templates: partials, MJML, places
 mod mjml; // mails in MJML
 
 mod xslt; // stylesheets
+pub mod xsd; // documents of XML are compared with a schema
 
 pub mod document; // messages of systems become other documents, by templates and stylesheets
 

@@ -21,8 +21,8 @@ mod window; // the hours at which a port works
 
 pub use flow::{FlowSide, FlowWordError, MessageFlow, RateError, ThrottleReason};
 pub use path::{JsonPath, JsonPathError};
-pub use pipeline::{Compression, Pipeline, Split, Step, TransformLanguage};
-pub use tracking::{TrackPoint, TrackPointError, TrackSwitch, Tracking};
+pub use pipeline::{Assembled, Assembly, Compression, Pipeline, Split, Step, TransformLanguage, Validation};
+pub use tracking::{TrackPlace, TrackPoint, TrackPointError, TrackSwitch, Tracking};
 pub use window::ServiceWindow;
 
 /// What is known of every message without being declared; properties have other names.
@@ -253,6 +253,8 @@ pub struct Route {
     pub when: Filter,
     /// The send ports that get it, those of groups among them.
     pub to: Vec<Name>,
+    /// Which bodies of these messages are kept, beside those that their ports ask for.
+    pub tracking: Tracking,
 }
 
 /// What a message is.

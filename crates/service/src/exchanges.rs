@@ -15,7 +15,7 @@ use tocsin_exchange::{
 use tocsin_model::{
     application::Rate,
     definition::secrets::{self, Language},
-    exchange::{FlowSide, Mode, PortState, TrackSwitch},
+    exchange::{FlowSide, Mode, PortState, TrackPlace, TrackSwitch},
     filter::Filter,
     id::{MessageId, Name},
     problem::Problem,
@@ -216,7 +216,8 @@ impl Service {
         Ok((exchanges.tracking(exchange)?, exchanges.tracking_counts()))
     }
 
-    /// Sets what is tracked of an exchange, or of its ports of one name; `None`: as the definition says.
+    /// Sets what is tracked of an exchange, of its ports of one name or of the messages of a route; `None`: as the definition
+    /// says.
     ///
     /// # Errors
     /// The scope `operations:write` is missing; there is no such port.
@@ -224,11 +225,11 @@ impl Service {
         &self,
         caller: &Caller,
         exchange: &Name,
-        port: Option<&Name>,
+        place: TrackPlace,
         switch: Option<TrackSwitch>,
     ) -> Result<(), ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
-        self.exchanges()?.set_tracking(exchange, port, switch).await?;
+        self.exchanges()?.set_tracking(exchange, place, switch).await?;
         tracing::info!(%exchange, by = caller.key(), "what is tracked was set");
         Ok(())
     }

@@ -86,6 +86,36 @@ pub struct NewLeg {
     pub ahead: Option<Duration>,
 }
 
+/// With which others a message becomes one, and when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gather {
+    /// The key that it has in common with them.
+    pub key: String,
+    /// What is made of them, as who makes it has it.
+    pub form: String,
+    /// With so many they become one.
+    pub count_max: u32,
+    /// With so many bytes they become one.
+    pub bytes_max: u64,
+    /// So long after the first they become one.
+    pub within: Duration,
+    /// With this one they become one.
+    pub closes: bool,
+}
+
+/// Messages that are to become one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gathering {
+    /// Its number.
+    pub id: u64,
+    /// The exchange.
+    pub exchange: Name,
+    /// The receive port.
+    pub port: Name,
+    /// See [`Gather`].
+    pub form: String,
+}
+
 /// Which of the legs that wait for a send port are read first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LegOrder {
@@ -173,11 +203,13 @@ pub enum Ending {
     Wrong,
     /// It became several messages, each with its own legs.
     Split,
+    /// It became one message with others.
+    Assembled,
 }
 
 impl Ending {
     /// All of them.
-    pub const ALL: [Ending; 7] = [
+    pub const ALL: [Ending; 8] = [
         Ending::Delivered,
         Ending::Answered,
         Ending::Expired,
@@ -185,6 +217,7 @@ impl Ending {
         Ending::Late,
         Ending::Wrong,
         Ending::Split,
+        Ending::Assembled,
     ];
 
     /// Its one word.
@@ -197,6 +230,7 @@ impl Ending {
             Ending::Late => "late",
             Ending::Wrong => "wrong",
             Ending::Split => "split",
+            Ending::Assembled => "assembled",
         }
     }
 }
@@ -258,6 +292,8 @@ impl LegState {
 pub struct WaitingLeg {
     /// The message.
     pub message: MessageId,
+    /// The port that it came through.
+    pub from: Name,
     /// What it is.
     pub kind: MessageKind,
     /// Of a reply: what it answers.
@@ -395,6 +431,15 @@ pub enum Reworked {
     },
     /// It became these.
     Parts(Vec<NewMessage>),
+    /// It waits to become one with others.
+    Gathered {
+        /// See [`Head`].
+        head: Box<Head>,
+        /// Its body.
+        body: Bytes,
+        /// With which.
+        gather: Gather,
+    },
     /// It stays as it is, for this reason.
     Stuck(String),
 }

@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tocsin_model::{
-    exchange::{TrackPoint, TrackSwitch},
+    exchange::{TrackPlace, TrackPoint, TrackSwitch},
     id::{MessageId, Name},
     time::Timestamp,
 };
@@ -109,13 +109,13 @@ pub struct Search {
     pub after: Option<(Timestamp, MessageId)>,
 }
 
-/// What an operator has set: of an exchange, or of its ports of one name.
+/// What an operator has set.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SetTracking {
     /// The exchange.
     pub exchange: Name,
-    /// The port; `None`: all that nothing is set for.
-    pub port: Option<Name>,
+    /// Where.
+    pub place: TrackPlace,
     /// What is tracked there.
     pub switch: TrackSwitch,
 }

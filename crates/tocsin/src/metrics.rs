@@ -262,6 +262,7 @@ pub const STEPS: &[Metric] = &[
         "exchange, port",
         "Messages of which a step of their receive port's pipeline failed; they are suspended.",
     ),
+    counter("exchange_assembled_total", "exchange, port", "Messages that became one with others."),
     counter("exchange_unroutable_total", "exchange", "Messages that no route led anywhere; they are suspended."),
     counter(
         "exchange_sent_total",

@@ -1,24 +1,38 @@
-//! A body is compared with its JSON Schema.
+//! A body is compared with its schema, of JSON or of XML.
 
+use tocsin_formatting::xsd::XmlSchema;
 use tocsin_matching::schema;
-use tocsin_model::problem::Problem;
+use tocsin_model::{exchange::Validation, problem::Problem};
 
-pub(super) struct Schema(schema::Schema);
+pub(super) enum Schema {
+    Json(Box<schema::Schema>),
+    Xml(XmlSchema),
+}
 
 impl Schema {
-    pub fn compile(schema: &serde_json::Value) -> Result<Schema, Problem> {
-        schema::Schema::compile(schema).map(Schema)
+    pub fn compile(validation: &Validation) -> Result<Schema, Problem> {
+        match validation {
+            Validation::Json(schema) => schema::Schema::compile(schema).map(|schema| Schema::Json(Box::new(schema))),
+            Validation::Xml(text) => {
+                let at_xsd = |problem: Problem| Problem { path: "xsd".to_owned(), ..problem };
+                XmlSchema::compile(text).map(Schema::Xml).map_err(at_xsd)
+            }
+        }
     }
 
     /// What is told names places and rules, not values: it is written into logs.
     pub fn check(&self, body: &[u8]) -> Result<(), String> {
+        let schema = match self {
+            Schema::Json(schema) => schema,
+            Schema::Xml(schema) => return schema.check(body),
+        };
         let json: serde_json::Value =
             serde_json::from_slice(body).map_err(|error| format!("the body is not JSON: {error}"))?;
         let told = |problem: Problem| match &*problem.path {
             "" => problem.message,
             place => format!("{} at `{place}`", problem.message),
         };
-        self.0.check(&json).map_err(|problems| {
+        schema.check(&json).map_err(|problems| {
             let told: Vec<String> = problems.into_iter().map(told).collect();
             format!("the body does not fit its schema: {}", told.join("; "))
         })

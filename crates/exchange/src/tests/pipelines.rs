@@ -45,7 +45,8 @@ async fn a_message_is_split_and_each_part_goes_its_way() {
     }
     let again = bed.post("orders", body, Some("k")).await.expect("taken");
     assert_eq!((again.id, again.duplicate), (sent.id, true));
-    assert_eq!((bed.a.all().len(), bed.exchanges.counts().open), (3, 0));
+    assert_eq!(bed.a.all().len(), 3);
+    bed.open_is(0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -75,7 +76,7 @@ async fn a_step_that_fails_suspends_and_the_resumed_message_goes_through_the_ste
     for part in bed.parts(odd.id).await {
         bed.ended(part.id).await;
     }
-    assert_eq!(bed.exchanges.counts().open, 0);
+    bed.open_is(0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -115,4 +116,103 @@ async fn a_step_that_fails_on_the_way_out_or_back_suspends_the_leg() {
     bed.exchanges.resume(MessageFilter::default()).await.expect("resumed");
     let course = bed.exchanges.wait_for(asked.id, PATIENCE).await.expect("read");
     assert!(matches!(course, Some(Course::Replied { .. })), "{course:?}");
+}
+
+const GATHER: &str =
+    ", pipeline: [assemble: { by: [key], count: 3, within: 1h, until: 'message.order == 99', as: json }]";
+
+impl Bed {
+    /// Gathers by `key`, and tells A of lists, with the key that their parts have.
+    async fn gather(&self, steps: &str) {
+        let text = definition(&self.a, &self.b, "").replace("  type: $.type\n", "  type: $.type\n  key: $.key\n");
+        let text = text.replace(ORDERS, &format!("{ORDERS}{steps}"));
+        let text = text.replace("to_b:", "lists: { when: \"has(message.key)\", to: a }\n  to_b:");
+        self.exchanges.apply(&text, "test").await.expect("a good definition");
+    }
+
+    async fn of_key(&self, order: i64, key: &str) -> MessageId {
+        let body = format!(r#"{{"order": {order}, "key": "{key}"}}"#);
+        let sent = self.post("orders", &body, None).await.expect("taken");
+        assert_eq!(sent.course, Course::Stored);
+        sent.id
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_of_a_key_become_one_over_a_restart() {
+    let mut bed = Bed::start().await;
+    bed.gather(GATHER).await;
+    let mut ids = vec![bed.of_key(1, "x").await, bed.of_key(2, "y").await, bed.of_key(3, "x").await];
+    bed.open_is(3).await;
+    bed.restart().await;
+    bed.open_is(3).await;
+    ids.push(bed.of_key(4, "x").await);
+    let told = &bed.a.asked_times(1).await[0];
+    assert_eq!(told.body, r#"[{"order": 1, "key": "x"},{"order": 3, "key": "x"},{"order": 4, "key": "x"}]"#);
+    let first = bed.ended(ids[0]).await;
+    assert_eq!(first.ending, Some(Ending::Assembled));
+    let whole = bed.ended(first.part_of.expect("a whole")).await;
+    assert_eq!((whole.ending, bed.parts(whole.id).await.len()), (Some(Ending::Delivered), 3));
+    // The one of the other key waits, until one comes that closes its group.
+    assert_eq!(bed.message(ids[1]).await.ended_at, None);
+    bed.open_is(1).await;
+    bed.of_key(99, "y").await;
+    assert!(bed.a.asked_times(2).await[1].body.contains(r#""order": 2"#));
+    bed.ended(ids[1]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_becomes_one_in_time_and_may_be_ended_before() {
+    let bed = Bed::start().await;
+    bed.gather(GATHER).await;
+    let (kept, ended) = (bed.of_key(1, "x").await, bed.of_key(2, "x").await);
+    let only = MessageFilter { id: Some(ended), standing: Some(Standing::Open), ..MessageFilter::default() };
+    assert_eq!(bed.exchanges.end(only).await.expect("ended").messages, 1);
+    let wrong = bed.post("orders", "no json", None).await.expect("stored");
+    let Course::Suspended(reason) = &wrong.course else { panic!("{wrong:?}") };
+    assert!(reason.contains("`assemble`") && reason.contains("not JSON"), "{reason}");
+    bed.gather(", pipeline: [assemble: { within: 1s, as: lines }]").await;
+    assert_eq!(bed.exchanges.resume(MessageFilter::default()).await.expect("resumed").messages, 1);
+    bed.ended(wrong.id).await;
+    let only = MessageFilter { id: Some(kept), standing: Some(Standing::Open), ..MessageFilter::default() };
+    bed.exchanges.end(only).await.expect("ended");
+    // The line has no key, so that no route leads it anywhere.
+    bed.suspended_times(1).await;
+    bed.open_is(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_with_gathering_is_told() {
+    let bed = Bed::start().await;
+    for (steps, message) in [
+        ("assemble: { count: 3 }", "within"),
+        ("assemble: { within: 1m, by: [nothing] }", "`nothing` is not among the properties"),
+        ("assemble: { within: 1m, until: 'message.nothing' }", "until"),
+        ("assemble: { within: 1m, as: json, xml: a }", "has no effect beside `as`"),
+        ("assemble: { within: 1m, xml: 'a b' }", "is not the name of an element"),
+        ("assemble: { within: 1m }, promote: { type: $.type }", "is not one step"),
+        ("assemble: { within: 1m }}, { promote: { type: $.type }", "is not the last step"),
+        ("split: { lines: true }}, { assemble: { within: 1m }", "cannot stand behind `split`"),
+        ("validate: {}", "does not say what the body must be like"),
+        ("validate: { xsd: '<a/>' }", "is no XML Schema"),
+    ] {
+        let text = definition(&bed.a, &bed.b, "").replace(ORDERS, &format!("{ORDERS}, pipeline: [{{ {steps} }}]"));
+        let Err(OperateError::Invalid(problems)) = bed.exchanges.apply(&text, "test").await else {
+            panic!("{steps} is taken")
+        };
+        assert!(problems.iter().any(|problem| problem.to_string().contains(message)), "{steps}: {problems:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_does_not_fit_its_xml_schema_is_suspended_with_the_place() {
+    let bed = Bed::start().await;
+    let schema = r#"<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema"><xs:element name="order" type="xs:integer"/></xs:schema>"#;
+    bed.change(&[(ORDERS, &format!(", pipeline: [{{ validate: {{ xsd: '{schema}' }} }}]"))]).await;
+    let sent = bed.post("orders", "<!-- first -->\n <order>seven</order>", None).await.expect("stored");
+    let Course::Suspended(reason) = &sent.course else { panic!("{sent:?}") };
+    assert!(reason.contains("line 2, column 2: Element 'order': the value is not a valid value"), "{reason}");
+    let sent = bed.post("orders", "<order>7</order>", None).await.expect("stored");
+    let Course::Suspended(reason) = &sent.course else { panic!("{sent:?}") };
+    assert!(reason.contains("no route"), "{reason}");
 }

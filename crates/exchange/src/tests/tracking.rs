@@ -1,6 +1,6 @@
 //! Bodies on their way, and messages by their properties.
 
-use tocsin_model::exchange::{TrackPoint, TrackSwitch};
+use tocsin_model::exchange::{TrackPlace, TrackPoint, TrackSwitch};
 use tocsin_store::tracking::{BodyChange, TrackedBody};
 
 use super::*;
@@ -70,8 +70,8 @@ async fn what_is_tracked_is_switched_while_it_runs_and_over_restarts() {
     assert!(bed.bodies(bed.ask(ORDER).await.id).await.is_empty(), "none is in the sample");
     let all = TrackSwitch { points: TrackPoint::ALL.to_vec(), sample_percent: 100 };
     let only_sent = TrackSwitch { points: vec![TrackPoint::Sent], sample_percent: 100 };
-    bed.exchanges.set_tracking(&name("orders"), Some(&name("b")), Some(only_sent)).await.expect("set");
-    bed.exchanges.set_tracking(&name("orders"), None, Some(all)).await.expect("set");
+    bed.exchanges.set_tracking(&name("orders"), TrackPlace::Ports(name("b")), Some(only_sent)).await.expect("set");
+    bed.exchanges.set_tracking(&name("orders"), TrackPlace::Exchange, Some(all)).await.expect("set");
     let check = async |bed: &Bed| {
         let bodies = bed.bodies(bed.ask(ORDER).await.id).await;
         let points: Vec<TrackPoint> = bodies.iter().map(|body| body.point).collect();
@@ -84,11 +84,44 @@ async fn what_is_tracked_is_switched_while_it_runs_and_over_restarts() {
     check(&bed).await;
     let ports = bed.exchanges.tracking(&name("orders")).expect("it runs");
     assert!(ports.iter().all(|port| port.is_set), "{ports:?}");
-    for port in [None, Some(name("b"))] {
-        bed.exchanges.set_tracking(&name("orders"), port.as_ref(), None).await.expect("set");
+    for place in [TrackPlace::Exchange, TrackPlace::Ports(name("b"))] {
+        bed.exchanges.set_tracking(&name("orders"), place, None).await.expect("set");
     }
     assert!(bed.bodies(bed.ask(ORDER).await.id).await.is_empty());
-    let missing = bed.exchanges.set_tracking(&name("orders"), Some(&name("nobody")), None).await;
+    let missing = bed.exchanges.set_tracking(&name("orders"), TrackPlace::Ports(name("nobody")), None).await;
+    assert!(matches!(missing, Err(OperateError::Missing(_))), "{missing:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_route_leads_is_tracked_and_nothing_else() {
+    let mut bed = Bed::start().await;
+    let text = definition(&bed.a, &bed.b, "");
+    let to_b = "message.type == 'order'\", to: b";
+    let text = text.replace(to_b, &format!("{to_b}, tracking: {{ bodies: [sent, returned] }}"));
+    bed.exchanges.apply(&text, "test").await.expect("a good definition");
+    let points = async |bed: &Bed, id| {
+        let bodies = bed.bodies(id).await;
+        bodies.iter().map(|body| (body.point, body.port.to_string())).collect::<Vec<_>>()
+    };
+    let led = vec![(TrackPoint::Sent, "b".to_owned()), (TrackPoint::Returned, "questions".to_owned())];
+    let answered = bed.ask(ORDER).await;
+    assert_eq!(points(&bed, answered.id).await, led);
+    let note = bed.post("orders", r#"{"type": "note", "order": 7}"#, None).await.expect("taken");
+    bed.ended(note.id).await;
+    assert!(points(&bed, note.id).await.is_empty(), "another route led it");
+
+    let received = TrackSwitch { points: vec![TrackPoint::Received], sample_percent: 100 };
+    let route = |text: &str| TrackPlace::Route(name(text));
+    bed.exchanges.set_tracking(&name("orders"), route("only_told"), Some(received.clone())).await.expect("set");
+    bed.exchanges.set_tracking(&name("orders"), route("to_b"), Some(received)).await.expect("set");
+    bed.restart().await;
+    for (port, kind) in [("questions", "order"), ("orders", "note")] {
+        let sent = bed.post(port, &format!(r#"{{"type": "{kind}", "order": 7}}"#), None).await.expect("taken");
+        assert_eq!(points(&bed, sent.id).await, [(TrackPoint::Received, port.to_owned())]);
+    }
+    bed.exchanges.set_tracking(&name("orders"), route("to_b"), None).await.expect("set");
+    assert_eq!(points(&bed, bed.ask(ORDER).await.id).await, led);
+    let missing = bed.exchanges.set_tracking(&name("orders"), route("b"), None).await;
     assert!(matches!(missing, Err(OperateError::Missing(_))), "{missing:?}");
 }
 

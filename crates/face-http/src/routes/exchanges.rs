@@ -14,7 +14,7 @@ use tocsin_exchange::{
 };
 use tocsin_model::{
     application::Rate,
-    exchange::{FlowSide, PortState, ThrottleReason, TrackPoint, TrackSwitch},
+    exchange::{FlowSide, PortState, ThrottleReason, TrackPlace, TrackPoint, TrackSwitch},
     id::Name,
     time::Timestamp,
 };
@@ -140,13 +140,19 @@ async fn set_tracking(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments(exchange): Segments<String>,
-    JsonBody(SetTrackingBody { port, bodies, sample }): JsonBody<SetTrackingBody>,
+    JsonBody(SetTrackingBody { port, route, bodies, sample }): JsonBody<SetTrackingBody>,
 ) -> Result<Response, Failure> {
     if sample > 100 {
         return Err(ServiceError::invalid("sample", "is a percentage: give 0 to 100").into());
     }
+    let place = match (port, route) {
+        (Some(_), Some(_)) => return Err(ServiceError::invalid("route", "cannot stand beside `port`: give one").into()),
+        (Some(port), None) => TrackPlace::Ports(port),
+        (None, Some(route)) => TrackPlace::Route(route),
+        (None, None) => TrackPlace::Exchange,
+    };
     let switch = bodies.map(|points| TrackSwitch { points, sample_percent: sample });
-    app.service.set_exchange_tracking(&caller, &id(&exchange)?, port.as_ref(), switch).await?;
+    app.service.set_exchange_tracking(&caller, &id(&exchange)?, place, switch).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -404,13 +410,13 @@ struct TrackingBody {
     bytes: u64,
 }
 
-/// What is tracked at a port.
+/// What is tracked at a port, or of the messages of a route.
 #[derive(Serialize, ToSchema)]
 #[schema(as = PortTracking)]
 struct PortTrackingBody {
     #[schema(value_type = String)]
     port: Name,
-    /// `receive` or `send`.
+    /// `receive` or `send` of a port, `route` of a route.
     side: &'static str,
     /// `received`, `sent`, `replied`, `returned`.
     #[schema(value_type = Vec<String>)]
@@ -422,9 +428,8 @@ struct PortTrackingBody {
 }
 
 impl From<PortTracking> for PortTrackingBody {
-    fn from(PortTracking { port, is_receive, points, sample_percent, is_set }: PortTracking) -> Self {
-        let side = if is_receive { "receive" } else { "send" };
-        PortTrackingBody { port, side, bodies: points, sample: sample_percent, is_set }
+    fn from(PortTracking { port, side, points, sample_percent, is_set }: PortTracking) -> Self {
+        PortTrackingBody { port, side: side.word(), bodies: points, sample: sample_percent, is_set }
     }
 }
 
@@ -437,6 +442,10 @@ struct SetTrackingBody {
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     port: Option<Name>,
+    /// Instead: of the messages that this route leads, beside what their ports ask for.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    route: Option<Name>,
     /// Where bodies are kept: `received`, `sent`, `replied`, `returned`; null: as the definition says.
     #[schema(value_type = Option<Vec<String>>)]
     bodies: Option<Vec<TrackPoint>>,

@@ -152,7 +152,7 @@ struct MessagesParameters {
     exchange: Option<String>,
     /// Only those that came through this port; of replies the send port.
     port: Option<String>,
-    /// Only the parts of this message, which was split.
+    /// Only the parts of this message, which was split or made of them.
     part_of: Option<String>,
     /// Only those that go to this send port.
     to: Option<String>,
@@ -380,7 +380,7 @@ struct FilterBody {
     /// That came through this port.
     #[schema(value_type = Option<String>)]
     port: Option<Name>,
-    /// That are parts of this message, which was split.
+    /// That are parts of this message, which was split or made of them.
     #[schema(value_type = Option<String>)]
     part_of: Option<MessageId>,
     /// Of which something goes to this send port.
@@ -463,7 +463,7 @@ pub(super) struct MessageBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     answers: Option<MessageId>,
-    /// The message that it is a part of, which was split.
+    /// The message that it is a part of, which was split or made of its parts.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     part_of: Option<MessageId>,
@@ -485,7 +485,7 @@ pub(super) struct MessageBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     ended_at: Option<Timestamp>,
-    /// `delivered`, `answered`, `expired`, `ended` by an operator, `split` into others, or of a reply `late` or `wrong`.
+    /// `delivered`, `answered`, `expired`, `ended` by an operator, `split` into others, `assembled` into one with others, or of a reply `late` or `wrong`.
     #[serde(skip_serializing_if = "Option::is_none")]
     ending: Option<&'static str>,
     /// Why it is suspended as a whole: no route led it anywhere, or a step of its port's pipeline failed.

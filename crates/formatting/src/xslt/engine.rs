@@ -67,6 +67,91 @@ unsafe extern "C" {
     fn xmlAddChild(parent: *mut c_void, child: *mut c_void) -> *mut c_void;
     fn xmlNewDocTextLen(document: *mut c_void, content: *const c_char, length: c_int) -> *mut c_void;
     fn xmlNewProp(node: *mut c_void, name: *const c_char, value: *const c_char) -> *mut c_void;
+    fn xmlNewNs(node: *mut c_void, href: *const c_char, prefix: *const c_char) -> *mut c_void;
+    fn xmlSearchNs(document: *mut c_void, node: *mut c_void, prefix: *const c_char) -> *mut c_void;
+    fn xmlSetNs(node: *mut c_void, namespace: *mut c_void);
+    fn xmlNewNsProp(
+        node: *mut c_void,
+        namespace: *mut c_void,
+        name: *const c_char,
+        value: *const c_char,
+    ) -> *mut c_void;
+    fn tocsin_tree_mark(node: *mut c_void, mark: usize);
+    fn tocsin_schema_compile(document: *mut c_void, objections: *mut Objections) -> *mut c_void;
+    fn tocsin_schema_check(schema: *mut c_void, document: *mut c_void, objections: *mut Objections) -> c_int;
+    fn tocsin_schema_free(schema: *mut c_void);
+}
+
+/// Differences that are kept of one document.
+pub const OBJECTIONS_MAX: usize = 4;
+const OBJECTION_BYTES: usize = 400;
+
+/// What is wrong with a document: in schema.c the same.
+#[repr(C)]
+struct Objections {
+    count: usize,
+    marks: [usize; OBJECTIONS_MAX],
+    texts: [[c_char; OBJECTION_BYTES]; OBJECTIONS_MAX],
+}
+
+impl Objections {
+    fn none() -> Objections {
+        Objections { count: 0, marks: [0; OBJECTIONS_MAX], texts: [[0; OBJECTION_BYTES]; OBJECTIONS_MAX] }
+    }
+
+    /// The mark of the element and the words, for each.
+    fn told(&self) -> Vec<(usize, String)> {
+        let text = |text: &[c_char; OBJECTION_BYTES]| {
+            // SAFETY: the C ends each text with a NUL within its array, and so do those that it never wrote.
+            unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().trim().to_owned()
+        };
+        self.marks.iter().zip(&self.texts).take(self.count).map(|(mark, said)| (*mark, text(said))).collect()
+    }
+}
+
+/// A compiled schema.
+#[derive(Debug)]
+pub struct Schema {
+    schema: NonNull<c_void>,
+    /// The schema refers to it.
+    #[expect(dead_code, reason = "kept for the library")]
+    document: Tree,
+}
+
+// SAFETY: a schema is not changed by a document that is compared with it: nothing is looked up that the document names.
+unsafe impl Send for Schema {}
+// SAFETY: as above.
+unsafe impl Sync for Schema {}
+
+impl Schema {
+    /// Compiles it.
+    ///
+    /// # Errors
+    /// What is wrong, each with the mark of its element.
+    pub fn compile(document: Tree) -> Result<Schema, Vec<(usize, String)>> {
+        let mut objections = Objections::none();
+        // SAFETY: the document is ours and lives as long as the schema; the place for objections is valid for the call.
+        let made = unsafe { tocsin_schema_compile(document.document.as_ptr(), &mut objections) };
+        match NonNull::new(made) {
+            Some(schema) => Ok(Schema { schema, document }),
+            None => Err(objections.told()),
+        }
+    }
+
+    /// Compares a document with it. Gives how much is wrong, and the first of it.
+    pub fn check(&self, document: &Tree) -> Result<(), (usize, Vec<(usize, String)>)> {
+        let mut objections = Objections::none();
+        // SAFETY: schema and document live through the call; the document is not shared, since no `Tree` is `Sync`.
+        let outcome = unsafe { tocsin_schema_check(self.schema.as_ptr(), document.document.as_ptr(), &mut objections) };
+        if outcome == 0 { Ok(()) } else { Err((objections.count, objections.told())) }
+    }
+}
+
+impl Drop for Schema {
+    fn drop(&mut self) {
+        // SAFETY: it came from the compiler, and nobody else has it; its document goes after it.
+        unsafe { tocsin_schema_free(self.schema.as_ptr()) }
+    }
 }
 
 static READY: Once = Once::new();
@@ -167,7 +252,13 @@ pub struct Tree {
     name: Vec<u8>,
     value: Vec<u8>,
     nodes: usize,
+    /// Those that were declared; they live as long as the document.
+    namespaces: Vec<*mut c_void>,
 }
+
+/// A namespace that was declared in a tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Namespace(usize);
 
 // SAFETY: a document has no tie to a thread; it is moved as a whole.
 unsafe impl Send for Tree {}
@@ -178,7 +269,8 @@ impl Tree {
         get_ready();
         // SAFETY: the text is a constant. Without memory nothing can go on, as elsewhere.
         let document = NonNull::new(unsafe { xmlNewDoc(c"1.0".as_ptr()) }).expect("memory for a document");
-        let mut tree = Tree { document, open: Vec::new(), name: Vec::new(), value: Vec::new(), nodes: 0 };
+        let mut tree =
+            Tree { document, open: Vec::new(), name: Vec::new(), value: Vec::new(), nodes: 0, namespaces: Vec::new() };
         tree.open(root);
         tree
     }
@@ -220,6 +312,61 @@ impl Tree {
             unsafe { xmlNewProp(*node, self.name.as_ptr().cast(), self.value.as_ptr().cast()) };
         }
         self.nodes += 1;
+    }
+
+    /// Declares a namespace at the element that was begun last; an empty prefix stands for none. `None` if the library does
+    /// not take it.
+    pub fn declare(&mut self, prefix: &str, href: &str) -> Option<Namespace> {
+        terminate(&mut self.name, prefix);
+        terminate(&mut self.value, href);
+        let node = *self.open.last()?;
+        let prefix = if prefix.is_empty() { ptr::null() } else { self.name.as_ptr().cast() };
+        // SAFETY: the node is in our document; both texts end with a NUL and are copied.
+        let made = unsafe { xmlNewNs(node, self.value.as_ptr().cast(), prefix) };
+        self.keep(made)
+    }
+
+    /// The namespace of the prefix `xml`, which nobody declares.
+    pub fn namespace_of_xml(&mut self) -> Option<Namespace> {
+        let node = *self.open.last()?;
+        // SAFETY: the node is in our document; the text is a constant.
+        let found = unsafe { xmlSearchNs(self.document.as_ptr(), node, c"xml".as_ptr()) };
+        self.keep(found)
+    }
+
+    fn keep(&mut self, namespace: *mut c_void) -> Option<Namespace> {
+        if namespace.is_null() {
+            return None;
+        }
+        self.namespaces.push(namespace);
+        Some(Namespace(self.namespaces.len() - 1))
+    }
+
+    /// Puts the element that was begun last into a namespace of this tree.
+    pub fn put_into(&mut self, namespace: Namespace) {
+        if let (Some(node), Some(namespace)) = (self.open.last(), self.namespaces.get(namespace.0)) {
+            // SAFETY: both are in our document.
+            unsafe { xmlSetNs(*node, *namespace) };
+        }
+    }
+
+    /// Gives an attribute in a namespace of this tree to the element that was begun last.
+    pub fn attribute_in(&mut self, namespace: Namespace, name: &str, value: &str) {
+        terminate(&mut self.name, name);
+        terminate(&mut self.value, value);
+        if let (Some(node), Some(namespace)) = (self.open.last(), self.namespaces.get(namespace.0)) {
+            // SAFETY: node and namespace are in our document; both texts end with a NUL and are copied.
+            unsafe { xmlNewNsProp(*node, *namespace, self.name.as_ptr().cast(), self.value.as_ptr().cast()) };
+        }
+        self.nodes += 1;
+    }
+
+    /// Gives the element that was begun last a number by which it is known when something is wrong with it.
+    pub fn mark(&mut self, mark: usize) {
+        if let Some(node) = self.open.last() {
+            // SAFETY: the node is an element of our document.
+            unsafe { tocsin_tree_mark(*node, mark) };
+        }
     }
 
     /// Adds text to the element that was begun last.
@@ -283,6 +430,6 @@ impl Tree {
         // SAFETY: the text is valid for the call and has this length.
         let document = unsafe { xmlReadMemory(text.as_ptr().cast(), length, c"input".as_ptr(), ptr::null(), OPTIONS) };
         let document = NonNull::new(document)?;
-        Some(Tree { document, open: Vec::new(), name: Vec::new(), value: Vec::new(), nodes: 0 })
+        Some(Tree { document, open: Vec::new(), name: Vec::new(), value: Vec::new(), nodes: 0, namespaces: Vec::new() })
     }
 }

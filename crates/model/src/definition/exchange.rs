@@ -158,6 +158,7 @@ static ROUTE: Shape = Shape::Object(&[
     required("when", &Shape::Text, "What a message must be like: a predicate over `message`."),
     optional("dialect", &DIALECT, "The language of `when`; `cel` if not given."),
     required("to", &TO, "The send port or group that gets the message, or a list of them."),
+    optional("tracking", &TRACKING, "Which bodies of these messages are kept, beside those that their ports ask for."),
 ]);
 static GROUPS: Shape = Shape::Entries { keys: Keys::Names, of: &TARGETS, most: 1_000 };
 static TO: Shape = Shape::Either(&[&Shape::Name, &TARGETS]);
@@ -202,7 +203,7 @@ impl<'a> Builder<'a> {
         Exchange {
             name: name(self.root, "exchange").unwrap_or_else(|| "unnamed".parse().expect("`unnamed` is a name")),
             description: text(self.root, "description"),
-            routes: self.section("routes", |builder, path, node| builder.route(path, node, &send, &groups)),
+            routes: self.section("routes", |builder, path, node| builder.route(path, node, &send, &groups, &tracking)),
             properties,
             receive,
             send,
@@ -354,6 +355,7 @@ impl<'a> Builder<'a> {
         node: &Node,
         send: &BTreeMap<Name, SendPort>,
         groups: &BTreeMap<Name, Vec<Name>>,
+        tracking: &Tracking,
     ) -> Route {
         let known: Vec<&str> = send.keys().chain(groups.keys()).map(Name::as_str).collect();
         let named = self.names(node, path, "to", &known, "send ports");
@@ -371,7 +373,10 @@ impl<'a> Builder<'a> {
         }
         let dialect = text(node, "dialect").and_then(|word| word.parse().ok()).unwrap_or(Dialect::Cel);
         let when = Filter { dialect, text: text(node, "when").unwrap_or_default() };
-        Route { description: text(node, "description"), when, to }
+        // What holds for the whole exchange is what its ports do; a route has points of its own.
+        let base = Tracking { points: Vec::new(), sample_percent: 100, ..tracking.clone() };
+        let tracking = self.tracking(node, path, &base, &TrackPoint::ALL);
+        Route { description: text(node, "description"), when, to, tracking }
     }
 
     /// Names that must be among those known: one, or a list of them.

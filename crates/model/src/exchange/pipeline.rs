@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::Place;
-use crate::id::Name;
+use crate::{filter::Filter, id::Name};
 
 /// Steps in their order.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -35,8 +35,10 @@ pub enum Step {
         /// Most of them.
         most: u32,
     },
-    /// The body must be like this, as JSON Schema.
-    Validate(serde_json::Value),
+    /// The body must be like this.
+    Validate(Validation),
+    /// Messages with the same key are gathered, and become one. Always the last step.
+    Assemble(Assembly),
     /// Properties are taken out of the message as it is at this step; they hold whatever the steps behind it do.
     Promote(Vec<(Name, Place)>),
     /// Another body is made of it.
@@ -72,6 +74,7 @@ impl Step {
             Step::Compress(_) => "compress",
             Step::Split { .. } => "split",
             Step::Validate(_) => "validate",
+            Step::Assemble(_) => "assemble",
             Step::Promote(_) => "promote",
             Step::Transform { .. } => "transform",
             Step::Sign { .. } => "sign",
@@ -106,6 +109,43 @@ impl Compression {
             _ => None,
         }
     }
+}
+
+/// What a body is compared with.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Validation {
+    /// A JSON Schema.
+    Json(serde_json::Value),
+    /// An XML Schema, as text.
+    Xml(String),
+}
+
+/// Which messages become one, and when.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Assembly {
+    /// The properties that make the key; without any, all messages of the port are of one.
+    pub by: Vec<Name>,
+    /// With so many they become one.
+    pub count: u32,
+    /// So long after the first they become one, however many there are.
+    pub within: Duration,
+    /// With a message that is like this they become one, itself among them.
+    pub until: Option<Filter>,
+    /// With so many bytes they become one.
+    pub bytes: u32,
+    /// What is made of their bodies.
+    pub into: Assembled,
+}
+
+/// What is made of the bodies of several messages, as they came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Assembled {
+    /// A list of JSON.
+    Json,
+    /// Lines.
+    Lines,
+    /// The elements within a root element of this name.
+    Xml(String),
 }
 
 /// What the parts of a message are.

@@ -1,11 +1,11 @@
 //! At which points of its way the body of a message is kept for people to look at.
 
-use std::{str::FromStr, time::Duration};
+use std::{fmt, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
 use super::JsonPath;
-use crate::id::MessageId;
+use crate::id::{IdError, MessageId, Name};
 
 /// A point of a message's way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -90,6 +90,43 @@ impl Tracking {
         // Ids follow each other; the multiplication scatters them, so that a sample follows no rhythm of the senders.
         let drawn = (message.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % 100;
         drawn < u64::from(self.sample_percent) && self.points.contains(&point)
+    }
+}
+
+/// Where an operator sets what is tracked.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum TrackPlace {
+    /// At all ports of an exchange for which nothing is set.
+    Exchange,
+    /// At the ports of this name.
+    Ports(Name),
+    /// On the ways of the messages that this route leads.
+    Route(Name),
+}
+
+/// What begins the text of a route; no name has it.
+const ROUTE: &str = "route/";
+
+/// Empty for the exchange, the name of ports, `route/` and the name of a route.
+impl fmt::Display for TrackPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TrackPlace::Exchange => Ok(()),
+            TrackPlace::Ports(name) => f.write_str(name.as_str()),
+            TrackPlace::Route(name) => write!(f, "{ROUTE}{name}"),
+        }
+    }
+}
+
+impl FromStr for TrackPlace {
+    type Err = IdError;
+
+    fn from_str(text: &str) -> Result<TrackPlace, IdError> {
+        match text.strip_prefix(ROUTE) {
+            Some(name) => name.parse().map(TrackPlace::Route),
+            None if text.is_empty() => Ok(TrackPlace::Exchange),
+            None => text.parse().map(TrackPlace::Ports),
+        }
     }
 }
 

@@ -43,7 +43,9 @@ impl Service {
 /// What it began with: the message of which it is a part, which it answers, and so on.
 async fn first(exchanges: &Exchanges, mut message: StoredMessage) -> Result<StoredMessage, ServiceError> {
     for _ in 0..MESSAGES_MAX {
-        let Some(before) = message.answers.or(message.part_of) else { break };
+        // What became one with others is a part of what came after it.
+        let whole = message.part_of.filter(|_| message.ending != Some(Ending::Assembled));
+        let Some(before) = message.answers.or(whole) else { break };
         // What was before may not be kept any more.
         let Some(found) = exchanges.message(before).await? else { break };
         message = found;
@@ -62,6 +64,9 @@ async fn next(exchanges: &Exchanges, message: &StoredMessage) -> Result<Vec<Stor
         let mut parts = exchanges.messages(parts, None, MESSAGES_MAX).await?;
         parts.reverse();
         next.extend(parts);
+    }
+    if let (Some(Ending::Assembled), Some(whole)) = (message.ending, message.part_of) {
+        next.extend(exchanges.message(whole).await?);
     }
     Ok(next)
 }

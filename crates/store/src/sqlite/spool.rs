@@ -36,6 +36,7 @@ use crate::{
 
 mod acts; // what operators do to messages
 mod flow; // what slows messages down, and since when
+mod gathering; // messages that become one with others
 mod intake; // messages come
 mod outcomes; // what became of their legs; what is over
 mod reading; // messages, legs and lists of them

@@ -14,7 +14,7 @@ use std::{
 
 use rusqlite::{Connection, Row};
 use tocsin_model::{
-    exchange::TrackSwitch,
+    exchange::{TrackPlace, TrackSwitch},
     id::{MessageId, Name},
     time::Timestamp,
 };
@@ -241,13 +241,14 @@ impl SqliteTracking {
     ///
     /// # Errors
     /// Nothing was stored.
-    pub async fn set(&self, exchange: Name, port: Option<Name>, switch: Option<TrackSwitch>) -> Result<(), StoreError> {
+    pub async fn set(&self, exchange: Name, place: TrackPlace, switch: Option<TrackSwitch>) -> Result<(), StoreError> {
         let job = move |connection: &Connection, _: &mut AfterCommit| {
-            let place = (exchange.as_str(), port.as_ref().map_or("", Name::as_str));
-            execute(connection, "DELETE FROM switches WHERE exchange = ?1 AND port = ?2", place)?;
+            let place = place.to_string();
+            let key = (exchange.as_str(), &place);
+            execute(connection, "DELETE FROM switches WHERE exchange = ?1 AND port = ?2", key)?;
             if let Some(switch) = switch {
                 let text = serde_json::to_string(&switch).expect("a switch is always JSON");
-                execute(connection, "INSERT INTO switches VALUES (?1, ?2, ?3)", (place.0, place.1, text))?;
+                execute(connection, "INSERT INTO switches VALUES (?1, ?2, ?3)", (key.0, key.1, text))?;
             }
             Ok(())
         };
@@ -268,7 +269,7 @@ impl SqliteTracking {
             let name = |text: &str| text.parse::<Name>().map_err(|error| damaged(&error));
             Ok(SetTracking {
                 exchange: name(&exchange)?,
-                port: if port.is_empty() { None } else { Some(name(&port)?) },
+                place: port.parse().map_err(|error| damaged(&error))?,
                 switch: serde_json::from_str(&switch).map_err(|error| damaged(&error))?,
             })
         });

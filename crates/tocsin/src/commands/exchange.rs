@@ -108,6 +108,9 @@ enum What {
         /// At the ports of this name; otherwise at all for which nothing is set
         #[arg(long)]
         port: Option<String>,
+        /// Of the messages that this route leads, beside what their ports ask for
+        #[arg(long, conflicts_with = "port")]
+        route: Option<String>,
         /// Of how many messages in a hundred
         #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u8).range(0..=100))]
         sample: u8,
@@ -191,14 +194,15 @@ impl Args {
                 let found = client.get(&tracking_of(&name), &[]).await?;
                 if json { Ok(terminal.json(&found)?) } else { show_tracking(terminal, &found) }
             }
-            What::Track { name, bodies, port, sample } => {
+            What::Track { name, bodies, port, route, sample } => {
                 let points = match bodies.as_str() {
                     "as-defined" => Value::Null,
                     "none" => json!([]),
                     "all" => json!(["received", "sent", "replied", "returned"]),
                     listed => listed.split(',').map(str::trim).collect(),
                 };
-                client.put(&tracking_of(&name), &json!({"port": port, "bodies": points, "sample": sample})).await?;
+                let wanted = json!({"port": port, "route": route, "bodies": points, "sample": sample});
+                client.put(&tracking_of(&name), &wanted).await?;
                 show_tracking(terminal, &client.get(&tracking_of(&name), &[]).await?)
             }
         }

@@ -178,7 +178,7 @@ struct Filter {
     /// Only those that came through this port
     #[arg(long)]
     port: Option<String>,
-    /// Only the parts of this message, which was split
+    /// Only the parts of this message, which was split or made of them
     #[arg(long)]
     part_of: Option<String>,
     /// Only those that go to this send port

@@ -37,7 +37,7 @@ pub(super) static ORDERED: Shape = Shape::Object(&[
          not given.",
     ),
 ]);
-static NAMES_OR_ONE: Shape = Shape::Either(&[&Shape::Name, &NAMES]);
+pub(super) static NAMES_OR_ONE: Shape = Shape::Either(&[&Shape::Name, &NAMES]);
 pub(super) static PRIORITY: Shape = Shape::Object(&[
     required("by", &Shape::Name, "The property that holds the priority, 0 to 9; without it a message has 0."),
     optional(

@@ -6,13 +6,14 @@ use super::{
     super::{
         build::{duration, integer, meant, text},
         document::{Entry, Kind, Node, join},
-        language::{optional, required, seconds},
+        language::{DAY, optional, required, seconds},
         shape::{Keys, Shape, listed},
     },
     Builder,
 };
 use crate::{
-    exchange::{Compression, Pipeline, Property, Split, Step, TransformLanguage},
+    exchange::{Assembled, Assembly, Compression, Pipeline, Property, Split, Step, TransformLanguage, Validation},
+    filter::{Dialect, Filter},
     id::Name,
 };
 
@@ -20,7 +21,10 @@ const STEPS_MAX: usize = 32;
 const DECOMPRESSED_BYTES: u32 = 16 << 20;
 const SPLIT_MOST: u32 = 1_000;
 const RUN_TIMEOUT: Duration = seconds(10);
-const WORDS: [&str; 8] = ["decompress", "compress", "split", "validate", "promote", "transform", "sign", "run"];
+const ASSEMBLED_COUNT: u32 = 100;
+const ASSEMBLED_BYTES: u32 = 4 << 20;
+const WORDS: [&str; 9] =
+    ["decompress", "compress", "split", "validate", "assemble", "promote", "transform", "sign", "run"];
 
 pub(super) static STEPS: Shape = Shape::List { of: &STEP, most: STEPS_MAX };
 static STEP: Shape = Shape::Object(&[
@@ -28,6 +32,7 @@ static STEP: Shape = Shape::Object(&[
     optional("compress", &Shape::Choice(&["gzip", "zstd"]), "Packs the body; `Content-Encoding` says how."),
     optional("split", &SPLIT, "Makes several messages of one."),
     optional("validate", &VALIDATE, "The body must be like this."),
+    optional("assemble", &ASSEMBLE, "Gathers messages with the same key, and makes one of them; the last step."),
     optional(
         "promote",
         &PROMOTE,
@@ -57,7 +62,35 @@ static SPLIT: Shape = Shape::Object(&[
         "Most messages that one may become; 1000 if not given. With more it is suspended.",
     ),
 ]);
-static VALIDATE: Shape = Shape::Object(&[required("schema", &Shape::Any, "A JSON Schema (draft 4 to 2020-12).")]);
+static VALIDATE: Shape = Shape::Object(&[
+    optional("schema", &Shape::Any, "A JSON Schema (draft 4 to 2020-12)."),
+    optional("xsd", &Shape::Text, "An XML Schema (1.0), in one piece."),
+]);
+static ASSEMBLE: Shape = Shape::Object(&[
+    optional(
+        "by",
+        &super::conduct::NAMES_OR_ONE,
+        "The property, or properties, that make the key; all are of one if not given.",
+    ),
+    optional("count", &Shape::Integer { least: 1, most: 10_000 }, "With so many they become one; 100 if not given."),
+    required(
+        "within",
+        &Shape::Duration { least: seconds(1), most: seconds(30 * DAY) },
+        "So long after the first they become one, however many there are.",
+    ),
+    optional(
+        "until",
+        &Shape::Text,
+        "With a message that is like this they become one: a predicate over `message`, in CEL.",
+    ),
+    optional(
+        "bytes",
+        &Shape::Integer { least: 1, most: 64 << 20 },
+        "With so many bytes they become one; 4194304 if not given.",
+    ),
+    optional("as", &Shape::Choice(&["json", "lines"]), "A list of JSON, or lines; `json` if not given."),
+    optional("xml", &Shape::Text, "Instead: elements within a root element of this name."),
+]);
 static PROMOTE: Shape = Shape::Entries { keys: Keys::Fields, of: &PLACE, most: 64 };
 static PLACE: Shape = Shape::Either(&[&Shape::Text, &PLACE_OBJECT]);
 static PLACE_OBJECT: Shape = Shape::Object(&[
@@ -109,6 +142,13 @@ impl Place {
                 "cannot stand in a port of mode `request`",
                 "one reply answers one message: give `mode: one_way`",
             )),
+            Step::Assemble(_) if self == Place::ReceiveRequest => Some((
+                "cannot stand in a port of mode `request`",
+                "one reply answers one message: give `mode: one_way`",
+            )),
+            Step::Assemble(_) if self != Place::Receive => {
+                Some(("can stand in receive ports only", "gather messages before they are routed"))
+            }
             Step::Split { .. } if self != Place::Receive => {
                 Some(("can stand in receive ports only", "split the message before it is routed"))
             }
@@ -153,7 +193,60 @@ impl Builder<'_> {
             }
             steps.push(step);
         }
+        self.check_assembly(port, &join(path, key), &steps);
         Pipeline(steps)
+    }
+
+    /// What is gathered is stored before it becomes one: nothing comes behind it, and nothing is split before it.
+    fn check_assembly(&mut self, port: &Node, path: &str, steps: &[Step]) {
+        let Some(at) = steps.iter().position(|step| matches!(step, Step::Assemble(_))) else { return };
+        if at + 1 < steps.len() {
+            let problem = port.problem(&format!("{path}[{at}].assemble"), "is not the last step");
+            self.problems.push(problem.hint("do to the one message what is to be done at its send ports"));
+        }
+        if steps.iter().any(|step| matches!(step, Step::Split { .. })) {
+            let problem = port.problem(&format!("{path}[{at}].assemble"), "cannot stand behind `split`");
+            self.problems.push(problem.hint("send the parts through a port of their own, and gather them there"));
+        }
+    }
+
+    fn validation(&mut self, node: &Node, path: &str) -> Option<Validation> {
+        match (node.get("schema"), node.get("xsd")) {
+            (Some(schema), None) => Some(Validation::Json(schema.json())),
+            (None, Some(xsd)) => Some(Validation::Xml(xsd.text()?.to_owned())),
+            _ => {
+                let hint = "give one of `schema`, a JSON Schema, and `xsd`, an XML Schema";
+                self.problems.push(node.problem(path, "does not say what the body must be like").hint(hint));
+                None
+            }
+        }
+    }
+
+    fn assembly(&mut self, node: &Node, path: &str, properties: &[Property]) -> Option<Assembly> {
+        let known: Vec<&str> = properties.iter().map(|property| property.name.as_str()).collect();
+        let into = match (text(node, "as").as_deref(), text(node, "xml")) {
+            (None, Some(root)) if is_element_name(&root) => Assembled::Xml(root),
+            (None, Some(_)) => {
+                let problem = node.problem(&join(path, "xml"), "is not the name of an element");
+                self.problems.push(problem.hint("give letters, digits, `_`, `-` and `.`, such as `orders`"));
+                return None;
+            }
+            (Some(_), Some(_)) => {
+                let problem = node.problem(&join(path, "xml"), "has no effect beside `as`");
+                self.problems.push(problem.hint("give one of the two"));
+                return None;
+            }
+            (Some("lines"), None) => Assembled::Lines,
+            (_, None) => Assembled::Json,
+        };
+        Some(Assembly {
+            by: self.names(node, path, "by", &known, "properties"),
+            count: integer(node, "count").unwrap_or(ASSEMBLED_COUNT),
+            within: duration(node, "within")?,
+            until: text(node, "until").map(|text| Filter { dialect: Dialect::Cel, text }),
+            bytes: integer(node, "bytes").unwrap_or(ASSEMBLED_BYTES),
+            into,
+        })
     }
 
     fn step(&mut self, entry: &Entry, path: &str, properties: &[Property]) -> Option<Step> {
@@ -166,7 +259,8 @@ impl Builder<'_> {
             }
             "compress" => Some(Step::Compress(Compression::of(node.text()?)?)),
             "split" => self.split(node, path),
-            "validate" => Some(Step::Validate(node.get("schema")?.json())),
+            "validate" => self.validation(node, path).map(Step::Validate),
+            "assemble" => self.assembly(node, path, properties).map(Step::Assemble),
             "promote" => Some(self.promote(node, path, properties)),
             "transform" => self.transform(node, path),
             "sign" => Some(Step::Sign { secret: text(node, "secret")? }),
@@ -243,4 +337,9 @@ impl Builder<'_> {
             entries.iter().filter_map(|entry| Some((entry.key.clone(), entry.value.text()?.to_owned()))).collect();
         Some(Step::Run { command, environment, timeout: duration(node, "timeout").unwrap_or(RUN_TIMEOUT) })
     }
+}
+
+fn is_element_name(name: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
+    name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_') && name.bytes().all(inner)
 }

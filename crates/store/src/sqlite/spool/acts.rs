@@ -5,6 +5,7 @@ use tocsin_model::{id::MessageId, time::Timestamp};
 
 use super::{
     OpenChanges,
+    gathering::{join, leave},
     intake::{insert_legs, insert_parts, place},
 };
 use crate::{
@@ -46,6 +47,11 @@ pub(super) fn rework(
             let sql = "UPDATE messages SET suspended = NULL, open = 0, ended_at = ?2, ending = ?3 WHERE id = ?1";
             execute(connection, sql, (id.0, now.0, place(&Ending::ALL, Ending::Split)))?;
             Ok(insert_parts(connection, parts)? - 1)
+        }
+        Reworked::Gathered { head, body, gather } => {
+            replace(connection, id, head, body)?;
+            join(connection, id, gather, now)?;
+            Ok(0)
         }
         Reworked::Stuck(reason) => {
             route_anew(connection, id, &Err(reason.clone()), now)?;
@@ -111,6 +117,7 @@ pub(super) fn end(
                    WHERE id = ?1 AND ended_at IS NULL RETURNING exchange";
         let row = (id.0, now.0, place(&Ending::ALL, Ending::Ended));
         let ended = query_one(connection, sql, row, |row| row.get::<_, String>(0))?;
+        leave(connection, *id)?;
         let sql = "UPDATE legs SET state = ?2 WHERE message = ?1 AND state IN (0, 2)";
         acted.legs += execute(connection, sql, (id.0, place(&LegState::ALL, LegState::Ended)))? as u64;
         acted.messages += u64::from(ended.is_some());

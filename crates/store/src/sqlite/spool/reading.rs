@@ -25,7 +25,8 @@ pub(super) fn last_id(connection: &Connection) -> Result<u64, StoreError> {
 pub(super) fn open(connection: &Connection) -> Result<Vec<(String, i64)>, StoreError> {
     let sql = "SELECT exchange, count(DISTINCT message) FROM (SELECT exchange, message FROM legs WHERE state = 0 UNION ALL \
                SELECT exchange, message FROM legs WHERE state = 2 UNION ALL \
-               SELECT exchange, id FROM messages WHERE suspended IS NOT NULL) GROUP BY exchange";
+               SELECT exchange, id FROM messages WHERE suspended IS NOT NULL UNION ALL \
+               SELECT exchange, message FROM gathered JOIN gatherings ON gatherings.id = gathering) GROUP BY exchange";
     query_all(connection, sql, (), |row| Ok((row.get(0)?, row.get(1)?)))
 }
 
@@ -100,7 +101,7 @@ pub(super) fn messages(
         None => "",
         Some(Standing::Open) => {
             " AND (suspended IS NOT NULL OR id IN (SELECT message FROM legs WHERE state = 0) OR id IN (SELECT message \
-             FROM legs WHERE state = 2))"
+             FROM legs WHERE state = 2) OR id IN (SELECT message FROM gathered))"
         }
         Some(Standing::Suspended) => " AND (suspended IS NOT NULL OR id IN (SELECT message FROM legs WHERE state = 2))",
         Some(Standing::Ended) => " AND ended_at IS NOT NULL",

@@ -110,4 +110,22 @@ CREATE TABLE throttles (
 ) STRICT;
 CREATE INDEX throttles_of_exchange ON throttles (exchange, id);
 "#,
+    r#"
+-- Messages that wait to become one with others: a row for each group, and one for each message.
+CREATE TABLE gatherings (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    exchange TEXT NOT NULL,
+    port TEXT NOT NULL,
+    key TEXT NOT NULL,
+    form TEXT NOT NULL,
+    count INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    due_at INTEGER NOT NULL,            -- when they become one
+    is_full INTEGER NOT NULL            -- nothing joins them any more
+) STRICT;
+CREATE UNIQUE INDEX gatherings_that_take ON gatherings (exchange, port, key) WHERE is_full = 0;
+CREATE INDEX gatherings_by_due ON gatherings (due_at);
+CREATE TABLE gathered (message INTEGER PRIMARY KEY, gathering INTEGER NOT NULL) STRICT;
+CREATE INDEX gathered_by_gathering ON gathered (gathering, message);
+"#,
 ];

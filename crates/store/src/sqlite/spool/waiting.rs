@@ -10,7 +10,7 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::reading::{LEG, head, read_leg, word};
+use super::reading::{LEG, head, parsed, read_leg, word};
 use crate::{
     error::StoreError,
     spool::{LegOrder, WaitingLeg},
@@ -59,7 +59,7 @@ pub(super) fn due_legs(connection: &Connection, asked: &Asked, order: LegOrder) 
 /// What a leg takes beside itself.
 fn select(condition: &str) -> String {
     format!(
-        "SELECT message, kind, answers, head, accepted_at, expires_at, body, lane, rank, {LEG} FROM legs JOIN messages ON \
+        "SELECT message, kind, answers, head, accepted_at, expires_at, body, lane, rank, {LEG}, messages.port FROM legs JOIN messages ON \
          messages.id = message JOIN bodies ON bodies.id = message WHERE {condition}"
     )
 }
@@ -161,6 +161,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<WaitingLeg> {
         lane: row.get(7)?,
         rank: row.get::<_, Option<i64>>(8)?.map(Timestamp),
         leg: read_leg(row, 9)?,
+        from: parsed(row, 18)?,
     })
 }
 

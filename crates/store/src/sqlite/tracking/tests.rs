@@ -121,11 +121,16 @@ fn what_is_set_is_kept() {
     let tracking = open(folder.path(), 1 << 20);
     let switch = TrackSwitch { points: vec![TrackPoint::Sent], sample_percent: 5 };
     block_on(async {
-        for port in [None, Some(name("b"))] {
-            tracking.set(name("orders"), port, Some(switch.clone())).await.expect("stored");
+        let places = [TrackPlace::Exchange, TrackPlace::Route(name("b")), TrackPlace::Ports(name("b"))];
+        for place in &places {
+            tracking.set(name("orders"), place.clone(), Some(switch.clone())).await.expect("stored");
         }
-        tracking.set(name("orders"), Some(name("b")), None).await.expect("stored");
-        let expected = SetTracking { exchange: name("orders"), port: None, switch };
-        assert_eq!(tracking.switches().await.expect("read"), [expected]);
+        tracking.set(name("orders"), TrackPlace::Ports(name("b")), None).await.expect("stored");
+        let expected = [0, 1].map(|at: usize| SetTracking {
+            exchange: name("orders"),
+            place: places[at].clone(),
+            switch: switch.clone(),
+        });
+        assert_eq!(tracking.switches().await.expect("read"), expected);
     });
 }

@@ -1,0 +1,150 @@
+//! Messages that become one with others: they wait, each durable, and go into it in one commit.
+
+use bytes::Bytes;
+use rusqlite::{Connection, Row};
+use tocsin_model::{id::MessageId, time::Timestamp};
+
+use super::{
+    AfterCommit, OpenChanges, SqliteSpool,
+    intake::{find_known, insert, insert_as, place},
+    reading::{head, parsed},
+};
+use crate::{
+    error::StoreError,
+    spool::{Accepted, Ending, Gather, Gathering, Head, NewMessage},
+    sqlite::records::{execute, query_all, query_one},
+};
+
+impl SqliteSpool {
+    /// Stores a message that waits to become one with others, unless its key came before. Gives when they become one.
+    ///
+    /// # Errors
+    /// Nothing was stored; `Full` where there is no room.
+    pub async fn accept_gathered(&self, new: NewMessage, gather: Gather) -> Result<(Accepted, Timestamp), StoreError> {
+        self.free_space.check()?;
+        let open = self.open.clone();
+        let job = move |connection: &Connection, after: &mut AfterCommit| {
+            if let Some(known) = find_known(connection, &new)? {
+                return Ok((known, new.accepted_at));
+            }
+            insert_as(connection, &new, None)?;
+            let due_at = join(connection, new.id, &gather, new.accepted_at)?;
+            OpenChanges::of(&new.exchange, 1).count_after(after, &open);
+            Ok((Accepted::New, due_at))
+        };
+        self.database.write(job).await
+    }
+
+    /// Up to `limit` groups whose time has come, the oldest first; nothing joins them any more. And when the next one's time
+    /// comes. A group is given again and again until it is one message.
+    ///
+    /// # Errors
+    /// Nothing was stored.
+    pub async fn due_gatherings(
+        &self,
+        now: Timestamp,
+        limit: usize,
+    ) -> Result<(Vec<Gathering>, Option<Timestamp>), StoreError> {
+        let job = move |connection: &Connection, _: &mut AfterCommit| {
+            let next = "SELECT min(due_at) FROM gatherings WHERE due_at > ?1";
+            let next = query_one(connection, next, [now.0], |row| row.get::<_, Option<i64>>(0))?.flatten();
+            execute(connection, "UPDATE gatherings SET is_full = 1 WHERE due_at <= ?1 AND is_full = 0", [now.0])?;
+            let sql = "SELECT id, exchange, port, form FROM gatherings WHERE due_at <= ?1 ORDER BY due_at, id LIMIT ?2";
+            let read = |row: &Row<'_>| {
+                Ok(Gathering { id: row.get(0)?, exchange: parsed(row, 1)?, port: parsed(row, 2)?, form: row.get(3)? })
+            };
+            Ok((query_all(connection, sql, (now.0, limit), read)?, next.map(Timestamp)))
+        };
+        self.database.write(job).await
+    }
+
+    /// The messages of a group, in the order in which they came.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn gathered(&self, gathering: u64) -> Result<Vec<(MessageId, Head, Bytes)>, StoreError> {
+        let sql = "SELECT messages.id, head, body FROM gathered JOIN messages ON messages.id = message JOIN bodies ON \
+                   bodies.id = message WHERE gathering = ?1 ORDER BY message";
+        let read = |row: &Row<'_>| Ok((MessageId(row.get(0)?), head(row, 1)?, Bytes::from(row.get::<_, Vec<u8>>(2)?)));
+        self.database.read(move |connection| query_all(connection, sql, [gathering], read)).await
+    }
+
+    /// Stores the message that others have become, with its legs, and ends them, in one commit. Gives whether it was done:
+    /// not if they had become one already, or others have come or gone since they were read.
+    ///
+    /// # Errors
+    /// Nothing was stored; `Full` where there is no room.
+    pub async fn assemble(
+        &self,
+        gathering: u64,
+        members: Vec<MessageId>,
+        whole: NewMessage,
+    ) -> Result<bool, StoreError> {
+        self.free_space.check()?;
+        let open = self.open.clone();
+        let job = move |connection: &Connection, after: &mut AfterCommit| {
+            let sql = "SELECT message FROM gathered WHERE gathering = ?1 ORDER BY message";
+            if query_all(connection, sql, [gathering], |row| Ok(MessageId(row.get(0)?)))? != members {
+                return Ok(false);
+            }
+            let mut change = i64::from(insert(connection, &whole)?);
+            let sql = "UPDATE messages SET open = 0, ended_at = ?2, ending = ?3, part_of = ?4 WHERE id = ?1";
+            for member in &members {
+                let ending = place(&Ending::ALL, Ending::Assembled);
+                execute(connection, sql, (member.0, whole.accepted_at.0, ending, whole.id.0))?;
+                change -= 1;
+            }
+            execute(connection, "DELETE FROM gathered WHERE gathering = ?1", [gathering])?;
+            execute(connection, "DELETE FROM gatherings WHERE id = ?1", [gathering])?;
+            OpenChanges::of(&whole.exchange, change).count_after(after, &open);
+            Ok(true)
+        };
+        self.database.write(job).await
+    }
+}
+
+/// Lets a stored message wait with those of its key. Gives when they become one.
+pub(super) fn join(
+    connection: &Connection,
+    id: MessageId,
+    gather: &Gather,
+    now: Timestamp,
+) -> Result<Timestamp, StoreError> {
+    let sql = "UPDATE messages SET suspended = NULL, open = 1 WHERE id = ?1 RETURNING exchange, port, bytes";
+    let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, u64>(2)?));
+    let found = query_one(connection, sql, [id.0], read)?;
+    let (exchange, port, bytes) = found.ok_or_else(|| StoreError::Damaged(format!("{id} has no row")))?;
+    let sql = "UPDATE gatherings SET count = count + 1, bytes = bytes + ?4 WHERE exchange = ?1 AND port = ?2 AND key = ?3 \
+               AND is_full = 0 RETURNING id, count, bytes, due_at";
+    let read = |row: &Row<'_>| -> rusqlite::Result<(u64, u64, u64, i64)> {
+        Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+    };
+    let joined = query_one(connection, sql, (&exchange, &port, &gather.key, bytes), read)?;
+    let (gathering, count, bytes, due_at) = match joined {
+        Some(joined) => joined,
+        None => {
+            let sql = "INSERT INTO gatherings (exchange, port, key, form, count, bytes, due_at, is_full) VALUES (?1, ?2, ?3, \
+                       ?4, 1, ?5, ?6, 0) RETURNING id, count, bytes, due_at";
+            let row = (&exchange, &port, &gather.key, &gather.form, bytes, (now + gather.within).0);
+            let made = query_one(connection, sql, row, read)?;
+            made.ok_or_else(|| StoreError::Damaged("the groups of messages".into()))?
+        }
+    };
+    execute(connection, "INSERT INTO gathered VALUES (?1, ?2)", (id.0, gathering))?;
+    if !gather.closes && count < u64::from(gather.count_max) && bytes < gather.bytes_max {
+        return Ok(Timestamp(due_at));
+    }
+    execute(connection, "UPDATE gatherings SET is_full = 1, due_at = ?2 WHERE id = ?1", (gathering, now.0))?;
+    Ok(now)
+}
+
+/// A message does not wait any more: it was ended.
+pub(super) fn leave(connection: &Connection, id: MessageId) -> Result<(), StoreError> {
+    let sql = "DELETE FROM gathered WHERE message = ?1 RETURNING gathering";
+    let Some(gathering) = query_one(connection, sql, [id.0], |row| row.get::<_, u64>(0))? else { return Ok(()) };
+    let sql = "UPDATE gatherings SET count = count - 1, bytes = bytes - (SELECT messages.bytes FROM messages WHERE id = ?2) \
+               WHERE id = ?1";
+    execute(connection, sql, (gathering, id.0))?;
+    execute(connection, "DELETE FROM gatherings WHERE id = ?1 AND count = 0", [gathering])?;
+    Ok(())
+}
