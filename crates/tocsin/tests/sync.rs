@@ -252,7 +252,7 @@ async fn a_program_decides_between_edits() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().join("settle");
     let text = "#!/usr/bin/env python3\nimport sys, json\nfor line in sys.stdin:\n    q = json.loads(line)\n    p = q['properties']\n    \
-                what = p['client']['what'] + ' and ' + p['server']['what']\n    \
+                what = p['client']['what'] + '+' + p['server']['what']\n    \
                 print(json.dumps({'id': q['id'], 'outcome': 'done', 'properties': {'set': {'what': what}}}), flush=True)\n";
     std::fs::write(&program, text).expect("written");
     std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("a program");
@@ -288,7 +288,7 @@ async fn a_program_decides_between_edits() {
     platform.run(&["replica", "edit", &two, "visits", "v1", "what=tree"]);
     platform.run(&["replica", "sync", &one]);
     assert!(platform.run(&["replica", "sync", &two]).contains("1 met others"));
-    assert_eq!(rows(&platform).await[0]["row"]["what"], "tree and pump");
+    assert_eq!(rows(&platform).await[0]["row"]["what"], "tree+pump");
 }
 
 /// Edits a file again and again, and synchronises when it can.
