@@ -125,7 +125,7 @@ fn definition(way: Way, folder: &Path) -> String {
     let options = match way {
         Way::Api => "  api: {kind: http, events: [note]}".to_owned(),
         Way::File => {
-            "  drop: {kind: directory, events: [note], options: {folder: notes, pattern: '*.ndjson', format: ndjson, settle: 0s, done: remove}}"
+            "  drop: {kind: directory, events: [note], options: {folder: notes, pattern: '*.ndjson', format: ndjson, settle: 1ms, done: remove}}"
                 .to_owned()
         }
         Way::Sql => format!(
