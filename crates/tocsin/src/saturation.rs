@@ -206,7 +206,7 @@ mod tests {
             fs::write(&vectors, text).expect("written");
             Capacity { vectors }
         };
-        let good = at("good.json", r#"{"vectors": "test", "operations": {}}"#);
+        let good = at("good.json", r#"{"vectors": "test", "machine": {"cores": 2}, "operations": {}}"#);
         assert!(watch(&good).expect("vectors").lock().state().has_vectors);
         let bad = watch(&at("bad.json", r#"{"vectors": 7}"#)).expect_err("no vectors");
         assert!(bad.message.contains("tocsin bench vectors"), "{}", bad.message);

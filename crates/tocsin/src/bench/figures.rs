@@ -214,7 +214,7 @@ mod tests {
     fn what_is_large_is_measured_on_request_only() {
         let whole = choose(&[]).expect("all");
         let left_out: Vec<&str> = ALL.iter().filter(|bench| !bench.by_default).map(|bench| bench.name).collect();
-        let families = ["format.", "population.", "subscriptions.", "intake."];
+        let families = ["format.", "population.", "subscriptions.", "intake.", "sync."];
         let is_single = |name: &&str| !families.iter().any(|family| name.starts_with(family));
         let large: Vec<&str> = left_out.iter().copied().filter(is_single).collect();
         assert_eq!(
