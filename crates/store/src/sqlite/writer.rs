@@ -35,6 +35,9 @@ const COMPANY_MAX: usize = 1_024;
 const WAITING_READS_MAX: usize = 8_192;
 /// The checkpointer follows the writer in steps of about this many bytes of log.
 const CHECKPOINT_STEP_BYTES: u64 = 8 << 20;
+/// How often a file that is locked is tried again, and after which pause.
+const LOCK_TRIES: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 /// Prepared statements kept by each connection.
 const STATEMENTS_MAX: usize = 128;
 
@@ -589,7 +592,16 @@ fn lock(path: &Path) -> Result<File, StoreError> {
         .truncate(false)
         .open(&lock_path)
         .map_err(|error| cannot_open(&lock_path, error))?;
-    match file.try_lock() {
+    let mut locked = file.try_lock();
+    // A program that this process is just starting has a copy of a lock that was let go, until it runs.
+    for _ in 0..LOCK_TRIES {
+        if !matches!(locked, Err(TryLockError::WouldBlock)) {
+            break;
+        }
+        std::thread::sleep(LOCK_PAUSE);
+        locked = file.try_lock();
+    }
+    match locked {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(StoreError::unavailable(format!(
             "another process works with `{}`; stop it, or choose another folder",
