@@ -57,19 +57,24 @@ pub fn events_of(count: usize, characters: usize) -> Vec<Value> {
         let device = format!("d-{:04}", chance.u32(..10_000));
         let value = f64::from(chance.u32(10_000..100_000)) / 1_000.0;
         let empty = json!({"device": device, "value": value, "text": ""});
-        let length = characters.saturating_sub(empty.to_string().len());
-        let mut text = String::with_capacity(length + 16);
-        while text.len() < length {
-            for _ in 0..chance.u8(1..=4) {
-                text.push(char::from(CONSONANTS[chance.usize(..CONSONANTS.len())]));
-                text.push(char::from(VOWELS[chance.usize(..VOWELS.len())]));
-            }
-            text.push(' ');
-        }
-        text.truncate(length);
+        let text = words(&mut chance, characters.saturating_sub(empty.to_string().len()));
         json!({"device": device, "value": value, "text": text})
     };
     (0..count).map(event).collect()
+}
+
+/// So many characters of words.
+pub fn words(chance: &mut fastrand::Rng, characters: usize) -> String {
+    let mut text = String::with_capacity(characters + 16);
+    while text.len() < characters {
+        for _ in 0..chance.u8(1..=4) {
+            text.push(char::from(CONSONANTS[chance.usize(..CONSONANTS.len())]));
+            text.push(char::from(VOWELS[chance.usize(..VOWELS.len())]));
+        }
+        text.push(' ');
+    }
+    text.truncate(characters);
+    text
 }
 
 async fn run(context: &Context) -> Outcome<Figure> {

@@ -10,7 +10,7 @@ use std::{
 use rusqlite::Connection as Sqlite;
 use serde_json::{Value, json};
 
-use super::{Bench, Measuring};
+use super::{Bench, Measuring, accept_single::words};
 use crate::{
     bench::{
         context::{Context, Scratch, busy},
@@ -104,22 +104,9 @@ const API_TIME: Duration = Duration::from_secs(3);
 const STALLED: Duration = Duration::from_secs(60);
 const ASKED_EVERY: Duration = Duration::from_millis(2);
 
-const CONSONANTS: &[u8] = b"bcdfghjklmnprstvz";
-const VOWELS: &[u8] = b"aeiou";
-
 /// So many characters of words, another text for each number: the journal compresses, and would make nothing of repeated ones.
 pub fn text(number: u64, characters: usize) -> String {
-    let mut chance = fastrand::Rng::with_seed(0x5EED_2026 ^ number);
-    let mut text = String::with_capacity(characters + 16);
-    while text.len() < characters {
-        for _ in 0..chance.u8(1..=4) {
-            text.push(char::from(CONSONANTS[chance.usize(..CONSONANTS.len())]));
-            text.push(char::from(VOWELS[chance.usize(..VOWELS.len())]));
-        }
-        text.push(' ');
-    }
-    text.truncate(characters);
-    text
+    words(&mut fastrand::Rng::with_seed(0x5EED_2026 ^ number), characters)
 }
 
 fn definition(way: Way, folder: &Path) -> String {
