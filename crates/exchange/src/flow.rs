@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use tocsin_delivery::Meter;
 use tocsin_model::{
     application::Rate,
-    exchange::{FlowSide, ThrottleReason},
+    exchange::{Exchange, FlowSide, ThrottleReason},
     id::Name,
     time::Timestamp,
 };
@@ -43,6 +43,9 @@ const COUNTED_MAX: u64 = 100_000;
 const CHANGES_MAX: usize = 1_000;
 /// How long a sender waits at least and at most before it tries again.
 const RETRY_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// What is said where memory is short.
+const MEMORY_SHORT: &str = "the server has about as much memory as it may";
 
 /// The memory of the process.
 #[derive(Clone)]
@@ -283,16 +286,12 @@ impl Exchanges {
         self.watch.wake();
         let (flow, definition) = (&running.flow, &running.compiled.definition);
         if let Err((rate, retry_after)) = flow.meter(port, Instant::now()) {
-            let text = format!("an operator lets {rate} in");
-            return Err(refuse(flow, None, ThrottleReason::Operator, text, retry_after, now));
+            return Err(refuse(flow, None, ThrottleReason::Operator, lets_in(rate), retry_after, now));
         }
         if self.watch.memory_is_short() {
-            let text = "the server has about as much memory as it may".to_owned();
-            return Err(refuse(flow, None, ThrottleReason::Memory, text, RETRY_AFTER.0 * 5, now));
+            return Err(refuse(flow, None, ThrottleReason::Memory, MEMORY_SHORT.to_owned(), RETRY_AFTER.0 * 5, now));
         }
-        let (open, most) = (self.parts.spool.open_of(&definition.name), definition.open_messages_max);
-        if open >= most {
-            let text = format!("{open} messages are open, and `open_messages` allows {most}");
+        if let Some(text) = self.grown(definition) {
             return Err(refuse(flow, None, ThrottleReason::StoreGrowth, text, RETRY_AFTER.0, now));
         }
         let most = definition.flow.in_flight_max;
@@ -300,6 +299,12 @@ impl Exchanges {
             let text = format!("{most} senders wait for an answer, and `flow.in_flight` allows no more");
             refuse(flow, None, ThrottleReason::InFlight, text, RETRY_AFTER.0, now)
         })
+    }
+
+    /// Whether as many messages of an exchange are open as may be, in words.
+    fn grown(&self, definition: &Exchange) -> Option<String> {
+        let (open, most) = (self.parts.spool.open_of(&definition.name), definition.open_messages_max);
+        (open >= most).then(|| format!("{open} messages are open, and `open_messages` allows {most}"))
     }
 
     /// Whether a message may go to these send ports: none of them has so much to do that it would wait for too long.
@@ -345,19 +350,17 @@ impl Exchanges {
         use FlowSide::{Delivery, Publishing};
         use ThrottleReason::{Disk, InFlight, Memory, Operator, RateImbalance, StoreGrowth};
         let (flow, definition) = (&running.flow, &running.compiled.definition);
-        let short = is_short.then(|| "the server has about as much memory as it may".to_owned());
+        let short = is_short.then(|| MEMORY_SHORT.to_owned());
         flow.look((Publishing, None, Memory), short.clone(), now);
         flow.look((Publishing, None, Disk), is_full, now);
-        let (open, most) = (self.parts.spool.open_of(&definition.name), definition.open_messages_max);
-        let grown = (open >= most).then(|| format!("{open} messages are open, and `open_messages` allows {most}"));
-        flow.look((Publishing, None, StoreGrowth), grown, now);
+        flow.look((Publishing, None, StoreGrowth), self.grown(definition), now);
         let (many, most) = (flow.in_flight.load(Ordering::Acquire), definition.flow.in_flight_max as usize);
         let held = (many >= most).then(|| format!("{many} senders wait for an answer"));
         flow.look((Publishing, None, InFlight), held, now);
         let rates: BTreeMap<_, _> = flow.meters.lock().iter().map(|(port, (rate, _))| (port.clone(), *rate)).collect();
         let places = std::iter::once(None).chain(definition.receive.keys().cloned().map(Some));
         for port in places {
-            let set = rates.get(&port).map(|rate| format!("an operator lets {rate} in"));
+            let set = rates.get(&port).map(|rate| lets_in(*rate));
             flow.look((Publishing, port, Operator), set, now);
         }
         let mut is_still = true;
@@ -476,6 +479,10 @@ impl Running {
             (FlowSide::Delivery, None) => {}
         }
     }
+}
+
+fn lets_in(rate: Rate) -> String {
+    format!("an operator lets {rate} in")
 }
 
 fn refuse(

@@ -85,26 +85,8 @@ impl Exchanges {
             // Each was looked at when it came.
             Err(why) => (last, Bytes::new(), Err(format!("they cannot become one message: {why}"))),
         };
-        let (legs, suspended) = match routed {
-            Ok(legs) => (legs, None),
-            Err(reason) => (Vec::new(), Some(reason)),
-        };
-        let whole = NewMessage {
-            id: self.parts.spool.next_id(),
-            exchange: running.compiled.definition.name.clone(),
-            port: port.clone(),
-            kind,
-            answers: None,
-            part_of: None,
-            key: None,
-            head,
-            body,
-            legs,
-            suspended,
-            accepted_at: self.parts.clock.now(),
-            expires_at: None,
-            kept: running.compiled.definition.retention,
-        };
+        let whole =
+            NewMessage { head, ..self.new_message(running, port, kind, body, self.parts.clock.now()) }.routed(routed);
         let many = ids.len() as u64;
         let _announced = running.announce(std::slice::from_ref(&whole));
         if self.parts.spool.assemble(gathering.id, ids, whole.clone()).await? {

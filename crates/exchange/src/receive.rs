@@ -403,29 +403,11 @@ impl Exchanges {
             let digest = digest::digest(&digest::SHA256, &raw.body);
             IdempotencyKey { key, digest: digest.as_ref().try_into().expect("SHA-256 has 32 bytes") }
         });
-        let whole = NewMessage {
-            id: self.parts.spool.next_id(),
-            exchange: running.compiled.definition.name.clone(),
-            port: port.clone(),
-            kind,
-            answers: None,
-            part_of: None,
-            key,
-            head: Head::default(),
-            body: raw.body.clone(),
-            legs: Vec::new(),
-            suspended: None,
-            accepted_at: now,
-            expires_at: (kind == MessageKind::Request).then(|| now + definition.expires_after),
-            kept: running.compiled.definition.retention,
-        };
+        let expires_at = (kind == MessageKind::Request).then(|| now + definition.expires_after);
+        let whole = NewMessage { key, expires_at, ..self.new_message(running, port, kind, raw.body.clone(), now) };
         match self.work(running, &whole, raw.clone()).await {
             Ok(Worked::One(head, body, legs)) => {
-                let (legs, suspended) = match legs {
-                    Ok(legs) => (legs, None),
-                    Err(reason) => (Vec::new(), Some(reason)),
-                };
-                Intake { whole: NewMessage { head, body, legs, suspended, ..whole }, parts: None, gather: None }
+                Intake { whole: NewMessage { head, body, ..whole }.routed(legs), parts: None, gather: None }
             }
             Ok(Worked::Parts(parts)) => {
                 let head = promote::head(&running.compiled, &raw);
@@ -438,6 +420,33 @@ impl Exchanges {
                 let head = Head { raw: true, ..promote::head(&running.compiled, &raw) };
                 Intake { whole: NewMessage { head, suspended: Some(stuck), ..whole }, parts: None, gather: None }
             }
+        }
+    }
+
+    /// A message that comes now, before anything is known of it but its body.
+    pub(crate) fn new_message(
+        &self,
+        running: &Running,
+        port: &Name,
+        kind: MessageKind,
+        body: Bytes,
+        now: Timestamp,
+    ) -> NewMessage {
+        NewMessage {
+            id: self.parts.spool.next_id(),
+            exchange: running.compiled.definition.name.clone(),
+            port: port.clone(),
+            kind,
+            answers: None,
+            part_of: None,
+            key: None,
+            head: Head::default(),
+            body,
+            legs: Vec::new(),
+            suspended: None,
+            accepted_at: now,
+            expires_at: None,
+            kept: running.compiled.definition.retention,
         }
     }
 
@@ -471,12 +480,8 @@ impl Exchanges {
         }
         let part = |parcel: Parcel| {
             let (head, body, legs) = finish(parcel);
-            let (legs, suspended) = match legs {
-                Ok(legs) => (legs, None),
-                Err(reason) => (Vec::new(), Some(reason)),
-            };
             let (id, part_of) = (self.parts.spool.next_id(), Some(whole.id));
-            NewMessage { id, part_of, key: None, head, body, legs, suspended, ..whole.clone() }
+            NewMessage { id, part_of, key: None, head, body, ..whole.clone() }.routed(legs)
         };
         Ok(Worked::Parts(parcels.into_iter().map(part).collect()))
     }

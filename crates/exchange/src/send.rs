@@ -214,27 +214,8 @@ fn reply_message(
         MessageKind::Request => Ok(Vec::new()),
         MessageKind::OneWay | MessageKind::Reply => running.legs(port, MessageKind::Reply, &head, body.len()),
     };
-    let (legs, suspended) = match routed {
-        Ok(legs) => (legs, None),
-        Err(reason) => (Vec::new(), Some(reason)),
-    };
-    let message = NewMessage {
-        id: exchanges.parts.spool.next_id(),
-        exchange: running.compiled.definition.name.clone(),
-        port: port.clone(),
-        kind: MessageKind::Reply,
-        answers: Some(leg.message),
-        part_of: None,
-        key: None,
-        head,
-        body,
-        legs,
-        suspended,
-        accepted_at: now,
-        expires_at: None,
-        kept: running.compiled.definition.retention,
-    };
-    (message, objection)
+    let message = exchanges.new_message(running, port, MessageKind::Reply, body, now);
+    (NewMessage { answers: Some(leg.message), head, ..message }.routed(routed), objection)
 }
 
 /// What a reply does not have in common with its request although it must.

@@ -73,6 +73,17 @@ pub struct NewMessage {
     pub kept: Duration,
 }
 
+impl NewMessage {
+    /// The same with its ways; or, with the reason why it has none, suspended.
+    pub fn routed(self, ways: Result<Vec<NewLeg>, String>) -> NewMessage {
+        let (legs, suspended) = match ways {
+            Ok(legs) => (legs, None),
+            Err(reason) => (Vec::new(), Some(reason)),
+        };
+        NewMessage { legs, suspended, ..self }
+    }
+}
+
 /// A way that a message is to take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewLeg {
