@@ -6,8 +6,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use serde::Serialize;
-
 use crate::vectors::{Operation, Resource, Vectors};
 
 /// Rates are those of so many seconds.
@@ -31,8 +29,6 @@ pub struct Done {
     pub items: f64,
     /// In how many batches; 0 where it is not counted: each is one.
     pub batches: f64,
-    /// Of how many bytes together; 0 where it is not counted: as many as were measured at least.
-    pub bytes: f64,
 }
 
 /// What a node has done and used since its beginning.
@@ -60,7 +56,7 @@ pub struct Watch {
 }
 
 /// How a node stands.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Saturation {
     /// Of how many seconds the rates are.
     pub seconds: f64,
@@ -73,33 +69,28 @@ pub struct Saturation {
 }
 
 /// A resource of a node.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ResourceState {
     /// Which.
     pub resource: Resource,
     /// Which share of it is used: as it is seen, else by the vectors.
     pub used: f64,
     /// Which share of it is used by the vectors; far from what is seen, they are not those of this machine.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub by_vectors: Option<f64>,
     /// How many times the whole load may be until it runs out.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub headroom: Option<f64>,
     /// In how many seconds it runs out, if the load goes on to grow as it did in the last hour; none if it does not grow.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub full_in_seconds: Option<f64>,
 }
 
 /// A role of a node.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RoleState {
     /// Which.
     pub role: String,
     /// How many times its load may be, if that of the others stays, until `first` gives out; none while it does nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub headroom: Option<f64>,
     /// What gives out first: a resource, or an operation beyond the rate to which its cost is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub first: Option<String>,
     /// The share of the processors that it uses, by the vectors.
     pub processor: f64,
@@ -218,21 +209,21 @@ impl Watch {
     }
 
     fn rates(&self, first: &Look, last: &Look, seconds: f64) -> Vec<Rate<'_>> {
-        let Some(vectors) = &self.vectors else { return Vec::new() };
-        let of = |(name, operation): (&'_ String, &'_ Operation)| {
+        let operations = self.vectors.iter().flat_map(|vectors| &vectors.operations);
+        let rates = operations.filter_map(|(name, operation)| {
             let now = last.done.get(name)?;
             let then = first.done.get(name).copied().unwrap_or_default();
-            let (items, batches, bytes) = (now.items - then.items, now.batches - then.batches, now.bytes - then.bytes);
-            let least = operation.bytes.map_or(0.0, |(least, _)| least);
+            let (items, batches) = (now.items - then.items, now.batches - then.batches);
             Some(Rate {
-                operation: vectors.operations.get(name)?,
-                name: vectors.operations.get_key_value(name)?.0,
+                operation,
+                name,
                 items: items / seconds,
                 batch: if batches > 0.0 { items / batches } else { 1.0 },
-                bytes: if bytes > 0.0 && items > 0.0 { bytes / items } else { least },
+                // Nobody counts them, so they are as few as were measured.
+                bytes: operation.bytes.map_or(0.0, |(least, _)| least),
             })
-        };
-        vectors.operations.iter().filter_map(of).collect()
+        });
+        rates.collect()
     }
 
     fn role(
@@ -327,9 +318,8 @@ mod tests {
     }
 
     fn look(at: f64, done: &[(&str, f64, f64)], processor: Option<f64>) -> Look {
-        let done = done
-            .iter()
-            .map(|(name, items, batches)| ((*name).to_owned(), Done { items: *items, batches: *batches, bytes: 0.0 }));
+        let done =
+            done.iter().map(|(name, items, batches)| ((*name).to_owned(), Done { items: *items, batches: *batches }));
         let used = processor.map(|seconds| (Resource::Processor, seconds)).into_iter().collect();
         Look { at, done: done.collect(), used }
     }

@@ -60,21 +60,15 @@ pub fn start(
     stopping: CancellationToken,
 ) {
     let beginning = Instant::now();
+    // What was done means nothing where nobody knows what it costs.
+    let counted = counted.filter(|_| watch.lock().state().has_vectors);
     tokio::spawn(stopping.run_until_cancelled_owned(async move {
         let mut tick = tokio::time::interval(EVERY);
         loop {
             tick.tick().await;
-            let protocols = pipeline.channel_protocols();
-            let protocol = |application: Option<&str>, channel: &str| {
-                let meant = protocols.iter().find(|(of, name, _)| {
-                    name.as_str() == channel && application.is_none_or(|application| of.as_str() == application)
-                });
-                meant.map(|(_, _, protocol)| protocol.to_string())
-            };
-            let text = counted.as_ref().map(PrometheusHandle::render).unwrap_or_default();
             let look = Look {
                 at: beginning.elapsed().as_secs_f64(),
-                done: done(&text, &protocol),
+                done: counted.as_ref().map(|counted| counts(counted, &pipeline)).unwrap_or_default(),
                 used: used(&Used::by(std::process::id(), &folder)),
             };
             let state = {
@@ -85,6 +79,17 @@ pub fn start(
             set_gauges(&state);
         }
     }));
+}
+
+/// What was done since the start of the process.
+fn counts(counted: &PrometheusHandle, pipeline: &Pipeline) -> BTreeMap<String, Done> {
+    let protocols = pipeline.channel_protocols();
+    done(&counted.render(), &|application, channel| {
+        let meant = protocols.iter().find(|(of, name, _)| {
+            name.as_str() == channel && application.is_none_or(|application| of.as_str() == application)
+        });
+        meant.map(|(_, _, protocol)| protocol.to_string())
+    })
 }
 
 /// What the process has used of each resource, where the system tells. Flushes of the disk are those of all processes.
@@ -187,7 +192,7 @@ mod tests {
                 .then(|| "http".to_owned())
         };
         let done = done(text, &protocol);
-        let of = |items, batches| Done { items, batches, bytes: 0.0 };
+        let of = |items, batches| Done { items, batches };
         let expected = [
             ("accept", of(1_000.0, 10.0)),
             ("deliver.http", of(7.0, 0.0)),
