@@ -3,7 +3,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use metrics::Counter;
@@ -26,6 +26,7 @@ pub(crate) type Outcomes = [Counter; Outcome::ALL.len()];
 pub(crate) struct ClassCounters {
     pairs: Mutex<HashSet<(Name, Name)>>,
     outcomes: Mutex<HashMap<(Name, Name), Arc<Outcomes>>>,
+    other: OnceLock<Arc<Outcomes>>,
 }
 
 impl ClassCounters {
@@ -48,17 +49,17 @@ impl ClassCounters {
             return known.clone();
         }
         let labels = self.labels(application, class);
-        let is_other = labels[0].1 == OTHER;
-        let made = Arc::new(outcomes_of(&labels));
-        if !is_other {
-            self.outcomes.lock().insert(pair, made.clone());
+        if labels[0].1 == OTHER {
+            return self.other();
         }
+        let made = Arc::new(outcomes_of(&labels));
+        self.outcomes.lock().insert(pair, made.clone());
         made
     }
 
     /// Counters of what belongs to no class that can be read.
     pub fn other(&self) -> Arc<Outcomes> {
-        Arc::new(outcomes_of(&labels_of(OTHER, OTHER)))
+        self.other.get_or_init(|| Arc::new(outcomes_of(&labels_of(OTHER, OTHER)))).clone()
     }
 }
 
