@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
-use super::server::processor_seconds;
+use super::server::{processor_seconds, written_bytes};
 
 /// What was used until a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -18,9 +18,7 @@ pub struct Used {
 impl Used {
     /// By a process whose data lie in a folder.
     pub fn by(pid: u32, folder: &Path) -> Used {
-        let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
-        let written = io.lines().find_map(|line| line.strip_prefix("write_bytes:")?.trim().parse().ok());
-        Used { processor: processor_seconds(pid), disk_bytes: written.unwrap_or_default(), syncs: flushes(folder) }
+        Used { processor: processor_seconds(pid), disk_bytes: written_bytes(pid) as f64, syncs: flushes(folder) }
     }
 
     /// What was used since, less what an idle process uses in as long a time.

@@ -281,7 +281,7 @@ pub fn processor_seconds(pid: u32) -> f64 {
     (ticks(11) + ticks(12)) as f64 / 100.0
 }
 
-/// Bytes that a process had the system write to a disk.
+/// Bytes that a process had the system write to a disk; 0 where the system does not tell.
 pub fn written_bytes(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("write_bytes: "));
