@@ -25,7 +25,7 @@ use crate::{
     compile::column_of,
     formatter::{Bounded, OUTPUT_BYTES_MAX, environment, run, said},
     sandbox,
-    xslt::{Stylesheet, Tree, XsltError},
+    xslt::{ATTRIBUTES_MAX, Stylesheet, Tree, XsltError},
 };
 
 /// What templates see.
@@ -262,7 +262,10 @@ fn enter(tree: &mut Option<Tree>, start: &BytesStart<'_>, depth: usize) -> Resul
         Some(tree) => tree.open(name),
     }
     let tree = tree.as_mut().expect("it is there now");
-    for attribute in start.attributes() {
+    for (count, attribute) in start.attributes().enumerate() {
+        if count >= ATTRIBUTES_MAX {
+            return Err(failed(format!("an element has more than {ATTRIBUTES_MAX} attributes")));
+        }
         let attribute = attribute.map_err(|error| failed(format!("the body is not XML: {error}")))?;
         let key: &str = attribute.key.into_inner();
         if key == "xmlns" || key.starts_with("xmlns:") {
@@ -345,6 +348,24 @@ mod tests {
         }
         check(sheet(pick), &format!("{}{}", "<a>".repeat(100), "</a>".repeat(100)), Err("nested deeper"));
         check(sheet(pick), &format!("<a>{}</a>", "<b/>".repeat(NODES_MAX + 1)), Err("more than"));
+        let many: String = (0..=ATTRIBUTES_MAX).map(|at| format!(" a{at}=''")).collect();
+        check(sheet(pick), &format!("<a{many}/>"), Err("an element has more than 1000 attributes"));
+    }
+
+    #[test]
+    fn no_bomb_goes_off_in_what_a_stylesheet_reads() {
+        let outside = crate::tests::outside::Outside::new();
+        let sheet = r#"<xsl:stylesheet version="1.0" xmlns:xsl="http://www.w3.org/1999/XSL/Transform"><xsl:output method="text"/><xsl:template match="/"><xsl:value-of select="count(//*)"/></xsl:template></xsl:stylesheet>"#;
+        let formatter = DocumentFormatter::stylesheet(sheet).expect("it compiles");
+        for (name, bomb) in outside.bombs() {
+            let made = formatter.format(&Document { body: bomb.as_bytes(), properties: &[] });
+            match bomb.contains("<!DOCTYPE") {
+                true => assert!(made.expect_err(&name).contains("document type declaration"), "{name}"),
+                // What would run, write or load elsewhere is elements like any, and only counted.
+                false => assert!(made.expect(&name).parse::<u32>().expect("a number") > 1, "{name}"),
+            }
+            assert_eq!(outside.touched(), Vec::<String>::new(), "{name}");
+        }
     }
 
     #[test]

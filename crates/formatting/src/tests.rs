@@ -500,6 +500,11 @@ fn templates_cannot_run_away() {
         expect!["error: template `base`, text, line 1: engine ran out of fuel"],
     );
     check(
+        "{% for a in range(999) %}{% for b in range(999) %}{% for c in range(999) %}{% endfor %}{% endfor %}{% endfor %}",
+        "en",
+        expect!["error: template `base`, text, line 1: engine ran out of fuel"],
+    );
+    check(
         "{{ range(1000000000) }}",
         "en",
         expect!["error: template `base`, text, line 1: invalid operation: a range has at most 1000 elements"],
@@ -622,6 +627,36 @@ fn nothing_can_be_reached_through_a_value() {
         "{{ self.__init__.__globals__ }}",
         "{{ range.__globals__ }}",
         "{{ subscriber.attributes.__class__.__mro__ }}",
+        "{{ lipsum.__globals__['os'].popen('id').read() }}",
+        "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+        "{{ joiner.__init__.__globals__ }}",
+        "{{ config.items() }}",
+        "{{ request.application.__globals__ }}",
+        "{{ get_flashed_messages.__globals__ }}",
+        "{{ url_for.__globals__ }}",
+        "{{ self._TemplateReference__context }}",
+        "{{ place|attr('__class__') }}",
+        "{{ place|attr('\\x5f\\x5fclass\\x5f\\x5f')|attr('__mro__') }}",
+        "{{ [].append.__self__.__class__ }}",
+        "{{ (1).__class__.__bases__[0] }}",
+        "{{ {}.__class__.__subclasses__() }}",
+        "{{ place.format(place) }}",
+        "{{ '{0.__class__}'.format(place) }}",
+        "{{ dict.mro() }}",
+        "{{ [place]|map(attribute='__class__')|list|first|length }}",
+        "{% import 'os' as os %}{{ os.system('id') }}",
+        "{% include '/etc/passwd' %}",
+        "{% extends '../../../etc/passwd' %}",
+        "{% from 'x' import y %}",
+        "{{ get_template('x') }}",
+        "{{ include('/etc/passwd') }}",
+        "{{ eval('1') }}",
+        "{{ exec('id') }}",
+        "{{ open('/etc/passwd').read() }}",
+        "{{ environ }}",
+        "{{ env.PATH }}",
+        "{{ loop.__class__ }}",
+        "{{ caller.__globals__ }}",
     ] {
         let formatter = Formatter::compile(
             "n",
@@ -689,5 +724,6 @@ proptest! {
 
 mod bounds;
 mod naughty;
+pub(crate) mod outside;
 mod partials;
 mod people;

@@ -10,11 +10,13 @@ use quick_xml::{
 };
 use tocsin_model::problem::Problem;
 
-use crate::xslt::{Namespace, OBJECTIONS_MAX, Schema, Tree};
+use crate::xslt::{ATTRIBUTES_MAX, Namespace, OBJECTIONS_MAX, Schema, Tree};
 
-/// Most elements, attributes and texts of a document.
+/// Most elements, attributes, declared namespaces and texts of a document.
 const NODES_MAX: usize = 200_000;
 const DEPTH_MAX: usize = 256;
+/// Most prefixes declared around an element: the name of each is looked for among them.
+const PREFIXES_MAX: usize = 256;
 const OF_SCHEMA: &str = "http://www.w3.org/2001/XMLSchema";
 const OF_INSTANCE: &str = "http://www.w3.org/2001/XMLSchema-instance";
 
@@ -208,7 +210,10 @@ impl Writer {
         document.tree.mark(document.places.len());
         document.places.push(place);
         let mut attributes = Vec::new();
-        for attribute in start.attributes() {
+        for (count, attribute) in start.attributes().enumerate() {
+            if count >= ATTRIBUTES_MAX {
+                return Err((format!("has an element of more than {ATTRIBUTES_MAX} attributes"), ""));
+            }
             let attribute = attribute.map_err(|error| (format!("is not XML: {error}"), ""))?;
             let value = quick_xml::escape::unescape(&attribute.value)
                 .map_err(|error| (format!("has an attribute that cannot be read: {error}"), ""))?;
@@ -256,6 +261,9 @@ impl Writer {
             (_, "") => return Err(wrong()),
             _ => Some(self.tree().declare(prefix, href).ok_or_else(wrong)?),
         };
+        if self.scope.len() >= PREFIXES_MAX {
+            return Err((format!("declares more than {PREFIXES_MAX} prefixes within each other"), ""));
+        }
         self.scope.push((self.depth, prefix.to_owned(), namespace, href.to_owned()));
         Ok(())
     }
@@ -397,6 +405,41 @@ mod tests {
                 });
             }
         });
+    }
+
+    #[test]
+    fn no_bomb_goes_off_in_a_schema_or_in_a_document() {
+        let outside = crate::tests::outside::Outside::new();
+        let schema = XmlSchema::compile(ORDER).expect("a schema");
+        for (name, bomb) in outside.bombs() {
+            let as_document = schema.check(bomb.as_bytes()).expect_err(&name);
+            let as_schema = XmlSchema::compile(&bomb).expect_err(&name).to_string();
+            let (of_document, of_schema) = match name.as_str() {
+                _ if bomb.contains("<!DOCTYPE") => ("document type declaration", "document type declaration"),
+                "schema-include.xsd" => ("does not fit its schema", "nothing is fetched"),
+                // They are XML like any, and no orders.
+                _ => ("does not fit its schema", "is no XML Schema"),
+            };
+            assert!(as_document.contains(of_document), "{name}: {as_document}");
+            assert!(as_schema.contains(of_schema), "{name}: {as_schema}");
+            assert_eq!(outside.touched(), Vec::<String>::new(), "{name}");
+        }
+    }
+
+    /// What would be looked for among all of its kind takes no more than a moment, or is refused.
+    #[test]
+    fn nothing_grows_with_the_square_of_a_document() {
+        let many = |count: usize, each: fn(usize) -> String| (0..count).map(each).collect::<String>();
+        let attributes = |count| many(count, |at| format!(" a{at}=''"));
+        let prefixes = |count| many(count, |at| format!(" xmlns:a{at}='u'"));
+        check(&format!("<a{}/>", attributes(1_000)), Err("does not fit"));
+        check(&format!("<a{}/>", attributes(190_000)), Err("an element of more than 1000 attributes"));
+        check(&format!("<a{}/>", prefixes(190_000)), Err("more than 256 prefixes"));
+        let nested = format!("<a{}>{}</a>", prefixes(256), "<a0:b/>".repeat(100_000));
+        check(&nested, Err("does not fit"));
+        check(&format!("<a{}><b xmlns:z='u'/></a>", prefixes(256)), Err("more than 256 prefixes within each other"));
+        let beside = format!("<b{}/>", prefixes(200));
+        check(&format!("<a>{}</a>", beside.repeat(1_000)), Err("more than 200000"));
     }
 
     #[test]

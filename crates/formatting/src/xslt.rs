@@ -17,8 +17,8 @@ pub use check::imports;
 pub use input::Input;
 
 use crate::formatter::OUTPUT_BYTES_MAX;
+pub(crate) use engine::{ATTRIBUTES_MAX, Namespace, OBJECTIONS_MAX, Schema, Tree};
 use engine::{Failure, Limits, Sheet};
-pub(crate) use engine::{Namespace, OBJECTIONS_MAX, Schema, Tree};
 
 /// The name under which the library knows the stylesheet itself.
 const OWN_NAME: &str = "stylesheet";

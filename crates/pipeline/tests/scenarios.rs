@@ -416,6 +416,28 @@ async fn what_cannot_be_read_waits_for_an_operator_and_nobody_waits_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_makes_our_own_work_panic_is_set_aside_after_three_times_and_nobody_waits_for_it() {
+    check(
+        QUAKES,
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscriber bob email=bob@example.org
+           08:00 subscribe alice nearby
+           08:20 alice@example.org panics
+           08:30 event quake {"magnitude": 6, "place": "one"}
+           08:31 subscribe bob nearby
+           08:31 alice@example.org delivers
+           08:31 event quake {"magnitude": 6, "place": "two"}
+           08:32 alice@example.org panics
+           09:30 report"#,
+        expect![[r#"
+            08:31:00 email alice@example.org n-2-0: two 6.0 (from 5.0) -> delivered
+            08:31:00 email bob@example.org n-2-1: two 6.0 (from 5.0) -> delivered
+            09:30:00 events 2 notifications 3 open 0 suspended 1"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_gone_for_good_is_not_tried_again() {
     check(
         QUAKES,

@@ -29,6 +29,8 @@ pub enum Manner {
     Unknown,
     /// Takes it, but the answer comes so much later.
     Ponders(Duration),
+    /// Makes our own work panic.
+    Panics,
     /// Has no free session: the message waits in the channel's queue until the channel is closed.
     Waits,
 }
@@ -124,6 +126,7 @@ impl OpenChannel for FarEnd {
                 (Disposition::Deferred { reason, retry_after: None }, "no connection", PATIENCE)
             }
             Manner::Waits => unreachable!("it returned above"),
+            Manner::Panics => panic!("what was to happen"),
             Manner::Delivers => (Disposition::Delivered { reply: "ok".into() }, "delivered", Duration::ZERO),
             Manner::Ponders(delay) => (Disposition::Delivered { reply: "ok".into() }, "delivered", delay),
             Manner::Defers(retry_after) => {

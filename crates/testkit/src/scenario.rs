@@ -9,7 +9,7 @@
 //! 08:00 subscribe alice nearby {} if event.place == 'Kobe'
 //! 08:00 reschedule alice DTSTART:20260301T090000|RRULE:FREQ=DAILY
 //! 08:00 snooze alice 90                           (her subscriptions, for so many minutes)
-//! 08:00 bob@example.org defers 90 | refuses | gone | unknown | delivers | ponders 30 | waits
+//! 08:00 bob@example.org defers 90 | refuses | gone | unknown | delivers | ponders 30 | waits | panics
 //! 08:00 suppress smtp bob@example.org complaint    (or soft_bounce, of which five suppress; lift takes it away)
 //! 08:00 suppressions | endpoints                  (listed in the transcript)
 //! 08:00 revive bob hook                           (the device is active again)
@@ -308,6 +308,7 @@ impl Scenario {
             [id, "prefers", ..] => self.put_preferences(id, what.splitn(3, ' ').nth(2).unwrap_or("{}")).await,
             [channel, "is", "down"] => self.ends.lock().set_down(channel, true),
             [channel, "is", "up"] => self.ends.lock().set_down(channel, false),
+            [address, "panics"] => self.ends.lock().set(address, Manner::Panics),
             [address, "waits"] => self.ends.lock().set(address, Manner::Waits),
             [address, "delivers"] => self.ends.lock().set(address, Manner::Delivers),
             ["suppress", protocol, address, cause] => self.suppress(protocol, address, cause).await,

@@ -157,6 +157,34 @@ async fn what_cannot_be_written_is_deferred_and_leaves_nothing() {
 }
 
 #[tokio::test]
+async fn no_name_leads_out_of_the_data_folder_by_accident() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let inner = folder.path().join("data");
+    fs::create_dir(&inner).expect("a folder");
+    let context = crate::Context { data_folder: inner.clone(), ..context() };
+    let name = "log".parse().expect("a name");
+    let long = "x".repeat(300);
+    for (path, expected) in [
+        ("../out.ndjson", "path: a relative name stays in the data folder; give the whole path, starting with `/`"),
+        ("a/../../out.ndjson", "path: a relative name stays in the data folder"),
+        ("out\0.ndjson", "path: the name holds a NUL"),
+        ("out/", "path: this is not the name of a file"),
+        ("..", "path: this is not the name of a file"),
+        ("/", "path: this is not the name of a file"),
+        (&long, "path: "),
+    ] {
+        let problems = crate::open(&name, &channel("file", json!({ "path": path }), 1), &context).err();
+        let told = problems.expect(path)[0].to_string();
+        assert!(told.starts_with(expected), "{path:?}: {told}");
+    }
+    let written = |at: &Path| fs::read_dir(at).expect("a folder").count();
+    assert_eq!((written(folder.path()), written(&inner)), (1, 0), "nothing was made");
+    // What is odd and leads nowhere else is a name like any.
+    drop(crate::open(&name, &channel("file", json!({ "path": "a\nb ..ndjson" }), 1), &context).expect("a name"));
+    assert_eq!((written(folder.path()), written(&inner)), (1, 1));
+}
+
+#[tokio::test]
 async fn one_writer_at_a_time() {
     let folder = tempfile::tempdir().expect("a folder");
     let first = open(folder.path(), json!({}));

@@ -1,6 +1,6 @@
 //! One message becomes several: the items of a list, lines, or elements. All of them or none.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, rc::Rc};
 
 use bytes::Bytes;
 use quick_xml::{
@@ -10,9 +10,14 @@ use quick_xml::{
 use serde_json::value::RawValue;
 use tocsin_model::exchange::{JsonPath, Split};
 
-use super::Parcel;
+use super::{BYTES_MAX, Parcel};
 
 const DEPTH_MAX: usize = 256;
+/// Most namespaces that hold within an element.
+const NAMESPACES_MAX: usize = 256;
+
+/// Namespaces as they are declared, by `xmlns` and the like. Most elements declare none and share what is around them.
+type Scope = Rc<BTreeMap<Rc<str>, Rc<str>>>;
 
 pub(super) struct Splitter {
     pub into: Split,
@@ -64,26 +69,33 @@ impl Splitter {
         let broken = |why: &dyn std::fmt::Display, at: u64| format!("the body is not XML: {why} (byte {at})");
         let mut reader = Reader::from_str(text);
         let mut found = Vec::new();
-        let mut scopes: Vec<BTreeMap<String, String>> = Vec::new();
+        let mut bytes = 0;
+        let mut take = |element: Bytes| {
+            bytes += element.len();
+            found.push(element);
+            // Each repeats the namespaces around it, so together they may be far more than the body.
+            if bytes > BYTES_MAX {
+                return Err(format!("its parts are more than {BYTES_MAX} bytes with the namespaces around them"));
+            }
+            self.check_count(found.len())
+        };
+        let mut scopes: Vec<Scope> = Vec::new();
         loop {
             let from = place(&reader);
             match reader.read_event().map_err(|error| broken(&error, reader.error_position()))? {
                 Event::Start(start) => {
-                    let scope = scope(scopes.last(), &start)?;
                     if is_named(&start, name) {
                         let end = start.to_end().into_owned();
                         reader.read_to_end(end.name()).map_err(|error| broken(&error, reader.error_position()))?;
-                        found.push(with_scope(&text[from..place(&reader)], &start, scopes.last())?);
-                        self.check_count(found.len())?;
+                        take(with_scope(&text[from..place(&reader)], &start, scopes.last())?)?;
                     } else if scopes.len() >= DEPTH_MAX {
                         return Err(format!("the body is nested deeper than {DEPTH_MAX} levels"));
                     } else {
-                        scopes.push(scope);
+                        scopes.push(scope(scopes.last(), &start)?);
                     }
                 }
                 Event::Empty(start) if is_named(&start, name) => {
-                    found.push(with_scope(&text[from..place(&reader)], &start, scopes.last())?);
-                    self.check_count(found.len())?;
+                    take(with_scope(&text[from..place(&reader)], &start, scopes.last())?)?;
                 }
                 Event::End(_) => drop(scopes.pop()),
                 Event::DocType(_) => return Err("the body has a document type declaration, which is not read".into()),
@@ -105,33 +117,30 @@ fn is_named(start: &BytesStart<'_>, name: &str) -> bool {
 }
 
 /// The namespaces that hold within an element: those around it, and its own. Values are as they are written.
-fn scope(
-    around: Option<&BTreeMap<String, String>>,
-    start: &BytesStart<'_>,
-) -> Result<BTreeMap<String, String>, String> {
+fn scope(around: Option<&Scope>, start: &BytesStart<'_>) -> Result<Scope, String> {
     let mut scope = around.cloned().unwrap_or_default();
     for attribute in start.attributes() {
         let attribute = attribute.map_err(|error| format!("the body is not XML: {error}"))?;
         let key: &str = attribute.key.into_inner();
         if key == "xmlns" || key.starts_with("xmlns:") {
             let value: &str = &attribute.value;
-            scope.insert(key.to_owned(), value.to_owned());
+            let scope = Rc::make_mut(&mut scope);
+            scope.insert(key.into(), value.into());
+            if scope.len() > NAMESPACES_MAX {
+                return Err(format!("the body declares more than {NAMESPACES_MAX} namespaces within each other"));
+            }
         }
     }
     Ok(scope)
 }
 
 /// An element with the namespaces around it, which it would lose alone.
-fn with_scope(
-    element: &str,
-    start: &BytesStart<'_>,
-    around: Option<&BTreeMap<String, String>>,
-) -> Result<Bytes, String> {
+fn with_scope(element: &str, start: &BytesStart<'_>, around: Option<&Scope>) -> Result<Bytes, String> {
     let own = scope(None, start)?;
     let name: &str = start.name().into_inner();
     let missing: String = around
         .into_iter()
-        .flatten()
+        .flat_map(|scope| scope.iter())
         .filter(|(key, _)| !own.contains_key(*key))
         .map(|(key, value)| format!(" {key}=\"{}\"", value.replace('"', "&quot;")))
         .collect();

@@ -102,6 +102,12 @@ fn a_message_is_split_into_all_its_parts_or_none() {
     );
     check(&["split: { xml: order }"], "<r><order></r>", Err("not XML"));
     check(&["split: { xml: order }"], "<r>", Err("ends inside"));
+    // Each part repeats what is declared around it: together they would be gigabytes.
+    let parts = "<order/>".repeat(900);
+    let long = format!(r#"<r xmlns:a="{}">{parts}</r>"#, "u".repeat(200_000));
+    check(&["split: { xml: order }"], &long, Err("its parts are more than 134217728 bytes"));
+    let prefixes: String = (0..=256).map(|at| format!(" xmlns:a{at}='u'")).collect();
+    check(&["split: { xml: order }"], &format!("<r{prefixes}>{parts}</r>"), Err("more than 256 namespaces"));
     let whole = ["split: { lines: true }", "validate: { schema: { type: object } }"];
     check(&whole, "{}\n1\n{}", Err("step 2 of the pipeline (`validate`) at part 2: the body does not fit its schema"));
 }

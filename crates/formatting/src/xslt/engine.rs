@@ -82,6 +82,8 @@ unsafe extern "C" {
     fn tocsin_schema_free(schema: *mut c_void);
 }
 
+/// Most attributes and declared namespaces of an element: the library looks for each behind all that are there already.
+pub const ATTRIBUTES_MAX: usize = 1_000;
 /// Differences that are kept of one document.
 pub const OBJECTIONS_MAX: usize = 4;
 const OBJECTION_BYTES: usize = 400;
@@ -323,6 +325,7 @@ impl Tree {
         let prefix = if prefix.is_empty() { ptr::null() } else { self.name.as_ptr().cast() };
         // SAFETY: the node is in our document; both texts end with a NUL and are copied.
         let made = unsafe { xmlNewNs(node, self.value.as_ptr().cast(), prefix) };
+        self.nodes += 1;
         self.keep(made)
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::*;
+use crate::tests::outside::Outside;
 use engine::Tree;
 
 #[derive(Deserialize)]
@@ -185,63 +186,12 @@ fn nothing_outside_is_reached() {
     assert!(wrote.is_err() || !std::path::Path::new("/tmp/tocsin-xslt-wrote").exists());
 }
 
-/// A folder and a port that stylesheets name. The kernel tells who opened a file of the one, or came to the other.
-struct Outside {
-    folder: tempfile::TempDir,
-    watch: std::os::fd::OwnedFd,
-    port: std::net::TcpListener,
-}
-
-impl Outside {
-    fn new() -> Outside {
-        use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
-        let folder = tempfile::tempdir().expect("a folder");
-        for name in ["secret.xml", "style.xsl"] {
-            std::fs::write(folder.path().join(name), sheet("")).expect("written");
-        }
-        let watch = init(CreateFlags::NONBLOCK).expect("the kernel watches");
-        add_watch(&watch, folder.path(), WatchFlags::OPEN | WatchFlags::CREATE | WatchFlags::ACCESS).expect("a watch");
-        let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        port.set_nonblocking(true).expect("it does not wait");
-        Outside { folder, watch, port }
-    }
-
-    fn file(&self, name: &str) -> String {
-        self.folder.path().join(name).to_str().expect("a path").to_owned()
-    }
-
-    fn url(&self) -> String {
-        format!("http://{}", self.port.local_addr().expect("an address"))
-    }
-
-    /// What was touched since the last time.
-    fn touched(&self) -> Vec<String> {
-        let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
-        let mut reader = rustix::fs::inotify::Reader::new(&self.watch, &mut buffer);
-        let mut touched = Vec::new();
-        while let Ok(event) = reader.next() {
-            touched.push(event.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()));
-        }
-        while let Ok((_, from)) = self.port.accept() {
-            touched.push(from.ip().to_string());
-        }
-        touched.dedup();
-        touched
-    }
-}
-
 #[test]
 fn no_file_is_opened_and_nobody_is_called() {
     let outside = Outside::new();
     let (file, style, url) = (outside.file("secret.xml"), outside.file("style.xsl"), outside.url());
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/xml-bombs");
-    for bomb in std::fs::read_dir(folder).expect("the folder of bombs").flatten() {
-        let text = std::fs::read_to_string(bomb.path()).expect("a bomb");
-        // They name what is not here; here is something.
-        let text = text.replace("file:///PATH/TO/xmltestdata/simple.xml", &format!("file://{file}"));
-        let text = text.replace("http://www.w3schools.com", &url).replace("http://www.w3.org/TR", &url);
-        let text = text.replace("https://example.invalid", &url);
-        assert!(Stylesheet::compile(&text, &BTreeMap::new(), "text").is_err(), "{:?}", bomb.file_name());
+    for (name, bomb) in outside.bombs() {
+        assert!(Stylesheet::compile(&bomb, &BTreeMap::new(), "text").is_err(), "{name}");
     }
     let template = |inner: &str| format!("<xsl:template match=\"/\">{inner}</xsl:template>");
     for target in [&file, &format!("file://{file}"), &style, &format!("{url}/x.xsl"), &outside.file("new.xml")] {

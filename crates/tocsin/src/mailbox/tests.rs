@@ -128,6 +128,32 @@ async fn a_conversation_byte_by_byte() {
 }
 
 #[tokio::test]
+async fn only_one_end_ends_a_mail() {
+    let ends = [
+        "\n.\n",
+        "\n.\r\n",
+        "\r\n.\n",
+        "\r.\r",
+        "\r.\r\n",
+        "\r\n.\r",
+        "\n.\r",
+        "\r.\n",
+        "\r\n\0.\r\n",
+        "\r\n.\0\r\n",
+        "\r\n. \r\n",
+    ];
+    for end in ends {
+        let mailbox = start(|_| {}).await;
+        let other = "MAIL FROM:<other@x>\r\nRCPT TO:<b@x>\r\nDATA\r\nother\r\n.\r\n";
+        let words = format!("MAIL FROM:<a@x>\r\nRCPT TO:<b@x>\r\nDATA\r\none{end}{other}QUIT\r\n");
+        talk(&mailbox, words.as_bytes()).await;
+        let mails = mailbox.newest();
+        assert_eq!(mails.len(), 1, "{end:?} ends no mail");
+        assert!(mails[0].bytes.ends_with(b"other\r\n"), "{end:?}");
+    }
+}
+
+#[tokio::test]
 async fn bounds_hold() {
     let mailbox = start(|options| options.sessions_max = 0).await;
     assert_eq!(talk(&mailbox, b"").await, "421 4.3.2 too many conversations, come back later\n");

@@ -65,6 +65,15 @@ async fn each_fault_has_its_answer() {
         0,
     )
     .await;
+    // Of a body as long as a film the connection is worth no more than its first bytes.
+    check(
+        |_, _, _| Last("HTTP/1.1 503 Later\r\nContent-Length: 10737418240\r\n\r\nthe beginning"),
+        "deferred Answer 503 the beginning",
+        Open,
+        2,
+        0,
+    )
+    .await;
     // A body that says it is packed is not unpacked, however much it would become.
     check(
         |_, _, _| Say("HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\n\x1f\x0b\x08\x00"),
@@ -147,7 +156,9 @@ async fn certificates_are_looked_at_from_both_sides() {
     let (stranger, stranger_key) = (file("stranger.pem", stranger), file("stranger.key", stranger_key));
 
     // Serves one connection with a certificate; with `asks`, only a client that ours has signed.
+    let named = Arc::new(Mutex::new(Vec::new()));
     let serve = async |certificate: (String, String), asks: bool| {
+        let named = named.clone();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = rustls::ServerConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
@@ -171,6 +182,7 @@ async fn certificates_are_looked_at_from_both_sides() {
         tokio::spawn(async move {
             let (stream, _) = listener.accept().await.expect("a connection");
             let Ok(mut stream) = acceptor.accept(stream).await else { return };
+            named.lock().push(stream.get_ref().1.server_name().map(str::to_owned));
             let mut unread = Vec::new();
             while !unread.ends_with(b"}") && matches!(stream.read_buf(&mut unread).await, Ok(1..)) {}
             stream.write_all(OK.as_bytes()).await.ok();
@@ -209,8 +221,30 @@ async fn certificates_are_looked_at_from_both_sides() {
         let open = open.unwrap_or_else(|problems| panic!("{problems:?}"));
         let shown = deliver(&*open, &[&format!("https://localhost:{port}/")]).await;
         assert!(shown[0].starts_with(expected), "{case}: {shown:?}");
+        if expected == "deferred Tls" {
+            assert!(shown[0].contains("certificate") || shown[0].contains("UnknownIssuer"), "{case}: {shown:?}");
+        }
     }
+    assert!(named.lock().iter().all(|name| name.as_deref() == Some("localhost")), "each was told who is meant");
     drop(theirs);
+
+    // One that speaks nothing newer than TLS 1.0 answers with its alert: there is no version that both know.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("a connection");
+        let mut hello = vec![0; 4096];
+        let _ = stream.read(&mut hello).await;
+        stream.write_all(&[21, 3, 1, 0, 2, 2, 70]).await.ok();
+        stream.shutdown().await.ok();
+    });
+    let options = json!({"ca_file": ca_file, "allow_hosts": ["localhost"]});
+    let name = "hook".parse().expect("a name");
+    let open = crate::open(&name, &channel("http", options, 1), &context());
+    let open = open.unwrap_or_else(|problems| panic!("{problems:?}"));
+    let shown = deliver(&*open, &[&format!("https://localhost:{port}/")]).await;
+    assert!(shown[0].starts_with("deferred Tls") && shown[0].contains("ProtocolVersion"), "{shown:?}");
+
     let name = "hook".parse().expect("a name");
     let wrong = json!({"certificate_file": client, "key_file": ca_file});
     let problems = crate::open(&name, &channel("http", wrong, 1), &context()).err().expect("no key");
