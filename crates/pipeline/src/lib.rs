@@ -88,7 +88,7 @@ pub use slow_firings::{SLOW_FIRINGS_MAX, SlowFiring};
 pub use spans::{Attribute, Span, SpanKind, Spans};
 pub use switches::Switched;
 pub use tocsin_delivery::{Clock, Context, Destination, DestinationState, SystemClock};
-pub use tocsin_sources::Folders;
+pub use tocsin_sources::{Folders, Listeners};
 pub use versions::Versions;
 pub use view_subscribers::view_subscribers;
 

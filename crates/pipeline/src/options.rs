@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 use tocsin_model::{hours::Hours, suppression::Policy, time::Timestamp};
-use tocsin_sources::Folders;
+use tocsin_sources::{Folders, Listeners};
 
 /// Bounds and delays of the steps.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -44,6 +44,8 @@ pub struct PipelineOptions {
     pub activity_days: u32,
     /// Folders outside of the data folder that sources may take files from.
     pub source_folders: Folders,
+    /// Where sources may listen beside their own addresses.
+    pub source_listeners: Listeners,
     /// What bounces and complaints make of an address.
     pub suppression: Policy,
 }
@@ -66,6 +68,7 @@ impl Default for PipelineOptions {
             retention_time_zone: "UTC".to_owned(),
             activity_days: 90,
             source_folders: Folders::default(),
+            source_listeners: Listeners::default(),
             suppression: Policy::default(),
         }
     }

@@ -341,6 +341,7 @@ impl Runner {
             networks: context.networks.clone(),
             programs: context.programs.clone(),
             folders: self.flow.options.source_folders.clone(),
+            listeners: self.flow.options.source_listeners.clone(),
         }
     }
 

@@ -30,6 +30,8 @@ pub(crate) enum Item {
     Cells { names: Arc<[String]>, cells: Vec<Option<String>> },
     /// An element with all below it.
     Xml(Element),
+    /// A JSON value whose texts are read as the types of their fields.
+    Texts(serde_json::Value),
 }
 
 impl Item {
@@ -39,6 +41,7 @@ impl Item {
             Item::Json(bytes) => bytes.clone(),
             Item::Cells { cells, .. } => serde_json::to_vec(cells).expect("texts are JSON"),
             Item::Xml(element) => format!("{element:?}").into_bytes(),
+            Item::Texts(json) => json.to_string().into_bytes(),
         }
     }
 }

@@ -11,7 +11,7 @@ use tocsin_model::{
 };
 
 use crate::{
-    directory, feed, kafka, mqtt, nats, outbox, poll, process, query,
+    directory, feed, kafka, mail, mqtt, nats, outbox, poll, process, query,
     source::{OpenSource, Setting},
 };
 
@@ -35,7 +35,7 @@ pub(crate) trait SourceOptions: Options + JsonSchema {
     fn misfits(&self, fields: &Fields) -> Vec<Problem>;
 }
 
-static KINDS: [KindDescription; 9] = [
+static KINDS: [KindDescription; 10] = [
     describe::<directory::DirectoryOptions>(
         "directory",
         "files that are dropped into a folder: lines of JSON, JSON, CSV or XML",
@@ -64,6 +64,7 @@ static KINDS: [KindDescription; 9] = [
     describe::<nats::NatsOptions>("nats", "messages of a stream of NATS JetStream", nats::open),
     describe::<kafka::KafkaOptions>("kafka", "messages of topics of Kafka", kafka::open),
     describe::<mqtt::MqttOptions>("mqtt", "messages of topics of an MQTT 5 broker", mqtt::open),
+    describe::<mail::MailOptions>("mail", "mail that comes in by SMTP or LMTP", mail::open),
     describe::<process::ProcessOptions>("process", "lines of JSON from a program of yours", process::open),
 ];
 

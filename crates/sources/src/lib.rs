@@ -20,6 +20,7 @@ pub mod outbox; // a table that is emptied
 pub mod nats; // a stream of NATS JetStream
 pub mod kafka; // topics of Kafka
 pub mod mqtt; // topics of an MQTT broker
+pub mod mail; // mail that comes in by SMTP or LMTP
 pub mod process; // lines of JSON from a program
 
 mod items; // texts become items, one after the other: lines, JSON, CSV, XML
@@ -36,4 +37,4 @@ mod testing; // what the tests of all kinds share
 
 pub use kind::{KindDescription, check, kinds, open};
 pub use reference::reference_page;
-pub use source::{Context, Folders, OpenSource, Portion, Refusal, Setting, Trouble};
+pub use source::{Context, Folders, Listeners, OpenSource, Portion, Refusal, Setting, Trouble};

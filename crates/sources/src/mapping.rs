@@ -32,15 +32,20 @@ impl Pointer {
         match item {
             Item::Json(bytes) => {
                 let json: Json = serde_json::from_slice(bytes).ok()?;
-                match self.0.in_json(&json)? {
-                    Json::Null => None,
-                    Json::String(text) => Some(text.clone()),
-                    other => Some(other.to_string()),
-                }
+                json_text(self.0.in_json(&json)?)
             }
+            Item::Texts(json) => json_text(self.0.in_json(json)?),
             Item::Cells { names, cells } => self.0.in_cells(names, cells).map(str::to_owned),
             Item::Xml(element) => self.0.in_element(element),
         }
+    }
+}
+
+fn json_text(json: &Json) -> Option<String> {
+    match json {
+        Json::Null => None,
+        Json::String(text) => Some(text.clone()),
+        other => Some(other.to_string()),
     }
 }
 
@@ -69,6 +74,14 @@ impl Mapping {
     pub fn new(fields: &Fields, paths: &BTreeMap<String, String>) -> Mapping {
         let parse = |(field, path): (&String, &String)| Some((fields.position(field)?, parse_path(path).ok()?));
         Mapping { fields: fields.clone(), paths: paths.iter().filter_map(parse).collect() }
+    }
+
+    /// The paths of an operator, or each field's own name, for items that have more members than a class needs.
+    pub fn or_names(fields: &Fields, given: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+        match given.is_empty() {
+            true => fields.iter().map(|field| (field.name.to_string(), field.name.to_string())).collect(),
+            false => given.clone(),
+        }
     }
 
     /// What is wrong with paths of fields; problems lie at `fields.name`.
@@ -125,6 +138,10 @@ impl Mapping {
                 self.fields.row(element.leaves().map(|(name, text)| (name, self.by_name(name, text))))
             }
             Item::Xml(element) => self.row_by(|path, kind| Some(text_value(&path.in_element(element)?, kind))),
+            Item::Texts(json) => self.row_by(|path, kind| match path.in_json(json)? {
+                Json::String(text) => Some(text_value(text, kind)),
+                other => Some(Value::from(other.clone())),
+            }),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    net::SocketAddr,
     path::{Component, Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -31,6 +32,37 @@ pub struct Context {
     pub programs: Programs,
     /// Which folders they may empty.
     pub folders: Folders,
+    /// Where they may listen.
+    pub listeners: Listeners,
+}
+
+/// Where sources may listen. A definition may come over the network from whoever holds a key, so only the operator of the
+/// machine can let others than its own programs in.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listeners {
+    /// Addresses with ports; one without an address (`0.0.0.0`, `[::]`) stands for all of them.
+    pub allow: Vec<SocketAddr>,
+}
+
+/// Ports below it are those of the system's services.
+const OWN_PORTS: u16 = 1_024;
+
+impl Listeners {
+    /// Whether a source may listen there. The error says why not.
+    pub fn judge(&self, address: SocketAddr) -> Result<(), String> {
+        let is_own = address.ip().to_canonical().is_loopback() && (address.port() >= OWN_PORTS || address.port() == 0);
+        let is_open = |open: &SocketAddr| {
+            let is_there =
+                open.ip() == address.ip() || open.ip().is_unspecified() && (open.is_ipv6() || address.is_ipv4());
+            is_there && open.port() == address.port()
+        };
+        match is_own || self.allow.iter().any(is_open) {
+            true => Ok(()),
+            false => Err(format!(
+                "a source may not listen at {address}; `sources.allow_listen` in the configuration can open it"
+            )),
+        }
+    }
 }
 
 /// The folders that sources may take files from. A definition may come over the network from whoever holds a key, and a
@@ -165,6 +197,18 @@ pub trait OpenSource: Send {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sources_listen_where_they_may() {
+        let address = |text: &str| text.parse::<SocketAddr>().expect("an address");
+        let listeners = Listeners { allow: vec![address("0.0.0.0:25"), address("192.0.2.1:2525")] };
+        for open in ["127.0.0.1:2525", "[::1]:1024", "127.0.0.1:0", "0.0.0.0:25", "192.0.2.7:25", "192.0.2.1:2525"] {
+            assert_eq!(listeners.judge(address(open)), Ok(()), "{open}");
+        }
+        for closed in ["[::]:25", "0.0.0.0:2525", "192.0.2.2:2525", "127.0.0.1:587", "0.0.0.0:0"] {
+            assert!(listeners.judge(address(closed)).is_err(), "{closed}");
+        }
+    }
 
     #[test]
     fn only_open_folders_are_emptied() {

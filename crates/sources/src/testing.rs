@@ -78,6 +78,7 @@ impl Harness {
             networks: Default::default(),
             programs: tocsin_delivery::programs::Programs { allow: vec![Path::new("/bin/sh").to_owned()] },
             folders: Folders { allow: self.folders.clone() },
+            listeners: Default::default(),
         };
         let setting = Setting {
             application: "app".parse().expect("a name"),

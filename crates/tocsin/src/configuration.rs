@@ -443,6 +443,9 @@ pub struct Sources {
     /// Folders that sources of the kind `directory` may take files from, and in which databases of SQLite may be that sources
     /// ask, with all below them. Without any they have only the folder `drop` in the data folder: a definition may come from whoever holds a key.
     pub allow_folders: Vec<PathBuf>,
+    /// Addresses at which sources of the kind `mail` may listen, such as `0.0.0.0:25`, which stands for port 25 of every
+    /// address. Without any they may listen at loopback addresses only, with ports from 1024 on.
+    pub allow_listen: Vec<SocketAddr>,
 }
 
 /// What bounces and complaints make of an address.

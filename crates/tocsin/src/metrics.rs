@@ -36,6 +36,12 @@ pub const STEPS: &[Metric] = &[
         "Files that sources dealt with: `taken` or `refused`, which become `.err`.",
     ),
     counter(
+        "source_mails_total",
+        "result",
+        "Mails that came to sources of the kind `mail`: `taken` to become events, `repeated`, `refused` for good, `deferred` \
+         until they are sent again, or `dropped` as the definition says.",
+    ),
+    counter(
         "source_refused_total",
         "application, source",
         "Items that were no events of the class, and were kept aside.",

@@ -30,7 +30,7 @@ use tocsin_model::{
     suppression::{Cause, Policy, SOFT_BOUNCES_MAX},
     time::Timestamp,
 };
-use tocsin_pipeline::{Folders, Pipeline, PipelineOptions};
+use tocsin_pipeline::{Folders, Listeners, Pipeline, PipelineOptions};
 use tocsin_service::{FreeSpace, Service};
 use tocsin_store::{
     error::StoreError,
@@ -406,6 +406,7 @@ fn pipeline_options(configuration: &Configuration) -> Outcome<PipelineOptions> {
         retention_time_zone: options.retention_time_zone.clone(),
         activity_days: options.activity_days.max(1),
         source_folders: Folders { allow: configuration.sources.allow_folders.clone() },
+        source_listeners: Listeners { allow: configuration.sources.allow_listen.clone() },
         suppression: suppression_policy(&configuration.suppression),
     })
 }

@@ -6,12 +6,12 @@
 mod entry; // RSS and Atom as one
 mod options; // what an operator may set
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 pub use options::FeedOptions;
 use serde_json::{Map, Value};
 use tocsin_delivery::options::read;
-use tocsin_model::{field::Fields, mark::Mark, problem::Problem};
+use tocsin_model::{mark::Mark, problem::Problem};
 
 use crate::{
     items::Item,
@@ -24,7 +24,7 @@ use crate::{
 pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: FeedOptions = read(&setting.options, "")?;
     let policy = Policy { updates: options.updates, retention: options.retention };
-    let mapping = Arc::new(Mapping::new(&setting.fields, &paths(&options.fields, &setting.fields)));
+    let mapping = Arc::new(Mapping::new(&setting.fields, &Mapping::or_names(&setting.fields, &options.fields)));
     let version = options.version.clone();
     let read = move |body: &[u8]| -> Result<Vec<PageItem>, Trouble> {
         let entries = entry::entries(body).map_err(|problem| Trouble::new("the feed cannot be read", problem))?;
@@ -32,14 +32,6 @@ pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSou
     };
     let poller = Poller::open(&setting, &options.fetch, &marks, Arc::new(read), policy)?;
     Ok(Box::new(poller))
-}
-
-/// The paths of an operator, or each field's own name: an item has more members than a class needs.
-fn paths(given: &BTreeMap<String, String>, fields: &Fields) -> BTreeMap<String, String> {
-    match given.is_empty() {
-        true => fields.iter().map(|field| (field.name.to_string(), field.name.to_string())).collect(),
-        false => given.clone(),
-    }
 }
 
 /// An item with nothing to know it by is passed over.

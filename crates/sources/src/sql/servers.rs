@@ -78,6 +78,7 @@ impl Server {
             networks: Default::default(),
             programs: Default::default(),
             folders: Folders { allow: vec![self.folder.path().to_owned()] },
+            listeners: Default::default(),
         };
         let mut tries = 0;
         loop {

@@ -55,13 +55,14 @@ static CHANNELS: [Row; 14] = [
     ("mqtt", "options.password", Form::Whole),
     ("process", "options.environment", Form::Whole),
 ];
-static SOURCES: [Row; 7] = [
+static SOURCES: [Row; 8] = [
     ("poll", "options.headers", HEADERS),
     ("feed", "options.headers", HEADERS),
     ("nats", "options.token", Form::Whole),
     ("nats", "options.password", Form::Whole),
     ("kafka", "options.password", Form::Whole),
     ("mqtt", "options.password", Form::Whole),
+    ("mail", "options.password", Form::Whole),
     ("process", "options.environment", Form::Whole),
 ];
 static PORTS: [Row; 8] = [

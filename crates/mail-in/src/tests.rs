@@ -1,0 +1,364 @@
+//! Conversations with a server, as clients have them.
+
+use std::{io::Cursor, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::TcpStream,
+    sync::mpsc,
+};
+use tokio_rustls::TlsConnector;
+
+use crate::{Access, Bounds, Envelope, Handler, Login, Patterns, Refusal, Server, Setting};
+
+/// Takes what is for `*@x`, and refuses what says so.
+struct Taker(mpsc::UnboundedSender<(Envelope, String)>);
+
+#[async_trait]
+impl Handler for Taker {
+    fn judge(&self, recipient: &str) -> Result<(), Refusal> {
+        match Patterns::new(&["*@x".to_owned()]).matches(recipient) {
+            true => Ok(()),
+            false => Err(Refusal::new(550, "5.1.1", "nobody is called that here")),
+        }
+    }
+
+    async fn take(&self, envelope: Envelope, mail: Vec<u8>) -> Result<(), Refusal> {
+        let text = String::from_utf8_lossy(&mail).into_owned();
+        if text.contains("later") {
+            return Err(Refusal::new(451, "4.3.0", "not now"));
+        }
+        self.0.send((envelope, text)).map_err(|_| Refusal::new(451, "4.3.0", "nobody is there"))
+    }
+}
+
+struct Stage {
+    server: Server,
+    taken: mpsc::UnboundedReceiver<(Envelope, String)>,
+}
+
+async fn start(access: Access, bounds: Bounds) -> Stage {
+    let (sender, taken) = mpsc::unbounded_channel();
+    let setting = Setting { host: "mx.x".to_owned(), access, bounds, handler: Arc::new(Taker(sender)) };
+    let server = Server::start("127.0.0.1:0".parse().expect("an address"), setting).await.expect("it listens");
+    Stage { server, taken }
+}
+
+fn small() -> Bounds {
+    Bounds { mail_bytes_max: 200, recipients_max: 2, ..Bounds::default() }
+}
+
+/// Says everything at once and reads until the server hangs up.
+async fn say_all(mut stream: impl AsyncRead + AsyncWrite + Unpin, words: &[u8]) -> String {
+    stream.write_all(words).await.expect("it reads");
+    let mut replies = Vec::new();
+    // Whoever is sent away may find the connection reset behind the words.
+    let _ = stream.read_to_end(&mut replies).await;
+    String::from_utf8(replies).expect("text").replace('\r', "")
+}
+
+impl Stage {
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.server.address()).await.expect("it listens")
+    }
+
+    async fn talk(&self, words: &str) -> String {
+        say_all(self.connect().await, words.replace('\n', "\r\n").as_bytes()).await
+    }
+
+    fn texts(&mut self) -> Vec<String> {
+        std::iter::from_fn(|| self.taken.try_recv().ok()).map(|(_, text)| text).collect()
+    }
+}
+
+/// The codes of replies, one for each line that is not continued.
+fn codes(replies: &str) -> Vec<&str> {
+    replies.lines().filter(|line| line.as_bytes().get(3) == Some(&b' ')).map(|line| &line[..3]).collect()
+}
+
+#[tokio::test]
+async fn a_pipelined_conversation() {
+    let mut stage = start(Access::default(), small()).await;
+    let replies = stage
+        .talk(
+            "EHLO me\nMAIL FROM:<a@y> BODY=8BITMIME SMTPUTF8\nRCPT TO:<grüße@x>\nRCPT TO:<b@z>\nRCPT TO:<b@x>\nRCPT TO:<c@x>\n\
+            DATA\nSubject: hi\n\n..dot\nend\n.\nMAIL FROM:<>\nRCPT TO:<b@x>\nDATA\n.\nMAIL FROM:<>\nRCPT TO:<b@x>\n\
+            DATA\nlater\n.\nQUIT\n",
+        )
+        .await;
+    assert_eq!(
+        codes(&replies),
+        [
+            "220", "250", "250", "250", "550", "250", "452", "354", "250", "250", "250", "354", "250", "250", "250",
+            "354", "451", "221"
+        ],
+        "{replies}"
+    );
+    assert!(replies.contains("550 5.1.1 nobody is called that here"), "{replies}");
+    let (envelope, text) = stage.taken.try_recv().expect("a mail");
+    assert_eq!((envelope.from.as_str(), text.as_str()), ("a@y", "Subject: hi\r\n\r\n.dot\r\nend\r\n"));
+    assert_eq!(envelope.to, ["grüße@x", "b@x"]);
+    assert_eq!((envelope.host.as_str(), envelope.user, envelope.encrypted), ("me", None, false));
+    assert_eq!(stage.texts(), [""], "an empty mail is one");
+}
+
+#[tokio::test]
+async fn each_recipient_has_an_answer_in_lmtp() {
+    let stage = start(Access::default(), small()).await;
+    let replies = stage.talk("LHLO me\nMAIL FROM:<a@y>\nRCPT TO:<a@x>\nRCPT TO:<b@x>\nDATA\n.\nQUIT\n").await;
+    assert_eq!(codes(&replies), ["220", "250", "250", "250", "250", "354", "250", "250", "221"], "{replies}");
+}
+
+#[tokio::test]
+async fn a_mail_comes_in_chunks() {
+    let mut stage = start(Access::default(), small()).await;
+    let to = "MAIL FROM:<a@y>\nRCPT TO:<a@x>\n";
+    let replies = stage
+        .talk(&format!(
+            "EHLO me\n{to}BDAT 5\none\nBDAT 5 LAST\ntwo\n{to}BDAT 5\nsix\nDATA\nBDAT 0 LAST\nBDAT 5\none\n{to}BDAT 402 LAST\n{}\n\
+            BDAT 5\none\nQUIT\n",
+            "x".repeat(400)
+        ))
+        .await;
+    assert_eq!(
+        codes(&replies),
+        [
+            "220", "250", "250", "250", "250", "250", "250", "250", "250", "503", "250", "503", "250", "250", "552",
+            "503", "221"
+        ],
+        "{replies}"
+    );
+    assert_eq!(stage.texts(), ["one\r\ntwo\r\n", "six\r\n"]);
+}
+
+#[tokio::test]
+async fn mistakes_are_answered_and_survived() {
+    let mut stage = start(Access::default(), small()).await;
+    let replies = stage
+        .talk(
+            "MAIL FROM:<a@y>\nHELO me\nRCPT TO:<b@x>\nDATA\nNONSENSE\nMAIL FROM:<a@y> SIZE=9999\nMAIL FROM:<a@y>\nMAIL FROM:<b@y>\nDATA\n\
+            RCPT TO:<nobody@z>\nDATA\nRSET\nSTARTTLS\nAUTH PLAIN AGEAYg==\nVRFY b\nEXPN b\nNOOP\nMAIL FROM:<a@y> BODY=BINARYMIME\nQUIT\n",
+        )
+        .await;
+    assert_eq!(
+        codes(&replies),
+        [
+            "220", "503", "250", "503", "503", "500", "552", "250", "503", "503", "550", "503", "250", "502", "502",
+            "252", "502", "250", "501", "221"
+        ],
+        "{replies}"
+    );
+    assert_eq!(stage.texts(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_large_mail_is_refused_and_the_next_is_taken() {
+    let mut stage = start(Access::default(), small()).await;
+    let large = "a long line of text\n".repeat(20_000);
+    let replies = stage
+        .talk(&format!(
+            "EHLO me\nMAIL FROM:<a@y>\nRCPT TO:<b@x>\nDATA\n{large}.\nMAIL FROM:<a@y>\nRCPT TO:<b@x>\nDATA\nsmall\n.\nQUIT\n"
+        ))
+        .await;
+    assert_eq!(codes(&replies), ["220", "250", "250", "250", "354", "552", "250", "250", "354", "250", "221"]);
+    assert_eq!(stage.texts(), ["small\r\n"]);
+}
+
+/// What ends a mail, and what only looks like it: a second mail must never come out of the text of a first.
+#[tokio::test]
+async fn only_a_dot_alone_in_a_line_ends_a_mail() {
+    let ends = [
+        "\n.\n",
+        "\n.\r",
+        "\r.\r",
+        "\n.\r\n",
+        "\r\n.\n",
+        "\r\n.\r",
+        "\r.\r\n",
+        "\r\n\0.\r\n",
+        "\r\r\n.\r\r\n",
+        "\r.\n",
+        ".\r\n",
+    ];
+    for end in ends {
+        let mut stage = start(Access::default(), Bounds::default()).await;
+        let words = format!(
+            "EHLO me\r\nMAIL FROM:<a@y>\r\nRCPT TO:<b@x>\r\nDATA\r\none{end}MAIL FROM:<evil@y>\r\nRCPT TO:<b@x>\r\nDATA\r\ntwo\r\n.\r\nQUIT\r\n"
+        );
+        let replies = say_all(stage.connect().await, words.as_bytes()).await;
+        let texts = stage.texts();
+        assert_eq!(texts.len(), 1, "{end:?}: {replies} {texts:?}");
+        assert!(texts[0].contains("evil@y"), "{end:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_conversation_byte_by_byte() {
+    let mut stage = start(Access::default(), small()).await;
+    let mut stream = stage.connect().await;
+    stream.set_nodelay(true).expect("a socket option");
+    for byte in b"EHLO me\r\nMAIL FROM:<a@y>\r\nRCPT TO:<b@x>\r\nDATA\r\nx\r\n..\r\n.\r\nQUIT\r\n" {
+        stream.write_all(&[*byte]).await.expect("it reads");
+    }
+    let replies = say_all(stream, b"").await;
+    assert!(replies.ends_with("250 2.0.0 taken\n221 2.0.0 bye\n"), "{replies}");
+    assert_eq!(stage.texts(), ["x\r\n.\r\n"]);
+}
+
+#[tokio::test]
+async fn bounds_hold() {
+    let none = Bounds { connections_max: 0, ..Bounds::default() };
+    let replies = start(Access::default(), none).await.talk("").await;
+    assert_eq!(replies, "421 4.3.2 too many connections, come back later\n");
+
+    let one = Bounds { connections_per_address_max: 1, ..Bounds::default() };
+    let stage = start(Access::default(), one).await;
+    let mut first = stage.connect().await;
+    first.read_exact(&mut [0; 4]).await.expect("a greeting");
+    assert_eq!(codes(&stage.talk("").await), ["421"]);
+
+    let stage = start(Access::default(), Bounds { mails_max: 1, ..Bounds::default() }).await;
+    let mail = "MAIL FROM:<a@y>\nRCPT TO:<b@x>\nDATA\n.\n";
+    let replies = stage.talk(&format!("EHLO me\n{mail}MAIL FROM:<a@y>\nQUIT\n")).await;
+    assert_eq!(codes(&replies), ["220", "250", "250", "250", "354", "250", "451", "221"]);
+
+    let stage = start(Access::default(), Bounds::default()).await;
+    assert!(stage.talk(&"x".repeat(100_000)).await.ends_with("421 4.7.0 the line is too long\n"));
+    assert!(stage.talk(&"NONSENSE\n".repeat(200)).await.ends_with("421 4.7.0 too many mistakes\n"));
+    assert!(stage.talk(&"NOOP\n".repeat(2_000)).await.ends_with("421 4.7.0 too many commands without a mail\n"));
+
+    let hasty = Bounds { idle: Duration::from_millis(1), ..Bounds::default() };
+    assert_eq!(codes(&start(Access::default(), hasty).await.talk("").await), ["220", "421"]);
+    let hasty = Bounds { mail_timeout: Duration::from_millis(1), ..Bounds::default() };
+    let begun = "EHLO me\nMAIL FROM:<a@y>\nRCPT TO:<b@x>\nDATA\nnever whole\n";
+    assert!(start(Access::default(), hasty).await.talk(begun).await.ends_with("421 4.4.2 it took too long\n"));
+}
+
+#[tokio::test]
+async fn a_server_that_stops_says_so() {
+    let stage = start(Access::default(), Bounds::default()).await;
+    let mut stream = stage.connect().await;
+    stream.read_exact(&mut [0; 4]).await.expect("a greeting");
+    stage.server.close(Duration::from_secs(60)).await;
+    assert!(say_all(stream, b"").await.ends_with("421 4.3.2 this server stops, come back later\n"));
+}
+
+/// An access with a certificate, and who trusts it.
+fn encrypted() -> (Access, TlsConnector) {
+    let made = rcgen::generate_simple_self_signed(vec!["mx.x".to_owned()]).expect("a certificate");
+    let folder =
+        std::env::temp_dir().join(format!("tocsin-mail-in-{}-{:?}", std::process::id(), std::thread::current().id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let (certificate, key) = (folder.join("certificate.pem"), folder.join("key.pem"));
+    std::fs::write(&certificate, made.cert.pem()).expect("written");
+    std::fs::write(&key, made.signing_key.serialize_pem()).expect("written");
+    let access =
+        Access { tls: Some(crate::certificate::read(&certificate, &key).expect("a certificate")), ..Access::default() };
+    std::fs::remove_dir_all(&folder).expect("removed");
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(made.cert.der().clone()).expect("a root");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    (access, TlsConnector::from(Arc::new(config)))
+}
+
+async fn start_tls(stage: &Stage, connector: &TlsConnector) -> impl AsyncRead + AsyncWrite + Unpin + use<> {
+    let mut stream = stage.connect().await;
+    stream.write_all(b"EHLO me\r\nMAIL FROM:<a@y>\r\nSTARTTLS\r\n").await.expect("it reads");
+    let mut replies = Vec::new();
+    while !replies.ends_with(b"220 2.0.0 begin\r\n") {
+        replies.push(stream.read_u8().await.expect("it answers"));
+    }
+    let replies = String::from_utf8(replies).expect("text");
+    assert!(replies.contains("250-STARTTLS") && !replies.contains("AUTH PLAIN\r"), "{replies}");
+    connector.connect("mx.x".try_into().expect("a name"), stream).await.expect("a handshake")
+}
+
+#[tokio::test]
+async fn only_the_user_sends_and_only_encrypted() {
+    let (access, connector) = encrypted();
+    let login = Login { user: "meters".to_owned(), password: "pass".to_owned() };
+    let access = Access { require_tls: true, login: Some(login), ..access };
+    let mut stage = start(access, Bounds::default()).await;
+    // AUTH of somebody else, then with the password in the next line.
+    let words = "EHLO me\r\nMAIL FROM:<a@y>\r\nAUTH PLAIN AG1ldGVycwBwYXN6\r\nAUTH LOGIN\r\nAUTH PLAIN\r\nAG1ldGVycwBwYXNz\r\n\
+        MAIL FROM:<a@y>\r\nRCPT TO:<b@x>\r\nDATA\r\nsafe\r\n.\r\nSTARTTLS\r\nQUIT\r\n";
+    let replies = say_all(start_tls(&stage, &connector).await, words.as_bytes()).await;
+    assert_eq!(
+        codes(&replies),
+        ["250", "530", "535", "504", "334", "235", "250", "250", "354", "250", "503", "221"],
+        "{replies}"
+    );
+    assert!(replies.contains("AUTH PLAIN\n"), "{replies}");
+    let (envelope, _) = stage.taken.try_recv().expect("a mail");
+    assert_eq!((envelope.user.as_deref(), envelope.encrypted), (Some("meters"), true));
+
+    let replies = stage.talk("EHLO me\nMAIL FROM:<a@y>\nAUTH PLAIN AG1ldGVycwBwYXNz\nQUIT\n").await;
+    assert_eq!(codes(&replies), ["220", "250", "530", "538", "221"], "{replies}");
+    let wrong = "AUTH PLAIN AG1ldGVycwBwYXN6\r\n".repeat(5);
+    let replies = say_all(start_tls(&stage, &connector).await, wrong.as_bytes()).await;
+    assert_eq!(codes(&replies), ["535", "535", "421"], "{replies}");
+}
+
+#[tokio::test]
+async fn what_is_said_before_a_handshake_does_not_count_after_it() {
+    let (access, _) = encrypted();
+    let mut stage = start(access, Bounds::default()).await;
+    let replies = stage.talk("EHLO me\nSTARTTLS\nMAIL FROM:<a@y>\nRCPT TO:<b@x>\nDATA\nevil\n.\nQUIT\n").await;
+    assert_eq!(codes(&replies), ["220", "501"], "{replies}");
+    assert_eq!(stage.texts(), [""; 0]);
+}
+
+/// Whatever comes, in whatever pieces: no panic, and an end. The seed of a case that fails is in its message.
+#[tokio::test]
+async fn nonsense_is_survived() {
+    let words: [&[u8]; 16] = [
+        b"EHLO me\r\n",
+        b"LHLO me\r\n",
+        b"MAIL FROM:<a@y>\r\n",
+        b"RCPT TO:<b@x>\r\n",
+        b"DATA\r\n",
+        b".\r\n",
+        b"\r\n.\r\n",
+        b"BDAT 3\r\nabc",
+        b"BDAT 0 LAST\r\n",
+        b"BDAT 99999999999999999999\r\n",
+        b"AUTH PLAIN\r\n",
+        b"STARTTLS\r\n",
+        b"\0\xff\r\n",
+        b"RSET\r\n",
+        b"RCPT TO:<@a,@b:\"x y\"@x>\r\n",
+        b"MAIL FROM:<> SIZE=18446744073709551616\r\n",
+    ];
+    let seed: u64 = std::env::var("SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(4_711);
+    let cases: u64 = std::env::var("CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(100);
+    let mut stage = start(Access::default(), small()).await;
+    for case in seed..seed + cases {
+        let mut random = case.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut next = |below: usize| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) as usize % below
+        };
+        let mut text = Cursor::new(Vec::new());
+        for _ in 0..next(40) {
+            std::io::Write::write_all(&mut text, words[next(words.len())]).expect("memory");
+        }
+        let mut stream = stage.connect().await;
+        let text = text.into_inner();
+        for piece in text.chunks(next(50) + 1) {
+            if stream.write_all(piece).await.is_err() {
+                break;
+            }
+        }
+        let _ = stream.shutdown().await;
+        let replies = say_all(stream, b"").await;
+        assert!(replies.starts_with("220 "), "SEED={case}: {replies}");
+    }
+    stage.texts();
+    assert_eq!(codes(&stage.talk("QUIT\n").await), ["220", "221"]);
+}

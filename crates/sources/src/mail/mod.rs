@@ -1,0 +1,316 @@
+//! Mails that come in by SMTP or LMTP. Their senders hear that they are taken when their events are accepted.
+//!
+//! Whoever hears nothing sends the mail again, and so does everybody whose mail was accepted shortly before a crash. So of
+//! each accepted mail a hash is remembered for some days: of its `Message-ID`, its date, its recipients and its body. One
+//! that is known is said to be taken, and nothing comes of it.
+
+mod options; // what an operator may set
+mod parts; // what a mail is made of
+mod read; // a mail as an item
+mod remembered; // which mails were accepted
+
+#[cfg(test)]
+mod tests;
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+pub use options::{Automatic, MailOptions};
+use remembered::Remembered;
+use serde_json::Value;
+use tocsin_delivery::{Clock, options::read};
+use tocsin_mail_in::{Access, Bounds, Envelope, Handler, Login, Patterns, Refusal as MailRefusal, Server, certificate};
+use tocsin_model::{
+    event::EventPacker, field::Row, mark::Mark, problem::Problem, time::Timestamp, trace_context::TraceContext,
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
+
+use crate::{
+    items::Item,
+    mapping::Mapping,
+    source::{OpenSource, PORTION_BYTES_MAX, PORTION_EVENTS_MAX, Portion, Refusal, Setting, Trouble},
+};
+
+/// How long a sender waits for acceptance before it is asked to come back. RFC 5321 has senders wait for ten minutes.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(120);
+/// How long conversations have to end when the source does.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
+/// A mail that went through more servers runs in a circle.
+const HOPS_MAX: usize = 50;
+
+pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
+    let options: MailOptions = read(&setting.options, "")?;
+    let address: SocketAddr = options.listen.parse().expect("it was checked");
+    setting.context.listeners.judge(address).map_err(|text| vec![Problem::at("listen", text)])?;
+    let tls = match (&options.certificate_file, &options.key_file) {
+        (Some(certificate), Some(key)) => {
+            let read = certificate::read(certificate, key);
+            Some(read.map_err(|(option, text)| vec![Problem::at(option, text)])?)
+        }
+        _ => None,
+    };
+    let login = options.username.clone().zip(options.password.clone());
+    let login = login.map(|(user, password)| Login { user, password });
+    let access = Access { tls, require_tls: options.require_tls, login };
+    Ok(Box::new(Mailbox {
+        remembered: Remembered::read(&marks, options.remember_days),
+        running: None,
+        held: Vec::new(),
+        address,
+        access,
+        setting,
+        options,
+    }))
+}
+
+/// A place where mail comes in.
+struct Mailbox {
+    setting: Setting,
+    options: MailOptions,
+    address: SocketAddr,
+    access: Access,
+    remembered: Remembered,
+    running: Option<Running>,
+    /// Whoever waits to hear that the last portion is accepted, each with what they will hear.
+    held: Vec<(oneshot::Sender<Answer>, Answer)>,
+}
+
+struct Running {
+    server: Server,
+    arrivals: mpsc::Receiver<Arrival>,
+}
+
+type Answer = Result<(), MailRefusal>;
+
+/// A mail that has come, and whoever waits for what becomes of it.
+struct Arrival {
+    at: Timestamp,
+    key: Option<String>,
+    event: Result<(Row, Option<TraceContext>), Refusal>,
+    bytes: usize,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// What conversations share.
+struct Door {
+    reader: Arc<Reader>,
+    recipients: Patterns,
+    clock: Arc<dyn Clock>,
+    arrivals: mpsc::Sender<Arrival>,
+}
+
+/// How mails are read.
+struct Reader {
+    mapping: Mapping,
+    automatic: Automatic,
+    item_bytes_max: usize,
+}
+
+/// What is made of a mail while its sender waits.
+struct Prepared {
+    key: Option<String>,
+    event: Result<(Row, Option<TraceContext>), Refusal>,
+    bytes: usize,
+}
+
+impl Reader {
+    /// Reads a mail; `None`: nothing is to come of it.
+    fn prepare(&self, envelope: &Envelope, mail: &[u8]) -> Result<Option<Prepared>, MailRefusal> {
+        let mail = read::read(envelope, mail);
+        if mail.hops > HOPS_MAX {
+            return Err(MailRefusal::new(554, "5.4.6", "this mail runs in a circle: it went through too many servers"));
+        }
+        match self.automatic {
+            Automatic::Refuse if mail.is_automatic => {
+                let text = "mail that machines send by themselves is not taken here";
+                return Err(MailRefusal::new(550, "5.7.1", text));
+            }
+            Automatic::Drop if mail.is_automatic => return Ok(None),
+            _ => {}
+        }
+        let item = Value::Object(mail.item);
+        let bytes = item.to_string().len();
+        if bytes > self.item_bytes_max {
+            let most = self.item_bytes_max;
+            let text = format!("the texts of this mail are too long: at most {most} bytes; attach what is longer");
+            return Err(MailRefusal::new(552, "5.3.4", text));
+        }
+        let header = |name: &str| item["headers"][name].as_str();
+        let trace = header("traceparent").and_then(|parent| TraceContext::read(parent, header("tracestate")));
+        let item = Item::Texts(item);
+        let event = match self.mapping.row(&item) {
+            Ok(row) => Ok((row, trace)),
+            Err(problems) => Err(Refusal::new(&problems, item.shown())),
+        };
+        Ok(Some(Prepared { key: mail.key, event, bytes }))
+    }
+}
+
+#[async_trait]
+impl Handler for Door {
+    fn judge(&self, recipient: &str) -> Result<(), MailRefusal> {
+        match self.recipients.matches(recipient) {
+            true => Ok(()),
+            false => Err(MailRefusal::new(550, "5.1.1", "nobody takes mail for this address here; mind its spelling")),
+        }
+    }
+
+    async fn take(&self, envelope: Envelope, mail: Vec<u8>) -> Result<(), MailRefusal> {
+        let later = |text| Err(MailRefusal::new(451, "4.3.0", text));
+        let reader = self.reader.clone();
+        // Reading takes its time, and whatever a mail does to its reader is only this mail's trouble.
+        let prepared = match tokio::task::spawn_blocking(move || reader.prepare(&envelope, &mail)).await {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                tracing::error!(%error, "a mail could not be read");
+                return later("this mail could not be read; tell the administrator");
+            }
+        };
+        let prepared = match prepared {
+            Ok(Some(prepared)) => prepared,
+            Ok(None) => {
+                count("dropped");
+                return Ok(());
+            }
+            Err(refusal) => {
+                count("refused");
+                return Err(refusal);
+            }
+        };
+        let (answer, heard) = oneshot::channel();
+        let Prepared { key, event, bytes } = prepared;
+        let arrival = Arrival { at: self.clock.now(), key, event, bytes, answer };
+        let answered = timeout(ANSWER_PATIENCE, async {
+            self.arrivals.send(arrival).await.ok()?;
+            heard.await.ok()
+        });
+        match answered.await {
+            Ok(Some(answer)) => answer,
+            Ok(None) => {
+                count("deferred");
+                later("this source ends or is in trouble; send it again later")
+            }
+            Err(_) => {
+                count("deferred");
+                later("it could not be accepted in time; send it again later")
+            }
+        }
+    }
+}
+
+fn count(result: &'static str) {
+    metrics::counter!("source_mails_total", "result" => result).increment(1);
+}
+
+impl Mailbox {
+    async fn arrivals(&mut self) -> Result<&mut mpsc::Receiver<Arrival>, Trouble> {
+        if self.running.is_none() {
+            let (sender, arrivals) = mpsc::channel(self.options.connections_max);
+            let paths = Mapping::or_names(&self.setting.fields, &self.options.fields);
+            let reader = Reader {
+                mapping: Mapping::new(&self.setting.fields, &paths),
+                automatic: self.options.automatic,
+                item_bytes_max: self.options.item_bytes_max,
+            };
+            let door = Door {
+                reader: Arc::new(reader),
+                recipients: Patterns::new(&self.options.recipients),
+                clock: self.setting.context.clock.clone(),
+                arrivals: sender,
+            };
+            let setting = tocsin_mail_in::Setting {
+                host: self.options.host_name.clone(),
+                access: self.access.clone(),
+                bounds: Bounds {
+                    connections_max: self.options.connections_max,
+                    connections_per_address_max: self.options.connections_max.div_ceil(2),
+                    mail_bytes_max: self.options.mail_bytes_max,
+                    recipients_max: self.options.recipients_max,
+                    idle: self.options.idle_timeout.0,
+                    ..Bounds::default()
+                },
+                handler: Arc::new(door),
+            };
+            let server = Server::start(self.address, setting).await;
+            let server = server.map_err(|error| Trouble::new(format!("cannot listen at {}", self.address), error))?;
+            self.running = Some(Running { server, arrivals });
+        }
+        Ok(&mut self.running.as_mut().expect("it runs").arrivals)
+    }
+
+    fn portion(&mut self, arrivals: Vec<Arrival>, waiting: usize) -> Portion {
+        let now = self.setting.context.clock.now();
+        let mut packer = EventPacker::new(self.setting.fields.clone());
+        let mut portion = Portion { waiting: Some(waiting as u64), ..Portion::default() };
+        portion.since = arrivals.iter().map(|arrival| arrival.at).min();
+        for Arrival { key, event, answer, .. } in arrivals {
+            let is_known = key.as_ref().is_some_and(|key| self.remembered.knows(key));
+            let said = match event {
+                _ if is_known => {
+                    count("repeated");
+                    Ok(())
+                }
+                Ok((row, trace)) => {
+                    packer.push_traced(&row, trace.as_ref());
+                    if let Some(key) = key {
+                        self.remembered.remember(key, now, &mut portion.marks);
+                    }
+                    count("taken");
+                    Ok(())
+                }
+                Err(refusal) => {
+                    count("refused");
+                    let text = format!("this mail is no event: {}", refusal.reason);
+                    portion.refused.push(refusal);
+                    Err(MailRefusal::new(554, "5.6.0", text))
+                }
+            };
+            self.held.push((answer, said));
+        }
+        portion.events = packer.finish();
+        portion
+    }
+}
+
+#[async_trait]
+impl OpenSource for Mailbox {
+    async fn next(&mut self) -> Result<Portion, Trouble> {
+        let arrivals = self.arrivals().await?;
+        loop {
+            let Some(first) = arrivals.recv().await else { return Err(Trouble::of("the server for mail has ended")) };
+            let mut taken = vec![first];
+            let mut bytes = taken[0].bytes;
+            while taken.len() < PORTION_EVENTS_MAX && bytes < PORTION_BYTES_MAX {
+                let Ok(arrival) = arrivals.try_recv() else { break };
+                bytes += arrival.bytes;
+                taken.push(arrival);
+            }
+            // Whoever does not wait any more was told to send it again.
+            taken.retain(|arrival| !arrival.answer.is_closed());
+            if !taken.is_empty() {
+                let waiting = arrivals.len();
+                return Ok(self.portion(taken, waiting));
+            }
+        }
+    }
+
+    async fn accepted(&mut self) -> Result<(), Trouble> {
+        for (answer, said) in std::mem::take(&mut self.held) {
+            // Whoever has gone away sends it again, and it is known then.
+            let _ = answer.send(said);
+        }
+        Ok(())
+    }
+
+    async fn close(&mut self) {
+        if let Some(Running { server, arrivals }) = self.running.take() {
+            // Whoever waits hears that it is for later.
+            drop(arrivals);
+            self.held.clear();
+            server.close(CLOSE_PATIENCE).await;
+        }
+    }
+}

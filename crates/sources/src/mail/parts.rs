@@ -1,0 +1,135 @@
+//! What a mail is made of: texts, and what is attached.
+//!
+//! The library that reads headers and decodes texts follows mails within mails as deep as they go, which ends where the
+//! stack does. So mails are taken apart here, to a bounded depth, and it only ever sees single parts.
+
+use mail_parser::{ContentType, MessageParser, MimeHeaders, PartType, decoders::html::html_to_text};
+use serde_json::{Map, Value, json};
+
+/// Most parts that are looked at.
+pub(super) const PARTS_MAX: usize = 200;
+/// Parts within parts are followed so deep.
+const DEPTH_MAX: usize = 16;
+
+/// The parts of a mail.
+#[derive(Default)]
+pub(super) struct Parts {
+    texts: Vec<String>,
+    html: Option<String>,
+    attachments: Vec<Value>,
+    count: usize,
+}
+
+impl Parts {
+    /// Takes a mail apart.
+    pub fn of(mail: &[u8]) -> Parts {
+        let mut parts = Parts::default();
+        parts.take(mail, 0);
+        parts
+    }
+
+    /// Puts them into an item.
+    pub fn say(self, item: &mut Map<String, Value>) {
+        let text = match (self.texts.is_empty(), &self.html) {
+            (true, Some(html)) => Some(html_to_text(html)),
+            (true, None) => None,
+            (false, _) => Some(self.texts.join("\n")),
+        };
+        if let Some(text) = text {
+            item.insert("text".to_owned(), text.into());
+        }
+        if let Some(html) = self.html {
+            item.insert("html".to_owned(), html.into());
+        }
+        item.insert("attachments".to_owned(), self.attachments.into());
+    }
+
+    fn take(&mut self, part: &[u8], depth: usize) {
+        let Some(head) = MessageParser::default().parse_headers(part).filter(|head| !head.parts.is_empty()) else {
+            // A part without headers is text.
+            return self.texts.extend(text(part.trim_ascii_start()));
+        };
+        let body = body_of(part);
+        let kind = head.content_type().map(kind_of).unwrap_or_else(|| "text/plain".to_owned());
+        let boundary = head.content_type().and_then(|kind| kind.attribute("boundary"));
+        if kind.starts_with("multipart/") {
+            match boundary {
+                Some(boundary) if depth < DEPTH_MAX => self.take_apart(body, boundary, depth),
+                _ => self.attach(&kind, None, body.len()),
+            }
+            return;
+        }
+        let name = head.attachment_name();
+        let is_attached = head.content_disposition().is_some_and(ContentType::is_attachment);
+        if kind.starts_with("message/") {
+            return self.attach(&kind, name, body.len());
+        }
+        // A single part, as its head says, so that this goes no deeper.
+        let whole = MessageParser::default().parse(part);
+        match whole.as_ref().and_then(|whole| whole.parts.first()).map(|part| &part.body) {
+            Some(PartType::Text(text)) if kind == "text/plain" && !is_attached => self.texts.push(text.to_string()),
+            Some(PartType::Html(html)) if !is_attached => match self.html {
+                None => self.html = Some(html.to_string()),
+                Some(_) => self.attach(&kind, name, html.len()),
+            },
+            Some(PartType::Text(text) | PartType::Html(text)) => self.attach(&kind, name, text.len()),
+            Some(PartType::Binary(bytes) | PartType::InlineBinary(bytes)) => self.attach(&kind, name, bytes.len()),
+            _ => self.attach(&kind, name, body.len()),
+        }
+    }
+
+    fn attach(&mut self, kind: &str, name: Option<&str>, size: usize) {
+        self.attachments.push(json!({ "name": name, "type": kind, "size": size }));
+    }
+
+    /// Takes what lies between the delimiters of a body (RFC 2046, section 5.1.1).
+    fn take_apart(&mut self, body: &[u8], boundary: &str, depth: usize) {
+        let delimiter = [b"--", boundary.as_bytes()].concat();
+        let (mut start, mut at) = (None, 0);
+        while at < body.len() && self.count < PARTS_MAX {
+            let end = body[at..].iter().position(|byte| *byte == b'\n').map_or(body.len(), |length| at + length + 1);
+            let rest = body[at..end].trim_ascii_end().strip_prefix(delimiter.as_slice());
+            if let Some(rest) = rest.filter(|rest| rest.is_empty() || *rest == b"--") {
+                if let Some(start) = start {
+                    self.take_piece(&body[start..at], depth);
+                }
+                start = rest.is_empty().then_some(end);
+            }
+            at = end;
+        }
+        // One whose end is missing.
+        if let Some(start) = start.filter(|start| at >= body.len() && *start < body.len()) {
+            self.take_piece(&body[start..], depth);
+        }
+    }
+
+    fn take_piece(&mut self, piece: &[u8], depth: usize) {
+        if self.count < PARTS_MAX {
+            self.count += 1;
+            // The line break before a delimiter belongs to the delimiter.
+            let whole = piece.strip_suffix(b"\r\n").or(piece.strip_suffix(b"\n")).unwrap_or(piece);
+            self.take(whole, depth + 1);
+        }
+    }
+}
+
+/// What follows the first empty line.
+pub(super) fn body_of(part: &[u8]) -> &[u8] {
+    let mut rest = part;
+    while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+        let (line, after) = rest.split_at(end + 1);
+        rest = after;
+        if line.trim_ascii().is_empty() {
+            return rest;
+        }
+    }
+    b""
+}
+
+fn text(bytes: &[u8]) -> Option<String> {
+    (!bytes.is_empty()).then(|| String::from_utf8_lossy(bytes).into_owned())
+}
+
+fn kind_of(kind: &ContentType) -> String {
+    format!("{}/{}", kind.ctype(), kind.subtype().unwrap_or("x-unknown")).to_ascii_lowercase()
+}

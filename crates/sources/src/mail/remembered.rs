@@ -1,0 +1,82 @@
+//! Which mails were accepted, so that one which is sent once more is not an event once more.
+
+use std::collections::{HashSet, VecDeque};
+
+use tocsin_model::{mark::Mark, time::Timestamp};
+
+/// What the parts of mails begin with.
+const PREFIX: &str = "mail:";
+/// Most mails that are remembered; beyond, the oldest are forgotten.
+pub(super) const REMEMBERED_MAX: usize = 100_000;
+const DAY_MILLIS: i64 = 86_400_000;
+
+/// Mails, by what stays the same when they are sent once more.
+pub(super) struct Remembered {
+    keys: HashSet<String>,
+    /// The same, the oldest first, with the time of their acceptance.
+    order: VecDeque<(i64, String)>,
+    days: u32,
+}
+
+impl Remembered {
+    /// Takes what is about mails out of the marks of a source.
+    pub fn read(marks: &[Mark], days: u32) -> Remembered {
+        let entry = |mark: &Mark| {
+            let key = mark.part.strip_prefix(PREFIX)?;
+            let time = std::str::from_utf8(mark.value.as_ref()?).ok()?.parse().ok()?;
+            Some((time, key.to_owned()))
+        };
+        let mut order: Vec<(i64, String)> = marks.iter().filter_map(entry).collect();
+        order.sort_unstable();
+        Remembered { keys: order.iter().map(|(_, key)| key.clone()).collect(), order: order.into(), days }
+    }
+
+    /// Whether a mail was accepted.
+    pub fn knows(&self, key: &str) -> bool {
+        self.keys.contains(key)
+    }
+
+    /// Remembers a mail, and forgets those that are too old or too many.
+    pub fn remember(&mut self, key: String, now: Timestamp, marks: &mut Vec<Mark>) {
+        let now = now.as_millis();
+        marks.push(Mark::set(format!("{PREFIX}{key}"), now.to_string()));
+        self.keys.insert(key.clone());
+        self.order.push_back((now, key));
+        let oldest = now - i64::from(self.days) * DAY_MILLIS;
+        while self.order.len() > REMEMBERED_MAX || self.order.front().is_some_and(|(time, _)| *time < oldest) {
+            let Some((_, key)) = self.order.pop_front() else { break };
+            self.keys.remove(&key);
+            marks.push(Mark::forget(format!("{PREFIX}{key}")));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mails_are_known_for_some_days() {
+        let mut marks = Vec::new();
+        let mut remembered = Remembered::read(&[], 1);
+        remembered.remember("a".to_owned(), Timestamp::from_millis(1_000), &mut marks);
+        remembered.remember("b".to_owned(), Timestamp::from_millis(DAY_MILLIS), &mut marks);
+        assert_eq!(marks, [Mark::set("mail:a", "1000"), Mark::set("mail:b", "86400000")]);
+        let mut remembered = Remembered::read(&[marks.remove(1), marks.remove(0), Mark::set("other", "1")], 1);
+        assert!(remembered.knows("a") && remembered.knows("b"));
+        remembered.remember("c".to_owned(), Timestamp::from_millis(DAY_MILLIS + 1_001), &mut marks);
+        assert_eq!(marks[1..], [Mark::forget("mail:a")]);
+        assert!(!remembered.knows("a") && remembered.knows("b"));
+    }
+
+    #[test]
+    fn the_oldest_make_room() {
+        let mut remembered = Remembered::read(&[], 1);
+        let mut marks = Vec::new();
+        for number in 0..=REMEMBERED_MAX {
+            remembered.remember(number.to_string(), Timestamp::from_millis(1), &mut marks);
+        }
+        assert_eq!(marks.last(), Some(&Mark::forget("mail:0")));
+        assert!(!remembered.knows("0") && remembered.knows("1"));
+    }
+}

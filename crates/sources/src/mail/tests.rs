@@ -1,0 +1,244 @@
+use std::{net::TcpListener, path::PathBuf, process::Stdio};
+
+use serde_json::{Value, json};
+use tokio::process::{Child, Command};
+
+use crate::testing::{Harness, shown};
+
+/// A source at a free port, whose events have the subject of a mail as `id`.
+fn mailbox(more: Value) -> (Harness, u16) {
+    let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+    let mut options = json!({
+        "listen": format!("127.0.0.1:{port}"),
+        "recipients": ["*@alarms.example"],
+        "fields": {"id": "subject", "magnitude": "headers.x-magnitude", "tags": "recipients"},
+    });
+    let given = more.as_object().expect("an object").clone();
+    options.as_object_mut().expect("an object").extend(given);
+    (Harness::new("mail", options), port)
+}
+
+/// The mail of a quake.
+const QUAKE: &str = "From: Meter <meter@example.org>\r\nTo: quakes@alarms.example\r\nSubject: =?utf-8?Q?K=C5=8Dbe?=\r\n\
+    Message-ID: <1@example.org>\r\nDate: Sun, 22 Nov 2026 10:00:00 +0000\r\nX-Magnitude: 6.1\r\n\r\nIt shook.\r\n";
+
+/// The event of this mail.
+const KOBE: &str = r#"{"id":"Kōbe","magnitude":6.1,"tags":["quakes@alarms.example"]}"#;
+
+impl Harness {
+    fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.data.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        path
+    }
+
+    /// curl, which sends a mail. It connects again while nobody listens.
+    fn curl(&self, port: u16, to: &str, mail: &str, more: &[&str]) -> Child {
+        let file = self.file("mail", mail);
+        Command::new("curl")
+            .args(["-sv", "--retry", "20", "--retry-connrefused", "--retry-delay", "1", "--max-time", "50"])
+            .args(["--mail-from", "meter@example.org", "--mail-rcpt", to, "--upload-file"])
+            .arg(file)
+            .arg(format!("smtp://127.0.0.1:{port}/meter.example.org"))
+            .args(more)
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("curl is there: `make setup` installs it")
+    }
+}
+
+/// Whether a client was content, and what it and the server said.
+async fn ended(client: Child) -> (bool, String) {
+    let output = client.wait_with_output().await.expect("it ends");
+    (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// What a client is told whose mail becomes no event.
+async fn refused(harness: &mut Harness, client: Child) -> String {
+    let client = tokio::spawn(ended(client));
+    while !client.is_finished() {
+        if let Ok(portion) = tokio::time::timeout(std::time::Duration::from_millis(5), harness.source().next()).await {
+            assert_eq!(portion.expect("a portion").events.count(), 0);
+            harness.source().accepted().await.expect("told");
+        }
+    }
+    let (content, said) = client.await.expect("it ended");
+    assert!(!content, "{said}");
+    said
+}
+
+#[tokio::test]
+async fn curl_is_content_when_its_event_is_accepted() {
+    let (mut harness, port) = mailbox(json!({}));
+    let mut curl = harness.curl(port, "Quakes@Alarms.example", QUAKE, &[]);
+    let portion = harness.next().await;
+    assert_eq!(shown(&portion.events), [KOBE.replace("quakes@a", "Quakes@A")]);
+    assert!(portion.since.is_some() && portion.refused.is_empty());
+    assert!(curl.try_wait().expect("it runs").is_none(), "it waits for its answer");
+    harness.commit(portion.marks);
+    harness.source().accepted().await.expect("told");
+    let (content, said) = ended(curl).await;
+    assert!(content && said.contains("250 2.0.0 taken"), "{said}");
+    harness.source().close().await;
+}
+
+#[tokio::test]
+async fn a_mail_is_an_event_once_whenever_the_server_dies() {
+    let (mut harness, port) = mailbox(json!({}));
+    let first = harness.curl(port, "quakes@alarms.example", QUAKE, &[]);
+    assert_eq!(harness.next().await.events.count(), 1);
+    harness.crash();
+    assert!(!ended(first).await.0, "nothing was accepted");
+
+    let second = harness.curl(port, "quakes@alarms.example", QUAKE, &[]);
+    let portion = harness.next().await;
+    assert_eq!(shown(&portion.events), [KOBE], "so it is still an event");
+    harness.commit(portion.marks);
+    harness.crash();
+    assert!(!ended(second).await.0, "nobody has told it");
+
+    // A server on the way adds a header.
+    let third = harness.curl(port, "quakes@alarms.example", &format!("Received: from a by b\r\n{QUAKE}"), &[]);
+    assert_eq!(harness.take().await, [""; 0], "it is known");
+    assert!(ended(third).await.0);
+    for other in [
+        QUAKE.replace("<1@", "<2@"),
+        QUAKE.replace("It shook", "It shook again"),
+        QUAKE.replace("10:00:00", "10:00:01"),
+        QUAKE.replace("Message-ID: <1@example.org>\r\n", ""),
+        QUAKE.replace("Message-ID: <1@example.org>\r\n", ""),
+    ] {
+        let curl = harness.curl(port, "quakes@alarms.example", &other, &[]);
+        assert_eq!(harness.take().await, [KOBE], "{other}");
+        assert!(ended(curl).await.0);
+    }
+    let elsewhere = harness.curl(port, "others@alarms.example", QUAKE, &[]);
+    assert_eq!(harness.take().await.len(), 1, "another recipient has not heard of it");
+    assert!(ended(elsewhere).await.0);
+}
+
+#[tokio::test]
+async fn what_is_not_taken_is_told() {
+    let (mut harness, port) = mailbox(json!({"automatic": "refuse", "mail_bytes_max": 2_000, "item_bytes_max": 1_000}));
+    let mut check = async |to: &str, mail: &str, expected: &str| {
+        let curl = harness.curl(port, to, mail, &[]);
+        let said = refused(&mut harness, curl).await;
+        assert!(said.contains(expected), "{said}");
+    };
+    check("quakes@elsewhere.example", QUAKE, "550 5.1.1 nobody takes mail for this address here").await;
+    let no_id = QUAKE.replace("Subject", "X-Subject");
+    check("a@alarms.example", &no_id, "554 5.6.0 this mail is no event: id: ").await;
+    check("a@alarms.example", &QUAKE.replace("6.1", "much"), "magnitude: should be a number, not a string").await;
+    check("a@alarms.example", &format!("Auto-Submitted: auto-replied\r\n{QUAKE}"), "550 5.7.1 mail that machines")
+        .await;
+    check("a@alarms.example", &format!("{QUAKE}{}", "x".repeat(3_000)), "552 5.3.4 too large").await;
+    check("a@alarms.example", &format!("{QUAKE}{}", "x".repeat(1_200)), "552 5.3.4 the texts of this mail").await;
+    check("a@alarms.example", &format!("{}{QUAKE}", "Received: x\r\n".repeat(51)), "554 5.4.6 this mail runs").await;
+}
+
+#[tokio::test]
+async fn automatic_mail_can_be_dropped() {
+    let (mut harness, port) = mailbox(json!({"automatic": "drop"}));
+    let bulk = harness.curl(port, "a@alarms.example", &format!("Precedence: bulk\r\n{QUAKE}"), &[]);
+    let bulk = tokio::spawn(ended(bulk));
+    while !bulk.is_finished() {
+        let next = tokio::time::timeout(std::time::Duration::from_millis(5), harness.source().next()).await;
+        assert!(next.is_err(), "nothing comes of it");
+    }
+    assert!(bulk.await.expect("it ended").0);
+}
+
+#[tokio::test]
+async fn the_user_sends_over_an_encrypted_connection() {
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).expect("a certificate");
+    let (mut harness, port) = mailbox(json!({"require_tls": true, "username": "meters", "password": "pass"}));
+    let certificate = harness.file("certificate.pem", &made.cert.pem());
+    let key = harness.file("key.pem", &made.signing_key.serialize_pem());
+    harness.options["certificate_file"] = certificate.to_str().into();
+    harness.options["key_file"] = key.to_str().into();
+    let trust = ["--ssl-reqd", "--cacert", certificate.to_str().expect("text")];
+    let place = format!("smtp://localhost:{port}/meter.example.org");
+    let there = ["--resolve", &format!("localhost:{port}:127.0.0.1")].map(str::to_owned);
+    let send = |harness: &Harness, more: &[&str]| {
+        let file = harness.file("mail", QUAKE);
+        let mut curl = Command::new("curl");
+        curl.args(["-sv", "--retry", "20", "--retry-connrefused", "--retry-delay", "1", "--max-time", "50"])
+            .args(&there);
+        curl.args(["--mail-from", "meter@example.org", "--mail-rcpt", "quakes@alarms.example", "--upload-file"]);
+        curl.arg(file).arg(&place).args(more).stderr(Stdio::piped()).kill_on_drop(true).spawn().expect("curl")
+    };
+    let curl = send(&harness, &[&trust[..], &["--user", "meters:pass"]].concat());
+    assert_eq!(harness.take().await, [KOBE]);
+    let (content, said) = ended(curl).await;
+    assert!(content, "{said}");
+    let plain = send(&harness, &[]);
+    assert!(refused(&mut harness, plain).await.contains("530 5.7.0 mail is taken over encrypted connections only"));
+    let wrong = send(&harness, &[&trust[..], &["--user", "meters:guess"]].concat());
+    assert!(refused(&mut harness, wrong).await.contains("535 5.7.8"));
+}
+
+/// Postfix's sender, with many mails over many connections, by SMTP and by LMTP.
+#[tokio::test]
+async fn the_mails_of_postfix_are_taken_in_portions() {
+    for lmtp in [false, true] {
+        let (mut harness, port) = mailbox(json!({"fields": {"id": "message_id", "tags": "to"}}));
+        let sender =
+            ["/usr/sbin/smtp-source", "smtp-source"].into_iter().find(|path| std::path::Path::new(path).exists());
+        // It does not try again, so the source listens first.
+        let opened = tokio::time::timeout(std::time::Duration::from_millis(1), harness.source().next()).await;
+        assert!(opened.is_err(), "nothing has come");
+        let mut source = Command::new(sender.unwrap_or("smtp-source"));
+        source.args(["-s", "8", "-m", "200", "-l", "4000", "-f", "a@example.org", "-t", "b@alarms.example"]);
+        let source = source.args(lmtp.then_some("-L")).arg(format!("127.0.0.1:{port}")).kill_on_drop(true);
+        let mut source = source.spawn().expect("smtp-source is there: `make setup` installs it");
+        let mut events = harness.take_events(200).await;
+        assert!(source.wait().await.expect("it ends").success());
+        events.sort();
+        events.dedup();
+        assert_eq!(events.len(), 200, "each has an identity of its own");
+        harness.source().close().await;
+    }
+}
+
+#[tokio::test]
+async fn an_address_that_is_taken_is_trouble() {
+    let (mut harness, port) = mailbox(json!({}));
+    let _other = TcpListener::bind(("127.0.0.1", port)).expect("it is free");
+    let trouble = harness.try_next().await.expect_err("it is taken");
+    assert!(trouble.text.starts_with(&format!("cannot listen at 127.0.0.1:{port}: ")), "{trouble}");
+}
+
+#[test]
+fn bad_options_are_told() {
+    let check = |options: Value, expected: &[&str]| {
+        let source = tocsin_model::application::Source {
+            kind: "mail".parse().expect("a name"),
+            options: options.as_object().expect("an object").clone(),
+            events: vec!["quake".parse().expect("a name")],
+        };
+        let shown: Vec<String> =
+            crate::check(&source, &crate::testing::fields(), "sources.in").iter().map(ToString::to_string).collect();
+        assert_eq!(shown.len(), expected.len(), "{shown:?}");
+        for (shown, expected) in shown.iter().zip(expected) {
+            assert!(shown.starts_with(expected), "{shown}");
+        }
+    };
+    check(json!({}), &["sources.in.options.listen: is missing", "sources.in.options.recipients: are missing"]);
+    let good = json!({"listen": "127.0.0.1:2525", "recipients": ["*"]});
+    check(good.clone(), &[]);
+    let with = |more: Value| {
+        let mut options = good.clone();
+        options.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        options
+    };
+    check(with(json!({"listen": "localhost"})), &["sources.in.options.listen: `localhost` is not an address"]);
+    check(with(json!({"recipients": ["alarms"]})), &["sources.in.options.recipients[0]: `alarms` is not a pattern"]);
+    check(with(json!({"require_tls": true})), &["sources.in.options.certificate_file: is missing"]);
+    check(
+        with(json!({"password": "x", "key_file": "x"})),
+        &["sources.in.options.certificate_file: is missing", "sources.in.options.username: is missing"],
+    );
+    check(with(json!({"mail_bytes_max": 1})), &["sources.in.options.mail_bytes_max: is at least 1024"]);
+    check(with(json!({"fields": {"id": "titel"}})), &["sources.in.options.fields.id: a mail has no `titel`"]);
+}
