@@ -200,6 +200,12 @@ fn range(lower: i64, upper: Option<i64>, step: Option<i64>) -> Result<Jinja, Err
     }
 }
 
+/// An integer. The engine tells the same of any value, but makes an error of those that are none first, which costs more than
+/// all the rest of a filter.
+pub(crate) fn whole(value: &Jinja) -> Option<i64> {
+    value.is_integer().then(|| value.as_i64()).flatten()
+}
+
 /// The digits of a number as `-1234.5`: with so many after the mark, or up to three as needed.
 fn plain(value: &Jinja, digits: Option<u32>, filter: &str) -> Result<String, Error> {
     if !value.is_number() {
@@ -211,19 +217,19 @@ fn plain(value: &Jinja, digits: Option<u32>, filter: &str) -> Result<String, Err
         }
         digits => digits.map(|digits| digits as usize),
     };
-    let plain = match (value.as_i64(), digits) {
-        (Some(integer), None | Some(0)) if value.is_integer() => integer.to_string(),
+    let plain = match (whole(value), digits) {
+        (Some(integer), None | Some(0)) => integer.to_string(),
         // As text, so that no digit of a large integer is lost.
-        (Some(integer), Some(digits)) if value.is_integer() => format!("{integer}.{}", "0".repeat(digits)),
+        (Some(integer), Some(digits)) => format!("{integer}.{}", "0".repeat(digits)),
         _ => {
             let number = f64::try_from(value.clone())?;
             if !number.is_finite() {
                 return Err(invalid(format!("`{filter}` takes a number that is finite")));
             }
             match digits {
-                Some(digits) => format!("{number:.digits$}"),
+                Some(digits) => rounded(number, digits).unwrap_or_else(|| format!("{number:.digits$}")),
                 None => {
-                    let rounded = format!("{number:.3}");
+                    let rounded = rounded(number, 3).unwrap_or_else(|| format!("{number:.3}"));
                     rounded.trim_end_matches('0').trim_end_matches('.').to_owned()
                 }
             }
@@ -234,13 +240,38 @@ fn plain(value: &Jinja, digits: Option<u32>, filter: &str) -> Result<String, Err
     Ok(if is_zero { plain.trim_start_matches('-').to_owned() } else { plain })
 }
 
+/// A number with so many digits after the mark, where that can be told without its exact decimal expansion, which costs more:
+/// it is of a common size and not about halfway between two.
+fn rounded(number: f64, digits: usize) -> Option<String> {
+    const SCALES: [u32; 4] = [1, 10, 100, 1_000];
+    let scale = *SCALES.get(digits)?;
+    let scaled = number.abs() * f64::from(scale);
+    // Below this the product is wrong by far less than the margin around the half.
+    let is_told = scaled < 1e9 && (scaled.fract() - 0.5).abs() >= 1e-6;
+    if !is_told {
+        return None;
+    }
+    let units = scaled.round() as u64;
+    let mut written = String::with_capacity(24);
+    if number.is_sign_negative() {
+        written.push('-');
+    }
+    written.push_str(&(units / u64::from(scale)).to_string());
+    if digits > 0 {
+        written.push('.');
+        let places = (0..digits).rev().map(|place| units / 10_u64.pow(place as u32) % 10);
+        written.extend(places.map(|digit| char::from(b'0' + digit as u8)));
+    }
+    Some(written)
+}
+
 /// `{{ magnitude|number(1) }}`: a number as the reader writes it, with this many digits after the mark; without digits,
 /// up to three as needed.
 fn number(state: &State<'_, '_>, value: Jinja, digits: Option<u32>) -> Result<Jinja, Error> {
     if value.is_none() {
         return Ok(value);
     }
-    Ok(Jinja::from(customs(state).number(&plain(&value, digits, "number")?)))
+    Ok(Jinja::from(customs(state).number(plain(&value, digits, "number")?)))
 }
 
 /// `{{ price|money("EUR") }}`: an amount of a currency by its code of ISO 4217, as the reader writes it, with as many
@@ -422,12 +453,12 @@ fn moment(state: &State<'_, '_>, value: &Jinja, filter: &str) -> Result<Option<Z
     if value.is_none() {
         return Ok(None);
     }
-    let timestamp = match (value.downcast_object_ref::<Moment>(), value.as_str(), value.as_i64()) {
+    let timestamp = match (value.downcast_object_ref::<Moment>(), value.as_str(), whole(value)) {
         (Some(Moment(time)), ..) => *time,
         (_, Some(text), _) => {
             text.parse().map_err(|error: tocsin_model::time::TimestampError| invalid(error.to_string()))?
         }
-        (_, _, Some(millis)) if value.is_integer() => Timestamp::from_millis(millis),
+        (_, _, Some(millis)) => Timestamp::from_millis(millis),
         _ => return Err(invalid(format!("`{filter}` takes a timestamp, not {}", value.kind()))),
     };
     let instant =
@@ -447,4 +478,30 @@ fn customs(state: &State<'_, '_>) -> &'static Customs {
 
 fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, message.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::rounded;
+
+    #[test]
+    fn what_is_about_halfway_is_left_to_the_exact_expansion() {
+        // As decimals: 0.125 is exact, 1.005 is a little less than it says.
+        for (number, digits) in [(0.125, 2), (1.005, 2), (2.5, 0), (1e300, 1), (0.1, 4), (f64::NAN, 1)] {
+            assert_eq!(rounded(number, digits), None, "{number} with {digits} digits");
+        }
+        assert_eq!(rounded(-5.45, 0).as_deref(), Some("-5"));
+        assert_eq!(rounded(0.05, 3).as_deref(), Some("0.050"));
+    }
+
+    proptest! {
+        #[test]
+        fn the_short_way_rounds_as_the_exact_one_does(number in prop_oneof![-1e6..1e6_f64, -2.0..2.0_f64, any::<f64>()], digits in 0..5_usize) {
+            if let Some(rounded) = rounded(number, digits) {
+                prop_assert_eq!(rounded, format!("{number:.digits$}"));
+            }
+        }
+    }
 }

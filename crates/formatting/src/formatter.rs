@@ -448,9 +448,9 @@ impl Formatter {
                 }
                 Ok(output)
             }
-            Part::Subject => Ok(one_line(&output)),
+            Part::Subject => Ok(one_line(output)),
             Part::Header => {
-                let line = one_line(&output);
+                let line = one_line(output);
                 if line.len() > HEADER_BYTES_MAX {
                     return Err(failed(None, format!("the header is longer than {HEADER_BYTES_MAX} bytes")));
                 }
@@ -594,7 +594,15 @@ impl io::Write for Bounded {
 }
 
 /// White space collapsed to single spaces, so that a subject or a header is one line and can never begin another.
-fn one_line(text: &str) -> String {
+fn one_line(text: String) -> String {
+    // Most are one already, which their bytes tell sooner than their characters.
+    let is_plain = |(at, byte): (usize, u8)| match byte {
+        b' ' => at > 0 && text.as_bytes().get(at + 1).is_some_and(|next| *next != b' '),
+        byte => byte.is_ascii_graphic(),
+    };
+    if text.bytes().enumerate().all(is_plain) {
+        return text;
+    }
     // Line and paragraph separators are white space; marks that turn the direction of text make it read as another.
     let turns = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let breaks = |c: char| c.is_whitespace() || c.is_control() || turns(c);

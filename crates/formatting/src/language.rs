@@ -60,10 +60,12 @@ impl Customs {
     /// The customs of a language tag of BCP 47. Without one, or for a language we do not know: English words with dates
     /// of ISO 8601.
     pub fn of(locale: Option<&str>) -> &'static Customs {
-        let tag = locale.unwrap_or_default().to_ascii_lowercase();
+        static UNKNOWN: LazyLock<&Customs> = LazyLock::new(|| &LANGUAGES[""]);
+        let Some(locale) = locale else { return &UNKNOWN };
+        let tag = locale.to_ascii_lowercase();
         crate::locale::truncations(&tag)
             .find_map(|tag| LANGUAGES.get(relative_of(tag)).or_else(|| LANGUAGES.get(tag)))
-            .unwrap_or_else(|| &LANGUAGES[""])
+            .unwrap_or(&UNKNOWN)
     }
 
     fn unknown() -> Customs {
@@ -146,7 +148,18 @@ impl Customs {
     }
 
     /// A number whose digits are given as `-1234.5`, with this language's separators.
-    pub fn number(&self, plain: &str) -> String {
+    pub fn number(&self, plain: String) -> String {
+        let whole = plain.find('.').unwrap_or(plain.len());
+        if whole < self.groups[0] + self.groups[2]
+            && (whole == plain.len() || self.decimal == '.')
+            && !plain.starts_with('-')
+        {
+            return plain;
+        }
+        self.separated(&plain)
+    }
+
+    fn separated(&self, plain: &str) -> String {
         let (sign, digits) = plain.strip_prefix('-').map_or(("", plain), |digits| (self.minus.as_str(), digits));
         let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
         let [first, others, least] = self.groups;
@@ -189,7 +202,7 @@ impl Customs {
         let (sign, digits) = plain.strip_prefix('-').map_or(("", plain), |digits| (self.minus.as_str(), digits));
         let (before, after) = (&pattern[..start], &pattern[end..]);
         let put = |text: &str| text.replace('¤', symbol);
-        format!("{sign}{}{}{}", put(before), self.number(digits), put(after))
+        format!("{sign}{}{}{}", put(before), self.separated(digits), put(after))
     }
 
     /// The plural category of a number whose digits are given as `-1234.5`: `one`, `few`, `other`.
@@ -221,7 +234,7 @@ impl Customs {
         let way = if seconds < 0 { "past" } else { "future" };
         let sentences = &self.relative[&format!("{unit}.{way}")];
         let sentence = sentences.get(self.plural(&count)).or_else(|| sentences.get("other"));
-        sentence.map(|sentence| sentence.replace("{0}", &self.number(&count))).unwrap_or_default()
+        sentence.map(|sentence| sentence.replace("{0}", &self.separated(&count))).unwrap_or_default()
     }
 }
 

@@ -13,7 +13,7 @@ use tocsin_model::{
     value::Value,
 };
 
-use crate::language::Customs;
+use crate::{filters::whole, language::Customs};
 
 /// All that is known of one notification when it is formatted. Borrowed: nothing is copied that the templates do not use.
 #[derive(Debug, Clone, Copy)]
@@ -420,8 +420,8 @@ pub(crate) fn json(value: &Jinja) -> serde_json::Value {
     }
     match value.kind() {
         ValueKind::Bool => value.is_true().into(),
-        ValueKind::Number => match (value.as_i64(), f64::try_from(value.clone())) {
-            (Some(integer), _) if value.is_integer() => integer.into(),
+        ValueKind::Number => match (whole(value), f64::try_from(value.clone())) {
+            (Some(integer), _) => integer.into(),
             (_, Ok(number)) => number.into(),
             _ => value.to_string().into(),
         },

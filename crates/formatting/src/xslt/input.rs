@@ -155,12 +155,12 @@ impl Writer {
             Value::Integer(value) => {
                 let plain = value.to_string();
                 self.tree.attribute("value", &plain);
-                self.tree.text(&self.customs.number(&plain));
+                self.tree.text(&self.customs.number(plain));
             }
             Value::Number(value) => {
                 let plain = format!("{value}");
                 self.tree.attribute("value", &plain);
-                self.tree.text(&self.customs.number(&plain));
+                self.tree.text(&self.customs.number(plain));
             }
             Value::Text(text) => self.tree.text(text),
             Value::Timestamp(time) => self.time(*time),
