@@ -77,6 +77,11 @@ fn compile_read(
     let tools = Tools { exchange: &exchange, programs, clock };
     let mut receive = BTreeMap::new();
     for (name, port) in &exchange.receive {
+        let located = port.locations.iter().flat_map(|(location, defined)| {
+            let path = format!("receive.{name}.locations.{location}");
+            tocsin_sources::check_location(defined.kind.as_str(), &defined.options, &path)
+        });
+        keep(located.collect());
         let pipeline = pipeline::compile(&port.pipeline, &format!("receive.{name}.pipeline"), &tools);
         receive.extend(pipeline.map_err(&mut keep).ok().map(|pipeline| (name.clone(), pipeline)));
     }

@@ -142,6 +142,16 @@ struct State {
     looks: u8,
 }
 
+/// Why a message does not come in now.
+pub(crate) struct Brake {
+    /// As one word.
+    pub code: ThrottleReason,
+    /// In words.
+    pub reason: String,
+    /// When it may.
+    pub retry_after: Duration,
+}
+
 /// A message whose sender waits. Over when this is dropped.
 pub(crate) struct InFlight(Arc<Flow>);
 
@@ -200,6 +210,19 @@ impl Flow {
         if state.since.is_none() {
             self.change(&mut states, (side, port.cloned(), reason), Some(detail), now);
         }
+    }
+
+    /// Slows messages down that come.
+    pub fn brake(
+        &self,
+        port: Option<&Name>,
+        code: ThrottleReason,
+        reason: String,
+        retry_after: Duration,
+        now: Timestamp,
+    ) -> Brake {
+        self.hit(FlowSide::Publishing, port, code, reason.clone(), now);
+        Brake { code, reason, retry_after: retry_after.clamp(RETRY_AFTER.0, RETRY_AFTER.1) }
     }
 
     /// Whether a reason holds at a look, and in which words.
@@ -281,24 +304,30 @@ impl Flow {
 }
 
 impl Exchanges {
-    /// Lets a message in, or says why not; before anything is done with it.
+    /// Lets a message in whose sender waits, or says why not; before anything is done with it.
     pub(crate) fn let_in(&self, running: &Running, port: &Name, now: Timestamp) -> Result<InFlight, ReceiveError> {
+        self.check_room(running, port, now).map_err(refuse)?;
+        let (flow, most) = (&running.flow, running.compiled.definition.flow.in_flight_max);
+        flow.enter(most).ok_or_else(|| {
+            let text = format!("{most} senders wait for an answer, and `flow.in_flight` allows no more");
+            refuse(flow.brake(None, ThrottleReason::InFlight, text, RETRY_AFTER.0, now))
+        })
+    }
+
+    /// Whether a message may come through a port.
+    pub(crate) fn check_room(&self, running: &Running, port: &Name, now: Timestamp) -> Result<(), Brake> {
         self.watch.wake();
         let (flow, definition) = (&running.flow, &running.compiled.definition);
         if let Err((rate, retry_after)) = flow.meter(port, Instant::now()) {
-            return Err(refuse(flow, None, ThrottleReason::Operator, lets_in(rate), retry_after, now));
+            return Err(flow.brake(None, ThrottleReason::Operator, lets_in(rate), retry_after, now));
         }
         if self.watch.memory_is_short() {
-            return Err(refuse(flow, None, ThrottleReason::Memory, MEMORY_SHORT.to_owned(), RETRY_AFTER.0 * 5, now));
+            return Err(flow.brake(None, ThrottleReason::Memory, MEMORY_SHORT.to_owned(), RETRY_AFTER.0 * 5, now));
         }
-        if let Some(text) = self.grown(definition) {
-            return Err(refuse(flow, None, ThrottleReason::StoreGrowth, text, RETRY_AFTER.0, now));
+        match self.grown(definition) {
+            Some(text) => Err(flow.brake(None, ThrottleReason::StoreGrowth, text, RETRY_AFTER.0, now)),
+            None => Ok(()),
         }
-        let most = definition.flow.in_flight_max;
-        flow.enter(most).ok_or_else(|| {
-            let text = format!("{most} senders wait for an answer, and `flow.in_flight` allows no more");
-            refuse(flow, None, ThrottleReason::InFlight, text, RETRY_AFTER.0, now)
-        })
     }
 
     /// Whether as many messages of an exchange are open as may be, in words.
@@ -313,7 +342,7 @@ impl Exchanges {
         running: &Running,
         ports: impl Iterator<Item = &'a Name>,
         now: Timestamp,
-    ) -> Result<(), ReceiveError> {
+    ) -> Result<(), Brake> {
         let wait_max = running.compiled.definition.flow.wait_max;
         for port in ports {
             if let Some(lane) = running.lanes.get(port)
@@ -325,7 +354,7 @@ impl Exchanges {
                     wait_max.as_secs()
                 );
                 let retry_after = wait.saturating_sub(wait_max.mul_f64(crate::lane::RELIEF));
-                return Err(refuse(&running.flow, Some(port), ThrottleReason::RateImbalance, text, retry_after, now));
+                return Err(running.flow.brake(Some(port), ThrottleReason::RateImbalance, text, retry_after, now));
             }
         }
         Ok(())
@@ -485,17 +514,10 @@ fn lets_in(rate: Rate) -> String {
     format!("an operator lets {rate} in")
 }
 
-fn refuse(
-    flow: &Flow,
-    port: Option<&Name>,
-    code: ThrottleReason,
-    reason: String,
-    retry_after: Duration,
-    now: Timestamp,
-) -> ReceiveError {
-    flow.hit(FlowSide::Publishing, port, code, reason.clone(), now);
+/// Who sends a message is told to come back with it.
+pub(crate) fn refuse(Brake { code, reason, retry_after }: Brake) -> ReceiveError {
     metrics::counter!("exchange_refused_total", "reason" => code.word()).increment(1);
-    ReceiveError::Full { code, reason, retry_after: retry_after.clamp(RETRY_AFTER.0, RETRY_AFTER.1) }
+    ReceiveError::Full { code, reason, retry_after }
 }
 
 /// Looks once a second while anything moves, until the exchanges stop.

@@ -14,6 +14,7 @@ mod pipeline; //    1b. what is done to messages at a port, step by step
 mod promote; //     2. a message's properties are taken out of it
 mod route; //       3. predicates over them say where it goes
 pub mod receive; // 4. a message comes, is stored, and its caller waits
+pub mod locations; // 4d. messages are taken from where they are
 pub mod flow; //    4a. how fast they come and leave, and why they are slowed down
 mod gather; //      4c. what was gathered becomes one message
 mod callers; //     4b. who waits for which reply
@@ -25,11 +26,12 @@ pub mod edit; //    7b. suspended messages become what an operator wants
 pub mod look; //    7c. what was tracked, and messages by their properties
 mod upkeep; //      8. what is over: requests without an answer, messages that need not be kept
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use parking_lot::RwLock;
 use tocsin_delivery::{Clock, networks::Networks, programs::Programs};
 use tocsin_model::{definition::Environment, id::Name};
+use tocsin_sources::Folders;
 use tocsin_store::{
     error::StoreError,
     sqlite::{spool::SqliteSpool, tracking::SqliteTracking},
@@ -41,6 +43,7 @@ use callers::Callers;
 use compile::Compiled;
 use flow::{Flow, Memory, Watch};
 use lane::Lane;
+use locations::Locations;
 use track::{Tracker, Tracks};
 
 /// What exchanges work with.
@@ -59,6 +62,10 @@ pub struct Parts {
     pub environment: Environment,
     /// The memory of the process.
     pub memory: Memory,
+    /// Folders that the server has for locations lie below it.
+    pub data_folder: PathBuf,
+    /// Which other folders locations may empty.
+    pub folders: Folders,
 }
 
 /// All exchanges of an installation. One for the process.
@@ -71,6 +78,7 @@ pub struct Exchanges {
     gatherings: upkeep::Alarm,
     rooms: Rooms,
     watch: Watch,
+    locations: Locations,
     tracker: Arc<Tracker>,
     /// What carries away what is tracked: it ends behind all other tasks.
     carrying: TaskTracker,
@@ -132,6 +140,7 @@ impl Exchanges {
             gatherings: upkeep::Alarm::default(),
             rooms: Rooms::default(),
             watch: Watch::default(),
+            locations: Locations::default(),
             applying: tokio::sync::Mutex::default(),
             stopping: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -160,6 +169,7 @@ impl Exchanges {
 
     /// Takes nothing new from its queues and finishes what is under way, for at most `patience`. Gives whether all was.
     pub async fn stop(&self, patience: Duration) -> bool {
+        self.locations.stop_all().await;
         self.stopping.cancel();
         self.tasks.close();
         let finished = tokio::time::timeout(patience, self.tasks.wait()).await.is_ok();

@@ -143,6 +143,7 @@ impl Exchanges {
             lane.change(way, state);
         }
         self.tasks.spawn(self.clone().catch_up(running.clone()));
+        self.locations.change(self, &running.compiled.definition).await;
         for (port, lane) in before.iter().flat_map(|before| &before.lanes) {
             if !running.lanes.contains_key(port) {
                 lane.change(lane.way(), PortState::Off);
@@ -160,11 +161,16 @@ impl Exchanges {
     ///
     /// # Errors
     /// There is none, or it has open messages.
-    pub async fn remove(&self, name: &Name) -> Result<(), OperateError> {
+    pub async fn remove(self: &Arc<Self>, name: &Name) -> Result<(), OperateError> {
         let _one = self.applying.lock().await;
+        // Before it is looked at: what they take would be open.
+        self.locations.stop(name).await;
         let open =
             MessageFilter { exchange: Some(name.clone()), standing: Some(Standing::Open), ..MessageFilter::default() };
         if !self.parts.spool.messages(open, None, 1).await?.is_empty() {
+            if let Some(running) = self.find(name) {
+                self.locations.change(self, &running.compiled.definition).await;
+            }
             return Err(OperateError::InUse(name.clone()));
         }
         let mut all = BTreeMap::clone(&self.running.read());

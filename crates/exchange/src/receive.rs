@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use bytes::Bytes;
 use ring::digest;
 use tocsin_model::{
-    exchange::{FlowSide, MessageKind, Mode, PortState, ReceivePort, ThrottleReason, TrackPoint},
+    exchange::{MessageKind, Mode, PortState, ReceivePort, ThrottleReason, TrackPoint},
     field::Row,
     id::{MessageId, Name},
     time::Timestamp,
@@ -13,12 +13,13 @@ use tocsin_model::{
 use tocsin_store::{
     error::StoreError,
     spool::{
-        Accepted, Ending, Gather, Head, IdempotencyKey, Leg, LegState, NewLeg, NewMessage, StoredMessage, WaitingLeg,
+        Accepted, Ending, Gather, Head, IdempotencyKey, Leg, LegState, NewLeg, NewMessage, StoredMessage, TakenMessage,
+        WaitingLeg,
     },
 };
 use tokio::sync::oneshot;
 
-use crate::{Exchanges, Running, callers::Answer, pipeline::Parcel, promote, track::Seen};
+use crate::{Exchanges, Running, callers::Answer, flow, pipeline::Parcel, promote, track::Seen};
 
 /// Longest idempotency key.
 pub const KEY_BYTES_MAX: usize = 255;
@@ -119,15 +120,6 @@ pub enum ReceiveError {
     Store(StoreError),
 }
 
-/// What is stored of a message that came.
-struct Intake {
-    whole: NewMessage,
-    /// What it became, if it was split.
-    parts: Option<Vec<NewMessage>>,
-    /// With which others it becomes one, if it does.
-    gather: Option<Gather>,
-}
-
 /// What the steps of a port made of a message.
 pub(crate) enum Worked {
     /// A message, and where it goes, or why nowhere.
@@ -203,7 +195,7 @@ impl Exchanges {
         let intake = self.take_in(running, port, definition, incoming, now).await;
         let messages = std::iter::once(&intake.whole).chain(intake.parts.iter().flatten());
         let ports: BTreeSet<&Name> = messages.flat_map(|message| &message.legs).map(|leg| &leg.port).collect();
-        self.check_queues(running, ports.into_iter(), now)?;
+        self.check_queues(running, ports.into_iter(), now).map_err(flow::refuse)?;
         let (id, kind) = (intake.whole.id, intake.whole.kind);
         let suspended = intake.whole.suspended.clone();
         let row = tracks.has_routes().then(|| {
@@ -253,10 +245,10 @@ impl Exchanges {
     }
 
     /// Stores a message and sends it on its ways. A caller who goes away meanwhile does not stop it half-way.
-    async fn accept(self: &Arc<Self>, running: &Arc<Running>, intake: Intake) -> Result<Accepted, StoreError> {
+    async fn accept(self: &Arc<Self>, running: &Arc<Running>, intake: TakenMessage) -> Result<Accepted, StoreError> {
         let (exchanges, running) = (self.clone(), running.clone());
         let storing = self.tasks.spawn(async move {
-            let Intake { whole, parts, gather } = intake;
+            let TakenMessage { whole, parts, gather } = intake;
             let _announced = running.announce(parts.as_deref().unwrap_or(std::slice::from_ref(&whole)));
             let spool = &exchanges.parts.spool;
             let accepted = match (&parts, gather) {
@@ -385,14 +377,14 @@ impl Exchanges {
     }
 
     /// Does the steps of the port to a message, and routes what comes of it.
-    async fn take_in(
+    pub(crate) async fn take_in(
         &self,
         running: &Running,
         port: &Name,
         definition: &ReceivePort,
         incoming: Incoming,
         now: Timestamp,
-    ) -> Intake {
+    ) -> TakenMessage {
         let kind = match definition.mode {
             Mode::OneWay => MessageKind::OneWay,
             Mode::Request => MessageKind::Request,
@@ -407,19 +399,16 @@ impl Exchanges {
         let whole = NewMessage { key, expires_at, ..self.new_message(running, port, kind, raw.body.clone(), now) };
         match self.work(running, &whole, raw.clone()).await {
             Ok(Worked::One(head, body, legs)) => {
-                Intake { whole: NewMessage { head, body, ..whole }.routed(legs), parts: None, gather: None }
+                TakenMessage { whole: NewMessage { head, body, ..whole }.routed(legs), parts: None, gather: None }
             }
             Ok(Worked::Parts(parts)) => {
                 let head = promote::head(&running.compiled, &raw);
-                Intake { whole: NewMessage { head, ..whole }, parts: Some(parts), gather: None }
+                TakenMessage { whole: NewMessage { head, ..whole }, parts: Some(parts), gather: None }
             }
             Ok(Worked::Gathered(head, body, gather)) => {
-                Intake { whole: NewMessage { head, body, ..whole }, parts: None, gather: Some(gather) }
+                TakenMessage { whole: NewMessage { head, body, ..whole }, parts: None, gather: Some(gather) }
             }
-            Err(stuck) => {
-                let head = Head { raw: true, ..promote::head(&running.compiled, &raw) };
-                Intake { whole: NewMessage { head, suspended: Some(stuck), ..whole }, parts: None, gather: None }
-            }
+            Err(stuck) => as_it_came(running, whole, &raw, stuck),
         }
     }
 
@@ -532,6 +521,12 @@ impl Running {
     }
 }
 
+/// A message that waits for an operator, as it came.
+pub(crate) fn as_it_came(running: &Running, whole: NewMessage, raw: &Parcel, reason: String) -> TakenMessage {
+    let head = Head { raw: true, ..promote::head(&running.compiled, raw) };
+    TakenMessage { whole: NewMessage { head, suspended: Some(reason), ..whole }, parts: None, gather: None }
+}
+
 fn check(port: &ReceivePort, incoming: &Incoming) -> Result<(), ReceiveError> {
     if incoming.body.len() > port.body_bytes_max as usize {
         return Err(ReceiveError::TooLarge(port.body_bytes_max as usize));
@@ -551,10 +546,7 @@ fn check_window(port: &Name, definition: &ReceivePort, now: Timestamp) -> Result
 fn refused(error: StoreError, running: &Running, now: Timestamp) -> ReceiveError {
     match error {
         StoreError::Full(reason) => {
-            let code = ThrottleReason::Disk;
-            running.flow.hit(FlowSide::Publishing, None, code, reason.clone(), now);
-            metrics::counter!("exchange_refused_total", "reason" => code.word()).increment(1);
-            ReceiveError::Full { code, reason, retry_after: Duration::from_secs(1) }
+            flow::refuse(running.flow.brake(None, ThrottleReason::Disk, reason, Duration::from_secs(1), now))
         }
         error => ReceiveError::Store(error),
     }

@@ -28,6 +28,7 @@ use tokio::sync::{Notify, watch};
 
 mod edits;
 mod flow_control;
+mod locations;
 mod order;
 mod pipelines;
 mod tracking;
@@ -166,6 +167,8 @@ async fn open_with_memory(folder: &Path, used: Arc<AtomicU64>) -> Arc<Exchanges>
         programs: Programs::default(),
         environment: Arc::new(|_| None),
         memory: flow::Memory { used: Arc::new(move || Some(used.load(Ordering::SeqCst))), most: 1_000 },
+        data_folder: folder.to_owned(),
+        folders: Folders::default(),
     };
     Exchanges::start(parts).await.expect("started")
 }

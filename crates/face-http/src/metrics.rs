@@ -1,5 +1,6 @@
 //! What is measured here, in one list. The reference page is generated from it.
 
+use tocsin_exchange::locations::LocationStatus;
 use tocsin_service::status::{DestinationState, SourceState, Status};
 
 /// What a metric is.
@@ -178,6 +179,17 @@ pub(crate) fn measure(status: &Status) {
             );
             #[expect(clippy::cast_precision_loss, reason = "as above")]
             gauge.set(*count as f64);
+        }
+    }
+    for LocationStatus { key, health, .. } in &status.locations {
+        for state in SourceState::ALL {
+            let labels = [
+                ("exchange", key.exchange.to_string()),
+                ("port", key.port.to_string()),
+                ("location", key.location.to_string()),
+                ("state", state.word().to_owned()),
+            ];
+            metrics::gauge!("exchange_location_state", &labels).set(if health.state == state { 1.0 } else { 0.0 });
         }
     }
     for (application, source) in &status.sources {

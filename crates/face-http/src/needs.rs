@@ -144,6 +144,7 @@ const NEEDS: &[Row] = &[
     // A dry run reads only.
     ("PUT", "/v1/exchanges/{exchange}", Key(&[ApplicationsWrite, ApplicationsRead])),
     ("DELETE", "/v1/exchanges/{exchange}", Key(&[ApplicationsWrite])),
+    ("GET", "/v1/exchanges/{exchange}/locations", Key(&[OperationsRead])),
     ("GET", "/v1/exchanges/{exchange}/messages", Key(&[OperationsRead])),
     ("GET", "/v1/exchanges/{exchange}/tracking", Key(&[OperationsRead])),
     ("PUT", "/v1/exchanges/{exchange}/tracking", Key(&[OperationsWrite])),

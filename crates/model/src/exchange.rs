@@ -132,6 +132,25 @@ pub struct ReceivePort {
     pub window: Option<ServiceWindow>,
     /// Which bodies are kept.
     pub tracking: Tracking,
+    /// Where messages are taken from, beside those that are sent here.
+    pub locations: BTreeMap<Name, Location>,
+}
+
+/// Where a receive port takes messages from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Location {
+    /// What it is for.
+    pub description: Option<String>,
+    /// What kind of place it is: a kind of source.
+    pub kind: Name,
+    /// What the kind needs to know; checked where it is known.
+    pub options: serde_json::Map<String, serde_json::Value>,
+    /// Whether anything is taken.
+    pub enabled: bool,
+    /// When it is, within the window of the port; `None`: whenever that is open.
+    pub window: Option<ServiceWindow>,
+    /// The media type of bodies of which the far side says none.
+    pub content_type: Option<String>,
 }
 
 /// Where messages leave.

@@ -7,6 +7,7 @@ use tocsin_exchange::{
     Exchanges,
     edit::{Edit, Edited},
     flow::FlowReport,
+    locations::LocationStatus,
     look::{Found, PortTracking, Sought},
     operate::{OperateError, PortLoad},
     receive::{Course, Incoming, ReceiveError, Received},
@@ -305,6 +306,15 @@ impl Service {
     pub async fn exchange_ports(&self, caller: &Caller, exchange: &Name) -> Result<Vec<PortLoad>, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
         Ok(self.exchanges()?.ports(exchange).await?)
+    }
+
+    /// The locations of an exchange.
+    ///
+    /// # Errors
+    /// The scope `operations:read` is missing; there is no such exchange.
+    pub fn exchange_locations(&self, caller: &Caller, exchange: &Name) -> Result<Vec<LocationStatus>, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        Ok(self.exchanges()?.locations(exchange)?)
     }
 
     /// How an exchange flows, and what slows it down.

@@ -23,10 +23,12 @@ pub struct KindDescription {
     pub summary: &'static str,
     /// The JSON Schema of its options.
     pub schema: fn() -> Schema,
-    check: fn(&Map<String, Value>, &Fields, &str) -> Vec<Problem>,
+    check: Check,
     open: fn(Setting, Vec<Mark>) -> Opened,
 }
 
+/// Problems of options, with the fields of a class if they may speak of some.
+type Check = fn(&Map<String, Value>, Option<&Fields>, &str) -> Vec<Problem>;
 type Opened = Result<Box<dyn OpenSource>, Vec<Problem>>;
 
 /// The options of a kind, which may speak of the fields of an event class.
@@ -68,6 +70,12 @@ static KINDS: [KindDescription; 10] = [
     describe::<process::ProcessOptions>("process", "lines of JSON from a program of yours", process::open),
 ];
 
+/// The kinds that can give messages as they are.
+pub const LOCATIONS: [&str; 5] = ["directory", "nats", "mqtt", "outbox", "query"];
+
+/// Options that say how texts hold items and where the fields of a class are in these.
+const ITEM_OPTIONS: [&str; 7] = ["format", "items", "schema", "fields", "delimiter", "columns", "item_bytes_max"];
+
 const fn describe<T: SourceOptions>(
     name: &'static str,
     summary: &'static str,
@@ -76,13 +84,14 @@ const fn describe<T: SourceOptions>(
     KindDescription { name, summary, schema: || schemars::schema_for!(T), check: check_options::<T>, open }
 }
 
-fn check_options<T: SourceOptions>(given: &Map<String, Value>, fields: &Fields, path: &str) -> Vec<Problem> {
-    match options::read::<T>(given, path) {
-        Ok(options) => {
+fn check_options<T: SourceOptions>(given: &Map<String, Value>, fields: Option<&Fields>, path: &str) -> Vec<Problem> {
+    match (options::read::<T>(given, path), fields) {
+        (Ok(_), None) => Vec::new(),
+        (Ok(options), Some(fields)) => {
             let below = |problem: Problem| Problem { path: format!("{path}.{}", problem.path), ..problem };
             options.misfits(fields).into_iter().map(below).collect()
         }
-        Err(problems) => problems,
+        (Err(problems), _) => problems,
     }
 }
 
@@ -95,9 +104,34 @@ pub fn kinds() -> &'static [KindDescription] {
 /// neither disk nor network.
 pub fn check(source: &Source, fields: &Fields, path: &str) -> Vec<Problem> {
     match find(source.kind.as_str()) {
-        Ok(kind) => (kind.check)(&source.options, fields, &format!("{path}.options")),
+        Ok(kind) => (kind.check)(&source.options, Some(fields), &format!("{path}.options")),
         Err(problem) => vec![Problem { path: format!("{path}.kind"), ..problem }],
     }
+}
+
+/// Every problem in the kind and the options of a location, which gives messages as they are; their paths start with `path`
+/// (`receive.orders.locations.drop`). Touches neither disk nor network.
+pub fn check_location(kind: &str, options: &Map<String, Value>, path: &str) -> Vec<Problem> {
+    if !LOCATIONS.contains(&kind) {
+        let problem = Problem::at(format!("{path}.kind"), format!("`{kind}` is not a kind of location"));
+        let hint = match closest(kind, LOCATIONS.iter().copied()) {
+            Some(word) => format!("did you mean `{word}`?"),
+            None => format!("the kinds are {}", LOCATIONS.join(", ")),
+        };
+        return vec![problem.hint(hint)];
+    }
+    let path = format!("{path}.options");
+    let of_items = ITEM_OPTIONS.iter().filter(|name| options.contains_key(**name));
+    let misplaced: Vec<Problem> = of_items.map(|name| misplaced(&format!("{path}.{name}"))).collect();
+    if !misplaced.is_empty() {
+        return misplaced;
+    }
+    find(kind).map_or_else(|problem| vec![problem], |kind| (kind.check)(options, None, &path))
+}
+
+fn misplaced(path: &str) -> Problem {
+    let problem = Problem::at(path, "is for events: a location gives messages as they come");
+    problem.hint("steps of the port take messages apart and reshape them; `properties` take values out of them")
 }
 
 /// Opens a source where its marks say that it stopped. Must be called inside a tokio runtime.
@@ -149,6 +183,25 @@ mod tests {
             }
         }
         found
+    }
+
+    #[test]
+    fn locations_are_of_kinds_that_give_messages_as_they_are() {
+        let check = |kind: &str, options: Value| {
+            let problems = check_location(kind, options.as_object().expect("an object"), "at");
+            problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+        };
+        assert_eq!(check("directory", json!({"folder": "orders"})), "");
+        assert_eq!(check("outbox", json!({"database": "postgres://a@b/c", "table": "orders"})), "");
+        for (kind, options, expected) in [
+            ("poll", json!({}), "the kinds are directory, nats"),
+            ("directry", json!({}), "did you mean `directory`?"),
+            ("directory", json!({"folder": "orders", "format": "csv"}), "at.options.format"),
+            ("nats", json!({"servers": ["nats://a"]}), "at.options.stream"),
+            ("query", json!({"fields": {}}), "is for events"),
+        ] {
+            assert!(check(kind, options).contains(expected), "{kind} {}", check(kind, json!({})));
+        }
     }
 
     #[test]

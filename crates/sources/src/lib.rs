@@ -7,9 +7,10 @@
 //!
 //! Every kind is a folder of the same shape: `options` (what an operator may set), and the loop that waits, reads and,
 //! after acceptance, tells the far side. What reads texts apart from I/O is `items` and `mapping`, which all kinds share.
-//! This room knows no journal and no supervision; time comes from a clock.
+//! This room knows no journal; time comes from a clock.
 
 pub mod source; // what every kind promises: portions with marks
+pub mod supervise; // a source runs: it rests while it is held, and is opened again after trouble
 pub mod kind; // which kinds there are; options are checked, sources opened
 
 pub mod directory; // files that are dropped into a folder
@@ -23,6 +24,7 @@ pub mod mqtt; // topics of an MQTT broker
 pub mod mail; // mail that comes in by SMTP or LMTP
 pub mod process; // lines of JSON from a program
 
+mod tray; // what was taken becomes events, or messages as they are
 mod items; // texts become items, one after the other: lines, JSON, CSV, XML
 mod sql; // databases that are asked
 mod page; // the loop of kinds that fetch pages
@@ -35,6 +37,9 @@ mod reference; // the page that explains every option
 #[cfg(test)]
 mod testing; // what the tests of all kinds share
 
-pub use kind::{KindDescription, check, kinds, open};
+pub use kind::{KindDescription, check, check_location, kinds, open};
 pub use reference::reference_page;
-pub use source::{Context, Folders, Listeners, OpenSource, Portion, Refusal, Setting, Trouble};
+pub use source::{
+    Context, Folders, Gives, Listeners, Message, OpenSource, Portion, Refusal, Setting, Trouble,
+};
+pub use supervise::SourceState;

@@ -80,7 +80,7 @@ impl Poller {
             fetch: Fetch::new(options, &setting.context)?,
             due: Due::new(options.every.0, options.schedule.as_deref()),
             clock: setting.context.clock.clone(),
-            fields: setting.fields.clone(),
+            fields: setting.gives.fields(),
             read,
             policy,
             known: Known::read(marks),

@@ -99,24 +99,61 @@ impl Folders {
 /// What a source is to do.
 #[derive(Clone)]
 pub struct Setting {
-    /// Its application.
+    /// Its application, or the exchange whose location it is.
     pub application: Name,
     /// Its name.
     pub name: Name,
-    /// The fields of the class whose events it gives.
-    pub fields: Fields,
+    /// The name under which far sides know it, where they keep something for it: one for each source of this server.
+    pub far_name: String,
+    /// What it gives.
+    pub gives: Gives,
     /// Its options, as the definition gives them.
     pub options: serde_json::Map<String, serde_json::Value>,
     /// What it may use.
     pub context: Context,
 }
 
-/// Some events, and what to remember when they are accepted.
+/// What a source makes of what it takes.
+#[derive(Debug, Clone)]
+pub enum Gives {
+    /// Events of a class with these fields.
+    Events(Fields),
+    /// Messages as they come. A file of more than so many bytes is refused; what is longer elsewhere is given all the same.
+    Messages {
+        /// See above.
+        bytes_max: usize,
+    },
+}
+
+impl Gives {
+    /// The fields of events.
+    pub(crate) fn fields(&self) -> Fields {
+        match self {
+            Gives::Events(fields) => fields.clone(),
+            Gives::Messages { .. } => Fields::default(),
+        }
+    }
+}
+
+/// Something that came, as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Message {
+    /// The media type, where the far side says it.
+    pub content_type: String,
+    /// What the far side says of it, names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// What it says.
+    pub body: Bytes,
+}
+
+/// Some events or messages, and what to remember when they are accepted.
 #[derive(Debug, Clone, Default)]
 pub struct Portion {
     /// The events; there may be none.
     pub events: PackedEvents,
-    /// To be stored in one commit with the events.
+    /// The messages, of a source that gives these.
+    pub messages: Vec<Message>,
+    /// To be stored in one commit with them.
     pub marks: Vec<Mark>,
     /// Since when the oldest of them could have been taken; `None`: that cannot be told.
     pub since: Option<Timestamp>,

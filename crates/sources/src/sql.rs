@@ -20,7 +20,7 @@ use url::Url;
 
 use crate::{
     items::Item,
-    source::{Context, PORTION_BYTES_MAX, PORTION_EVENTS_MAX, Trouble},
+    source::{Context, Message, PORTION_BYTES_MAX, PORTION_EVENTS_MAX, Trouble},
 };
 
 /// Where in a statement its parameter stands.
@@ -35,6 +35,8 @@ pub(crate) struct Rows {
     pub names: Arc<[String]>,
     /// Cells; `None` is NULL.
     pub rows: Vec<Vec<Option<String>>>,
+    /// Which of them stand in JSON as they are: numbers, truth values, documents.
+    bare: Vec<Vec<bool>>,
     /// Whether there may be more: these are as many as one portion takes.
     pub more: bool,
 }
@@ -54,7 +56,30 @@ impl Taking {
     }
 }
 
+/// A cell, and whether it stands in JSON as it is.
+type Cell = (Option<String>, bool);
+
 impl Rows {
+    fn new(names: Arc<[String]>, cells: Vec<Vec<Cell>>, more: bool) -> Rows {
+        let (rows, bare) = cells.into_iter().map(|row| row.into_iter().unzip()).unzip();
+        Rows { names, rows, bare, more }
+    }
+
+    /// A row as a message: a JSON object with its columns.
+    pub fn message(&self, at: usize) -> Message {
+        let cells = self.names.iter().zip(&self.rows[at]).zip(&self.bare[at]);
+        let member = |((name, cell), is_bare): ((&String, &Option<String>), &bool)| {
+            let value = match cell {
+                None => serde_json::Value::Null,
+                Some(text) if *is_bare => serde_json::from_str(text).unwrap_or_else(|_| text.as_str().into()),
+                Some(text) => text.as_str().into(),
+            };
+            (name.clone(), value)
+        };
+        let object = serde_json::Value::Object(cells.map(member).collect());
+        Message { content_type: "application/json".to_owned(), headers: Vec::new(), body: object.to_string().into() }
+    }
+
     /// The place of a column.
     pub fn column(&self, name: &str) -> Result<usize, Trouble> {
         let found = self.names.iter().position(|known| known == name);
@@ -156,6 +181,13 @@ mod tests {
         let statement = "SELECT :mark, x FROM y WHERE id > :mark";
         assert_eq!(with_parameters(statement, |_| "$1".into()).0, "SELECT $1, x FROM y WHERE id > $1");
         assert_eq!(with_parameters(statement, |_| "?".into()), ("SELECT ?, x FROM y WHERE id > ?".into(), 2));
+    }
+
+    #[test]
+    fn a_row_is_an_object_with_numbers_as_numbers() {
+        let cells = vec![vec![(Some("7".to_owned()), true), (Some("7".to_owned()), false), (None, false)]];
+        let rows = Rows::new(Arc::from(["order".to_owned(), "place".to_owned(), "note".to_owned()]), cells, false);
+        assert_eq!(rows.message(0).body, r#"{"order":7,"place":"7","note":null}"#);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use tocsin_model::{
 };
 use tokio::time::timeout;
 
-use crate::source::{Context, Folders, OpenSource, Portion, Setting, Trouble};
+use crate::source::{Context, Folders, Gives, Message, OpenSource, Portion, Setting, Trouble};
 
 /// Longer than anything takes that works.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -55,7 +55,7 @@ pub(crate) fn taken(line: &str) -> String {
 pub(crate) struct Harness {
     kind: &'static str,
     pub options: Json,
-    pub fields: Fields,
+    pub gives: Gives,
     /// Folders that are open beside the data folder.
     pub folders: Vec<PathBuf>,
     pub data: tempfile::TempDir,
@@ -66,7 +66,15 @@ pub(crate) struct Harness {
 impl Harness {
     pub fn new(kind: &'static str, options: Json) -> Harness {
         let data = tempfile::tempdir().expect("a folder");
-        Harness { kind, options, fields: fields(), folders: Vec::new(), data, marks: Vec::new(), source: None }
+        Harness {
+            kind,
+            options,
+            gives: Gives::Events(fields()),
+            folders: Vec::new(),
+            data,
+            marks: Vec::new(),
+            source: None,
+        }
     }
 
     /// Opens the source with its marks, whatever became of the one before.
@@ -83,7 +91,8 @@ impl Harness {
         let setting = Setting {
             application: "app".parse().expect("a name"),
             name: "source".parse().expect("a name"),
-            fields: self.fields.clone(),
+            far_name: "tocsin:app:in:source".to_owned(),
+            gives: self.gives.clone(),
             options: self.options.as_object().expect("an object").clone(),
             context,
         };
@@ -137,6 +146,14 @@ impl Harness {
         self.commit(portion.marks);
         self.source().accepted().await.unwrap_or_else(|trouble| panic!("{trouble}"));
         shown(&portion.events)
+    }
+
+    /// Takes the next portion whole, and gives its messages.
+    pub async fn take_messages(&mut self) -> Vec<Message> {
+        let portion = self.next().await;
+        self.commit(portion.marks);
+        self.source().accepted().await.unwrap_or_else(|trouble| panic!("{trouble}"));
+        portion.messages
     }
 
     /// Takes portions until there are so many events.

@@ -84,6 +84,28 @@ impl NewMessage {
     }
 }
 
+/// A place from which messages are taken.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LocationKey {
+    /// The exchange.
+    pub exchange: Name,
+    /// The receive port.
+    pub port: Name,
+    /// Its location.
+    pub location: Name,
+}
+
+/// A message that a location took.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TakenMessage {
+    /// The message as it came, or what the steps of its port made of it.
+    pub whole: NewMessage,
+    /// What it became, if it was split.
+    pub parts: Option<Vec<NewMessage>>,
+    /// With which others it becomes one, if it does.
+    pub gather: Option<Gather>,
+}
+
 /// A way that a message is to take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewLeg {

@@ -268,6 +268,22 @@ pub const STEPS: &[Metric] = &[
         "exchange, port",
         "Messages of which a step of their receive port's pipeline failed; they are suspended.",
     ),
+    counter("exchange_location_messages_total", "exchange, port, location", "Messages that locations took."),
+    counter(
+        "exchange_location_failures_total",
+        "exchange, port, location",
+        "Troubles of locations, after which they are opened again.",
+    ),
+    histogram(
+        "exchange_location_lag_seconds",
+        "exchange, port, location",
+        "How long the oldest message of what a location took had waited there.",
+    ),
+    gauge(
+        "exchange_location_state",
+        "exchange, port, location, state",
+        "1 for the state that a location is in: `starting`, `running`, `waiting`, `held`, `backing_off` or `failed`; else 0.",
+    ),
     counter("exchange_assembled_total", "exchange, port", "Messages that became one with others."),
     counter("exchange_unroutable_total", "exchange", "Messages that no route led anywhere; they are suspended."),
     counter(

@@ -253,6 +253,8 @@ async fn open_exchanges(configuration: &Configuration) -> Outcome<Arc<Exchanges>
         programs: Programs { allow: configuration.delivery.allow_programs.clone() },
         environment: Arc::new(|name| std::env::var(name).ok()),
         memory: memory::of_process(configuration.spool.memory_max.0),
+        data_folder: configuration.data.folder.clone(),
+        folders: Folders { allow: configuration.sources.allow_folders.clone() },
     };
     Exchanges::start(parts).await.map_err(|error| Failure::failed("the exchanges do not start").because(&error))
 }

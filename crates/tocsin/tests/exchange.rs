@@ -75,9 +75,14 @@ async fn the_commands_of_the_readme_do_what_it_says() {
         }
     }
     let printed = printed.join("\n");
-    for expected in
-        ["confirmation runs as version 1", r#""confirmed":true"#, "is stored", "is pending", "warehouse done"]
-    {
+    for expected in [
+        "confirmation runs as version 1",
+        r#""confirmed":true"#,
+        "is stored",
+        "is pending",
+        "warehouse done",
+        "directory",
+    ] {
         assert!(printed.contains(expected), "`{expected}` is missing in\n{printed}");
     }
     let pending =
@@ -251,6 +256,89 @@ async fn every_accepted_request_ends_in_one_outcome_over_kills() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_every_accepted_request_ends_in_one_outcome_over_50_kills() {
     kill_under_callers(50, 64).await;
+}
+
+/// Files and rows are taken while the process dies again and again: each becomes one message.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_locations_take_is_taken_once_over_kills() {
+    const FILES: usize = 60;
+    const ROWS: usize = 3_000;
+    let warehouse = FarSide::start().await;
+    let elsewhere = tempfile::tempdir().expect("a folder");
+    let opened = elsewhere.path().to_str().expect("a path");
+    let mut platform = Platform::start(&[("TOCSIN_SOURCES_ALLOW_FOLDERS", opened)]).await;
+    let drop = platform.folder.join("drop");
+    std::fs::create_dir_all(drop.join("orders")).expect("made");
+    let file = elsewhere.path().join("shop.db");
+    let mut shop = rusqlite::Connection::open(&file).expect("a file");
+    let table = "PRAGMA journal_mode = WAL; CREATE TABLE box (id INTEGER PRIMARY KEY, \"order\" INTEGER, type TEXT)";
+    shop.execute_batch(table).expect("made");
+    let definition = format!(
+        r#"
+exchange: confirmation
+properties:
+  type: $.type
+  order: {{ type: integer, json: $.order, search: true }}
+receive:
+  orders:
+    mode: one_way
+    locations:
+      files: {{ kind: directory, options: {{ folder: orders, settle: 1ms, rescan: 10ms }} }}
+      shop: {{ kind: outbox, options: {{ database: "sqlite:{}", table: box, every: 1ms }} }}
+send:
+  warehouse:
+    mode: one_way
+    protocol: http
+    options: {{ url: "{}/", allow_networks: [127.0.0.1] }}
+    retry: {{ delays: [10ms, 100ms, 1s], jitter: 0% }}
+routes:
+  all: {{ when: "message.type == 'order'", to: warehouse }}
+"#,
+        file.display(),
+        warehouse.url
+    );
+    apply(&platform, definition).await;
+    let order = |order: usize| serde_json::json!({"type": "order", "order": order}).to_string();
+    for number in 0..FILES {
+        std::fs::write(drop.join("half"), order(number)).expect("written");
+        std::fs::rename(drop.join("half"), drop.join("orders").join(format!("{number}.json"))).expect("moved");
+    }
+    let rows = shop.transaction().expect("begun");
+    for number in FILES..FILES + ROWS {
+        rows.execute("INSERT INTO box VALUES (?1, ?1, 'order')", [number]).expect("filled");
+    }
+    rows.commit().expect("filled");
+    let mut count = warehouse.count.subscribe();
+    for _ in 0..6 {
+        let enough = *count.borrow_and_update() + fastrand::usize(1..400);
+        let some = tokio::time::timeout(support::PATIENCE, count.wait_for(|count| *count >= enough.min(FILES + ROWS)));
+        some.await.expect("goes on").expect("lives");
+        platform.kill();
+        platform.restart().await;
+    }
+    let all = async {
+        loop {
+            let orders: std::collections::BTreeSet<i64> = warehouse.order.lock().iter().copied().collect();
+            let open = platform.get("/v1/messages?standing=open").await;
+            if orders.len() == FILES + ROWS && open["items"].as_array().is_some_and(Vec::is_empty) {
+                return;
+            }
+            count.borrow_and_update();
+            let _ = tokio::time::timeout(std::time::Duration::from_millis(100), count.changed()).await;
+        }
+    };
+    tokio::time::timeout(support::PATIENCE, all).await.expect("all arrive");
+    // One id is one order, and no order has two.
+    let mut ids = HashMap::<String, Vec<String>>::new();
+    for (id, orders) in warehouse.seen.lock().iter() {
+        assert!(orders.iter().all(|order| *order == orders[0]), "{id}: {orders:?}");
+        ids.entry(orders[0].clone()).or_default().push(id.clone());
+    }
+    assert!(ids.values().all(|ids| ids.len() == 1), "{:?}", ids.values().filter(|ids| ids.len() > 1).next());
+    let left: u64 = shop.query_row("SELECT count(*) FROM box", [], |row| row.get(0)).expect("counted");
+    assert_eq!(left, 0, "rows are deleted");
+    let shown = platform.run(&["exchange", "locations", "confirmation"]);
+    assert!(shown.contains("outbox") && shown.contains("running"), "{shown}");
 }
 
 /// What a request to the receive port is answered: status, a header of the answer, and the body.

@@ -8,6 +8,7 @@ use axum::{
 use serde::{Deserialize, Serialize};
 use tocsin_exchange::{
     flow::{FlowReport, Throttled},
+    locations::LocationStatus,
     look::PortTracking,
     operate::PortLoad,
     track::TrackingCounts,
@@ -37,6 +38,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(exchange, apply, remove))
         .routes(routes!(ports))
         .routes(routes!(set_port))
+        .routes(routes!(locations))
         .routes(routes!(tracking, set_tracking))
         .routes(routes!(flow, set_rate))
         .routes(routes!(flow_changes))
@@ -118,6 +120,17 @@ async fn set_port(
 ) -> Result<Response, Failure> {
     app.service.set_exchange_port(&caller, &id(&exchange)?, &id(&port)?, state).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Where the receive ports of an exchange take messages from, and how each of these does. One page.
+#[utoipa::path(get, path = "/v1/exchanges/{exchange}/locations", tag = "exchanges", params(("exchange" = String, Path)), responses((status = 200, body = List<LocationBody>), Failures))]
+async fn locations(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(exchange): Segments<String>,
+) -> Result<Response, Failure> {
+    let found = app.service.exchange_locations(&caller, &id(&exchange)?)?;
+    Ok(json(StatusCode::OK, &List { items: found.into_iter().map(LocationBody::from).collect(), next: None }))
 }
 
 /// Which bodies are kept at the ports of an exchange, and how much is kept of all exchanges.
@@ -384,6 +397,67 @@ struct PortBody {
 impl From<PortLoad> for PortBody {
     fn from(PortLoad { port, state, is_set, under_way, ready, opens_at }: PortLoad) -> Self {
         PortBody { port, state, is_set, under_way, ready, opens_at }
+    }
+}
+
+/// A location of a receive port, as it is at this moment; it counts since it was started.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Location)]
+pub(crate) struct LocationBody {
+    #[schema(value_type = String)]
+    exchange: Name,
+    #[schema(value_type = String)]
+    port: Name,
+    #[schema(value_type = String)]
+    location: Name,
+    /// Its kind, such as `directory`.
+    #[schema(value_type = String)]
+    kind: Name,
+    /// `starting`, `running`, `waiting` while messages are slowed down, `held` while it is switched off or outside of its
+    /// service window, `backing_off` after trouble, or `failed` after much of it; in the last two it is opened again by itself.
+    state: &'static str,
+    #[schema(value_type = String, format = DateTime)]
+    since: Timestamp,
+    /// What is in the way. While it waits it begins with a reason of the flow, such as `rate_imbalance`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    /// Troubles in a row.
+    failures: u32,
+    /// When it is opened again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    retry_at: Option<Timestamp>,
+    /// Messages that it took.
+    messages: u64,
+    /// When it took the last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    last_at: Option<Timestamp>,
+    /// How long the oldest of the last messages had waited to be taken, where that can be told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lag_seconds: Option<f64>,
+    /// How much waits at the far side: files, messages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waiting: Option<u64>,
+}
+
+impl From<LocationStatus> for LocationBody {
+    fn from(LocationStatus { key, kind, health, messages, last_at }: LocationStatus) -> Self {
+        LocationBody {
+            exchange: key.exchange,
+            port: key.port,
+            location: key.location,
+            kind,
+            state: health.state.word(),
+            since: health.since,
+            reason: health.reason,
+            failures: health.failures,
+            retry_at: health.retry_at,
+            messages,
+            last_at,
+            lag_seconds: health.lag.map(|lag| lag.as_secs_f64()),
+            waiting: health.waiting,
+        }
     }
 }
 

@@ -9,7 +9,10 @@ use tocsin_model::time::Timestamp;
 use tocsin_service::status;
 use utoipa::ToSchema;
 
-use crate::routes::{exchanges::ThrottledBody, switches::SwitchBody};
+use crate::routes::{
+    exchanges::{LocationBody, ThrottledBody},
+    switches::SwitchBody,
+};
 
 use super::millis;
 
@@ -29,6 +32,8 @@ pub(crate) struct StatusBody {
     switches: Vec<SwitchBody>,
     /// What slows messages of exchanges down.
     throttled: Vec<ThrottledBody>,
+    /// Where receive ports take messages from.
+    locations: Vec<LocationBody>,
     /// How far this node is from its bounds, by the last minute.
     #[serde(skip_serializing_if = "Option::is_none")]
     saturation: Option<SaturationBody>,
@@ -232,6 +237,7 @@ impl From<status::Status> for StatusBody {
             },
             switches: status.switches.into_iter().map(SwitchBody::from).collect(),
             throttled: status.throttled.into_iter().map(ThrottledBody::from).collect(),
+            locations: status.locations.into_iter().map(LocationBody::from).collect(),
             saturation: status.saturation.map(SaturationBody::from),
             latencies: LatenciesBody {
                 accept: latencies.accept.into(),

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     exchange::{
-        CONTEXT_FIELDS, Exchange, JsonPath, MessageFlow, Mode, Place, Property, ReceivePort, Route, SendPort,
+        CONTEXT_FIELDS, Exchange, JsonPath, Location, MessageFlow, Mode, Place, Property, ReceivePort, Route, SendPort,
         TrackPoint, Tracking, Transport,
     },
     field::FieldType,
@@ -34,6 +34,7 @@ use crate::{
 const PROPERTIES_MAX: usize = 64;
 const ROUTES_MAX: usize = 100_000;
 const PORTS_MAX: usize = 10_000;
+const LOCATIONS_MAX: usize = 100;
 const WAIT: Duration = seconds(30);
 const EXPIRES_AFTER: Duration = seconds(300);
 const BODY_BYTES: u32 = 1 << 20;
@@ -117,6 +118,16 @@ static RECEIVE_PORT: Shape = Shape::Object(&[
     optional("pipeline", &STEPS, "What is done to a message before it is routed, step by step."),
     optional("service_window", &WINDOW, "When it takes messages; at other times it answers 503."),
     optional("tracking", &TRACKING, "Which bodies are kept, where that differs from the exchange."),
+    optional("locations", &LOCATIONS, "Where it takes messages from, beside those that are sent to it."),
+]);
+static LOCATIONS: Shape = Shape::Entries { keys: Keys::Names, of: &LOCATION, most: LOCATIONS_MAX };
+static LOCATION: Shape = Shape::Object(&[
+    optional("description", &Shape::Text, "What it is for."),
+    required("kind", &Shape::Name, "What kind of place it is: `directory`, `nats`, `mqtt`, `outbox` or `query`."),
+    optional("options", &OPTIONS, "What the kind needs to know. `${NAME}` takes a value from the environment."),
+    optional("enabled", &Shape::Boolean, "Whether anything is taken; true if not given."),
+    optional("service_window", &WINDOW, "When it is, within the window of the port."),
+    optional("content_type", &Shape::Text, "The media type of bodies of which the far side says none."),
 ]);
 static MODE: Shape = Shape::Choice(&["one_way", "request"]);
 static SEND: Shape = Shape::Entries { keys: Keys::Names, of: &SEND_PORT, most: PORTS_MAX };
@@ -286,6 +297,35 @@ impl<'a> Builder<'a> {
             pipeline: self.pipeline(node, "pipeline", path, place, properties),
             window: self.window(node, path),
             tracking: self.tracking(node, path, tracking, &TrackPoint::OF_RECEIVE),
+            locations: self.locations(node, path, mode),
+        }
+    }
+
+    fn locations(&mut self, port: &Node, path: &str, mode: Mode) -> BTreeMap<Name, Location> {
+        let Some(given) = port.get("locations") else { return BTreeMap::new() };
+        let path = join(path, "locations");
+        if mode == Mode::Request && !given.entries().is_empty() {
+            let problem = given.problem(&path, "are for `one_way` ports: nobody waits there for a reply");
+            self.problems.push(problem.hint("give `mode: one_way`; a route can lead the reply on"));
+        }
+        let named = given.entries().iter().filter_map(|entry| Some((entry.key.parse::<Name>().ok()?, entry)));
+        named.map(|(name, entry)| (name, self.location(&join(&path, &entry.key), &entry.value))).collect()
+    }
+
+    fn location(&mut self, path: &str, node: &Node) -> Location {
+        let content_type = text(node, "content_type");
+        let is_header = |text: &str| text.len() <= 255 && text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+        if content_type.as_deref().is_some_and(|text| !text.contains('/') || !is_header(text)) {
+            let problem = node.problem(&join(path, "content_type"), "is not a media type");
+            self.problems.push(problem.hint("give one such as `application/xml`"));
+        }
+        Location {
+            description: text(node, "description"),
+            kind: name(node, "kind").unwrap_or_else(|| "none".parse().expect("`none` is a name")),
+            options: options(node),
+            enabled: boolean(node, "enabled").unwrap_or(true),
+            window: self.window(node, path),
+            content_type,
         }
     }
 
@@ -438,6 +478,11 @@ properties:
   sender: { header: X-Sender }
 receive:
   intake: { mode: request, wait: 2s }
+  files:
+    mode: one_way
+    locations:
+      drop: { kind: directory, options: { folder: "${SHOP}" }, content_type: application/xml }
+      bus: { kind: nats, enabled: false, service_window: { hours: "08:00-18:00" } }
 send:
   shop:
     mode: request
@@ -462,7 +507,27 @@ routes:
             "http://shop/orders"
         );
         assert_eq!(exchange.fields().len(), CONTEXT_FIELDS.len() + 3);
-        assert_eq!(exchange.receive.values().next().map(|port| port.wait), Some(seconds(2)));
+        let port = |name: &str| &exchange.receive[&name.parse::<Name>().expect("a name")];
+        assert_eq!(port("intake").wait, seconds(2));
+        let locations: Vec<&Location> = port("files").locations.values().collect();
+        assert_eq!((locations[0].enabled, locations[0].window.is_some()), (false, true));
+        assert_eq!(locations[1].options["folder"], "http://shop");
+        assert_eq!(locations[1].content_type.as_deref(), Some("application/xml"));
+    }
+
+    #[test]
+    fn locations_are_of_ports_where_nobody_waits() {
+        let text = GOOD
+            .replace(
+                "intake: { mode: request, wait: 2s }",
+                "intake: { mode: request, locations: { a: { kind: nats } } }",
+            )
+            .replace("application/xml", "xml");
+        check(
+            &text.replace("${SHOP}", "x"),
+            expect![[r#"
+            "#]],
+        );
     }
 
     #[test]

@@ -93,7 +93,7 @@ fn visit(node: &Node, path: &str, place: &Place, found: &mut dyn FnMut(&str, &No
     match &node.kind {
         Kind::Map(entries) => {
             for entry in entries {
-                visit(&entry.value, &join(path, &entry.key), &place.below(&entry.key), found);
+                visit(&entry.value, &join(path, &entry.key), &place.below(&entry.key, &entry.value), found);
             }
         }
         Kind::List(items) => {
@@ -115,8 +115,10 @@ fn fill_in(given: &Node, stored: &Node, place: &Place, edits: &mut Edits) {
     match (&given.kind, &stored.kind) {
         (Kind::Map(entries), Kind::Map(_)) => {
             for entry in entries {
-                if let Some(stored) = stored.get(&entry.key) {
-                    fill_in(&entry.value, stored, &place.below(&entry.key), edits);
+                let below = place.below(&entry.key, &entry.value);
+                let stored = stored.get(&entry.key);
+                if let Some(stored) = stored.filter(|stored| place.below(&entry.key, stored).is_of(&below)) {
+                    fill_in(&entry.value, stored, &below, edits);
                 }
             }
         }
@@ -170,7 +172,9 @@ fn counterparts<'a>(given: &'a [Node], stored: &'a [Node], place: &Place) -> Vec
 fn shown(node: &Node, place: &Place) -> serde_json::Value {
     match &node.kind {
         Kind::Map(entries) => {
-            let entry = |entry: &document::Entry| (entry.key.clone(), shown(&entry.value, &place.below(&entry.key)));
+            let entry = |entry: &document::Entry| {
+                (entry.key.clone(), shown(&entry.value, &place.below(&entry.key, &entry.value)))
+            };
             serde_json::Value::Object(entries.iter().map(entry).collect())
         }
         Kind::List(items) => items.iter().map(|item| shown(item, place)).collect(),

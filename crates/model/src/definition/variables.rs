@@ -29,7 +29,7 @@ pub fn fill_in(root: &mut Node, environment: &dyn Fn(&str) -> Option<String>, pr
     }
 }
 
-/// Fills in the variables of an exchange: in its send ports, and in `sign` and `run` of its pipelines, whose other steps
+/// Fills in the variables of an exchange: in its send ports and locations, and in `sign` and `run` of its pipelines, whose other steps
 /// are full of dollar signs that mean themselves.
 pub fn fill_in_exchange(root: &mut Node, environment: &dyn Fn(&str) -> Option<String>, problems: &mut Vec<Problem>) {
     let mut filler = Filler { environment, bytes: 0, problems };
@@ -47,6 +47,7 @@ pub fn fill_in_exchange(root: &mut Node, environment: &dyn Fn(&str) -> Option<St
                         }
                     }
                 }
+                ("locations", _) => filler.node(&mut part.value, &path),
                 _ if section == "send" => filler.node(&mut part.value, &path),
                 _ => {}
             }

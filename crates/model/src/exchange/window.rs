@@ -19,6 +19,11 @@ impl ServiceWindow {
         let next = self.hours.iter().filter_map(|hours| hours.next(&self.zone, now)).min()?;
         (next > now).then_some(next)
     }
+
+    /// When it closes; `None` while it is closed.
+    pub fn closes(&self, now: Timestamp) -> Option<Timestamp> {
+        self.hours.iter().filter_map(|hours| hours.end_of(&self.zone, now)).max()
+    }
 }
 
 #[cfg(test)]
@@ -40,6 +45,8 @@ mod tests {
             ("2026-11-21T14:00:00Z", Some("2026-11-23T08:00:00Z")),
         ] {
             assert_eq!(window.opens(at(now)), opens.map(at), "{now}");
+            assert_eq!(window.closes(at(now)).is_some(), opens.is_none(), "{now}");
         }
+        assert_eq!(window.closes(at("2026-11-20T08:00:00Z")), Some(at("2026-11-20T16:00:00Z")));
     }
 }

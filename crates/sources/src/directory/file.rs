@@ -1,15 +1,16 @@
 //! A file that is being read, in portions.
 
 use std::{
+    ffi::OsStr,
     fs::{self, File},
-    io::{self, BufReader},
+    io::{self, BufReader, Read},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
 use tocsin_model::{
     event::{EventPacker, PackedEvents},
-    field::{Fields, Row},
+    field::Row,
     problem::Problem,
 };
 
@@ -17,17 +18,17 @@ use super::folder::Identity;
 use crate::{
     items::{Items, Layout, Placed, Text},
     mapping::Mapping,
-    source::{PORTION_BYTES_MAX, PORTION_EVENTS_MAX},
+    source::{Gives, Message, PORTION_BYTES_MAX, PORTION_EVENTS_MAX},
 };
 
 /// Most problems that are told of one file.
 const PROBLEMS_MAX: usize = 100;
 
-/// How files become rows.
+/// How files become rows, or messages.
 pub(super) struct Reading {
     pub layout: Layout,
     pub mapping: Mapping,
-    pub fields: Fields,
+    pub gives: Gives,
     pub file_bytes_max: u64,
 }
 
@@ -43,6 +44,8 @@ pub(super) struct Opened {
 /// Some of a file.
 pub(super) struct Part {
     pub events: PackedEvents,
+    /// The file itself, where it is a message.
+    pub message: Option<Message>,
     /// Whether that was all.
     pub is_last: bool,
 }
@@ -68,6 +71,9 @@ impl Reading {
         if identity.bytes > self.file_bytes_max {
             let message = format!("has {} bytes; at most {} are read", identity.bytes, self.file_bytes_max);
             return Err(Refused::Problems(vec![Problem::at("", message).hint("`file_bytes_max` can be raised")]));
+        }
+        if matches!(self.gives, Gives::Messages { .. }) {
+            return Ok(Opened { path: path.to_owned(), identity, items: Box::new(std::iter::empty()), taken });
         }
         if taken == 0 {
             self.check(path, identity)?;
@@ -103,7 +109,8 @@ impl Reading {
 
     /// The next part of an open file.
     pub fn next(&self, opened: &mut Opened) -> Result<Part, Refused> {
-        let mut packer = EventPacker::new(self.fields.clone());
+        let Gives::Events(fields) = &self.gives else { return self.whole(opened) };
+        let mut packer = EventPacker::new(fields.clone());
         let mut is_last = false;
         while packer.count() < PORTION_EVENTS_MAX as u32 && packer.bytes() < PORTION_BYTES_MAX {
             match opened.items.next() {
@@ -117,7 +124,19 @@ impl Reading {
             opened.taken += 1;
         }
         still_is(&opened.path, opened.identity)?;
-        Ok(Part { events: packer.finish(), is_last })
+        Ok(Part { events: packer.finish(), message: None, is_last })
+    }
+
+    /// An open file as one message.
+    fn whole(&self, opened: &mut Opened) -> Result<Part, Refused> {
+        let mut body = Vec::new();
+        text_of(&opened.path, opened.identity)?.take(self.file_bytes_max).read_to_end(&mut body)?;
+        still_is(&opened.path, opened.identity)?;
+        opened.taken = 1;
+        let name = opened.path.file_name().and_then(OsStr::to_str).unwrap_or_default().to_owned();
+        let headers = vec![("file-name".to_owned(), name)];
+        let message = Message { content_type: String::new(), headers, body: body.into() };
+        Ok(Part { events: PackedEvents::default(), message: Some(message), is_last: true })
     }
 
     fn row(&self, placed: &Placed, at: u64) -> Result<Row, Vec<Problem>> {

@@ -9,7 +9,10 @@ use std::{
 use serde_json::{Value as Json, json};
 use tocsin_model::field::FieldType;
 
-use crate::testing::{Harness, fields_of};
+use crate::{
+    source::Gives,
+    testing::{Harness, fields_of},
+};
 
 fn testdata(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(name)
@@ -27,7 +30,7 @@ async fn drop_all(
         options[key] = json!(value);
     }
     let mut harness = Harness::new("directory", options);
-    harness.fields = fields_of(&names.iter().map(|name| (*name, kind)).collect::<Vec<_>>());
+    harness.gives = Gives::Events(fields_of(&names.iter().map(|name| (*name, kind)).collect::<Vec<_>>()));
     harness.open();
     let folder = harness.data.path().join("drop/in");
     let mut files = 0;
@@ -45,7 +48,7 @@ async fn drop_all(
         let portion = harness.next().await;
         let file = portion.marks.iter().find(|mark| mark.value.is_some()).map(|mark| mark.part.to_string());
         if let Some(file) = file {
-            let fields = &harness.fields;
+            let fields = &harness.gives.fields();
             let rows = (0..portion.events.count()).map(|at| portion.events.row(fields, at).expect("a row"));
             let rows = rows.map(|row| serde_json::from_str(&fields.to_json(&row)).expect("JSON"));
             events.entry(file).or_default().extend(rows.collect::<Vec<Json>>());

@@ -2,7 +2,10 @@ use std::{fs, path::PathBuf};
 
 use serde_json::{Value as Json, json};
 
-use crate::testing::{Harness, shown, taken};
+use crate::{
+    source::Gives,
+    testing::{Harness, shown, taken},
+};
 
 /// A folder that is watched.
 struct Dropped(Harness);
@@ -163,4 +166,34 @@ async fn two_sources_do_not_share_a_folder() {
     let folder = dropped.folder();
     let lock = fs::File::open(folder).expect("open");
     assert!(lock.try_lock().is_err());
+}
+
+#[tokio::test]
+async fn a_location_gives_files_whole_and_refuses_those_that_are_too_long() {
+    let mut dropped = Dropped::new(json!({ "pattern": "*.xml" }));
+    dropped.0.gives = Gives::Messages { bytes_max: 12 };
+    dropped.0.crash();
+    dropped.0.open();
+    dropped.put("a.xml", "<order/>");
+    dropped.put("b.xml", "<order>too long</order>");
+    dropped.put("c.xml", "");
+    dropped.put("d.txt", "not asked for");
+    let first = dropped.0.next().await;
+    dropped.0.crash();
+    // It was not stored, so it comes again; it was stored then, and does not come again.
+    let again = dropped.0.next().await;
+    assert_eq!((&first.messages, first.marks.len()), (&again.messages, 1));
+    let file = |name: &str| vec![("file-name".to_owned(), name.to_owned())];
+    assert_eq!((&again.messages[0].body[..], &again.messages[0].headers), (&b"<order/>"[..], &file("a.xml")));
+    dropped.0.commit(again.marks);
+    dropped.0.crash();
+    let mut rest = Vec::new();
+    while rest.is_empty() {
+        rest = dropped.0.take_messages().await;
+    }
+    assert_eq!((rest.len(), rest[0].body.len(), &rest[0].headers), (1, 0, &file("c.xml")));
+    assert!(
+        dropped.reasons()["problems"][0]["message"].as_str().is_some_and(|text| text.contains("at most 12 are read"))
+    );
+    assert!(dropped.names().contains(&"d.txt".to_owned()), "{:?}", dropped.names());
 }

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     mapping::Mapping,
-    source::{OpenSource, Portion, Refusal, Setting, Trouble},
+    source::{Gives, OpenSource, Portion, Setting, Trouble},
 };
 
 /// What is remembered of a file.
@@ -56,11 +56,16 @@ impl Watch {
         let lock = File::open(&folder).map_err(|error| Trouble::new(folder.display(), error))?;
         lock.try_lock().map_err(|_| Trouble::of(format!("another source takes the files of {}", folder.display())))?;
         let read = |mark: Mark| Some((mark.part.into(), serde_json::from_slice(&mark.value?).ok()?));
+        let fields = setting.gives.fields();
+        let file_bytes_max = match setting.gives {
+            Gives::Events(_) => options.file_bytes_max,
+            Gives::Messages { bytes_max } => options.file_bytes_max.min(bytes_max as u64),
+        };
         let reading = Arc::new(Reading {
             layout: options.layout(),
-            mapping: Mapping::new(&setting.fields, &options.paths(&setting.fields)),
-            fields: setting.fields.clone(),
-            file_bytes_max: options.file_bytes_max,
+            mapping: Mapping::new(&fields, &options.paths(&fields)),
+            gives: setting.gives.clone(),
+            file_bytes_max,
         });
         let changed = Arc::new(Notify::new());
         let watcher = watcher(&folder, changed.clone())
@@ -234,7 +239,7 @@ impl OpenSource for Watch {
             if self.current.is_none() {
                 return Ok(Portion { marks: self.forgotten(), ..Portion::default() });
             }
-            let Some(Part { events, is_last }) = self.part().await? else { continue };
+            let Some(Part { events, message, is_last }) = self.part().await? else { continue };
             let (name, opened) = self.current.as_ref().expect("a part is of the current file");
             let (name, taken) = (name.clone(), opened.taken);
             let progress = self.progress.get_mut(&name).expect("it is made when a file is opened");
@@ -244,7 +249,8 @@ impl OpenSource for Watch {
             self.gone.retain(|gone| *gone != name);
             let mut marks = self.forgotten();
             marks.push(Mark::set(name, value));
-            return Ok(Portion { events, marks, since: Some(since), waiting, refused: Vec::<Refusal>::new() });
+            let messages = message.into_iter().collect();
+            return Ok(Portion { events, messages, marks, since: Some(since), waiting, refused: Vec::new() });
         }
     }
 

@@ -24,7 +24,8 @@ use crate::{
 pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: FeedOptions = read(&setting.options, "")?;
     let policy = Policy { updates: options.updates, retention: options.retention };
-    let mapping = Arc::new(Mapping::new(&setting.fields, &Mapping::or_names(&setting.fields, &options.fields)));
+    let fields = setting.gives.fields();
+    let mapping = Arc::new(Mapping::new(&fields, &Mapping::or_names(&fields, &options.fields)));
     let version = options.version.clone();
     let read = move |body: &[u8]| -> Result<Vec<PageItem>, Trouble> {
         let entries = entry::entries(body).map_err(|problem| Trouble::new("the feed cannot be read", problem))?;

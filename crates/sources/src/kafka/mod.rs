@@ -70,7 +70,7 @@ pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSou
         timeout: options.timeout.0,
     };
     Ok(Box::new(Topics {
-        mapping: Mapping::new(&setting.fields, &options.fields),
+        mapping: Mapping::new(&setting.gives.fields(), &options.fields),
         group: Group::new(options.group.clone().unwrap_or(name)),
         known: marks.iter().filter_map(Place::read).collect(),
         access: Arc::new(access),
@@ -364,7 +364,7 @@ impl Topics {
 
     /// What has come, as a portion.
     fn portion(&mut self) -> Result<Option<Portion>, Trouble> {
-        let mut packer = EventPacker::new(self.setting.fields.clone());
+        let mut packer = EventPacker::new(self.setting.gives.fields());
         let mut portion = Portion { refused: std::mem::take(&mut self.refused), ..Portion::default() };
         let (mut count, mut bytes) = (0, 0);
         let mut moved: BTreeMap<Part, i64> = BTreeMap::new();

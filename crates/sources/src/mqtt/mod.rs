@@ -22,14 +22,15 @@ use rumqttc::v5::{
     },
 };
 use tocsin_delivery::{options::read, tls};
-use tocsin_model::{event::EventPacker, mark::Mark, problem::Problem, trace_context::TraceContext};
+use tocsin_model::{mark::Mark, problem::Problem, trace_context::TraceContext};
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use crate::{
     items::Item,
     known::hash,
     mapping::Mapping,
-    source::{OpenSource, Portion, Refusal, Setting, Trouble},
+    source::{self, OpenSource, Portion, Setting, Trouble},
+    tray::Tray,
 };
 
 /// The part with the last accepted messages.
@@ -46,13 +47,13 @@ pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSou
     let options: MqttOptions = read(&setting.options, "")?;
     let trust = tls::trust(options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
     let recent = marks.iter().find(|mark| &*mark.part == RECENT).and_then(|mark| mark.value.clone());
-    let name = format!("tocsin-{}-{}", setting.application, setting.name);
-    let mut connect = options.broker().connect(options.client_id.clone().unwrap_or(name), &trust);
+    let mut connect =
+        options.broker().connect(options.client_id.clone().unwrap_or_else(|| setting.far_name.clone()), &trust);
     connect.set_clean_start(false).set_manual_acks(true).set_receive_maximum(Some(WINDOW));
     connect.set_session_expiry_interval(Some(u32::try_from(options.session.0.as_secs()).unwrap_or(u32::MAX)));
     connect.set_max_packet_size(Some(PACKET_BYTES_MAX));
     Ok(Box::new(Session {
-        mapping: Mapping::new(&setting.fields, &options.fields),
+        mapping: Mapping::new(&setting.gives.fields(), &options.fields),
         recent: recent.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default(),
         connection: None,
         held: Vec::new(),
@@ -163,14 +164,10 @@ impl Session {
     }
 
     fn portion(&mut self, messages: Vec<Publish>) -> Portion {
-        let mut packer = EventPacker::new(self.setting.fields.clone());
-        let mut portion = Portion::default();
+        let mut tray = Tray::new(&self.setting.gives);
         for publish in &messages {
-            let item = Item::Json(publish.payload.to_vec());
-            match self.mapping.row(&item) {
-                Ok(row) => packer.push_traced(&row, trace_of(publish).as_ref()),
-                Err(problems) => portion.refused.push(Refusal::new(&problems, item.shown())),
-            }
+            let item = || Item::Json(publish.payload.to_vec());
+            tray.take(&self.mapping, item, || as_it_is(publish), trace_of(publish).as_ref());
             if publish.pkid != 0 {
                 self.recent.push_back((publish.pkid, hash_of(publish)));
             }
@@ -178,7 +175,7 @@ impl Session {
         while self.recent.len() > RECENT_MAX {
             self.recent.pop_front();
         }
-        portion.events = packer.finish();
+        let mut portion = tray.finish();
         portion.marks = vec![Mark::set(RECENT, serde_json::to_vec(&self.recent).expect("it is JSON"))];
         self.held = messages;
         portion
@@ -190,6 +187,20 @@ fn trace_of(publish: &Publish) -> Option<TraceContext> {
     let properties = &publish.properties.as_ref()?.user_properties;
     let find = |name: &str| properties.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
     TraceContext::read(find("traceparent")?, find("tracestate"))
+}
+
+/// A message with its user properties and its topic.
+fn as_it_is(publish: &Publish) -> source::Message {
+    let mut headers = vec![("mqtt-topic".to_owned(), String::from_utf8_lossy(&publish.topic).into_owned())];
+    let properties = publish.properties.as_ref();
+    for (name, value) in properties.iter().flat_map(|properties| &properties.user_properties) {
+        let name = name.to_ascii_lowercase();
+        if name != "mqtt-topic" {
+            headers.push((name, value.clone()));
+        }
+    }
+    let content_type = properties.and_then(|properties| properties.content_type.clone()).unwrap_or_default();
+    source::Message { content_type, headers, body: publish.payload.clone() }
 }
 
 async fn acknowledge(client: &AsyncClient, publish: &Publish) -> Result<(), Trouble> {

@@ -16,7 +16,10 @@ use rumqttc::v5::{
 };
 use serde_json::json;
 
-use crate::testing::{Harness, PATIENCE, shown, taken};
+use crate::{
+    source::Gives,
+    testing::{Harness, PATIENCE, shown, taken},
+};
 
 /// A mosquitto of Debian that keeps its sessions over a restart.
 struct Broker {
@@ -122,4 +125,22 @@ async fn messages_are_taken_once_over_crashes() {
     let mut expected: Vec<String> = quakes(0, 300).iter().map(|text| taken(text)).collect();
     expected.sort();
     assert_eq!(events, expected);
+}
+
+#[tokio::test]
+async fn a_location_gives_messages_as_they_are() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let broker = Broker::start(folder.path());
+    let mut harness = Harness::new("mqtt", json!({"host": "127.0.0.1", "port": broker.port, "topics": ["quakes/#"]}));
+    harness.gives = Gives::Messages { bytes_max: 1 };
+    let portion = loop {
+        publish(broker.port, vec!["no JSON".to_owned()]).await;
+        if let Ok(portion) = tokio::time::timeout(Duration::from_millis(200), harness.source().next()).await {
+            break portion.unwrap_or_else(|trouble| panic!("{trouble}"));
+        }
+    };
+    let message = &portion.messages[0];
+    assert_eq!(&message.body[..], b"no JSON");
+    let header = |name: &str, value: &str| message.headers.contains(&(name.to_owned(), value.to_owned()));
+    assert!(header("mqtt-topic", "quakes/new") && header("traceparent", PARENT), "{:?}", message.headers);
 }

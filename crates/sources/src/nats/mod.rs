@@ -21,13 +21,14 @@ use futures_util::StreamExt;
 pub use options::NatsOptions;
 use rustls::ClientConfig;
 use tocsin_delivery::{options::read, tls};
-use tocsin_model::{event::EventPacker, mark::Mark, problem::Problem, time::Timestamp, trace_context::TraceContext};
+use tocsin_model::{mark::Mark, problem::Problem, time::Timestamp, trace_context::TraceContext};
 
 use self::taken::Taken;
 use crate::{
     items::Item,
     mapping::Mapping,
-    source::{OpenSource, PORTION_BYTES_MAX, PORTION_EVENTS_MAX, Portion, Refusal, Setting, Trouble},
+    source::{self, OpenSource, PORTION_BYTES_MAX, PORTION_EVENTS_MAX, Portion, Setting, Trouble},
+    tray::Tray,
 };
 
 /// The part with the sequences of accepted messages.
@@ -42,7 +43,7 @@ pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSou
     let trust = tls::trust(options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
     let taken = marks.iter().find(|mark| &*mark.part == TAKEN).and_then(|mark| mark.value.clone());
     Ok(Box::new(Stream {
-        mapping: Mapping::new(&setting.fields, &options.fields),
+        mapping: Mapping::new(&setting.gives.fields(), &options.fields),
         taken: taken.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default(),
         consumer: None,
         last: None,
@@ -79,7 +80,7 @@ impl Stream {
         let stream = jetstream::new(client).get_stream(&self.options.stream).await;
         let stream = stream.map_err(|error| Trouble::new(format!("the stream {}", self.options.stream), error))?;
         let name = self.options.consumer.clone();
-        let name = name.unwrap_or_else(|| format!("tocsin-{}-{}", self.setting.application, self.setting.name));
+        let name = name.unwrap_or_else(|| self.setting.far_name.clone());
         let config = pull::Config {
             durable_name: Some(name.clone()),
             deliver_policy: DeliverPolicy::All,
@@ -124,11 +125,11 @@ impl Stream {
     }
 
     fn portion(&mut self, messages: Vec<Message>) -> Result<Portion, Trouble> {
-        let mut packer = EventPacker::new(self.setting.fields.clone());
-        let mut portion = Portion::default();
+        let mut tray = Tray::new(&self.setting.gives);
         for message in &messages {
             let info = message.info().map_err(|error| Trouble::new("a message without a sequence", error))?;
             let since = Timestamp(i64::try_from(info.published.unix_timestamp_nanos() / 1_000).unwrap_or(0));
+            let portion = &mut tray.portion;
             portion.since = Some(portion.since.map_or(since, |earlier| earlier.min(since)));
             portion.waiting = Some(info.pending);
             let first = match self.last.filter(|last| info.delivered == 1 && *last < info.stream_sequence) {
@@ -139,13 +140,10 @@ impl Stream {
             if info.delivered == 1 {
                 self.last = Some(info.stream_sequence);
             }
-            let item = Item::Json(message.payload.to_vec());
-            match self.mapping.row(&item) {
-                Ok(row) => packer.push_traced(&row, trace_of(message).as_ref()),
-                Err(problems) => portion.refused.push(Refusal::new(&problems, item.shown())),
-            }
+            let item = || Item::Json(message.payload.to_vec());
+            tray.take(&self.mapping, item, || as_it_is(message), trace_of(message).as_ref());
         }
-        portion.events = packer.finish();
+        let mut portion = tray.finish();
         portion.marks = vec![Mark::set(TAKEN, serde_json::to_vec(&self.taken).expect("it is JSON"))];
         self.held = messages;
         Ok(portion)
@@ -157,6 +155,19 @@ fn trace_of(message: &Message) -> Option<TraceContext> {
     let headers = message.headers.as_ref()?;
     let state = headers.get("tracestate").map(|state| state.as_str());
     TraceContext::read(headers.get("traceparent")?.as_str(), state)
+}
+
+/// A message with its headers and its subject.
+fn as_it_is(message: &Message) -> source::Message {
+    let mut headers: Vec<(String, String)> = vec![("nats-subject".to_owned(), message.subject.to_string())];
+    for (name, values) in message.headers.iter().flat_map(|headers| headers.iter()) {
+        let name = name.to_string().to_ascii_lowercase();
+        if let Some(value) = values.first().filter(|_| name != "nats-subject") {
+            headers.push((name, value.as_str().to_owned()));
+        }
+    }
+    let content_type = headers.iter().find(|(name, _)| name == "content-type").map(|(_, value)| value.clone());
+    source::Message { content_type: content_type.unwrap_or_default(), headers, body: message.payload.clone() }
 }
 
 async fn acknowledge(message: &Message) -> Result<(), Trouble> {

@@ -10,7 +10,10 @@ use async_nats::{
 };
 use serde_json::json;
 
-use crate::testing::{Harness, taken};
+use crate::{
+    source::Gives,
+    testing::{Harness, taken},
+};
 
 /// A nats-server of Debian that keeps streams.
 struct Server {
@@ -104,4 +107,32 @@ async fn messages_are_taken_once_over_crashes() {
     let mut expected: Vec<String> = (0..150).map(|number| taken(&format!("{{\"id\": \"q{number}\"}}"))).collect();
     expected.sort_unstable();
     assert_eq!(events, expected);
+}
+
+#[tokio::test]
+async fn a_location_gives_messages_as_they_are_and_none_twice() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(folder.path());
+    let client = async_nats::connect(format!("127.0.0.1:{}", server.port)).await.expect("connected");
+    let context = jetstream::new(client);
+    let config = stream::Config { name: "ORDERS".into(), subjects: vec!["orders.>".into()], ..Default::default() };
+    context.create_stream(config).await.expect("made");
+    let options = json!({"servers": [format!("nats://127.0.0.1:{}", server.port)], "stream": "ORDERS"});
+    let mut harness = Harness::new("nats", options);
+    harness.gives = Gives::Messages { bytes_max: 1 };
+    let mut headers = HeaderMap::new();
+    headers.insert("Content-Type", "text/plain");
+    headers.insert("X-Sender", "shop");
+    context.publish_with_headers("orders.new", headers, "no JSON".into()).await.expect("sent").await.expect("kept");
+    let portion = harness.next().await;
+    assert_eq!((&portion.messages[0].body[..], &*portion.messages[0].content_type), (&b"no JSON"[..], "text/plain"));
+    let headers = &portion.messages[0].headers;
+    for (name, value) in [("nats-subject", "orders.new"), ("x-sender", "shop")] {
+        assert!(headers.contains(&(name.to_owned(), value.to_owned())), "{headers:?}");
+    }
+    // Stored, but not acknowledged.
+    harness.commit(portion.marks);
+    harness.crash();
+    context.publish("orders.new", "second".into()).await.expect("sent").await.expect("kept");
+    assert_eq!(&harness.take_messages().await[0].body[..], b"second");
 }

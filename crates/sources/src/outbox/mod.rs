@@ -14,13 +14,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 pub use options::OutboxOptions;
 use tocsin_delivery::options::read;
-use tocsin_model::{event::EventPacker, mark::Mark, problem::Problem};
+use tocsin_model::{mark::Mark, problem::Problem};
 use tokio::sync::Notify;
 
 use crate::{
     mapping::Mapping,
-    source::{OpenSource, PORTION_EVENTS_MAX, Portion, Refusal, Setting, Trouble},
+    source::{OpenSource, PORTION_EVENTS_MAX, Portion, Setting, Trouble},
     sql::{self, Database, PARAMETER, Rows},
+    tray::Tray,
 };
 
 /// The part with the keys of rows that are accepted and may not be deleted yet.
@@ -103,7 +104,7 @@ impl Outbox {
     /// By the columns of an operator, or by those with the names of fields: a table has columns that a class does not need,
     /// and a class fields that a table does not have.
     fn mapping(&self, columns: &[String]) -> Mapping {
-        let fields = &self.setting.fields;
+        let fields = &self.setting.gives.fields();
         if !self.options.fields.is_empty() {
             return Mapping::new(fields, &self.options.fields);
         }
@@ -114,20 +115,15 @@ impl Outbox {
     fn portion(&mut self, rows: &Rows) -> Result<Portion, Trouble> {
         let column = rows.column(&self.options.key)?;
         let mapping = self.mapping(&rows.names);
-        let mut packer = EventPacker::new(self.setting.fields.clone());
-        let mut portion = Portion::default();
+        let mut tray = Tray::new(&self.setting.gives);
         for at in 0..rows.rows.len() {
             let Some(key) = rows.rows[at][column].clone() else {
                 return Err(Trouble::of(format!("the column `{}` of a row is NULL", self.options.key)));
             };
             self.taken.push(key);
-            let item = rows.item(at);
-            match mapping.row(&item) {
-                Ok(row) => packer.push(&row),
-                Err(problems) => portion.refused.push(Refusal::new(&problems, item.shown())),
-            }
+            tray.take(&mapping, || rows.item(at), || rows.message(at), None);
         }
-        portion.events = packer.finish();
+        let mut portion = tray.finish();
         portion.marks = vec![Mark::set(TAKEN, serde_json::to_vec(&self.taken).expect("texts are JSON"))];
         Ok(portion)
     }

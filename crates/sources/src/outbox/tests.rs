@@ -1,6 +1,6 @@
 use serde_json::{Value as Json, json};
 
-use crate::{sql::servers::Server, testing::Harness};
+use crate::{source::Gives, sql::servers::Server, testing::Harness};
 
 /// Fills a table, and empties it over crashes.
 async fn rows_are_taken_once(server: Server, more: Json) {
@@ -69,4 +69,36 @@ async fn slow_rows_of_postgres_are_taken_once_and_a_notification_wakes() {
         database.run("SELECT pg_notify('news', '')", &[None]).await.expect("told");
     });
     assert_eq!(taken, [r#"{"id":"q"}"#]);
+}
+
+/// Rows as they come: objects with all columns, numbers as numbers.
+async fn rows_become_messages(server: Server) {
+    let mut database = server.connect().await;
+    let table = "CREATE TABLE box (nr BIGINT PRIMARY KEY, id VARCHAR(50), magnitude DOUBLE PRECISION)";
+    database.run(table, &[None]).await.expect("made");
+    let insert = "INSERT INTO box VALUES (:mark, '0815', 4.5)";
+    database.run(insert, &[Some("7".to_owned())]).await.expect("filled");
+    let options = json!({"database": server.address, "table": "box", "key": "nr", "every": "1ms"});
+    let mut harness = Harness::new("outbox", options);
+    harness.folders = vec![server.folder()];
+    harness.gives = Gives::Messages { bytes_max: 1 << 20 };
+    let messages = harness.take_messages().await;
+    let said: Vec<&[u8]> = messages.iter().map(|message| &message.body[..]).collect();
+    assert_eq!(said, [br#"{"nr":7,"id":"0815","magnitude":4.5}"#]);
+    assert_eq!(messages[0].content_type, "application/json");
+}
+
+#[tokio::test]
+async fn rows_of_sqlite_become_messages() {
+    rows_become_messages(Server::sqlite()).await;
+}
+
+#[tokio::test]
+async fn slow_rows_of_mariadb_become_messages() {
+    rows_become_messages(Server::mariadb()).await;
+}
+
+#[tokio::test]
+async fn slow_rows_of_postgres_become_messages() {
+    rows_become_messages(Server::postgres()).await;
 }

@@ -28,7 +28,7 @@ pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSou
     let policy = Policy { updates: options.updates, retention: options.retention };
     let reading = Reading {
         layout: options.layout(),
-        mapping: Arc::new(Mapping::new(&setting.fields, &options.fields)),
+        mapping: Arc::new(Mapping::new(&setting.gives.fields(), &options.fields)),
         key: options.key.as_deref().and_then(Pointer::new),
         version: options.version.as_deref().and_then(Pointer::new),
     };

@@ -53,7 +53,7 @@ pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSou
     let program = program.map_err(|text| vec![Problem::at("command", text)])?;
     let position = marks.iter().find(|mark| &*mark.part == POSITION).and_then(|mark| mark.value.clone());
     Ok(Box::new(Process {
-        mapping: Mapping::new(&setting.fields, &options.fields),
+        mapping: Mapping::new(&setting.gives.fields(), &options.fields),
         position: position.and_then(|text| String::from_utf8(text.to_vec()).ok()),
         running: None,
         told: None,
@@ -172,7 +172,7 @@ async fn read_lines(output: ChildStdout, bytes_max: usize, lines: mpsc::Sender<L
 #[async_trait]
 impl OpenSource for Process {
     async fn next(&mut self) -> Result<Portion, Trouble> {
-        let mut packer = EventPacker::new(self.setting.fields.clone());
+        let mut packer = EventPacker::new(self.setting.gives.fields());
         let mut portion = Portion::default();
         let too_long = format!("is longer than {} bytes; `item_bytes_max` can be raised", self.options.item_bytes_max);
         loop {

@@ -14,14 +14,15 @@ use async_trait::async_trait;
 use bytes::Bytes;
 pub use options::QueryOptions;
 use tocsin_delivery::options::read;
-use tocsin_model::{event::EventPacker, mark::Mark, problem::Problem, time::Timestamp};
+use tocsin_model::{mark::Mark, problem::Problem, time::Timestamp};
 use tokio::sync::Notify;
 
 use crate::{
     due::Due,
     mapping::Mapping,
-    source::{OpenSource, Portion, Refusal, Setting, Trouble},
+    source::{OpenSource, Portion, Setting, Trouble},
     sql::{self, Database, Rows},
+    tray::Tray,
 };
 
 /// The part with the high-water mark.
@@ -35,7 +36,7 @@ pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSou
     let reached = value(REACHED).and_then(|text| String::from_utf8(text.to_vec()).ok());
     Ok(Box::new(Query {
         due: Due::new(options.every.0, options.schedule.as_deref()),
-        mapping: Mapping::new(&setting.fields, &options.fields),
+        mapping: Mapping::new(&setting.gives.fields(), &options.fields),
         // Whatever was accepted before a crash may not have had its statement.
         after_due: reached.is_some() && options.after.is_some(),
         reached: reached.or_else(|| options.start.clone()),
@@ -98,15 +99,11 @@ impl Query {
 
     fn portion(&mut self, rows: &Rows) -> Result<Portion, Trouble> {
         let column = rows.column(&self.options.mark)?;
-        let mut packer = EventPacker::new(self.setting.fields.clone());
-        let mut portion = Portion { since: None, ..Portion::default() };
+        let mut tray = Tray::new(&self.setting.gives);
         for at in 0..rows.rows.len() {
-            let item = rows.item(at);
-            match self.mapping.row(&item) {
-                Ok(row) => packer.push(&row),
-                Err(problems) => portion.refused.push(Refusal::new(&problems, item.shown())),
-            }
+            tray.take(&self.mapping, || rows.item(at), || rows.message(at), None);
         }
+        let mut portion = tray.finish();
         if let Some(last) = rows.rows.last() {
             let Some(reached) = last[column].clone() else {
                 return Err(Trouble::of(format!("the column `{}` of the last row is NULL", self.options.mark)));
@@ -117,7 +114,6 @@ impl Query {
             portion.marks.push(Mark::set(REACHED, Bytes::from(reached.clone())));
             self.reached = Some(reached);
         }
-        portion.events = packer.finish();
         Ok(portion)
     }
 }

@@ -1,11 +1,13 @@
 use std::{fmt::Write, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use mysql_async::{Conn, IsolationLevel, Opts, OptsBuilder, Params, TxOpts, Value, prelude::Queryable};
+use mysql_async::{
+    Conn, IsolationLevel, Opts, OptsBuilder, Params, TxOpts, Value, consts::ColumnType, prelude::Queryable,
+};
 use tokio::sync::Notify;
 use url::Url;
 
-use super::{Database, Rows, Taking, check_cell, with_parameters};
+use super::{Cell, Database, Rows, Taking, check_cell, with_parameters};
 use crate::source::Trouble;
 
 /// A connection to MySQL or MariaDB.
@@ -44,9 +46,9 @@ fn trouble(error: mysql_async::Error) -> Trouble {
     Trouble::new("MySQL", error)
 }
 
-fn cell(value: Value) -> Result<Option<String>, Trouble> {
+fn cell((value, is_bare): (Value, bool)) -> Result<Cell, Trouble> {
     let text = match value {
-        Value::NULL => return Ok(None),
+        Value::NULL => return Ok((None, false)),
         Value::Bytes(bytes) => String::from_utf8(bytes).map_err(|_| Trouble::of("a cell is not text in UTF-8"))?,
         Value::Int(number) => number.to_string(),
         Value::UInt(number) => number.to_string(),
@@ -66,7 +68,12 @@ fn cell(value: Value) -> Result<Option<String>, Trouble> {
             text
         }
     };
-    check_cell(text).map(Some)
+    Ok((Some(check_cell(text)?), is_bare))
+}
+
+/// Whether values of a type stand in JSON as they are.
+fn is_bare(kind: ColumnType) -> bool {
+    kind.is_numeric_type() || kind == ColumnType::MYSQL_TYPE_JSON
 }
 
 fn bytes_of(value: &Value) -> usize {
@@ -117,8 +124,14 @@ impl Database for Mysql {
             Ok((names, found, more))
         });
         let (names, found, more) = asked.await?;
-        let rows = found.into_iter().map(|row| row.unwrap().into_iter().map(cell).collect());
-        Ok(Rows { names, rows: rows.collect::<Result<_, _>>()?, more })
+        let bare =
+            |row: &mysql_async::Row| row.columns_ref().iter().map(|column| is_bare(column.column_type())).collect();
+        let cells = |row: mysql_async::Row| {
+            let bare: Vec<bool> = bare(&row);
+            row.unwrap().into_iter().zip(bare).map(cell).collect()
+        };
+        let rows = found.into_iter().map(cells).collect::<Result<_, _>>()?;
+        Ok(Rows::new(names, rows, more))
     }
 
     async fn run(&mut self, statement: &str, marks: &[Option<String>]) -> Result<(), Trouble> {

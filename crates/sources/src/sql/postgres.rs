@@ -13,7 +13,7 @@ use tokio_postgres::{
 use tokio_postgres_rustls::MakeRustlsConnect;
 use url::Url;
 
-use super::{Database, Rows, Taking, check_cell, with_parameters};
+use super::{Cell, Database, Rows, Taking, check_cell, with_parameters};
 use crate::source::{PORTION_EVENTS_MAX, Trouble};
 
 /// A connection to PostgreSQL. Encrypted if the server offers it; `sslmode=require` in the address insists.
@@ -106,11 +106,11 @@ fn trouble(error: tokio_postgres::Error) -> Trouble {
     }
 }
 
-fn cell(value: Value) -> Result<Option<String>, Trouble> {
+fn cell(value: Value) -> Result<Cell, Trouble> {
     match value {
-        Value::Null => Ok(None),
-        Value::String(text) => check_cell(text).map(Some),
-        other => check_cell(other.to_string()).map(Some),
+        Value::Null => Ok((None, false)),
+        Value::String(text) => Ok((Some(check_cell(text)?), false)),
+        other => Ok((Some(check_cell(other.to_string())?), true)),
     }
 }
 
@@ -149,7 +149,7 @@ impl Database for Postgres {
             let cells = names.iter().map(|name| cell(row.remove(name).unwrap_or_default()));
             rows.push(cells.collect::<Result<_, _>>()?);
         }
-        Ok(Rows { names, rows, more })
+        Ok(Rows::new(names, rows, more))
     }
 
     async fn run(&mut self, statement: &str, marks: &[Option<String>]) -> Result<(), Trouble> {

@@ -10,7 +10,7 @@ use rusqlite::{
 };
 use tokio::{sync::Notify, task::spawn_blocking};
 
-use super::{CELL_BYTES_MAX, Database, Rows, Taking, check_cell, with_parameters};
+use super::{CELL_BYTES_MAX, Cell, Database, Rows, Taking, check_cell, with_parameters};
 use crate::source::{Context, Trouble};
 
 /// A file of SQLite.
@@ -84,9 +84,10 @@ impl ToSql for Parameter<'_> {
     }
 }
 
-fn cell(value: ValueRef<'_>) -> Result<Option<String>, Trouble> {
+fn cell(value: ValueRef<'_>) -> Result<Cell, Trouble> {
+    let is_bare = matches!(value, ValueRef::Integer(_) | ValueRef::Real(_));
     let text = match value {
-        ValueRef::Null => return Ok(None),
+        ValueRef::Null => return Ok((None, false)),
         ValueRef::Integer(integer) => integer.to_string(),
         ValueRef::Real(number) => number.to_string(),
         ValueRef::Text(text) | ValueRef::Blob(text) => {
@@ -94,7 +95,7 @@ fn cell(value: ValueRef<'_>) -> Result<Option<String>, Trouble> {
             text.to_owned()
         }
     };
-    check_cell(text).map(Some)
+    Ok((Some(check_cell(text)?), is_bare))
 }
 
 #[async_trait]
@@ -113,11 +114,11 @@ impl Database for Sqlite {
             let (mut taking, mut more, mut rows) = (Taking::default(), false, Vec::new());
             while !more && let Some(row) = found.next().map_err(trouble)? {
                 let cells = (0..names.len()).map(|at| cell(row.get_ref(at).map_err(trouble)?));
-                let cells: Vec<Option<String>> = cells.collect::<Result<_, _>>()?;
-                more = taking.is_full_with(cells.iter().flatten().map(String::len).sum());
+                let cells: Vec<Cell> = cells.collect::<Result<_, _>>()?;
+                more = taking.is_full_with(cells.iter().filter_map(|(cell, _)| cell.as_ref()).map(String::len).sum());
                 rows.push(cells);
             }
-            Ok(Rows { names, rows, more })
+            Ok(Rows::new(names, rows, more))
         })
         .await
     }

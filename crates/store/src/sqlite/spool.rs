@@ -38,6 +38,7 @@ mod acts; // what operators do to messages
 mod flow; // what slows messages down, and since when
 mod gathering; // messages that become one with others
 mod intake; // messages come
+mod locations; // messages are taken, with how far their locations have come
 mod outcomes; // what became of their legs; what is over
 mod reading; // messages, legs and lists of them
 mod schema;
@@ -413,6 +414,7 @@ impl SqliteSpool {
         let job = move |connection: &Connection, _: &mut AfterCommit| {
             execute(connection, "DELETE FROM ports WHERE exchange = ?1", [name.as_str()])?;
             execute(connection, "DELETE FROM rates WHERE exchange = ?1", [name.as_str()])?;
+            execute(connection, "DELETE FROM location_marks WHERE exchange = ?1", [name.as_str()])?;
             Ok(execute(connection, "DELETE FROM exchanges WHERE name = ?1", [name.as_str()])? > 0)
         };
         self.database.write(job).await

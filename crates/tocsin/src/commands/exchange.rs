@@ -57,6 +57,14 @@ enum What {
         #[arg(long)]
         json: bool,
     },
+    /// Shows where the receive ports of an exchange take messages from, and how each of these does
+    Locations {
+        /// The exchange
+        name: String,
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Sets the state of a send port: off, hold or active; or as its definition says
     Port {
         /// The exchange
@@ -163,6 +171,19 @@ impl Args {
                 Listed { items, limit: usize::MAX, json }.show(terminal, "there are no send ports", &heads, |item| {
                     let set = if item["is_set"] == true { " (set)" } else { "" };
                     vec![text(item, "port"), text(item, "state") + set, text(item, "under_way"), text(item, "ready")]
+                })
+            }
+            What::Locations { name, json } => {
+                let items =
+                    client.list(&format!("/v1/exchanges/{}/locations", segment(&name)), &[], usize::MAX).await?;
+                let heads = ["port", "location", "kind", "state", "messages", "last", "lag", "waiting", "reason"];
+                let none = "no receive port takes messages from anywhere; `locations` of a port can say where";
+                Listed { items, limit: usize::MAX, json }.show(terminal, none, &heads, |item| {
+                    let lag = item["lag_seconds"].as_f64().map_or(String::new(), |lag| format!("{lag:.1} s"));
+                    let [port, location, kind, state, messages, last, waiting, reason] =
+                        ["port", "location", "kind", "state", "messages", "last_at", "waiting", "reason"]
+                            .map(|name| text(item, name));
+                    vec![port, location, kind, state.replace('_', " "), messages, last, lag, waiting, reason]
                 })
             }
             What::Port { name, port, state } => {

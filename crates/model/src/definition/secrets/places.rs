@@ -76,6 +76,9 @@ static PORTS: [Row; 8] = [
     ("", "reply_pipeline.run.environment", Form::Whole),
 ];
 
+/// Where the locations of a receive port stand, each with its kind.
+const LOCATIONS: &str = "locations";
+
 /// A section of a definition, the key that says which rows hold for an entry of it, and those rows.
 type Section = (&'static str, &'static str, &'static [Row]);
 
@@ -120,8 +123,12 @@ impl Place {
         self.of == other.of
     }
 
-    /// The place under a key.
-    pub fn below(&self, key: &str) -> Place {
+    /// The place under a key, with what stands there: a location is like a source.
+    pub fn below(&self, key: &str, node: &Node) -> Place {
+        if self.option == LOCATIONS {
+            let of = node.get("kind").and_then(Node::text).unwrap_or_default().to_owned();
+            return Place { rows: &SOURCES, of, option: String::new(), form: Form::Addresses };
+        }
         let option = join(&self.option, key);
         let row = self.rows.iter().find(|(of, path, _)| *path == option && self.may_be(of));
         let form = match (row, self.form) {

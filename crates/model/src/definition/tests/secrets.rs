@@ -43,6 +43,9 @@ receive:
     mode: one_way
     pipeline:
       - run: { command: [/bin/x], environment: { KEY: hunter-1 } }
+    locations:
+      bus: { kind: nats, options: { servers: ["nats://n:4222"], stream: s, token: hunter-6 } }
+      box: { kind: outbox, options: { database: "postgres://u:hunter-7@db/shop", table: t } }
 send:
   out:
     mode: one_way
@@ -120,6 +123,9 @@ fn secrets_of_an_exchange_are_masked_and_come_back() {
                 mode: one_way
                 pipeline:
                   - run: { command: [/bin/x], environment: { KEY: "***" } }
+                locations:
+                  bus: { kind: nats, options: { servers: ["nats://n:4222"], stream: s, token: "***" } }
+                  box: { kind: outbox, options: { database: "postgres://u:***@db/shop", table: t } }
             send:
               out:
                 mode: one_way
@@ -185,7 +191,11 @@ fn a_mask_with_nothing_behind_it_is_a_problem() {
     .assert_eq(&first.to_string());
     let exchange = restore(Language::Exchange, &redact(Language::Exchange, EXCHANGE), &[]);
     let problems = read_exchange(&exchange, &|_| Some("x".to_owned())).expect_err("masks");
-    assert_eq!(problems.iter().filter(|problem| problem.message.contains(MASK)).count(), 5, "{problems:?}");
+    assert_eq!(problems.iter().filter(|problem| problem.message.contains(MASK)).count(), 7, "{problems:?}");
+    // Nor is a secret told to a place of another kind.
+    let elsewhere = redact(Language::Exchange, EXCHANGE).replace("kind: nats", "kind: mqtt");
+    let restored = restore(Language::Exchange, &elsewhere, &[EXCHANGE]);
+    assert!(restored.contains("hunter-7") && !restored.contains("hunter-6"), "{restored}");
 }
 
 #[test]

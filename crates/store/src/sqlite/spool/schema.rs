@@ -128,4 +128,15 @@ CREATE INDEX gatherings_by_due ON gatherings (due_at);
 CREATE TABLE gathered (message INTEGER PRIMARY KEY, gathering INTEGER NOT NULL) STRICT;
 CREATE INDEX gathered_by_gathering ON gathered (gathering, message);
 "#,
+    r#"
+-- How far the locations of receive ports have come, in their own words.
+CREATE TABLE location_marks (
+    exchange TEXT NOT NULL,
+    port TEXT NOT NULL,
+    location TEXT NOT NULL,
+    part TEXT NOT NULL,
+    value BLOB NOT NULL,
+    PRIMARY KEY (exchange, port, location, part)
+) STRICT, WITHOUT ROWID;
+"#,
 ];

@@ -32,6 +32,8 @@ pub struct Report {
     pub switches: Vec<SwitchReport>,
     /// What slows messages of exchanges down.
     pub throttled: Vec<ThrottledReport>,
+    /// Where receive ports take messages from.
+    pub locations: Vec<LocationReport>,
     /// By step.
     pub latencies: BTreeMap<String, Latency>,
     /// How far the node is from its bounds.
@@ -70,6 +72,22 @@ pub struct RoleReport {
     pub headroom: Option<f64>,
     /// What gives out first.
     pub first: Option<String>,
+}
+
+/// A location of a receive port.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct LocationReport {
+    /// The exchange.
+    pub exchange: String,
+    /// The receive port.
+    pub port: String,
+    /// Its name.
+    pub location: String,
+    /// How it does.
+    pub state: String,
+    /// What is in the way.
+    pub reason: Option<String>,
 }
 
 /// Something that is switched off.
@@ -258,6 +276,13 @@ impl Report {
             let (exchange, side) = (printable(exchange), printable(side));
             lines.push(format!("throttled {exchange}, {side}{at}, {}: {}", printable(reason), printable(detail)));
         }
+        for LocationReport { exchange, port, location, state, reason } in &self.locations {
+            if state != "running" {
+                let [exchange, port, location] = [exchange, port, location].map(|name| printable(name));
+                let reason = reason.as_deref().map(|reason| format!(": {}", printable(reason))).unwrap_or_default();
+                lines.push(format!("{:<9} {exchange}, {port} from {location}{reason}", state.replace('_', " ")));
+            }
+        }
         if self.applications.is_empty() {
             lines.push("runs      no application yet; `tocsin apply FILE` adds one".to_owned());
         }
@@ -315,6 +340,10 @@ mod tests {
             "backlog": {"events": 3, "event_batches": 1, "notifications": 12345, "suspended": 0, "oldest_event": null},
             "totals": {"events": 1707, "notifications": 40000, "attempts": [39000, 5, 1, 0, 0, 0]},
             "throttled": [{"exchange": "orders", "side": "publishing", "port": "b", "reason": "rate_imbalance", "detail": "40 messages wait"}],
+            "locations": [
+                {"exchange": "orders", "port": "in", "location": "drop", "state": "running"},
+                {"exchange": "orders", "port": "in", "location": "bus", "state": "waiting", "reason": "disk: 1 MiB is free"},
+            ],
             "switches": [{"component": "role:match", "state": "paused", "pending": true, "reason": "moving"}],
             "latencies": {"end_to_end": {"p50_ms": 1.25, "p95_ms": 3.5, "p99_ms": null, "count": 39000}},
             "saturation": {"seconds": 60.0, "has_vectors": true,
@@ -341,7 +370,8 @@ mod tests {
             runs      quakes version 2: 10,000 subscriptions indexed in 468.8 KiB
                       3 more cannot be matched; `tocsin rule unusable quakes` says why
             paused    role:match, pending: moving
-            throttled orders, publishing at b, rate_imbalance: 40 messages wait"#]]
+            throttled orders, publishing at b, rate_imbalance: 40 messages wait
+            waiting   orders, in from bus: disk: 1 MiB is free"#]]
         .assert_eq(&report.lines().join("\n"));
         assert!(Report::read(json!({})).expect("an older server").is_idle());
     }

@@ -1,0 +1,200 @@
+//! What comes through locations: files, rows; what slows them down; what a restart does to them.
+
+use std::fs;
+
+use tocsin_model::{application::Rate, exchange::FlowSide};
+use tocsin_sources::SourceState;
+use tocsin_store::spool::LocationKey;
+
+use super::*;
+use crate::locations::LocationStatus;
+
+/// An exchange that takes files and rows, and tells A of each.
+struct Dock {
+    exchanges: Arc<Exchanges>,
+    a: FarSide,
+    folder: tempfile::TempDir,
+}
+
+const FILES: &str =
+    "drop: { kind: directory, options: { folder: orders, settle: 1ms, rescan: 1ms }, content_type: text/csv }";
+
+impl Dock {
+    async fn with(locations: &str) -> Dock {
+        let folder = tempfile::tempdir().expect("a folder");
+        let a = FarSide::start().await;
+        let dock = Dock { exchanges: open(folder.path()).await, a, folder };
+        dock.apply(locations).await;
+        dock
+    }
+
+    fn definition(&self, locations: &str) -> String {
+        format!(
+            r#"
+exchange: dock
+properties:
+  file: {{ header: file-name }}
+  location: {{ header: tocsin-location }}
+  order: {{ type: integer, json: $.nr }}
+receive:
+  intake:
+    mode: one_way
+    body_bytes: 100
+    locations: {{ {locations} }}
+send:
+  a:
+    mode: one_way
+    protocol: http
+    options: {{ url: "{}/{{location}}", allow_networks: [127.0.0.1] }}
+    retry: []
+routes:
+  files: {{ when: "message.location == 'drop' && message.file.endsWith('.csv') && message.content_type == 'text/csv'", to: a }}
+  rows: {{ when: "message.order > 0", to: a }}
+"#,
+            self.a.url
+        )
+    }
+
+    async fn apply(&self, locations: &str) {
+        self.exchanges.apply(&self.definition(locations), "test").await.expect("a good definition");
+    }
+
+    fn drop_file(&self, file: &str, text: &str) {
+        let (elsewhere, into) = (self.folder.path().join(file), self.folder.path().join("drop/orders"));
+        fs::create_dir_all(&into).expect("made");
+        fs::write(&elsewhere, text).expect("written");
+        fs::rename(elsewhere, into.join(file)).expect("moved");
+    }
+
+    fn has(&self, ending: &str) -> bool {
+        let names = fs::read_dir(self.folder.path().join("drop/orders")).expect("a folder");
+        names.filter_map(Result::ok).any(|entry| entry.file_name().to_string_lossy().ends_with(ending))
+    }
+
+    fn status(&self) -> LocationStatus {
+        self.exchanges.locations(&name("dock")).expect("it runs").remove(0)
+    }
+
+    async fn until(&self, holds: impl Fn(&Dock) -> bool) {
+        let waiting = async {
+            while !holds(self) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("{:?}", self.status()));
+    }
+
+    async fn restart(&mut self) {
+        assert!(self.exchanges.stop(PATIENCE).await, "all that is under way ends");
+        let elsewhere = tempfile::tempdir().expect("a folder");
+        let before = Arc::downgrade(&std::mem::replace(&mut self.exchanges, open(elsewhere.path()).await));
+        let closing = async {
+            while before.upgrade().is_some() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, closing).await.expect("the spool is closed with its last holder");
+        self.exchanges = open(self.folder.path()).await;
+    }
+}
+
+#[tokio::test]
+async fn files_become_messages_and_get_a_name_that_says_so() {
+    let mut dock = Dock::with(FILES).await;
+    dock.drop_file("1.csv", "a;b");
+    assert_eq!(dock.a.asked_times(1).await[0].body, "a;b");
+    dock.until(|dock| dock.has(".done")).await;
+    dock.drop_file("2.csv", &"x".repeat(101));
+    dock.until(|dock| dock.has(".err.json")).await;
+    dock.restart().await;
+    dock.drop_file("3.csv", "c");
+    let asked = dock.a.asked_times(2).await;
+    assert_eq!((asked.len(), &*asked[1].body, &*asked[1].path), (2, "c", "/drop"));
+    // It is counted after it was stored, and that is before it leaves.
+    dock.until(|dock| dock.status().messages == 1).await;
+    assert_eq!(dock.status().health.state, SourceState::Running);
+    // Nothing leads it anywhere.
+    dock.drop_file("4.txt", "d");
+    dock.until(|dock| dock.status().messages == 2).await;
+    let filter = MessageFilter { standing: Some(Standing::Suspended), ..MessageFilter::default() };
+    assert_eq!(dock.exchanges.messages(filter, None, 10).await.expect("read").len(), 1);
+}
+
+#[tokio::test]
+async fn a_database_that_nobody_opened_is_trouble_and_told() {
+    let dock = Dock::with("").await;
+    let file = dock.folder.path().join("rows.db");
+    let rows = rusqlite::Connection::open(&file).expect("a file");
+    rows.execute_batch("CREATE TABLE box (nr INTEGER PRIMARY KEY, place TEXT); INSERT INTO box VALUES (7, 'Kobe')")
+        .expect("filled");
+    let options = format!(
+        "{{ database: 'sqlite:{}', query: 'SELECT * FROM box WHERE nr > :mark', mark: nr, start: '0' }}",
+        file.display()
+    );
+    // A database in a folder that nobody opened.
+    dock.apply(&format!("rows: {{ kind: query, options: {options} }}")).await;
+    dock.until(|dock| dock.status().health.state == SourceState::BackingOff).await;
+    let reason = dock.status().health.reason.expect("a reason");
+    assert!(reason.contains("allow_folders"), "{reason}");
+    assert_eq!(dock.a.all().len(), 0);
+}
+
+#[tokio::test]
+async fn an_operator_and_a_switch_slow_locations_down() {
+    let dock = Dock::with(FILES).await;
+    let intake = name("intake");
+    let rate = |text: &str| Some(text.parse::<Rate>().expect("a rate"));
+    let exchange = dock_name();
+    let set = |rate| dock.exchanges.set_rate(&exchange, FlowSide::Publishing, Some(&intake), rate);
+    set(rate("0")).await.expect("set");
+    dock.drop_file("1.csv", "held");
+    dock.until(|dock| dock.status().health.state == SourceState::Waiting).await;
+    let status = dock.status();
+    assert!(status.health.reason.as_deref().is_some_and(|reason| reason.starts_with("operator:")), "{status:?}");
+    assert!(!dock.has(".done"));
+    // A location that waits ends at once, and what it held is taken by the next.
+    set(None).await.expect("set");
+    dock.apply(&FILES.replace("kind:", "enabled: false, kind:")).await;
+    dock.until(|dock| dock.status().health.state == SourceState::Held).await;
+    assert_eq!((dock.a.all().len(), dock.status().messages), (0, 0));
+    dock.apply(FILES).await;
+    assert_eq!(dock.a.asked_times(1).await[0].body, "held");
+}
+
+fn dock_name() -> Name {
+    name("dock")
+}
+
+#[tokio::test]
+async fn all_that_is_wrong_with_locations_is_told() {
+    let dock = Dock::with("").await;
+    for (locations, expected) in [
+        ("a: { kind: http }", "is not a kind of location"),
+        ("a: { kind: directory }", "receive.intake.locations.a.options.folder"),
+        ("a: { kind: directory, options: { folder: x, items: y } }", "is for events"),
+        ("a: { kind: query, options: { database: 'oracle://a' } }", "is not the address of a database"),
+        ("a: { kind: nats, options: { servers: ['nats://a'], stream: b }, content_type: x }", "is not a media type"),
+        ("a: { kind: mqtt, options: { host: a, topics: ['a#'] } }", "is not a topic"),
+    ] {
+        let problems = dock.exchanges.compile(&dock.definition(locations)).err().expect("a problem");
+        let told = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        assert!(told.contains(expected), "{locations}: {told}");
+    }
+}
+
+#[tokio::test]
+async fn marks_are_of_one_location_and_go_with_the_exchange() {
+    let dock = Dock::with(FILES).await;
+    dock.drop_file("1.csv", "a");
+    dock.a.asked_times(1).await;
+    let key = |location: &str| LocationKey { exchange: dock_name(), port: name("intake"), location: name(location) };
+    let marks = dock.exchanges.parts.spool.location_marks(key("other")).await.expect("read");
+    assert!(marks.is_empty());
+    let open = async {
+        while dock.exchanges.remove(&dock_name()).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, open).await.expect("in time");
+    assert!(dock.exchanges.parts.spool.location_marks(key("drop")).await.expect("read").is_empty());
+}

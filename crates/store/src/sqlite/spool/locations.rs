@@ -1,0 +1,87 @@
+//! Messages that locations took, in one commit with how far these have come.
+
+use bytes::Bytes;
+use rusqlite::{Connection, Row};
+use tocsin_model::{mark::Mark, time::Timestamp};
+
+use super::{
+    AfterCommit, OpenChanges, SqliteSpool, gathering,
+    intake::{insert, insert_as, insert_split},
+};
+use crate::{
+    error::StoreError,
+    spool::{LocationKey, TakenMessage},
+    sqlite::records::{execute, query_all},
+};
+
+impl SqliteSpool {
+    /// Stores messages that a location took with its marks, all in one commit. Gives when the first of those that were
+    /// gathered become one.
+    ///
+    /// # Errors
+    /// Nothing was stored; `Full` where there is no room and there are messages.
+    pub async fn accept_taken(
+        &self,
+        location: LocationKey,
+        messages: Vec<TakenMessage>,
+        marks: Vec<Mark>,
+    ) -> Result<Option<Timestamp>, StoreError> {
+        if !messages.is_empty() {
+            self.free_space.check()?;
+        }
+        let open = self.open.clone();
+        let job = move |connection: &Connection, after: &mut AfterCommit| {
+            let (mut change, mut due_at) = (0, None);
+            for TakenMessage { whole, parts, gather } in &messages {
+                match (parts, gather) {
+                    (Some(parts), _) => change += insert_split(connection, whole, parts)?,
+                    (None, None) => change += i64::from(insert(connection, whole)?),
+                    (None, Some(gather)) => {
+                        insert_as(connection, whole, None)?;
+                        let joined = gathering::join(connection, whole.id, gather, whole.accepted_at)?;
+                        due_at = Some(due_at.map_or(joined, |due_at: Timestamp| due_at.min(joined)));
+                        change += 1;
+                    }
+                }
+            }
+            remember(connection, &location, &marks)?;
+            OpenChanges::of(&location.exchange, change).count_after(after, &open);
+            Ok(due_at)
+        };
+        self.database.write(job).await
+    }
+
+    /// How far a location has come.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn location_marks(&self, location: LocationKey) -> Result<Vec<Mark>, StoreError> {
+        let sql =
+            "SELECT part, value FROM location_marks WHERE exchange = ?1 AND port = ?2 AND location = ?3 ORDER BY part";
+        let read = |row: &Row<'_>| Ok(Mark::set(row.get::<_, String>(0)?, Bytes::from(row.get::<_, Vec<u8>>(1)?)));
+        self.database.read(move |connection| query_all(connection, sql, place(&location), read)).await
+    }
+}
+
+fn place(location: &LocationKey) -> (&str, &str, &str) {
+    (location.exchange.as_str(), location.port.as_str(), location.location.as_str())
+}
+
+/// Stores what a location remembers from now on.
+fn remember(connection: &Connection, location: &LocationKey, marks: &[Mark]) -> Result<(), StoreError> {
+    let (exchange, port, name) = place(location);
+    for mark in marks {
+        match &mark.value {
+            Some(value) => {
+                let sql = "INSERT OR REPLACE INTO location_marks VALUES (?1, ?2, ?3, ?4, ?5)";
+                execute(connection, sql, (exchange, port, name, &mark.part, &value[..]))?;
+            }
+            None => {
+                let sql =
+                    "DELETE FROM location_marks WHERE exchange = ?1 AND port = ?2 AND location = ?3 AND part = ?4";
+                execute(connection, sql, (exchange, port, name, &mark.part))?;
+            }
+        }
+    }
+    Ok(())
+}
