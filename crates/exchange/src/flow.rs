@@ -408,6 +408,8 @@ impl Exchanges {
             let busy = load.busy >= load.concurrency && load.waiting > 0;
             let busy = busy.then(|| format!("{} are under way, {} wait", load.busy, load.waiting));
             flow.look((Delivery, Some(port.clone()), InFlight), busy, now);
+            let slowed = load.slowed_to.map(|few| format!("{} wait, and only {few} of them in memory", load.waiting));
+            flow.look((Delivery, Some(port.clone()), RateImbalance), slowed, now);
             let set = load.rate.map(|rate| format!("an operator lets {rate} leave"));
             flow.look((Delivery, Some(port.clone()), Operator), set, now);
             flow.look((Delivery, Some(port.clone()), Memory), short.clone().filter(|_| load.waiting > 0), now);

@@ -30,6 +30,8 @@ use crate::{Exchanges, Running, compile::Way, promote, send};
 
 /// Legs of a port that are in memory, ready to leave.
 const READY_MAX: usize = 1_024;
+/// However slow a port is, so many of its legs may be ready.
+const ROOM_MIN: usize = 16;
 /// Bytes of their bodies, about.
 const READY_BYTES_MAX: usize = 16 << 20;
 /// The highest priority.
@@ -40,6 +42,9 @@ const REFILL: usize = 256;
 const REFILL_AGAIN: Duration = Duration::from_secs(1);
 /// The same where the process has about as much memory as it may.
 const REFILL_SHORT: (usize, usize) = (16, 1 << 20);
+/// A port has in memory what it sends in this time, and what may be under way at once; the rest can as well wait in the
+/// spool.
+const AHEAD: Duration = Duration::from_secs(30);
 /// After so many failures in a row a far side is taken for dead: how long it takes says nothing then.
 const FAILURES_OF_DEAD: u32 = 16;
 /// What the next leg tells of the pace of a port.
@@ -128,6 +133,8 @@ pub(crate) struct FlowLoad {
     pub waiting: u64,
     pub concurrency: u32,
     pub rate: Option<Rate>,
+    /// So few of those that wait are in memory, for more come than leave.
+    pub slowed_to: Option<usize>,
 }
 
 /// What became of a leg that was under way.
@@ -241,6 +248,15 @@ impl Lane {
         }
     }
 
+    /// How many legs may be ready: those that leave soon. Where they leave in order it is as many as there may be, for those
+    /// of one key would keep others out.
+    fn room(&self, queue: &Queue) -> usize {
+        match &self.way.read().0.definition {
+            definition if matches!(definition.order, SendOrder::Keyed { .. }) => READY_MAX,
+            definition => queue.room(definition.concurrency),
+        }
+    }
+
     /// Legs that are under way, and that are ready.
     pub fn load(&self) -> (u32, usize) {
         let queue = self.queue.lock();
@@ -258,7 +274,9 @@ impl Lane {
         let concurrency = self.way.read().0.definition.concurrency;
         let queue = self.queue.lock();
         let rate = queue.rate.as_ref().map(|(rate, _)| *rate);
-        FlowLoad { busy: queue.busy, waiting: queue.pace.waiting, concurrency, rate }
+        let room = self.room(&queue);
+        let slowed_to = (room < READY_MAX && queue.pace.waiting > room as u64).then_some(room);
+        FlowLoad { busy: queue.busy, waiting: queue.pace.waiting, concurrency, rate, slowed_to }
     }
 
     /// Whether more may wait in the spool than is known here.
@@ -315,12 +333,13 @@ impl Lane {
     pub fn push(self: &Arc<Lane>, leg: WaitingLeg) {
         let (is_active, order) = (self.state() == PortState::Active, self.order());
         let mut queue = self.queue.lock();
+        let room = self.room(&queue);
         queue.announced.remove(&place(&leg));
         queue.pace.waiting += 1;
-        let is_next = !queue.behind && queue.refill.is_none() && queue.has_room();
+        let is_next = !queue.behind && queue.refill.is_none() && queue.has_room(room);
         match order {
             LegOrder::Due | LegOrder::Rank if is_active && is_next => queue.take(leg),
-            LegOrder::Rank if is_active && queue.comes_before_others(&leg) => queue.take_for_another(leg),
+            LegOrder::Rank if is_active && queue.comes_before_others(&leg) => queue.take_for_another(leg, room),
             _ => queue.leave_behind(),
         }
         drop(queue);
@@ -357,7 +376,7 @@ impl Lane {
             let Some(leg) = queue.next() else { break };
             exchanges.tasks.spawn(send::send(exchanges.clone(), self.clone(), leg));
         }
-        let enough = if is_short { 1 } else { REFILL };
+        let enough = if is_short { 1 } else { REFILL.min(self.room(&queue) / 2).max(1) };
         if queue.behind && queue.refill.is_none() && queue.ready.len() < enough {
             queue.refill = Some(Refill::default());
             exchanges.tasks.spawn(refill(exchanges.clone(), self.clone()));
@@ -433,8 +452,17 @@ impl Lane {
 }
 
 impl Queue {
-    fn has_room(&self) -> bool {
-        self.ready.len() < READY_MAX && self.ready_bytes < READY_BYTES_MAX
+    fn has_room(&self, room: usize) -> bool {
+        self.ready.len() < room && self.ready_bytes < READY_BYTES_MAX
+    }
+
+    /// How many leave soon: about as many as in half a minute, and those that may be under way at once.
+    fn room(&self, concurrency: u32) -> usize {
+        let Some(per_second) = self.pace.per_second(self.rate.as_ref().map(|(rate, _)| rate)) else {
+            return READY_MAX;
+        };
+        let at_once = (concurrency as usize).clamp(ROOM_MIN, READY_MAX);
+        ((per_second * AHEAD.as_secs_f64()) as usize).clamp(at_once, READY_MAX)
     }
 
     /// What need not be read from the spool.
@@ -466,9 +494,9 @@ impl Queue {
     }
 
     /// Takes a leg, and puts back what there is no room for then.
-    fn take_for_another(&mut self, leg: WaitingLeg) {
+    fn take_for_another(&mut self, leg: WaitingLeg, room: usize) {
         self.take(leg);
-        while !self.has_room()
+        while !self.has_room(room)
             && self.ready.len() > 1
             && let Some(last) = self.ready.pop_back()
         {
@@ -535,7 +563,11 @@ fn place(leg: &WaitingLeg) -> Place {
 async fn refill(exchanges: Arc<Exchanges>, lane: Arc<Lane>) {
     let in_hand = Arc::new(lane.queue.lock().known());
     let (spool, now) = (&exchanges.parts.spool, exchanges.parts.clock.now());
-    let bound = if exchanges.watch.memory_is_short() { REFILL_SHORT } else { (REFILL, READY_BYTES_MAX) };
+    let room = lane.room(&lane.queue.lock());
+    let bound = match exchanges.watch.memory_is_short() {
+        true => REFILL_SHORT,
+        false => (REFILL.min(room), READY_BYTES_MAX),
+    };
     let read = async {
         let due = spool.due_legs(&lane.exchange, &lane.port, lane.order(), now, in_hand, bound).await?;
         Ok::<_, tocsin_store::error::StoreError>((due, spool.next_due(&lane.exchange, &lane.port, now).await?))
@@ -585,6 +617,21 @@ mod tests {
         let rate = rate.map(|text| text.parse::<Rate>().expect("a rate"));
         let found = pace.per_second(rate.as_ref());
         assert_eq!(found.map(f64::round), expected, "{took_ms} ms, {busy} at a time, {failed} failed, {rate:?}");
+    }
+
+    #[test]
+    fn a_slow_port_has_few_of_its_messages_in_memory() {
+        let room = |took_ms: u64, busy: u32, failed: u32| {
+            let mut queue = Queue::default();
+            (0..200).for_each(|_| queue.pace.note(Duration::from_millis(took_ms), busy, false));
+            (0..failed).for_each(|_| queue.pace.note(Duration::from_millis(took_ms), busy, true));
+            queue.room(8)
+        };
+        assert_eq!(Queue::default().room(8), READY_MAX, "nothing has left yet");
+        assert_eq!(room(10, 8, 0), READY_MAX);
+        assert_eq!(room(8_000, 8, 0), 30);
+        assert_eq!(room(60_000, 8, 0), ROOM_MIN);
+        assert_eq!(room(60_000, 8, 16), READY_MAX, "a dead far side is not slow");
     }
 
     #[test]

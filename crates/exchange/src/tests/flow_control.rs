@@ -136,3 +136,24 @@ async fn short_of_memory_nothing_comes_in_and_what_is_there_leaves() {
     bed.post("orders", ORDER, None).await.expect("taken");
     bed.looks_until(Publishing, None, ThrottleReason::Memory, false).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_port_that_is_slower_than_what_comes_says_so_and_reads_less_ahead() {
+    let bed = Bed::start().await;
+    let text = definition(&bed.a, &bed.b, "") + "flow: { wait: 7d }\n";
+    bed.exchanges.apply(&text, "test").await.expect("a good definition");
+    bed.set_rate(Delivery, Some("b"), rate("1/m")).await;
+    let mut ids = Vec::new();
+    for _ in 0..60 {
+        ids.push(bed.post("orders", ORDER, None).await.expect("taken").id);
+    }
+    bed.looks_until(Delivery, Some("b"), ThrottleReason::RateImbalance, true).await;
+    let ports = bed.exchanges.ports(&name("orders")).await.expect("it runs");
+    let ready = ports.iter().find(|load| load.port == name("b")).expect("it is there").ready;
+    assert!(ready < 60, "{ready} are in memory");
+    bed.set_rate(Delivery, Some("b"), None).await;
+    for id in ids {
+        bed.ended(id).await;
+    }
+    bed.looks_until(Delivery, Some("b"), ThrottleReason::RateImbalance, false).await;
+}
