@@ -10,6 +10,7 @@
 //! Knows nothing of SQL, and nothing of how callers reach it.
 
 pub mod compile; // 1. a definition becomes what runs, or every problem in it
+pub mod groups; //  1c. workers of their own for each kind of work
 mod pipeline; //    1b. what is done to messages at a port, step by step
 mod promote; //     2. a message's properties are taken out of it
 mod route; //       3. predicates over them say where it goes
@@ -36,12 +37,12 @@ use tocsin_store::{
     error::StoreError,
     sqlite::{spool::SqliteSpool, tracking::SqliteTracking},
 };
-use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use callers::Callers;
 use compile::Compiled;
 use flow::{Flow, Memory, Watch};
+use groups::{Group, GroupLoad, Groups, WorkersMost};
 use lane::Lane;
 use locations::Locations;
 use track::{Tracker, Tracks};
@@ -66,6 +67,8 @@ pub struct Parts {
     pub data_folder: PathBuf,
     /// Which other folders locations may empty.
     pub folders: Folders,
+    /// How many workers each group has.
+    pub workers: WorkersMost,
 }
 
 /// All exchanges of an installation. One for the process.
@@ -76,7 +79,7 @@ pub struct Exchanges {
     upkeep: upkeep::Alarm,
     /// When gathered messages become one.
     gatherings: upkeep::Alarm,
-    rooms: Rooms,
+    groups: Groups,
     watch: Watch,
     locations: Locations,
     tracker: Arc<Tracker>,
@@ -87,19 +90,6 @@ pub struct Exchanges {
     applying: tokio::sync::Mutex<()>,
     stopping: CancellationToken,
     tasks: TaskTracker,
-}
-
-/// How many messages are in pipelines at the same time: those that come never take the place of those that leave.
-struct Rooms {
-    receive: Semaphore,
-    send: Semaphore,
-}
-
-impl Default for Rooms {
-    fn default() -> Self {
-        let many = std::thread::available_parallelism().map_or(2, std::num::NonZero::get) * 2;
-        Rooms { receive: Semaphore::new(many), send: Semaphore::new(many) }
-    }
 }
 
 /// An exchange that runs.
@@ -128,7 +118,9 @@ impl Exchanges {
     /// # Errors
     /// The spool does not answer.
     pub async fn start(parts: Parts) -> Result<Arc<Exchanges>, StoreError> {
-        let tracker = Arc::new(Tracker::new(parts.tracking.clone()).await?);
+        let groups = Groups::new(parts.workers);
+        let tracker = Tracker::new(parts.tracking.clone(), groups.of(Group::Track).clone()).await?;
+        let tracker = Arc::new(tracker);
         let exchanges = Arc::new(Exchanges {
             parts,
             tracker: tracker.clone(),
@@ -138,7 +130,7 @@ impl Exchanges {
             callers: Callers::default(),
             upkeep: upkeep::Alarm::default(),
             gatherings: upkeep::Alarm::default(),
-            rooms: Rooms::default(),
+            groups,
             watch: Watch::default(),
             locations: Locations::default(),
             applying: tokio::sync::Mutex::default(),
@@ -160,6 +152,11 @@ impl Exchanges {
         exchanges.tasks.spawn(gather::run(exchanges.clone()));
         exchanges.tasks.spawn(upkeep::run(exchanges.clone()));
         Ok(exchanges)
+    }
+
+    /// How busy the worker groups are.
+    pub fn workers(&self) -> Vec<GroupLoad> {
+        self.groups.load()
     }
 
     /// The exchange of this name, if it runs.

@@ -11,7 +11,6 @@ use tocsin_model::{
     problem::Problem,
     value::Value,
 };
-use tokio::sync::Semaphore;
 
 pub(crate) mod assemble; // several messages become one
 mod compression; // bodies are packed and unpacked
@@ -19,7 +18,7 @@ mod split; // one message becomes several
 mod transform; // a body becomes another
 mod validate; // a body is compared with its schema
 
-use crate::promote;
+use crate::{groups::Workers, promote};
 use assemble::Assembler;
 use compression::Unpack;
 use split::Splitter;
@@ -197,19 +196,19 @@ impl Pipeline {
         self.steps.is_empty()
     }
 
-    /// Does all steps to a message; `id` is what signatures and programs know it by. `room` bounds how many messages are at
-    /// it at the same time.
+    /// Does all steps to a message; `id` is what signatures and programs know it by. `workers` bound how many messages are
+    /// at it at the same time.
     pub async fn apply(
         self: &Arc<Self>,
         parcel: Parcel,
         id: &str,
         clock: &Arc<dyn Clock>,
-        room: &Semaphore,
+        workers: &Arc<Workers>,
     ) -> Result<Vec<Parcel>, Stuck> {
         if self.is_empty() {
             return Ok(vec![parcel]);
         }
-        let _room = room.acquire().await;
+        let _worker = workers.enter().await;
         let context = Context { id: id.into(), seconds: clock.now().as_millis().div_euclid(1000) };
         let (mut parcels, mut at) = (vec![parcel], 0);
         while let Some(step) = self.steps.get(at) {

@@ -19,7 +19,7 @@ use tocsin_store::{
 };
 use tokio::sync::oneshot;
 
-use crate::{Exchanges, Running, callers::Answer, flow, pipeline::Parcel, promote, track::Seen};
+use crate::{Exchanges, Running, callers::Answer, flow, groups::Group, pipeline::Parcel, promote, track::Seen};
 
 /// Longest idempotency key.
 pub const KEY_BYTES_MAX: usize = 255;
@@ -445,19 +445,21 @@ impl Exchanges {
             || format!("the receive port `{}`, whose steps it has not passed, does not exist any more", whole.port);
         let pipeline = running.compiled.receive.get(&whole.port).ok_or_else(gone)?;
         let id = whole.id.to_string();
-        let worked = pipeline.apply(raw, &id, &self.parts.clock, &self.rooms.receive).await;
+        let worked = pipeline.apply(raw, &id, &self.parts.clock, self.groups.of(Group::Receive)).await;
         let mut parcels = worked.map_err(|stuck| {
             metrics::counter!("exchange_stuck_total", "exchange" => running.name(), "port" => whole.port.to_string())
                 .increment(1);
             stuck.to_string()
         })?;
         if let Some(assembler) = &pipeline.assembler {
+            let _worker = self.groups.of(Group::Route).enter().await;
             let parcel = parcels.pop().expect("nothing is split before messages are gathered");
             let head = promote::head(&running.compiled, &parcel);
             let row = promote::row(&running.compiled, &whole.port, whole.kind, &head, parcel.body.len());
             let gather = assembler.gather(&head, &row);
             return Ok(Worked::Gathered(head, parcel.body, gather));
         }
+        let _worker = self.groups.of(Group::Route).enter().await;
         let finish = |parcel: Parcel| {
             let head = promote::head(&running.compiled, &parcel);
             let legs = running.legs(&whole.port, whole.kind, &head, parcel.body.len());

@@ -17,6 +17,7 @@ use crate::{
     Exchanges, Running,
     callers::Answer,
     compile::Way,
+    groups::Group,
     lane::{Finished, Lane},
     pipeline::Parcel,
     promote,
@@ -85,8 +86,8 @@ async fn go(exchanges: &Exchanges, running: &Running, way: &Way, leg: &WaitingLe
     };
     // Each leg has an id of its own, so that a far side behind two ports does not take the second for a repetition.
     let id = format!("{}-{}", leg.message, leg.leg.number);
-    let (clock, room) = (&exchanges.parts.clock, &exchanges.rooms.send);
-    let parcel = match way.pipeline.apply(parcel, &id, clock, room).await {
+    let (clock, workers) = (&exchanges.parts.clock, exchanges.groups.of(Group::Send));
+    let parcel = match way.pipeline.apply(parcel, &id, clock, workers).await {
         Ok(mut parcels) => parcels.pop().expect("nothing is split on its way out"),
         Err(stuck) => return Came::Stuck(stuck.to_string()),
     };
@@ -111,7 +112,7 @@ async fn go(exchanges: &Exchanges, running: &Running, way: &Way, leg: &WaitingLe
         ..Parcel::default()
     };
     track(TrackPoint::Replied, &came.content_type, &came.body);
-    match way.reply_pipeline.apply(came.clone(), &id, clock, room).await {
+    match way.reply_pipeline.apply(came.clone(), &id, clock, workers).await {
         Ok(mut parcels) => Came::Replied(reply.status, parcels.pop().expect("no reply is split"), None),
         Err(stuck) => Came::Replied(reply.status, came, Some(format!("the reply cannot be used: {stuck}"))),
     }

@@ -29,7 +29,7 @@ use tocsin_store::{
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Exchanges, Running, compile::Compiled};
+use crate::{Exchanges, Running, compile::Compiled, groups::Workers};
 
 /// Entries that may wait.
 const WAITING_MAX: usize = 16_384;
@@ -168,6 +168,7 @@ pub struct TrackingCounts {
 /// Carries entries away.
 pub(crate) struct Tracker {
     pub store: Arc<SqliteTracking>,
+    workers: Arc<Workers>,
     pub switches: RwLock<Switches>,
     queue: Mutex<Queue>,
     /// Something came into an empty queue.
@@ -203,10 +204,11 @@ impl Tracker {
     ///
     /// # Errors
     /// The store does not answer.
-    pub async fn new(store: Arc<SqliteTracking>) -> Result<Tracker, StoreError> {
+    pub async fn new(store: Arc<SqliteTracking>, workers: Arc<Workers>) -> Result<Tracker, StoreError> {
         let set = store.switches().await?.into_iter().map(|set| ((set.exchange, set.place), set.switch)).collect();
         Ok(Tracker {
             store,
+            workers,
             switches: RwLock::new(set),
             queue: Mutex::default(),
             came: Notify::new(),
@@ -326,6 +328,7 @@ impl Tracker {
             return;
         }
         let many = waiting.len() as u64;
+        let _worker = self.workers.enter().await;
         let packing = tokio::task::spawn_blocking(move || blocks(waiting, now)).await;
         let kept = match packing {
             Ok(blocks) => self.store.keep(blocks).await,

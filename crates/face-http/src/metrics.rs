@@ -1,6 +1,6 @@
 //! What is measured here, in one list. The reference page is generated from it.
 
-use tocsin_exchange::locations::LocationStatus;
+use tocsin_exchange::{groups::GroupLoad, locations::LocationStatus};
 use tocsin_service::status::{DestinationState, SourceState, Status};
 
 /// What a metric is.
@@ -177,6 +177,13 @@ pub(crate) fn measure(status: &Status) {
                 "deliver_destinations",
                 "application" => application.to_string(), "channel" => channel.to_string(), "state" => state.word()
             );
+            #[expect(clippy::cast_precision_loss, reason = "as above")]
+            gauge.set(*count as f64);
+        }
+    }
+    for GroupLoad { group, busy, waiting, most } in &status.workers {
+        for (state, count) in [("busy", busy), ("waiting", waiting), ("most", most)] {
+            let gauge = metrics::gauge!("exchange_workers", "group" => group.word(), "state" => state);
             #[expect(clippy::cast_precision_loss, reason = "as above")]
             gauge.set(*count as f64);
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 pub use tocsin_capacity::saturation::{ResourceState, RoleState, Saturation};
-use tocsin_exchange::{flow::Throttled, locations::LocationStatus};
+use tocsin_exchange::{flow::Throttled, groups::GroupLoad, locations::LocationStatus};
 use tocsin_model::{id::Name, time::Timestamp};
 pub use tocsin_pipeline::{ApplicationStatus, DestinationState, SourceState, Switched, latency::Percentiles};
 use tocsin_store::{
@@ -51,6 +51,8 @@ pub struct Status {
     pub switches: Vec<Switched>,
     /// What slows messages of exchanges down.
     pub throttled: Vec<Throttled>,
+    /// The worker groups of exchanges.
+    pub workers: Vec<GroupLoad>,
     /// The locations of receive ports.
     pub locations: Vec<LocationStatus>,
     /// The sources that run by themselves, by application.
@@ -110,6 +112,7 @@ impl Service {
             },
             switches: self.pipeline.switches(),
             throttled: self.exchanges.as_ref().map(|exchanges| exchanges.throttled()).unwrap_or_default(),
+            workers: self.exchanges.as_ref().map(|exchanges| exchanges.workers()).unwrap_or_default(),
             locations: self.exchanges.as_ref().map(|exchanges| exchanges.all_locations()).unwrap_or_default(),
             sources: self.pipeline.all_sources().into_iter().map(|(name, source)| (name, source.into())).collect(),
             saturation: self.saturation.as_ref().map(|watch| watch.lock().state()),

@@ -352,11 +352,25 @@ pub struct Spool {
     pub readers: u32,
     /// Most bytes of what is tracked of messages, compressed; beyond it what would go first goes before its time.
     pub tracking_max: Size,
+    /// Messages at the steps of receive ports at the same time, of all exchanges. 0: the server finds by itself how many help.
+    pub receive_workers: u32,
+    /// Messages whose routes are looked for at the same time; 0 as above.
+    pub route_workers: u32,
+    /// Messages at the steps of send ports at the same time; 0 as above. Those that wait for a far side do not count.
+    pub send_workers: u32,
 }
 
 impl Default for Spool {
     fn default() -> Self {
-        Spool { disk_reserve: Size(64 << 20), memory_max: Size(0), readers: 2, tracking_max: Size(1 << 30) }
+        Spool {
+            disk_reserve: Size(64 << 20),
+            memory_max: Size(0),
+            readers: 2,
+            tracking_max: Size(1 << 30),
+            receive_workers: 0,
+            route_workers: 0,
+            send_workers: 0,
+        }
     }
 }
 

@@ -268,6 +268,12 @@ pub const STEPS: &[Metric] = &[
         "exchange, port",
         "Messages of which a step of their receive port's pipeline failed; they are suspended.",
     ),
+    gauge(
+        "exchange_workers",
+        "group, state",
+        "Messages that a worker group (`receive`, `route`, `send`, `track`) works on (`busy`), that wait for it (`waiting`), and \
+         how many workers it may have now (`most`).",
+    ),
     counter("exchange_location_messages_total", "exchange, port, location", "Messages that locations took."),
     counter(
         "exchange_location_failures_total",

@@ -21,7 +21,7 @@ use tocsin_delivery::{
     programs::Programs,
 };
 use tocsin_directory::Directory;
-use tocsin_exchange::Exchanges;
+use tocsin_exchange::{Exchanges, groups::WorkersMost};
 use tocsin_face_http::HttpOptions;
 use tocsin_model::{
     definition,
@@ -255,6 +255,11 @@ async fn open_exchanges(configuration: &Configuration) -> Outcome<Arc<Exchanges>
         memory: memory::of_process(configuration.spool.memory_max.0),
         data_folder: configuration.data.folder.clone(),
         folders: Folders { allow: configuration.sources.allow_folders.clone() },
+        workers: WorkersMost {
+            receive: configuration.spool.receive_workers as usize,
+            route: configuration.spool.route_workers as usize,
+            send: configuration.spool.send_workers as usize,
+        },
     };
     Exchanges::start(parts).await.map_err(|error| Failure::failed("the exchanges do not start").because(&error))
 }

@@ -5,6 +5,8 @@ use std::io::Write;
 use tocsin_delivery::SystemClock;
 use tocsin_model::definition;
 
+use tocsin_pace::Pace;
+
 use super::*;
 
 /// The pipeline of a receive port, with `steps` as YAML in a line each.
@@ -31,7 +33,7 @@ fn pipeline(port: &str, steps: &[&str]) -> Result<Arc<Pipeline>, Vec<Problem>> {
 fn apply(pipeline: &Arc<Pipeline>, parcel: Parcel) -> Result<Vec<Parcel>, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let applied = runtime.block_on(pipeline.apply(parcel, "m-1", &clock, &Semaphore::new(1)));
+    let applied = runtime.block_on(pipeline.apply(parcel, "m-1", &clock, &Arc::new(Workers::new(Pace::fixed(1)))));
     applied.map_err(|stuck| stuck.to_string())
 }
 

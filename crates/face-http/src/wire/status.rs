@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use tocsin_exchange::groups::GroupLoad;
 use tocsin_model::id::Name;
 use tocsin_model::receipt::Outcome;
 use tocsin_model::time::Timestamp;
@@ -32,11 +33,32 @@ pub(crate) struct StatusBody {
     switches: Vec<SwitchBody>,
     /// What slows messages of exchanges down.
     throttled: Vec<ThrottledBody>,
+    /// The worker groups of exchanges.
+    workers: Vec<WorkersBody>,
     /// Where receive ports take messages from.
     locations: Vec<LocationBody>,
     /// How far this node is from its bounds, by the last minute.
     #[serde(skip_serializing_if = "Option::is_none")]
     saturation: Option<SaturationBody>,
+}
+
+/// A worker group of exchanges.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct WorkersBody {
+    /// `receive`, `route`, `send` or `track`.
+    group: &'static str,
+    /// Messages that are worked on.
+    busy: usize,
+    /// Messages that wait for a worker.
+    waiting: usize,
+    /// How many workers there may be now.
+    most: usize,
+}
+
+impl From<GroupLoad> for WorkersBody {
+    fn from(GroupLoad { group, busy, waiting, most }: GroupLoad) -> Self {
+        WorkersBody { group: group.word(), busy, waiting, most }
+    }
 }
 
 /// How far a node is from its bounds.
@@ -237,6 +259,7 @@ impl From<status::Status> for StatusBody {
             },
             switches: status.switches.into_iter().map(SwitchBody::from).collect(),
             throttled: status.throttled.into_iter().map(ThrottledBody::from).collect(),
+            workers: status.workers.into_iter().map(WorkersBody::from).collect(),
             locations: status.locations.into_iter().map(LocationBody::from).collect(),
             saturation: status.saturation.map(SaturationBody::from),
             latencies: LatenciesBody {

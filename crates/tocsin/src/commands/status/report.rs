@@ -32,6 +32,8 @@ pub struct Report {
     pub switches: Vec<SwitchReport>,
     /// What slows messages of exchanges down.
     pub throttled: Vec<ThrottledReport>,
+    /// The worker groups of exchanges.
+    pub workers: Vec<WorkersReport>,
     /// Where receive ports take messages from.
     pub locations: Vec<LocationReport>,
     /// By step.
@@ -72,6 +74,20 @@ pub struct RoleReport {
     pub headroom: Option<f64>,
     /// What gives out first.
     pub first: Option<String>,
+}
+
+/// A worker group of exchanges.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct WorkersReport {
+    /// Which.
+    pub group: String,
+    /// Messages that are worked on.
+    pub busy: u64,
+    /// Messages that wait for a worker.
+    pub waiting: u64,
+    /// How many workers there may be now.
+    pub most: u64,
 }
 
 /// A location of a receive port.
@@ -276,6 +292,12 @@ impl Report {
             let (exchange, side) = (printable(exchange), printable(side));
             lines.push(format!("throttled {exchange}, {side}{at}, {}: {}", printable(reason), printable(detail)));
         }
+        for WorkersReport { group, busy, waiting, most } in &self.workers {
+            if *waiting > 0 {
+                let group = printable(group);
+                lines.push(format!("workers   {group}: {busy} of {most} are busy, {} wait", thousands(*waiting)));
+            }
+        }
         for LocationReport { exchange, port, location, state, reason } in &self.locations {
             if state != "running" {
                 let [exchange, port, location] = [exchange, port, location].map(|name| printable(name));
@@ -344,6 +366,9 @@ mod tests {
                 {"exchange": "orders", "port": "in", "location": "drop", "state": "running"},
                 {"exchange": "orders", "port": "in", "location": "bus", "state": "waiting", "reason": "disk: 1 MiB is free"},
             ],
+            "workers": [
+                {"group": "receive", "busy": 8, "waiting": 1200, "most": 8}, {"group": "send", "busy": 1, "waiting": 0, "most": 5},
+            ],
             "switches": [{"component": "role:match", "state": "paused", "pending": true, "reason": "moving"}],
             "latencies": {"end_to_end": {"p50_ms": 1.25, "p95_ms": 3.5, "p99_ms": null, "count": 39000}},
             "saturation": {"seconds": 60.0, "has_vectors": true,
@@ -371,6 +396,7 @@ mod tests {
                       3 more cannot be matched; `tocsin rule unusable quakes` says why
             paused    role:match, pending: moving
             throttled orders, publishing at b, rate_imbalance: 40 messages wait
+            workers   receive: 8 of 8 are busy, 1,200 wait
             waiting   orders, in from bus: disk: 1 MiB is free"#]]
         .assert_eq(&report.lines().join("\n"));
         assert!(Report::read(json!({})).expect("an older server").is_idle());
