@@ -131,6 +131,7 @@ const SINGLE: &[Bench] = &[
     exchange_roundtrip::BENCH,
     exchange_roundtrip::TRACKING,
     exchange_roundtrip::TRACKING_ONE,
+    exchange_roundtrip::WORKERS,
     exchange_paper::TRIP,
     exchange_paper::KNEE,
     exchange_paper::SENDERS,

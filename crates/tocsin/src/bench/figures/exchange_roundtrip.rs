@@ -44,11 +44,22 @@ pub const TRACKING_ONE: Bench = Bench {
     run: |context| -> Measuring<'_> { Box::pin(run_tracked(context, "received", 1)) },
 };
 
+/// What a flood in the steps of one exchange costs another.
+pub const WORKERS: Bench = Bench {
+    name: "exchange.workers",
+    about: "round trips/s while the steps of another exchange are flooded; peer: the same without the flood",
+    by_default: true,
+    run: |context| -> Measuring<'_> { Box::pin(run_flooded(context)) },
+};
+
 const CALLERS: usize = 64;
+/// Callers of the exchange that is flooded: more than there are workers for its steps.
+const FLOOD: usize = 256;
 const STEPS: [usize; 3] = [1, 8, 256];
 const BODY_BYTES: usize = 1_000;
 const EXCHANGE: &str = "bench";
 const TRACKED: &str = "tracked";
+const FLOODED: &str = "flooded";
 /// Of the rate of the closed loop.
 const PACE: f64 = 0.7;
 
@@ -182,4 +193,44 @@ async fn run_tracked(context: &Context, points: &str, bodies: usize) -> Outcome<
         ))
         .under(format!("{trips} round trips were tracked, {dropped} of their bodies DROPPED"))
         .under(format!("{} MB kept, compressed", rounded(bytes / 1e6, 3))))
+}
+
+/// An exchange whose receive port has something to do for each message, which then goes nowhere far.
+fn flooded(port: u16) -> String {
+    let steps = "    pipeline:\n      - transform: { template: '{% for n in range(500) %}{{ n }} {% endfor %}' }\n";
+    let ports = format!("receive:\n  questions:\n    mode: one_way\n{steps}");
+    let definition = definition(FLOODED, port);
+    let receive = "receive: { questions: { mode: request, wait: 30s } }\n";
+    definition.replace(receive, &ports).replace("when: \"message.type == 'other'\"", "when: 'true'")
+}
+
+async fn run_flooded(context: &Context) -> Outcome<Figure> {
+    let folder = context.folder()?;
+    let (far, server) = prepare(context, folder.path()).await?;
+    apply(&server, FLOODED, flooded(far.port)).await?;
+    let time = Duration::from_secs(context.size(10, 1));
+    let (target, flood) =
+        (target_of(EXCHANGE, &server, BODY_BYTES, CALLERS), target_of(FLOODED, &server, BODY_BYTES, FLOOD));
+    target.closed(time / 5).await?;
+    let (mut with, mut without, mut told) = (Samples::default(), Samples::default(), Vec::new());
+    for turn in context.turns() {
+        let order = if turn % 2 == 0 { [true, false] } else { [false, true] };
+        for is_flooded in order {
+            if is_flooded {
+                let (load, flooding) = tokio::try_join!(target.closed(time), flood.closed(time))?;
+                with.push(load.per_second());
+                told.push(format!(
+                    "{}, beside {} messages/s of the flood",
+                    load.told(),
+                    rounded(flooding.per_second(), 3)
+                ));
+            } else {
+                without.push(target.closed(time).await?.per_second());
+            }
+        }
+    }
+    Ok(Figure::new("round trips/s", with)
+        .beside("without the flood", without)
+        .under(format!("{CALLERS} callers, {BODY_BYTES} bytes; {FLOOD} others send what a template makes longer"))
+        .under(told.join("; ")))
 }

@@ -52,7 +52,10 @@ const WORKLOADS: [Workload; 9] = [
     workload(
         "WBT-09",
         "tracking and transports in the same workers, or in others",
-        &[graph("bodies at four points", "in hosts of their own", "exchange.tracking4")],
+        &[
+            graph("bodies at four points", "in hosts of their own", "exchange.tracking4"),
+            graph("a flood beside", "in hosts of their own", "exchange.workers"),
+        ],
     ),
 ];
 
