@@ -526,6 +526,8 @@ routes:
         check(
             &text.replace("${SHOP}", "x"),
             expect![[r#"
+                8:39: receive.intake.locations: are for `one_way` ports: nobody waits there for a reply; give `mode: one_way`; a route can lead the reply on
+                12:13: receive.files.locations.drop.content_type: is not a media type; give one such as `application/xml`
             "#]],
         );
     }
