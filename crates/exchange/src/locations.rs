@@ -23,7 +23,7 @@ use tocsin_model::{
     time::Timestamp,
 };
 use tocsin_sources::{
-    Context, Gives, Message, OpenSource, Portion, Setting, Trouble,
+    Context, Gives, Listeners, Message, OpenSource, Portion, Setting, Trouble,
     supervise::{self, Health, Host, Taken},
 };
 use tocsin_store::{
@@ -464,6 +464,8 @@ impl Host for Taker {
                 networks: exchanges.parts.networks.clone(),
                 programs: exchanges.parts.programs.clone(),
                 folders: exchanges.parts.folders.clone(),
+                // No kind of location listens.
+                listeners: Listeners::default(),
             },
         };
         tocsin_sources::open(self.work.location.kind.as_str(), setting, marks).map_err(|problems| {

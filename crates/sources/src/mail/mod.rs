@@ -209,9 +209,10 @@ impl Mailbox {
     async fn arrivals(&mut self) -> Result<&mut mpsc::Receiver<Arrival>, Trouble> {
         if self.running.is_none() {
             let (sender, arrivals) = mpsc::channel(self.options.connections_max);
-            let paths = Mapping::or_names(&self.setting.fields, &self.options.fields);
+            let fields = self.setting.gives.fields();
+            let paths = Mapping::or_names(&fields, &self.options.fields);
             let reader = Reader {
-                mapping: Mapping::new(&self.setting.fields, &paths),
+                mapping: Mapping::new(&fields, &paths),
                 automatic: self.options.automatic,
                 item_bytes_max: self.options.item_bytes_max,
             };
@@ -243,7 +244,7 @@ impl Mailbox {
 
     fn portion(&mut self, arrivals: Vec<Arrival>, waiting: usize) -> Portion {
         let now = self.setting.context.clock.now();
-        let mut packer = EventPacker::new(self.setting.fields.clone());
+        let mut packer = EventPacker::new(self.setting.gives.fields());
         let mut portion = Portion { waiting: Some(waiting as u64), ..Portion::default() };
         portion.since = arrivals.iter().map(|arrival| arrival.at).min();
         for Arrival { key, event, answer, .. } in arrivals {
