@@ -334,7 +334,7 @@ routes:
         assert!(orders.iter().all(|order| *order == orders[0]), "{id}: {orders:?}");
         ids.entry(orders[0].clone()).or_default().push(id.clone());
     }
-    assert!(ids.values().all(|ids| ids.len() == 1), "{:?}", ids.values().filter(|ids| ids.len() > 1).next());
+    assert!(ids.values().all(|ids| ids.len() == 1), "{:?}", ids.values().find(|ids| ids.len() > 1));
     let left: u64 = shop.query_row("SELECT count(*) FROM box", [], |row| row.get(0)).expect("counted");
     assert_eq!(left, 0, "rows are deleted");
     let shown = platform.run(&["exchange", "locations", "confirmation"]);
