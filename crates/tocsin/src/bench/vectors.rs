@@ -27,6 +27,10 @@ use crate::failure::{Failure, Outcome};
 
 /// Connections of a load whose cost is measured: enough to share syncs, few enough to leave processors free.
 const CONNECTIONS: usize = 16;
+/// Less than this part of a processor is used by a server that has nothing to do.
+const AT_REST: f64 = 0.05;
+/// How long it may take until it has nothing to do, such as indexes to build.
+const REST_MAX: Duration = Duration::from_secs(120);
 /// Connections at which the rate is looked at, to find the knee.
 const STEPS: [usize; 4] = [1, 4, 16, 64];
 
@@ -77,14 +81,26 @@ struct Watched<'a> {
 }
 
 impl<'a> Watched<'a> {
-    /// Looks at it while it rests.
+    /// Looks at it while it rests, once it does: what it still has to do after its start is not what it always does.
     async fn begin(context: &Context, server: &'a Server) -> Watched<'a> {
-        let rest = Duration::from_secs(context.size(5, 1));
         let folder = server.folder.as_path();
-        let before = Used::by(server.pid(), folder);
-        tokio::time::sleep(rest).await;
-        let idle = Used::by(server.pid(), folder).since(&before, &Used::default(), rest.as_secs_f64());
-        Watched { pid: server.pid(), folder, idle: idle.per_second(rest.as_secs_f64()) }
+        let started = Instant::now();
+        while Watched::used_in(server, Duration::from_millis(500)).await.processor > AT_REST {
+            if started.elapsed() > REST_MAX {
+                context.tell("   the server does not come to rest: what it does beside the load is taken for what it always does");
+                break;
+            }
+        }
+        let idle = Watched::used_in(server, Duration::from_secs(context.size(5, 1))).await;
+        Watched { pid: server.pid(), folder, idle }
+    }
+
+    /// What the server uses in a second of this time.
+    async fn used_in(server: &Server, time: Duration) -> Used {
+        let before = Used::by(server.pid(), &server.folder);
+        tokio::time::sleep(time).await;
+        let used = Used::by(server.pid(), &server.folder).since(&before, &Used::default(), time.as_secs_f64());
+        used.per_second(time.as_secs_f64())
     }
 
     /// What the server used meanwhile.
