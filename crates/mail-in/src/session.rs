@@ -250,6 +250,8 @@ impl<'a> Session<'a> {
                     self.quiet_commands -= 1;
                     self.say("250 2.1.5 ok");
                 }
+                // Recipients that are too many for one mail are no mistake: they are told again with the next.
+                Err(refusal) if refusal.code == 452 => self.say(&refusal.to_string()),
                 Err(refusal) => self.refuse(&refusal),
             },
             Request::Data => match self.may_come() {
@@ -276,7 +278,6 @@ impl<'a> Session<'a> {
                     };
                 }
                 self.is_chunked = true;
-                self.quiet_commands = self.quiet_commands.saturating_sub(1).max(1);
                 let deadline = Instant::now() + self.setting.bounds.mail_timeout;
                 self.deadline.get_or_insert(deadline);
                 self.state = State::Chunk(BdatReceiver::new(chunk_size, is_last));

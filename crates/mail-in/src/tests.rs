@@ -236,6 +236,16 @@ async fn bounds_hold() {
 }
 
 #[tokio::test]
+async fn more_recipients_than_one_mail_may_have_end_no_conversation() {
+    let mut stage = start(Access::default(), small()).await;
+    let recipients = "RCPT TO:<b@x>\n".repeat(300);
+    let replies = stage.talk(&format!("EHLO me\nMAIL FROM:<a@y>\n{recipients}DATA\n.\nQUIT\n")).await;
+    assert_eq!(codes(&replies).iter().filter(|code| **code == "452").count(), 298);
+    assert!(replies.ends_with("250 2.0.0 taken\n221 2.0.0 bye\n"), "{replies}");
+    assert_eq!(stage.taken.try_recv().expect("a mail").0.to.len(), 2);
+}
+
+#[tokio::test]
 async fn a_server_that_stops_says_so() {
     let stage = start(Access::default(), Bounds::default()).await;
     let mut stream = stage.connect().await;
