@@ -2,7 +2,13 @@
 
 mod support;
 
-use std::{fs, path::Path, process::Command, time::Duration};
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use support::Platform;
 use tocsin_model::{
@@ -45,7 +51,7 @@ fn left(folder: &Path) -> usize {
 }
 
 /// The tokens of all events in a journal, in the order of their acceptance.
-async fn tokens(data: &Path) -> Vec<String> {
+async fn tokens(data: &Path, source: &str) -> Vec<String> {
     let field = Field {
         name: "token".parse().expect("a name"),
         kind: FieldType::String,
@@ -73,7 +79,7 @@ async fn tokens(data: &Path) -> Vec<String> {
         other => panic!("{other:?}"),
     };
     batches.reverse();
-    assert!(batches.iter().all(|batch| batch.source.as_str() == "files"), "each names its source");
+    assert!(batches.iter().all(|batch| batch.source.as_str() == source), "each names its source");
     batches.iter().flat_map(|batch| (0..batch.events.count()).map(|at| token(batch, at)).collect::<Vec<_>>()).collect()
 }
 
@@ -110,7 +116,7 @@ async fn slow_files_dropped_during_kills_are_taken_once_and_in_order() {
     }
     platform.kill();
     println!("{kills} kills");
-    let found = tokens(&platform.folder).await;
+    let found = tokens(&platform.folder, "files").await;
     let expected: Vec<String> =
         (0..FILES).flat_map(|file| (1..=lines_of(file)).map(move |line| format!("{file}-{line}"))).collect();
     let mut sorted = found.clone();
@@ -176,4 +182,133 @@ async fn the_week_of_quakes_comes_through_a_folder() {
     let shown = platform.get("/v1/applications/quakes/sources").await;
     assert_eq!((&shown["items"][0]["events"], &shown["items"][0]["batches"]), (&1_707.into(), &2.into()), "{shown}");
     platform.terminate();
+}
+
+/// Kills the platform again and again at times that the seed says, until somebody says that it is enough.
+async fn kill_until(platform: &mut Platform, mut is_enough: impl AsyncFnMut(&Platform) -> bool) {
+    let mut random = fastrand::Rng::with_seed(support::seed());
+    let deadline = tokio::time::Instant::now() + support::PATIENCE;
+    let mut kills = 0;
+    while !is_enough(platform).await {
+        assert!(tokio::time::Instant::now() < deadline, "it does not get there");
+        tokio::time::sleep(Duration::from_millis(random.u64(5..150))).await;
+        // Later on it must get somewhere between two kills.
+        if kills < 15 {
+            platform.kill();
+            platform.restart().await;
+            kills += 1;
+        }
+    }
+    platform.kill();
+    println!("{kills} kills");
+}
+
+/// How many events the journal has. The counts of a source begin anew with each life, so its batches are asked.
+async fn accepted(platform: &Platform) -> usize {
+    let (mut events, mut before) = (0, String::new());
+    loop {
+        let page = platform.get(&format!("/v1/event-batches?limit=100{before}")).await;
+        let items = page["items"].as_array().expect("a list").clone();
+        events += items.iter().map(|item| item["events"].as_u64().expect("a number")).sum::<u64>();
+        match items.last() {
+            Some(last) if items.len() == 100 => before = format!("&before={}", last["id"].as_str().expect("an id")),
+            _ => return usize::try_from(events).expect("it fits"),
+        }
+    }
+}
+
+/// That the journal has exactly these tokens, each once.
+async fn check_tokens(platform: &Platform, source: &str, mut wanted: Vec<String>) {
+    let mut found = tokens(&platform.folder, source).await;
+    found.sort();
+    wanted.sort();
+    assert_eq!(found.len(), wanted.len());
+    assert!(found == wanted, "each once");
+}
+
+/// Sends mails as a mail server does: each again and again until it is said to be taken.
+const MAILER: &str = r#"
+n=0
+while [ $n -lt $4 ]; do
+  printf 'Subject: %s-%s\r\nMessage-ID: <%s.%s@example.org>\r\n\r\nhello\r\n' $2 $n $2 $n > "$3/$2"
+  until curl -s --mail-from a@example.org --mail-rcpt b@example.org --upload-file "$3/$2" "smtp://127.0.0.1:$1"; do sleep 0.02; done
+  n=$((n + 1))
+done
+"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_mails_sent_during_kills_are_events_once() {
+    const MAILERS: usize = 3;
+    const MAILS: usize = 60;
+    let mut platform = Platform::start(&[]).await;
+    let port = support::free_port();
+    let definition = format!(
+        "application: drops\nevents: {{ drop: {{ fields: {{ token: {{ type: string, required: true }} }} }} }}\nsources:\n  \
+         mails: {{ kind: mail, events: [drop], options: {{ listen: '127.0.0.1:{port}', recipients: ['*'], fields: {{ token: subject }} }} }}\n"
+    );
+    platform.apply("drops", &definition).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let mailer = |number: usize| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", MAILER, "mailer", &port.to_string(), &number.to_string()]).arg(folder.path());
+        shell.arg(MAILS.to_string()).spawn().expect("a shell")
+    };
+    let mut mailers: Vec<_> = (0..MAILERS).map(mailer).collect();
+    let ended = async |_: &Platform| mailers.iter_mut().all(|mailer| mailer.try_wait().expect("asked").is_some());
+    kill_until(&mut platform, ended).await;
+    let wanted = (0..MAILERS).flat_map(|mailer| (0..MAILS).map(move |mail| format!("{mailer}-{mail}")));
+    check_tokens(&platform, "mails", wanted.collect()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_messages_of_kafka_written_during_kills_are_taken_once() {
+    const PORTIONS: usize = 30;
+    const MESSAGES: usize = 40;
+    let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into()));
+    let libraries = std::env::var_os("KAFKA_LIBRARIES").map_or_else(|| home.join(".cache/tocsin/kafka"), PathBuf::from);
+    let broker_folder = tempfile::tempdir().expect("a folder");
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).expect("a certificate");
+    fs::write(broker_folder.path().join("certificate.pem"), made.cert.pem()).expect("written");
+    fs::write(broker_folder.path().join("key.pem"), made.signing_key.serialize_pem()).expect("written");
+    let mut broker = Command::new("java")
+        .args(["-Xmx384m", "-cp", &format!("{}/*", libraries.display())])
+        .arg(support::repository("crates/sources/testdata/kafka/Broker.java"))
+        .arg(broker_folder.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("java is there: `make setup` installs it");
+    let mut answers = BufReader::new(broker.stdout.take().expect("it is piped")).lines();
+    let mut input = broker.stdin.take().expect("it is piped");
+    let ready = answers.next().expect("the broker starts: `make setup` brings it").expect("text");
+    let port = ready.split(' ').next().expect("a port").to_owned();
+    let mut tell = move |command: String| {
+        writeln!(input, "{command}").expect("it listens");
+        let answer = answers.next().expect("it answers").expect("text");
+        assert!(!answer.starts_with("failed"), "{command}: {answer}");
+    };
+    tell("create kills 3".to_owned());
+
+    let mut platform = Platform::start(&[]).await;
+    let definition = format!(
+        "application: drops\nevents: {{ drop: {{ fields: {{ token: {{ type: string, required: true }} }} }} }}\nsources:\n  \
+         messages: {{ kind: kafka, events: [drop], options: {{ brokers: ['127.0.0.1:{port}'], topics: [kills], fields: {{ token: id }} }} }}\n"
+    );
+    platform.apply("drops", &definition).await;
+    let writer = std::thread::spawn(move || {
+        for portion in 0..PORTIONS {
+            let packing = ["none", "gzip", "snappy", "lz4", "zstd"][portion % 5];
+            let first = portion * MESSAGES;
+            tell(format!("send kills {} {packing} {first} {}", portion % 3, first + MESSAGES));
+        }
+        tell
+    });
+    let all = PORTIONS * MESSAGES;
+    kill_until(&mut platform, async |platform: &Platform| writer.is_finished() && accepted(platform).await >= all)
+        .await;
+    // The broker ends with its input.
+    drop(writer.join().expect("it has written"));
+    broker.wait().expect("it ends");
+    check_tokens(&platform, "messages", (0..all).map(|number| format!("q{number}")).collect()).await;
 }

@@ -43,6 +43,8 @@ struct Seen {
     spans: Mutex<Vec<Value>>,
     /// Who told them.
     resource: Mutex<Value>,
+    /// Requests in Protocol Buffers, as they came.
+    packed: Mutex<Vec<Bytes>>,
     /// The first webhook is told to come again, and the first spans too.
     refused: [AtomicBool; 2],
     news: Notify,
@@ -73,12 +75,37 @@ async fn collect(State(world): State<World>, headers: HeaderMap, body: Bytes) ->
     StatusCode::OK
 }
 
+async fn collect_packed(State(world): State<World>, headers: HeaderMap, body: Bytes) -> StatusCode {
+    assert_eq!(headers["content-type"], "application/x-protobuf");
+    world.0.packed.lock().push(body);
+    world.0.news.notify_waiters();
+    StatusCode::OK
+}
+
+/// A request as the published classes of OpenTelemetry read it.
+fn unpacked(request: &Bytes) -> Value {
+    let home = std::path::PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into()));
+    let library = std::env::var_os("TELEMETRY_LIBRARIES").map(std::path::PathBuf::from);
+    let mut reader = std::process::Command::new("python3")
+        .arg(support::repository("crates/tocsin/tests/readers/spans.py"))
+        .arg(library.unwrap_or_else(|| home.join(".cache/tocsin/telemetry")).join("python"))
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("python3 is there: `make setup` installs it");
+    std::io::Write::write_all(&mut reader.stdin.take().expect("it is piped"), request).expect("it reads");
+    let read = reader.wait_with_output().expect("it ends");
+    assert!(read.status.success(), "`make setup` brings the library that reads it");
+    serde_json::from_slice(&read.stdout).expect("JSON")
+}
+
 impl World {
     async fn start() -> (World, String) {
         let world = World::default();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = format!("http://{}", listener.local_addr().expect("an address"));
         let routes = Router::new().route("/hook", post(hook)).route("/v1/traces", post(collect));
+        let routes = routes.route("/packed/v1/traces", post(collect_packed));
         let routes = routes.with_state(world.clone());
         tokio::spawn(async move { axum::serve(listener, routes).await });
         (world, address)
@@ -206,6 +233,52 @@ async fn the_variables_of_opentelemetry_are_understood() {
     let resource = world.0.resource.lock().clone();
     assert_eq!(attribute(&resource, "service.name")["stringValue"], "bells");
     assert_eq!(attribute(&resource, "deployment.environment.name")["stringValue"], "test one");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_classes_of_opentelemetry_read_our_protocol_buffers() {
+    let (world, address) = World::start().await;
+    let endpoint = format!("{address}/packed");
+    let platform = Platform::start(&[
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "10"),
+        ("OTEL_SERVICE_NAME", "bells"),
+    ])
+    .await;
+    prepare(&platform, &format!("{address}/hook")).await;
+    let batch = publish(&platform, Some(format!("00-{TRACE}-{SPAN}-01"))).await;
+    // They show ids as bytes are shown in JSON: TRACE and SPAN in base 64.
+    let (trace, parent) = (base64_of(TRACE), base64_of(SPAN));
+    let spans = |seen: &Seen| -> Vec<Value> {
+        let requests: Vec<Value> = seen.packed.lock().iter().map(unpacked).collect();
+        let resources = requests.iter().flat_map(|request| request["resourceSpans"].as_array().expect("a list"));
+        let told = resources.flat_map(|one| {
+            assert_eq!(attribute(&one["resource"], "service.name")["stringValue"], "bells");
+            one["scopeSpans"][0]["spans"].as_array().expect("spans").clone()
+        });
+        told.collect()
+    };
+    world.wait("spans of all steps", |seen| seen.packed.lock().iter().any(|body| contains(body, b"deliver web"))).await;
+    let spans = spans(&world.0);
+    let accept = spans.iter().find(|span| span["name"] == "accept ping").expect("an acceptance");
+    assert_eq!((&accept["traceId"], &accept["parentSpanId"]), (&trace.as_str().into(), &parent.as_str().into()));
+    assert_eq!(accept["traceState"], "rojo=1,congo=2");
+    assert_eq!(attribute(accept, "tocsin.event_batch")["stringValue"], *batch);
+    let matched = spans.iter().find(|span| span["name"] == "match ping").expect("a match");
+    assert_eq!(matched["parentSpanId"], accept["spanId"]);
+    assert!(spans.iter().any(|span| span["name"] == "deliver web" && span["parentSpanId"] == matched["spanId"]));
+}
+
+fn contains(body: &[u8], text: &[u8]) -> bool {
+    body.windows(text.len()).any(|window| window == text)
+}
+
+/// Hexadecimal digits in base 64.
+fn base64_of(digits: &str) -> String {
+    use base64::{Engine, engine::general_purpose::STANDARD};
+    let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).expect("digits");
+    STANDARD.encode((0..digits.len()).step_by(2).map(byte).collect::<Vec<u8>>())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
