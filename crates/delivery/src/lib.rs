@@ -43,4 +43,4 @@ pub use channel::{
 pub use flow::rate::Meter;
 pub use protocol::{ProtocolDescription, check, is_endpoint, open, protocols};
 pub use reference::reference_page;
-pub use signet::{InboxPass, Returned, Signet};
+pub use signet::{Claim, InboxPass, Returned, Signet};

@@ -20,6 +20,7 @@ pub struct Signet {
     links: hmac::Key,
     returns: hmac::Key,
     passes: hmac::Key,
+    claims: hmac::Key,
 }
 
 impl std::fmt::Debug for Signet {
@@ -39,6 +40,20 @@ pub struct InboxPass {
     pub expires_at: Timestamp,
 }
 
+/// What shows that somebody gets what is sent to a device of a subscriber.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim<'a> {
+    /// Whose device.
+    pub subscriber: SubscriberNumber,
+    /// Its channel and address, which the claim does not tell, and holds for as long as they are the same.
+    pub device: (&'a str, &'a str),
+    /// From then on it is good for nothing. Whole seconds.
+    pub expires_at: Timestamp,
+}
+
+/// How a claim begins.
+const CLAIM: &str = "claim";
+
 /// How a pass begins, so that nobody takes it for a key.
 const PASS: &str = "inbox";
 
@@ -56,7 +71,7 @@ impl Signet {
     pub fn new(secret: &[u8; 32]) -> Signet {
         let root = hmac::Key::new(hmac::HMAC_SHA256, secret);
         let key = |purpose: &str| hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&root, purpose.as_bytes()).as_ref());
-        Signet { links: key("unsubscribe"), returns: key("return address"), passes: key("inbox") }
+        Signet { links: key("unsubscribe"), returns: key("return address"), passes: key("inbox"), claims: key("claim") }
     }
 
     /// What a link that ends a subscription says; letters, digits, `-` and `_`.
@@ -90,6 +105,28 @@ impl Signet {
             expires_at: Timestamp::from_millis(seconds.parse::<i64>().ok()?.checked_mul(1_000)?),
         };
         is_same(&self.inbox_pass(&pass), text).then_some(pass)
+    }
+
+    /// A claim as it is sent to its device; letters, digits, `.`, `-` and `_`.
+    pub fn claim(&self, claim: &Claim<'_>) -> String {
+        let seconds = claim.expires_at.as_millis().div_euclid(1_000);
+        let what = format!("{CLAIM}.{}.{seconds}", base36(claim.subscriber.0));
+        let (channel, address) = claim.device;
+        let tag = hmac::sign(&self.claims, format!("{what} {channel} {address}").as_bytes());
+        format!("{what}.{}", BASE64_URL_SAFE_NO_PAD.encode(&tag.as_ref()[..LINK_BYTES]))
+    }
+
+    /// When a claim to one of these devices of a subscriber ends, if we made it; that may have been.
+    pub fn shown_claim<'a>(
+        &self,
+        text: &str,
+        subscriber: SubscriberNumber,
+        mut devices: impl Iterator<Item = (&'a str, &'a str)>,
+    ) -> Option<Timestamp> {
+        let [CLAIM, _, seconds, _] = text.split('.').collect::<Vec<_>>()[..] else { return None };
+        let expires_at = Timestamp::from_millis(seconds.parse::<i64>().ok()?.checked_mul(1_000)?);
+        let is_ours = |device| is_same(&self.claim(&Claim { subscriber, device, expires_at }), text);
+        devices.any(is_ours).then_some(expires_at)
     }
 
     /// The address to which servers return what they could not deliver: that of `base`, with what is returned and its
@@ -175,6 +212,31 @@ mod tests {
         ] {
             assert_eq!(ours.subscription(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn claims_are_known_and_cannot_be_made() {
+        let signet = Signet::new(&[7; 32]);
+        let subscriber = SubscriberNumber(71);
+        let expires_at = Timestamp::from_millis(1_800_000_000_000);
+        let device = ("email", "ann@example.org");
+        let claim = signet.claim(&Claim { subscriber, device, expires_at });
+        let shown =
+            |text: &str, number, device| signet.shown_claim(text, SubscriberNumber(number), [device].into_iter());
+        assert_eq!(shown(&claim, 71, device), Some(expires_at));
+        for (text, number, device) in [
+            (claim.as_str(), 72, device),
+            (&claim, 71, ("email", "bob@example.org")),
+            (&claim, 71, ("sms", "ann@example.org")),
+            (&claim.replace(".18", ".19"), 71, device),
+            (&claim[1..], 71, device),
+            (&Signet::new(&[8; 32]).claim(&Claim { subscriber, device, expires_at }), 71, device),
+            ("claim.1z.99999999999999999999.x", 71, device),
+            ("", 71, device),
+        ] {
+            assert_eq!(shown(text, number, device), None, "{text}");
+        }
+        assert_eq!(signet.shown_pass(&claim), None);
     }
 
     #[test]

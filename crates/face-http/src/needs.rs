@@ -87,8 +87,10 @@ const NEEDS: &[Row] = &[
     ("PUT", "/v1/subscribers/{id}", Key(&[SubscribersWrite])),
     ("PATCH", "/v1/subscribers/{id}", Key(&[SubscribersWrite])),
     ("DELETE", "/v1/subscribers/{id}", Key(&[SubscribersWrite])),
+    ("POST", "/v1/subscribers/{id}/claim", Key(&[SubscribersWrite])),
     ("PUT", "/v1/subscribers/{id}/devices/{device}", Key(&[SubscribersWrite])),
     ("DELETE", "/v1/subscribers/{id}/devices/{device}", Key(&[SubscribersWrite])),
+    ("POST", "/v1/subscribers/{id}/merge", Key(&[SubscribersWrite])),
 
     ("GET", "/scim/v2/ServiceProviderConfig", Key(&[SubscribersRead, SubscribersWrite])),
     ("GET", "/scim/v2/ResourceTypes", Key(&[SubscribersRead, SubscribersWrite])),

@@ -11,6 +11,7 @@ mod suspensions; // what waits for an operator
 mod keys; // of the API
 
 pub(crate) mod sync; // rows of collections, devices that keep replicas
+pub(crate) mod merges; // subscribers that become parts of others
 pub(crate) mod inbox; // items, their changes, broadcasts
 
 use std::time::Duration;

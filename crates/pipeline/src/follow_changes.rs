@@ -233,9 +233,15 @@ impl Followed {
         };
         let mut ranges: Vec<RangeInclusive<u64>> = Vec::new();
         let mut subscribers: Vec<SubscriberNumber> = Vec::new();
+        let mut moved: Vec<RangeInclusive<u64>> = Vec::new();
         for change in changes {
             match &change.what {
                 Changed::Subscriptions(first, last) => ranges.push(first.0..=last.0),
+                // The shard of another subscriber is another one; then it is put where it belongs at that place.
+                Changed::Moved(first, last) => {
+                    moved.push(first.0..=last.0);
+                    ranges.push(first.0..=last.0);
+                }
                 Changed::Subscriber(number) => subscribers.push(*number),
                 Changed::Profile(number) if self.shards.rules().asks_of_subscribers() => subscribers.push(*number),
                 // Who belongs to an audience can only be found out one by one.
@@ -252,6 +258,9 @@ impl Followed {
             subscribers.dedup();
             let owned = records.subscriptions_of(&subscribers, at).await.map_err(as_of)?;
             ranges.extend(owned.into_iter().map(|id| id.0..=id.0));
+        }
+        for id in moved.into_iter().flatten() {
+            self.remove(SubscriptionId(id))?;
         }
         for page in pages(ranges) {
             let present = records.indexed_at(&self.application, &page, at).await.map_err(as_of)?;

@@ -72,7 +72,8 @@ impl Stream {
         match self.luck.u32(..100) {
             0..20 => self.put_subscriber().await,
             20..24 => self.remove_subscriber().await,
-            24..50 => self.subscribe().await,
+            24..27 => self.merge_subscribers().await,
+            27..50 => self.subscribe().await,
             50..60 => self.update().await,
             60..66 => self.unsubscribe().await,
             66..88 => self.events().await,
@@ -129,6 +130,12 @@ impl Stream {
         // There may be none.
         let someone = self.someone();
         let _ = self.scenario.records().remove_subscriber(&someone, Expect::Any, Default::default()).await;
+    }
+
+    async fn merge_subscribers(&mut self) {
+        // One of them, or both, may be nobody, and both may be the same.
+        let (from, into) = (self.someone(), self.someone());
+        let _ = self.scenario.records().merge_subscribers(&from, &into, Default::default()).await;
     }
 
     fn values(&mut self) -> Box<str> {

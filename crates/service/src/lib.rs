@@ -24,6 +24,7 @@ pub mod chronicles; // what is kept of events
 pub mod schedules; // when what is due
 pub mod status; // how it all does; whether it is ready
 pub mod subscribers; // whom to tell
+pub mod merges; // two of them who are one
 pub mod segments; // some of them, by a saved filter
 pub mod subscriptions; // what they care about
 pub mod own; // what subscribers change of all that by devices of their own

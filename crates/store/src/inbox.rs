@@ -203,6 +203,9 @@ pub trait Inbox: Send + Sync + 'static {
         mark: Mark,
         now: Timestamp,
     ) -> Result<u64, StoreError>;
+    /// Gives the feed of one subscriber to another, and what it did with broadcasts; who reads on is told of each item as
+    /// changed. A broadcast that either has read or removed is. Gives how many items went over. Doing it again changes nothing.
+    async fn move_feed(&self, from: SubscriberNumber, into: SubscriberNumber) -> Result<u64, StoreError>;
     /// Removes all that is kept of a subscriber.
     async fn remove_feed(&self, subscriber: SubscriberNumber) -> Result<(), StoreError>;
 

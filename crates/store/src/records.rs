@@ -6,6 +6,7 @@ mod subscribers; // who is told, and how they are reached
 mod subscriptions; // of what
 mod segments; // some of them
 mod suppressions; // where nothing is sent
+mod merges; // two that become one
 mod installation; // what no other has
 
 use std::{ops::RangeInclusive, sync::Arc};
@@ -25,6 +26,7 @@ use crate::{error::StoreError, inbox::Listener};
 
 pub use changes::*;
 pub(crate) use installation::*;
+pub use merges::*;
 pub use segments::*;
 pub use subscribers::*;
 pub use subscriptions::*;
@@ -142,6 +144,24 @@ pub trait Records: Send + Sync + 'static {
     ) -> Result<Vec<Subscriber>, StoreError>;
     /// Removes a subscriber with its devices, their suppressions, and its subscriptions. Suppressions of its addresses stay.
     async fn remove_subscriber(&self, id: &SubscriberId, expect: Expect, now: Timestamp) -> Result<(), StoreError>;
+    /// Makes one subscriber a part of another, in one commit, and forgets the first: its subscriptions keep their numbers,
+    /// devices and what is known against them get the account's names, and of what both have the account's stays. What
+    /// became of it is kept. The feed tells of each subscription that went over by [`Changed::Moved`] too.
+    ///
+    /// # Errors
+    /// `Missing`: one of the two is not there.
+    async fn merge_subscribers(
+        &self,
+        from: &SubscriberId,
+        into: &SubscriberId,
+        now: Timestamp,
+    ) -> Result<Result<Merge, NotMerged>, StoreError>;
+    /// The last merge of a subscriber of this id.
+    async fn merge_of(&self, from: &SubscriberId) -> Result<Option<Merge>, StoreError>;
+    /// Merges whose feeds may still lie where they lay, the oldest first.
+    async fn unfinished_merges(&self) -> Result<Vec<Merge>, StoreError>;
+    /// The feed of this one has gone over.
+    async fn finish_merge(&self, from: SubscriberNumber) -> Result<(), StoreError>;
     /// Stores one device. Gives the subscriber as it is then.
     async fn put_device(
         &self,

@@ -180,6 +180,8 @@ impl Replicas {
                 }
             }
             // Of subscribers those hear who listen to them.
+            // It is told of as a change of them too.
+            Changed::Moved(..) => {}
             Changed::Subscriber(_) | Changed::Profile(_) | Changed::ApiKey | Changed::Suppressions(_) => {}
         }
     }

@@ -75,6 +75,8 @@ pub enum Command {
     Report(Box<report::Args>),
     /// Tells the story of an event, batch, notification or subscriber
     Trace(trace::Args),
+    /// Makes claims for devices, and subscribers who are known by their addresses only parts of others
+    Subscribers(subscribers::Args),
     /// Lists, sets and lifts suppressions: where nothing is sent after bounces and complaints
     Suppressions(suppressions::Args),
     /// Lists, resumes or ends notifications that wait for an operator
@@ -200,6 +202,7 @@ impl Cli {
             Command::Digest(args) => args.run(terminal, &client()?).await,
             Command::Report(args) => args.run(terminal, &client()?).await,
             Command::Trace(args) => args.run(terminal, &client()?).await,
+            Command::Subscribers(args) => args.run(terminal, &client()?).await,
             Command::Suppressions(args) => args.run(terminal, &client()?).await,
             Command::Suspended(args) => args.run(terminal, &client()?).await,
             Command::Resend(args) => args.run(terminal, &client()?).await,

@@ -39,6 +39,7 @@ pub mod segments;
 pub mod send_test;
 pub mod serve;
 pub mod status;
+pub mod subscribers;
 pub mod suppressions;
 pub mod suspended;
 pub mod switch;

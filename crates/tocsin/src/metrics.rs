@@ -228,6 +228,7 @@ pub const STEPS: &[Metric] = &[
         "pool",
         "Requests of devices that found a queue full (upload, reconcile, download) or too many that wait for news (watch), and were told when to come again.",
     ),
+    counter("subscriber_merges_total", "", "Subscribers that became parts of others."),
     counter("unsubscribe_total", "", "Subscriptions that were ended by the link of a mail."),
     histogram("upkeep_duration_seconds", "", "One round of removing what is past its retention."),
     counter("upkeep_removed_batches_total", "", "Batches removed because their retention was over."),

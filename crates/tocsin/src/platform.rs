@@ -349,6 +349,8 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
     };
     let service =
         Service::open(parts).await.map_err(|error| Failure::failed("the API keys cannot be read").because(&error))?;
+    let finished = service.finish_merges().await;
+    finished.map_err(|error| Failure::failed("merges of subscribers cannot be finished").because(&error))?;
     let programs = Programs { allow: configuration.delivery.allow_programs.clone() };
     replicas.set_arbiter(Arc::new(sync::AllowedPrograms::new(programs)));
     replicas.set_desk(Arc::new(sync::ServiceDesk(service.clone())));

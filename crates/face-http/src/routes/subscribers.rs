@@ -9,7 +9,9 @@ use futures_util::TryFutureExt;
 use serde::Deserialize;
 use tocsin_model::id::{Name, SubscriberId};
 use tocsin_service::{
-    ServiceError, page,
+    ServiceError,
+    merges::Proof,
+    page,
     subscribers::{DeviceDraft, Document, Draft, Put},
 };
 use tocsin_store::records::SubscriberFilter;
@@ -21,7 +23,10 @@ use crate::{
     App,
     problems::Failure,
     request::{Authorized, Condition, JsonBody, MergePatch, Parameters, Segments, id},
-    wire::List,
+    wire::{
+        List,
+        merges::{ClaimBody, ClaimDraft, MergeBody, MergeDraft},
+    },
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
@@ -29,6 +34,8 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(list, create))
         .routes(routes!(read, replace, patch, remove))
         .routes(routes!(put_device, remove_device))
+        .routes(routes!(claim))
+        .routes(routes!(merge))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -184,4 +191,41 @@ async fn remove_device(
     let (subscriber, device) = (id::<SubscriberId>(&name)?, id::<Name>(&device)?);
     let stored = app.service.remove_device(&caller, &subscriber, &device, revision).await?;
     Ok((StatusCode::NO_CONTENT, [(axum::http::header::ETAG, super::etag(stored.revision))]).into_response())
+}
+
+/// Makes a claim: whoever shows it gets what is sent to this device. Send it there, and nowhere else.
+#[utoipa::path(post, path = "/v1/subscribers/{id}/claim", tag = "subscribers", params(("id" = String, Path)), request_body = ClaimDraft, responses((status = 201, body = ClaimBody), Failures))]
+async fn claim(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(name): Segments<String>,
+    JsonBody(asked): JsonBody<ClaimDraft>,
+) -> Result<Response, Failure> {
+    let lasts = asked.expires_in.map(std::time::Duration::from_secs);
+    let (subscriber, device) = (id::<SubscriberId>(&name)?, id::<Name>(&asked.device)?);
+    let (claim, expires_at) = app.service.make_claim(&caller, &subscriber, &device, lasts).await?;
+    Ok(json(StatusCode::CREATED, &ClaimBody { claim, expires_at }))
+}
+
+/// Makes another subscriber, who is known by its addresses only, a part of this one. Doing it again tells what was done.
+#[utoipa::path(post, path = "/v1/subscribers/{id}/merge", tag = "subscribers", params(("id" = String, Path)), request_body = MergeDraft, responses((status = 200, body = MergeBody), Failures))]
+async fn merge(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(name): Segments<String>,
+    JsonBody(asked): JsonBody<MergeDraft>,
+) -> Result<Response, Failure> {
+    let proof = match (asked.claim, asked.unverified) {
+        (Some(claim), false) => Proof::Claim(claim),
+        (None, true) => Proof::OfCaller,
+        (Some(_), true) => return Err(ServiceError::invalid("unverified", "is not needed beside a claim").into()),
+        (None, false) => {
+            let message =
+                "is missing: nothing says that both are the same; or say `unverified: true` and answer for it";
+            return Err(ServiceError::invalid("claim", message).into());
+        }
+    };
+    let (from, into) = (id::<SubscriberId>(&asked.from)?, id::<SubscriberId>(&name)?);
+    let merged = app.service.merge_subscribers(&caller, &from, &into, &proof).await?;
+    Ok(json(StatusCode::OK, &MergeBody::from(merged)))
 }

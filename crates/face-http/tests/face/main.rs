@@ -5,6 +5,7 @@ mod chronicles;
 mod endpoints;
 mod events;
 mod inbox;
+mod merges;
 mod platform;
 mod preview;
 mod reference;

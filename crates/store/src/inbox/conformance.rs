@@ -481,3 +481,23 @@ fn both_backends_say_the_same() {
         }
     });
 }
+
+#[test]
+fn a_feed_goes_over_to_another() {
+    check(async |inbox| {
+        let items = vec![item(1, id(1, 0), "one"), item(1, id(2, 0), "two"), item(2, id(3, 0), "three")];
+        inbox.put_items(items, 10, at(1)).await.expect("stored");
+        inbox.mark(&reader(1), vec![ItemId::Notification(id(1, 0))], Mark::Read, at(2)).await.expect("marked");
+        let place = inbox.newest();
+        for (round, went) in [(1, 2), (2, 0)] {
+            let (from, into) = (SubscriberNumber(1), SubscriberNumber(2));
+            assert_eq!(inbox.move_feed(from, into).await.expect("moved"), went, "round {round}");
+            assert_eq!(inbox.unread(&reader(2), at(3)).await.expect("read"), 2);
+            assert_eq!(inbox.unread(&reader(1), at(3)).await.expect("read"), 0);
+        }
+        let changes = inbox.changes(&reader(2), place, 9, at(3)).await.expect("the feed");
+        assert_eq!(changes.changes.len(), 2, "whoever reads on is told");
+        let again = inbox.put_items(vec![item(1, id(1, 0), "one")], 10, at(4)).await.expect("stored");
+        assert_eq!(again.new, 0, "a repeated delivery brings nothing back");
+    });
+}

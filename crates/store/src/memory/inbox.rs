@@ -140,6 +140,37 @@ impl State {
         true
     }
 
+    fn move_feed(&mut self, from: SubscriberNumber, into: SubscriberNumber) -> u64 {
+        let numbers: Vec<u64> =
+            self.items.iter().filter(|(_, (of, _))| *of == from).map(|(number, _)| *number).collect();
+        for number in &numbers {
+            let changed = self.next();
+            if let Some((of, item)) = self.items.get_mut(number) {
+                (*of, item.changed) = (into, changed);
+            }
+        }
+        self.removed.values_mut().filter(|removed| removed.subscriber == from).for_each(|it| it.subscriber = into);
+        let touched: Vec<BroadcastId> =
+            self.touches.keys().filter(|(of, _)| *of == from).map(|(_, broadcast)| *broadcast).collect();
+        for broadcast in touched {
+            let Some(old) = self.touches.remove(&(from, broadcast)) else { continue };
+            let changed = self.next();
+            let there = self.touches.entry((into, broadcast)).or_default();
+            *there = Touch {
+                read_at: there.read_at.or(old.read_at),
+                archived_at: there.archived_at.or(old.archived_at),
+                deleted: there.deleted || old.deleted,
+                changed,
+            };
+            let readers = self.touches.iter().filter(|((_, of), touch)| *of == broadcast && touch.read_at.is_some());
+            let readers = readers.count() as u64;
+            if let Some(kept) = self.broadcasts.get_mut(&broadcast) {
+                kept.broadcast.readers = readers;
+            }
+        }
+        numbers.len() as u64
+    }
+
     fn live(&self, application: &Name, name: &Name) -> Option<BroadcastId> {
         let is_this = |kept: &&Kept| {
             let Broadcast { name: own, content, .. } = &kept.broadcast;
@@ -304,6 +335,12 @@ impl Inbox for MemoryInbox {
         }
         self.bell.ring([reader.subscriber]);
         Ok(changed)
+    }
+
+    async fn move_feed(&self, from: SubscriberNumber, into: SubscriberNumber) -> Result<u64, StoreError> {
+        let count = self.state.lock().move_feed(from, into);
+        self.bell.ring([from, into]);
+        Ok(count)
     }
 
     async fn remove_feed(&self, subscriber: SubscriberNumber) -> Result<(), StoreError> {

@@ -30,12 +30,12 @@ use crate::{
     inbox::{Bell, Listener},
     records::{
         ApiKey, ApplicationVersion, Change, Changed, EndpointKey, Expect, FEED_KEPT, FailingEndpoint, FollowedSchedule,
-        IndexedSubscription, Interest, NewSegment, NewSubscriber, NewSubscription, Person, ProfileImage,
-        REMOVED_AT_ONCE, Recipient, RecordCounts, Records, ScheduledSubscription, SubscriberFilter, SubscriptionChange,
-        SubscriptionCounts, SubscriptionFilter, SuppressionFilter, Survey, SurveyBounds, TARGETS_TOLD, Written,
-        due_schedule, has_attribute, new_installation, new_secret, no_application, no_changes_after, no_device,
-        no_segment, no_subscriber, no_subscription, no_suppression, reach, read_filter, runs, since_change, snooze,
-        trim_to,
+        IndexedSubscription, Interest, Merge, NewSegment, NewSubscriber, NewSubscription, NotMerged, Person,
+        ProfileImage, REMOVED_AT_ONCE, Recipient, RecordCounts, Records, ScheduledSubscription, SubscriberFilter,
+        SubscriptionChange, SubscriptionCounts, SubscriptionFilter, SuppressionFilter, Survey, SurveyBounds,
+        TARGETS_TOLD, United, Written, due_schedule, has_attribute, new_installation, new_secret, no_application,
+        no_changes_after, no_device, no_segment, no_subscriber, no_subscription, no_suppression, reach, read_filter,
+        runs, since_change, snooze, trim_to,
     },
 };
 
@@ -76,6 +76,8 @@ struct Shelf {
     last_subscriber: u64,
     last_subscription: u64,
     damaged: BTreeSet<SubscriptionId>,
+    /// With whether their feeds have gone over.
+    merges: Vec<(Merge, bool)>,
     /// Subscribers that this change concerns.
     touched: Vec<SubscriberNumber>,
     directory: entries::Directory,
@@ -269,6 +271,36 @@ impl Records for MemoryRecords {
 
     async fn remove_subscriber(&self, id: &SubscriberId, expect: Expect, _now: Timestamp) -> Result<(), StoreError> {
         self.change(|shelf| shelf.remove_subscriber(id, expect))
+    }
+
+    async fn merge_subscribers(
+        &self,
+        from: &SubscriberId,
+        into: &SubscriberId,
+        now: Timestamp,
+    ) -> Result<Result<Merge, NotMerged>, StoreError> {
+        self.change(|shelf| shelf.merge_subscribers(from, into, now))
+    }
+
+    async fn merge_of(&self, from: &SubscriberId) -> Result<Option<Merge>, StoreError> {
+        let shelf = self.shelf.lock();
+        let of_it = shelf.merges.iter().filter(|(merge, _)| merge.report.from == *from);
+        Ok(of_it.map(|(merge, _)| merge.clone()).max_by_key(|merge| merge.from_number))
+    }
+
+    async fn unfinished_merges(&self) -> Result<Vec<Merge>, StoreError> {
+        let shelf = self.shelf.lock();
+        let mut open: Vec<Merge> =
+            shelf.merges.iter().filter(|(_, finished)| !finished).map(|(merge, _)| merge.clone()).collect();
+        open.sort_by_key(|merge| merge.from_number);
+        Ok(open)
+    }
+
+    async fn finish_merge(&self, from: SubscriberNumber) -> Result<(), StoreError> {
+        let mut shelf = self.shelf.lock();
+        let of_it = shelf.merges.iter_mut().filter(|(merge, _)| merge.from_number == from);
+        of_it.for_each(|(_, finished)| *finished = true);
+        Ok(())
     }
 
     async fn put_device(

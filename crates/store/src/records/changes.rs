@@ -36,6 +36,9 @@ pub enum Changed {
     Subscriber(SubscriberNumber),
     /// Subscriptions with numbers from the first to the last were made, changed or removed.
     Subscriptions(SubscriptionId, SubscriptionId),
+    /// Subscriptions with numbers from the first to the last have another subscriber. [`Changed::Subscriptions`] tells of them
+    /// too.
+    Moved(SubscriptionId, SubscriptionId),
     /// An API key was made or removed.
     ApiKey,
     /// A segment was made, changed or removed.

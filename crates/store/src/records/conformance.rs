@@ -103,6 +103,7 @@ fn told(changes: Vec<Change>) -> Vec<String> {
         Changed::Application(name) => format!("application {name}"),
         Changed::Subscriber(number) => format!("subscriber {}", number.0),
         Changed::Subscriptions(first, last) => format!("{first} to {last}"),
+        Changed::Moved(first, last) => format!("{first} to {last} moved"),
         Changed::ApiKey => "API key".to_owned(),
         Changed::Segment(name) => format!("segment {name}"),
         Changed::Profile(number) => format!("profile {}", number.0),

@@ -274,6 +274,10 @@ impl Inbox for SqliteInbox {
         self.change(job).await
     }
 
+    async fn move_feed(&self, from: SubscriberNumber, into: SubscriberNumber) -> Result<u64, StoreError> {
+        self.change(move |books| items::move_feed(books, from, into)).await
+    }
+
     async fn remove_feed(&self, subscriber: SubscriberNumber) -> Result<(), StoreError> {
         self.change(move |books| items::remove_feed(books, subscriber)).await
     }

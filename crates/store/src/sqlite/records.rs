@@ -39,9 +39,10 @@ use crate::{
     keyring::Keyring,
     records::{
         ApiKey, ApplicationVersion, Change, EndpointKey, Expect, FEED_KEPT, FailingEndpoint, FollowedSchedule,
-        IndexedSubscription, NewSegment, NewSubscriber, NewSubscription, ProfileImage, Recipient, RecordCounts,
-        Records, ScheduledSubscription, SubscriberFilter, SubscriptionChange, SubscriptionCounts, SubscriptionFilter,
-        SuppressionFilter, Survey, SurveyBounds, Written, new_installation, new_secret, no_subscription,
+        IndexedSubscription, Merge, NewSegment, NewSubscriber, NewSubscription, NotMerged, ProfileImage, Recipient,
+        RecordCounts, Records, ScheduledSubscription, SubscriberFilter, SubscriptionChange, SubscriptionCounts,
+        SubscriptionFilter, SuppressionFilter, Survey, SurveyBounds, Written, new_installation, new_secret,
+        no_subscription,
     },
 };
 use at_hand::AtHand;
@@ -54,6 +55,7 @@ mod endpoints;
 mod entries;
 mod feed;
 mod matching;
+mod merges;
 mod recipients;
 mod schedules;
 mod schema;
@@ -291,6 +293,29 @@ impl Records for SqliteRecords {
     async fn remove_subscriber(&self, id: &SubscriberId, expect: Expect, _now: Timestamp) -> Result<(), StoreError> {
         let id = id.clone();
         self.change(move |books| subscribers::remove(books, &id, expect)).await
+    }
+
+    async fn merge_subscribers(
+        &self,
+        from: &SubscriberId,
+        into: &SubscriberId,
+        now: Timestamp,
+    ) -> Result<Result<Merge, NotMerged>, StoreError> {
+        let (from, into) = (from.clone(), into.clone());
+        self.take_in(move |books| merges::merge(books, &from, &into, now)).await
+    }
+
+    async fn merge_of(&self, from: &SubscriberId) -> Result<Option<Merge>, StoreError> {
+        let from = from.clone();
+        self.database.read(move |connection| merges::last(connection, &from)).await
+    }
+
+    async fn unfinished_merges(&self) -> Result<Vec<Merge>, StoreError> {
+        self.database.read(merges::unfinished).await
+    }
+
+    async fn finish_merge(&self, from: SubscriberNumber) -> Result<(), StoreError> {
+        self.change(move |books| merges::finish(books.connection, from)).await
     }
 
     async fn put_device(

@@ -16,7 +16,7 @@ use crate::{
         LookJob, Node, Object, Placement, Room, StoredObject, Tree, Turn,
     },
     error::StoreError,
-    records::{Expect, NewSubscriber},
+    records::{Expect, NewSubscriber, NotMerged},
 };
 
 /// What the directory has beside the subscribers.
@@ -52,6 +52,18 @@ impl Directory {
         if let (Some(old), None) = (old, new) {
             self.placements.remove(&old.number);
             self.credentials.remove(&old.number.into());
+        }
+    }
+
+    /// Whether the first of two may become a part of the second.
+    pub(super) fn may_merge(&self, from: SubscriberNumber, into: SubscriberNumber) -> Result<(), NotMerged> {
+        if self.credentials.contains_key(&from.into()) {
+            return Err(NotMerged::HasPassword);
+        }
+        let parent = |number| self.placements.get(&number).map(|placement| placement.parent);
+        match parent(from) {
+            Some(stands) if Some(stands) != parent(into) => Err(NotMerged::OtherContainer),
+            _ => Ok(()),
         }
     }
 

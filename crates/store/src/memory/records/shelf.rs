@@ -107,6 +107,98 @@ impl Shelf {
         Ok(())
     }
 
+    pub(super) fn merge_subscribers(
+        &mut self,
+        from: &SubscriberId,
+        into: &SubscriberId,
+        now: Timestamp,
+    ) -> Result<Result<Merge, NotMerged>, StoreError> {
+        let source = self.subscribers.get(from).cloned().ok_or_else(|| no_subscriber(from))?;
+        let account = self.subscribers.get(into).cloned().ok_or_else(|| no_subscriber(into))?;
+        if from == into {
+            return Ok(Err(NotMerged::Itself));
+        }
+        if let Err(refused) = self.directory.may_merge(source.number, account.number) {
+            return Ok(Err(refused));
+        }
+        let united = United::of(&source, &account);
+        let (from_number, into_number) = (source.number, account.number);
+        self.touched.push(into_number);
+        let (profile, devices) = (united.profile.clone(), united.devices.clone());
+        self.replace_subscriber(account, profile, devices, united.preferences.clone(), now);
+        let (moved, doubles) = self.move_subscriptions((from_number, into_number), into, &united, now);
+        self.move_suppressions((from, into), &united);
+        for endpoint in self.endpoints.values_mut().filter(|endpoint| endpoint.subscriber.as_ref() == Some(from)) {
+            if let Some(new) = endpoint.device.as_ref().and_then(|device| united.device(device)) {
+                (endpoint.subscriber, endpoint.device) = (Some(into.clone()), Some(new.clone()));
+            }
+        }
+        self.remove_subscriber(from, Expect::Present)?;
+        let report = united.report(from.clone(), into.clone(), moved, doubles);
+        let merge = Merge { from_number, into_number, at: now, report };
+        self.merges.push((merge.clone(), false));
+        Ok(Ok(merge))
+    }
+
+    fn move_subscriptions(
+        &mut self,
+        (from, into): (SubscriberNumber, SubscriberNumber),
+        into_id: &SubscriberId,
+        united: &United,
+        now: Timestamp,
+    ) -> (u64, u64) {
+        let (owned, subscriptions) = (&self.owned, &self.subscriptions);
+        let all = |number| owned.get(&number).into_iter().flatten().map(move |id| &subscriptions[id]);
+        let device = |old: &Subscription| old.device.as_ref().map(|name| united.device(name).unwrap_or(name).clone());
+        let is_known = |old: &Subscription| {
+            all(into).any(|known| {
+                (&known.application, &known.class, &known.key) == (&old.application, &old.class, &old.key)
+                    && (old.key.is_some()
+                        || (&known.values, &known.terms, &known.device) == (&old.values, &old.terms, &device(old)))
+            })
+        };
+        let (doubles, moved): (Vec<Subscription>, Vec<Subscription>) = all(from).cloned().partition(is_known);
+        self.remove_subscriptions(&doubles.iter().map(|old| old.id).collect::<Vec<_>>());
+        for old in &moved {
+            let new = Subscription {
+                subscriber: into_id.clone(),
+                subscriber_number: into,
+                device: device(old),
+                updated_at: now,
+                revision: old.revision + 1,
+                ..old.clone()
+            };
+            self.subscriptions.insert(old.id, new);
+            self.owned.entry(from).or_default().remove(&old.id);
+            self.owned.entry(into).or_default().insert(old.id);
+            self.follow_schedule(old.id, false, now);
+        }
+        for run in runs(&moved, |old| old.id.0) {
+            self.tell(1, Changed::Moved(run[0].id, run[run.len() - 1].id), Before::Nothing);
+        }
+        self.tell_changed(&moved);
+        (moved.len() as u64, doubles.len() as u64)
+    }
+
+    fn move_suppressions(&mut self, (from, into): (&SubscriberId, &SubscriberId), united: &United) {
+        let mut told = Vec::new();
+        for (old, new) in united.moved.iter().chain(&united.doubles) {
+            let device = |subscriber: &SubscriberId, device: &Name| Target::Device {
+                subscriber: subscriber.clone(),
+                device: device.clone(),
+            };
+            let target = device(into, new);
+            let found = self.suppressions.get(&device(from, old).to_string()).filter(|known| known.in_force);
+            let Some(known) = found.cloned() else { continue };
+            if self.suppressions.get(&target.to_string()).is_none_or(|there| !there.in_force)
+                && self.put_suppression(&Suppression { target: target.clone(), ..known })
+            {
+                told.push(target);
+            }
+        }
+        self.tell_suppressions(&told);
+    }
+
     /// Replaces the devices of a subscriber by what `change` makes of them.
     pub(super) fn change_devices(
         &mut self,

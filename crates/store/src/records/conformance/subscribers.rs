@@ -253,3 +253,109 @@ fn id_like(text: &str, n: usize) -> SubscriberId {
     let text: String = text.chars().filter(|c| !c.is_control() && *c != '/').take(200).collect();
     who(&format!("{text}#{n}"))
 }
+
+#[test]
+fn one_becomes_a_part_of_another() {
+    check(async |records| {
+        let device =
+            |address: &str| Device { channel: name("mail"), address: address.into(), state: DeviceState::Active };
+        let anonymous = NewSubscriber {
+            id: who("anon"),
+            profile: Profile {
+                locale: Some("de".into()),
+                attributes: BTreeMap::from([("city".into(), Value::from("Wien")), ("age".into(), Value::Integer(3))]),
+                ..Profile::default()
+            },
+            devices: Some(vec![(name("home"), device("new@x")), (name("work"), device("ann@x"))]),
+            preferences: None,
+        };
+        let ann = NewSubscriber {
+            id: who("ann"),
+            profile: Profile {
+                attributes: BTreeMap::from([("age".into(), Value::Integer(7))]),
+                time_zone: Some("Europe/Vienna".into()),
+                ..Profile::default()
+            },
+            devices: Some(vec![(name("home"), device("ann@x"))]),
+            preferences: None,
+        };
+        records.put_subscribers(vec![anonymous, ann], at(1)).await.expect("stored");
+        let on = |subscriber: &str, key: Option<&str>, to: &str, values: &str| NewSubscription {
+            device: Some(name(to)),
+            values: values.into(),
+            ..interest(subscriber, key)
+        };
+        let (four, five) = (r#"{"magnitude":4}"#, r#"{"magnitude":5}"#);
+        let new = vec![
+            on("ann", Some("k"), "home", four),
+            on("ann", None, "home", five),
+            on("anon", Some("k"), "home", five),
+            on("anon", None, "work", five),
+            on("anon", None, "home", five),
+            on("anon", Some("other"), "work", five),
+        ];
+        records.put_subscriptions(new, at(2)).await.expect("stored");
+        let told = vec![told_of("device/anon/home", Cause::Complaint), told_of("device/anon/work", Cause::Manual)];
+        records.report_suppressions(told, &Policy::default(), at(2)).await.expect("reported");
+        let before = newest(records);
+        let known = |subscriber: &str| SubscriptionFilter {
+            subscriber: Some(who(subscriber)),
+            ..SubscriptionFilter::default()
+        };
+        let theirs: Vec<_> = records.subscriptions(&known("anon"), None, 9).await.expect("read");
+
+        let merge = records.merge_subscribers(&who("anon"), &who("ann"), at(3)).await.expect("done").expect("merged");
+        let names = |pairs: &[(&str, &str)]| pairs.iter().map(|(old, new)| (name(old), name(new))).collect();
+        assert_eq!(merge.report.devices, names(&[("home", "home_2")]));
+        assert_eq!(merge.report.double_devices, names(&[("work", "home")]));
+        assert_eq!(merge.report.attributes, ["city"]);
+        assert_eq!((merge.report.subscriptions, merge.report.double_subscriptions), (2, 2));
+        let now = records.subscriber(&who("ann")).await.expect("read").expect("there");
+        assert_eq!(now.profile.attributes["age"], Value::Integer(7), "what the account says counts");
+        assert_eq!(
+            (now.profile.locale.as_deref(), now.profile.time_zone.as_deref()),
+            (Some("de"), Some("Europe/Vienna"))
+        );
+        assert_eq!(now.devices[&name("home_2")], device("new@x"));
+        assert_eq!(records.subscriber(&who("anon")).await.expect("read"), None);
+        let counts = RecordCounts { subscribers: 1, devices: 2, subscriptions: 4 };
+        assert_eq!(records.counts(), counts);
+
+        let own = records.subscriptions(&known("ann"), None, 9).await.expect("read");
+        let of = |key: Option<&str>, to: &str| {
+            own.iter().find(|one| one.key.as_deref() == key && one.device == Some(name(to)))
+        };
+        let went = of(None, "home_2").expect("it went over");
+        let was =
+            theirs.iter().find(|one| one.key.is_none() && one.device == Some(name("home"))).expect("it was there");
+        assert_eq!((went.id, went.subscriber_number, went.revision), (was.id, now.number, was.revision + 1));
+        assert!(of(Some("other"), "home").is_some(), "its device is another's now, under another name");
+        assert_eq!(&*of(Some("k"), "home").expect("kept").values, four, "the account's stays");
+        let recipient = records.recipients(&[was.id]).await.expect("read").pop().flatten().expect("somebody");
+        assert_eq!(recipient.person.id, who("ann"));
+
+        let target = |text: &str| text.parse::<Target>().expect("a target");
+        for (device, there) in
+            [("ann/home_2", Some(Cause::Complaint)), ("ann/home", Some(Cause::Manual)), ("anon/home", None)]
+        {
+            let found = records.suppression(&target(&format!("device/{device}"))).await.expect("read");
+            assert_eq!(found.map(|found| found.cause), there, "{device}");
+        }
+        let told = news(records, before).await;
+        assert!(told.iter().any(|line| line.ends_with("moved")), "{told:?}");
+        // As of before, it is all as it was.
+        let past = records.indexed_at(&name("quakes"), &[was.id..=was.id], before).await.expect("the past");
+        assert_eq!(past[0].subscriber, was.subscriber_number);
+        let present = records.indexed_at(&name("quakes"), &[was.id..=was.id], newest(records)).await.expect("now");
+        assert_eq!(present[0].subscriber, now.number);
+
+        assert_eq!(records.merge_of(&who("anon")).await.expect("read"), Some(merge.clone()));
+        assert_eq!(records.unfinished_merges().await.expect("read"), std::slice::from_ref(&merge));
+        records.finish_merge(merge.from_number).await.expect("finished");
+        assert_eq!(records.unfinished_merges().await.expect("read"), []);
+        assert!(is_missing(records.merge_subscribers(&who("anon"), &who("ann"), at(4)).await));
+        assert!(is_missing(records.merge_subscribers(&who("ann"), &who("anon"), at(4)).await));
+        let itself = records.merge_subscribers(&who("ann"), &who("ann"), at(4)).await.expect("read");
+        assert_eq!(itself, Err(NotMerged::Itself));
+    });
+}

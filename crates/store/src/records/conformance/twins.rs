@@ -108,7 +108,7 @@ async fn random_act(records: &dyn Records, luck: &mut fastrand::Rng, step: i64) 
         }
     }
     let now = at(step);
-    match luck.u32(..24) {
+    match luck.u32(..25) {
         0 | 1 => format!("{:?}", records.put_subscriber(make_subscriber(luck), pick_expect(luck), now).await),
         2 => {
             let many = (0..luck.usize(..6)).map(|_| make_subscriber(luck)).collect();
@@ -203,6 +203,7 @@ async fn random_act(records: &dyn Records, luck: &mut fastrand::Rng, step: i64) 
                 format!("{:?}", records.suppressions(&filter, None, luck.usize(..4)).await)
             }
         },
+        23 => format!("{:?}", records.merge_subscribers(&pick_id(luck), &pick_id(luck), now).await),
         18 => format!("{:?}", records.remove_segment(&pick(luck, &["a", "b"]), pick_expect(luck), now).await),
         19 => {
             let texts = ["(k0>=1)", "(!(k1=2))", "(channel=sms)", "(&(id=p1*)(locale=DE))", "(:integerMatch:=1)"];

@@ -166,6 +166,38 @@ pub(super) fn touch(
     Ok(())
 }
 
+/// What one did with broadcasts, another did.
+pub(super) fn move_touches(
+    books: &mut Books<'_>,
+    from: SubscriberNumber,
+    into: SubscriberNumber,
+) -> Result<(), StoreError> {
+    // Whoever is counted twice as a reader is one now.
+    execute(
+        books.connection,
+        "UPDATE broadcasts SET readers = readers - 1 WHERE number IN (SELECT f.broadcast FROM touches f
+            JOIN touches i ON i.broadcast = f.broadcast AND i.subscriber = ?2 AND i.read_at IS NOT NULL
+            WHERE f.subscriber = ?1 AND f.read_at IS NOT NULL)",
+        (from.0, into.0),
+    )?;
+    let sql = "SELECT broadcast FROM touches WHERE subscriber = ?1 ORDER BY broadcast";
+    let touched: Vec<u64> = query_all(books.connection, sql, [from.0], |row| row.get(0))?;
+    for broadcast in touched {
+        let changed = books.next();
+        execute(
+            books.connection,
+            "INSERT INTO touches (subscriber, broadcast, read_at, archived_at, deleted, changed)
+                SELECT ?2, broadcast, read_at, archived_at, deleted, ?4 FROM touches
+                WHERE subscriber = ?1 AND broadcast = ?3
+                ON CONFLICT DO UPDATE SET read_at = coalesce(read_at, excluded.read_at),
+                    archived_at = coalesce(archived_at, excluded.archived_at),
+                    deleted = max(deleted, excluded.deleted), changed = excluded.changed",
+            (from.0, into.0, broadcast, changed),
+        )?;
+    }
+    execute(books.connection, "DELETE FROM touches WHERE subscriber = ?1", [from.0]).map(drop)
+}
+
 /// Removes what is over, and what was withdrawn so long ago that nobody asks.
 pub(super) fn expire(books: &mut Books<'_>, now: Timestamp, limit: usize) -> Result<(u64, bool), StoreError> {
     let sql = "UPDATE broadcasts SET gone = 1 WHERE gone = 0 AND expires_at <= ?1";

@@ -219,6 +219,31 @@ pub(super) fn mark(
     Ok(true)
 }
 
+/// Gives the feed of one to another.
+pub(super) fn move_feed(
+    books: &mut Books<'_>,
+    from: SubscriberNumber,
+    into: SubscriberNumber,
+) -> Result<u64, StoreError> {
+    let sql = "SELECT number FROM items WHERE subscriber = ?1 ORDER BY number";
+    let numbers: Vec<u64> = query_all(books.connection, sql, [from.0], |row| row.get(0))?;
+    for number in &numbers {
+        let changed = books.next();
+        let sql = "UPDATE items SET subscriber = ?3, changed = ?4 WHERE subscriber = ?1 AND number = ?2";
+        execute(books.connection, sql, (from.0, number, into.0, changed))?;
+    }
+    let count = numbers.len() as u64;
+    if count > 0 {
+        let sql = "INSERT INTO feeds (subscriber, items) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET items = items + ?2";
+        execute(books.connection, sql, (into.0, count))?;
+        execute(books.connection, "DELETE FROM feeds WHERE subscriber = ?1", [from.0])?;
+    }
+    execute(books.connection, "UPDATE removed SET subscriber = ?2 WHERE subscriber = ?1", (from.0, into.0))?;
+    broadcasts::move_touches(books, from, into)?;
+    books.touched.extend([from, into]);
+    Ok(count)
+}
+
 pub(super) fn remove_feed(books: &mut Books<'_>, subscriber: SubscriberNumber) -> Result<(), StoreError> {
     let sql = "DELETE FROM items WHERE subscriber = ?1 RETURNING content";
     let contents: Vec<u64> = query_all(books.connection, sql, [subscriber.0], |row| row.get(0))?;

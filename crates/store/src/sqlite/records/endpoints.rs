@@ -1,12 +1,12 @@
 //! Endpoints that have only failed of late.
 
 use rusqlite::{Connection, Row};
-use tocsin_model::time::Timestamp;
+use tocsin_model::{id::SubscriberId, time::Timestamp};
 
 use super::{conversion_failed, execute, name_at, number_at, query_all, signed};
 use crate::{
     error::StoreError,
-    records::{EndpointKey, FailingEndpoint},
+    records::{EndpointKey, FailingEndpoint, United},
 };
 
 pub(super) fn keep(connection: &Connection, endpoints: &[FailingEndpoint]) -> Result<(), StoreError> {
@@ -30,6 +30,19 @@ pub(super) fn keep(connection: &Connection, endpoints: &[FailingEndpoint]) -> Re
                 endpoint.disabled_at.map(|at| at.0),
             ),
         )?;
+    }
+    Ok(())
+}
+
+/// What fails at a device of one subscriber fails at the one that another has in its place.
+pub(super) fn move_over(
+    connection: &Connection,
+    (from, into): (&SubscriberId, &SubscriberId),
+    united: &United,
+) -> Result<(), StoreError> {
+    for (old, new) in united.moved.iter().chain(&united.doubles) {
+        let sql = "UPDATE failing_endpoints SET subscriber = ?3, device = ?4 WHERE subscriber = ?1 AND device = ?2";
+        execute(connection, sql, (from.as_str(), old.as_str(), into.as_str(), new.as_str()))?;
     }
     Ok(())
 }

@@ -156,6 +156,11 @@ impl<'a> Books<'a> {
         Ok(())
     }
 
+    /// A run of numbers without gaps that have another subscriber.
+    pub(super) fn subscriptions_moved(&mut self, first: u64, last: u64) -> Result<(), StoreError> {
+        self.subscriptions_told(8, first, last, 1)
+    }
+
     fn subscriptions_told(&mut self, kind: u64, first: u64, last: u64, places: u64) -> Result<(), StoreError> {
         self.change += places;
         let sql = "INSERT INTO changes (sequence, kind, first, last) VALUES (?1, ?2, ?3, ?4)";
@@ -243,6 +248,7 @@ fn change_of(row: &Row<'_>) -> rusqlite::Result<Change> {
         3 => Changed::ApiKey,
         5 => Changed::Segment(name_at(row, 2)?),
         6 => Changed::Profile(SubscriberNumber(number_at(row, 3)?)),
+        8 => Changed::Moved(SubscriptionId(number_at(row, 3)?), SubscriptionId(number_at(row, 4)?)),
         7 => {
             let targets: Vec<String> = json_at(row, 5)?;
             let targets = targets.iter().map(|target| target.parse().map_err(|error| conversion_failed(5, error)));

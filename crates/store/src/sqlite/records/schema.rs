@@ -284,4 +284,17 @@ ALTER TABLE installation ADD COLUMN sealed_secret TEXT;
 -- What changed of the directory, for those who follow it. The number 0 stands where the feed was cut.
 CREATE TABLE entry_changes (place INTEGER PRIMARY KEY, entry INTEGER NOT NULL) STRICT;
 "#,
+    r#"
+-- Subscribers that became parts of others. In `changes` there is one more kind: 8 subscriptions that went over.
+CREATE TABLE merges (
+    from_number INTEGER PRIMARY KEY,
+    into_number INTEGER NOT NULL,
+    from_id TEXT NOT NULL,
+    report TEXT NOT NULL,               -- a JSON object
+    at INTEGER NOT NULL,
+    finished INTEGER NOT NULL           -- 0: its feed may still lie where it lay
+) STRICT;
+CREATE INDEX merges_by_id ON merges (from_id);
+CREATE INDEX merges_unfinished ON merges (from_number) WHERE finished = 0;
+"#,
 ];

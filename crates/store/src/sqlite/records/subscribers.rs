@@ -214,7 +214,7 @@ pub(super) fn put_many(
 }
 
 /// Writes what differs. Nothing differs: nothing is written. `as_entry`: the old one in the directory, asked if it goes on.
-fn replace(
+pub(super) fn replace(
     books: &mut Books<'_>,
     (old, as_entry): (Subscriber, impl FnOnce(&Books<'_>, &Subscriber) -> Result<Option<Node>, StoreError>),
     profile: Profile,

@@ -20,8 +20,8 @@ use super::{
 use crate::{
     error::StoreError,
     records::{
-        Expect, NewSubscription, SubscriptionChange, SubscriptionCounts, SubscriptionFilter, Written, no_subscriber,
-        no_subscription, runs, snooze,
+        Expect, NewSubscription, SubscriptionChange, SubscriptionCounts, SubscriptionFilter, United, Written,
+        no_subscriber, no_subscription, runs, snooze,
     },
 };
 
@@ -343,6 +343,59 @@ pub(super) fn remove_all_of_subscriber(books: &mut Books<'_>, subscriber: u64) -
     let sql = format!("SELECT {FOUND_COLUMNS} FROM subscriptions WHERE subscriber = ?1 ORDER BY id");
     let rows = query_all(books.connection, &sql, [signed(subscriber)], found_of)?;
     remove_rows(books, rows)
+}
+
+/// Gives the subscriptions of one subscriber to another. What the other has already, by its key or by all that it says, is
+/// removed. Gives how many went over and how many were removed.
+pub(super) fn move_over(
+    books: &mut Books<'_>,
+    from: u64,
+    into: u64,
+    united: &United,
+    now: Timestamp,
+) -> Result<(u64, u64), StoreError> {
+    let sql = format!("SELECT {FOUND_COLUMNS}, key FROM subscriptions WHERE subscriber = ?1 ORDER BY id");
+    let keyed = |row: &Row<'_>| Ok((found_of(row)?, row.get::<_, Option<String>>(11)?));
+    let own = query_all(books.connection, &sql, [signed(into)], keyed)?;
+    let device = |old: &Found| old.device.as_ref().map(|name| united.device(name).unwrap_or(name).clone());
+    let is_known = |old: &Found, key: &Option<String>| {
+        own.iter().any(|(known, other)| {
+            known.class == old.class
+                && match key {
+                    Some(_) => key == other,
+                    None => {
+                        other.is_none()
+                            && (&known.parameters, &known.terms) == (&old.parameters, &old.terms)
+                            && known.device == device(old)
+                    }
+                }
+        })
+    };
+    let (mut moved, mut doubles) = (Vec::new(), Vec::new());
+    for (old, key) in query_all(books.connection, &sql, [signed(from)], keyed)? {
+        if is_known(&old, &key) { doubles.push(old) } else { moved.push(old) }
+    }
+    let counts = (moved.len() as u64, doubles.len() as u64);
+    remove_rows(books, doubles)?;
+    let mut images = Vec::with_capacity(moved.len());
+    for old in moved {
+        execute(
+            books.connection,
+            "UPDATE subscriptions SET subscriber = ?2, device = ?3, updated_at = ?4, revision = ?5 WHERE id = ?1",
+            (signed(old.id), signed(into), device(&old).as_ref().map(Name::as_str), now.0, signed(old.revision + 1)),
+        )?;
+        if let Some(schedule) = old.terms.schedule.as_deref() {
+            let follower =
+                Follower { subscription: old.id, class: old.class, subscriber: into, schedule: Some(schedule) };
+            schedules::follow(books, &follower, false, now)?;
+        }
+        images.push(old.image());
+    }
+    for run in runs(&images, |image| image.subscription) {
+        books.subscriptions_moved(run[0].subscription, run[run.len() - 1].subscription)?;
+    }
+    tell_changed(books, &images)?;
+    Ok(counts)
 }
 
 /// Removes up to `limit` of an application, class by class. Gives how many it removed.

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, Row, params_from_iter, types::Value};
 use tocsin_model::{
-    id::SubscriberId,
+    id::{Name, SubscriberId},
     suppression::{Policy, Report, Suppression, Target},
     time::Timestamp,
 };
@@ -10,7 +10,7 @@ use tocsin_model::{
 use super::{conversion_failed, execute, feed::Books, json, json_at, parsed_at, query_all, query_one, signed};
 use crate::{
     error::StoreError,
-    records::{SuppressionFilter, no_suppression},
+    records::{SuppressionFilter, United, no_suppression},
 };
 
 const COLUMNS: &str =
@@ -151,6 +151,30 @@ pub(super) fn is_any_over(connection: &Connection, now: Timestamp) -> Result<boo
 pub(super) fn prune(books: &mut Books<'_>, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
     let sql = "SELECT target FROM suppressions WHERE expires_at <= ?1 ORDER BY target LIMIT ?2";
     remove_found(books, query_all(books.connection, sql, (now.0, signed(limit as u64)), |row| row.get(0))?)
+}
+
+/// What is known against devices of one subscriber is known against those that another has in their place, unless something
+/// is known against these already.
+pub(super) fn move_over(
+    books: &mut Books<'_>,
+    (from, into): (&SubscriberId, &SubscriberId),
+    united: &United,
+) -> Result<(), StoreError> {
+    let mut moved = Vec::new();
+    for (old, new) in united.moved.iter().chain(&united.doubles) {
+        let device = |subscriber: &SubscriberId, device: &Name| Target::Device {
+            subscriber: subscriber.clone(),
+            device: device.clone(),
+        };
+        let target = device(into, new);
+        let found = find(books.connection, &device(from, old).to_string())?;
+        if let Some(known) = found.filter(|known| known.in_force)
+            && find(books.connection, &target.to_string())?.is_none_or(|there| !there.in_force)
+        {
+            moved.push(Suppression { target, ..known });
+        }
+    }
+    put_many(books, &moved)
 }
 
 /// Those of its devices.
