@@ -13,6 +13,7 @@ mod language; // the words of both, as tables; texts become values, or every pro
 pub mod demand; // the product: how much of each resource, role by role
 pub mod day; // how busy which minute is
 pub mod queue; // who waits for how long
+pub mod mix; // many kinds at once, from what each does alone
 pub mod plan; // nodes, pools, the bottleneck, the day
 pub mod what_if; // the same with other assumptions, and which assumption matters most
 pub mod saturation; // the other way round: what a running node does, and how far it is from its bounds

@@ -24,6 +24,11 @@ pub struct Nature {
     pub millis: u64,
 }
 
+/// Sees the bodies of the posts that a far end answers.
+pub trait Reader: Fn(&[u8]) + Send + Sync + 'static {}
+
+impl<T: Fn(&[u8]) + Send + Sync + 'static> Reader for T {}
+
 /// A listener at every address of loopback, for as long as it is kept. `/dead` is never answered, `/slow` after 3 s.
 pub struct FarEnd {
     /// Where it listens.
@@ -37,6 +42,14 @@ impl FarEnd {
     /// # Errors
     /// There is no free port.
     pub async fn start(nature: fn(Duration) -> Nature) -> Outcome<Self> {
+        FarEnd::that_reads(nature, Arc::new(|_: &[u8]| {})).await
+    }
+
+    /// The same, and `reader` sees each body before it is answered.
+    ///
+    /// # Errors
+    /// As [`FarEnd::start`].
+    pub async fn that_reads(nature: fn(Duration) -> Nature, reader: Arc<dyn Reader>) -> Outcome<Self> {
         let failed = |error: std::io::Error| Failure::failed("no port for a far end").because(&error);
         let listener = TcpListener::bind("0.0.0.0:0").await.map_err(failed)?;
         let port = listener.local_addr().map_err(failed)?.port();
@@ -46,7 +59,7 @@ impl FarEnd {
             // Ends the connections with it.
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                connections.spawn(serve(stream, began, nature, desk.clone()));
+                connections.spawn(serve(stream, began, nature, desk.clone(), reader.clone()));
                 while connections.try_join_next().is_some() {}
             }
         });
@@ -82,11 +95,17 @@ impl Desk {
     }
 }
 
-async fn serve(mut stream: TcpStream, began: Instant, nature: fn(Duration) -> Nature, desk: Arc<Desk>) {
+async fn serve(
+    mut stream: TcpStream,
+    began: Instant,
+    nature: fn(Duration) -> Nature,
+    desk: Arc<Desk>,
+    reader: Arc<dyn Reader>,
+) {
     let _ = stream.set_nodelay(true);
     let mut unread = Vec::with_capacity(4096);
     loop {
-        let Some((_, length)) = whole_request(&unread) else {
+        let Some((head, length)) = whole_request(&unread) else {
             match stream.read_buf(&mut unread).await {
                 Ok(1..) => continue,
                 _ => return,
@@ -105,6 +124,7 @@ async fn serve(mut stream: TcpStream, began: Instant, nature: fn(Duration) -> Na
             tokio::time::sleep(Duration::from_millis(millis)).await;
             drop(place);
         }
+        reader(&unread[head..length]);
         unread.drain(..length);
         if stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await.is_err() {
             return;

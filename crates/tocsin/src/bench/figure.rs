@@ -1,6 +1,6 @@
 //! Samples become one line: the median, the extremes, and the ratio to a peer.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Number, Value};
 
 use super::results::Run;
@@ -41,6 +41,11 @@ impl Samples {
         }
     }
 
+    /// Each divided by the other's of the same run.
+    pub fn ratios(&self, others: &Samples) -> Samples {
+        self.0.iter().zip(&others.0).map(|(sample, other)| sample / other).collect()
+    }
+
     /// The smallest.
     pub fn low(&self) -> f64 {
         self.0.iter().copied().reduce(f64::min).unwrap_or_default()
@@ -69,12 +74,40 @@ pub struct Figure {
     pub peer: Option<(String, Samples)>,
     /// What else matters, in parts.
     pub conditions: Vec<String>,
+    /// What was predicted, beside what came.
+    pub predictions: Vec<Predicted>,
+}
+
+/// Something predicted, and measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Predicted {
+    /// Of what.
+    pub what: String,
+    /// Of both numbers.
+    pub unit: String,
+    /// What was expected.
+    pub predicted: f64,
+    /// What came.
+    pub measured: f64,
+}
+
+impl Predicted {
+    /// Both numbers, with the digits that mean something.
+    pub fn new(what: String, unit: &str, (predicted, measured): (f64, f64)) -> Predicted {
+        let short = |value: f64| rounded(value, 4).as_f64().unwrap_or_default();
+        Predicted { what, unit: unit.to_owned(), predicted: short(predicted), measured: short(measured) }
+    }
+
+    /// By which part the prediction is too much, or too little.
+    pub fn error(&self) -> f64 {
+        self.predicted / self.measured - 1.0
+    }
 }
 
 impl Figure {
     /// Of our runs alone.
     pub fn new(unit: &'static str, ours: Samples) -> Self {
-        Figure { unit, ours, peer: None, conditions: Vec::new() }
+        Figure { unit, ours, peer: None, conditions: Vec::new(), predictions: Vec::new() }
     }
 
     /// Beside a peer; one that did not run once is none.
@@ -105,6 +138,7 @@ impl Figure {
             ratio: peer_value.filter(|peer| *peer > 0.0).map(|peer| rounded(value / peer, 3)),
             conditions: self.conditions.join(", "),
             samples: self.ours.0.iter().map(|sample| rounded(*sample, 5)).collect(),
+            predictions: self.predictions.clone(),
             run: None,
         }
     }
@@ -138,6 +172,9 @@ pub struct Line {
     pub conditions: String,
     /// Each of our runs, in the order in which they were made.
     pub samples: Vec<Value>,
+    /// What was predicted, beside what came.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub predictions: Vec<Predicted>,
     /// Where and by what.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<Run>,

@@ -30,6 +30,7 @@ mod match_scan;
 mod match_stock;
 mod match_unmatched;
 mod population;
+mod prediction;
 mod restart;
 mod safety_bomb;
 mod start_ready;
@@ -146,6 +147,8 @@ const SINGLE: &[Bench] = &[
     restart::BENCH,
     restart::SINGLE,
     restart::TEN_MILLION,
+    prediction::ERROR,
+    prediction::BACKLOG,
 ];
 
 /// The name of a whole run.

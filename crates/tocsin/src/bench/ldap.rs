@@ -108,7 +108,8 @@ fn text(tag: u8, text: &str) -> Vec<u8> {
     nested(tag, &[text.as_bytes()])
 }
 
-fn bind(dn: &str) -> Vec<u8> {
+/// A bind by the password of everybody.
+pub fn bind(dn: &str) -> Vec<u8> {
     nested(0x60, &[&[2, 1, 3], &text(4, dn), &text(0x80, PASSWORD)])
 }
 
@@ -141,7 +142,8 @@ impl Act {
         }
     }
 
-    fn request(self, number: u64, new: &AtomicU64, chance: &mut fastrand::Rng) -> Vec<u8> {
+    /// The operation for a person.
+    pub fn request(self, number: u64, new: &AtomicU64, chance: &mut fastrand::Rng) -> Vec<u8> {
         let dn = people::name(number);
         match self {
             Act::Base => search(&dn, 0, &text(0x87, "objectClass")),

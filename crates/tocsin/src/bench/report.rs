@@ -7,7 +7,10 @@ use std::{
 
 use serde_json::Value;
 
-use super::{figure::Line, results::Run};
+use super::{
+    figure::{Line, Predicted},
+    results::Run,
+};
 use crate::{
     failure::{Failure, Outcome},
     terminal::Terminal,
@@ -95,13 +98,39 @@ impl Report {
             })
             .collect();
         terminal.table(&["figure", "median", "unit", "extremes", "peer's", "peer", "ratio"], &rows)?;
-        Ok(())
+        let predictions: Vec<&Predicted> = self.lines.iter().flat_map(|line| &line.predictions).collect();
+        print_predictions(terminal, &predictions)
     }
 
     /// Where the lines are.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
+}
+
+/// What was predicted beside what came, if anything was predicted.
+///
+/// # Errors
+/// The output does not take it.
+pub fn print_predictions(terminal: &Terminal, predictions: &[&Predicted]) -> Outcome {
+    if predictions.is_empty() {
+        return Ok(());
+    }
+    let rows: Vec<Vec<String>> = predictions
+        .iter()
+        .map(|predicted| {
+            vec![
+                predicted.what.clone(),
+                predicted.predicted.to_string(),
+                predicted.measured.to_string(),
+                predicted.unit.clone(),
+                format!("{:+.1} %", predicted.error() * 100.0),
+            ]
+        })
+        .collect();
+    terminal.line("")?;
+    terminal.table(&["of what", "predicted", "measured", "unit", "error"], &rows)?;
+    Ok(())
 }
 
 /// The lines of a file that have names.

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 use serde::{Deserialize, Serialize};
 use tocsin_model::problem::Problem;
 
+use super::figure::Predicted;
 use crate::{
     commands::check::located,
     failure::{Failure, Outcome},
@@ -80,6 +81,9 @@ pub struct Measured {
     /// Each run, if they were kept.
     #[serde(default)]
     pub samples: Vec<f64>,
+    /// What was predicted, beside what came.
+    #[serde(default)]
+    pub predictions: Vec<Predicted>,
     /// Where and by what; older lines have none.
     pub run: Option<Run>,
 }

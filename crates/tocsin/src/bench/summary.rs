@@ -8,6 +8,8 @@ use tocsin_capacity::{
 };
 
 use super::{
+    figure::Predicted,
+    report::print_predictions,
     results::{Measured, Results},
     workloads::{Answer, FAMILIES, Family, Row, Workload},
 };
@@ -24,6 +26,7 @@ pub fn results_page(results: &Results) -> String {
         body.push_str(&family_part(family, results));
     }
     let _ = write!(body, "<h2>Beside others on the same machine</h2>{}", peers_part(results));
+    let _ = write!(body, "{}", predictions_part(results));
     let _ = write!(body, "<h2>Every figure</h2>{}", figures_table(results));
     page("What Tocsin does, measured", &body)
 }
@@ -52,7 +55,8 @@ pub fn print(terminal: &Terminal, results: &Results) -> Outcome {
             }
         }
     }
-    Ok(())
+    let predictions: Vec<&Predicted> = results.values().flat_map(|measured| &measured.predictions).collect();
+    print_predictions(terminal, &predictions)
 }
 
 fn headline(results: &Results) -> Vec<(String, String)> {
@@ -223,6 +227,32 @@ fn peers_part(results: &Results) -> String {
         Column::Number("ratio"),
     ];
     table(&columns, &rows)
+}
+
+/// The error of the model that plans stand on.
+fn predictions_part(results: &Results) -> String {
+    let rows: Vec<Vec<String>> = results
+        .values()
+        .flat_map(|measured| &measured.predictions)
+        .map(|predicted| {
+            vec![
+                predicted.what.clone(),
+                format!("{} {}", short(predicted.predicted), predicted.unit),
+                format!("{} {}", short(predicted.measured), predicted.unit),
+                format!("{:+.1} %", predicted.error() * 100.0),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let columns =
+        [Column::Text("of what"), Column::Number("predicted"), Column::Number("measured"), Column::Number("error")];
+    format!(
+        "<h2>Predicted and measured</h2><p class=\"dim\">Mixes of operations, predicted from what each operation does alone; \
+         none of them was used to fit.</p>{}",
+        table(&columns, &rows)
+    )
 }
 
 fn figures_table(results: &Results) -> String {

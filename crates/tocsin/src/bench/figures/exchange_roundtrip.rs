@@ -91,10 +91,18 @@ routes:
 /// # Errors
 /// The server refuses something.
 pub async fn prepare(context: &Context, folder: &Path) -> Outcome<(FarEnd, Server)> {
-    let far = FarEnd::start(|_| Nature { workers: CALLERS, millis: 0 }).await?;
     let server = Server::start(context, folder).await?;
-    apply(&server, EXCHANGE, definition(EXCHANGE, far.port)).await?;
-    Ok((far, server))
+    Ok((bring(&server).await?, server))
+}
+
+/// Brings the exchange into a server; gives its far end.
+///
+/// # Errors
+/// The server refuses something.
+pub async fn bring(server: &Server) -> Outcome<FarEnd> {
+    let far = FarEnd::start(|_| Nature { workers: CALLERS, millis: 0 }).await?;
+    apply(server, EXCHANGE, definition(EXCHANGE, far.port)).await?;
+    Ok(far)
 }
 
 async fn apply(server: &Server, name: &str, definition: String) -> Outcome {

@@ -49,6 +49,9 @@ pub struct Errand {
 /// Half of the rows go up, half come down, each of about 116 bytes.
 pub const HALVES: Errand = Errand { up: 600, down: 600, text: 90 };
 
+/// What somebody brings who has been away for a moment.
+pub(super) const FEW: Errand = Errand { up: 30, down: 0, text: 90 };
+
 /// What the drivers of the peers carry; their rows have about 230 bytes.
 const AS_PEERS: Errand = Errand { up: 50, down: 200, text: 200 };
 
@@ -127,23 +130,7 @@ impl Field {
     ) -> Outcome<Field> {
         let folder = context.folder()?;
         let server = Server::start_with(context, folder.path(), variables).await?;
-        server.apply("field", DEFINITION).await?;
-        let subscribers = move |out: &mut crate::bench::server::Parts| {
-            (0..count).try_for_each(|number| writeln!(out, "{{\"id\":\"d{number}\"}}"))
-        };
-        server.import_subscribers(subscribers).await?;
-        let http = reqwest::Client::builder().pool_max_idle_per_host(count).build();
-        let http = http.map_err(|error| Failure::failed("no client for the devices").because(&error))?;
-        let mut devices = Vec::new();
-        for number in 0..count {
-            let owner = format!("d{number}");
-            let new = json!({"application": "field", "subscriber": owner, "name": "bench"});
-            let made = server.client().post("/v1/sync/devices", &new).await?;
-            let token = made["token"].as_str().unwrap_or_default().to_owned();
-            let home = Home { url: format!("http://127.0.0.1:{}", server.port), token };
-            let link = HttpLink::new(http.clone(), &home);
-            devices.push(Device { owner, link, errand, cursor: None, edits: 0, meets_others: false });
-        }
+        let devices = devices_of(&server, count, errand).await?;
         Ok(Field { server, devices, errand, turn: 0, _folder: folder })
     }
 
@@ -177,21 +164,45 @@ impl Field {
     }
 }
 
+/// Brings the collections and so many devices into a server.
+///
+/// # Errors
+/// The server refuses something.
+pub(super) async fn devices_of(server: &Server, count: usize, errand: Errand) -> Outcome<Vec<Device>> {
+    server.apply("field", DEFINITION).await?;
+    let subscribers = move |out: &mut crate::bench::server::Parts| {
+        (0..count).try_for_each(|number| writeln!(out, "{{\"id\":\"d{number}\"}}"))
+    };
+    server.import_subscribers(subscribers).await?;
+    let http = reqwest::Client::builder().pool_max_idle_per_host(count).build();
+    let http = http.map_err(|error| Failure::failed("no client for the devices").because(&error))?;
+    let mut devices = Vec::new();
+    for number in 0..count {
+        let owner = format!("d{number}");
+        let new = json!({"application": "field", "subscriber": owner, "name": "bench"});
+        let made = server.client().post("/v1/sync/devices", &new).await?;
+        let token = made["token"].as_str().unwrap_or_default().to_owned();
+        let home = Home { url: format!("http://127.0.0.1:{}", server.port), token };
+        let link = HttpLink::new(http.clone(), &home);
+        devices.push(Device { owner, link, errand, cursor: None, edits: 0, meets_others: false });
+    }
+    Ok(devices)
+}
+
 impl Device {
     async fn session(&mut self, turn: usize) -> Outcome<Session> {
         let (started, mut sent_away, mut taken) = (Instant::now(), 0, 0);
         let begin = Begin { cursor: self.cursor.clone(), wiped: false };
-        let begun = patiently(&mut sent_away, async || self.link.begin(&begin).await).await?;
+        let begun = patiently(&mut sent_away, || self.link.begin(&begin)).await?;
         let edits = self.block(turn);
-        let uploaded =
-            patiently(&mut sent_away, async || self.link.upload(&begun.session, edits.clone()).await).await?;
+        let uploaded = patiently(&mut sent_away, || self.link.upload(&begun.session, edits.clone())).await?;
         self.edits += self.errand.up as u64;
         if uploaded.uploaded != self.edits || !uploaded.refused.is_empty() {
             return Err(Failure::failed(format!("{}: {} edits were sent, {uploaded:?}", self.owner, self.edits)));
         }
         let mut cursor = begun.cursor;
         loop {
-            let block = patiently(&mut sent_away, async || self.link.download(&begun.session, &cursor).await).await?;
+            let block = patiently(&mut sent_away, || self.link.download(&begun.session, &cursor)).await?;
             let mut lines: Vec<&[u8]> = block.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).collect();
             let last: Value = lines.pop().and_then(|line| serde_json::from_slice(line).ok()).unwrap_or_default();
             taken += lines.len();
@@ -200,7 +211,7 @@ impl Device {
                 break;
             }
         }
-        patiently(&mut sent_away, async || self.link.end(&begun.session).await).await?;
+        patiently(&mut sent_away, || self.link.end(&begun.session)).await?;
         self.cursor = Some(cursor);
         let down = self.errand.down;
         if taken < down {
@@ -222,15 +233,13 @@ impl Device {
         let is_broken = || fastrand::f64() < breaks;
         'anew: loop {
             let begin = Begin { cursor: self.cursor.clone(), wiped: false };
-            let begun = patiently(&mut session.sent_away, async || self.link.begin(&begin).await).await?;
+            let begun = patiently(&mut session.sent_away, || self.link.begin(&begin)).await?;
             if is_broken() {
                 session.broken += 1;
                 continue;
             }
             // Edits that came before the link broke are passed over.
-            let sent =
-                patiently(&mut session.sent_away, async || self.link.upload(&begun.session, edits.clone()).await)
-                    .await?;
+            let sent = patiently(&mut session.sent_away, || self.link.upload(&begun.session, edits.clone())).await?;
             if sent.uploaded != upto || !sent.refused.is_empty() {
                 return Err(Failure::failed(format!("{}: edits up to {upto} were sent, {sent:?}", self.owner)));
             }
@@ -241,7 +250,7 @@ impl Device {
             }
             let mut cursor = begun.cursor;
             loop {
-                let read = async || self.link.download(&begun.session, &cursor).await;
+                let read = || self.link.download(&begun.session, &cursor);
                 let block = patiently(&mut session.sent_away, read).await?;
                 let mut lines: Vec<&[u8]> =
                     block.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).collect();
@@ -257,7 +266,7 @@ impl Device {
                     continue 'anew;
                 }
             }
-            patiently(&mut session.sent_away, async || self.link.end(&begun.session).await).await?;
+            patiently(&mut session.sent_away, || self.link.end(&begun.session)).await?;
             break;
         }
         self.edits = upto;
@@ -292,7 +301,10 @@ impl Device {
 }
 
 /// Comes again when it is told to.
-async fn patiently<T>(sent_away: &mut usize, mut ask: impl AsyncFnMut() -> Result<T, LinkError>) -> Outcome<T> {
+async fn patiently<T, Asked: Future<Output = Result<T, LinkError>>>(
+    sent_away: &mut usize,
+    mut ask: impl FnMut() -> Asked,
+) -> Outcome<T> {
     loop {
         match ask().await {
             Ok(answer) => return Ok(answer),
