@@ -3,6 +3,7 @@
 mod accept_batch;
 pub(super) mod accept_single;
 mod auto_http;
+mod bench_overhead;
 mod binary_size;
 mod case_broadcast;
 mod case_stock;
@@ -147,6 +148,7 @@ const SINGLE: &[Bench] = &[
     restart::BENCH,
     restart::SINGLE,
     restart::TEN_MILLION,
+    bench_overhead::BENCH,
     prediction::ERROR,
     prediction::BACKLOG,
 ];

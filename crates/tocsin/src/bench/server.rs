@@ -27,7 +27,7 @@ use crate::{
 /// Without progress for this long, a delivery has stopped.
 const STALLED: Duration = Duration::from_secs(60);
 /// How often the server is asked how far it is.
-const ASKED_EVERY: Duration = Duration::from_millis(10);
+pub const ASKED_EVERY: Duration = Duration::from_millis(10);
 /// The size of the parts in which an import travels.
 const PART_BYTES: usize = 256 << 10;
 
