@@ -130,6 +130,7 @@ const SINGLE: &[Bench] = &[
     directory::MODIFY_REPLACE,
     directory::ADD,
     directory::MIX,
+    directory::GROUPS,
     exchange_roundtrip::BENCH,
     exchange_roundtrip::TRACKING,
     exchange_roundtrip::TRACKING_ONE,

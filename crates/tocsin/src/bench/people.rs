@@ -61,6 +61,25 @@ pub fn name(number: u64) -> String {
     format!("cn=user.{number},{MEMBERS}")
 }
 
+/// Writes so many groups of ten people of so many, and where they stand. The ordinary user is in one of a hundred.
+///
+/// # Errors
+/// The output does not take it.
+pub fn write_groups(out: &mut impl Write, groups: u64, people: u64) -> io::Result<()> {
+    out.write_all(b"dn: ou=groups,o=site\nobjectClass: organizationalUnit\nou: groups\n\n")?;
+    for group in 0..groups {
+        write!(out, "dn: cn=group.{group},ou=groups,{SUFFIX}\nobjectClass: groupOfNames\ncn: group.{group}\n")?;
+        let first = if group % 100 == 0 { 0 } else { 1 + group * 7_919 % people.max(2) };
+        let members: std::collections::BTreeSet<u64> =
+            (0..10).map(|place| if place == 0 { first } else { first + place * 31 } % people.max(1)).collect();
+        for member in members {
+            writeln!(out, "member: {}", name(member))?;
+        }
+        out.write_all(b"\n")?;
+    }
+    Ok(())
+}
+
 /// Writes the first entries and so many people. `first`: whether the very first is among them.
 ///
 /// # Errors

@@ -9,7 +9,7 @@ use crate::{
         context::{Context, Scratch},
         figure::{Figure, Samples, rounded},
         ldap::{Act, Crowd, Load, flood, is_there},
-        people::{SUFFIX, USER},
+        people::{SUFFIX, USER, write_groups},
         server::{Server, megabytes, memory, processor_seconds},
         slapd::{Slapd, write_people},
     },
@@ -63,6 +63,17 @@ pub const MIX: Bench = Bench {
     by_default: true,
     run: |context| -> Measuring<'_> { Box::pin(measure(context, Act::Mix)) },
 };
+
+/// Searches by name, whatever the number of groups.
+pub const GROUPS: Bench = Bench {
+    name: "ldap.groups",
+    about: "searches/s by name with 100,000 groups of ten; beside it the same without groups, turn by turn",
+    by_default: true,
+    run: |context| -> Measuring<'_> { Box::pin(groups(context)) },
+};
+
+/// How many groups there are beside none.
+const GROUPS_OF: [u64; 3] = [100, 10_000, 100_000];
 
 /// As many as in the papers, and the steps around it.
 const CONNECTIONS: usize = 64;
@@ -167,11 +178,58 @@ async fn measure(context: &Context, act: Act) -> Outcome<Figure> {
     Ok(figure)
 }
 
+async fn groups(context: &Context) -> Outcome<Figure> {
+    let count = context.size(200_000, 1_000);
+    let time = Duration::from_secs(context.size(5, 1));
+    let (_folder, port, plain) = serve(context, count).await?;
+    let mut told = Vec::new();
+    let mut widest = None;
+    for groups in GROUPS_OF {
+        let groups = context.size(groups, groups / 100);
+        let (_folder, grouped_port, grouped) = serve_with(context, count, groups).await?;
+        let mut with = Side::new(grouped_port, grouped.pid(), count);
+        let mut without = Side::new(port, plain.pid(), count);
+        for side in [&mut with, &mut without] {
+            side.load(Act::Base, CONNECTIONS, time).await?;
+        }
+        for _ in context.turns() {
+            for side in [&mut with, &mut without] {
+                side.turn(Act::Base, time).await?;
+            }
+        }
+        told.push(format!(
+            "{groups} groups: {:.0}/s, {} of the rate without, p99 {} ms and {} ms without, {} MB and {} MB resident",
+            with.rates.median(),
+            rounded(with.rates.median() / without.rates.median(), 3),
+            rounded(with.p99.median(), 3),
+            rounded(without.p99.median(), 3),
+            rounded(megabytes(memory(with.pid, "VmRSS:")), 3),
+            rounded(megabytes(memory(without.pid, "VmRSS:")), 3),
+        ));
+        widest = Some((with.rates, without.rates));
+    }
+    let (with, without) = widest.expect("there are numbers of groups");
+    let mut figure = Figure::new("searches/s", with)
+        .beside("without groups", without)
+        .under(format!("{count} entries of 20 attributes"))
+        .under(format!("{CONNECTIONS} connections, closed loop"))
+        .under("an ordinary user under access rules, who is in one group of a hundred");
+    for part in told {
+        figure = figure.under(part);
+    }
+    Ok(figure)
+}
+
 /// A server with so many people.
 ///
 /// # Errors
 /// It does not start, or does not take them.
 pub async fn serve(context: &Context, count: u64) -> Outcome<(Scratch, u16, Server)> {
+    serve_with(context, count, 0).await
+}
+
+/// The same, and with so many groups of them.
+async fn serve_with(context: &Context, count: u64, groups: u64) -> Outcome<(Scratch, u16, Server)> {
     let (folder, port) = (context.folder()?, free_port()?);
     let file = folder.path().join("tocsin.toml");
     let text = format!(
@@ -182,7 +240,15 @@ pub async fn serve(context: &Context, count: u64) -> Outcome<(Scratch, u16, Serv
     std::fs::write(&file, text).map_err(|error| Failure::file("write", &file, &error))?;
     let people = folder.path().join("people.ldif");
     write_people(&people, count, false)?;
-    context.tell(format_args!("   loading {count} people"));
+    if groups > 0 {
+        let append = || {
+            let mut out = std::io::BufWriter::new(std::fs::OpenOptions::new().append(true).open(&people)?);
+            write_groups(&mut out, groups, count)?;
+            std::io::Write::flush(&mut out)
+        };
+        append().map_err(|error| Failure::file("write", &people, &error))?;
+    }
+    context.tell(format_args!("   loading {count} people and {groups} groups"));
     let mut command = tokio::process::Command::from(Command::new(&context.program));
     command.args(["directory", "import"]).arg(&people).current_dir(folder.path()).env_clear();
     command
