@@ -22,7 +22,7 @@ use crate::{
 pub const BENCH: Bench = Bench {
     name: "bench.overhead",
     about: "events/s accepted while the bench watches the server; peer: the same unwatched, so that 1 less the ratio is its cost",
-    by_default: true,
+    by_default: false,
     run: |context| -> Measuring<'_> { Box::pin(run(context)) },
 };
 

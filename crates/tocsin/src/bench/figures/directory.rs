@@ -68,7 +68,7 @@ pub const MIX: Bench = Bench {
 pub const GROUPS: Bench = Bench {
     name: "ldap.groups",
     about: "searches/s by name with 100,000 groups of ten; beside it the same without groups, turn by turn",
-    by_default: true,
+    by_default: false,
     run: |context| -> Measuring<'_> { Box::pin(groups(context)) },
 };
 

@@ -29,7 +29,7 @@ use crate::{
 pub const ERROR: Bench = Bench {
     name: "plan.error",
     about: "median part by which the predicted throughput of 12 mixes misses the measured, from vectors of single operations",
-    by_default: true,
+    by_default: false,
     run: |context| -> Measuring<'_> { Box::pin(error(context)) },
 };
 
@@ -37,7 +37,7 @@ pub const ERROR: Bench = Bench {
 pub const BACKLOG: Bench = Bench {
     name: "plan.backlog",
     about: "the larger part by which the predicted peak and end of a backlog miss the measured: too much for 3 minutes, then less",
-    by_default: true,
+    by_default: false,
     run: |context| -> Measuring<'_> { Box::pin(backlog(context)) },
 };
 
