@@ -292,7 +292,7 @@ send:
     options: {{ url: "{}/", allow_networks: [127.0.0.1] }}
     retry: {{ delays: [10ms, 100ms, 1s], jitter: 0% }}
 routes:
-  all: {{ when: "message.type == 'order'", to: warehouse }}
+  orders: {{ when: "message.type == 'order'", to: warehouse }}
 "#,
         file.display(),
         warehouse.url

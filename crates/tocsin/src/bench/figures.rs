@@ -226,7 +226,17 @@ mod tests {
         let large: Vec<&str> = left_out.iter().copied().filter(is_single).collect();
         assert_eq!(
             large,
-            ["match.memory.10m", "match.stock.10m", "match.stock.40m", "match.pattern.1m", "restart.10m"]
+            [
+                "match.memory.10m",
+                "match.stock.10m",
+                "match.stock.40m",
+                "match.pattern.1m",
+                "ldap.groups",
+                "restart.10m",
+                "bench.overhead",
+                "plan.error",
+                "plan.backlog"
+            ]
         );
         assert_eq!(whole.len(), ALL.len() - left_out.len());
     }
