@@ -24,13 +24,12 @@ use tocsin_model::{
 };
 use tocsin_sources::{
     Context, Gives, Listeners, Message, OpenSource, Portion, Setting, Trouble,
-    supervise::{self, Health, Host, Taken},
+    supervise::{Health, Host, Running as Runs, Taken},
 };
 use tocsin_store::{
     error::StoreError,
     spool::{LocationKey, NewMessage, TakenMessage},
 };
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -69,13 +68,7 @@ pub struct LocationStatus {
 
 /// All locations that run, by exchange.
 #[derive(Default)]
-pub(crate) struct Locations(Mutex<BTreeMap<Name, Vec<Runs>>>);
-
-struct Runs {
-    stop: CancellationToken,
-    task: JoinHandle<()>,
-    taker: Arc<Taker>,
-}
+pub(crate) struct Locations(Mutex<BTreeMap<Name, Vec<Runs<Taker>>>>);
 
 impl Locations {
     /// Runs the locations of a definition in place of those of the one before. What has not changed goes on.
@@ -91,36 +84,29 @@ impl Locations {
                     location: location.clone(),
                 };
                 let work = Work::new(port, defined);
-                match before.iter().position(|known| known.taker.key == key && known.taker.work == work) {
+                match before.iter().position(|known| known.host.key == key && known.host.work == work) {
                     Some(at) => running.push(before.swap_remove(at)),
                     None => wanted.push((key, work)),
                 }
             }
         }
         // The next begins when the one before has ended, so that no two take from the same place.
-        end(before).await;
-        running.extend(wanted.into_iter().map(|(key, work)| Taker::start(exchanges, key, work)));
-        running.sort_by(|one, other| one.taker.key.cmp(&other.taker.key));
+        Runs::end(before).await;
+        running.extend(wanted.into_iter().map(|(key, work)| Runs::start(Taker::new(exchanges, key, work))));
+        running.sort_by(|one, other| one.host.key.cmp(&other.host.key));
         self.0.lock().insert(definition.name.clone(), running);
     }
 
     /// Ends those of an exchange.
     pub async fn stop(&self, exchange: &Name) {
         let running = self.0.lock().remove(exchange).unwrap_or_default();
-        end(running).await;
+        Runs::end(running).await;
     }
 
     /// Ends all. What they have taken is stored, or will be taken again.
     pub async fn stop_all(&self) {
         let running = std::mem::take(&mut *self.0.lock());
-        end(running.into_values().flatten().collect()).await;
-    }
-}
-
-async fn end(running: Vec<Runs>) {
-    running.iter().for_each(|runs| runs.stop.cancel());
-    for runs in running {
-        let _ = runs.task.await;
+        Runs::end(running.into_values().flatten().collect()).await;
     }
 }
 
@@ -132,12 +118,12 @@ impl Exchanges {
     pub fn locations(&self, exchange: &Name) -> Result<Vec<LocationStatus>, OperateError> {
         self.running(exchange)?;
         let all = self.locations.0.lock();
-        Ok(all.get(exchange).into_iter().flatten().map(|runs| runs.taker.status()).collect())
+        Ok(all.get(exchange).into_iter().flatten().map(|runs| runs.host.status()).collect())
     }
 
     /// All locations.
     pub fn all_locations(&self) -> Vec<LocationStatus> {
-        self.locations.0.lock().values().flatten().map(|runs| runs.taker.status()).collect()
+        self.locations.0.lock().values().flatten().map(|runs| runs.host.status()).collect()
     }
 }
 
@@ -199,9 +185,9 @@ struct Taker {
 }
 
 impl Taker {
-    fn start(exchanges: &Arc<Exchanges>, key: LocationKey, work: Work) -> Runs {
+    fn new(exchanges: &Arc<Exchanges>, key: LocationKey, work: Work) -> Taker {
         let clock = exchanges.parts.clock.clone();
-        let taker = Arc::new(Taker {
+        Taker {
             exchanges: Arc::downgrade(exchanges),
             health: Mutex::new(Health::new(clock.now())),
             clock,
@@ -209,10 +195,7 @@ impl Taker {
             work,
             messages: AtomicU64::new(0),
             last_at: Mutex::default(),
-        });
-        let stop = CancellationToken::new();
-        let task = tokio::spawn(supervise::run(taker.clone(), stop.clone()));
-        Runs { stop, task, taker }
+        }
     }
 
     fn status(&self) -> LocationStatus {

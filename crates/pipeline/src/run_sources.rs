@@ -5,7 +5,7 @@
 //! only when the one before has ended; so no two ever take from the same place. What a source has outside of us (a folder,
 //! a table) it locks itself.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -18,10 +18,9 @@ use tocsin_model::{
 pub use tocsin_sources::SourceState;
 use tocsin_sources::{
     Gives, OpenSource, Portion, Refusal, Setting, Trouble,
-    supervise::{self, Health, Host, PAUSE_MAX, PAUSE_MIN, Taken},
+    supervise::{self, Health, Host, PAUSE_MAX, PAUSE_MIN, Running, Taken},
 };
 use tocsin_store::journal::{Accepted, Mark, SourceKey};
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -43,15 +42,7 @@ pub struct SourceStatus {
     /// The class of its events.
     pub class: Name,
     /// How it does.
-    pub state: SourceState,
-    /// Since when.
-    pub since: Timestamp,
-    /// What is or was last in the way.
-    pub reason: Option<String>,
-    /// How often in a row.
-    pub failures: u32,
-    /// When it is opened again.
-    pub retry_at: Option<Timestamp>,
+    pub health: Health,
     /// Batches accepted.
     pub batches: u64,
     /// Events accepted.
@@ -62,21 +53,11 @@ pub struct SourceStatus {
     pub refused_reason: Option<String>,
     /// The last batch, and when it was accepted.
     pub last: Option<(EventBatchId, Timestamp)>,
-    /// How long the oldest event of the last batch had waited to be taken.
-    pub lag: Option<Duration>,
-    /// How much waits at the far side, in its own units.
-    pub waiting: Option<u64>,
 }
 
 /// All sources that run, by application.
 #[derive(Default)]
-pub(crate) struct Sources(Mutex<BTreeMap<Name, Vec<Running>>>);
-
-struct Running {
-    stop: CancellationToken,
-    task: JoinHandle<()>,
-    runner: Arc<Runner>,
-}
+pub(crate) struct Sources(Mutex<BTreeMap<Name, Vec<Running<Runner>>>>);
 
 impl Sources {
     /// Runs the sources of a version in place of those of the version before, which end first.
@@ -84,51 +65,43 @@ impl Sources {
         let application = &compiled.application;
         self.stop(&application.name).await;
         let running = application.sources.iter().filter(|(_, source)| !source.is_submitted());
-        let running = running.map(|(name, source)| Runner::start(flow, compiled, name, source)).collect();
+        let running = running.map(|(name, source)| Running::start(Runner::new(flow, compiled, name, source))).collect();
         self.0.lock().insert(application.name.clone(), running);
     }
 
     /// Ends the sources of an application. What they have taken is accepted or will be taken again.
     pub async fn stop(&self, application: &Name) {
         let running = self.0.lock().remove(application).unwrap_or_default();
-        end(running).await;
+        Running::end(running).await;
     }
 
     /// Ends all sources.
     pub async fn stop_all(&self) {
         let running = std::mem::take(&mut *self.0.lock());
-        end(running.into_values().flatten().collect()).await;
+        Running::end(running.into_values().flatten().collect()).await;
     }
 
     /// Ends all at once, as a crash would.
     pub async fn abandon(&self) {
         let running = std::mem::take(&mut *self.0.lock());
         for running in running.into_values().flatten() {
-            running.task.abort();
-            let _ = running.task.await;
+            running.abandon().await;
         }
     }
 
     /// How the sources of an application do, by name.
     pub fn status(&self, application: &Name) -> Vec<SourceStatus> {
         let running = self.0.lock();
-        running.get(application).into_iter().flatten().map(|running| running.runner.status()).collect()
+        running.get(application).into_iter().flatten().map(|running| running.host.status()).collect()
     }
 
     /// How all do, by application.
     pub fn all(&self) -> Vec<(Name, SourceStatus)> {
         let running = self.0.lock();
-        let of = |(name, running): (&Name, &Vec<Running>)| -> Vec<(Name, SourceStatus)> {
-            running.iter().map(|running| (name.clone(), running.runner.status())).collect()
+        let of = |(name, running): (&Name, &Vec<Running<Runner>>)| -> Vec<(Name, SourceStatus)> {
+            running.iter().map(|running| (name.clone(), running.host.status())).collect()
         };
         running.iter().flat_map(of).collect()
-    }
-}
-
-async fn end(running: Vec<Running>) {
-    running.iter().for_each(|running| running.stop.cancel());
-    for running in running {
-        let _ = running.task.await;
     }
 }
 
@@ -167,10 +140,10 @@ struct Counts {
 }
 
 impl Runner {
-    fn start(flow: &Arc<Flow>, compiled: &Arc<Compiled>, name: &Name, source: &Source) -> Running {
+    fn new(flow: &Arc<Flow>, compiled: &Arc<Compiled>, name: &Name, source: &Source) -> Runner {
         // The definition's checker has seen to it that there is one.
         let class = source.events.first().cloned().unwrap_or_else(|| name.clone());
-        let runner = Arc::new(Runner {
+        Runner {
             flow: flow.clone(),
             compiled: compiled.clone(),
             key: (compiled.application.name.clone(), name.clone()),
@@ -178,31 +151,21 @@ impl Runner {
             class,
             health: Mutex::new(Health::new(flow.clock.now())),
             counts: Mutex::default(),
-        });
-        let stop = CancellationToken::new();
-        let task = tokio::spawn(supervise::run(runner.clone(), stop.clone()));
-        Running { stop, task, runner }
+        }
     }
 
     fn status(&self) -> SourceStatus {
-        let Health { state, since, reason, failures, retry_at, lag, waiting } = self.health.lock().clone();
         let counts = self.counts.lock();
         SourceStatus {
             name: self.key.1.clone(),
             kind: self.source.kind.clone(),
             class: self.class.clone(),
-            state,
-            since,
-            reason,
-            failures,
-            retry_at,
+            health: self.health.lock().clone(),
             batches: counts.batches,
             events: counts.events,
             refused: counts.refused,
             refused_reason: counts.refused_reason.clone(),
             last: counts.last,
-            lag,
-            waiting,
         }
     }
 

@@ -95,11 +95,19 @@ async fn a_source_holds_still_while_it_is_switched_off() {
         scenario.run_and_wait(&format!("0{hour}:01 switch off {component} paused"), Duration::ZERO).await;
         let expected = drop_files(folder.path());
         scenario.run_and_wait(&format!("0{hour}:10 report"), Duration::ZERO).await;
-        assert_eq!((status(&scenario).state, status(&scenario).events), (SourceState::Held, before), "{component}");
+        assert_eq!(
+            (status(&scenario).health.state, status(&scenario).events),
+            (SourceState::Held, before),
+            "{component}"
+        );
         scenario.run_and_wait(&format!("0{hour}:11 switch on {component}"), Duration::ZERO).await;
         scenario.run_and_wait(&format!("0{hour}:20 report"), Duration::ZERO).await;
         let now = status(&scenario);
-        assert_eq!((now.state, now.events), (SourceState::Running, before + expected.len() as u64), "{component}");
+        assert_eq!(
+            (now.health.state, now.events),
+            (SourceState::Running, before + expected.len() as u64),
+            "{component}"
+        );
     }
 }
 
@@ -113,16 +121,16 @@ async fn trouble_is_told_and_tried_again() {
     let status = |scenario: &Scenario| scenario.pipeline().sources(&name("drops")).remove(0);
     scenario.run_and_wait("00:00:03 report", Duration::ZERO).await;
     let troubled = status(&scenario);
-    assert_eq!(troubled.state, SourceState::BackingOff);
-    assert!(troubled.reason.as_deref().is_some_and(|reason| reason.contains("is not there")), "{troubled:?}");
-    assert!(troubled.failures >= 2 && troubled.retry_at.is_some());
+    assert_eq!(troubled.health.state, SourceState::BackingOff);
+    assert!(troubled.health.reason.as_deref().is_some_and(|reason| reason.contains("is not there")), "{troubled:?}");
+    assert!(troubled.health.failures >= 2 && troubled.health.retry_at.is_some());
     scenario.run_and_wait("01:00 report", Duration::ZERO).await;
-    assert_eq!(status(&scenario).state, SourceState::Failed);
+    assert_eq!(status(&scenario).health.state, SourceState::Failed);
 
     fs::create_dir(&gone).expect("made");
     drop_files(&gone);
     scenario.run_and_wait("01:10 report", Duration::ZERO).await;
     let well = status(&scenario);
-    assert_eq!((well.state, well.events, well.batches), (SourceState::Running, 2 * EVENTS_OF_A_FILE as u64, 4));
-    assert_eq!((well.failures, well.reason), (0, None));
+    assert_eq!((well.health.state, well.events, well.batches), (SourceState::Running, 2 * EVENTS_OF_A_FILE as u64, 4));
+    assert_eq!((well.health.failures, well.health.reason), (0, None));
 }

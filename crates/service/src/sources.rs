@@ -67,23 +67,24 @@ pub struct SourceStatus {
 
 impl From<tocsin_pipeline::SourceStatus> for SourceStatus {
     fn from(found: tocsin_pipeline::SourceStatus) -> Self {
+        let health = found.health;
         SourceStatus {
             source: found.name,
             kind: found.kind,
             class: found.class,
-            state: found.state.word(),
-            since: found.since,
-            reason: found.reason,
-            failures: found.failures,
-            retry_at: found.retry_at,
+            state: health.state.word(),
+            since: health.since,
+            reason: health.reason,
+            failures: health.failures,
+            retry_at: health.retry_at,
             batches: found.batches,
             events: found.events,
             refused: found.refused,
             refused_reason: found.refused_reason,
             last_batch: found.last.map(|(batch, _)| batch),
             last_batch_at: found.last.map(|(_, at)| at),
-            lag_seconds: found.lag.map(|lag| lag.as_secs_f64()),
-            waiting: found.waiting,
+            lag_seconds: health.lag.map(|lag| lag.as_secs_f64()),
+            waiting: health.waiting,
         }
     }
 }

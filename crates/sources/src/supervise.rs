@@ -165,8 +165,39 @@ pub trait Host: Send + Sync + 'static {
     fn troubled(&self, trouble: &Trouble, failures: u32);
 }
 
-/// Runs a source until it is told to stop. What it has taken by then is stored, or will be taken again.
-pub async fn run<H: Host>(host: Arc<H>, stop: CancellationToken) {
+/// A source that runs.
+pub struct Running<H> {
+    /// Who has it run.
+    pub host: Arc<H>,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl<H: Host> Running<H> {
+    /// Runs it until it is ended.
+    pub fn start(host: H) -> Running<H> {
+        let (host, stop) = (Arc::new(host), CancellationToken::new());
+        let task = tokio::spawn(run(host.clone(), stop.clone()));
+        Running { host, stop, task }
+    }
+
+    /// Ends some. What they have taken is stored, or will be taken again.
+    pub async fn end(running: Vec<Running<H>>) {
+        running.iter().for_each(|running| running.stop.cancel());
+        for running in running {
+            let _ = running.task.await;
+        }
+    }
+
+    /// Ends it at once, as a crash would.
+    pub async fn abandon(self) {
+        self.task.abort();
+        let _ = self.task.await;
+    }
+}
+
+/// Runs a source until it is told to stop.
+async fn run<H: Host>(host: Arc<H>, stop: CancellationToken) {
     loop {
         if let Some(reason) = host.holds() {
             let mut health = host.health().lock();
