@@ -4,7 +4,7 @@
 use std::{path::Path, sync::Arc};
 
 use rustls::{
-    ClientConfig, ConfigBuilder, RootCertStore,
+    ClientConfig, ConfigBuilder, RootCertStore, ServerConfig,
     client::WantsClientCert,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
@@ -33,17 +33,38 @@ pub fn trust_and_prove(
     certificate_file: &Path,
     key_file: &Path,
 ) -> Result<Arc<ClientConfig>, Problem> {
-    let unusable = |option: &str, file: &Path, error: &dyn std::fmt::Display| {
-        Problem::at(option, format!("{} cannot be used: {error}", file.display()))
-    };
-    let certificates: Vec<_> = CertificateDer::pem_file_iter(certificate_file)
-        .and_then(Iterator::collect)
-        .map_err(|error| unusable("certificate_file", certificate_file, &error))?;
+    let (certificates, key) = own(certificate_file, key_file)?;
+    let config = verifier(ca_file, "ca_file")?.with_client_auth_cert(certificates, key);
+    Ok(Arc::new(config.map_err(|error| unusable("certificate_file", certificate_file, &error))?))
+}
+
+/// What a TLS server proves itself with, read from files of the options `certificate_file` and `key_file`.
+///
+/// # Errors
+/// One of the files cannot be used.
+pub fn prove(certificate_file: &Path, key_file: &Path) -> Result<Arc<ServerConfig>, Problem> {
+    let (certificates, key) = own(certificate_file, key_file)?;
+    let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("the provider supports the default versions")
+        .with_no_client_auth()
+        .with_single_cert(certificates, key);
+    Ok(Arc::new(config.map_err(|error| unusable("certificate_file", certificate_file, &error))?))
+}
+
+/// A chain of certificates and the key of its first.
+fn own(
+    certificate_file: &Path,
+    key_file: &Path,
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Problem> {
+    let certificates = CertificateDer::pem_file_iter(certificate_file).and_then(Iterator::collect);
+    let certificates = certificates.map_err(|error| unusable("certificate_file", certificate_file, &error))?;
     let key = PrivateKeyDer::from_pem_file(key_file).map_err(|error| unusable("key_file", key_file, &error))?;
-    let config = verifier(ca_file, "ca_file")?
-        .with_client_auth_cert(certificates, key)
-        .map_err(|error| unusable("certificate_file", certificate_file, &error))?;
-    Ok(Arc::new(config))
+    Ok((certificates, key))
+}
+
+fn unusable(option: &str, file: &Path, error: &dyn std::fmt::Display) -> Problem {
+    Problem::at(option, format!("{} cannot be used: {error}", file.display()))
 }
 
 fn verifier(ca_file: Option<&Path>, path: &str) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, Problem> {
@@ -51,8 +72,7 @@ fn verifier(ca_file: Option<&Path>, path: &str) -> Result<ConfigBuilder<ClientCo
     // Unreadable system certificates are not a problem as such: verification then fails, with its own reason.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(file) = ca_file {
-        let unusable =
-            |error: &dyn std::fmt::Display| Problem::at(path, format!("{} cannot be used: {error}", file.display()));
+        let unusable = |error: &dyn std::fmt::Display| unusable(path, file, error);
         let certificates: Vec<_> =
             CertificateDer::pem_file_iter(file).and_then(Iterator::collect).map_err(|error| unusable(&error))?;
         if certificates.is_empty() {

@@ -8,7 +8,6 @@
 
 pub mod envelope; // who sends to whom, and why not
 pub mod patterns; // which recipients there are
-pub mod certificate; // who we are on encrypted connections
 pub mod serve; // the listener, and the bounds of all conversations
 
 mod data; // the text after DATA

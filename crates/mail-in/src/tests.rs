@@ -257,18 +257,17 @@ async fn a_server_that_stops_says_so() {
 /// An access with a certificate, and who trusts it.
 fn encrypted() -> (Access, TlsConnector) {
     let made = rcgen::generate_simple_self_signed(vec!["mx.x".to_owned()]).expect("a certificate");
-    let folder =
-        std::env::temp_dir().join(format!("tocsin-mail-in-{}-{:?}", std::process::id(), std::thread::current().id()));
-    std::fs::create_dir_all(&folder).expect("a folder");
-    let (certificate, key) = (folder.join("certificate.pem"), folder.join("key.pem"));
-    std::fs::write(&certificate, made.cert.pem()).expect("written");
-    std::fs::write(&key, made.signing_key.serialize_pem()).expect("written");
-    let access =
-        Access { tls: Some(crate::certificate::read(&certificate, &key).expect("a certificate")), ..Access::default() };
-    std::fs::remove_dir_all(&folder).expect("removed");
+    let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).expect("a key");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let own = rustls::ServerConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .expect("a certificate");
+    let access = Access { tls: Some(Arc::new(own)), ..Access::default() };
     let mut roots = rustls::RootCertStore::empty();
     roots.add(made.cert.der().clone()).expect("a root");
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("versions")

@@ -18,8 +18,8 @@ use async_trait::async_trait;
 pub use options::{Automatic, MailOptions};
 use remembered::Remembered;
 use serde_json::Value;
-use tocsin_delivery::{Clock, options::read};
-use tocsin_mail_in::{Access, Bounds, Envelope, Handler, Login, Patterns, Refusal as MailRefusal, Server, certificate};
+use tocsin_delivery::{Clock, options::read, tls};
+use tocsin_mail_in::{Access, Bounds, Envelope, Handler, Login, Patterns, Refusal as MailRefusal, Server};
 use tocsin_model::{
     event::EventPacker, field::Row, mark::Mark, problem::Problem, time::Timestamp, trace_context::TraceContext,
 };
@@ -46,10 +46,7 @@ pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSou
     let address: SocketAddr = options.listen.parse().expect("it was checked");
     setting.context.listeners.judge(address).map_err(|text| vec![Problem::at("listen", text)])?;
     let tls = match (&options.certificate_file, &options.key_file) {
-        (Some(certificate), Some(key)) => {
-            let read = certificate::read(certificate, key);
-            Some(read.map_err(|(option, text)| vec![Problem::at(option, text)])?)
-        }
+        (Some(certificate), Some(key)) => Some(tls::prove(certificate, key).map_err(|problem| vec![problem])?),
         _ => None,
     };
     let login = options.username.clone().zip(options.password.clone());
