@@ -111,7 +111,7 @@ impl Workers {
     }
 
     /// Waits for a worker. It works until it is dropped.
-    pub async fn enter(self: &Arc<Self>) -> Worker {
+    pub async fn enter(&self) -> Worker<'_> {
         let _waits = Waits::new(&self.waiting);
         loop {
             let freed = self.freed.notified();
@@ -122,7 +122,7 @@ impl Workers {
         }
     }
 
-    fn try_enter(self: &Arc<Self>) -> Option<Worker> {
+    fn try_enter(&self) -> Option<Worker<'_>> {
         let now = Instant::now();
         let mut state = self.state.lock();
         if state.busy >= state.pace.limit() {
@@ -134,7 +134,7 @@ impl Workers {
         if state.busy < state.pace.limit() {
             self.freed.notify_one();
         }
-        Some(Worker { workers: self.clone(), since: now })
+        Some(Worker { workers: self, since: now })
     }
 }
 
@@ -155,12 +155,12 @@ impl Drop for Waits<'_> {
 }
 
 /// A worker that works.
-pub(crate) struct Worker {
-    workers: Arc<Workers>,
+pub(crate) struct Worker<'a> {
+    workers: &'a Workers,
     since: Instant,
 }
 
-impl Drop for Worker {
+impl Drop for Worker<'_> {
     fn drop(&mut self) {
         let now = Instant::now();
         let mut state = self.workers.state.lock();

@@ -203,7 +203,7 @@ impl Pipeline {
         parcel: Parcel,
         id: &str,
         clock: &Arc<dyn Clock>,
-        workers: &Arc<Workers>,
+        workers: &Workers,
     ) -> Result<Vec<Parcel>, Stuck> {
         if self.is_empty() {
             return Ok(vec![parcel]);

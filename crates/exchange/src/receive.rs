@@ -451,15 +451,14 @@ impl Exchanges {
                 .increment(1);
             stuck.to_string()
         })?;
+        let _worker = self.groups.of(Group::Route).enter().await;
         if let Some(assembler) = &pipeline.assembler {
-            let _worker = self.groups.of(Group::Route).enter().await;
             let parcel = parcels.pop().expect("nothing is split before messages are gathered");
             let head = promote::head(&running.compiled, &parcel);
             let row = promote::row(&running.compiled, &whole.port, whole.kind, &head, parcel.body.len());
             let gather = assembler.gather(&head, &row);
             return Ok(Worked::Gathered(head, parcel.body, gather));
         }
-        let _worker = self.groups.of(Group::Route).enter().await;
         let finish = |parcel: Parcel| {
             let head = promote::head(&running.compiled, &parcel);
             let legs = running.legs(&whole.port, whole.kind, &head, parcel.body.len());

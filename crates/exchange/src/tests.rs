@@ -174,6 +174,20 @@ async fn open_with_memory(folder: &Path, used: Arc<AtomicU64>) -> Arc<Exchanges>
     Exchanges::start(parts).await.expect("started")
 }
 
+/// Ends what is under way, and opens the same again.
+async fn restart(exchanges: &mut Arc<Exchanges>, folder: &Path) {
+    assert!(exchanges.stop(PATIENCE).await, "all that is under way ends");
+    let elsewhere = tempfile::tempdir().expect("a folder");
+    let before = Arc::downgrade(&std::mem::replace(exchanges, open(elsewhere.path()).await));
+    let closing = async {
+        while before.upgrade().is_some() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, closing).await.expect("the spool is closed with its last holder");
+    *exchanges = open(folder).await;
+}
+
 /// An exchange between A and B.
 struct Bed {
     exchanges: Arc<Exchanges>,
@@ -259,16 +273,7 @@ impl Bed {
     }
 
     async fn restart(&mut self) {
-        assert!(self.exchanges.stop(PATIENCE).await, "all that is under way ends");
-        let elsewhere = tempfile::tempdir().expect("a folder");
-        let before = Arc::downgrade(&std::mem::replace(&mut self.exchanges, open(elsewhere.path()).await));
-        let closing = async {
-            while before.upgrade().is_some() {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, closing).await.expect("the spool is closed with its last holder");
-        self.exchanges = open(self.folder.path()).await;
+        restart(&mut self.exchanges, self.folder.path()).await;
     }
 }
 

@@ -85,16 +85,7 @@ routes:
     }
 
     async fn restart(&mut self) {
-        assert!(self.exchanges.stop(PATIENCE).await, "all that is under way ends");
-        let elsewhere = tempfile::tempdir().expect("a folder");
-        let before = Arc::downgrade(&std::mem::replace(&mut self.exchanges, open(elsewhere.path()).await));
-        let closing = async {
-            while before.upgrade().is_some() {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, closing).await.expect("the spool is closed with its last holder");
-        self.exchanges = open(self.folder.path()).await;
+        restart(&mut self.exchanges, self.folder.path()).await;
     }
 }
 
