@@ -232,8 +232,8 @@ impl World {
         match errand {
             Errand::Event => Ok(Hand::Post { connection: http().await?, request: events(1) }),
             Errand::Events => Ok(Hand::Post { connection: http().await?, request: events(TOGETHER) }),
-            Errand::Stock => Ok(self.told(http().await?, "few", FEW_READERS)),
-            Errand::Broadcast => Ok(self.told(http().await?, "all", MANY_READERS)),
+            Errand::Stock => Ok(Hand::told(&self.server, &self.tally, http().await?, "few", FEW_READERS)),
+            Errand::Broadcast => Ok(Hand::told(&self.server, &self.tally, http().await?, "all", MANY_READERS)),
             Errand::Search => ldap(Act::Base).await,
             Errand::Modify => ldap(Act::ModifyReplace).await,
             Errand::Add => ldap(Act::Add).await,
@@ -247,11 +247,6 @@ impl World {
                 Ok(Hand::Session(Box::new(device)))
             }
         }
-    }
-
-    fn told(&self, connection: Connection, topic: &'static str, readers: u32) -> Hand {
-        let (key, tally) = (self.server.key.clone(), self.tally.clone());
-        Hand::Told { connection, key, topic, readers, tally }
     }
 }
 
@@ -286,8 +281,7 @@ impl Station {
         for number in 0..count {
             let connection = Connection::open(self.server.port).await;
             let connection = connection.map_err(|error| Failure::failed("no connection for a user").because(&error))?;
-            let (key, tally) = (self.server.key.clone(), self.tally.clone());
-            let hand = Hand::Told { connection, key, topic: "few", readers: FEW_READERS, tally };
+            let hand = Hand::told(&self.server, &self.tally, connection, "few", FEW_READERS);
             users.push(User { hands: vec![hand], chance: fastrand::Rng::with_seed(number as u64) });
         }
         Ok(users)
@@ -346,6 +340,11 @@ enum Hand {
 }
 
 impl Hand {
+    /// For an event of a topic, of which so many are told.
+    fn told(server: &Server, tally: &Arc<Tally>, connection: Connection, topic: &'static str, readers: u32) -> Hand {
+        Hand::Told { connection, key: server.key.clone(), topic, readers, tally: tally.clone() }
+    }
+
     /// Does it, until it is done.
     async fn once(&mut self, chance: &mut fastrand::Rng) -> Outcome {
         let broke = |error: std::io::Error| Failure::failed("a connection of the load broke").because(&error);
