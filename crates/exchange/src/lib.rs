@@ -32,7 +32,7 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 use parking_lot::RwLock;
 use tocsin_delivery::{Clock, networks::Networks, programs::Programs};
 use tocsin_model::{definition::Environment, id::Name};
-use tocsin_sources::Folders;
+use tocsin_sources::{Folders, Listeners};
 use tocsin_store::{
     error::StoreError,
     sqlite::{spool::SqliteSpool, tracking::SqliteTracking},
@@ -67,6 +67,8 @@ pub struct Parts {
     pub data_folder: PathBuf,
     /// Which other folders locations may empty.
     pub folders: Folders,
+    /// Where locations may listen.
+    pub listeners: Listeners,
     /// How many workers each group has.
     pub workers: WorkersMost,
 }

@@ -23,8 +23,8 @@ use tocsin_model::{
     time::Timestamp,
 };
 use tocsin_sources::{
-    Context, Gives, Listeners, Message, OpenSource, Portion, Setting, Trouble,
-    supervise::{Health, Host, Running as Runs, Taken},
+    Context, Gives, Message, OpenSource, Portion, Refusal, Setting, Trouble,
+    supervise::{Health, Host, Running as Runs, Taken, keep_refused},
 };
 use tocsin_store::{
     error::StoreError,
@@ -215,6 +215,18 @@ impl Taker {
 
     fn exchanges(&self) -> Result<Arc<Exchanges>, Trouble> {
         self.exchanges.upgrade().ok_or_else(|| Trouble::of("the exchanges are stopping"))
+    }
+
+    /// Keeps what cannot be taken in a file beside the data, before the location forgets it.
+    async fn keep_refused(&self, refused: Vec<Refusal>) -> Result<(), Trouble> {
+        let Some(last) = refused.last() else { return Ok(()) };
+        let LocationKey { exchange, port, location } = &self.key;
+        let (count, reason) = (refused.len() as u64, last.reason.clone());
+        tracing::warn!(%exchange, %port, %location, count, reason, "some of what came is not taken");
+        let name = format!("{exchange}.{port}.{location}");
+        keep_refused(&self.exchanges()?.parts.data_folder, name, refused, self.clock.now()).await?;
+        metrics::counter!("exchange_location_refused_total", &self.labels()).increment(count);
+        Ok(())
     }
 
     /// Waits until as many messages may come in, each counted where an operator has set a rate.
@@ -447,8 +459,7 @@ impl Host for Taker {
                 networks: exchanges.parts.networks.clone(),
                 programs: exchanges.parts.programs.clone(),
                 folders: exchanges.parts.folders.clone(),
-                // No kind of location listens.
-                listeners: Listeners::default(),
+                listeners: exchanges.parts.listeners.clone(),
             },
         };
         tocsin_sources::open(self.work.location.kind.as_str(), setting, marks).map_err(|problems| {
@@ -458,7 +469,8 @@ impl Host for Taker {
     }
 
     async fn take(&self, portion: Portion, stop: &CancellationToken) -> Result<Taken, Trouble> {
-        let Portion { messages, marks, since, .. } = portion;
+        let Portion { messages, marks, since, refused, .. } = portion;
+        self.keep_refused(refused).await?;
         if messages.is_empty() && marks.is_empty() {
             return Ok(Taken::Stored);
         }

@@ -169,6 +169,7 @@ async fn open_with_memory(folder: &Path, used: Arc<AtomicU64>) -> Arc<Exchanges>
         memory: flow::Memory { used: Arc::new(move || Some(used.load(Ordering::SeqCst))), most: 1_000 },
         data_folder: folder.to_owned(),
         folders: Folders::default(),
+        listeners: Listeners::default(),
         workers: WorkersMost::default(),
     };
     Exchanges::start(parts).await.expect("started")

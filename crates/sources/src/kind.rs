@@ -71,7 +71,7 @@ static KINDS: [KindDescription; 10] = [
 ];
 
 /// The kinds that can give messages as they are.
-pub const LOCATIONS: [&str; 5] = ["directory", "nats", "mqtt", "outbox", "query"];
+pub const LOCATIONS: [&str; 7] = ["directory", "mail", "nats", "kafka", "mqtt", "outbox", "query"];
 
 /// Options that say how texts hold items and where the fields of a class are in these.
 const ITEM_OPTIONS: [&str; 7] = ["format", "items", "schema", "fields", "delimiter", "columns", "item_bytes_max"];
@@ -192,13 +192,18 @@ mod tests {
             problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
         };
         assert_eq!(check("directory", json!({"folder": "orders"})), "");
+        assert_eq!(check("kafka", json!({"brokers": ["a"], "topics": ["orders"]})), "");
+        assert_eq!(check("mail", json!({"listen": "127.0.0.1:2525", "recipients": ["*"], "body": "json"})), "");
         assert_eq!(check("outbox", json!({"database": "postgres://a@b/c", "table": "orders"})), "");
         for (kind, options, expected) in [
-            ("poll", json!({}), "the kinds are directory, nats"),
+            ("poll", json!({}), "the kinds are directory, mail, nats"),
             ("directry", json!({}), "did you mean `directory`?"),
             ("directory", json!({"folder": "orders", "format": "csv"}), "at.options.format"),
             ("nats", json!({"servers": ["nats://a"]}), "at.options.stream"),
             ("query", json!({"fields": {}}), "is for events"),
+            ("mail", json!({"listen": "127.0.0.1:2525"}), "at.options.recipients"),
+            ("mail", json!({"item_bytes_max": 5}), "is for events"),
+            ("kafka", json!({"brokers": ["a"]}), "at.options.topics"),
         ] {
             assert!(check(kind, options).contains(expected), "{kind} {}", check(kind, json!({})));
         }

@@ -281,6 +281,11 @@ pub const STEPS: &[Metric] = &[
         "exchange, port, location",
         "Troubles of locations, after which they are opened again.",
     ),
+    counter(
+        "exchange_location_refused_total",
+        "exchange, port, location",
+        "What came to locations and cannot be taken; it is kept in `refused` of the data folder.",
+    ),
     histogram(
         "exchange_location_lag_seconds",
         "exchange, port, location",

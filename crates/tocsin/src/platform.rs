@@ -255,6 +255,7 @@ async fn open_exchanges(configuration: &Configuration) -> Outcome<Arc<Exchanges>
         memory: memory::of_process(configuration.spool.memory_max.0),
         data_folder: configuration.data.folder.clone(),
         folders: Folders { allow: configuration.sources.allow_folders.clone() },
+        listeners: Listeners { allow: configuration.sources.allow_listen.clone() },
         workers: WorkersMost {
             receive: configuration.spool.receive_workers as usize,
             route: configuration.spool.route_workers as usize,

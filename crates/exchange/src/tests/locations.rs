@@ -36,6 +36,7 @@ properties:
   file: {{ header: file-name }}
   location: {{ header: tocsin-location }}
   order: {{ type: integer, json: $.nr }}
+  subject: {{ header: subject }}
 receive:
   intake:
     mode: one_way
@@ -50,6 +51,7 @@ send:
 routes:
   files: {{ when: "message.location == 'drop' && message.file.endsWith('.csv') && message.content_type == 'text/csv'", to: a }}
   rows: {{ when: "message.order > 0", to: a }}
+  mails: {{ when: "message.subject == 'order' && message.content_type == 'message/rfc822'", to: a }}
 "#,
             self.a.url
         )
@@ -130,6 +132,55 @@ async fn a_database_that_nobody_opened_is_trouble_and_told() {
     assert_eq!(dock.a.all().len(), 0);
 }
 
+/// A mail of so few bytes that the port takes it.
+const MAIL: &str = "Message-ID: <1@a>\r\nSubject: order\r\n\r\nseven\r\n";
+
+/// Whether curl, which sends a mail, is content. It connects again while nobody listens.
+async fn curl(dock: &Dock, port: u16, mail: &str) -> bool {
+    let file = dock.folder.path().join("mail");
+    fs::write(&file, mail).expect("written");
+    let sent = tokio::process::Command::new("curl")
+        .args(["-s", "--retry", "20", "--retry-connrefused", "--retry-delay", "1", "--max-time", "50"])
+        .args(["--mail-from", "a@example.org", "--mail-rcpt", "orders@example.org", "--upload-file"])
+        .arg(file)
+        .arg(format!("smtp://127.0.0.1:{port}/example.org"))
+        .status();
+    sent.await.expect("curl is there: `make setup` installs it").success()
+}
+
+#[tokio::test]
+async fn mails_are_routed_and_their_senders_hear_when_they_are_stored() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+    let mails =
+        format!("post: {{ kind: mail, options: {{ listen: '127.0.0.1:{port}', recipients: ['*@example.org'] }} }}");
+    let mut dock = Dock::with(&mails).await;
+    assert!(curl(&dock, port, MAIL).await);
+    let asked = &dock.a.asked_times(1).await[0];
+    assert_eq!((&*asked.path, &*asked.body), ("/post", MAIL));
+    assert!(!curl(&dock, port, &format!("{MAIL}{}", "x".repeat(100))).await, "it is longer than its port takes");
+
+    // Who did not hear the answer sends it once more.
+    dock.restart().await;
+    assert!(curl(&dock, port, MAIL).await);
+    assert!(curl(&dock, port, &MAIL.replace("<1@", "<2@")).await);
+    let asked = dock.a.asked_times(2).await;
+    assert_eq!((asked.len(), &*asked[1].body), (2, &*MAIL.replace("<1@", "<2@")));
+
+    // While an operator lets nothing in, nobody is told that anything is taken.
+    let rate = "0".parse::<Rate>().expect("a rate");
+    let (exchange, intake) = (dock_name(), name("intake"));
+    let set = dock.exchanges.set_rate(&exchange, FlowSide::Publishing, Some(&intake), Some(rate));
+    set.await.expect("set");
+    let held = MAIL.replace("<1@", "<3@");
+    let sending = curl(&dock, port, &held);
+    let looking = async {
+        dock.until(|dock| dock.status().health.state == SourceState::Waiting).await;
+        dock.apply("").await;
+    };
+    assert!(!tokio::join!(sending, looking).0);
+    assert_eq!(dock.a.all().len(), 2);
+}
+
 #[tokio::test]
 async fn an_operator_and_a_switch_slow_locations_down() {
     let dock = Dock::with(FILES).await;
@@ -164,6 +215,8 @@ async fn all_that_is_wrong_with_locations_is_told() {
         ("a: { kind: directory }", "receive.intake.locations.a.options.folder"),
         ("a: { kind: directory, options: { folder: x, items: y } }", "is for events"),
         ("a: { kind: query, options: { database: 'oracle://a' } }", "is not the address of a database"),
+        ("a: { kind: kafka, options: { topics: [b] } }", "receive.intake.locations.a.options.brokers"),
+        ("a: { kind: mail, options: { listen: '127.0.0.1:2525' } }", "receive.intake.locations.a.options.recipients"),
         ("a: { kind: nats, options: { servers: ['nats://a'], stream: b }, content_type: x }", "is not a media type"),
         ("a: { kind: mqtt, options: { host: a, topics: ['a#'] } }", "is not a topic"),
     ] {

@@ -123,7 +123,11 @@ static RECEIVE_PORT: Shape = Shape::Object(&[
 static LOCATIONS: Shape = Shape::Entries { keys: Keys::Names, of: &LOCATION, most: LOCATIONS_MAX };
 static LOCATION: Shape = Shape::Object(&[
     optional("description", &Shape::Text, "What it is for."),
-    required("kind", &Shape::Name, "What kind of place it is: `directory`, `nats`, `mqtt`, `outbox` or `query`."),
+    required(
+        "kind",
+        &Shape::Name,
+        "What kind of place it is: `directory`, `mail`, `nats`, `kafka`, `mqtt`, `outbox` or `query`.",
+    ),
     optional("options", &OPTIONS, "What the kind needs to know. `${NAME}` takes a value from the environment."),
     optional("enabled", &Shape::Boolean, "Whether anything is taken; true if not given."),
     optional("service_window", &WINDOW, "When it is, within the window of the port."),

@@ -28,7 +28,7 @@ use kafka_protocol::{
 };
 pub use options::KafkaOptions;
 use tocsin_delivery::{options::read, tls};
-use tocsin_model::{event::EventPacker, mark::Mark, problem::Problem, time::Timestamp, trace_context::TraceContext};
+use tocsin_model::{mark::Mark, problem::Problem, time::Timestamp, trace_context::TraceContext};
 
 use self::{
     cluster::{Cluster, End, Group},
@@ -40,7 +40,8 @@ use self::{
 use crate::{
     items::Item,
     mapping::Mapping,
-    source::{OpenSource, PORTION_BYTES_MAX, PORTION_EVENTS_MAX, Portion, Refusal, Setting, Trouble},
+    source::{Gives, Message, OpenSource, PORTION_BYTES_MAX, PORTION_EVENTS_MAX, Portion, Refusal, Setting, Trouble},
+    tray::Tray,
 };
 
 /// Partitions that appear are found after this time.
@@ -60,7 +61,10 @@ pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSou
         }
         (true, ..) => Some(tls::trust(options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?),
     };
-    let name = format!("tocsin-{}-{}", setting.application, setting.name);
+    let name = match setting.gives {
+        Gives::Events(_) => format!("tocsin-{}-{}", setting.application, setting.name),
+        Gives::Messages { .. } => setting.far_name.clone(),
+    };
     let login = options.username.clone().zip(options.password.clone());
     let mechanism = options.mechanism;
     let access = Access {
@@ -364,8 +368,8 @@ impl Topics {
 
     /// What has come, as a portion.
     fn portion(&mut self) -> Result<Option<Portion>, Trouble> {
-        let mut packer = EventPacker::new(self.setting.gives.fields());
-        let mut portion = Portion { refused: std::mem::take(&mut self.refused), ..Portion::default() };
+        let mut tray = Tray::new(&self.setting.gives);
+        tray.portion.refused = std::mem::take(&mut self.refused);
         let (mut count, mut bytes) = (0, 0);
         let mut moved: BTreeMap<Part, i64> = BTreeMap::new();
         while count < PORTION_EVENTS_MAX && bytes < PORTION_BYTES_MAX {
@@ -389,23 +393,23 @@ impl Topics {
             bytes += record.value.as_ref().map_or(0, bytes::Bytes::len);
             if record.timestamp >= 0 {
                 let since = Timestamp(record.timestamp.saturating_mul(1_000));
+                let portion = &mut tray.portion;
                 portion.since = Some(portion.since.map_or(since, |earlier| earlier.min(since)));
             }
-            let Some(value) = &record.value else {
+            let part = &batch.part;
+            // As a message it says something all the same: that what its key names is gone.
+            if record.value.is_none() && matches!(self.setting.gives, Gives::Events(_)) {
                 let problem = Problem::at("", "has a key and no value: it deletes what was said before");
-                portion.refused.push(Refusal::new(&[problem], record.key.clone().unwrap_or_default()));
+                tray.portion.refused.push(Refusal::new(&[problem], record.key.clone().unwrap_or_default()));
                 continue;
-            };
-            let item = Item::Json(value.to_vec());
-            match self.mapping.row(&item) {
-                Ok(row) => packer.push_traced(&row, trace_of(&record).as_ref()),
-                Err(problems) => portion.refused.push(Refusal::new(&problems, item.shown())),
             }
+            let item = || Item::Json(record.value.as_deref().unwrap_or_default().to_vec());
+            tray.take(&self.mapping, item, || as_it_is(part, &record), trace_of(&record).as_ref());
         }
+        let mut portion = tray.finish();
         if moved.is_empty() && portion.refused.is_empty() {
             return Ok(None);
         }
-        portion.events = packer.finish();
         let waiting = moved.iter().map(|(part, end)| end.saturating_sub(self.places[part].next).max(0) as u64);
         portion.waiting = Some(waiting.sum());
         for part in moved.keys() {
@@ -421,6 +425,28 @@ impl Topics {
 fn trace_of(record: &Record) -> Option<TraceContext> {
     let find = |name: &str| std::str::from_utf8(record.headers.get(name.as_bytes())?.as_ref()?).ok();
     TraceContext::read(find("traceparent")?, find("tracestate"))
+}
+
+/// A message with its headers, and where it stood. One without a value has an empty body and a header that says so.
+fn as_it_is(part: &Part, record: &Record) -> Message {
+    let mut headers = vec![
+        ("kafka-topic".to_owned(), part.topic.to_string()),
+        ("kafka-partition".to_owned(), part.number.to_string()),
+        ("kafka-offset".to_owned(), record.offset.to_string()),
+    ];
+    headers.extend(record.key.iter().map(|key| ("kafka-key".to_owned(), String::from_utf8_lossy(key).into_owned())));
+    if record.value.is_none() {
+        headers.push(("kafka-deleted".to_owned(), "true".to_owned()));
+    }
+    for (name, value) in &record.headers {
+        let name = name.to_ascii_lowercase();
+        if let Some(value) = value.as_ref().filter(|_| !name.starts_with("kafka-")) {
+            headers.push((name, String::from_utf8_lossy(value).into_owned()));
+        }
+    }
+    let content_type = headers.iter().find(|(name, _)| name == "content-type").map(|(_, value)| value.clone());
+    let body = record.value.clone().unwrap_or_default();
+    Message { content_type: content_type.unwrap_or_default(), headers, body }
 }
 
 #[async_trait]

@@ -11,7 +11,7 @@ use tocsin_model::mark::Mark;
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::{
-    source::Portion,
+    source::{Gives, Message, Portion},
     testing::{Harness, shown, taken},
 };
 
@@ -332,4 +332,42 @@ async fn a_broker_that_comes_back_is_asked_again() {
     broker.tell("start");
     broker.tell("send returns 0 gzip 20 30");
     assert_eq!(take_after_trouble(&mut harness, 10).await, quakes(20..30));
+}
+
+#[tokio::test]
+async fn a_location_gives_messages_as_they_are_and_none_twice() {
+    let mut broker = Broker::shared().await;
+    broker.tell("create orders 1");
+    for text in ["no JSON", "null"] {
+        broker.tell(format!("raw orders {text}"));
+    }
+    let mut harness = broker.source("orders");
+    harness.gives = Gives::Messages { bytes_max: 1 };
+    let mut messages = Vec::new();
+    while messages.len() < 2 {
+        // Stored, but the group has not heard of it.
+        let portion = harness.next().await;
+        assert!(portion.refused.is_empty(), "{:?}", portion.refused);
+        messages.extend(portion.messages);
+        harness.commit(portion.marks);
+        harness.crash();
+    }
+    let has = |message: &Message, name: &str, value: &str| {
+        assert!(message.headers.contains(&(name.to_owned(), value.to_owned())), "{:?}", message.headers);
+    };
+    assert_eq!(&messages[0].body[..], b"no JSON");
+    for (name, value) in
+        [("kafka-topic", "orders"), ("kafka-partition", "0"), ("kafka-offset", "0"), ("kafka-key", "key")]
+    {
+        has(&messages[0], name, value);
+    }
+    assert!(messages[1].body.is_empty());
+    has(&messages[1], "kafka-deleted", "true");
+    broker.tell("raw orders third");
+    let third = loop {
+        if let Some(third) = harness.take_messages().await.pop() {
+            break third;
+        }
+    };
+    assert_eq!(&third.body[..], b"third");
 }

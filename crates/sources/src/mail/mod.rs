@@ -1,4 +1,4 @@
-//! Mails that come in by SMTP or LMTP. Their senders hear that they are taken when their events are accepted.
+//! Mails that come in by SMTP or LMTP. Their senders hear that they are taken when their events or messages are accepted.
 //!
 //! Whoever hears nothing sends the mail again, and so does everybody whose mail was accepted shortly before a crash. So of
 //! each accepted mail a hash is remembered for some days: of its `Message-ID`, its date, its recipients and its body. One
@@ -15,7 +15,7 @@ mod tests;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-pub use options::{Automatic, MailOptions};
+pub use options::{Automatic, Body, MailOptions};
 use remembered::Remembered;
 use serde_json::Value;
 use tocsin_delivery::{Clock, options::read, tls};
@@ -31,7 +31,7 @@ use tokio::{
 use crate::{
     items::Item,
     mapping::Mapping,
-    source::{OpenSource, PORTION_BYTES_MAX, PORTION_EVENTS_MAX, Portion, Refusal, Setting, Trouble},
+    source::{Gives, Message, OpenSource, PORTION_BYTES_MAX, PORTION_EVENTS_MAX, Portion, Refusal, Setting, Trouble},
 };
 
 /// How long a sender waits for acceptance before it is asked to come back. RFC 5321 has senders wait for ten minutes.
@@ -85,9 +85,7 @@ type Answer = Result<(), MailRefusal>;
 /// A mail that has come, and whoever waits for what becomes of it.
 struct Arrival {
     at: Timestamp,
-    key: Option<String>,
-    event: Result<(Row, Option<TraceContext>), Refusal>,
-    bytes: usize,
+    prepared: Prepared,
     answer: oneshot::Sender<Answer>,
 }
 
@@ -101,22 +99,35 @@ struct Door {
 
 /// How mails are read.
 struct Reader {
-    mapping: Mapping,
+    makes: Makes,
     automatic: Automatic,
-    item_bytes_max: usize,
+}
+
+/// What they make of a mail.
+enum Makes {
+    /// An event, whose item has at most so many bytes.
+    Event(Mapping, usize),
+    /// A message, of at most so many bytes.
+    Message(Body, usize),
 }
 
 /// What is made of a mail while its sender waits.
 struct Prepared {
     key: Option<String>,
-    event: Result<(Row, Option<TraceContext>), Refusal>,
+    made: Result<Made, Refusal>,
     bytes: usize,
+}
+
+/// What a mail became.
+enum Made {
+    Event(Row, Option<TraceContext>),
+    Message(Message),
 }
 
 impl Reader {
     /// Reads a mail; `None`: nothing is to come of it.
-    fn prepare(&self, envelope: &Envelope, mail: &[u8]) -> Result<Option<Prepared>, MailRefusal> {
-        let mail = read::read(envelope, mail);
+    fn prepare(&self, envelope: &Envelope, bytes: Vec<u8>) -> Result<Option<Prepared>, MailRefusal> {
+        let mail = read::read(envelope, &bytes);
         if mail.hops > HOPS_MAX {
             return Err(MailRefusal::new(554, "5.4.6", "this mail runs in a circle: it went through too many servers"));
         }
@@ -129,21 +140,55 @@ impl Reader {
             _ => {}
         }
         let item = Value::Object(mail.item);
-        let bytes = item.to_string().len();
-        if bytes > self.item_bytes_max {
-            let most = self.item_bytes_max;
-            let text = format!("the texts of this mail are too long: at most {most} bytes; attach what is longer");
-            return Err(MailRefusal::new(552, "5.3.4", text));
-        }
-        let header = |name: &str| item["headers"][name].as_str();
-        let trace = header("traceparent").and_then(|parent| TraceContext::read(parent, header("tracestate")));
-        let item = Item::Texts(item);
-        let event = match self.mapping.row(&item) {
-            Ok(row) => Ok((row, trace)),
-            Err(problems) => Err(Refusal::new(&problems, item.shown())),
+        let (made, bytes) = match &self.makes {
+            Makes::Event(mapping, bytes_max) => {
+                let bytes = item.to_string().len();
+                check_length(bytes, *bytes_max)?;
+                let header = |name: &str| item["headers"][name].as_str();
+                let trace = header("traceparent").and_then(|parent| TraceContext::read(parent, header("tracestate")));
+                let item = Item::Texts(item);
+                let row = mapping.row(&item).map_err(|problems| Refusal::new(&problems, item.shown()));
+                (row.map(|row| Made::Event(row, trace)), bytes)
+            }
+            Makes::Message(body, bytes_max) => {
+                let message = as_it_is(&item, *body, bytes);
+                check_length(message.body.len(), *bytes_max)?;
+                let bytes = message.body.len();
+                (Ok(Made::Message(message)), bytes)
+            }
         };
-        Ok(Some(Prepared { key: mail.key, event, bytes }))
+        Ok(Some(Prepared { key: mail.key, made, bytes }))
     }
+}
+
+fn check_length(bytes: usize, most: usize) -> Result<(), MailRefusal> {
+    if bytes <= most {
+        return Ok(());
+    }
+    let text = format!("the texts of this mail are too long: at most {most} bytes; attach what is longer");
+    Err(MailRefusal::new(552, "5.3.4", text))
+}
+
+/// A mail as a message: with its headers, and with what its envelope said, which no header can pretend to be.
+fn as_it_is(item: &Value, body: Body, mail: Vec<u8>) -> Message {
+    let text = |name: &str| item[name].as_str().unwrap_or_default().to_owned();
+    let recipients = item["recipients"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let mut headers = vec![
+        ("mail-sender".to_owned(), text("sender")),
+        ("mail-recipients".to_owned(), recipients.collect::<Vec<_>>().join(", ")),
+        ("mail-client".to_owned(), text("client")),
+        ("mail-automatic".to_owned(), item["automatic"].to_string()),
+    ];
+    headers.extend(item["user"].as_str().map(|user| ("mail-user".to_owned(), user.to_owned())));
+    let own = item["headers"].as_object().into_iter().flatten();
+    // What they say of the body they say of the mail's parts.
+    let own = own.filter(|(name, _)| !name.starts_with("mail-") && !name.starts_with("content-"));
+    headers.extend(own.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))));
+    let (content_type, body) = match body {
+        Body::Mail => ("message/rfc822", mail.into()),
+        Body::Json => ("application/json", item.to_string().into()),
+    };
+    Message { content_type: content_type.to_owned(), headers, body }
 }
 
 #[async_trait]
@@ -159,7 +204,7 @@ impl Handler for Door {
         let later = |text| Err(MailRefusal::new(451, "4.3.0", text));
         let reader = self.reader.clone();
         // Reading takes its time, and whatever a mail does to its reader is only this mail's trouble.
-        let prepared = match tokio::task::spawn_blocking(move || reader.prepare(&envelope, &mail)).await {
+        let prepared = match tokio::task::spawn_blocking(move || reader.prepare(&envelope, mail)).await {
             Ok(prepared) => prepared,
             Err(error) => {
                 tracing::error!(%error, "a mail could not be read");
@@ -178,8 +223,7 @@ impl Handler for Door {
             }
         };
         let (answer, heard) = oneshot::channel();
-        let Prepared { key, event, bytes } = prepared;
-        let arrival = Arrival { at: self.clock.now(), key, event, bytes, answer };
+        let arrival = Arrival { at: self.clock.now(), prepared, answer };
         let answered = timeout(ANSWER_PATIENCE, async {
             self.arrivals.send(arrival).await.ok()?;
             heard.await.ok()
@@ -206,13 +250,19 @@ impl Mailbox {
     async fn arrivals(&mut self) -> Result<&mut mpsc::Receiver<Arrival>, Trouble> {
         if self.running.is_none() {
             let (sender, arrivals) = mpsc::channel(self.options.connections_max);
-            let fields = self.setting.gives.fields();
-            let paths = Mapping::or_names(&fields, &self.options.fields);
-            let reader = Reader {
-                mapping: Mapping::new(&fields, &paths),
-                automatic: self.options.automatic,
-                item_bytes_max: self.options.item_bytes_max,
+            let makes = match &self.setting.gives {
+                Gives::Events(fields) => {
+                    let paths = Mapping::or_names(fields, &self.options.fields);
+                    Makes::Event(Mapping::new(fields, &paths), self.options.item_bytes_max)
+                }
+                Gives::Messages { bytes_max } => Makes::Message(self.options.body, *bytes_max),
             };
+            // What would be longer than its port takes need not come whole to be refused.
+            let mail_bytes_max = match makes {
+                Makes::Message(Body::Mail, bytes_max) => self.options.mail_bytes_max.min(bytes_max),
+                _ => self.options.mail_bytes_max,
+            };
+            let reader = Reader { makes, automatic: self.options.automatic };
             let door = Door {
                 reader: Arc::new(reader),
                 recipients: Patterns::new(&self.options.recipients),
@@ -225,7 +275,7 @@ impl Mailbox {
                 bounds: Bounds {
                     connections_max: self.options.connections_max,
                     connections_per_address_max: self.options.connections_max.div_ceil(2),
-                    mail_bytes_max: self.options.mail_bytes_max,
+                    mail_bytes_max,
                     recipients_max: self.options.recipients_max,
                     idle: self.options.idle_timeout.0,
                     ..Bounds::default()
@@ -244,15 +294,18 @@ impl Mailbox {
         let mut packer = EventPacker::new(self.setting.gives.fields());
         let mut portion = Portion { waiting: Some(waiting as u64), ..Portion::default() };
         portion.since = arrivals.iter().map(|arrival| arrival.at).min();
-        for Arrival { key, event, answer, .. } in arrivals {
+        for Arrival { prepared: Prepared { key, made, .. }, answer, .. } in arrivals {
             let is_known = key.as_ref().is_some_and(|key| self.remembered.knows(key));
-            let said = match event {
+            let said = match made {
                 _ if is_known => {
                     count("repeated");
                     Ok(())
                 }
-                Ok((row, trace)) => {
-                    packer.push_traced(&row, trace.as_ref());
+                Ok(made) => {
+                    match made {
+                        Made::Event(row, trace) => packer.push_traced(&row, trace.as_ref()),
+                        Made::Message(message) => portion.messages.push(message),
+                    }
                     if let Some(key) = key {
                         self.remembered.remember(key, now, &mut portion.marks);
                     }
@@ -280,10 +333,10 @@ impl OpenSource for Mailbox {
         loop {
             let Some(first) = arrivals.recv().await else { return Err(Trouble::of("the server for mail has ended")) };
             let mut taken = vec![first];
-            let mut bytes = taken[0].bytes;
+            let mut bytes = taken[0].prepared.bytes;
             while taken.len() < PORTION_EVENTS_MAX && bytes < PORTION_BYTES_MAX {
                 let Ok(arrival) = arrivals.try_recv() else { break };
-                bytes += arrival.bytes;
+                bytes += arrival.prepared.bytes;
                 taken.push(arrival);
             }
             // Whoever does not wait any more was told to send it again.

@@ -28,6 +28,8 @@ pub struct MailOptions {
     /// Which member of a mail each field of the event class is: `{title: subject, reading: headers.x-reading}`. Without it
     /// fields have the names of the members.
     pub fields: BTreeMap<String, String>,
+    /// For locations of receive ports: what becomes the body of a message.
+    pub body: Body,
     /// What the server calls itself in its greeting.
     pub host_name: String,
     /// What becomes of mail that machines send by themselves: answers, bounces, mail of lists, and other notifications.
@@ -75,12 +77,24 @@ pub enum Automatic {
     Drop,
 }
 
+/// What of a mail is the body of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Body {
+    /// The mail as it came, with all that is attached: `message/rfc822`.
+    #[default]
+    Mail,
+    /// A JSON object with the members of the mail, as events have them; what is attached is listed and not in it.
+    Json,
+}
+
 impl Default for MailOptions {
     fn default() -> Self {
         MailOptions {
             listen: String::new(),
             recipients: Vec::new(),
             fields: BTreeMap::new(),
+            body: Body::default(),
             host_name: "localhost".to_owned(),
             automatic: Automatic::default(),
             certificate_file: None,
@@ -163,6 +177,10 @@ impl Options for MailOptions {
 impl SourceOptions for MailOptions {
     fn misfits(&self, fields: &Fields) -> Vec<Problem> {
         let mut problems = Mapping::problems(fields, &self.fields);
+        if self.body != Body::default() {
+            let problem = Problem::at("body", "is for locations of receive ports: here mails become events");
+            problems.push(problem.hint("leave it out; `fields` say what of a mail an event has"));
+        }
         for (field, path) in &self.fields {
             let member = path.strip_prefix("$.").unwrap_or(path).split(['.', '/', '[']).next().unwrap_or_default();
             if !super::read::MEMBERS.contains(&member) && !matches!(path.as_str(), "$" | ".") {

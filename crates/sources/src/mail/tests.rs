@@ -3,7 +3,10 @@ use std::{net::TcpListener, path::PathBuf, process::Stdio};
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
-use crate::testing::{Harness, shown};
+use crate::{
+    source::{Gives, Message},
+    testing::{Harness, shown},
+};
 
 /// A source at a free port, whose events have the subject of a mail as `id`.
 fn mailbox(more: Value) -> (Harness, u16) {
@@ -241,4 +244,48 @@ fn bad_options_are_told() {
     );
     check(with(json!({"mail_bytes_max": 1})), &["sources.in.options.mail_bytes_max: is at least 1024"]);
     check(with(json!({"fields": {"id": "titel"}})), &["sources.in.options.fields.id: a mail has no `titel`"]);
+}
+
+#[tokio::test]
+async fn a_location_gives_mails_as_they_are_and_none_twice() {
+    let (mut harness, port) = mailbox(json!({"fields": {}}));
+    harness.options.as_object_mut().expect("an object").remove("fields");
+    harness.gives = Gives::Messages { bytes_max: 1_000 };
+    let first = harness.curl(port, "quakes@alarms.example", QUAKE, &[]);
+    let portion = harness.next().await;
+    let Message { content_type, headers, body } = &portion.messages[0];
+    assert_eq!((&**content_type, &**body), ("message/rfc822", QUAKE.as_bytes()));
+    for (name, value) in [
+        ("mail-sender", "meter@example.org"),
+        ("mail-recipients", "quakes@alarms.example"),
+        ("mail-automatic", "false"),
+        ("subject", "Kōbe"),
+        ("x-magnitude", "6.1"),
+    ] {
+        assert!(headers.contains(&(name.to_owned(), value.to_owned())), "{headers:?}");
+    }
+    // Stored, but nobody has told the client.
+    harness.commit(portion.marks);
+    harness.crash();
+    assert!(!ended(first).await.0);
+    let again = harness.curl(port, "quakes@alarms.example", QUAKE, &[]);
+    assert_eq!(harness.take_messages().await, [], "it is known");
+    assert!(ended(again).await.0);
+
+    let long = harness.curl(port, "quakes@alarms.example", &format!("{QUAKE}{}", "x".repeat(1_000)), &[]);
+    let said = refused(&mut harness, long).await;
+    assert!(said.contains("552"), "what its port does not take is refused at the door: {said}");
+}
+
+#[tokio::test]
+async fn a_location_gives_the_members_of_a_mail_if_it_is_told_to() {
+    let (mut harness, port) = mailbox(json!({"body": "json"}));
+    harness.options.as_object_mut().expect("an object").remove("fields");
+    harness.gives = Gives::Messages { bytes_max: 2_000 };
+    let curl = harness.curl(port, "quakes@alarms.example", QUAKE, &[]);
+    let message = harness.take_messages().await.remove(0);
+    assert!(ended(curl).await.0);
+    let members: Value = serde_json::from_slice(&message.body).expect("JSON");
+    assert_eq!((&*message.content_type, &members["subject"]), ("application/json", &json!("Kōbe")));
+    assert_eq!(members["text"], "It shook.\r\n");
 }
