@@ -61,11 +61,11 @@ impl Exchanges {
         if done < due.len() {
             return Some(now + AGAIN);
         }
-        if due.len() == STEP { Some(now) } else { next }
+        if due.len() >= STEP { Some(now) } else { next }
     }
 
     async fn assemble(&self, running: &Running, gathering: &Gathering) -> Result<(), StoreError> {
-        let members = self.parts.spool.gathered(gathering.id).await?;
+        let members = self.parts.spool.gathered(gathering).await?;
         let ids: Vec<MessageId> = members.iter().map(|(id, ..)| *id).collect();
         let bodies: Vec<Bytes> = members.iter().map(|(.., body)| body.clone()).collect();
         let last = members.into_iter().next_back().map(|(_, head, _)| head).unwrap_or_default();
@@ -85,11 +85,11 @@ impl Exchanges {
             // Each was looked at when it came.
             Err(why) => (last, Bytes::new(), Err(format!("they cannot become one message: {why}"))),
         };
-        let whole =
-            NewMessage { head, ..self.new_message(running, port, kind, body, self.parts.clock.now()) }.routed(routed);
+        let whole = self.new_message(running, gathering.partition, port, kind, body, self.parts.clock.now());
+        let whole = NewMessage { head, ..whole }.routed(routed);
         let many = ids.len() as u64;
         let _announced = running.announce(std::slice::from_ref(&whole));
-        if self.parts.spool.assemble(gathering.id, ids, whole.clone()).await? {
+        if self.parts.spool.assemble(gathering, ids, whole.clone()).await? {
             let labels = [("exchange", running.name()), ("port", port.to_string())];
             metrics::counter!("exchange_assembled_total", &labels).increment(many);
             self.let_be_found(running, whole.id, &whole.head, whole.accepted_at);

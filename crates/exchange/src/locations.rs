@@ -28,7 +28,7 @@ use tocsin_sources::{
 };
 use tocsin_store::{
     error::StoreError,
-    spool::{LocationKey, NewMessage, TakenMessage},
+    spool::{Beside, LocationKey, NewMessage, TakenMessage},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -309,10 +309,17 @@ impl Taker {
     ) -> Result<Vec<TakenMessage>, Trouble> {
         let gone = || Trouble::of(format!("the receive port `{}` does not exist any more", self.key.port));
         let port = running.compiled.definition.receive.get(&self.key.port).ok_or_else(gone)?;
+        // One commit holds them and how far the location has come.
+        let (exchange, spool) = (&self.key.exchange, &exchanges.parts.spool);
+        let home = spool.partition_for(exchange, &self.key.port, Beside::Port).await;
+        let home = home.map_err(|error| Trouble::new("messages cannot be stored", error))?;
         let (mut taken, mut bytes) = (Vec::with_capacity(messages.len()), 0);
         for message in messages {
             let raw = self.parcel(message);
-            let whole = || exchanges.new_message(running, &self.key.port, MessageKind::OneWay, raw.body.clone(), now);
+            let whole = || {
+                let body = raw.body.clone();
+                exchanges.new_message(running, home, &self.key.port, MessageKind::OneWay, body, now)
+            };
             let most = port.body_bytes_max as usize;
             if raw.body.len() > most {
                 let reason =
@@ -322,7 +329,7 @@ impl Taker {
             }
             let Parcel { content_type, headers, body, .. } = raw.clone();
             let incoming = Incoming { content_type, headers, body, ..Incoming::default() };
-            let worked = exchanges.take_in(running, &self.key.port, port, incoming, now).await;
+            let worked = exchanges.take_in(running, home, (&self.key.port, port), incoming, now).await;
             let made: usize = routed(&worked).map(|message| message.body.len()).sum();
             if bytes + made > BYTES_MAX && made > raw.body.len() {
                 let reason = format!("what came with it became more than {BYTES_MAX} bytes; resume it");

@@ -233,7 +233,7 @@ impl Exchanges {
     async fn read_again(&self, running: &Running) -> Result<(), StoreError> {
         let name = &running.compiled.definition.name;
         let progress = self.parts.tracking.progress(name).await?;
-        let last = progress.map_or(0, |id| id.0.saturating_sub(AGAIN));
+        let last = progress.map_or(0, |id| self.parts.spool.ids_before(id, AGAIN).0);
         let filter = MessageFilter { exchange: Some(name.clone()), ..MessageFilter::default() };
         let mut before = None;
         while !self.stopping.is_cancelled() {

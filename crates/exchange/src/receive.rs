@@ -13,8 +13,8 @@ use tocsin_model::{
 use tocsin_store::{
     error::StoreError,
     spool::{
-        Accepted, Ending, Gather, Head, IdempotencyKey, Leg, LegState, NewLeg, NewMessage, StoredMessage, TakenMessage,
-        WaitingLeg,
+        Accepted, Beside, Ending, Gather, Head, IdempotencyKey, Leg, LegState, NewLeg, NewMessage, PartitionNumber,
+        StoredMessage, TakenMessage, WaitingLeg,
     },
 };
 use tokio::sync::oneshot;
@@ -192,7 +192,9 @@ impl Exchanges {
         let tracks = running.tracks();
         let is_tracked = tracks.of_receive(port).is_some() || tracks.has_routes();
         let raw = is_tracked.then(|| (incoming.content_type.clone(), incoming.body.clone()));
-        let intake = self.take_in(running, port, definition, incoming, now).await;
+        let partition = self.partition_for(running, port, incoming.key.as_deref()).await;
+        let partition = partition.map_err(ReceiveError::Store)?;
+        let intake = self.take_in(running, partition, (port, definition), incoming, now).await;
         let messages = std::iter::once(&intake.whole).chain(intake.parts.iter().flatten());
         let ports: BTreeSet<&Name> = messages.flat_map(|message| &message.legs).map(|leg| &leg.port).collect();
         self.check_queues(running, ports.into_iter(), now).map_err(flow::refuse)?;
@@ -380,8 +382,8 @@ impl Exchanges {
     pub(crate) async fn take_in(
         &self,
         running: &Running,
-        port: &Name,
-        definition: &ReceivePort,
+        partition: PartitionNumber,
+        (port, definition): (&Name, &ReceivePort),
         incoming: Incoming,
         now: Timestamp,
     ) -> TakenMessage {
@@ -396,7 +398,8 @@ impl Exchanges {
             IdempotencyKey { key, digest: digest.as_ref().try_into().expect("SHA-256 has 32 bytes") }
         });
         let expires_at = (kind == MessageKind::Request).then(|| now + definition.expires_after);
-        let whole = NewMessage { key, expires_at, ..self.new_message(running, port, kind, raw.body.clone(), now) };
+        let whole =
+            NewMessage { key, expires_at, ..self.new_message(running, partition, port, kind, raw.body.clone(), now) };
         match self.work(running, &whole, raw.clone()).await {
             Ok(Worked::One(head, body, legs)) => {
                 TakenMessage { whole: NewMessage { head, body, ..whole }.routed(legs), parts: None, gather: None }
@@ -412,17 +415,34 @@ impl Exchanges {
         }
     }
 
+    /// The partition for a message that comes through a port: where it may meet others that it is to be one with, or itself.
+    pub(crate) async fn partition_for(
+        &self,
+        running: &Running,
+        port: &Name,
+        key: Option<&str>,
+    ) -> Result<PartitionNumber, StoreError> {
+        let gathers = running.compiled.receive.get(port).is_some_and(|pipeline| pipeline.assembler.is_some());
+        let beside = match key {
+            _ if gathers => Beside::Port,
+            Some(key) => Beside::Key(key),
+            None => Beside::Nothing,
+        };
+        self.parts.spool.partition_for(&running.compiled.definition.name, port, beside).await
+    }
+
     /// A message that comes now, before anything is known of it but its body.
     pub(crate) fn new_message(
         &self,
         running: &Running,
+        partition: PartitionNumber,
         port: &Name,
         kind: MessageKind,
         body: Bytes,
         now: Timestamp,
     ) -> NewMessage {
         NewMessage {
-            id: self.parts.spool.next_id(),
+            id: self.parts.spool.next_id(partition),
             exchange: running.compiled.definition.name.clone(),
             port: port.clone(),
             kind,
@@ -468,9 +488,10 @@ impl Exchanges {
             let (head, body, legs) = finish(parcels.pop().expect("one stays one unless it is split"));
             return Ok(Worked::One(head, body, legs));
         }
+        let partition = self.parts.spool.partition_of(whole.id);
         let part = |parcel: Parcel| {
             let (head, body, legs) = finish(parcel);
-            let (id, part_of) = (self.parts.spool.next_id(), Some(whole.id));
+            let (id, part_of) = (self.parts.spool.next_id(partition), Some(whole.id));
             NewMessage { id, part_of, key: None, head, body, ..whole.clone() }.routed(legs)
         };
         Ok(Worked::Parts(parcels.into_iter().map(part).collect()))

@@ -215,7 +215,9 @@ fn reply_message(
         MessageKind::Request => Ok(Vec::new()),
         MessageKind::OneWay | MessageKind::Reply => running.legs(port, MessageKind::Reply, &head, body.len()),
     };
-    let message = exchanges.new_message(running, port, MessageKind::Reply, body, now);
+    // What is said of the request is said in its partition.
+    let partition = exchanges.parts.spool.partition_of(leg.message);
+    let message = exchanges.new_message(running, partition, port, MessageKind::Reply, body, now);
     (NewMessage { answers: Some(leg.message), head, ..message }.routed(routed), objection)
 }
 

@@ -30,6 +30,7 @@ mod edits;
 mod flow_control;
 mod locations;
 mod order;
+mod partitions;
 mod pipelines;
 mod tracking;
 
@@ -39,6 +40,8 @@ use crate::{
     receive::{Course, Incoming, ReceiveError, Received},
 };
 
+/// What holds over several holds over one; tests of the binary run over one.
+const PARTITIONS: u8 = 3;
 /// Nothing here takes so long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -157,7 +160,12 @@ async fn open(folder: &Path) -> Arc<Exchanges> {
 
 /// The process has as much memory as `used` says, and may have 1,000 bytes.
 async fn open_with_memory(folder: &Path, used: Arc<AtomicU64>) -> Arc<Exchanges> {
-    let spool = Arc::new(SqliteSpool::open(folder, &SpoolOptions::default()).expect("the spool opens"));
+    open_with(folder, used, PARTITIONS).await
+}
+
+async fn open_with(folder: &Path, used: Arc<AtomicU64>, partitions: u8) -> Arc<Exchanges> {
+    let options = SpoolOptions { partitions, ..SpoolOptions::default() };
+    let spool = Arc::new(SqliteSpool::open(folder, &options).expect("the spool opens"));
     let tracking = SqliteTracking::open(folder, &TrackingOptions::default()).expect("the tracking opens");
     let parts = Parts {
         spool,
@@ -177,6 +185,17 @@ async fn open_with_memory(folder: &Path, used: Arc<AtomicU64>) -> Arc<Exchanges>
 
 /// Ends what is under way, and opens the same again.
 async fn restart(exchanges: &mut Arc<Exchanges>, folder: &Path) {
+    restart_with(exchanges, folder, PARTITIONS).await;
+}
+
+/// The same, with so many partitions from then on.
+async fn restart_with(exchanges: &mut Arc<Exchanges>, folder: &Path, partitions: u8) {
+    let _elsewhere = close(exchanges).await;
+    *exchanges = open_with(folder, Arc::default(), partitions).await;
+}
+
+/// Ends what is under way and closes the files. What is there instead is of the folder that it gives.
+async fn close(exchanges: &mut Arc<Exchanges>) -> tempfile::TempDir {
     assert!(exchanges.stop(PATIENCE).await, "all that is under way ends");
     let elsewhere = tempfile::tempdir().expect("a folder");
     let before = Arc::downgrade(&std::mem::replace(exchanges, open(elsewhere.path()).await));
@@ -186,7 +205,7 @@ async fn restart(exchanges: &mut Arc<Exchanges>, folder: &Path) {
         }
     };
     tokio::time::timeout(PATIENCE, closing).await.expect("the spool is closed with its last holder");
-    *exchanges = open(folder).await;
+    elsewhere
 }
 
 /// An exchange between A and B.
@@ -275,6 +294,16 @@ impl Bed {
 
     async fn restart(&mut self) {
         restart(&mut self.exchanges, self.folder.path()).await;
+    }
+
+    /// What a crash at this moment leaves of the spool.
+    fn copy_spool(&self, to: &Path) {
+        for entry in std::fs::read_dir(self.folder.path()).expect("a folder") {
+            let name = entry.expect("an entry").file_name();
+            if name.to_string_lossy().starts_with("spool") && !name.to_string_lossy().ends_with("-shm") {
+                std::fs::copy(self.folder.path().join(&name), to.join(&name)).expect("copied");
+            }
+        }
     }
 }
 
@@ -518,9 +547,7 @@ async fn what_was_under_way_when_the_process_died_is_sent_again_under_its_id() {
     bed.b.asked_times(1).await;
     // The process dies while B works: the copy of the spool knows of no outcome.
     let copy = tempfile::tempdir().expect("a folder");
-    for file in ["spool.db", "spool.db-wal"] {
-        std::fs::copy(bed.folder.path().join(file), copy.path().join(file)).expect("copied");
-    }
+    bed.copy_spool(copy.path());
     bed.b.gate.notify_one();
     bed.ended(sent.id).await;
     bed.folder = copy;

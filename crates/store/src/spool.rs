@@ -40,10 +40,25 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
+/// A part of the spool, from 0: a file with its own writer. A message, its legs, its parts and its replies are in one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PartitionNumber(pub u8);
+
+/// What a message that comes must be in one partition with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Beside<'a> {
+    /// With nothing.
+    Nothing,
+    /// With what its caller sent under the same idempotency key.
+    Key(&'a str),
+    /// With all others that locations of its port take, or that are gathered there.
+    Port,
+}
+
 /// A message that asks to be stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewMessage {
-    /// Its id, from [`crate::sqlite::spool::SqliteSpool::next_id`].
+    /// Its id, from [`crate::sqlite::spool::SqliteSpool::next_id`]. It says the partition.
     pub id: MessageId,
     /// Its exchange.
     pub exchange: Name,
@@ -139,7 +154,9 @@ pub struct Gather {
 /// Messages that are to become one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gathering {
-    /// Its number.
+    /// Where they are.
+    pub partition: PartitionNumber,
+    /// Its number there.
     pub id: u64,
     /// The exchange.
     pub exchange: Name,
@@ -498,6 +515,14 @@ pub struct Acted {
     pub legs: u64,
 }
 
+impl Acted {
+    /// What several acts changed.
+    pub fn sum(acts: impl IntoIterator<Item = Acted>) -> Acted {
+        let add = |sum: Acted, one: Acted| Acted { messages: sum.messages + one.messages, legs: sum.legs + one.legs };
+        acts.into_iter().fold(Acted::default(), add)
+    }
+}
+
 /// A definition as it is kept.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredExchange {
@@ -561,4 +586,13 @@ pub struct ThrottleChange {
 pub struct SpoolCounts {
     /// Messages that are not ended.
     pub open: u64,
+}
+
+/// How much there is in a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PartitionLoad {
+    /// Messages that are not ended.
+    pub open: u64,
+    /// Bytes of its file and its log.
+    pub bytes: u64,
 }

@@ -18,6 +18,7 @@ use tocsin_store::{
         inbox::{InboxOptions, SqliteInbox},
         journal::SqliteJournal,
         records::{RecordsOptions, SqliteRecords},
+        spool::{SpoolOptions, SqliteSpool},
     },
 };
 
@@ -158,4 +159,28 @@ fn what_is_not_whole_or_not_ours_does_not_come_back() {
         assert!(matches!(restore(&at("copy"), &at("back")), Err(StoreError::Damaged(_))));
         assert!(!at("back").exists(), "nothing is written of a copy that is damaged");
     });
+}
+
+#[test]
+fn all_partitions_of_a_spool_are_in_a_copy() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    run(async {
+        let stores = open(&at("data")).await;
+        write(&stores, 1).await;
+    });
+    let spool =
+        |folder: &Path, partitions| SqliteSpool::open(folder, &SpoolOptions { partitions, ..SpoolOptions::default() });
+    drop(spool(&at("data"), 3).expect("it opens"));
+    let manifest = back_up(&at("data"), &at("copy"), "test", Timestamp(5)).expect("taken");
+    let names: Vec<&str> =
+        manifest.files.iter().map(|file| &*file.name).filter(|name| name.starts_with("spool")).collect();
+    assert_eq!(names, ["spool-2.db", "spool-1.db", "spool.db"]);
+    restore(&at("copy"), &at("back")).expect("restored");
+    drop(spool(&at("back"), 3).expect("it opens"));
+    std::fs::remove_file(at("copy").join("spool-1.db")).expect("removed");
+    assert!(restore(&at("copy"), &at("other")).is_err());
+    std::fs::remove_file(at("data").join("spool-2.db")).expect("removed");
+    let error = back_up(&at("data"), &at("again"), "test", Timestamp(5)).expect_err("a part is gone");
+    assert!(error.to_string().contains("spool-2.db"), "{error}");
 }

@@ -348,8 +348,11 @@ pub struct Spool {
     /// With more memory in the process the receive ports of exchanges answer 503, and send ports read less ahead. 0: nine
     /// tenths of what the machine, or the control group of the process, has.
     pub memory_max: Size,
-    /// Threads that read.
+    /// Threads that read, of each partition.
     pub readers: u32,
+    /// How many files the messages are spread over, from 1 to 16, each with a writer and fsyncs of its own. More keep what is
+    /// there where it is. Fewer are refused at the start while there are messages in those that go.
+    pub partitions: u8,
     /// Most bytes of what is tracked of messages, compressed; beyond it what would go first goes before its time.
     pub tracking_max: Size,
     /// Messages at the steps of receive ports at the same time, of all exchanges. 0: the server finds by itself how many help.
@@ -366,6 +369,7 @@ impl Default for Spool {
             disk_reserve: Size(64 << 20),
             memory_max: Size(0),
             readers: 2,
+            partitions: 1,
             tracking_max: Size(1 << 30),
             receive_workers: 0,
             route_workers: 0,

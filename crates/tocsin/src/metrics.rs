@@ -306,6 +306,13 @@ pub const STEPS: &[Metric] = &[
     ),
     counter("exchange_expired_total", "", "Requests that nobody answered in time."),
     gauge("exchange_open_messages", "exchange", "Messages of an exchange that are not ended."),
+    gauge("exchange_partition_open_messages", "partition", "Messages in a partition of the spool that are not ended."),
+    gauge("exchange_partition_bytes", "partition", "Bytes of the file of a partition of the spool, and of its log."),
+    histogram(
+        "exchange_store_seconds",
+        "partition",
+        "How long a write of a partition of the spool took, from when it was asked for until it was durable.",
+    ),
     counter(
         "exchange_tracking_dropped_total",
         "reason",

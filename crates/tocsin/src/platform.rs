@@ -235,6 +235,7 @@ async fn open_exchanges(configuration: &Configuration) -> Outcome<Arc<Exchanges>
     let options = SpoolOptions {
         reserve_bytes: configuration.spool.disk_reserve.0,
         readers: configuration.spool.readers.max(1) as usize,
+        partitions: configuration.spool.partitions,
         keys: keyring(configuration)?,
     };
     let tracking = TrackingOptions {

@@ -180,9 +180,11 @@ async fn ask_for_ever(
     }
 }
 
-async fn kill_under_callers(kills: usize, callers: usize) {
+async fn kill_under_callers(kills: usize, callers: usize, partitions: u8) {
     let warehouse = FarSide::start().await;
-    let mut platform = Platform::start(&[("WAREHOUSE", &warehouse.url)]).await;
+    let spread = partitions.to_string();
+    let variables = [("WAREHOUSE", &*warehouse.url), ("TOCSIN_SPOOL_PARTITIONS", &*spread)];
+    let mut platform = Platform::start(&variables).await;
     let definition = std::fs::read_to_string(support::repository("examples/confirmation/exchange.yaml")).expect("read");
     apply(&platform, definition).await;
     let (started, starts) = watch::channel(0);
@@ -250,12 +252,18 @@ async fn kill_under_callers(kills: usize, callers: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_accepted_request_ends_in_one_outcome_over_kills() {
-    kill_under_callers(5, 16).await;
+    kill_under_callers(5, 16, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_accepted_request_ends_in_one_outcome_over_kills_and_partitions() {
+    kill_under_callers(5, 16, 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_every_accepted_request_ends_in_one_outcome_over_50_kills() {
-    kill_under_callers(50, 64).await;
+    kill_under_callers(50, 64, 1).await;
+    kill_under_callers(50, 64, 3).await;
 }
 
 /// Files and rows are taken while the process dies again and again: each becomes one message.
@@ -266,7 +274,8 @@ async fn what_locations_take_is_taken_once_over_kills() {
     let warehouse = FarSide::start().await;
     let elsewhere = tempfile::tempdir().expect("a folder");
     let opened = elsewhere.path().to_str().expect("a path");
-    let mut platform = Platform::start(&[("TOCSIN_SOURCES_ALLOW_FOLDERS", opened)]).await;
+    let variables = [("TOCSIN_SOURCES_ALLOW_FOLDERS", opened), ("TOCSIN_SPOOL_PARTITIONS", "3")];
+    let mut platform = Platform::start(&variables).await;
     let drop = platform.folder.join("drop");
     std::fs::create_dir_all(drop.join("orders")).expect("made");
     let file = elsewhere.path().join("shop.db");
@@ -445,7 +454,8 @@ async fn all_end(platform: &Platform) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_list_is_split_leaves_in_order_over_a_kill_and_can_be_looked_at() {
     let warehouse = FarSide::start().await;
-    let mut platform = Platform::start(&[("WAREHOUSE", &warehouse.url)]).await;
+    let variables = [("WAREHOUSE", &*warehouse.url), ("TOCSIN_SPOOL_PARTITIONS", "3")];
+    let mut platform = Platform::start(&variables).await;
     apply(&platform, PIPELINES.to_owned()).await;
     platform.run(&["exchange", "port", "confirmation", "warehouse", "hold"]);
     for list in 0..10 {

@@ -2,7 +2,7 @@
 
 use tocsin_delivery::Clock;
 use tocsin_model::{exchange::MessageKind, value::Value};
-use tocsin_store::spool::{Head, NewMessage};
+use tocsin_store::spool::{Head, NewMessage, PartitionNumber};
 
 use super::*;
 
@@ -160,7 +160,7 @@ fn note(bed: &Bed) -> NewMessage {
     let running = bed.exchanges.find(&name("orders")).expect("it runs");
     let head = Head { properties: vec![(name("order"), Value::Integer(1))], ..Head::default() };
     NewMessage {
-        id: bed.exchanges.parts.spool.next_id(),
+        id: bed.exchanges.parts.spool.next_id(PartitionNumber(0)),
         exchange: name("orders"),
         port: name("orders"),
         kind: MessageKind::OneWay,

@@ -142,9 +142,7 @@ async fn messages_are_found_by_a_property_also_those_that_a_crash_left_out() {
     // As if the process had died before anything was carried away.
     assert!(bed.exchanges.stop(PATIENCE).await);
     let elsewhere = tempfile::tempdir().expect("a folder");
-    for file in ["spool.db", "spool.db-wal"] {
-        std::fs::copy(bed.folder.path().join(file), elsewhere.path().join(file)).expect("copied");
-    }
+    bed.copy_spool(elsewhere.path());
     bed.folder = elsewhere;
     bed.exchanges = open(bed.folder.path()).await;
     let reading = async { while bed.find("7", 9, None).await.messages.len() < 4 {} };

@@ -5,7 +5,8 @@
 //! delivered into a feed is in the inbox that is pinned after it, and what its event batches see of the records is in the
 //! records that are pinned last. What is newer there is as after a crash: a delivery that the journal does not know of is
 //! repeated under its id and not stored twice, and changes of the records come after the batches. The spool refers to none
-//! of them, so it is pinned wherever it stands.
+//! of them, so it is pinned wherever it stands; its partitions do not refer to each other, but for the first, which says
+//! where messages of a port stay together, and is pinned last of them.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -20,13 +21,20 @@ use rusqlite::{Connection, OpenFlags, backup::Backup};
 use serde::{Deserialize, Serialize};
 use tocsin_model::{hexadecimal::digits_of, time::Timestamp};
 
-use super::writer::store_error;
+use super::{spool, writer::store_error};
 use crate::error::StoreError;
 
 /// The databases of a data folder, in the order in which they are pinned.
-pub const FILES: [&str; 5] = ["journal.db", "inbox.db", "sync.db", "records.db", "spool.db"];
-/// Those that a data folder from before there were exchanges and replicas does not have.
-const YOUNGEST: [&str; 2] = ["spool.db", "sync.db"];
+pub const FILES: [&str; 4 + spool::FILES.len()] = {
+    let mut files = [""; 4 + spool::FILES.len()];
+    (files[0], files[1], files[2], files[3]) = ("journal.db", "inbox.db", "sync.db", "records.db");
+    let mut number = 0;
+    while number < spool::FILES.len() {
+        files[files.len() - 1 - number] = spool::FILES[number];
+        number += 1;
+    }
+    files
+};
 /// What a copy says of itself.
 pub const MANIFEST: &str = "backup.json";
 /// While this is in a data folder, it holds the half of a restored copy.
@@ -131,7 +139,7 @@ pub fn verify(copy: &Path) -> Result<Verified, StoreError> {
         serde_json::from_slice(&text).map_err(|error| StoreError::Damaged(format!("{}: {error}", path.display())))?;
     for name in FILES {
         let Some(file) = manifest.files.iter().find(|file| file.name == name) else {
-            if YOUNGEST.contains(&name) {
+            if may_lack(name) {
                 continue;
             }
             return Err(StoreError::Damaged(format!("{} does not name {name}", path.display())));
@@ -203,7 +211,13 @@ fn remove(path: &Path) -> Result<(), StoreError> {
 
 /// The databases that a folder has, as far as it may lack any.
 fn there(folder: &Path) -> impl Iterator<Item = &'static str> {
-    FILES.into_iter().filter(|name| !YOUNGEST.contains(name) || folder.join(name).exists())
+    FILES.into_iter().filter(|name| !may_lack(name) || folder.join(name).exists())
+}
+
+/// Whether a data folder may be without a database: one from before there were exchanges and replicas, or with few
+/// partitions.
+fn may_lack(name: &str) -> bool {
+    name == "sync.db" || spool::FILES.contains(&name)
 }
 
 /// How many steps of its schema this version knows.
@@ -211,7 +225,7 @@ fn known_schema(name: &str) -> usize {
     match name {
         "journal.db" => super::journal::MIGRATIONS.len(),
         "inbox.db" => super::inbox::MIGRATIONS.len(),
-        "spool.db" => super::spool::MIGRATIONS.len(),
+        name if spool::FILES.contains(&name) => spool::MIGRATIONS.len(),
         "sync.db" => super::collections::MIGRATIONS.len(),
         _ => super::records::MIGRATIONS.len(),
     }
@@ -253,6 +267,13 @@ fn examine(folder: &Path) -> Result<(), StoreError> {
             return Err(StoreError::Damaged(format!("{}: {found}", folder.join(name).display())));
         }
     }
+    let partitions = if folder.join(spool::FILES[0]).exists() { partitions(&open(spool::FILES[0])?)? } else { 0 };
+    if let Some(gone) = spool::FILES.iter().take(partitions).find(|name| !folder.join(name).exists()) {
+        return Err(StoreError::Damaged(format!(
+            "{} is not there, which is a part of the spool",
+            folder.join(gone).display()
+        )));
+    }
     let seen: u64 = open("journal.db")?
         .query_row("SELECT coalesce(max(sees), 0) FROM places", (), |row| row.get(0))
         .map_err(store_error)?;
@@ -264,6 +285,17 @@ fn examine(folder: &Path) -> Result<(), StoreError> {
         )));
     }
     Ok(())
+}
+
+/// How many files the spool has; one from before there were partitions does not say it.
+fn partitions(first: &Connection) -> Result<usize, StoreError> {
+    let says = "SELECT count(*) FROM sqlite_schema WHERE name = 'layout'";
+    let says: u32 = first.query_row(says, (), |row| row.get(0)).map_err(store_error)?;
+    if says == 0 {
+        return Ok(1);
+    }
+    let sql = "SELECT coalesce(max(partitions), 1) FROM layout";
+    first.query_row(sql, (), |row| row.get(0)).map_err(store_error)
 }
 
 fn schema_of(connection: &Connection) -> Result<u32, StoreError> {

@@ -1,18 +1,18 @@
-//! The spool on SQLite: `spool.db`, a file of its own with its own writer.
+//! The spool on SQLite: `spool.db`, a file of its own with its own writer; or several of them, its partitions, each with a
+//! part of the messages.
 //!
-//! No trait stands before it: there is one backend, and what exchanges need of it is its public functions.
+//! Whatever is said of a message is said in its partition: its legs, its parts and its replies are there. So a commit is one
+//! of a single file, and partitions know nothing of each other. No trait stands before it: there is one backend, and what exchanges need of it is its public functions.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
 use bytes::Bytes;
+use futures_util::future::try_join_all;
 use parking_lot::Mutex;
 use rusqlite::Connection;
 use tocsin_model::{
@@ -23,14 +23,15 @@ use tocsin_model::{
 
 use super::{
     records::{execute, query_all, query_one},
-    writer::{AfterCommit, Database, FreeSpace, Options},
+    writer::{AfterCommit, FreeSpace},
 };
 use crate::{
     error::StoreError,
     keyring::Keyring,
     spool::{
-        Accepted, Acted, EditedMessage, LegOrder, LegOutcome, MessageEdit, MessageFilter, NewLeg, NewMessage,
-        OriginalMessage, Reworked, SetPort, Settled, SpoolCounts, StoredExchange, StoredMessage, WaitingLeg,
+        Accepted, Acted, Beside, EditedMessage, LegOrder, LegOutcome, MessageEdit, MessageFilter, NewLeg, NewMessage,
+        OriginalMessage, PartitionLoad, PartitionNumber, Reworked, SetPort, Settled, SpoolCounts, StoredExchange,
+        StoredMessage, WaitingLeg,
     },
 };
 
@@ -40,12 +41,18 @@ mod gathering; // messages that become one with others
 mod intake; // messages come
 mod locations; // messages are taken, with how far their locations have come
 mod outcomes; // what became of their legs; what is over
+mod partitions; // the files, and how their number changes
 mod reading; // messages, legs and lists of them
 mod schema;
 mod sealed; // what is secret
+mod spread; // which partition a message is in
 mod waiting; // legs that are due, in the order in which they leave
 
+pub use partitions::FILES;
+use partitions::Partition;
 pub(super) use schema::MIGRATIONS;
+pub use spread::PARTITIONS_MAX;
+use spread::Spread;
 
 /// How the spool is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,8 +60,11 @@ pub struct SpoolOptions {
     /// While less than this is free on the disk, new messages are refused with `Full`; those that are there go on. 0
     /// switches the guard off.
     pub reserve_bytes: u64,
-    /// Threads that read.
+    /// Threads that read, of each partition.
     pub readers: usize,
+    /// How many files messages are spread over, from 1 to [`PARTITIONS_MAX`]. Another number than before is taken up when
+    /// the spool is opened; fewer only once nothing is in those that go.
+    pub partitions: u8,
     /// Seal definitions, in which there may be passwords. What is sealed with another key than the first, or not at all, is
     /// sealed anew when the spool is opened.
     pub keys: Keyring,
@@ -62,17 +72,17 @@ pub struct SpoolOptions {
 
 impl Default for SpoolOptions {
     fn default() -> Self {
-        SpoolOptions { reserve_bytes: 64 << 20, readers: 2, keys: Keyring::default() }
+        SpoolOptions { reserve_bytes: 64 << 20, readers: 2, partitions: 1, keys: Keyring::default() }
     }
 }
 
-/// The spool in one SQLite file. A write is durable when its call returns; concurrent writes share one fsync. Dropping it
-/// waits for the writes that were taken on, and blocks meanwhile.
+/// The spool in SQLite files. A write is durable when its call returns; concurrent writes of a partition share one fsync.
+/// Dropping it waits for the writes that were taken on, and blocks meanwhile.
 pub struct SqliteSpool {
-    database: Database,
+    /// The first has what is known beside messages, too.
+    partitions: Vec<Partition>,
+    spread: Spread,
     free_space: FreeSpace,
-    next_id: AtomicU64,
-    open: Arc<Open>,
     keys: Keyring,
 }
 
@@ -110,39 +120,99 @@ impl OpenChanges {
 }
 
 impl SqliteSpool {
-    /// Opens or makes `spool.db` in a folder. Blocks.
+    /// Opens or makes `spool.db` in a folder, and the files of further partitions. Blocks.
     ///
     /// # Errors
-    /// `Unavailable` if another process works with the file or a newer version wrote it, `Damaged` if it is no such file.
+    /// `Unavailable` if another process works with a file, a newer version wrote it, or there are to be fewer partitions and
+    /// something is left in one that is to go; `Damaged` if one is no such file or is not there.
     pub fn open(folder: &Path, options: &SpoolOptions) -> Result<SqliteSpool, StoreError> {
-        let path = folder.join("spool.db");
-        let options_of_file = Options {
-            page_bytes: 8_192,
-            log_bytes_max: 64 << 20,
-            writer_cache_kib: 64 << 10,
-            reader_cache_kib: 16 << 10,
-            readers: options.readers,
-            synced: true,
-            migrations: MIGRATIONS,
-        };
-        let database = Database::open(&path, &options_of_file)?;
-        let keys = options.keys.clone();
-        let (last, open) = database.write_blocking(move |connection, _| {
-            sealed::definitions(connection, &keys)?;
-            Ok((reading::last_id(connection)?, reading::open(connection)?))
-        })?;
-        Ok(SqliteSpool {
-            database,
-            free_space: FreeSpace::beside(&path, options.reserve_bytes),
-            next_id: AtomicU64::new(last + 1),
-            open: Arc::new(Open(Mutex::new(open.into_iter().collect()))),
-            keys: options.keys.clone(),
-        })
+        let (partitions, spread) = partitions::open(folder, options)?;
+        let free_space = FreeSpace::beside(&folder.join(FILES[0]), options.reserve_bytes);
+        Ok(SqliteSpool { partitions, spread, free_space, keys: options.keys.clone() })
     }
 
-    /// An id for a new message. One that is not stored is never another's until a restart.
-    pub fn next_id(&self) -> MessageId {
-        MessageId(self.next_id.fetch_add(1, Ordering::Relaxed))
+    fn first(&self) -> &Partition {
+        &self.partitions[0]
+    }
+
+    fn at(&self, number: PartitionNumber) -> &Partition {
+        &self.partitions[usize::from(number.0)]
+    }
+
+    /// The partition of a message.
+    fn of(&self, id: MessageId) -> &Partition {
+        self.at(self.spread.of(id))
+    }
+
+    /// Asks all partitions at the same time.
+    async fn of_all<'a, T, F: Future<Output = Result<T, StoreError>>>(
+        &'a self,
+        ask: impl FnMut(&'a Partition) -> F,
+    ) -> Result<Vec<T>, StoreError> {
+        try_join_all(self.partitions.iter().map(ask)).await
+    }
+
+    /// The same, with their numbers.
+    async fn of_all_numbered<'a, T, F: Future<Output = Result<T, StoreError>>>(
+        &'a self,
+        mut ask: impl FnMut(PartitionNumber, &'a Partition) -> F,
+    ) -> Result<Vec<T>, StoreError> {
+        let mut number = 0;
+        self.of_all(|partition| {
+            let asked = ask(PartitionNumber(number), partition);
+            number += 1;
+            asked
+        })
+        .await
+    }
+
+    /// Where a message that comes now is to be.
+    ///
+    /// # Errors
+    /// The store does not answer: that messages of a port stay together is stored before the first of them.
+    pub async fn partition_for(
+        &self,
+        exchange: &Name,
+        port: &Name,
+        beside: Beside<'_>,
+    ) -> Result<PartitionNumber, StoreError> {
+        match beside {
+            Beside::Nothing => Ok(self.spread.in_turn()),
+            Beside::Key(key) => Ok(self.spread.of_key(exchange, port, key)),
+            Beside::Port => self.home_of(exchange, port).await,
+        }
+    }
+
+    /// The partition of a message that is there.
+    pub fn partition_of(&self, id: MessageId) -> PartitionNumber {
+        self.spread.of(id)
+    }
+
+    /// Where the messages of a port stay together.
+    async fn home_of(&self, exchange: &Name, port: &Name) -> Result<PartitionNumber, StoreError> {
+        if let Some(home) = self.spread.home(exchange, port) {
+            return Ok(home);
+        }
+        let chosen = self.spread.new_home(exchange, port);
+        let (of, to) = (exchange.clone(), port.clone());
+        let job = move |connection: &Connection, _: &mut AfterCommit| {
+            let row = (of.as_str(), to.as_str(), chosen.0);
+            execute(connection, "INSERT OR IGNORE INTO homes VALUES (?1, ?2, ?3)", row)?;
+            Ok(())
+        };
+        self.first().write(job).await?;
+        self.spread.remember_home(exchange.clone(), port.clone(), chosen);
+        Ok(chosen)
+    }
+
+    /// An id for a new message, higher than all before. One that is not stored is never another's until a restart.
+    pub fn next_id(&self, partition: PartitionNumber) -> MessageId {
+        self.spread.next_id(partition)
+    }
+
+    /// An id before this one, with so many between them that messages may have; or the first.
+    pub fn ids_before(&self, id: MessageId, count: u64) -> MessageId {
+        self.spread.ids_before(id, count)
     }
 
     /// How much there is.
@@ -152,13 +222,43 @@ impl SqliteSpool {
 
     /// How many messages of an exchange are not ended. Cheap to tell.
     pub fn open_of(&self, exchange: &Name) -> u64 {
-        self.open.0.lock().get(exchange.as_str()).map_or(0, |open| (*open).max(0).cast_unsigned())
+        let open = self.partitions.iter().map(|partition| partition.open.0.lock().get(exchange.as_str()).copied());
+        open.flatten().sum::<i64>().max(0).cast_unsigned()
     }
 
     /// How many messages are not ended, by exchange.
     pub fn open_by_exchange(&self) -> Vec<(String, u64)> {
-        let open = self.open.0.lock();
-        open.iter().map(|(exchange, open)| (exchange.clone(), (*open).max(0).cast_unsigned())).collect()
+        let mut all: BTreeMap<String, i64> = BTreeMap::new();
+        for partition in &self.partitions {
+            let open = partition.open.0.lock();
+            open.iter().for_each(|(exchange, open)| *all.entry(exchange.clone()).or_default() += open);
+        }
+        all.into_iter().map(|(exchange, open)| (exchange, open.max(0).cast_unsigned())).collect()
+    }
+
+    /// How much there is in each partition, with its number as metrics have it.
+    pub fn load_by_partition(&self) -> Vec<(&'static str, PartitionLoad)> {
+        let load = |partition: &Partition| {
+            let open = partition.open.0.lock().values().sum::<i64>().max(0).cast_unsigned();
+            PartitionLoad { open, bytes: partition.bytes() }
+        };
+        self.partitions.iter().map(|partition| (partition.label(), load(partition))).collect()
+    }
+
+    /// What a message with the key of this one is that is in another partition, if one came before.
+    async fn find_elsewhere(&self, new: &NewMessage) -> Result<Option<Accepted>, StoreError> {
+        let Some(key) = &new.key else { return Ok(None) };
+        let here = self.spread.of(new.id);
+        for other in self.spread.former_of_key(&new.exchange, &new.port, &key.key) {
+            if other != here {
+                let (exchange, port, key) = (new.exchange.clone(), new.port.clone(), key.clone());
+                let find = move |connection: &Connection| intake::find_key(connection, &exchange, &port, &key);
+                if let Some(known) = self.at(other).read(find).await? {
+                    return Ok(Some(known));
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// Stores a message with its legs, unless its key came before.
@@ -167,7 +267,11 @@ impl SqliteSpool {
     /// Nothing was stored; `Full` where there is no room.
     pub async fn accept(&self, new: NewMessage) -> Result<Accepted, StoreError> {
         self.free_space.check()?;
-        let open = self.open.clone();
+        if let Some(known) = self.find_elsewhere(&new).await? {
+            return Ok(known);
+        }
+        let partition = self.of(new.id);
+        let open = partition.open.clone();
         let job = move |connection: &Connection, after: &mut AfterCommit| {
             if let Some(known) = intake::find_known(connection, &new)? {
                 return Ok(known);
@@ -176,7 +280,7 @@ impl SqliteSpool {
             OpenChanges::of(&new.exchange, change).count_after(after, &open);
             Ok(Accepted::New)
         };
-        self.database.write(job).await
+        partition.write(job).await
     }
 
     /// Stores a message that became several, and these with their legs, in one commit; unless its key came before.
@@ -185,7 +289,11 @@ impl SqliteSpool {
     /// Nothing was stored; `Full` where there is no room.
     pub async fn accept_split(&self, whole: NewMessage, parts: Vec<NewMessage>) -> Result<Accepted, StoreError> {
         self.free_space.check()?;
-        let open = self.open.clone();
+        if let Some(known) = self.find_elsewhere(&whole).await? {
+            return Ok(known);
+        }
+        let partition = self.of(whole.id);
+        let open = partition.open.clone();
         let job = move |connection: &Connection, after: &mut AfterCommit| {
             if let Some(known) = intake::find_known(connection, &whole)? {
                 return Ok(known);
@@ -194,21 +302,22 @@ impl SqliteSpool {
             OpenChanges::of(&whole.exchange, change).count_after(after, &open);
             Ok(Accepted::New)
         };
-        self.database.write(job).await
+        partition.write(job).await
     }
 
-    /// Stores what came of an attempt, and the reply with its legs, in one commit.
+    /// Stores what came of an attempt, and the reply with its legs, in one commit: its id is of the same partition.
     ///
     /// # Errors
     /// Nothing was stored.
     pub async fn settle(&self, outcome: LegOutcome) -> Result<Settled, StoreError> {
-        let open = self.open.clone();
+        let partition = self.of(outcome.message);
+        let open = partition.open.clone();
         let job = move |connection: &Connection, after: &mut AfterCommit| {
             let (settled, change) = outcomes::settle(connection, &outcome)?;
             OpenChanges::of(&outcome.exchange, change).count_after(after, &open);
             Ok(settled)
         };
-        self.database.write(job).await
+        partition.write(job).await
     }
 
     /// Up to `limit` legs of a send port that are due, with all that sending needs, in an order. Those among `not` are passed
@@ -227,7 +336,10 @@ impl SqliteSpool {
     ) -> Result<Vec<WaitingLeg>, StoreError> {
         let (exchange, port) = (exchange.clone(), port.clone());
         let asked = waiting::Asked { exchange, port, now, not, limit, bytes_max };
-        self.database.read(move |connection| waiting::due_legs(connection, &asked, order)).await
+        if let [only] = &self.partitions[..] {
+            return only.read(move |connection| waiting::due_legs(connection, &asked, order)).await;
+        }
+        waiting::due_legs_of_all(&self.partitions, asked, order, self.spread.horizon()).await
     }
 
     /// When the next leg of a send port is due that is not due yet.
@@ -240,8 +352,11 @@ impl SqliteSpool {
         port: &Name,
         now: Timestamp,
     ) -> Result<Option<Timestamp>, StoreError> {
-        let (exchange, port) = (exchange.clone(), port.clone());
-        self.database.read(move |connection| waiting::next_due(connection, &exchange, &port, now)).await
+        let next = self.of_all(|partition| {
+            let (exchange, port) = (exchange.clone(), port.clone());
+            partition.read(move |connection| waiting::next_due(connection, &exchange, &port, now))
+        });
+        Ok(next.await?.into_iter().flatten().min())
     }
 
     /// A message without its body.
@@ -249,7 +364,7 @@ impl SqliteSpool {
     /// # Errors
     /// The store does not answer.
     pub async fn message(&self, id: MessageId) -> Result<Option<StoredMessage>, StoreError> {
-        self.database.read(move |connection| reading::message(connection, id)).await
+        self.of(id).read(move |connection| reading::message(connection, id)).await
     }
 
     /// The body of a message.
@@ -259,7 +374,7 @@ impl SqliteSpool {
     pub async fn body(&self, id: MessageId) -> Result<Option<Bytes>, StoreError> {
         let sql = "SELECT body FROM bodies WHERE id = ?1";
         let read = |row: &rusqlite::Row<'_>| row.get::<_, Vec<u8>>(0);
-        Ok(self.database.read(move |connection| query_one(connection, sql, [id.0], read)).await?.map(Bytes::from))
+        Ok(self.of(id).read(move |connection| query_one(connection, sql, [id.0], read)).await?.map(Bytes::from))
     }
 
     /// Up to `limit` messages that a filter chooses and whose id is below `before`, newest first.
@@ -272,15 +387,31 @@ impl SqliteSpool {
         before: Option<MessageId>,
         limit: usize,
     ) -> Result<Vec<StoredMessage>, StoreError> {
-        self.database.read(move |connection| reading::messages(connection, &filter, before, limit)).await
+        // Parts are beside what they are parts of.
+        if let Some(id) = filter.id.or(filter.part_of) {
+            let partition = self.of(id);
+            return partition.read(move |connection| reading::messages(connection, &filter, before, limit)).await;
+        }
+        let found = self.of_all(|partition| {
+            let filter = filter.clone();
+            partition.read(move |connection| reading::messages(connection, &filter, before, limit))
+        });
+        let mut found: Vec<StoredMessage> = found.await?.into_iter().flatten().collect();
+        found.sort_unstable_by_key(|message| std::cmp::Reverse(message.id));
+        found.truncate(limit);
+        Ok(found)
     }
 
     /// Lets the suspended legs of messages wait again, due at `now`, as if they had not been tried.
     ///
     /// # Errors
-    /// Nothing was stored.
+    /// Those of one partition at least are as they were.
     pub async fn resume_legs(&self, ids: Vec<MessageId>, now: Timestamp) -> Result<Acted, StoreError> {
-        self.database.write(move |connection, _| acts::resume_legs(connection, &ids, now)).await
+        let acts = self
+            .by_partition(ids)
+            .into_iter()
+            .map(|(number, ids)| self.at(number).write(move |connection, _| acts::resume_legs(connection, &ids, now)));
+        Ok(Acted::sum(try_join_all(acts).await?))
     }
 
     /// Gives a message that is suspended as a whole its legs, or another reason. Gives whether it was suspended.
@@ -293,7 +424,7 @@ impl SqliteSpool {
         legs: Result<Vec<NewLeg>, String>,
         now: Timestamp,
     ) -> Result<bool, StoreError> {
-        self.database.write(move |connection, _| acts::route_anew(connection, id, &legs, now)).await
+        self.of(id).write(move |connection, _| acts::route_anew(connection, id, &legs, now)).await
     }
 
     /// Makes of a suspended message what an operator wants. What it was before the first edit is kept.
@@ -301,7 +432,7 @@ impl SqliteSpool {
     /// # Errors
     /// Nothing was stored.
     pub async fn edit(&self, id: MessageId, edited: EditedMessage) -> Result<MessageEdit, StoreError> {
-        self.database.write(move |connection, _| acts::edit(connection, id, &edited)).await
+        self.of(id).write(move |connection, _| acts::edit(connection, id, &edited)).await
     }
 
     /// A message as it was before it was edited; `None` if it was not.
@@ -309,7 +440,7 @@ impl SqliteSpool {
     /// # Errors
     /// The store does not answer.
     pub async fn original(&self, id: MessageId) -> Result<Option<OriginalMessage>, StoreError> {
-        self.database.read(move |connection| reading::original(connection, id)).await
+        self.of(id).read(move |connection| reading::original(connection, id)).await
     }
 
     /// Gives a message that is suspended as a whole what it became. One that is not suspended any more stays as it is.
@@ -323,29 +454,39 @@ impl SqliteSpool {
         reworked: Reworked,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        let (open, exchange) = (self.open.clone(), exchange.clone());
+        let partition = self.of(id);
+        let (open, exchange) = (partition.open.clone(), exchange.clone());
         let job = move |connection: &Connection, after: &mut AfterCommit| {
             OpenChanges::of(&exchange, acts::rework(connection, id, &reworked, now)?).count_after(after, &open);
             Ok(())
         };
-        self.database.write(job).await
+        partition.write(job).await
     }
 
     /// Ends messages: nothing more of them leaves.
     ///
     /// # Errors
-    /// Nothing was stored.
+    /// Those of one partition at least are as they were.
     pub async fn end(&self, ids: Vec<MessageId>, now: Timestamp) -> Result<Acted, StoreError> {
-        let open = self.open.clone();
-        let job = move |connection: &Connection, after: &mut AfterCommit| {
-            let (acted, changes) = acts::end(connection, &ids, now)?;
-            changes.count_after(after, &open);
-            Ok(acted)
-        };
-        self.database.write(job).await
+        let acts = self.by_partition(ids).into_iter().map(|(number, ids)| {
+            let partition = self.at(number);
+            let open = partition.open.clone();
+            partition.write(move |connection, after| {
+                let (acted, changes) = acts::end(connection, &ids, now)?;
+                changes.count_after(after, &open);
+                Ok(acted)
+            })
+        });
+        Ok(Acted::sum(try_join_all(acts).await?))
     }
 
-    /// Ends up to `limit` requests whose time is over. Gives them, and when the next one's time is over.
+    fn by_partition(&self, ids: Vec<MessageId>) -> BTreeMap<PartitionNumber, Vec<MessageId>> {
+        let mut by_partition: BTreeMap<_, Vec<MessageId>> = BTreeMap::new();
+        ids.into_iter().for_each(|id| by_partition.entry(self.spread.of(id)).or_default().push(id));
+        by_partition
+    }
+
+    /// Ends up to `limit` requests of each partition whose time is over. Gives them, and when the next one's time is over.
     ///
     /// # Errors
     /// Nothing was stored.
@@ -354,21 +495,26 @@ impl SqliteSpool {
         now: Timestamp,
         limit: usize,
     ) -> Result<(Vec<MessageId>, Option<Timestamp>), StoreError> {
-        let open = self.open.clone();
-        let job = move |connection: &Connection, after: &mut AfterCommit| {
-            let (expired, changes, next) = outcomes::expire(connection, now, limit)?;
-            changes.count_after(after, &open);
-            Ok((expired, next))
-        };
-        self.database.write(job).await
+        let expired = self.of_all(|partition| {
+            let open = partition.open.clone();
+            partition.write(move |connection, after| {
+                let (expired, changes, next) = outcomes::expire(connection, now, limit)?;
+                changes.count_after(after, &open);
+                Ok((expired, next))
+            })
+        });
+        let (expired, next): (Vec<_>, Vec<_>) = expired.await?.into_iter().unzip();
+        Ok((expired.into_iter().flatten().collect(), next.into_iter().flatten().min()))
     }
 
-    /// Removes up to `limit` messages whose time to be kept is over. Gives how many it were.
+    /// Removes up to `limit` messages of each partition whose time to be kept is over. Gives how many it were.
     ///
     /// # Errors
     /// Nothing was removed.
     pub async fn prune(&self, now: Timestamp, limit: usize) -> Result<u64, StoreError> {
-        self.database.write(move |connection, _| outcomes::prune(connection, now, limit)).await
+        let pruned =
+            self.of_all(|partition| partition.write(move |connection, _| outcomes::prune(connection, now, limit)));
+        Ok(pruned.await?.into_iter().sum())
     }
 
     /// Stores a definition, as its next version.
@@ -391,7 +537,7 @@ impl SqliteSpool {
             let version = version.ok_or_else(|| StoreError::Damaged("the versions of exchanges".into()))?;
             Ok(StoredExchange { name, version, text, author, applied_at: now })
         };
-        self.database.write(job).await
+        self.first().write(job).await
     }
 
     /// The present versions of all definitions, by name.
@@ -399,7 +545,7 @@ impl SqliteSpool {
     /// # Errors
     /// The store does not answer.
     pub async fn exchanges(&self) -> Result<Vec<StoredExchange>, StoreError> {
-        let stored = self.database.read(reading::exchanges).await?;
+        let stored = self.first().read(reading::exchanges).await?;
         let open = |stored: StoredExchange| {
             Ok::<_, StoreError>(StoredExchange { text: self.keys.open(stored.text)?, ..stored })
         };
@@ -411,13 +557,22 @@ impl SqliteSpool {
     /// # Errors
     /// Nothing was removed.
     pub async fn remove_exchange(&self, name: Name) -> Result<bool, StoreError> {
+        let exchange = name.clone();
         let job = move |connection: &Connection, _: &mut AfterCommit| {
             execute(connection, "DELETE FROM ports WHERE exchange = ?1", [name.as_str()])?;
             execute(connection, "DELETE FROM rates WHERE exchange = ?1", [name.as_str()])?;
-            execute(connection, "DELETE FROM location_marks WHERE exchange = ?1", [name.as_str()])?;
             Ok(execute(connection, "DELETE FROM exchanges WHERE name = ?1", [name.as_str()])? > 0)
         };
-        self.database.write(job).await
+        let was_there = self.first().write(job).await?;
+        // What a crash keeps of them here goes with the next start.
+        self.of_all(|partition| {
+            let exchange = exchange.clone();
+            partition.write(move |connection, _| {
+                execute(connection, "DELETE FROM location_marks WHERE exchange = ?1", [exchange.as_str()])
+            })
+        })
+        .await?;
+        Ok(was_there)
     }
 
     /// Sets the state of a send port; `None`: as its definition says.
@@ -434,7 +589,7 @@ impl SqliteSpool {
             }
             Ok(())
         };
-        self.database.write(job).await
+        self.first().write(job).await
     }
 
     /// The send ports whose state an operator has set.
@@ -452,15 +607,15 @@ impl SqliteSpool {
                 })
             })
         };
-        self.database.read(job).await
+        self.first().read(job).await
     }
 
-    /// Writes and syncs a few bytes; says how long that took.
+    /// Writes and syncs a few bytes in every partition; says how long the slowest took.
     ///
     /// # Errors
     /// The store does not answer.
     pub async fn probe(&self) -> Result<Duration, StoreError> {
-        self.database.probe().await
+        Ok(self.of_all(Partition::probe).await?.into_iter().max().unwrap_or_default())
     }
 }
 

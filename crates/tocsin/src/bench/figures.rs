@@ -141,6 +141,7 @@ const SINGLE: &[Bench] = &[
     exchange_paper::TOO_FAST,
     exchange_paper::CHECKPOINTS,
     exchange_paper::SMALL,
+    exchange_paper::PARTITIONS,
     sync::STORM,
     sync::ROWS,
     sync_sweep::SWEEP,

@@ -32,10 +32,14 @@ impl SqliteSpool {
         let (exchange, port) = (exchange.clone(), port.clone());
         let sql = "SELECT count(*) FROM (SELECT 1 FROM legs WHERE exchange = ?1 AND port = ?2 AND state = 0 AND due_at <= ?3 \
                    LIMIT ?4)";
-        let job = move |connection: &Connection| {
-            query_one(connection, sql, (exchange.as_str(), port.as_str(), now.0, most), |row| row.get(0))
-        };
-        Ok(self.database.read(job).await?.unwrap_or(0))
+        let counts = self.of_all(|partition| {
+            let (exchange, port) = (exchange.clone(), port.clone());
+            partition.read(move |connection| {
+                let place = (exchange.as_str(), port.as_str(), now.0, most);
+                query_one(connection, sql, place, |row| row.get::<_, u64>(0))
+            })
+        });
+        Ok(counts.await?.into_iter().flatten().sum::<u64>().min(most))
     }
 
     /// Sets a rate for restarts as well; `None`: there is none.
@@ -59,7 +63,7 @@ impl SqliteSpool {
             }
             Ok(())
         };
-        self.database.write(job).await
+        self.first().write(job).await
     }
 
     /// The rates that are set.
@@ -71,7 +75,7 @@ impl SqliteSpool {
         let read = |row: &Row<'_>| {
             Ok(SetRate { exchange: parsed(row, 0)?, side: parsed(row, 1)?, port: port(row, 2)?, rate: parsed(row, 3)? })
         };
-        self.database.read(move |connection| query_all(connection, sql, (), read)).await
+        self.first().read(move |connection| query_all(connection, sql, (), read)).await
     }
 
     /// Stores what began or ended. The oldest go when there are too many.
@@ -79,7 +83,7 @@ impl SqliteSpool {
     /// # Errors
     /// Nothing was stored.
     pub async fn record_throttles(&self, changes: Vec<ThrottleChange>) -> Result<(), StoreError> {
-        self.database.write(move |connection, _| changes.iter().try_for_each(|change| insert(connection, change))).await
+        self.first().write(move |connection, _| changes.iter().try_for_each(|change| insert(connection, change))).await
     }
 
     /// What began and ended of an exchange, newest first.
@@ -89,7 +93,7 @@ impl SqliteSpool {
     pub async fn throttles(&self, exchange: &Name, limit: usize) -> Result<Vec<ThrottleChange>, StoreError> {
         let exchange = exchange.clone();
         let sql = format!("SELECT {CHANGE} FROM throttles WHERE exchange = ?1 ORDER BY id DESC LIMIT ?2");
-        self.database.read(move |connection| query_all(connection, &sql, (exchange.as_str(), limit), read)).await
+        self.first().read(move |connection| query_all(connection, &sql, (exchange.as_str(), limit), read)).await
     }
 
     /// Ends what began before the process did: whatever still holds begins anew.
@@ -108,7 +112,7 @@ impl SqliteSpool {
             }
             Ok(())
         };
-        self.database.write(job).await
+        self.first().write(job).await
     }
 }
 

@@ -22,7 +22,11 @@ impl SqliteSpool {
     /// Nothing was stored; `Full` where there is no room.
     pub async fn accept_gathered(&self, new: NewMessage, gather: Gather) -> Result<(Accepted, Timestamp), StoreError> {
         self.free_space.check()?;
-        let open = self.open.clone();
+        if let Some(known) = self.find_elsewhere(&new).await? {
+            return Ok((known, new.accepted_at));
+        }
+        let partition = self.of(new.id);
+        let open = partition.open.clone();
         let job = move |connection: &Connection, after: &mut AfterCommit| {
             if let Some(known) = find_known(connection, &new)? {
                 return Ok((known, new.accepted_at));
@@ -32,10 +36,10 @@ impl SqliteSpool {
             OpenChanges::of(&new.exchange, 1).count_after(after, &open);
             Ok((Accepted::New, due_at))
         };
-        self.database.write(job).await
+        partition.write(job).await
     }
 
-    /// Up to `limit` groups whose time has come, the oldest first; nothing joins them any more. And when the next one's time
+    /// Up to `limit` groups of each partition whose time has come, the oldest first; nothing joins them any more. And when the next one's time
     /// comes. A group is given again and again until it is one message.
     ///
     /// # Errors
@@ -45,43 +49,52 @@ impl SqliteSpool {
         now: Timestamp,
         limit: usize,
     ) -> Result<(Vec<Gathering>, Option<Timestamp>), StoreError> {
-        let job = move |connection: &Connection, _: &mut AfterCommit| {
-            let next = "SELECT min(due_at) FROM gatherings WHERE due_at > ?1";
-            let next = query_one(connection, next, [now.0], |row| row.get::<_, Option<i64>>(0))?.flatten();
-            execute(connection, "UPDATE gatherings SET is_full = 1 WHERE due_at <= ?1 AND is_full = 0", [now.0])?;
-            let sql = "SELECT id, exchange, port, form FROM gatherings WHERE due_at <= ?1 ORDER BY due_at, id LIMIT ?2";
-            let read = |row: &Row<'_>| {
-                Ok(Gathering { id: row.get(0)?, exchange: parsed(row, 1)?, port: parsed(row, 2)?, form: row.get(3)? })
+        let found = self.of_all_numbered(|number, partition| {
+            let job = move |connection: &Connection, _: &mut AfterCommit| {
+                let next = "SELECT min(due_at) FROM gatherings WHERE due_at > ?1";
+                let next = query_one(connection, next, [now.0], |row| row.get::<_, Option<i64>>(0))?.flatten();
+                execute(connection, "UPDATE gatherings SET is_full = 1 WHERE due_at <= ?1 AND is_full = 0", [now.0])?;
+                let sql =
+                    "SELECT id, exchange, port, form FROM gatherings WHERE due_at <= ?1 ORDER BY due_at, id LIMIT ?2";
+                let read = |row: &Row<'_>| {
+                    let (exchange, port) = (parsed(row, 1)?, parsed(row, 2)?);
+                    Ok(Gathering { partition: number, id: row.get(0)?, exchange, port, form: row.get(3)? })
+                };
+                Ok((query_all(connection, sql, (now.0, limit), read)?, next))
             };
-            Ok((query_all(connection, sql, (now.0, limit), read)?, next.map(Timestamp)))
-        };
-        self.database.write(job).await
+            partition.write(job)
+        });
+        let (found, next): (Vec<_>, Vec<_>) = found.await?.into_iter().unzip();
+        Ok((found.into_iter().flatten().collect(), next.into_iter().flatten().min().map(Timestamp)))
     }
 
     /// The messages of a group, in the order in which they came.
     ///
     /// # Errors
     /// The store does not answer.
-    pub async fn gathered(&self, gathering: u64) -> Result<Vec<(MessageId, Head, Bytes)>, StoreError> {
+    pub async fn gathered(&self, gathering: &Gathering) -> Result<Vec<(MessageId, Head, Bytes)>, StoreError> {
         let sql = "SELECT messages.id, head, body FROM gathered JOIN messages ON messages.id = message JOIN bodies ON \
                    bodies.id = message WHERE gathering = ?1 ORDER BY message";
         let read = |row: &Row<'_>| Ok((MessageId(row.get(0)?), head(row, 1)?, Bytes::from(row.get::<_, Vec<u8>>(2)?)));
-        self.database.read(move |connection| query_all(connection, sql, [gathering], read)).await
+        let id = gathering.id;
+        self.at(gathering.partition).read(move |connection| query_all(connection, sql, [id], read)).await
     }
 
-    /// Stores the message that others have become, with its legs, and ends them, in one commit. Gives whether it was done:
+    /// Stores the message that others have become, with its legs, and ends them, in one commit: it is of their partition. Gives whether it was done:
     /// not if they had become one already, or others have come or gone since they were read.
     ///
     /// # Errors
     /// Nothing was stored; `Full` where there is no room.
     pub async fn assemble(
         &self,
-        gathering: u64,
+        gathering: &Gathering,
         members: Vec<MessageId>,
         whole: NewMessage,
     ) -> Result<bool, StoreError> {
         self.free_space.check()?;
-        let open = self.open.clone();
+        let partition = self.at(gathering.partition);
+        debug_assert!(std::ptr::eq(self.of(whole.id), partition), "it is beside those that it is made of");
+        let (open, gathering) = (partition.open.clone(), gathering.id);
         let job = move |connection: &Connection, after: &mut AfterCommit| {
             let sql = "SELECT message FROM gathered WHERE gathering = ?1 ORDER BY message";
             if query_all(connection, sql, [gathering], |row| Ok(MessageId(row.get(0)?)))? != members {
@@ -99,7 +112,7 @@ impl SqliteSpool {
             OpenChanges::of(&whole.exchange, change).count_after(after, &open);
             Ok(true)
         };
-        self.database.write(job).await
+        partition.write(job).await
     }
 }
 

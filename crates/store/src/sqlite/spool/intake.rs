@@ -1,21 +1,34 @@
 //! Messages come: a row, a body, and a leg for each send port.
 
 use rusqlite::Connection;
-use tocsin_model::{exchange::MessageKind, id::MessageId};
+use tocsin_model::{
+    exchange::MessageKind,
+    id::{MessageId, Name},
+};
 
 use crate::{
     error::StoreError,
-    spool::{Accepted, Ending, LegState, NewLeg, NewMessage},
+    spool::{Accepted, Ending, IdempotencyKey, LegState, NewLeg, NewMessage},
     sqlite::records::{execute, query_one},
 };
 
 /// What a message with this key is, if one came before.
 pub(super) fn find_known(connection: &Connection, new: &NewMessage) -> Result<Option<Accepted>, StoreError> {
-    let Some(key) = &new.key else { return Ok(None) };
+    match &new.key {
+        Some(key) => find_key(connection, &new.exchange, &new.port, key),
+        None => Ok(None),
+    }
+}
+
+pub(super) fn find_key(
+    connection: &Connection,
+    exchange: &Name,
+    port: &Name,
+    key: &IdempotencyKey,
+) -> Result<Option<Accepted>, StoreError> {
     let sql = "SELECT id, digest FROM messages WHERE exchange = ?1 AND port = ?2 AND key = ?3";
     let read = |row: &rusqlite::Row<'_>| Ok((MessageId(row.get(0)?), row.get::<_, Vec<u8>>(1)?));
-    let place = (new.exchange.as_str(), new.port.as_str(), &key.key);
-    let found = query_one(connection, sql, place, read)?;
+    let found = query_one(connection, sql, (exchange.as_str(), port.as_str(), &key.key), read)?;
     Ok(found.map(|(id, digest)| match digest == key.digest {
         true => Accepted::Known(id),
         false => Accepted::Reused(id),

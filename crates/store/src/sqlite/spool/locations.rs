@@ -15,7 +15,8 @@ use crate::{
 };
 
 impl SqliteSpool {
-    /// Stores messages that a location took with its marks, all in one commit. Gives when the first of those that were
+    /// Stores messages that a location took with its marks, all in one commit: they are of the partition that
+    /// [`Beside::Port`](crate::spool::Beside::Port) gives. Gives when the first of those that were
     /// gathered become one.
     ///
     /// # Errors
@@ -29,7 +30,9 @@ impl SqliteSpool {
         if !messages.is_empty() {
             self.free_space.check()?;
         }
-        let open = self.open.clone();
+        let home = self.at(self.home_of(&location.exchange, &location.port).await?);
+        debug_assert!(messages.iter().all(|message| std::ptr::eq(self.of(message.whole.id), home)), "they are at home");
+        let open = home.open.clone();
         let job = move |connection: &Connection, after: &mut AfterCommit| {
             let (mut change, mut due_at) = (0, None);
             for TakenMessage { whole, parts, gather } in &messages {
@@ -48,7 +51,7 @@ impl SqliteSpool {
             OpenChanges::of(&location.exchange, change).count_after(after, &open);
             Ok(due_at)
         };
-        self.database.write(job).await
+        home.write(job).await
     }
 
     /// How far a location has come.
@@ -59,7 +62,8 @@ impl SqliteSpool {
         let sql =
             "SELECT part, value FROM location_marks WHERE exchange = ?1 AND port = ?2 AND location = ?3 ORDER BY part";
         let read = |row: &Row<'_>| Ok(Mark::set(row.get::<_, String>(0)?, Bytes::from(row.get::<_, Vec<u8>>(1)?)));
-        self.database.read(move |connection| query_all(connection, sql, place(&location), read)).await
+        let Some(home) = self.spread.home(&location.exchange, &location.port) else { return Ok(Vec::new()) };
+        self.at(home).read(move |connection| query_all(connection, sql, place(&location), read)).await
     }
 }
 

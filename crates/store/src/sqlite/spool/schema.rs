@@ -139,4 +139,26 @@ CREATE TABLE location_marks (
     PRIMARY KEY (exchange, port, location, part)
 ) STRICT, WITHOUT ROWID;
 "#,
+    r#"
+-- How messages are spread over partitions, each a file like this one. Only the first file says it, and only if there ever
+-- was another.
+CREATE TABLE layout (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    partitions INTEGER NOT NULL,
+    dense INTEGER NOT NULL,             -- ids up to this one are of the first; others say theirs in their last four bits
+    last INTEGER NOT NULL               -- no message has had a higher id, as of the last start
+) STRICT;
+
+-- Among how many partitions keys were spread before, and up to which id.
+CREATE TABLE layouts_before (partitions INTEGER PRIMARY KEY, last INTEGER NOT NULL) STRICT;
+
+-- Receive ports whose messages stay together: what locations take, with their marks, and what is gathered.
+CREATE TABLE homes (
+    exchange TEXT NOT NULL,
+    port TEXT NOT NULL,
+    partition INTEGER NOT NULL,
+    PRIMARY KEY (exchange, port)
+) STRICT, WITHOUT ROWID;
+INSERT INTO homes SELECT exchange, port, 0 FROM location_marks UNION SELECT exchange, port, 0 FROM gatherings;
+"#,
 ];

@@ -1,9 +1,9 @@
 use std::collections::HashSet;
 
-use tocsin_model::exchange::MessageKind;
+use tocsin_model::{exchange::MessageKind, mark::Mark};
 
 use super::*;
-use crate::spool::{Ending, Head, IdempotencyKey, LegState, Standing, Then};
+use crate::spool::{Ending, Gather, Head, IdempotencyKey, LegState, LocationKey, Standing, TakenMessage, Then};
 
 fn name(text: &str) -> Name {
     text.parse().expect("a name")
@@ -14,7 +14,11 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn open(folder: &Path) -> SqliteSpool {
-    SqliteSpool::open(folder, &SpoolOptions::default()).expect("the file opens")
+    open_with(folder, 1).expect("the file opens")
+}
+
+fn open_with(folder: &Path, partitions: u8) -> Result<SqliteSpool, StoreError> {
+    SqliteSpool::open(folder, &SpoolOptions { partitions, ..SpoolOptions::default() })
 }
 
 fn at(second: i64) -> Timestamp {
@@ -24,7 +28,7 @@ fn at(second: i64) -> Timestamp {
 /// A message that came at second 0, with a leg to each of these ports; those that begin with `ask` reply.
 fn message(spool: &SqliteSpool, kind: MessageKind, ports: &[&str]) -> NewMessage {
     NewMessage {
-        id: spool.next_id(),
+        id: spool.next_id(PartitionNumber(0)),
         exchange: name("orders"),
         port: name("intake"),
         kind,
@@ -141,7 +145,7 @@ fn retries_suspensions_and_ends_are_kept() {
     });
     drop(spool);
     let spool = open(folder.path());
-    assert!(spool.next_id() > id, "an id is never used twice");
+    assert!(spool.next_id(PartitionNumber(0)) > id, "an id is never used twice");
     block_on(async {
         assert_eq!(spool.counts().open, 1);
         assert_eq!(due(&spool, "tell", 5).await, [id]);
@@ -280,3 +284,259 @@ fn rates_are_kept_and_so_is_when_messages_were_slowed_down() {
         assert_eq!(spool.count_due(&orders, &name("out"), at(-1), 10).await.expect("read"), 0);
     });
 }
+
+/// A message whose caller gave it a key, with a leg that waits; and what became of it.
+async fn keyed(spool: &SqliteSpool, key: &str) -> (MessageId, Accepted) {
+    let (exchange, port) = (name("orders"), name("intake"));
+    let partition = spool.partition_for(&exchange, &port, Beside::Key(key)).await.expect("known");
+    let key = Some(IdempotencyKey { key: key.into(), digest: [7; 32] });
+    let new = NewMessage { id: spool.next_id(partition), key, ..message(spool, MessageKind::OneWay, &["tell"]) };
+    (new.id, spool.accept(new).await.expect("stored"))
+}
+
+/// What a location of a port takes, with a mark that says so.
+async fn taken(spool: &SqliteSpool, port: &str, mark: &'static [u8]) -> MessageId {
+    let home = spool.partition_for(&name("orders"), &name(port), Beside::Port).await.expect("known");
+    let whole =
+        NewMessage { id: spool.next_id(home), port: name(port), ..message(spool, MessageKind::OneWay, &["tell"]) };
+    let id = whole.id;
+    let messages = vec![TakenMessage { whole, parts: None, gather: None }];
+    spool.accept_taken(location(port), messages, vec![Mark::set("at", mark)]).await.expect("stored");
+    id
+}
+
+fn location(port: &str) -> LocationKey {
+    LocationKey { exchange: name("orders"), port: name(port), location: name("drop") }
+}
+
+async fn mark_of(spool: &SqliteSpool, port: &str) -> Option<Bytes> {
+    spool.location_marks(location(port)).await.expect("read").pop().and_then(|mark| mark.value)
+}
+
+#[test]
+fn partitions_grow_and_what_was_there_stays_and_is_known() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let keys: Vec<String> = (0..20).map(|number| format!("k{number}")).collect();
+    let mut known = HashMap::new();
+    for (turn, count) in [1, 3, 5, 16].into_iter().enumerate() {
+        let spool = open_with(folder.path(), count).expect("the files open");
+        let mut last = known.values().copied().max().unwrap_or(MessageId(0));
+        block_on(async {
+            spool.put_exchange(name("orders"), "text".into(), "ann".into(), at(0)).await.expect("stored");
+            for (at, key) in keys.iter().enumerate() {
+                let (id, accepted) = keyed(&spool, key).await;
+                assert!(id > last, "ids rise");
+                last = id;
+                match known.get(key) {
+                    Some(known) => assert_eq!(accepted, Accepted::Known(*known), "{key} with {count} partitions"),
+                    None if at % 4 == turn => {
+                        assert_eq!(accepted, Accepted::New);
+                        known.insert(key.clone(), id);
+                    }
+                    None => assert_eq!(accepted, Accepted::New),
+                }
+                if !known.contains_key(key) {
+                    // It is for a later turn: nothing of it stays.
+                    spool.end(vec![id], Timestamp(0)).await.expect("ended");
+                    assert_eq!(spool.prune(Timestamp(0) + Duration::from_secs(100), 10).await.expect("removed"), 1);
+                }
+            }
+            for port in ["one", "two", "three"] {
+                let before = mark_of(&spool, port).await;
+                assert_eq!(before.is_some(), turn > 0, "{port} with {count} partitions");
+                known.insert(format!("{port} {turn}"), taken(&spool, port, b"here").await);
+            }
+            let mut ids: Vec<MessageId> = known.values().copied().collect();
+            ids.sort_unstable();
+            for id in &ids {
+                assert_eq!(spool.message(*id).await.expect("read").expect("it is where it was").id, *id);
+            }
+            assert_eq!(due(&spool, "tell", 0).await, ids, "all are due, in their order");
+            assert_eq!(spool.counts().open, ids.len() as u64);
+            let newest = spool.messages(MessageFilter::default(), None, 5).await.expect("read");
+            let newest: Vec<MessageId> = newest.into_iter().map(|message| message.id).collect();
+            assert_eq!(newest, ids.iter().rev().take(5).copied().collect::<Vec<_>>());
+            let open = spool.load_by_partition().into_iter().filter(|(_, load)| load.open > 0).count();
+            assert!(turn == 0 || open > 1, "{open} of {count} partitions have messages");
+        });
+    }
+    assert!(FILES.iter().all(|file| folder.path().join(file).exists()));
+}
+
+#[test]
+fn a_partition_goes_when_nothing_is_in_it_and_no_id_comes_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let spool = open_with(folder.path(), 3).expect("the files open");
+    let id = block_on(async {
+        spool.put_exchange(name("orders"), "text".into(), "ann".into(), at(0)).await.expect("stored");
+        for port in ["one", "two", "three", "four"] {
+            let id = taken(&spool, port, b"there").await;
+            spool.settle(outcome(id, 0, 1, Then::Done(None))).await.expect("stored");
+        }
+        let new = message(&spool, MessageKind::OneWay, &["tell"]);
+        let new = NewMessage { id: spool.next_id(PartitionNumber(2)), ..new };
+        spool.accept(new.clone()).await.expect("stored");
+        new.id
+    });
+    drop(spool);
+    let refused = open_with(folder.path(), 2).err().expect("something is in it").to_string();
+    assert!(refused.contains("spool-2.db has") && refused.contains("1 of them open"), "{refused}");
+    assert!(refused.contains("start with 3 partitions or more"), "{refused}");
+    let spool = open_with(folder.path(), 3).expect("nothing was changed");
+    let last = block_on(async {
+        spool.settle(outcome(id, 0, 1, Then::Done(None))).await.expect("stored");
+        while spool.prune(at(200), 10).await.expect("removed") > 0 {}
+        spool.next_id(PartitionNumber(2))
+    });
+    drop(spool);
+    let spool = open_with(folder.path(), 1).expect("they are empty");
+    assert!(!folder.path().join("spool-1.db").exists() && !folder.path().join("spool-2.db").exists());
+    block_on(async {
+        for port in ["one", "two", "three", "four"] {
+            assert_eq!(mark_of(&spool, port).await.as_deref(), Some(&b"there"[..]), "{port} goes on where it was");
+            taken(&spool, port, b"further").await;
+        }
+        assert!(spool.next_id(PartitionNumber(0)) > id);
+        assert_eq!(spool.message(last).await.expect("read"), None, "there is no such partition any more");
+    });
+    drop(spool);
+    let spool = open_with(folder.path(), 3).expect("there is room again");
+    block_on(async { assert_eq!(mark_of(&spool, "two").await.as_deref(), Some(&b"further"[..])) });
+}
+
+#[test]
+fn a_file_that_is_gone_is_told_and_so_is_a_wrong_number() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for wrong in [0, 17] {
+        let error = open_with(folder.path(), wrong).err().expect("refused").to_string();
+        assert!(error.contains("1 to 16 partitions"), "{error}");
+    }
+    drop(open_with(folder.path(), 2).expect("the files open"));
+    std::fs::remove_file(folder.path().join("spool-1.db")).expect("removed");
+    for count in [1, 2, 3] {
+        let error = open_with(folder.path(), count).err().expect("refused");
+        assert!(matches!(&error, StoreError::Damaged(text) if text.contains("spool-1.db")), "{error}");
+    }
+}
+
+#[test]
+fn what_is_gathered_stays_together_and_replies_are_beside_their_requests() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let spool = open_with(folder.path(), 4).expect("the files open");
+    block_on(async {
+        let gather = Gather {
+            key: "k".into(),
+            form: "f".into(),
+            count_max: 3,
+            bytes_max: 1_000,
+            within: Duration::from_secs(60),
+            closes: false,
+        };
+        let mut members = Vec::new();
+        for _ in 0..3 {
+            let home = spool.partition_for(&name("orders"), &name("intake"), Beside::Port).await.expect("known");
+            let new = NewMessage { id: spool.next_id(home), ..message(&spool, MessageKind::OneWay, &[]) };
+            members.push(new.id);
+            spool.accept_gathered(new, gather.clone()).await.expect("stored");
+        }
+        let (groups, next) = spool.due_gatherings(at(0), 10).await.expect("read");
+        assert_eq!((groups.len(), next), (1, None), "they are one group");
+        let gathered = spool.gathered(&groups[0]).await.expect("read");
+        assert_eq!(gathered.iter().map(|(id, ..)| *id).collect::<Vec<_>>(), members);
+        let whole = message(&spool, MessageKind::OneWay, &["tell"]);
+        let whole = NewMessage { id: spool.next_id(groups[0].partition), ..whole };
+        assert!(spool.assemble(&groups[0], members, whole).await.expect("stored"));
+        assert_eq!(spool.counts().open, 1);
+        for number in 0..4 {
+            let request = message(&spool, MessageKind::Request, &["ask"]);
+            let request = NewMessage { id: spool.next_id(PartitionNumber(number)), ..request };
+            spool.accept(request.clone()).await.expect("stored");
+            let partition = spool.partition_of(request.id);
+            let answer = reply(&spool, request.id).map(|reply| NewMessage { id: spool.next_id(partition), ..*reply });
+            let done = Then::Done(answer.map(Box::new));
+            assert_eq!(spool.settle(outcome(request.id, 0, 1, done)).await.expect("stored"), Settled::Answered);
+        }
+        // Each partition ends its own, and all are told at once.
+        let mut waiting = Vec::new();
+        for number in 0..4 {
+            let request = message(&spool, MessageKind::Request, &["ask"]);
+            let request = NewMessage { id: spool.next_id(PartitionNumber(number)), ..request };
+            waiting.push(request.id);
+            spool.accept(request).await.expect("stored");
+        }
+        let (mut expired, _) = spool.expire(at(60), 10).await.expect("ended");
+        expired.sort_unstable();
+        assert_eq!(expired, waiting);
+    });
+}
+
+/// Whatever becomes of legs, several partitions read them in the order of one.
+#[test]
+fn legs_of_partitions_are_read_as_if_they_were_one() {
+    let seed = std::env::var("SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
+    let cases = std::env::var("CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(4);
+    println!("SEED={seed} CASES={cases}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    for _ in 0..cases {
+        let (one, several) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let spools = [open(one.path()), open_with(several.path(), random.u8(2..6)).expect("the files open")];
+        block_on(compare(&spools, &mut random));
+    }
+}
+
+async fn compare(spools: &[SqliteSpool; 2], random: &mut fastrand::Rng) {
+    let (exchange, port) = (name("orders"), name("tell"));
+    // The ids of each message in both.
+    let mut ids: Vec<[MessageId; 2]> = Vec::new();
+    for turn in 0..120 {
+        for _ in 0..random.usize(1..4) {
+            let (lane, ahead) = match random.u8(0..8) {
+                0 => (None, None),
+                1 => (None, Some(Duration::from_secs(random.u64(0..9)))),
+                lane => (Some(format!("lane {lane}")), None),
+            };
+            let (came, body) = (at(turn), Bytes::from(vec![b'x'; random.usize(1..40)]));
+            let mut pair = [MessageId(0); 2];
+            for (spool, id) in spools.iter().zip(&mut pair) {
+                *id = spool.next_id(spool.partition_for(&exchange, &port, Beside::Nothing).await.expect("known"));
+                let mut new = message(spool, MessageKind::OneWay, &["tell"]);
+                (new.id, new.body, new.accepted_at) = (*id, body.clone(), came);
+                (new.legs[0].lane, new.legs[0].ahead) = (lane.clone(), ahead);
+                spool.accept(new).await.expect("stored");
+            }
+            ids.push(pair);
+        }
+        let (chosen, kind, later) = (random.usize(..ids.len()), random.u8(0..4), random.i64(0..60));
+        for (at_spool, spool) in spools.iter().enumerate() {
+            let id = ids[chosen][at_spool];
+            let then = match kind {
+                0 => Then::Done(None),
+                1 => Then::Retry(at(turn + later)),
+                2 => Then::Suspend(None),
+                _ => {
+                    spool.resume_legs(vec![id], at(turn)).await.expect("stored");
+                    continue;
+                }
+            };
+            spool.settle(outcome(id, 0, turn, then)).await.expect("stored");
+        }
+        let order = *random.choice(&ORDERS).expect("some");
+        let bound = (random.usize(1..80), random.usize(1..3_000));
+        let in_hand: Vec<usize> = (0..ids.len()).filter(|_| random.u8(0..6) == 0).collect();
+        let mut read = Vec::new();
+        for (at_spool, spool) in spools.iter().enumerate() {
+            let not = Arc::new(in_hand.iter().map(|number| (ids[*number][at_spool], 0)).collect::<HashSet<_>>());
+            let found = spool.due_legs(&exchange, &port, order, at(turn), not, bound).await.expect("read");
+            let number = |id: MessageId| ids.iter().position(|pair| pair[at_spool] == id).expect("known");
+            read.push(found.into_iter().map(|leg| number(leg.message)).collect::<Vec<_>>());
+            let next = spool.next_due(&exchange, &port, at(turn)).await.expect("read");
+            read.push(next.map(|next| next.0 as usize).into_iter().collect());
+            let due = spool.count_due(&exchange, &port, at(turn), 50).await.expect("read");
+            read.push(vec![due as usize]);
+        }
+        assert_eq!(read[..3], read[3..], "{order:?} {bound:?} in turn {turn}");
+    }
+}
+
+const ORDERS: [LegOrder; 4] =
+    [LegOrder::Due, LegOrder::Rank, LegOrder::Lanes { stops: true }, LegOrder::Lanes { stops: false }];

@@ -82,7 +82,17 @@ pub const SMALL: Bench = Bench {
     run: |context| -> Measuring<'_> { Box::pin(small(context)) },
 };
 
+/// Partitions of the store.
+pub const PARTITIONS: Bench = Bench {
+    name: "exchange.partitions",
+    about: "round trips/s of 64 users with 3 partitions of the spool; peer: with one; and 4 and 5, and each with 8 users",
+    by_default: true,
+    run: |context| -> Measuring<'_> { Box::pin(partitions(context)) },
+};
+
 const USERS: usize = 8;
+/// So many that latency is not the limit.
+const MANY_USERS: usize = 64;
 /// A trip that takes longer is lost.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The paper's bound of the mean.
@@ -570,6 +580,44 @@ async fn small(context: &Context) -> Outcome<Figure> {
     Ok(Figure::new("round trips/s", ours)
         .beside("as many threads as the server takes", peer)
         .under(format!("{USERS} users without pauses"))
+        .under(told.join("; ")))
+}
+
+/// The numbers of stores that the paper has.
+const STORES: [(usize, &str); 4] = [(1, "1"), (3, "3"), (4, "4"), (5, "5")];
+
+async fn partitions(context: &Context) -> Outcome<Figure> {
+    let time = Duration::from_millis(context.size(10_000, 250));
+    let (mut ours, mut one, mut told) = (Samples::default(), Samples::default(), Vec::new());
+    for turn in context.turns() {
+        // Each after the other: those that rest would write checkpoints beside the one that is measured.
+        for (count, text) in STORES {
+            let folder = context.folder()?;
+            let rig = Rig::start(context, folder.path(), 32, 0, &[("TOCSIN_SPOOL_PARTITIONS", text)]).await?;
+            rig.closed(USERS, time / 5).await?;
+            let mut words = Vec::new();
+            for users in [USERS, MANY_USERS] {
+                let trips = rig.closed(users, time).await?;
+                match (users, count) {
+                    (MANY_USERS, 1) => one.push(trips.per_second()),
+                    (MANY_USERS, 3) => ours.push(trips.per_second()),
+                    _ => {}
+                }
+                let (p50, p99) = (millis(&trips.whole).quantile(0.5), millis(&trips.whole).quantile(0.99));
+                words.push(format!(
+                    "{users} users {}/s, p50 {} ms, p99 {} ms, {} lost",
+                    rounded(trips.per_second(), 4),
+                    rounded(p50, 3),
+                    rounded(p99, 3),
+                    trips.lost
+                ));
+            }
+            told.push(format!("turn {turn}, {count} partitions: {}", words.join(", ")));
+        }
+    }
+    Ok(Figure::new("round trips/s", ours)
+        .beside("one partition", one)
+        .under(format!("{MANY_USERS} users without pauses, {BODY_BYTES} bytes, B answers at once, 3 partitions"))
         .under(told.join("; ")))
 }
 

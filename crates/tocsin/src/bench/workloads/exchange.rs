@@ -42,7 +42,11 @@ const WORKLOADS: [Workload; 9] = [
             graph("4 points", "79/s", "exchange.tracking4"),
         ],
     ),
-    workload("WBT-06", "1, 3, 4 and 5 stores", &[graph("against one", "-12 to +9 %, +31 % with more users", "")]),
+    workload(
+        "WBT-06",
+        "1, 3, 4 and 5 stores",
+        &[graph("against one", "-12 to +9 %, +31 % with more users", "exchange.partitions")],
+    ),
     workload("WBT-07", "checkpoints", &[graph("latency", "spikes once a minute", "exchange.checkpoints")]),
     workload(
         "WBT-08",

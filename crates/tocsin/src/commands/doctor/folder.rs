@@ -9,6 +9,7 @@ use std::{
 };
 
 use rusqlite::{Connection, OpenFlags};
+use tocsin_store::sqlite::backup::FILES;
 
 use super::Finding;
 use crate::{
@@ -74,8 +75,8 @@ pub(super) fn examine(configuration: &Configuration) -> Vec<Finding> {
     findings.extend(syncs(folder));
     match platform::lock_folder(folder) {
         Ok(_lock) => {
-            let stores = ["records.db", "journal.db", "inbox.db", "spool.db", "tracking.db"];
-            findings.extend(stores.iter().filter_map(|name| integrity(&folder.join(name))))
+            let stores = FILES.iter().chain(&["tracking.db"]);
+            findings.extend(stores.filter_map(|name| integrity(&folder.join(name))))
         }
         Err(_) => findings
             .push(Finding::ok("stores", "in use by a running server; their integrity is checked when it is stopped")),

@@ -1,0 +1,174 @@
+//! Which partition a message is in.
+//!
+//! Its id says so, and nobody looks for it elsewhere. Ids rise over all partitions together, in the order in which messages
+//! come; their last bits are the partition. What was given out before there were partitions is in the first.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use parking_lot::RwLock;
+use ring::digest;
+use tocsin_model::id::{MessageId, Name};
+
+use crate::spool::PartitionNumber;
+
+/// Bits of an id that say its partition.
+const BITS: u32 = 4;
+/// Most partitions.
+pub const PARTITIONS_MAX: u8 = 1 << BITS;
+
+/// How messages are spread over partitions.
+pub(super) struct Spread {
+    count: u8,
+    /// Ids up to this one are of the first partition and do not say so; `None`: all are.
+    dense: Option<u64>,
+    /// The next id, without the bits of its partition.
+    next: AtomicU64,
+    turn: AtomicU64,
+    /// Among how many partitions keys were spread before, as far as there may be messages from then.
+    before: Vec<u8>,
+    /// Receive ports whose messages stay together, and where.
+    homes: RwLock<BTreeMap<(Name, Name), PartitionNumber>>,
+}
+
+/// What a spread begins with.
+pub(super) struct Beginning {
+    pub count: u8,
+    pub dense: Option<u64>,
+    /// The highest id that any message ever had.
+    pub last: u64,
+    pub before: Vec<u8>,
+    pub homes: BTreeMap<(Name, Name), PartitionNumber>,
+}
+
+impl Spread {
+    pub fn new(Beginning { count, dense, last, before, homes }: Beginning) -> Spread {
+        let next = if dense.is_some() { (last >> BITS) + 1 } else { last + 1 };
+        Spread { count, dense, next: next.into(), turn: AtomicU64::new(0), before, homes: RwLock::new(homes) }
+    }
+
+    /// The partition of an id. Of one that no message can have it is the first, which has none such either.
+    pub fn of(&self, id: MessageId) -> PartitionNumber {
+        match self.dense {
+            Some(dense) if id.0 > dense => {
+                let said = (id.0 & u64::from(PARTITIONS_MAX - 1)) as u8;
+                PartitionNumber(if said < self.count { said } else { 0 })
+            }
+            _ => PartitionNumber(0),
+        }
+    }
+
+    pub fn next_id(&self, partition: PartitionNumber) -> MessageId {
+        let number = self.next.fetch_add(1, Ordering::AcqRel);
+        MessageId(match self.dense {
+            Some(_) => number << BITS | u64::from(partition.0),
+            None => number,
+        })
+    }
+
+    pub fn ids_before(&self, id: MessageId, count: u64) -> MessageId {
+        let step = if self.dense.is_some_and(|dense| id.0 > dense) { 1 << BITS } else { 1 };
+        MessageId(id.0.saturating_sub(count * step))
+    }
+
+    /// No id from here on was given out before this call.
+    pub fn horizon(&self) -> MessageId {
+        let number = self.next.load(Ordering::Acquire);
+        MessageId(if self.dense.is_some() { number << BITS } else { number })
+    }
+
+    /// Partitions in turn, for what may be anywhere.
+    pub fn in_turn(&self) -> PartitionNumber {
+        PartitionNumber((self.turn.fetch_add(1, Ordering::Relaxed) % u64::from(self.count)) as u8)
+    }
+
+    /// Where messages with a key of their caller are.
+    pub fn of_key(&self, exchange: &Name, port: &Name, key: &str) -> PartitionNumber {
+        among(hash(&[exchange.as_str(), port.as_str(), key]), self.count)
+    }
+
+    /// Every other place where a message with this key may have been stored, when there were more or fewer partitions or its
+    /// port was another.
+    pub fn former_of_key(&self, exchange: &Name, port: &Name, key: &str) -> BTreeSet<PartitionNumber> {
+        if self.count == 1 && self.before.is_empty() {
+            return BTreeSet::new();
+        }
+        let hash = hash(&[exchange.as_str(), port.as_str(), key]);
+        let counts = self.before.iter().chain([&self.count]);
+        let of_hash = counts.map(|count| among(hash, *count));
+        of_hash.chain(self.home(exchange, port)).filter(|partition| partition.0 < self.count).collect()
+    }
+
+    /// Where the messages of a port stay together, if they do.
+    pub fn home(&self, exchange: &Name, port: &Name) -> Option<PartitionNumber> {
+        self.homes.read().get(&(exchange.clone(), port.clone())).copied()
+    }
+
+    /// Where they are to stay, if it is not known yet.
+    pub fn new_home(&self, exchange: &Name, port: &Name) -> PartitionNumber {
+        among(hash(&[exchange.as_str(), port.as_str()]), self.count)
+    }
+
+    pub fn remember_home(&self, exchange: Name, port: Name, home: PartitionNumber) {
+        self.homes.write().insert((exchange, port), home);
+    }
+}
+
+fn among(hash: u64, count: u8) -> PartitionNumber {
+    PartitionNumber((hash % u64::from(count.max(1))) as u8)
+}
+
+/// The same in every version: messages are looked for by it.
+fn hash(texts: &[&str]) -> u64 {
+    let digest = digest::digest(&digest::SHA256, texts.join("\0").as_bytes());
+    u64::from_be_bytes(digest.as_ref()[..8].try_into().expect("SHA-256 has 32 bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spread(count: u8, dense: Option<u64>, last: u64) -> Spread {
+        Spread::new(Beginning { count, dense, last, before: vec![1], homes: BTreeMap::new() })
+    }
+
+    #[test]
+    fn ids_rise_and_say_their_partition() {
+        let one = spread(1, None, 41);
+        assert_eq!((one.next_id(PartitionNumber(0)), one.of(MessageId(47))), (MessageId(42), PartitionNumber(0)));
+        let three = spread(3, Some(47), 47);
+        let mut last = MessageId(47);
+        assert_eq!(three.of(last), PartitionNumber(0), "it is from before");
+        for number in 0..100 {
+            let partition = PartitionNumber(number % 3);
+            let id = three.next_id(partition);
+            assert!(id > last && id < three.horizon());
+            assert_eq!(three.of(id), partition);
+            last = id;
+        }
+        assert_eq!(three.of(MessageId(u64::MAX)), PartitionNumber(0));
+        assert!(spread(5, Some(47), last.0).next_id(PartitionNumber(0)) > last);
+    }
+
+    #[test]
+    fn keys_are_found_where_they_were_before() {
+        let (exchange, port) = ("e".parse().expect("a name"), "p".parse().expect("a name"));
+        let (before, now) = (spread(3, Some(0), 0), |counts: &[u8]| {
+            let beginning =
+                Beginning { count: 5, dense: Some(0), last: 0, before: counts.to_vec(), homes: BTreeMap::new() };
+            Spread::new(beginning)
+        });
+        let mut moved = 0;
+        for number in 0..100 {
+            let key = format!("k{number}");
+            let (was, is) = (before.of_key(&exchange, &port, &key), now(&[]).of_key(&exchange, &port, &key));
+            moved += u32::from(was != is);
+            let looked = now(&[1, 3]).former_of_key(&exchange, &port, &key);
+            assert!(looked.contains(&was) && looked.contains(&is) && looked.contains(&PartitionNumber(0)), "{key}");
+        }
+        assert!(moved > 0);
+        assert!(spread(1, None, 0).former_of_key(&exchange, &port, "k").len() <= 1);
+    }
+}
