@@ -266,11 +266,21 @@ async fn slow_every_accepted_request_ends_in_one_outcome_over_50_kills() {
     kill_under_callers(50, 64, 3).await;
 }
 
-/// Files and rows are taken while the process dies again and again: each becomes one message.
+/// Sends mails as a mail server does: each again and again until it is said to be taken.
+const MAILER: &str = r#"
+for order in $(seq $2 $3); do
+  printf 'Message-ID: <%s@example.org>\r\nX-Order: %s\r\nSubject: order\r\n\r\nan order\r\n' $order $order > "$4/$order.mail"
+  until curl -s --mail-from a@example.org --mail-rcpt b@example.org --upload-file "$4/$order.mail" "smtp://127.0.0.1:$1"
+  do [ -d "$4" ] || exit 1; sleep 0.02; done
+done"#;
+
+/// Files, rows and mails are taken while the process dies again and again: each becomes one message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_locations_take_is_taken_once_over_kills() {
     const FILES: usize = 60;
     const ROWS: usize = 3_000;
+    const MAILS: usize = 60;
+    const ALL: usize = FILES + ROWS + MAILS;
     let warehouse = FarSide::start().await;
     let elsewhere = tempfile::tempdir().expect("a folder");
     let opened = elsewhere.path().to_str().expect("a path");
@@ -280,6 +290,7 @@ async fn what_locations_take_is_taken_once_over_kills() {
     std::fs::create_dir_all(drop.join("orders")).expect("made");
     let file = elsewhere.path().join("shop.db");
     let mut shop = rusqlite::Connection::open(&file).expect("a file");
+    let post = support::free_port();
     let table = "PRAGMA journal_mode = WAL; CREATE TABLE box (id INTEGER PRIMARY KEY, \"order\" INTEGER, type TEXT)";
     shop.execute_batch(table).expect("made");
     let definition = format!(
@@ -294,6 +305,12 @@ receive:
     locations:
       files: {{ kind: directory, options: {{ folder: orders, settle: 1ms, rescan: 10ms }} }}
       shop: {{ kind: outbox, options: {{ database: "sqlite:{}", table: box, every: 1ms }} }}
+  mails:
+    mode: one_way
+    pipeline:
+      - transform: {{ jmespath: "{{type: subject, order: to_number(headers.\"x-order\")}}" }}
+    locations:
+      post: {{ kind: mail, options: {{ listen: "127.0.0.1:{}", recipients: ["*"], body: json }} }}
 send:
   warehouse:
     mode: one_way
@@ -304,6 +321,7 @@ routes:
   orders: {{ when: "message.type == 'order'", to: warehouse }}
 "#,
         file.display(),
+        post,
         warehouse.url
     );
     apply(&platform, definition).await;
@@ -317,10 +335,15 @@ routes:
         rows.execute("INSERT INTO box VALUES (?1, ?1, 'order')", [number]).expect("filled");
     }
     rows.commit().expect("filled");
+    let (first, last) = ((FILES + ROWS).to_string(), (ALL - 1).to_string());
+    let mut mailer = std::process::Command::new("sh")
+        .args(["-c", MAILER, "mailer", &post.to_string(), &first, &last, opened])
+        .spawn()
+        .expect("a shell");
     let mut count = warehouse.count.subscribe();
     for _ in 0..6 {
         let enough = *count.borrow_and_update() + fastrand::usize(1..400);
-        let some = tokio::time::timeout(support::PATIENCE, count.wait_for(|count| *count >= enough.min(FILES + ROWS)));
+        let some = tokio::time::timeout(support::PATIENCE, count.wait_for(|count| *count >= enough.min(ALL)));
         some.await.expect("goes on").expect("lives");
         platform.kill();
         platform.restart().await;
@@ -329,7 +352,7 @@ routes:
         loop {
             let orders: std::collections::BTreeSet<i64> = warehouse.order.lock().iter().copied().collect();
             let open = platform.get("/v1/messages?standing=open").await;
-            if orders.len() == FILES + ROWS && open["items"].as_array().is_some_and(Vec::is_empty) {
+            if orders.len() == ALL && open["items"].as_array().is_some_and(Vec::is_empty) {
                 return;
             }
             count.borrow_and_update();
@@ -337,6 +360,8 @@ routes:
         }
     };
     tokio::time::timeout(support::PATIENCE, all).await.expect("all arrive");
+    let told = tokio::task::spawn_blocking(move || mailer.wait()).await.expect("waited").expect("it ended");
+    assert!(told.success(), "each was said to be taken");
     // One id is one order, and no order has two.
     let mut ids = HashMap::<String, Vec<String>>::new();
     for (id, orders) in warehouse.seen.lock().iter() {

@@ -267,10 +267,9 @@ fn examine(folder: &Path) -> Result<(), StoreError> {
             return Err(StoreError::Damaged(format!("{}: {found}", folder.join(name).display())));
         }
     }
-    let partitions = if folder.join(spool::FILES[0]).exists() { partitions(&open(spool::FILES[0])?)? } else { 0 };
-    if let Some(gone) = spool::FILES.iter().take(partitions).find(|name| !folder.join(name).exists()) {
+    if let Some(gone) = missing_partition(folder)? {
         return Err(StoreError::Damaged(format!(
-            "{} is not there, which is a part of the spool",
+            "{} is not there, which has a part of the messages",
             folder.join(gone).display()
         )));
     }
@@ -285,6 +284,20 @@ fn examine(folder: &Path) -> Result<(), StoreError> {
         )));
     }
     Ok(())
+}
+
+/// A file of the spool that ought to be in a data folder and is not.
+///
+/// # Errors
+/// The first file of the spool cannot be read.
+pub fn missing_partition(folder: &Path) -> Result<Option<&'static str>, StoreError> {
+    let first = folder.join(spool::FILES[0]);
+    if !first.exists() {
+        return Ok(None);
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let partitions = partitions(&Connection::open_with_flags(first, flags).map_err(store_error)?)?;
+    Ok(spool::FILES.into_iter().take(partitions).find(|name| !folder.join(name).exists()))
 }
 
 /// How many files the spool has; one from before there were partitions does not say it.

@@ -86,7 +86,10 @@ impl Spread {
 
     /// Where messages with a key of their caller are.
     pub fn of_key(&self, exchange: &Name, port: &Name, key: &str) -> PartitionNumber {
-        among(hash(&[exchange.as_str(), port.as_str(), key]), self.count)
+        match self.count {
+            1 => PartitionNumber(0),
+            count => among(hash(&[exchange.as_str(), port.as_str(), key]), count),
+        }
     }
 
     /// Every other place where a message with this key may have been stored, when there were more or fewer partitions or its

@@ -419,6 +419,91 @@ fn a_file_that_is_gone_is_told_and_so_is_a_wrong_number() {
     }
 }
 
+/// Whatever of a change of their number a crash leaves, the next start ends it, and no location goes back.
+#[test]
+fn half_of_a_change_of_partitions_is_ended_or_done_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |file: &str| folder.path().join(file);
+    let copy = |from: &str, to: &str| {
+        for ending in ["", "-wal"] {
+            let _ = std::fs::remove_file(path(&format!("{to}{ending}")));
+            if path(&format!("{from}{ending}")).exists() {
+                std::fs::copy(path(&format!("{from}{ending}")), path(&format!("{to}{ending}"))).expect("copied");
+            }
+        }
+    };
+    let ports = ["one", "two", "three", "four", "five"];
+    let all_say = |spool: &SqliteSpool, expected: &[u8]| {
+        for port in ports {
+            assert_eq!(block_on(mark_of(spool, port)).as_deref(), Some(expected), "{port}");
+        }
+    };
+    // A partition was made, and nothing said that there is one.
+    drop(open(folder.path()));
+    copy("spool.db", "spool-1.db");
+    let spool = open(folder.path());
+    assert!(!path("spool-1.db").exists());
+    drop(spool);
+    copy("spool.db", "spool-1.db");
+    let spool = open_with(folder.path(), 2).expect("the files open");
+    block_on(async {
+        spool.put_exchange(name("orders"), "text".into(), "ann".into(), at(0)).await.expect("stored");
+        for port in ports {
+            let id = taken(&spool, port, b"there").await;
+            spool.settle(outcome(id, 0, 1, Then::Done(None))).await.expect("stored");
+        }
+        while spool.prune(at(200), 10).await.expect("removed") > 0 {}
+    });
+    drop(spool);
+    // It went, and was not removed any more.
+    copy("spool-1.db", "kept");
+    let spool = open(folder.path());
+    all_say(&spool, b"there");
+    block_on(async {
+        for port in ports {
+            let id = taken(&spool, port, b"further").await;
+            spool.settle(outcome(id, 0, 1, Then::Done(None))).await.expect("stored");
+        }
+    });
+    drop(spool);
+    for count in [2, 1, 3] {
+        copy("kept", "spool-1.db");
+        all_say(&open_with(folder.path(), count).expect("the files open"), b"further");
+    }
+}
+
+/// A file from before there were partitions stays where it is, whatever is in it.
+#[test]
+fn a_spool_of_one_file_becomes_the_first_partition() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let ports = ["one", "two", "three", "four", "five"];
+    let spool = open(folder.path());
+    let (ids, key) = block_on(async {
+        spool.put_exchange(name("orders"), "text".into(), "ann".into(), at(0)).await.expect("stored");
+        let mut ids = Vec::new();
+        for port in ports {
+            ids.push(taken(&spool, port, b"there").await);
+        }
+        (ids, keyed(&spool, "k").await.0)
+    });
+    drop(spool);
+    let file = Connection::open(folder.path().join("spool.db")).expect("a file");
+    let before = "DROP TABLE layout; DROP TABLE layouts_before; DROP TABLE homes";
+    file.execute_batch(before).expect("as it was");
+    let version: usize = file.pragma_query_value(None, "user_version", |row| row.get(0)).expect("read");
+    file.pragma_update(None, "user_version", version - 1).expect("as it was");
+    drop(file);
+    let spool = open_with(folder.path(), 4).expect("it goes forward");
+    block_on(async {
+        for (port, id) in ports.into_iter().zip(ids) {
+            assert_eq!(mark_of(&spool, port).await.as_deref(), Some(&b"there"[..]), "{port}");
+            assert_eq!(spool.partition_of(id), PartitionNumber(0));
+            assert_eq!(spool.message(id).await.expect("read").expect("there").port, name(port));
+        }
+        assert_eq!(keyed(&spool, "k").await.1, Accepted::Known(key));
+    });
+}
+
 #[test]
 fn what_is_gathered_stays_together_and_replies_are_beside_their_requests() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -9,7 +9,7 @@ use std::{
 };
 
 use rusqlite::{Connection, OpenFlags};
-use tocsin_store::sqlite::backup::FILES;
+use tocsin_store::sqlite::backup::{FILES, missing_partition};
 
 use super::Finding;
 use crate::{
@@ -76,7 +76,13 @@ pub(super) fn examine(configuration: &Configuration) -> Vec<Finding> {
     match platform::lock_folder(folder) {
         Ok(_lock) => {
             let stores = FILES.iter().chain(&["tracking.db"]);
-            findings.extend(stores.filter_map(|name| integrity(&folder.join(name))))
+            findings.extend(stores.filter_map(|name| integrity(&folder.join(name))));
+            // One that cannot be read was told of.
+            let gone = missing_partition(folder).ok().flatten();
+            findings.extend(gone.map(|name| {
+                let text = "is not there, and has a part of the messages of exchanges";
+                Finding::fail(name, text, "restore a backup; the server does not start without it")
+            }));
         }
         Err(_) => findings
             .push(Finding::ok("stores", "in use by a running server; their integrity is checked when it is stopped")),
@@ -206,9 +212,13 @@ mod tests {
         fs::set_permissions(first_key::path(&data), fs::Permissions::from_mode(0o644)).expect("set");
         fs::write(data.join("journal.db"), vec![b'x'; 8192]).expect("written");
         Connection::open(data.join("records.db")).expect("opened").execute_batch("create table t (a)").expect("made");
+        let of_two = "create table layout (partitions); insert into layout values (2)";
+        Connection::open(data.join("spool.db")).expect("opened").execute_batch(of_two).expect("made");
         let findings = examine(&configuration);
         let levels = levels(&findings);
         for expected in [
+            ("spool.db", Level::Ok),
+            ("spool-1.db", Level::Fail),
             ("data folder", Level::Warn),
             ("admin key", Level::Fail),
             ("records.db", Level::Ok),
