@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use async_nats::jetstream;
 use tocsin_model::{application::Rate, exchange::FlowSide};
 use tocsin_sources::SourceState;
 use tocsin_store::spool::LocationKey;
@@ -179,6 +180,72 @@ async fn mails_are_routed_and_their_senders_hear_when_they_are_stored() {
     };
     assert!(!tokio::join!(sending, looking).0);
     assert_eq!(dock.a.all().len(), 2);
+}
+
+/// A broker with the stream ORDERS, and a connection to it.
+async fn broker(folder: &Path) -> (tokio::process::Child, jetstream::Context, String) {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+    let server = tokio::process::Command::new("nats-server")
+        .args(["-a", "127.0.0.1", "-p", &port.to_string(), "-js", "-sd"])
+        .arg(folder)
+        .stderr(std::process::Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("nats-server is there: `make setup` installs it");
+    let address = format!("nats://127.0.0.1:{port}");
+    let starting = async {
+        loop {
+            // It listens some time.
+            let Ok(client) = async_nats::connect(&address).await else { continue };
+            let config = jetstream::stream::Config {
+                name: "ORDERS".into(),
+                subjects: vec!["orders.>".into()],
+                ..Default::default()
+            };
+            let context = jetstream::new(client);
+            if context.create_stream(config).await.is_ok() {
+                return context;
+            }
+        }
+    };
+    let context = tokio::time::timeout(PATIENCE, starting).await.expect("in time");
+    (server, context, address)
+}
+
+#[tokio::test]
+async fn messages_of_a_broker_are_routed_and_told_once_over_a_restart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_server, context, address) = broker(folder.path()).await;
+    let publish = async |body: &str| {
+        let sent = context.publish("orders.new", body.to_owned().into()).await.expect("sent");
+        sent.await.expect("kept");
+    };
+    publish(r#"{"nr": 1}"#).await;
+    let bus = format!("bus: {{ kind: nats, options: {{ servers: ['{address}'], stream: ORDERS }} }}");
+    let mut dock = Dock::with(&bus).await;
+    let asked = &dock.a.asked_times(1).await[0];
+    assert_eq!((&*asked.path, &*asked.body), ("/bus", r#"{"nr": 1}"#));
+    dock.restart().await;
+    publish("no order").await;
+    publish(r#"{"nr": 2}"#).await;
+    let asked = dock.a.asked_times(2).await;
+    assert_eq!((asked.len(), &*asked[1].body), (2, r#"{"nr": 2}"#));
+    dock.until(|dock| dock.status().messages == 2).await;
+    let filter = MessageFilter { standing: Some(Standing::Suspended), ..MessageFilter::default() };
+    assert_eq!(dock.exchanges.messages(filter, None, 10).await.expect("read").len(), 1, "nothing leads it anywhere");
+    let mut stream = context.get_stream("ORDERS").await.expect("there");
+    let acknowledged = async {
+        loop {
+            let info = stream.info().await.expect("asked");
+            assert_eq!((info.state.messages, info.state.consumer_count), (3, 1));
+            let mut consumer: jetstream::consumer::PullConsumer =
+                stream.get_consumer("tocsin:dock:intake:bus").await.expect("a location has one");
+            if consumer.info().await.expect("asked").ack_floor.stream_sequence == 3 {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, acknowledged).await.expect("the broker hears that all are stored");
 }
 
 #[tokio::test]
