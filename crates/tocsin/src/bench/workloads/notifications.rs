@@ -25,7 +25,7 @@ const SIZES: &[Row] = &[
 
 /// Events by size, from one of their ways.
 macro_rules! by_size {
-    ($figure:literal) => {
+    ($figure:literal $(, $more:expr)*) => {
         &[
             graph("25 characters, events/s", "", concat!($figure, ".25")),
             graph("50 characters", "", concat!($figure, ".50")),
@@ -34,13 +34,14 @@ macro_rules! by_size {
             graph("500 characters", "", concat!($figure, ".500")),
             graph("1000 characters", "", concat!($figure, ".1000")),
             graph("2000 characters", "", concat!($figure, ".2000")),
+            $($more,)*
         ]
     };
 }
 
 const FILES: &[Row] = by_size!("intake.file");
 const QUERIES: &[Row] = by_size!("intake.sql");
-const REQUESTS: &[Row] = by_size!("intake.api");
+const REQUESTS: &[Row] = by_size!("intake.api", graph("5000 characters", "", "intake.api.5000"));
 
 const WORKLOADS: [Workload; 27] = [
     workload(
@@ -230,7 +231,7 @@ const fn claim(said: &'static str, test: Test) -> Claim {
     Claim { said, test }
 }
 
-const CLAIMS: [Claim; 23] = [
+const CLAIMS: [Claim; 24] = [
     claim(
         "Loading improves significantly with many clients",
         Test::Larger("population.load.many", "population.load", 1.5),
@@ -262,6 +263,10 @@ const CLAIMS: [Claim; 23] = [
     claim(
         "Smaller events are better: files",
         Test::Falls(&["intake.file.25", "intake.file.250", "intake.file.1000", "intake.file.2000"]),
+    ),
+    claim(
+        "Smaller events are better: queries",
+        Test::Falls(&["intake.sql.25", "intake.sql.250", "intake.sql.1000", "intake.sql.2000"]),
     ),
     claim(
         "Smaller events are better: the API",
