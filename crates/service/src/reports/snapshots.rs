@@ -21,7 +21,7 @@ pub(super) const APPLICATIONS: &[Column] = &[
     column("subscriptions_disabled", "Those that are not."),
     column("subscriptions_indexed", "Subscriptions in its index."),
     column("changes_behind", "Changes of the records that its index has not followed yet."),
-    column("last_event_at", "When an event was accepted last."),
+    column("last_event_at", "When an event was accepted or matched last."),
     column("last_notification_at", "When a notification was made or delivered last."),
 ];
 

@@ -970,6 +970,40 @@ fn snapshots_tell_the_state_and_what_happened_last() {
             Cell::None,
         ];
         platform.check("snapshot-subscriptions", &Question::default(), 0, vec![wish]).await;
+        let of_channel = |channel: &str| {
+            let told = batches().into_iter().filter(|(_, _, told)| told.channel == channel);
+            told.flat_map(|(_, entry, told)| told.attempts(entry)).collect::<Vec<_>>()
+        };
+        let answered = |channel: &str| of_channel(channel).iter().map(|found| found.3).max().expect("some");
+        let matched = DAY.iter().map(Entry::matched).max().expect("some");
+        let counts = |counts: [u64; 9]| counts.map(Cell::Count).to_vec();
+        let stock = [
+            vec![text("stock"), text("enabled")],
+            counts([1, 2, 2, 0, 2, 0, 0, 0, 0]),
+            vec![Cell::At(at(matched)), Cell::At(at(answered("mail").max(answered("hook"))))],
+        ];
+        platform.check("snapshot-applications", &Question::default(), 0, vec![stock.concat()]).await;
+        let channel = |channel: &str| {
+            let last = answered(channel);
+            let in_last_minute = |of: &dyn Fn(Outcome) -> bool| {
+                let found = of_channel(channel).into_iter().filter(|found| found.3 / MINUTE == last / MINUTE);
+                Cell::Count(found.filter(|found| of(found.4)).count() as u64)
+            };
+            vec![
+                text("stock"),
+                text(channel),
+                text("file"),
+                text("enabled"),
+                Cell::Count(0),
+                Cell::Count(0),
+                Cell::Count(0),
+                Cell::At(at(last)),
+                ago(last),
+                in_last_minute(&|outcome| outcome == Outcome::Delivered),
+                in_last_minute(&|outcome| matches!(outcome, Outcome::Deferred | Outcome::Refused)),
+            ]
+        };
+        platform.check("snapshot-channels", &Question::default(), 0, vec![channel("hook"), channel("mail")]).await;
     });
 }
 
