@@ -1,19 +1,25 @@
 //! Copies the data folder as of one moment, and puts a copy back.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs::DirBuilder,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+};
 
 use serde_json::json;
 use tocsin_store::{
     error::StoreError,
+    records::Records,
     sqlite::backup::{self, FILES, Manifest},
 };
 
 use crate::{
     client::Client,
-    configuration::{self, ConfigurationArgs},
+    commands::doctor::{self, Level},
+    configuration::{self, Configuration, ConfigurationArgs},
     failure::{Failure, Outcome},
     platform,
-    terminal::{Terminal, printable, size},
+    terminal::{Terminal, printable, size, thousands},
 };
 
 /// Arguments of `tocsin backup`.
@@ -66,13 +72,18 @@ impl Args {
 #[derive(Debug, clap::Args)]
 pub struct Restore {
     /// The backup
-    from: PathBuf,
+    #[arg(required_unless_present = "drill")]
+    from: Option<PathBuf>,
     /// Moves the databases that are there into a folder of their own beside them
     #[arg(long)]
     replace: bool,
     /// Only makes sure that the backup is whole, and of a version that this one can read
     #[arg(long, conflicts_with = "replace")]
     check: bool,
+    /// Restores it into a folder of its own, examines that as `tocsin doctor` does, and removes it; without FROM a backup is
+    /// taken for it
+    #[arg(long, conflicts_with_all = ["replace", "check"])]
+    drill: bool,
     /// Prints JSON
     #[arg(long)]
     json: bool,
@@ -84,8 +95,13 @@ impl Restore {
     /// # Errors
     /// The backup is damaged or of a newer version; there are databases already; a server uses the folder.
     pub async fn run(self, terminal: &Terminal, configuration: &ConfigurationArgs) -> Outcome {
-        let folder = configuration::load(configuration, &[])?.configuration.data.folder;
-        let Restore { from, replace, check, json } = self;
+        let configuration = configuration::load(configuration, &[])?.configuration;
+        let folder = configuration.data.folder.clone();
+        let Restore { from, replace, check, drill, json } = self;
+        if drill {
+            return rehearse(terminal, from, configuration, json).await;
+        }
+        let from = from.expect("without a drill it must be given");
         let work = tokio::task::spawn_blocking(move || {
             let verified = backup::verify(&from).map_err(|error| failed("use this backup", &error))?;
             if check {
@@ -108,6 +124,70 @@ impl Restore {
         };
         show(terminal, done, &manifest)
     }
+}
+
+/// A folder for a drill, removed when the value ends.
+struct Rehearsal(PathBuf);
+
+impl Rehearsal {
+    /// Among the temporary files of the machine, so that a drill does not fill the disk of the data folder.
+    fn new() -> Outcome<Rehearsal> {
+        let folder = std::env::temp_dir().join(format!("tocsin-drill-{}", fastrand::u64(..)));
+        let made = DirBuilder::new().mode(0o700).create(&folder);
+        made.map_err(|error| Failure::file("make the folder", &folder, &error))?;
+        Ok(Rehearsal(folder))
+    }
+}
+
+impl Drop for Rehearsal {
+    fn drop(&mut self) {
+        // What cannot be removed is left to whoever made it so.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Restores a backup beside everything, or one that is taken for it, and opens what came of it as a server would.
+async fn rehearse(terminal: &Terminal, from: Option<PathBuf>, configuration: Configuration, json: bool) -> Outcome {
+    let place = Rehearsal::new()?;
+    let (folder, data) = (configuration.data.folder.clone(), place.0.join("data"));
+    let (copy, restored) = (place.0.join("backup"), data.clone());
+    let work = tokio::task::spawn_blocking(move || {
+        let version = env!("CARGO_PKG_VERSION");
+        let from = match from {
+            Some(from) => from,
+            None => {
+                let taken = backup::back_up(&folder, &copy, version, platform::now());
+                taken.map_err(|error| failed("back up", &error))?;
+                copy
+            }
+        };
+        let verified = backup::verify(&from).map_err(|error| failed("use this backup", &error))?;
+        let manifest = verified.put(&restored).map_err(|error| failed("restore", &error))?;
+        Ok::<_, Failure>((manifest, doctor::stores(&restored)))
+    });
+    let (manifest, findings) = work.await.map_err(|error| Failure::failed("the drill broke").because(&error))??;
+    if let Some(broken) = findings.iter().find(|finding| finding.level == Level::Fail) {
+        let what = format!("the drill failed: {} is damaged: {}; use another backup", broken.what, broken.text);
+        return Err(Failure::failed(what));
+    }
+    // With the keys of this configuration, and the schema brought forward.
+    let mut configuration = configuration;
+    configuration.data.folder = data;
+    let records = platform::open_records(&configuration).await?;
+    let counts = records.counts();
+    let applications = records.applications().await;
+    let applications = applications.map_err(|error| Failure::failed("the drill failed").because(&error))?.len();
+    drop(records);
+    if json {
+        let (subscribers, subscriptions) = (counts.subscribers, counts.subscriptions);
+        let counts = json!({"applications": applications, "subscribers": subscribers, "subscriptions": subscriptions});
+        return Ok(terminal.json(&json!({"ok": true, "manifest": manifest, "restored": counts}))?);
+    }
+    show(terminal, "the drill went well: restored, examined, opened, and removed again", &manifest)?;
+    doctor::show(terminal, &findings)?;
+    let (subscribers, subscriptions) = (thousands(counts.subscribers), thousands(counts.subscriptions));
+    let found = format!("{applications} applications, {subscribers} subscribers, {subscriptions} subscriptions");
+    Ok(terminal.line(found)?)
 }
 
 /// What is there stays there, under another name.
@@ -196,11 +276,22 @@ mod tests {
         args.run(&terminal, &configuration).await.expect("restored");
         data(&folder).await;
 
+        // With a backup that is there, and with one of its own; both leave nothing behind.
+        for arguments in [&[copy_text, "--drill"][..], &["--drill"]] {
+            let (args, configuration) = wrapped::<Restore>(&folder, arguments);
+            args.run(&terminal, &configuration).await.expect("it goes well");
+            let text = captured.text();
+            assert!(text.contains("the drill went well") && text.contains("0 subscribers"), "{text}");
+            assert!(text.contains("sync.db: ") && text.contains("intact"), "{text}");
+        }
         let (args, configuration) = wrapped::<Restore>(&place.path().join("new"), &[copy_text, "--check"]);
         args.run(&terminal, &configuration).await.expect("whole");
         assert!(!place.path().join("new").join("records.db").exists());
         std::fs::write(copy.join("records.db"), "something else").expect("written");
         let (args, configuration) = wrapped::<Restore>(&place.path().join("new"), &[copy_text]);
+        let error = args.run(&terminal, &configuration).await.expect_err("it is damaged");
+        assert!(error.to_string().contains("use another backup"), "{error}");
+        let (args, configuration) = wrapped::<Restore>(&folder, &[copy_text, "--drill"]);
         let error = args.run(&terminal, &configuration).await.expect_err("it is damaged");
         assert!(error.to_string().contains("use another backup"), "{error}");
     }

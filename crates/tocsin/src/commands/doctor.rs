@@ -2,7 +2,10 @@
 
 mod folder; // what the data folder can do: space, inodes, fsync, integrity
 
-use std::time::{Duration, SystemTime};
+use std::{
+    path::Path,
+    time::{Duration, SystemTime},
+};
 
 use reqwest::Method;
 use serde::Serialize;
@@ -121,7 +124,12 @@ impl Args {
     }
 }
 
-fn show(terminal: &Terminal, findings: &[Finding]) -> std::io::Result<()> {
+/// Whether the databases of a folder that no server uses are intact. Blocks.
+pub(super) fn stores(folder: &Path) -> Vec<Finding> {
+    folder::stores(folder)
+}
+
+pub(super) fn show(terminal: &Terminal, findings: &[Finding]) -> std::io::Result<()> {
     for finding in findings {
         let level = match finding.level {
             Level::Ok => terminal.paint(Colour::Green, "ok  "),

@@ -74,19 +74,24 @@ pub(super) fn examine(configuration: &Configuration) -> Vec<Finding> {
     findings.extend(space(folder, configuration.journal.disk_reserve.0));
     findings.extend(syncs(folder));
     match platform::lock_folder(folder) {
-        Ok(_lock) => {
-            let stores = FILES.iter().chain(&["tracking.db"]);
-            findings.extend(stores.filter_map(|name| integrity(&folder.join(name))));
-            // One that cannot be read was told of.
-            let gone = missing_partition(folder).ok().flatten();
-            findings.extend(gone.map(|name| {
-                let text = "is not there, and has a part of the messages of exchanges";
-                Finding::fail(name, text, "restore a backup; the server does not start without it")
-            }));
-        }
+        Ok(_lock) => findings.extend(stores(folder)),
         Err(_) => findings
             .push(Finding::ok("stores", "in use by a running server; their integrity is checked when it is stopped")),
     }
+    findings
+}
+
+/// Whether the databases of a folder that no server uses are intact.
+pub(super) fn stores(folder: &Path) -> Vec<Finding> {
+    // What is tracked is in no backup.
+    let all = FILES.iter().chain(&["tracking.db"]);
+    let mut findings: Vec<Finding> = all.filter_map(|name| integrity(&folder.join(name))).collect();
+    // One that cannot be read was told of.
+    let gone = missing_partition(folder).ok().flatten();
+    findings.extend(gone.map(|name| {
+        let text = "is not there, and has a part of the messages of exchanges";
+        Finding::fail(name, text, "restore a backup; the server does not start without it")
+    }));
     findings
 }
 
