@@ -6,7 +6,7 @@ use std::{
     fs,
     io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
     time::Duration,
 };
 
@@ -311,4 +311,205 @@ async fn slow_messages_of_kafka_written_during_kills_are_taken_once() {
     drop(writer.join().expect("it has written"));
     broker.wait().expect("it ends");
     check_tokens(&platform, "messages", (0..all).map(|number| format!("q{number}")).collect()).await;
+}
+
+/// An application with one source.
+fn with_source(source: &str) -> String {
+    format!(
+        "application: drops\nevents: {{ drop: {{ fields: {{ token: {{ type: string, required: true }} }} }} }}\nsources:\n  \
+         {source}\n"
+    )
+}
+
+/// Writes rows into a table while the platform is killed, which takes them by this source.
+async fn rows_are_events_once(name: &str, source: impl Fn(&Path) -> String) {
+    const ROWS: usize = 2_000;
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("rows.db");
+    let rows = rusqlite::Connection::open(&file).expect("a file");
+    rows.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE drops (nr INTEGER PRIMARY KEY, token TEXT)")
+        .expect("made");
+    let opened = folder.path().to_string_lossy().into_owned();
+    let mut platform = Platform::start(&[("TOCSIN_SOURCES_ALLOW_FOLDERS", &opened)]).await;
+    platform.apply("drops", &with_source(&source(&file))).await;
+    let writer = std::thread::spawn(move || {
+        rows.busy_timeout(support::PATIENCE).expect("set");
+        for number in 0..ROWS {
+            let sql = "INSERT INTO drops (nr, token) VALUES (?1, ?2)";
+            rows.execute(sql, (number as i64 + 1, format!("r{number}"))).expect("written");
+        }
+    });
+    kill_until(&mut platform, async |platform: &Platform| writer.is_finished() && accepted(platform).await >= ROWS)
+        .await;
+    writer.join().expect("it has written");
+    check_tokens(&platform, name, (0..ROWS).map(|number| format!("r{number}")).collect()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_rows_of_a_query_written_during_kills_are_taken_once() {
+    let source = |file: &Path| {
+        format!(
+            "rows: {{ kind: query, events: [drop], options: {{ database: 'sqlite:{}', query: 'SELECT nr, token FROM drops \
+             WHERE nr > :mark ORDER BY nr', mark: nr, start: '0', every: 1ms, fields: {{ token: token }} }} }}",
+            file.display()
+        )
+    };
+    rows_are_events_once("rows", source).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_rows_of_an_outbox_written_during_kills_are_taken_once() {
+    let source = |file: &Path| {
+        format!(
+            "box: {{ kind: outbox, events: [drop], options: {{ database: 'sqlite:{}', table: drops, key: nr, every: 1ms, \
+             fields: {{ token: token }} }} }}",
+            file.display()
+        )
+    };
+    rows_are_events_once("box", source).await;
+}
+
+/// Starts a server of Debian and waits until it says this. Gives what it said before.
+fn started(mut command: Command, ready: &str) -> (Child, Vec<String>) {
+    let mut child = command.stderr(Stdio::piped()).spawn().expect("it is there: `make setup` installs it");
+    let mut log = BufReader::new(child.stderr.take().expect("it is piped")).lines().map_while(Result::ok);
+    let mut said = Vec::new();
+    for line in log.by_ref() {
+        let is_ready = line.contains(ready);
+        said.push(line);
+        if is_ready {
+            break;
+        }
+    }
+    // Whoever stops reading stops the server.
+    std::thread::spawn(move || log.for_each(drop));
+    (child, said)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_messages_of_nats_written_during_kills_are_taken_once() {
+    const MESSAGES: usize = 1_000;
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut command = Command::new("nats-server");
+    command.args(["-a", "127.0.0.1", "-p", "-1", "-js", "-sd"]).arg(folder.path());
+    let (mut server, said) = started(command, "Server is ready");
+    let at = "Listening for client connections on ";
+    let address = said.iter().find_map(|line| Some(line.split_once(at)?.1.trim().to_owned())).expect("an address");
+    let address = format!("nats://{address}");
+    let context = async_nats::jetstream::new(async_nats::connect(&address).await.expect("a connection"));
+    let config = async_nats::jetstream::stream::Config {
+        name: "DROPS".into(),
+        subjects: vec!["drops".into()],
+        ..Default::default()
+    };
+    let stream = context.create_stream(config).await.expect("a stream");
+    // What was on its way to a server that was killed comes again after a second.
+    let consumer = async_nats::jetstream::consumer::pull::Config {
+        durable_name: Some("drops".to_owned()),
+        ack_wait: Duration::from_secs(1),
+        ..Default::default()
+    };
+    stream.create_consumer(consumer).await.expect("a consumer");
+    let mut platform = Platform::start(&[]).await;
+    let options = format!("{{ servers: ['{address}'], stream: DROPS, consumer: drops }}");
+    let source = format!("bus: {{ kind: nats, events: [drop], options: {options} }}");
+    platform.apply("drops", &with_source(&source)).await;
+    let writer = tokio::spawn(async move {
+        for number in 0..MESSAGES {
+            let body = format!("{{\"token\": \"m{number}\"}}");
+            context.publish("drops", body.into()).await.expect("sent").await.expect("kept");
+        }
+    });
+    kill_until(&mut platform, async |platform: &Platform| writer.is_finished() && accepted(platform).await >= MESSAGES)
+        .await;
+    writer.await.expect("it has written");
+    check_tokens(&platform, "bus", (0..MESSAGES).map(|number| format!("m{number}")).collect()).await;
+    server.kill().expect("it can be killed");
+    server.wait().expect("it ends");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_messages_of_mosquitto_written_during_kills_are_taken_once() {
+    use rumqttc::v5::{
+        AsyncClient, Event, MqttOptions,
+        mqttbytes::{QoS, v5::Packet},
+    };
+    const MESSAGES: usize = 1_000;
+    let folder = tempfile::tempdir().expect("a folder");
+    let (port, file) = (support::free_port(), folder.path().join("mosquitto.conf"));
+    let lines = "allow_anonymous true\nmax_queued_messages 10000\nlog_dest stderr";
+    fs::write(&file, format!("listener {port} 127.0.0.1\n{lines}\n")).expect("a file");
+    let program = ["/usr/sbin/mosquitto", "mosquitto"].into_iter().find(|path| Path::new(path).exists());
+    let mut command = Command::new(program.unwrap_or("mosquitto"));
+    command.args(["-v", "-c"]).arg(&file);
+    let (mut broker, _) = started(command, " running");
+    let publish = async move |texts: Vec<String>| {
+        let mut options = MqttOptions::new("writer", "127.0.0.1", port);
+        options.set_keep_alive(Duration::from_secs(60));
+        let (client, mut events) = AsyncClient::new(options, texts.len().max(1));
+        let mut open = texts.len();
+        for text in texts {
+            client
+                .publish("drops", QoS::AtLeastOnce, false, format!("{{\"token\": \"{text}\"}}"))
+                .await
+                .expect("asked");
+        }
+        while open > 0 {
+            if let Event::Incoming(Packet::PubAck(_)) = events.poll().await.expect("a connection") {
+                open -= 1;
+            }
+        }
+    };
+    let mut platform = Platform::start(&[]).await;
+    let options = format!("{{ host: 127.0.0.1, port: {port}, topics: [drops] }}");
+    let source = format!("bus: {{ kind: mqtt, events: [drop], options: {options} }}");
+    platform.apply("drops", &with_source(&source)).await;
+    // The session begins with the subscription, so the first message is sent until one arrives.
+    let deadline = tokio::time::Instant::now() + support::PATIENCE;
+    while accepted(&platform).await == 0 {
+        assert!(tokio::time::Instant::now() < deadline, "nothing arrives");
+        publish(vec!["first".to_owned()]).await;
+    }
+    let writer = tokio::spawn(async move {
+        for portion in 0..20 {
+            let numbers = portion * MESSAGES / 20..(portion + 1) * MESSAGES / 20;
+            publish(numbers.map(|number| format!("m{number}")).collect()).await;
+        }
+    });
+    // How many of the first came is not known.
+    kill_until(&mut platform, async |platform: &Platform| writer.is_finished() && accepted(platform).await > MESSAGES)
+        .await;
+    writer.await.expect("it has written");
+    let deadline = tokio::time::Instant::now() + support::PATIENCE;
+    let mut found = loop {
+        let mut found = tokens(&platform.folder, "bus").await;
+        found.retain(|token| token != "first");
+        if found.len() >= MESSAGES {
+            break found;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{} of {MESSAGES} are there", found.len());
+        platform.restart().await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        platform.kill();
+    };
+    found.sort();
+    let mut wanted: Vec<String> = (0..MESSAGES).map(|number| format!("m{number}")).collect();
+    wanted.sort();
+    assert!(found == wanted, "each once");
+    broker.kill().expect("it can be killed");
+    broker.wait().expect("it ends");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_applies_a_source_that_nobody_let_in_is_warned() {
+    let platform = Platform::start(&[]).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("app.yaml");
+    let source = "mails: { kind: mail, events: [drop], options: { listen: '0.0.0.0:2525', recipients: ['*'], fields: { token: subject } } }";
+    fs::write(&file, with_source(source)).expect("written");
+    let file = file.to_str().expect("a path");
+    for arguments in [&["check", file][..], &["apply", file, "--dry-run"], &["apply", file]] {
+        let told = platform.run(arguments);
+        assert!(told.contains("a source may not listen at 0.0.0.0:2525") && told.contains("allow_listen"), "{told}");
+    }
 }
