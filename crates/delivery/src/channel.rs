@@ -84,9 +84,7 @@ pub struct Place {
 impl Place {
     /// What goes with a message as headers: `traceparent`, and `tracestate` if there is one.
     pub fn headers(&self) -> impl Iterator<Item = (&'static str, String)> {
-        let state = Some(&self.context.state).filter(|state| !state.is_empty());
-        let state = state.map(|state| ("tracestate", state.to_string()));
-        std::iter::once(("traceparent", self.context.parent_text())).chain(state)
+        self.context.headers()
     }
 }
 

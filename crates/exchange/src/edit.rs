@@ -81,6 +81,7 @@ impl Exchanges {
             content_type: edit.content_type.clone().unwrap_or_else(|| stored.head.content_type.clone()),
             headers: stored.head.headers.clone(),
             body,
+            trace: stored.head.trace.clone(),
             ..Parcel::default()
         };
         let head = promote::head(&running.compiled, &parcel);

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tocsin_model::{exchange::MessageKind, id::MessageId, time::Timestamp};
+use tocsin_model::{exchange::MessageKind, id::MessageId, time::Timestamp, trace_context::TraceContext};
 use tocsin_store::{
     error::StoreError,
     spool::{Gathering, Head, NewMessage},
@@ -68,6 +68,7 @@ impl Exchanges {
         let members = self.parts.spool.gathered(gathering).await?;
         let ids: Vec<MessageId> = members.iter().map(|(id, ..)| *id).collect();
         let bodies: Vec<Bytes> = members.iter().map(|(.., body)| body.clone()).collect();
+        let trace = common_trace(members.iter().map(|(_, head, _)| head));
         let last = members.into_iter().next_back().map(|(_, head, _)| head).unwrap_or_default();
         let form = Form::of(&gathering.form);
         let composing = tokio::task::spawn_blocking(move || form.compose(&bodies)).await;
@@ -75,7 +76,7 @@ impl Exchanges {
         let (port, kind) = (&gathering.port, MessageKind::OneWay);
         let (head, body, routed) = match composed {
             Ok((body, content_type)) => {
-                let parcel = Parcel { content_type: content_type.to_owned(), body, ..Parcel::default() };
+                let parcel = Parcel { content_type: content_type.to_owned(), body, trace, ..Parcel::default() };
                 let mut head = promote::head(&running.compiled, &parcel);
                 promote::inherit(&mut head, &last);
                 let head = Head { hops: 0, ..head };
@@ -100,4 +101,11 @@ impl Exchanges {
         }
         Ok(())
     }
+}
+
+/// Where a message stands that is made of others: where the last of them does, if all are of one trace.
+fn common_trace<'h>(mut heads: impl DoubleEndedIterator<Item = &'h Head>) -> Option<Box<TraceContext>> {
+    let last = heads.next_back()?.trace.as_ref()?;
+    let is_same = |head: &Head| head.trace.as_ref().is_some_and(|other| other.trace == last.trace);
+    heads.all(is_same).then(|| last.clone())
 }

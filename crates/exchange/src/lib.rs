@@ -22,6 +22,7 @@ mod callers; //     4b. who waits for which reply
 mod lane; //        5. what waits for a send port, in memory and behind that in the spool
 mod send; //        6. a leg leaves; what came of it is stored
 pub mod track; //   6b. bodies on their way are kept beside it, for people
+mod spans; //       6c. what is told of those that stand in a trace
 pub mod operate; // 7. what operators do: definitions, ports, suspended messages
 pub mod edit; //    7b. suspended messages become what an operator wants
 pub mod look; //    7c. what was tracked, and messages by their properties
@@ -30,7 +31,7 @@ mod upkeep; //      8. what is over: requests without an answer, messages that n
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use parking_lot::RwLock;
-use tocsin_delivery::{Clock, networks::Networks, programs::Programs};
+use tocsin_delivery::{Clock, networks::Networks, programs::Programs, spans::Spans};
 use tocsin_model::{definition::Environment, id::Name};
 use tocsin_sources::{Folders, Listeners};
 use tocsin_store::{
@@ -45,6 +46,7 @@ use flow::{Flow, Memory, Watch};
 use groups::{Group, GroupLoad, Groups, WorkersMost};
 use lane::Lane;
 use locations::Locations;
+use spans::MessageSpans;
 use track::{Tracker, Tracks};
 
 /// What exchanges work with.
@@ -71,6 +73,8 @@ pub struct Parts {
     pub listeners: Listeners,
     /// How many workers each group has.
     pub workers: WorkersMost,
+    /// Who wants to know what became of messages that stand in a trace.
+    pub spans: Spans,
 }
 
 /// All exchanges of an installation. One for the process.
@@ -85,6 +89,7 @@ pub struct Exchanges {
     watch: Watch,
     locations: Locations,
     tracker: Arc<Tracker>,
+    spans: MessageSpans,
     /// What carries away what is tracked: it ends behind all other tasks.
     carrying: TaskTracker,
     carried: CancellationToken,
@@ -124,6 +129,7 @@ impl Exchanges {
         let tracker = Tracker::new(parts.tracking.clone(), groups.of(Group::Track).clone()).await?;
         let tracker = Arc::new(tracker);
         let exchanges = Arc::new(Exchanges {
+            spans: MessageSpans(parts.spans.clone()),
             parts,
             tracker: tracker.clone(),
             carrying: TaskTracker::new(),

@@ -314,17 +314,19 @@ impl Taker {
         let home = spool.partition_for(exchange, &self.key.port, Beside::Port).await;
         let home = home.map_err(|error| Trouble::new("messages cannot be stored", error))?;
         let (mut taken, mut bytes) = (Vec::with_capacity(messages.len()), 0);
+        let stuck = |mut raw: Parcel, reason| {
+            let whole =
+                exchanges.new_message(running, home, &self.key.port, MessageKind::OneWay, raw.body.clone(), now);
+            raw.trace = exchanges.spans.enter(&raw.headers, whole.id);
+            as_it_came(running, whole, &raw, reason)
+        };
         for message in messages {
             let raw = self.parcel(message);
-            let whole = || {
-                let body = raw.body.clone();
-                exchanges.new_message(running, home, &self.key.port, MessageKind::OneWay, body, now)
-            };
             let most = port.body_bytes_max as usize;
             if raw.body.len() > most {
                 let reason =
                     format!("its body has {} bytes, and `body_bytes` of the port allows {most}", raw.body.len());
-                taken.push(as_it_came(running, whole(), &raw, reason));
+                taken.push(stuck(raw, reason));
                 continue;
             }
             let Parcel { content_type, headers, body, .. } = raw.clone();
@@ -333,7 +335,7 @@ impl Taker {
             let made: usize = routed(&worked).map(|message| message.body.len()).sum();
             if bytes + made > BYTES_MAX && made > raw.body.len() {
                 let reason = format!("what came with it became more than {BYTES_MAX} bytes; resume it");
-                taken.push(as_it_came(running, whole(), &raw, reason));
+                taken.push(stuck(raw, reason));
                 continue;
             }
             bytes += made;
@@ -496,6 +498,9 @@ impl Host for Taker {
             match exchanges.store_taken(&running, self.key.clone(), taken, marks.clone()).await {
                 Ok(stored) => {
                     self.track(&exchanges, &running, &messages, &stored, now);
+                    for (message, TakenMessage { whole, .. }) in messages.iter().zip(&stored) {
+                        exchanges.spans.received(whole, &message.headers, now, self.clock.now());
+                    }
                     break;
                 }
                 Err(StoreError::Full(reason)) => {

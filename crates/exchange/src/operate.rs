@@ -333,8 +333,8 @@ impl Exchanges {
     /// Does the steps of its port again to a message that did not get to their end. Gives how many legs came of it.
     async fn rework(&self, running: &Running, stored: &StoredMessage) -> Result<u64, StoreError> {
         let Some(body) = self.parts.spool.body(stored.id).await? else { return Ok(0) };
-        let Head { content_type, headers, .. } = stored.head.clone();
-        let raw = Parcel { content_type, headers, body: body.clone(), ..Parcel::default() };
+        let Head { content_type, headers, trace, .. } = stored.head.clone();
+        let raw = Parcel { content_type, headers, body: body.clone(), trace, ..Parcel::default() };
         let now = self.parts.clock.now();
         let whole = NewMessage {
             id: stored.id,

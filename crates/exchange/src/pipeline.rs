@@ -9,6 +9,7 @@ use tocsin_model::{
     exchange::{Exchange, Pipeline as Definition, Place, Property, Step},
     id::Name,
     problem::Problem,
+    trace_context::TraceContext,
     value::Value,
 };
 
@@ -41,6 +42,8 @@ pub(crate) struct Parcel {
     pub body: Bytes,
     /// When its body was signed, in seconds since 1970, and the signature.
     pub signed: Option<(i64, String)>,
+    /// Where it stands in a trace. No step changes that.
+    pub trace: Option<Box<TraceContext>>,
 }
 
 /// The steps of a port, ready to be gone through.

@@ -35,7 +35,8 @@ pub(crate) fn head(compiled: &Compiled, parcel: &Parcel) -> Head {
     let missing = declared.iter().filter(|property| !properties.iter().any(|(name, _)| *name == property.name));
     let missing: Vec<(&Property, &Place)> = missing.map(|property| (property, &property.from)).collect();
     properties.extend(find(&missing, parcel));
-    Head { content_type: parcel.content_type.clone(), headers, properties, ..Head::default() }
+    let (content_type, trace) = (parcel.content_type.clone(), parcel.trace.clone());
+    Head { content_type, headers, properties, trace, ..Head::default() }
 }
 
 /// Takes properties out of a message as it is now.

@@ -192,6 +192,7 @@ impl Exchanges {
         let tracks = running.tracks();
         let is_tracked = tracks.of_receive(port).is_some() || tracks.has_routes();
         let raw = is_tracked.then(|| (incoming.content_type.clone(), incoming.body.clone()));
+        let told = self.spans.0.is_on().then(|| incoming.headers.clone());
         let partition = self.partition_for(running, port, incoming.key.as_deref()).await;
         let partition = partition.map_err(ReceiveError::Store)?;
         let intake = self.take_in(running, partition, (port, definition), incoming, now).await;
@@ -200,6 +201,8 @@ impl Exchanges {
         self.check_queues(running, ports.into_iter(), now).map_err(flow::refuse)?;
         let (id, kind) = (intake.whole.id, intake.whole.kind);
         let suspended = intake.whole.suspended.clone();
+        let told = told.filter(|_| intake.whole.head.trace.is_some());
+        let told = told.map(|headers| (NewMessage { body: Bytes::new(), ..intake.whole.clone() }, headers));
         let row = tracks.has_routes().then(|| {
             let NewMessage { port, kind, head, body, .. } = &intake.whole;
             promote::row(&running.compiled, port, *kind, head, body.len())
@@ -212,6 +215,9 @@ impl Exchanges {
         match accepted {
             Accepted::New => {
                 metrics::counter!("exchange_received_total", &given("new")).increment(1);
+                if let Some((message, headers)) = &told {
+                    self.spans.received(message, headers, now, self.parts.clock.now());
+                }
                 if let Some((content_type, body)) = &raw {
                     let exchange = &running.compiled.definition.name;
                     let point = TrackPoint::Received;
@@ -392,14 +398,15 @@ impl Exchanges {
             Mode::Request => MessageKind::Request,
         };
         let Incoming { content_type, headers, body, key, .. } = incoming;
-        let raw = Parcel { content_type, headers, body, ..Parcel::default() };
+        let whole = self.new_message(running, partition, port, kind, body.clone(), now);
+        let trace = self.spans.enter(&headers, whole.id);
+        let raw = Parcel { content_type, headers, body, trace, ..Parcel::default() };
         let key = key.map(|key| {
             let digest = digest::digest(&digest::SHA256, &raw.body);
             IdempotencyKey { key, digest: digest.as_ref().try_into().expect("SHA-256 has 32 bytes") }
         });
         let expires_at = (kind == MessageKind::Request).then(|| now + definition.expires_after);
-        let whole =
-            NewMessage { key, expires_at, ..self.new_message(running, partition, port, kind, raw.body.clone(), now) };
+        let whole = NewMessage { key, expires_at, ..whole };
         match self.work(running, &whole, raw.clone()).await {
             Ok(Worked::One(head, body, legs)) => {
                 TakenMessage { whole: NewMessage { head, body, ..whole }.routed(legs), parts: None, gather: None }

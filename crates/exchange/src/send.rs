@@ -7,6 +7,7 @@ use tocsin_delivery::http::call::{Call, Returned};
 use tocsin_model::{
     exchange::{FlowSide, MessageKind, ThrottleReason, TrackPoint, Transport},
     time::Timestamp,
+    trace_context::TraceContext,
 };
 use tocsin_store::{
     error::StoreError,
@@ -47,8 +48,10 @@ pub(crate) async fn send(exchanges: Arc<Exchanges>, lane: Arc<Lane>, leg: Waitin
 async fn attempt(exchanges: &Arc<Exchanges>, lane: &Arc<Lane>, leg: WaitingLeg) -> Option<Then> {
     let way = lane.way();
     let running = exchanges.find(lane.exchange())?;
-    let came = go(exchanges, &running, &way, &leg).await;
+    let (place, since) = (exchanges.spans.leave(&leg), exchanges.parts.clock.now());
+    let came = go(exchanges, &running, &way, &leg, place.as_deref()).await;
     let outcome = outcome(exchanges, &running, &way, &leg, came);
+    exchanges.spans.sent(&leg, place.as_deref(), since, &outcome);
     let reply = match &outcome.then {
         Then::Done(Some(reply)) => std::slice::from_ref(&**reply),
         _ => &[],
@@ -75,14 +78,20 @@ enum Came {
 }
 
 /// Makes of a message what leaves, sends it, and makes of the response what is stored.
-async fn go(exchanges: &Exchanges, running: &Running, way: &Way, leg: &WaitingLeg) -> Came {
+async fn go(
+    exchanges: &Exchanges,
+    running: &Running,
+    way: &Way,
+    leg: &WaitingLeg,
+    place: Option<&TraceContext>,
+) -> Came {
     let head = &leg.head;
     let parcel = Parcel {
         content_type: head.content_type.clone(),
         headers: head.headers.clone(),
         properties: head.properties.clone(),
         body: leg.body.clone(),
-        signed: None,
+        ..Parcel::default()
     };
     // Each leg has an id of its own, so that a far side behind two ports does not take the second for a repetition.
     let id = format!("{}-{}", leg.message, leg.leg.number);
@@ -100,7 +109,7 @@ async fn go(exchanges: &Exchanges, running: &Running, way: &Way, leg: &WaitingLe
         exchanges.track(running, &seen, row.as_ref(), clock.now());
     };
     track(TrackPoint::Sent, &parcel.content_type, &parcel.body);
-    let reply = match call(way, leg, &id, &parcel).await {
+    let reply = match call(way, leg, &id, &parcel, place).await {
         Returned::Taken(reply) if leg.leg.replies => reply,
         returned => return Came::Returned(returned),
     };
@@ -109,6 +118,8 @@ async fn go(exchanges: &Exchanges, running: &Running, way: &Way, leg: &WaitingLe
         content_type: content_type.unwrap_or_default(),
         headers: reply.headers,
         body: Bytes::from(reply.body),
+        // What is said of a trace in a response is nobody's standard: the reply comes of this attempt.
+        trace: place.map(|place| Box::new(place.clone())),
         ..Parcel::default()
     };
     track(TrackPoint::Replied, &came.content_type, &came.body);
@@ -118,7 +129,7 @@ async fn go(exchanges: &Exchanges, running: &Running, way: &Way, leg: &WaitingLe
     }
 }
 
-async fn call(way: &Way, leg: &WaitingLeg, id: &str, parcel: &Parcel) -> Returned {
+async fn call(way: &Way, leg: &WaitingLeg, id: &str, parcel: &Parcel, place: Option<&TraceContext>) -> Returned {
     let caller = match &way.backup {
         Some(backup) if leg.leg.on_backup => backup,
         _ => &way.first,
@@ -127,8 +138,10 @@ async fn call(way: &Way, leg: &WaitingLeg, id: &str, parcel: &Parcel) -> Returne
     about.extend(leg.answers.map(|request| ("tocsin-answers", request.to_string())));
     let packed = parcel.headers.iter().find(|(name, _)| name == CONTENT_ENCODING);
     about.extend(packed.map(|(_, how)| (CONTENT_ENCODING, how.clone())));
+    about.extend(place.iter().flat_map(|place| place.headers()));
     let property = |name: &str| promote::text_of(&leg.head, name);
-    let is_sent_already = |name: &str| name == CONTENT_ENCODING;
+    // The place of the caller is not that of our request, and one that is none goes no further.
+    let is_sent_already = |name: &str| [CONTENT_ENCODING, "traceparent", "tracestate"].contains(&name);
     let headers: Vec<(String, String)> =
         parcel.headers.iter().filter(|(name, _)| !is_sent_already(name)).cloned().collect();
     caller

@@ -19,6 +19,7 @@ use tocsin_delivery::SystemClock;
 use tocsin_model::{
     exchange::{PortState, ThrottleReason},
     id::MessageId,
+    trace_context::TraceContext,
 };
 use tocsin_store::{
     spool::{Ending, LegState, MessageFilter, Standing, StoredMessage},
@@ -32,6 +33,7 @@ mod locations;
 mod order;
 mod partitions;
 mod pipelines;
+mod traces;
 mod tracking;
 
 use super::*;
@@ -164,6 +166,15 @@ async fn open_with_memory(folder: &Path, used: Arc<AtomicU64>) -> Arc<Exchanges>
 }
 
 async fn open_with(folder: &Path, used: Arc<AtomicU64>, partitions: u8) -> Arc<Exchanges> {
+    open_as(folder, used, partitions, Spans::default()).await
+}
+
+/// Somebody wants the spans.
+async fn open_traced(folder: &Path, spans: Spans) -> Arc<Exchanges> {
+    open_as(folder, Arc::default(), PARTITIONS, spans).await
+}
+
+async fn open_as(folder: &Path, used: Arc<AtomicU64>, partitions: u8, spans: Spans) -> Arc<Exchanges> {
     let options = SpoolOptions { partitions, ..SpoolOptions::default() };
     let spool = Arc::new(SqliteSpool::open(folder, &options).expect("the spool opens"));
     let tracking = SqliteTracking::open(folder, &TrackingOptions::default()).expect("the tracking opens");
@@ -179,6 +190,7 @@ async fn open_with(folder: &Path, used: Arc<AtomicU64>, partitions: u8) -> Arc<E
         folders: Folders::default(),
         listeners: Listeners::default(),
         workers: WorkersMost::default(),
+        spans,
     };
     Exchanges::start(parts).await.expect("started")
 }

@@ -52,6 +52,24 @@ impl TraceContext {
         Some(TraceContext { trace, span, flags, state: state.and_then(checked_state).unwrap_or_default() })
     }
 
+    /// Reads it from headers, whose names are in lower case. Of several `traceparent` none is right, several `tracestate` are
+    /// one list (3.2, 3.3).
+    pub fn of_headers<'h>(headers: impl Iterator<Item = (&'h str, &'h str)> + Clone) -> Option<TraceContext> {
+        let all =
+            |wanted: &'static str| headers.clone().filter(move |(name, _)| *name == wanted).map(|(_, value)| value);
+        let mut parents = all("traceparent");
+        let parent = parents.next().filter(|_| parents.next().is_none())?;
+        let states: Vec<&str> = all("tracestate").collect();
+        TraceContext::read(parent, Some(&states.join(",")))
+    }
+
+    /// As headers: `traceparent`, and `tracestate` if there is one.
+    pub fn headers(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let state = Some(&self.state).filter(|state| !state.is_empty());
+        let state = state.map(|state| ("tracestate", state.to_string()));
+        std::iter::once(("traceparent", self.parent_text())).chain(state)
+    }
+
     /// A trace that begins here.
     pub fn begin(trace: [u8; 16]) -> TraceContext {
         TraceContext { trace, span: [0; 8], flags: KNOWN_FLAGS, state: Box::default() }
@@ -237,6 +255,21 @@ mod tests {
         assert_eq!(read(&many(33)), "");
         let long = format!("a={},b={},c=1", "x".repeat(256), "y".repeat(255));
         assert_eq!(read(&long), format!("a={}", "x".repeat(256)), "the end goes first");
+    }
+
+    #[test]
+    fn headers_say_it_once_and_with_every_state() {
+        let read = |headers: &[(&'static str, &str)]| {
+            let found = TraceContext::of_headers(headers.iter().copied())?;
+            Some(found.headers().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>())
+        };
+        let parent = format!("traceparent: {GOOD}");
+        assert_eq!(read(&[("accept", "x"), ("traceparent", GOOD)]), Some(vec![parent.clone()]));
+        let several = [("tracestate", "a=1"), ("traceparent", GOOD), ("tracestate", "b=2")];
+        assert_eq!(read(&several), Some(vec![parent, "tracestate: a=1,b=2".to_owned()]));
+        assert_eq!(read(&[("traceparent", GOOD), ("traceparent", GOOD)]), None);
+        assert_eq!(read(&[("traceparent", "x")]), None);
+        assert_eq!(read(&[("tracestate", "a=1")]), None);
     }
 
     #[test]

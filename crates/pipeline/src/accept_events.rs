@@ -47,7 +47,7 @@ pub enum AcceptError {
 pub(crate) async fn accept(flow: &Flow, submission: Submission) -> Result<Accepted, AcceptError> {
     let Submission { application, version, class, source, received_at, events, idempotency, marks } = submission;
     let count = u64::from(events.count());
-    let labels = flow.counters.classes.labels(&application, &class);
+    let labels = flow.classes.labels(&application, &class);
     let accepted_at = flow.clock.now().max(received_at);
     let stamp = flow.places.stamp();
     let sees = stamp.place;

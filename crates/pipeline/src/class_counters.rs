@@ -18,15 +18,22 @@ const OTHER: &str = "(other)";
 /// The labels of a pair.
 pub(crate) type Labels = [(&'static str, String); 2];
 
-/// Counters of what became of attempts, in the order of `Outcome::ALL`.
-pub(crate) type Outcomes = [Counter; Outcome::ALL.len()];
+/// Counters of what becomes of the notifications of a class.
+pub(crate) struct NotificationCounters {
+    /// What became of attempts, in the order of `Outcome::ALL`.
+    pub outcomes: [Counter; Outcome::ALL.len()],
+    /// Those that could be formatted.
+    pub formatted: Counter,
+    /// Those that could not.
+    pub format_failed: Counter,
+}
 
 /// Knows which pairs have counters.
 #[derive(Default)]
 pub(crate) struct ClassCounters {
     pairs: Mutex<HashSet<(Name, Name)>>,
-    outcomes: Mutex<HashMap<(Name, Name), Arc<Outcomes>>>,
-    other: OnceLock<Arc<Outcomes>>,
+    notifications: Mutex<HashMap<(Name, Name), Arc<NotificationCounters>>>,
+    other: OnceLock<Arc<NotificationCounters>>,
 }
 
 impl ClassCounters {
@@ -43,36 +50,44 @@ impl ClassCounters {
     }
 
     /// Counters of a notification class, found once for each work item: each notification then costs no look-up.
-    pub fn outcomes(&self, application: &Name, class: &Name) -> Arc<Outcomes> {
+    pub fn notifications(&self, application: &Name, class: &Name) -> Arc<NotificationCounters> {
         let pair = (application.clone(), class.clone());
-        if let Some(known) = self.outcomes.lock().get(&pair) {
+        if let Some(known) = self.notifications.lock().get(&pair) {
             return known.clone();
         }
         let labels = self.labels(application, class);
         if labels[0].1 == OTHER {
             return self.other();
         }
-        let made = Arc::new(outcomes_of(&labels));
-        self.outcomes.lock().insert(pair, made.clone());
+        let made = Arc::new(NotificationCounters::new(&labels));
+        self.notifications.lock().insert(pair, made.clone());
         made
     }
 
     /// Counters of what belongs to no class that can be read.
-    pub fn other(&self) -> Arc<Outcomes> {
-        self.other.get_or_init(|| Arc::new(outcomes_of(&labels_of(OTHER, OTHER)))).clone()
+    pub fn other(&self) -> Arc<NotificationCounters> {
+        self.other.get_or_init(|| Arc::new(NotificationCounters::new(&labels_of(OTHER, OTHER)))).clone()
+    }
+}
+
+impl NotificationCounters {
+    /// The metrics recorder must be in place by now.
+    fn new([(_, application), (_, class)]: &Labels) -> NotificationCounters {
+        let of = |name: &'static str, value: &'static str| {
+            [("application", application.clone()), ("class", class.clone()), (name, value.to_owned())]
+        };
+        let formats = |result| metrics::counter!("format_requests_total", &of("result", result));
+        NotificationCounters {
+            outcomes: Outcome::ALL
+                .map(|outcome| metrics::counter!("deliver_outcomes_total", &of("outcome", outcome.word()))),
+            formatted: formats("ok"),
+            format_failed: formats("failed"),
+        }
     }
 }
 
 fn labels_of(application: &str, class: &str) -> Labels {
     [("application", application.to_owned()), ("class", class.to_owned())]
-}
-
-fn outcomes_of([(_, application), (_, class)]: &Labels) -> Outcomes {
-    Outcome::ALL.map(|outcome| {
-        let labels =
-            [("application", application.clone()), ("class", class.clone()), ("outcome", outcome.word().to_owned())];
-        metrics::counter!("deliver_outcomes_total", &labels)
-    })
 }
 
 #[cfg(test)]
@@ -89,7 +104,7 @@ mod tests {
         }
         assert_eq!(counters.labels(&name("more".to_owned()), &class), labels_of(OTHER, OTHER));
         assert_eq!(counters.labels(&name("a7".to_owned()), &class), labels_of("a7", "c"));
-        counters.outcomes(&name("more".to_owned()), &class);
-        assert_eq!((counters.pairs.lock().len(), counters.outcomes.lock().len()), (PAIRS_MAX, 0));
+        counters.notifications(&name("more".to_owned()), &class);
+        assert_eq!((counters.pairs.lock().len(), counters.notifications.lock().len()), (PAIRS_MAX, 0));
     }
 }

@@ -276,9 +276,8 @@ impl Worker {
             };
             let (accepted, conduct) = (loaded.accepted.clone(), loaded.conduct.clone());
             let subscriptions = loaded.notifications().subscriptions.clone();
-            let outcomes =
-                self.flow.counters.classes.outcomes(&loaded.batch.head.application, &loaded.batch.head.class);
-            let read = Report::Read { key: *key, accepted, subscriptions, conduct, outcomes, permit: part };
+            let counters = loaded.counters.clone();
+            let read = Report::Read { key: *key, accepted, subscriptions, conduct, counters, permit: part };
             if self.reports.send(read).await.is_err() {
                 return Ok(());
             }
@@ -330,8 +329,8 @@ impl Worker {
         };
         let permit = Some(bounds.permit(ordinals.len()).await);
         let (accepted, subscriptions, conduct) = (Vec::new(), Vec::new(), Arc::default());
-        let outcomes = self.flow.counters.classes.other();
-        let read = Report::Read { key, accepted, subscriptions, conduct, outcomes, permit };
+        let counters = self.flow.classes.other();
+        let read = Report::Read { key, accepted, subscriptions, conduct, counters, permit };
         let _ = self.reports.send(read).await;
         let fed = ordinals.len();
         for ordinal in ordinals {

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use tocsin_delivery::{Answer, Message, Outgoing, Ticket};
+use tocsin_delivery::{Answer, Message, Outgoing, Ticket, redact};
 use tocsin_model::{
     application::DeliveryLog,
     conduct::{Digest, DigestWindow},
@@ -28,7 +28,6 @@ use crate::{
     load_work::Loaded,
     multicast::Multicasts,
     record_receipts::Report,
-    redact,
     render::{Member, render},
     running::Open,
 };

@@ -16,7 +16,6 @@ mod windows; // 3e. how long it is gathered
 mod multicast; // 3f. what is said to several
 mod render; // 3g. what is sent
 mod alike; // what reads the same for many is made once
-mod redact; // 3h. what a log may show of it
 mod record_receipts; // 4. dispositions become receipts, retries, suspensions
 mod resend; // what had failed is sent again
 mod class_counters; // figures by application and class, within bounds
@@ -85,10 +84,12 @@ pub use run_queries::keep;
 pub use run_sources::{SourceState, SourceStatus};
 pub use shards::subject;
 pub use slow_firings::{SLOW_FIRINGS_MAX, SlowFiring};
-pub use spans::{Attribute, Span, SpanKind, Spans};
 pub use switches::Switched;
-pub use tocsin_delivery::{Clock, Context, Destination, DestinationState, SystemClock};
-pub use tocsin_sources::{Folders, Listeners};
+pub use tocsin_delivery::{
+    Clock, Context, Destination, DestinationState, SystemClock,
+    spans::{Attribute, Span, SpanKind, Spans},
+};
+pub use tocsin_sources::{Context as SourceContext, Folders, Listeners};
 pub use versions::Versions;
 pub use view_subscribers::view_subscribers;
 
@@ -111,6 +112,8 @@ pub(crate) struct Flow {
     places: Places,
     /// Each application's index, as last reported by the matcher.
     indexes: Mutex<BTreeMap<Name, IndexStatus>>,
+    /// Applications that made more notifications than they may, and until when their events wait for it.
+    throttled: Mutex<BTreeMap<Name, Timestamp>>,
     /// Rules that do not fire.
     stops: Mutex<guard::Stops>,
     luck: Mutex<fastrand::Rng>,
@@ -120,26 +123,8 @@ pub(crate) struct Flow {
     slow_firings: slow_firings::SlowFirings,
     /// Wakes whoever sends again what had failed.
     resends: tokio::sync::Notify,
-    counters: Counters,
-    spans: Spans,
-}
-
-/// Counters of what happens to every notification, so that counting costs no look-up.
-struct Counters {
-    formatted: metrics::Counter,
-    format_failed: metrics::Counter,
     classes: class_counters::ClassCounters,
-}
-
-impl Counters {
-    /// The metrics recorder must be in place by now.
-    fn new() -> Counters {
-        Counters {
-            formatted: metrics::counter!("format_requests_total", "result" => "ok"),
-            format_failed: metrics::counter!("format_requests_total", "result" => "failed"),
-            classes: class_counters::ClassCounters::default(),
-        }
-    }
+    spans: spans::StepSpans,
 }
 
 impl Flow {
@@ -248,6 +233,8 @@ pub struct ApplicationStatus {
     pub changes_behind: u64,
     /// Whether events are accepted and matched.
     pub ready: bool,
+    /// Until when its events wait because it made more notifications than its throttle allows, about.
+    pub throttled_until: Option<Timestamp>,
 }
 
 /// The running flow of all applications.
@@ -279,9 +266,10 @@ impl Pipeline {
             latencies: Latencies::default(),
             places: Places::new(&*records),
             indexes: Mutex::default(),
+            throttled: Mutex::default(),
             stops: Mutex::default(),
             luck: Mutex::new(fastrand::Rng::with_seed(seed)),
-            counters: Counters::new(),
+            classes: class_counters::ClassCounters::default(),
             suppressions: suppress::Suppressions::new(options.suppression.clone()),
             endpoints: endpoints::Endpoints::default(),
             switches: switches::Switches::default(),
@@ -293,7 +281,7 @@ impl Pipeline {
             options,
             context,
             opener,
-            spans,
+            spans: spans::StepSpans(spans),
         });
         let (commands, receiver) = mpsc::channel(16);
         let (clockwork, clockwork_receiver) = mpsc::channel(16);
@@ -458,6 +446,11 @@ impl Pipeline {
         self.running.lock().get(name).map(|running| running.compiled())
     }
 
+    /// What the sources of a version would use and the operator of this machine has not opened.
+    pub fn closed_sources(&self, compiled: &Compiled) -> Vec<Problem> {
+        closed_sources(compiled, &run_sources::context(&self.flow))
+    }
+
     /// Any version of an application, for reading batches that it packed.
     ///
     /// # Errors
@@ -532,6 +525,8 @@ impl Pipeline {
     /// How each application is doing, by name.
     pub fn status(&self) -> Vec<(Name, ApplicationStatus)> {
         let (indexes, newest) = (self.flow.indexes.lock().clone(), self.flow.places.newest());
+        let (throttled, now) = (self.flow.throttled.lock().clone(), self.flow.clock.now());
+        let throttled_until = |name: &Name| throttled.get(name).copied().filter(|until| *until > now);
         let running = self.running.lock();
         let status = |name: &Name, running: &Running| match indexes.get(name) {
             Some(IndexStatus { version, report, place }) => ApplicationStatus {
@@ -545,6 +540,7 @@ impl Pipeline {
                 unusable: report.unusable,
                 changes_behind: newest.0.saturating_sub(place.0),
                 ready: true,
+                throttled_until: throttled_until(name),
             },
             None => ApplicationStatus { version: running.compiled().version, ..ApplicationStatus::default() },
         };
@@ -714,6 +710,12 @@ fn keep_busy<T>(work: impl FnOnce() -> T) -> T {
         tokio::runtime::RuntimeFlavor::MultiThread => tokio::task::block_in_place(work),
         _ => work(),
     }
+}
+
+/// What the sources of a version would use and the operator of a machine has not opened: it can be applied, but they do not
+/// run.
+pub fn closed_sources(compiled: &Compiled, context: &SourceContext) -> Vec<Problem> {
+    run_sources::closed(&compiled.application, context)
 }
 
 /// Reads and compiles a definition: what `check` and `apply` do first.

@@ -25,7 +25,7 @@ use tocsin_store::{
     journal::{Course, StoredNotificationBatch, WorkItem},
 };
 
-use crate::{Flow, compile::Compiled, lanes::Lane};
+use crate::{Flow, class_counters::NotificationCounters, compile::Compiled, lanes::Lane};
 
 /// An event as formatting wants it.
 pub(crate) struct LoadedEvent {
@@ -48,6 +48,8 @@ pub(crate) struct Loaded {
     pub accepted: Vec<Timestamp>,
     /// How the class is told, as the version that made the batch defines it.
     pub conduct: Arc<Conduct>,
+    /// What is counted of the class.
+    pub counters: Arc<NotificationCounters>,
     /// How often it was tried before.
     pub attempts: u32,
     /// Where the work stands.
@@ -121,6 +123,7 @@ impl Loaded {
             .collect();
         let class = compiled.application.notifications.get(&head.class);
         let conduct = Arc::new(class.map(|class| class.conduct.clone()).unwrap_or_default());
+        let counters = flow.classes.notifications(&head.application, &head.class);
         let course = item.course.clone();
         let (edit, edited) = match (&course.edit, class) {
             (Some(text), Some(class)) => {
@@ -132,7 +135,20 @@ impl Loaded {
             _ => (None, Vec::new()),
         };
         let attempts = item.attempts;
-        Ok(Loaded { compiled, ordinals, event_of, accepted, conduct, attempts, course, edit, edited, events, batch })
+        Ok(Loaded {
+            compiled,
+            ordinals,
+            event_of,
+            accepted,
+            conduct,
+            counters,
+            attempts,
+            course,
+            edit,
+            edited,
+            events,
+            batch,
+        })
     }
 
     /// The notifications of the batch.

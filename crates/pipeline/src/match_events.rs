@@ -215,15 +215,17 @@ impl Matcher {
     /// The applications that make too much and wait, and how long to wait for the next that may go on.
     fn throttled(&mut self) -> (Vec<Name>, Duration) {
         let now = self.flow.clock.now();
-        let (mut throttled, mut soonest) = (Vec::new(), LEASE);
+        let (mut throttled, mut soonest) = (BTreeMap::new(), LEASE);
         for (name, matched) in &mut self.applications {
             if let Some(wait) = matched.guard.wait(matched.compiled.application.limits.throttle, now) {
-                throttled.push(name.clone());
+                throttled.insert(name.clone(), now + wait);
                 soonest = soonest.min(wait);
             }
         }
         metrics::gauge!("match_throttled_applications").set(throttled.len() as f64);
-        (throttled, soonest)
+        let names = throttled.keys().cloned().collect();
+        *self.flow.throttled.lock() = throttled;
+        (names, soonest)
     }
 
     /// Fires a rule for the batches of a listed firing, some at a time, by the subscriptions as they are now. Gives how
@@ -265,7 +267,7 @@ impl Matcher {
 
     /// Counts what became of a quantum, class by class.
     fn count(&self, claimed: &[ClaimedEvents], step: &Step) {
-        let classes = &self.flow.counters.classes;
+        let classes = &self.flow.classes;
         let failed: BTreeSet<EventBatchId> = step.failed.iter().map(|(claim, _)| claim.id).collect();
         let matched: BTreeSet<EventBatchId> = step.matched.iter().map(|claim| claim.id).collect();
         for events in claimed {

@@ -11,7 +11,10 @@ use std::{
     time::Duration,
 };
 
-use tocsin_delivery::{Answer, Ticket};
+use tocsin_delivery::{
+    Answer, Ticket,
+    redact::{self, TEXT_CHARACTERS_MAX},
+};
 use tocsin_model::{
     application::{DeliveryLog, RetrySchedule},
     conduct::{Conduct, Fallback},
@@ -31,10 +34,9 @@ use tokio::{
 
 use crate::{
     Flow,
-    class_counters::Outcomes,
+    class_counters::NotificationCounters,
     disable_devices::{Disabler, Gone},
     lanes::{Lanes, Standing},
-    redact::{self, TEXT_CHARACTERS_MAX},
     trouble::{Tidings, Trouble},
     windows::Placing,
 };
@@ -57,7 +59,7 @@ pub(crate) enum Report {
         accepted: Vec<Timestamp>,
         subscriptions: Vec<SubscriptionId>,
         conduct: Arc<Conduct>,
-        outcomes: Arc<Outcomes>,
+        counters: Arc<NotificationCounters>,
         permit: Option<OwnedSemaphorePermit>,
     },
     /// One that was not even sent: its attempt, and why.
@@ -107,7 +109,7 @@ struct InFlight {
     passed: BTreeMap<Timestamp, Vec<u32>>,
     conduct: Arc<Conduct>,
     /// Counters of its class.
-    outcomes: Arc<Outcomes>,
+    counters: Arc<NotificationCounters>,
     given_back: bool,
     /// For those that are not answered yet, so that one that is slow holds up no others.
     permit: Option<OwnedSemaphorePermit>,
@@ -269,7 +271,7 @@ impl Recorder {
                     placing: Vec::new(),
                     passed: BTreeMap::new(),
                     conduct: Arc::default(),
-                    outcomes: self.flow.counters.classes.other(),
+                    counters: self.flow.classes.other(),
                     onward: BTreeMap::new(),
                     given_back: false,
                     permit: None,
@@ -280,10 +282,10 @@ impl Recorder {
                 in_flight.insert(key, begun);
                 0
             }
-            Report::Read { key, accepted, subscriptions, conduct, outcomes, permit } => {
+            Report::Read { key, accepted, subscriptions, conduct, counters, permit } => {
                 if let Some(entry) = in_flight.get_mut(&key) {
                     (entry.accepted, entry.subscriptions) = (accepted, subscriptions);
-                    (entry.conduct, entry.outcomes, entry.permit) = (conduct, outcomes, permit);
+                    (entry.conduct, entry.counters, entry.permit) = (conduct, counters, permit);
                 }
                 0
             }
@@ -452,7 +454,7 @@ impl Recorder {
                 }
             }
         };
-        entry.outcomes[outcome as usize].increment(1);
+        entry.counters.outcomes[outcome as usize].increment(1);
         let reply = cut(reply);
         Arc::make_mut(&mut entry.attempts).push(Attempt {
             ordinal,

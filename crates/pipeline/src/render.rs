@@ -48,11 +48,11 @@ pub(crate) fn render(
     let (_, Device { channel, .. }) = to;
     let (content, fields) = match alike.find(loaded, ordinal, channel, &recipient.profile, now) {
         Some(shared) => {
-            flow.counters.formatted.increment(1);
+            loaded.counters.formatted.increment(1);
             shared
         }
         None => {
-            let (shared, personal) = make(flow, members, recipient, to, used, now)?;
+            let (shared, personal) = make(members, recipient, to, used, now)?;
             if !personal {
                 alike.keep(loaded, ordinal, channel, &recipient.profile, now, &shared);
             }
@@ -78,7 +78,6 @@ pub(crate) fn render(
 
 /// Formats, and counts it. The flag says whether it is its reader's own.
 fn make(
-    flow: &Flow,
     members: &[Member<'_>],
     recipient: &Recipient,
     to: (&Name, &Device),
@@ -90,7 +89,8 @@ fn make(
         metrics::counter!("format_panics_total").increment(1);
         Err(Reason::new(ReasonKind::Internal, "formatting it made the formatter panic"))
     });
-    let counter = if formatted.is_ok() { &flow.counters.formatted } else { &flow.counters.format_failed };
+    let counters = &members[0].loaded.counters;
+    let counter = if formatted.is_ok() { &counters.formatted } else { &counters.format_failed };
     counter.increment(1);
     let (content, fields, personal) = formatted?;
     Ok(((Arc::new(content), Arc::new(fields.into())), personal))

@@ -118,6 +118,25 @@ pub(crate) fn check(application: &Application) -> Result<(), Vec<Problem>> {
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
+/// What the sources of an application would use and the operator of a machine has not opened.
+pub(crate) fn closed(application: &Application, context: &tocsin_sources::Context) -> Vec<Problem> {
+    let sources = application.sources.iter().filter(|(_, source)| !source.is_submitted());
+    sources.flat_map(|(name, source)| tocsin_sources::closed(source, context, &format!("sources.{name}"))).collect()
+}
+
+/// What sources find around them.
+pub(crate) fn context(flow: &Flow) -> tocsin_sources::Context {
+    let context = &flow.context;
+    tocsin_sources::Context {
+        clock: flow.clock.clone(),
+        data_folder: context.data_folder.clone(),
+        networks: context.networks.clone(),
+        programs: context.programs.clone(),
+        folders: flow.options.source_folders.clone(),
+        listeners: flow.options.source_listeners.clone(),
+    }
+}
+
 /// Runs one source.
 struct Runner {
     flow: Arc<Flow>,
@@ -166,18 +185,6 @@ impl Runner {
             refused: counts.refused,
             refused_reason: counts.refused_reason.clone(),
             last: counts.last,
-        }
-    }
-
-    fn context(&self) -> tocsin_sources::Context {
-        let context = &self.flow.context;
-        tocsin_sources::Context {
-            clock: self.flow.clock.clone(),
-            data_folder: context.data_folder.clone(),
-            networks: context.networks.clone(),
-            programs: context.programs.clone(),
-            folders: self.flow.options.source_folders.clone(),
-            listeners: self.flow.options.source_listeners.clone(),
         }
     }
 
@@ -269,7 +276,7 @@ impl Host for Runner {
             far_name: format!("tocsin-{application}-{name}"),
             gives: Gives::Events(self.compiled.application.events[&self.class].fields.clone()),
             options: self.source.options.clone(),
-            context: self.context(),
+            context: context(&self.flow),
             application,
             name,
         };

@@ -316,6 +316,7 @@ impl Clock {
         let definition = &self.compiled.application.rules[rule];
         let Some(scheduled) = definition.schedule.clone() else { return Ok(()) };
         let class = definition.subscription.clone();
+        let labels = flow.classes.labels(self.application(), &definition.notify);
         let mut rounds: Vec<Vec<(ScheduleKey, run::Due)>> = Vec::new();
         let (mut moved, mut nexts) = (Vec::new(), Vec::new());
         for (at, key) in due {
@@ -351,12 +352,12 @@ impl Clock {
                 let due = run::Due::new(&key, run.at, last_run, std::mem::take(&mut told));
                 rounds[round].push((key.clone(), due));
                 last_run = run.at;
-                metrics::histogram!("schedule_lag_seconds").record(now.since(run.at));
+                metrics::histogram!("schedule_lag_seconds", &labels).record(now.since(run.at));
             }
             if skipped > 0 {
                 let (application, rule) = (self.application(), &key.0);
                 tracing::warn!(%application, %rule, skipped, "runs of a schedule were missed and are not made up for");
-                metrics::counter!("schedule_skipped_runs_total").increment(skipped);
+                metrics::counter!("schedule_skipped_runs_total", &labels).increment(skipped);
                 let run = &followed.run;
                 let run = ScheduleRun { skipped: run.skipped + skipped, skipped_at: Some(now), ..run.clone() };
                 moved.push(if found.runs.is_empty() { ScheduleRun { due_at: now, ..run } } else { run });
@@ -386,7 +387,7 @@ impl Clock {
                 idempotency: None,
                 marks: Vec::new(),
             };
-            metrics::counter!("schedule_runs_total").increment(round.len() as u64);
+            metrics::counter!("schedule_runs_total", &labels).increment(round.len() as u64);
             self.record(flow, Some(batch), runs).await?;
         }
         for (at, key, next) in nexts {

@@ -1,12 +1,12 @@
 //! What the steps tell of events that stand in a trace, for whoever follows them through many systems.
 //!
-//! The id of a span follows from its trace and from what it is about. So a step that a crash repeats tells the same span
-//! again, and nothing has to be remembered from one step to the next but the place where the event came in. Nobody waits
-//! for those who listen: what they have no room for is counted and gone.
+//! What a span is about is a step, a batch, an ordinal and an attempt. So whoever knows the place where an event came in
+//! knows the spans of all steps before.
 
-use std::sync::Arc;
-
-use tocsin_delivery::{Answer, Place};
+use tocsin_delivery::{
+    Answer, Place, redact,
+    spans::{Attribute, Span, SpanKind, Spans, span_id},
+};
 use tocsin_model::{
     event::{EventBatch, PackedEvents},
     id::{EventBatchId, Name},
@@ -14,94 +14,39 @@ use tocsin_model::{
     time::Timestamp,
     trace_context::{TraceContext, Traces},
 };
-use tokio::sync::mpsc;
 
-use crate::{load_work::Loaded, redact, render::Member};
+use crate::{load_work::Loaded, render::Member};
 
-/// Something that took a time, as a part of a trace.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Span {
-    /// The trace, and the id of this span in it.
-    pub context: TraceContext,
-    /// The span that led to it; none where the trace begins.
-    pub parent: Option<[u8; 8]>,
-    /// What was done to what.
-    pub name: String,
-    /// Who else had a part in it.
-    pub kind: SpanKind,
-    /// When it began.
-    pub start: Timestamp,
-    /// When it was over.
-    pub end: Timestamp,
-    /// What is to be known of it.
-    pub attributes: Vec<(&'static str, Attribute)>,
-    /// Why it failed, if it did.
-    pub failed: Option<String>,
-}
+/// Tells of the steps.
+pub(crate) struct StepSpans(pub Spans);
 
-/// Who else had a part in a span.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SpanKind {
-    /// Nobody.
-    Internal,
-    /// It came from outside.
-    Consumer,
-    /// It went outside.
-    Producer,
-}
-
-/// Something to know of a span.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Attribute {
-    /// A text.
-    Text(String),
-    /// A number.
-    Number(i64),
-}
-
-/// Takes the spans of all steps. By default there is nobody who wants them.
-#[derive(Clone, Default)]
-pub struct Spans(Option<Arc<Sink>>);
-
-struct Sink {
-    sender: mpsc::Sender<Span>,
-    sample_ratio: f64,
-}
-
-impl Spans {
-    /// Spans for one listener who has room for so many. `sample_ratio` of the events that came without a trace begin one.
-    pub fn new(room: usize, sample_ratio: f64) -> (Spans, mpsc::Receiver<Span>) {
-        let (sender, receiver) = mpsc::channel(room.max(1));
-        (Spans(Some(Arc::new(Sink { sender, sample_ratio }))), receiver)
-    }
-
+impl StepSpans {
     /// Whether anybody wants them.
-    pub(crate) fn is_on(&self) -> bool {
-        self.0.is_some()
+    pub fn is_on(&self) -> bool {
+        self.0.is_on()
     }
 
     /// Begins a trace for events that came without one, if they are among those that are sampled; `luck` decides, from 0
     /// up to 1.
-    pub(crate) fn begin(&self, events: PackedEvents, luck: f64) -> PackedEvents {
-        match &self.0 {
-            Some(sink) if events.traces().is_empty() && luck < sink.sample_ratio => {
-                let trace = [fastrand::u64(1..), fastrand::u64(..)].map(u64::to_be_bytes).concat();
-                let trace = trace.try_into().expect("two numbers of eight bytes");
-                events.with_traces(Traces::of_all(TraceContext::begin(trace)))
-            }
-            _ => events,
+    pub fn begin(&self, events: PackedEvents, luck: f64) -> PackedEvents {
+        if !events.traces().is_empty() {
+            return events;
+        }
+        match self.0.begin(luck) {
+            Some(context) => events.with_traces(Traces::of_all(context)),
+            None => events,
         }
     }
 
     /// Events were accepted.
-    pub(crate) fn accepted(&self, batch: &Accepted<'_>) {
+    pub fn accepted(&self, batch: &Accepted<'_>) {
         self.of_batch(Step::Accept, batch, |context, _| context.parent(), batch.received_at, batch.accepted_at);
     }
 
     /// Events were matched.
-    pub(crate) fn matched(&self, batch: &EventBatch, at: Timestamp) {
+    pub fn matched(&self, batch: &EventBatch, at: Timestamp) {
         let (id, from) = (batch.id, batch.accepted_at);
-        let parent = |context: &TraceContext, first| Some(span_id(context, Step::Accept, id.0, first, 0));
+        let parent = |context: &TraceContext, first| Some(span_of(context, Step::Accept, id.0, first, 0));
         self.of_batch(Step::Match, &Accepted::from(batch), parent, from, at);
     }
 
@@ -117,8 +62,8 @@ impl Spans {
             return;
         }
         for (first, context) in batch.events.traces().iter().filter(|(_, context)| context.is_sampled()) {
-            self.tell(Span {
-                context: context.at(span_id(context, step, batch.id.0, first, 0)),
+            self.0.tell(Span {
+                context: context.at(span_of(context, step, batch.id.0, first, 0)),
                 parent: parent(context, first),
                 name: format!("{} {}", step.word(), batch.class),
                 kind: if matches!(step, Step::Accept) { SpanKind::Consumer } else { SpanKind::Internal },
@@ -137,7 +82,7 @@ impl Spans {
     }
 
     /// Where a message stands that tells of these: in the trace of their events, if that is one.
-    pub(crate) fn place(&self, members: &[Member<'_>]) -> Option<Place> {
+    pub fn place(&self, members: &[Member<'_>]) -> Option<Place> {
         let Member { loaded, ordinal } = members[0];
         let (event, first, context) = loaded.trace(ordinal)?;
         let is_same = |member: &Member<'_>| {
@@ -147,18 +92,18 @@ impl Spans {
             return None;
         }
         let of = loaded.id(ordinal);
-        if !self.is_on() || !context.is_sampled() {
+        if !self.0.tells_of(context) {
             // Who tells no spans passes on what it got (W3C, 3.4), and names no span that nobody knows.
             return context.parent().map(|_| Place { context: context.clone(), parent: None, of, attempt: 0 });
         }
         let attempt = loaded.attempts + 1;
-        let span = span_id(context, Step::Deliver, of.batch.0, of.ordinal, attempt);
-        let parent = span_id(context, Step::Match, event.0, first, 0);
+        let span = span_of(context, Step::Deliver, of.batch.0, of.ordinal, attempt);
+        let parent = span_of(context, Step::Match, event.0, first, 0);
         Some(Place { context: context.at(span), parent: Some(parent), of, attempt })
     }
 
     /// A far side has answered.
-    pub(crate) fn delivered(&self, application: &Name, answer: &Answer) {
+    pub fn delivered(&self, application: &Name, answer: &Answer) {
         let Some(Place { context, parent: Some(parent), of, attempt }) = &answer.place else { return };
         // A message to several has one span, however many answers.
         if !self.is_on() || answer.id != *of {
@@ -169,7 +114,7 @@ impl Spans {
             Disposition::Deferred { reason, .. } => ("deferred", Some(redact::text(&reason.text))),
             Disposition::Refused { reason } => ("refused", Some(redact::text(&reason.text))),
         };
-        self.tell(Span {
+        self.0.tell(Span {
             context: context.clone(),
             parent: Some(*parent),
             name: format!("{} {}", Step::Deliver.word(), answer.channel),
@@ -185,14 +130,6 @@ impl Spans {
             ],
             failed,
         });
-    }
-
-    fn tell(&self, span: Span) {
-        if let Some(sink) = &self.0
-            && sink.sender.try_send(span).is_err()
-        {
-            metrics::counter!("telemetry_spans_total", "result" => "dropped").increment(1);
-        }
     }
 }
 
@@ -232,18 +169,9 @@ impl Step {
     }
 }
 
-/// The span of a step in a trace: the same each time for the same thing, and never zero.
-fn span_id(context: &TraceContext, step: Step, batch: u64, ordinal: u32, attempt: u32) -> [u8; 8] {
-    let halves = context.trace.as_chunks::<8>().0.iter().map(|half| u64::from_be_bytes(*half));
-    let parts = halves.chain([u64::from_be_bytes(context.span), step as u64, batch, ordinal.into(), attempt.into()]);
-    // SplitMix64 over each: what differs in one bit differs in half of them.
-    let mixed = parts.fold(0u64, |hash, part| {
-        let mut hash = (hash ^ part).wrapping_add(0x9e37_79b9_7f4a_7c15);
-        hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        hash ^ (hash >> 31)
-    });
-    mixed.max(1).to_be_bytes()
+/// The span of a step in a trace.
+fn span_of(context: &TraceContext, step: Step, batch: u64, ordinal: u32, attempt: u32) -> [u8; 8] {
+    span_id(context, [step as u64, batch, ordinal.into(), attempt.into()])
 }
 
 impl Loaded {
@@ -257,29 +185,12 @@ impl Loaded {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
-
     use super::*;
-
-    #[test]
-    fn spans_of_different_things_differ_and_those_of_the_same_do_not() {
-        let one = TraceContext::begin([3; 16]);
-        let other = TraceContext::begin([4; 16]);
-        let mut seen = HashSet::new();
-        for context in [&one, &other, &one.at([1; 8])] {
-            for step in [Step::Accept, Step::Match, Step::Deliver] {
-                for (batch, ordinal, attempt) in [(1, 0, 0), (2, 0, 0), (1, 1, 0), (1, 0, 1), (1, 1, 1)] {
-                    let id = span_id(context, step, batch, ordinal, attempt);
-                    assert_eq!(id, span_id(context, step, batch, ordinal, attempt));
-                    assert!(seen.insert(id));
-                }
-            }
-        }
-    }
 
     #[test]
     fn who_has_no_room_loses_spans_and_waits_for_nobody() {
         let (spans, mut listener) = Spans::new(2, 1.0);
+        let spans = StepSpans(spans);
         let batch = |id| {
             let events = spans.begin(PackedEvents::from_parts(1, Default::default()), 0.5);
             let name: Name = "x".parse().expect("a name");
@@ -292,8 +203,8 @@ mod tests {
         let told: Vec<Span> = std::iter::from_fn(|| listener.try_recv().ok()).collect();
         assert_eq!(told.iter().map(|span| span.name.as_str()).collect::<Vec<_>>(), ["accept x"; 2]);
         assert!(told.iter().all(|span| span.parent.is_none()));
-        let none = Spans::default().begin(PackedEvents::from_parts(1, Default::default()), 0.0);
+        let none = StepSpans(Spans::default()).begin(PackedEvents::from_parts(1, Default::default()), 0.0);
         assert!(none.traces().is_empty());
-        assert!(Spans::new(1, 0.25).0.begin(none, 0.25).traces().is_empty());
+        assert!(StepSpans(Spans::new(1, 0.25).0).begin(none, 0.25).traces().is_empty());
     }
 }

@@ -1,6 +1,6 @@
 //! The clockwork beside the flow: retention in small steps, what ends by itself, and gauges of what waits.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tocsin_model::{
     application::{Application, Retention},
@@ -10,7 +10,7 @@ use tocsin_model::{
 use tocsin_store::{error::StoreError, journal::Cutoffs};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Flow, feeds, options::PipelineOptions};
+use crate::{Flow, class_counters::Labels, feeds, options::PipelineOptions};
 
 /// How long an endpoint is remembered of which nothing is heard.
 const ENDPOINTS_KEPT: Duration = Duration::from_secs(60 * 86_400);
@@ -19,6 +19,8 @@ const ENDPOINTS_KEPT: Duration = Duration::from_secs(60 * 86_400);
 /// before which time is to go, by what the running applications say.
 pub(crate) async fn run(flow: Arc<Flow>, cutoffs: impl Fn(Timestamp) -> Option<Cutoffs>, stop: CancellationToken) {
     let every = Duration::from_secs(flow.options.upkeep_seconds.max(1));
+    let mut shown = BTreeMap::new();
+    show_subscriptions(&flow, &mut shown).await;
     while stop.run_until_cancelled(tokio::time::sleep(every)).await.is_some() {
         let now = flow.clock.now();
         if let Some(cutoffs) = cutoffs(now).filter(|_| flow.options.may_prune(now))
@@ -32,6 +34,7 @@ pub(crate) async fn run(flow: Arc<Flow>, cutoffs: impl Fn(Timestamp) -> Option<C
         if let Err(error) = flow.endpoints.prune(&flow, now - ENDPOINTS_KEPT).await {
             tracing::error!(%error, "endpoints that nobody sends to cannot be forgotten");
         }
+        show_subscriptions(&flow, &mut shown).await;
         metrics::histogram!("upkeep_duration_seconds").record(flow.clock.now().since(now));
     }
 }
@@ -75,6 +78,26 @@ pub(crate) async fn prune(flow: &Flow, cutoffs: &Cutoffs, stop: &CancellationTok
     }
     metrics::gauge!("upkeep_retention_ended_timestamp_seconds").set(flow.clock.now().0 as f64 / 1e6);
     Ok(removed)
+}
+
+/// Sets the gauges of subscriptions by class. What was shown and is gone is none.
+async fn show_subscriptions(flow: &Flow, shown: &mut BTreeMap<Labels, [u64; 2]>) {
+    let counts = match flow.records.subscription_counts().await {
+        Ok(counts) => counts,
+        Err(error) => return tracing::error!(%error, "subscriptions cannot be counted"),
+    };
+    shown.values_mut().for_each(|counts| *counts = [0; 2]);
+    for found in counts {
+        let [enabled, disabled] = shown.entry(flow.classes.labels(&found.application, &found.class)).or_default();
+        *enabled += found.enabled;
+        *disabled += found.disabled;
+    }
+    for ([application, class], counts) in shown {
+        for (state, count) in ["enabled", "disabled"].into_iter().zip(counts) {
+            let labels = [application.clone(), class.clone(), ("state", state.to_owned())];
+            metrics::gauge!("records_class_subscriptions", &labels).set(*count as f64);
+        }
+    }
 }
 
 /// Who was snoozed until now is matched again.

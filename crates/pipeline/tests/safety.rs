@@ -1,6 +1,8 @@
 //! Stories of rules that fail, are stopped or come too late, and of applications that make too much: what is not told is
 //! listed, and told when somebody says so.
 
+use std::time::Duration;
+
 use expect_test::expect;
 use tocsin_pipeline::PipelineOptions;
 use tocsin_testkit::{Scenario, check};
@@ -196,4 +198,20 @@ async fn an_application_that_makes_too_much_waits_and_loses_nothing() {
         09:00:00 events 3 notifications 8 open 0 suspended 1"#]],
     )
     .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_status_says_until_when_a_throttle_holds() {
+    let limits = "limits: { throttle: { notifications: 2, per: 10m } }\nrules:";
+    let mut scenario = Scenario::new(&[&NOTES.replace("rules:", limits)]).await;
+    let held = |scenario: &Scenario| scenario.pipeline().status()[0].1.throttled_until.map(|until| until.to_string());
+    let script = r#"08:00 subscriber alice log=alice
+           08:00 subscribe alice above
+           08:01 event note {"number": 1, "items": [0]} {"number": 2, "items": [0]} {"number": 3, "items": [0]}
+           08:02 event note {"number": 4, "items": [0]}"#;
+    scenario.run_and_wait(script, Duration::from_secs(60)).await;
+    let until = held(&scenario).expect("it waits");
+    assert!(until.starts_with("2026-03-01T08:06:00"), "{until}");
+    scenario.run_and_wait("08:30 report", Duration::from_secs(1)).await;
+    assert_eq!(held(&scenario), None);
 }

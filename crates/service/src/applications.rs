@@ -151,13 +151,20 @@ impl Service {
         Ok(match self.compile(text.clone(), 0).await {
             Ok(compiled) => match self.missing_audiences(&compiled.application).await? {
                 problems if problems.is_empty() => {
-                    let warnings = definition::locate(&text, compiled.warnings());
+                    let warnings = self.warnings(&text, &compiled);
                     Checked { problems, warnings, rules: compiled.explain() }
                 }
                 problems => Checked { problems, ..Checked::default() },
             },
             Err(problems) => Checked { problems, ..Checked::default() },
         })
+    }
+
+    /// What will work but not as its author may think.
+    fn warnings(&self, text: &str, compiled: &Compiled) -> Vec<Problem> {
+        let mut warnings = compiled.warnings();
+        warnings.extend(self.pipeline.closed_sources(compiled));
+        definition::locate(text, warnings)
     }
 
     /// Makes a definition the one that runs. The same text again changes nothing. Where it has masks it keeps the secrets
@@ -196,7 +203,7 @@ impl Service {
         if !problems.is_empty() {
             return Err(ServiceError::Invalid(problems));
         }
-        let warnings = definition::locate(&text, compiled.warnings());
+        let warnings = self.warnings(&text, &compiled);
         let unchanged = current.as_ref().is_some_and(|current| current.text == text);
         // A version may be stored and not run, if something broke in between; then applying it again runs it.
         let running = self.pipeline.application(name).is_some_and(|running| running.version == version);

@@ -12,7 +12,7 @@ use tocsin_model::{
 
 use crate::{
     directory, feed, kafka, mail, mqtt, nats, outbox, poll, process, query,
-    source::{OpenSource, Setting},
+    source::{Context, OpenSource, Setting},
 };
 
 /// What a kind is, for reference pages and checks.
@@ -24,17 +24,25 @@ pub struct KindDescription {
     /// The JSON Schema of its options.
     pub schema: fn() -> Schema,
     check: Check,
+    closed: Closed,
     open: fn(Setting, Vec<Mark>) -> Opened,
 }
 
 /// Problems of options, with the fields of a class if they may speak of some.
 type Check = fn(&Map<String, Value>, Option<&Fields>, &str) -> Vec<Problem>;
+/// What is not open, of options in which there are no problems.
+type Closed = fn(&Map<String, Value>, &Context) -> Vec<Problem>;
 type Opened = Result<Box<dyn OpenSource>, Vec<Problem>>;
 
 /// The options of a kind, which may speak of the fields of an event class.
 pub(crate) trait SourceOptions: Options + JsonSchema {
     /// What does not fit the fields of the class; paths are relative: `fields.place`.
     fn misfits(&self, fields: &Fields) -> Vec<Problem>;
+
+    /// What of them the operator of the machine has not opened; paths are relative: `listen`.
+    fn closed(&self, _context: &Context) -> Vec<Problem> {
+        Vec::new()
+    }
 }
 
 static KINDS: [KindDescription; 10] = [
@@ -81,7 +89,14 @@ const fn describe<T: SourceOptions>(
     summary: &'static str,
     open: fn(Setting, Vec<Mark>) -> Opened,
 ) -> KindDescription {
-    KindDescription { name, summary, schema: || schemars::schema_for!(T), check: check_options::<T>, open }
+    KindDescription {
+        name,
+        summary,
+        schema: || schemars::schema_for!(T),
+        check: check_options::<T>,
+        closed: |given, context| options::read::<T>(given, "").map_or_else(|_| Vec::new(), |it| it.closed(context)),
+        open,
+    }
 }
 
 fn check_options<T: SourceOptions>(given: &Map<String, Value>, fields: Option<&Fields>, path: &str) -> Vec<Problem> {
@@ -107,6 +122,13 @@ pub fn check(source: &Source, fields: &Fields, path: &str) -> Vec<Problem> {
         Ok(kind) => (kind.check)(&source.options, Some(fields), &format!("{path}.options")),
         Err(problem) => vec![Problem { path: format!("{path}.kind"), ..problem }],
     }
+}
+
+/// What of the options of a source the operator of the machine has not opened, so that it cannot run; paths start with `path`
+/// (`sources.drop`). Looks at the disk for folders.
+pub fn closed(source: &Source, context: &Context, path: &str) -> Vec<Problem> {
+    let found = find(source.kind.as_str()).map_or_else(|_| Vec::new(), |kind| (kind.closed)(&source.options, context));
+    found.into_iter().map(|problem| Problem { path: format!("{path}.options.{}", problem.path), ..problem }).collect()
 }
 
 /// Every problem in the kind and the options of a location, which gives messages as they are; their paths start with `path`

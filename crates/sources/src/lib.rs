@@ -37,7 +37,7 @@ mod reference; // the page that explains every option
 #[cfg(test)]
 mod testing; // what the tests of all kinds share
 
-pub use kind::{KindDescription, check, check_location, kinds, open};
+pub use kind::{KindDescription, check, check_location, closed, kinds, open};
 pub use reference::reference_page;
 pub use source::{Context, Folders, Gives, Listeners, Message, OpenSource, Portion, Refusal, Setting, Trouble};
 pub use supervise::SourceState;

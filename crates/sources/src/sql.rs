@@ -152,6 +152,14 @@ pub(crate) async fn connect(address: &str, timeout: Duration, context: &Context)
     }
 }
 
+/// What of a database the operator of the machine has not opened: the folder of a file. Servers are asked by name when they
+/// are connected to.
+pub(crate) fn closed(address: &str, context: &Context) -> Vec<Problem> {
+    let file = Url::parse(address).ok().filter(|url| url.scheme() == "sqlite");
+    let judged = file.map(|url| sqlite::judge(url.path(), context));
+    judged.and_then(Result::err).map(|text| Problem::at("database", text)).into_iter().collect()
+}
+
 /// A statement with each parameter as a database writes it; gives how many there are.
 fn with_parameters(statement: &str, write: impl Fn(usize) -> String) -> (String, usize) {
     let mut pieces = statement.split(PARAMETER);

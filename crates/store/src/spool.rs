@@ -13,6 +13,7 @@ use tocsin_model::{
     exchange::{FlowSide, MessageKind, PortState, ThrottleReason},
     id::{MessageId, Name},
     time::Timestamp,
+    trace_context::TraceContext,
     value::Value,
 };
 
@@ -34,6 +35,32 @@ pub struct Head {
     /// Whether its body is as it came: the steps of its port did not get to their end.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub raw: bool,
+    /// Where it stands in a trace that runs through many systems: what leads to it.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "trace_text")]
+    pub trace: Option<Box<TraceContext>>,
+}
+
+/// A place in a trace as it travels: `traceparent`, and `tracestate` if there is one.
+mod trace_text {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use tocsin_model::trace_context::TraceContext;
+
+    #[derive(Serialize, Deserialize)]
+    struct Text {
+        parent: String,
+        #[serde(default, skip_serializing_if = "str::is_empty")]
+        state: Box<str>,
+    }
+
+    pub fn serialize<S: Serializer>(trace: &Option<Box<TraceContext>>, serializer: S) -> Result<S::Ok, S::Error> {
+        let text = trace.as_ref().map(|trace| Text { parent: trace.parent_text(), state: trace.state.clone() });
+        text.serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<TraceContext>>, D::Error> {
+        let text = Option::<Text>::deserialize(deserializer)?;
+        Ok(text.and_then(|text| TraceContext::read(&text.parent, Some(&text.state))).map(Box::new))
+    }
 }
 
 fn is_zero(number: &u32) -> bool {

@@ -183,7 +183,7 @@ impl Cli {
         match command {
             Command::Serve(args) => args.run(terminal, &configuration).await,
             Command::Init(args) => args.run(terminal, &configuration).await,
-            Command::Check(args) => args.run(terminal),
+            Command::Check(args) => args.run(terminal, &configuration),
             Command::Apply(args) => args.run(terminal, &client()?).await,
             Command::Rule(args) => args.run(terminal, &client()?).await,
             Command::Preview(args) => args.run(terminal, &client()?).await,

@@ -30,7 +30,7 @@ use tocsin_model::{
     suppression::{Cause, Policy, SOFT_BOUNCES_MAX},
     time::Timestamp,
 };
-use tocsin_pipeline::{Folders, Listeners, Pipeline, PipelineOptions};
+use tocsin_pipeline::{Folders, Listeners, Pipeline, PipelineOptions, SourceContext, Spans};
 use tocsin_service::{FreeSpace, Service};
 use tocsin_store::{
     error::StoreError,
@@ -144,15 +144,28 @@ pub fn inline_definition(text: &str, load: &dyn Fn(&str) -> Result<String, Strin
     definition::inline_files(text, load)
 }
 
-/// Examines a definition: its text, its files, its rules and templates.
+/// Examines a definition: its text, its files, its rules and templates, and whether its sources would find open what they use.
 ///
 /// # Errors
 /// The file cannot be read.
-pub fn examine(file: &Path, environment: &dyn Fn(&str) -> Option<String>) -> Outcome<Examined> {
+pub fn examine(
+    file: &Path,
+    environment: &dyn Fn(&str) -> Option<String>,
+    configuration: &Configuration,
+) -> Outcome<Examined> {
+    let opened = SourceContext {
+        clock: Arc::new(SystemClock),
+        data_folder: configuration.data.folder.clone(),
+        networks: networks(configuration)?,
+        programs: Programs { allow: configuration.delivery.allow_programs.clone() },
+        folders: Folders { allow: configuration.sources.allow_folders.clone() },
+        listeners: Listeners { allow: configuration.sources.allow_listen.clone() },
+    };
     let checked = read_definition(file)?.and_then(|text| {
         let compiled = tocsin_pipeline::compile_text(&text, 0, environment)?;
-        let warnings = definition::locate(&text, compiled.warnings());
-        Ok((compiled, warnings))
+        let mut warnings = compiled.warnings();
+        warnings.extend(tocsin_pipeline::closed_sources(&compiled, &opened));
+        Ok((compiled, definition::locate(&text, warnings)))
     });
     Ok(match checked {
         Ok((compiled, warnings)) => Examined {
@@ -230,7 +243,7 @@ async fn open_inbox(configuration: &Configuration) -> Outcome<Arc<dyn Inbox>> {
     Ok(Arc::new(opened.map_err(|error| store_failure("inbox", &error))?))
 }
 
-async fn open_exchanges(configuration: &Configuration) -> Outcome<Arc<Exchanges>> {
+async fn open_exchanges(configuration: &Configuration, spans: Spans) -> Outcome<Arc<Exchanges>> {
     let folder = configuration.data.folder.clone();
     let options = SpoolOptions {
         reserve_bytes: configuration.spool.disk_reserve.0,
@@ -262,6 +275,7 @@ async fn open_exchanges(configuration: &Configuration) -> Outcome<Arc<Exchanges>
             route: configuration.spool.route_workers as usize,
             send: configuration.spool.send_workers as usize,
         },
+        spans,
     };
     Exchanges::start(parts).await.map_err(|error| Failure::failed("the exchanges do not start").because(&error))
 }
@@ -324,11 +338,11 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
         opener: Arc::new(tocsin_delivery::open),
         options: pipeline_options(&configuration)?,
         seed: fastrand::u64(..),
-        spans,
+        spans: spans.clone(),
     };
     let pipeline =
         Pipeline::start(parts).await.map_err(|error| Failure::failed("the flow does not start").because(&error))?;
-    let exchanges = open_exchanges(&configuration).await?;
+    let exchanges = open_exchanges(&configuration, spans).await?;
     let free_space = FreeSpace {
         folder: folder.clone(),
         bytes: Arc::new({

@@ -40,6 +40,7 @@ struct World(Arc<Seen>);
 #[derive(Default)]
 struct Seen {
     hooks: Mutex<Vec<HeaderMap>>,
+    asked: Mutex<Vec<HeaderMap>>,
     spans: Mutex<Vec<Value>>,
     /// Who told them.
     resource: Mutex<Value>,
@@ -48,6 +49,12 @@ struct Seen {
     /// The first webhook is told to come again, and the first spans too.
     refused: [AtomicBool; 2],
     news: Notify,
+}
+
+/// B: it confirms what it is asked.
+async fn ask(State(world): State<World>, headers: HeaderMap) -> axum::Json<Value> {
+    world.0.asked.lock().push(headers);
+    axum::Json(json!({"confirmed": true}))
 }
 
 async fn hook(State(world): State<World>, headers: HeaderMap) -> StatusCode {
@@ -104,7 +111,7 @@ impl World {
         let world = World::default();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = format!("http://{}", listener.local_addr().expect("an address"));
-        let routes = Router::new().route("/hook", post(hook)).route("/v1/traces", post(collect));
+        let routes = Router::new().route("/hook", post(hook)).route("/b", post(ask)).route("/v1/traces", post(collect));
         let routes = routes.route("/packed/v1/traces", post(collect_packed));
         let routes = routes.with_state(world.clone());
         tokio::spawn(async move { axum::serve(listener, routes).await });
@@ -214,6 +221,65 @@ async fn a_trace_goes_through_and_a_collector_hears_of_each_step() {
     let event = format!("{}-0", batch.replacen("eb-", "e-", 1));
     let trace = platform.get(&format!("/v1/trace/{event}")).await;
     assert_eq!(trace["context"]["tracestate"], "rojo=1,congo=2", "{trace}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_trace_goes_through_an_exchange_to_b_and_back_to_a() {
+    let (world, address) = World::start().await;
+    let mut platform = Platform::start(&[
+        ("TOCSIN_TELEMETRY_ENDPOINT", &address),
+        ("TOCSIN_TELEMETRY_HEADERS", "api-key=k"),
+        ("TOCSIN_TELEMETRY_DELAY", "10ms"),
+        ("TOCSIN_TELEMETRY_SAMPLE_RATIO", "0"),
+    ])
+    .await;
+    let exchange = format!(
+        r#"
+exchange: orders
+receive: {{ intake: {{ mode: one_way }} }}
+send:
+  b: {{ mode: request, protocol: http, options: {{ url: "{address}/b", allow_networks: [127.0.0.1] }} }}
+  a: {{ mode: one_way, protocol: http, options: {{ url: "{address}/hook", allow_networks: [127.0.0.1] }}, retry: {{ delays: [10ms] }} }}
+routes:
+  there: {{ when: "message.kind != 'reply'", to: b }}
+  back: {{ when: "message.kind == 'reply'", to: a }}
+"#
+    );
+    let put = platform.request(reqwest::Method::PUT, "/v1/exchanges/orders").header("content-type", "application/yaml");
+    let answer = put.body(exchange).send().await.expect("an answer");
+    assert!(answer.status().is_success(), "{}", answer.text().await.unwrap_or_default());
+    let send = async |parent: &str| {
+        let request = platform.request(reqwest::Method::POST, "/v1/exchanges/orders/receive/intake");
+        let request = request.header("traceparent", parent).header("tracestate", "rojo=1").body("{}");
+        let answer = request.send().await.expect("an answer");
+        assert_eq!(answer.status(), 202);
+        let answer: Value = answer.json().await.expect("JSON");
+        answer["message"].as_str().expect("a message").to_owned()
+    };
+    send("00-no-trace-01").await;
+    let id = send(&format!("00-{TRACE}-{SPAN}-01")).await;
+    // A answers the first request with 503.
+    world.wait("all spans", |seen| seen.hooks.lock().len() == 3 && seen.spans.lock().len() >= 3).await;
+    assert_eq!(platform.terminate(), Some(0));
+    let spans: Vec<Value> = world.0.spans.lock().clone();
+    assert!(spans.iter().all(|span| span["traceId"] == TRACE && span["traceState"] == "rojo=1"), "{spans:#?}");
+    let named = |name: &str| spans.iter().filter(|span| span["name"] == name).collect::<Vec<_>>();
+    let ([received], [asked]) = (&named("receive intake")[..], &named("send b")[..]) else { panic!("{spans:#?}") };
+    assert_eq!((&received["parentSpanId"], &asked["parentSpanId"]), (&SPAN.into(), &received["spanId"]));
+    assert_eq!(attribute(received, "tocsin.message")["stringValue"], *id);
+    let back = named("send a");
+    assert!(back.iter().all(|span| span["parentSpanId"] == asked["spanId"]), "{spans:#?}");
+    let parent = |span: &Value| Some(format!("00-{TRACE}-{}-01", span["spanId"].as_str().expect("an id")));
+    let told = |headers: &HeaderMap| headers.get("traceparent").map(|value| value.to_str().expect("text").to_owned());
+    let (at_b, at_a) = (world.0.asked.lock().clone(), world.0.hooks.lock().clone());
+    let sorted = |mut told: Vec<Option<String>>| {
+        told.sort_unstable();
+        told
+    };
+    assert_eq!(sorted(at_b.iter().map(told).collect()), sorted(vec![None, parent(asked)]));
+    let mut expected: Vec<_> = back.iter().map(|span| parent(span)).collect();
+    expected.resize(3, None);
+    assert_eq!(sorted(at_a.iter().map(told).collect()), sorted(expected));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

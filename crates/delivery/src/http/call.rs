@@ -38,6 +38,9 @@ use crate::{
 /// Longest wish to be tried later that is followed.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(86_400);
 
+/// Header fields that are written here.
+const OWN_HEADERS: [&str; 4] = ["host", "content-length", "transfer-encoding", "connection"];
+
 /// Options of a send port with the protocol `http`.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -113,9 +116,13 @@ impl Options for CallOptions {
                 problems.push(problem.hint("give the whole URL as one property: `{callback}`"));
             }
         }
+        // A message's place in a trace goes with it anyway; who forwards it asks for nothing more.
+        let own = |name: &String| {
+            let (name, is_given) = (name.to_ascii_lowercase(), self.headers.contains_key(name));
+            OWN_HEADERS.contains(&name.as_str()) || is_given && ["traceparent", "tracestate"].contains(&name.as_str())
+        };
         for name in self.headers.keys().chain(&self.forward) {
-            let is_own = ["host", "content-length", "transfer-encoding", "connection"];
-            if HeaderName::try_from(name).is_err() || is_own.contains(&name.to_ascii_lowercase().as_str()) {
+            if HeaderName::try_from(name).is_err() || own(name) {
                 problems.push(Problem::at("headers", format!("`{name}` is no header that can be given")));
             }
         }
@@ -392,6 +399,7 @@ mod tests {
             (json!({"url": "https://{order}.example.org/"}), "send.shop.options.url"),
             (json!({"url": "ftp://example.org/"}), "send.shop.options.url"),
             (json!({"url": "https://a.b/", "headers": {"Host": "x"}}), "send.shop.options.headers"),
+            (json!({"url": "https://a.b/", "headers": {"Traceparent": "x"}}), "send.shop.options.headers"),
             (json!({"url": "https://a.b/", "secret": "x"}), "send.shop.options.secret"),
             (json!({"url": "https://a.b/", "urll": "x"}), "send.shop.options.urll"),
         ] {

@@ -27,7 +27,7 @@ use crate::{
     App,
     problems::Failure,
     request::{Authorized, JsonBody, Parameters, Segments, id, idempotency_key, parts, take_body},
-    wire::List,
+    wire::{List, TraceContextBody},
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
@@ -55,7 +55,9 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 #[utoipa::path(post, path = "/v1/exchanges/{exchange}/receive/{port}", tag = "exchanges",
     params(("exchange" = String, Path), ("port" = String, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "At most 255 characters"),
-        ("Prefer" = Option<String>, Header, description = "`wait=5`: how many seconds to wait for a reply (RFC 7240)")),
+        ("Prefer" = Option<String>, Header, description = "`wait=5`: how many seconds to wait for a reply (RFC 7240)"),
+        ("traceparent" = Option<String>, Header, description = "Where the message stands in a trace (W3C Trace Context); kept with it and sent on. One that is none is passed over"),
+        ("tracestate" = Option<String>, Header, description = "What goes with it")),
     request_body(content = Vec<u8>, content_type = "*/*"),
     responses((status = 200, content_type = "*/*", description = "The reply, with its own media type"), (status = 202, body = AcceptedBody), Failures))]
 async fn send(
@@ -491,6 +493,9 @@ pub(super) struct MessageBody {
     /// Why it is suspended as a whole: no route led it anywhere, or a step of its port's pipeline failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     suspended: Option<String>,
+    /// Where it stands in a trace through many systems (W3C Trace Context).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    context: Option<TraceContextBody>,
     legs: Vec<LegBody>,
 }
 
@@ -538,6 +543,7 @@ impl From<StoredMessage> for MessageBody {
             ended_at: stored.ended_at,
             ending: stored.ending.map(|ending| ending.word()),
             suspended: stored.suspended,
+            context: stored.head.trace.map(|trace| TraceContextBody::from(*trace)),
             legs: stored.legs.into_iter().map(LegBody::from).collect(),
         }
     }

@@ -149,6 +149,10 @@ pub(crate) struct ApplicationStatusBody {
     /// Changes of the records that the match index has not followed yet.
     changes_behind: u64,
     ready: bool,
+    /// Until when its events wait because it made more notifications than its throttle allows, about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    throttled_until: Option<Timestamp>,
 }
 
 /// How many there are.
@@ -227,6 +231,7 @@ impl From<status::Status> for StatusBody {
             unusable: status.unusable,
             changes_behind: status.changes_behind,
             ready: status.ready,
+            throttled_until: status.throttled_until,
         };
         let (counts, backlog, totals, latencies) = (status.counts, status.backlog, status.totals, status.latencies);
         StatusBody {

@@ -19,7 +19,8 @@ pub(crate) struct TraceBody {
     /// How many notifications it led to, by outcome of their last attempt.
     notifications: BTreeMap<&'static str, u64>,
     latencies: TraceLatenciesBody,
-    /// Where its event stands in a trace through many systems (W3C Trace Context); of a batch, where all of them stand.
+    /// Where its event or message stands in a trace through many systems (W3C Trace Context); of a batch, where all of its
+    /// events stand.
     #[serde(skip_serializing_if = "Option::is_none")]
     context: Option<TraceContextBody>,
     /// Whether there was more than is told.

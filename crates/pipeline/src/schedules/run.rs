@@ -36,6 +36,7 @@ use tocsin_store::{
 
 use crate::{
     Flow,
+    class_counters::Labels,
     compile::Compiled,
     keep_busy,
     match_events::{event_fields, new_batches},
@@ -174,9 +175,11 @@ pub(crate) async fn run_due(
     let chronicled: BTreeMap<EventBatchId, Bytes> = step.chronicled.iter().cloned().collect();
     let mut part = Part { flow, compiled, batch, chronicled, made: Vec::new(), notifications: 0, bytes: 0 };
     let mut queue: VecDeque<(usize, Row)> = rows.into_iter().enumerate().collect();
-    let mut left = Vec::new();
+    let (mut left, mut labels) = (Vec::new(), None);
     while let Some((ordinal, row)) = queue.pop_front() {
         let Some(due) = Due::read(&row) else { return Ok(Err("the event of a due time cannot be read".to_owned())) };
+        // All of a batch are of one rule.
+        labels = labels.or_else(|| part.labels(&due.rule));
         if part.is_full() {
             left.push(due);
             continue;
@@ -190,7 +193,9 @@ pub(crate) async fn run_due(
     if !left.is_empty() {
         step.continued.push(rest_of(compiled, batch, &left, flow.clock.now()));
     }
-    metrics::histogram!("schedule_run_duration_seconds").record(started.elapsed());
+    if let Some(labels) = labels {
+        metrics::histogram!("schedule_run_duration_seconds", &labels).record(started.elapsed());
+    }
     Ok(Ok(()))
 }
 
@@ -237,6 +242,12 @@ struct Member {
 }
 
 impl Part<'_> {
+    /// What is counted of a rule, by the class that it makes; nothing if it is gone.
+    fn labels(&self, rule: &Name) -> Option<Labels> {
+        let rule = self.compiled.application.rules.get(rule)?;
+        Some(self.flow.classes.labels(&self.batch.application, &rule.notify))
+    }
+
     fn is_full(&self) -> bool {
         self.notifications >= self.flow.options.run_notifications || self.bytes >= BYTES_AT_ONCE
     }
@@ -351,7 +362,9 @@ impl Part<'_> {
                 self.flow.journal.events_between(&self.batch.application, &on, after, before, EVENT_BYTES).await?;
             for id in &page.damaged {
                 tracing::error!(batch = %id, rule = %due.rule, "an event batch cannot be read and is left out of a run");
-                metrics::counter!("schedule_unreadable_batches_total").increment(1);
+                if let Some(labels) = self.labels(&due.rule) {
+                    metrics::counter!("schedule_unreadable_batches_total", &labels).increment(1);
+                }
             }
             for mut batch in page.batches {
                 if let Some(packed) = self.chronicled.get(&batch.id) {

@@ -20,6 +20,7 @@ impl Service {
         let exchanges = self.exchanges()?;
         let asked = exchanges.message(id).await?;
         let asked = asked.ok_or_else(|| ServiceError::Missing(format!("the message {id}")))?;
+        story.context = asked.head.trace.as_deref().cloned();
         let mut left = VecDeque::from([first(exchanges, asked.clone()).await?, asked]);
         let mut told = HashSet::new();
         while let Some(message) = left.pop_front() {

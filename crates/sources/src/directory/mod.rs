@@ -29,7 +29,7 @@ use crate::source::{OpenSource, Setting};
 pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: DirectoryOptions = read(&setting.options, "")?;
     let at_folder = |text: String| vec![Problem::at("folder", text)];
-    let folder = setting.context.folders.judge(&options.folder, &setting.context.data_folder).map_err(at_folder)?;
+    let folder = options.folder(&setting.context).map_err(|problem| vec![problem])?;
     if options.folder.is_relative() {
         std::fs::create_dir_all(&folder)
             .map_err(|error| at_folder(format!("{} cannot be made: {error}", folder.display())))?;

@@ -9,6 +9,7 @@ use crate::{
     items::{Format, Layout, Schema},
     kind::SourceOptions,
     mapping::Mapping,
+    source::Context,
 };
 
 /// Options of a source of the kind `directory`.
@@ -150,7 +151,18 @@ impl Options for DirectoryOptions {
     }
 }
 
+impl DirectoryOptions {
+    /// The folder, if files may be taken from it.
+    pub fn folder(&self, context: &Context) -> Result<PathBuf, Problem> {
+        context.folders.judge(&self.folder, &context.data_folder).map_err(|text| Problem::at("folder", text))
+    }
+}
+
 impl SourceOptions for DirectoryOptions {
+    fn closed(&self, context: &Context) -> Vec<Problem> {
+        self.folder(context).err().into_iter().collect()
+    }
+
     fn misfits(&self, fields: &Fields) -> Vec<Problem> {
         let mut problems = Mapping::problems(fields, &self.paths(fields));
         if let Some(Ok(schema)) = self.schema() {

@@ -43,8 +43,7 @@ const HOPS_MAX: usize = 50;
 
 pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: MailOptions = read(&setting.options, "")?;
-    let address: SocketAddr = options.listen.parse().expect("it was checked");
-    setting.context.listeners.judge(address).map_err(|text| vec![Problem::at("listen", text)])?;
+    let address = options.address(&setting.context).map_err(|problem| vec![problem])?;
     let tls = match (&options.certificate_file, &options.key_file) {
         (Some(certificate), Some(key)) => Some(tls::prove(certificate, key).map_err(|problem| vec![problem])?),
         _ => None,

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use tocsin_delivery::options::{Options, Wait};
 use tocsin_model::{field::Fields, problem::Problem};
 
-use crate::{kind::SourceOptions, mapping::Mapping};
+use crate::{kind::SourceOptions, mapping::Mapping, source::Context};
 
 /// Most patterns of recipients.
 const RECIPIENTS_MAX: usize = 1_000;
@@ -174,7 +174,20 @@ impl Options for MailOptions {
     }
 }
 
+impl MailOptions {
+    /// Where it listens, if it may.
+    pub fn address(&self, context: &Context) -> Result<SocketAddr, Problem> {
+        let address: SocketAddr = self.listen.parse().expect("it was checked");
+        context.listeners.judge(address).map_err(|text| Problem::at("listen", text))?;
+        Ok(address)
+    }
+}
+
 impl SourceOptions for MailOptions {
+    fn closed(&self, context: &Context) -> Vec<Problem> {
+        self.address(context).err().into_iter().collect()
+    }
+
     fn misfits(&self, fields: &Fields) -> Vec<Problem> {
         let mut problems = Mapping::problems(fields, &self.fields);
         if self.body != Body::default() {

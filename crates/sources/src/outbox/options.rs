@@ -5,7 +5,7 @@ use serde::Deserialize;
 use tocsin_delivery::options::{Options, Wait};
 use tocsin_model::{field::Fields, problem::Problem};
 
-use crate::{kind::SourceOptions, mapping::Mapping, sql};
+use crate::{kind::SourceOptions, mapping::Mapping, source::Context, sql};
 
 /// Options of a source of the kind `outbox`.
 #[derive(Clone, Deserialize, JsonSchema)]
@@ -60,6 +60,10 @@ impl Options for OutboxOptions {
 }
 
 impl SourceOptions for OutboxOptions {
+    fn closed(&self, context: &Context) -> Vec<Problem> {
+        sql::closed(&self.database, context)
+    }
+
     fn misfits(&self, fields: &Fields) -> Vec<Problem> {
         Mapping::problems(fields, &self.fields)
     }

@@ -49,8 +49,7 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: ProcessOptions = read(&setting.options, "")?;
-    let program = setting.context.programs.judge(options.command[0].as_ref());
-    let program = program.map_err(|text| vec![Problem::at("command", text)])?;
+    let program = options.program(&setting.context).map_err(|problem| vec![problem])?;
     let position = marks.iter().find(|mark| &*mark.part == POSITION).and_then(|mark| mark.value.clone());
     Ok(Box::new(Process {
         mapping: Mapping::new(&setting.gives.fields(), &options.fields),

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -8,7 +8,7 @@ use tocsin_delivery::{
 };
 use tocsin_model::{field::Fields, problem::Problem};
 
-use crate::{kind::SourceOptions, mapping::Mapping};
+use crate::{kind::SourceOptions, mapping::Mapping, source::Context};
 
 /// Options of a source of the kind `process`.
 #[derive(Clone, Deserialize, JsonSchema)]
@@ -49,7 +49,18 @@ impl Options for ProcessOptions {
     }
 }
 
+impl ProcessOptions {
+    /// The program, if it may be started.
+    pub fn program(&self, context: &Context) -> Result<PathBuf, Problem> {
+        context.programs.judge(self.command[0].as_ref()).map_err(|text| Problem::at("command", text))
+    }
+}
+
 impl SourceOptions for ProcessOptions {
+    fn closed(&self, context: &Context) -> Vec<Problem> {
+        self.program(context).err().into_iter().collect()
+    }
+
     fn misfits(&self, fields: &Fields) -> Vec<Problem> {
         Mapping::problems(fields, &self.fields)
     }

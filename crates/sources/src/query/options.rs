@@ -5,7 +5,7 @@ use serde::Deserialize;
 use tocsin_delivery::options::{Options, Wait};
 use tocsin_model::{field::Fields, problem::Problem};
 
-use crate::{due::Due, kind::SourceOptions, mapping::Mapping, sql};
+use crate::{due::Due, kind::SourceOptions, mapping::Mapping, source::Context, sql};
 
 /// Options of a source of the kind `query`.
 #[derive(Clone, Deserialize, JsonSchema)]
@@ -70,6 +70,10 @@ impl Options for QueryOptions {
 }
 
 impl SourceOptions for QueryOptions {
+    fn closed(&self, context: &Context) -> Vec<Problem> {
+        sql::closed(&self.database, context)
+    }
+
     fn misfits(&self, fields: &Fields) -> Vec<Problem> {
         Mapping::problems(fields, &self.fields)
     }

@@ -21,9 +21,8 @@ pub(super) struct Sqlite {
 
 impl Sqlite {
     pub fn open(path: &str, timeout: Duration, context: &Context) -> Result<Sqlite, Trouble> {
+        judge(path, context).map_err(Trouble::of)?;
         let path = Path::new(path);
-        let folder = path.parent().unwrap_or(Path::new("/"));
-        context.folders.judge(folder, &context.data_folder).map_err(Trouble::of)?;
         let flags =
             OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
         let mut connection = Connection::open_with_flags(path, flags)
@@ -51,6 +50,12 @@ impl Sqlite {
         });
         working.await.map_err(|error| Trouble::new("asking broke", error))?
     }
+}
+
+/// Whether a file may be used. The error says why not.
+pub(super) fn judge(path: &str, context: &Context) -> Result<(), String> {
+    let folder = Path::new(path).parent().unwrap_or(Path::new("/"));
+    context.folders.judge(folder, &context.data_folder).map(|_| ())
 }
 
 /// No other files, no settings, no code: a statement reads and writes tables.

@@ -6,6 +6,7 @@ use serde_json::json;
 use tocsin_model::problem::Problem;
 
 use crate::{
+    configuration::{self, ConfigurationArgs},
     failure::{Exit, Failure, Outcome},
     platform::{self, Examined},
     terminal::{Colour, Terminal},
@@ -29,9 +30,12 @@ impl Args {
     ///
     /// # Errors
     /// The definition has problems.
-    pub fn run(self, terminal: &Terminal) -> Outcome {
+    pub fn run(self, terminal: &Terminal, configuration: &ConfigurationArgs) -> Outcome {
+        // A configuration that cannot be read opens nothing, and is a matter of its own.
+        let configuration =
+            configuration::load(configuration, &[]).map(|loaded| loaded.configuration).unwrap_or_default();
         let environment = |name: &str| std::env::var(name).ok().or_else(|| self.without_environment.then(String::new));
-        let Examined { problems, warnings, rules, name } = platform::examine(&self.file, &environment)?;
+        let Examined { problems, warnings, rules, name } = platform::examine(&self.file, &environment, &configuration)?;
         if self.json {
             terminal.json(&json!({"problems": problems, "warnings": warnings, "rules": rules}))?;
         } else {
@@ -71,6 +75,48 @@ pub fn located(file: &Path, problem: &Problem) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::configuration::Configuration;
+
+    #[test]
+    fn what_a_source_would_use_and_nobody_opened_is_warned_of() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("app.yaml");
+        let definition = "application: drops
+events: { drop: { fields: { token: string } } }
+sources:
+  mails:
+    kind: mail
+    events: [drop]
+    options:
+      listen: 0.0.0.0:25
+      recipients: ['*']
+      fields: { token: subject }
+  files: { kind: directory, events: [drop], options: { folder: in } }
+  rows: { kind: query, events: [drop], options: { database: 'sqlite:/nowhere/rows.db', query: 'SELECT id FROM rows WHERE id > :mark', mark: id } }
+";
+        std::fs::write(&file, definition).expect("written");
+        let check = |configuration: &Configuration, expected: &[&str]| {
+            let found = platform::examine(&file, &|_| None, configuration).expect("it can be read");
+            assert!(found.problems.is_empty(), "{:?}", found.problems);
+            let shown: Vec<String> = found.warnings.iter().map(|warning| located(&file, warning)).collect();
+            let shown: Vec<&str> =
+                shown.iter().filter_map(|line| line.split_once("app.yaml")).map(|(_, line)| line).collect();
+            assert_eq!(shown, expected);
+        };
+        let mut configuration = Configuration::default();
+        let rows =
+            ":12:61: sources.rows.options.database: /nowhere is not there: No such file or directory (os error 2)";
+        check(
+            &configuration,
+            &[
+                ":8:15: sources.mails.options.listen: a source may not listen at 0.0.0.0:25; `sources.allow_listen` in the \
+                 configuration can open it",
+                rows,
+            ],
+        );
+        configuration.sources.allow_listen = vec!["0.0.0.0:25".parse().expect("an address")];
+        check(&configuration, &[rows]);
+    }
 
     #[test]
     fn a_problem_is_printed_as_editors_read_it() {

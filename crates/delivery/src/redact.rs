@@ -1,10 +1,10 @@
 //! What a log may show of whom something goes to and what it says: enough to recognise it, not enough to use it.
 
 /// The longest text that is logged, in characters.
-pub(crate) const TEXT_CHARACTERS_MAX: usize = 2_048;
+pub const TEXT_CHARACTERS_MAX: usize = 2_048;
 
 /// An address without what makes it personal: `a…@example.org`, `https://hooks.example/…`, `+43…12`.
-pub(crate) fn address(address: &str) -> String {
+pub fn address(address: &str) -> String {
     if let Some((scheme, rest)) = address.split_once("://") {
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         let host = authority.rsplit('@').next().unwrap_or_default();
@@ -21,7 +21,7 @@ pub(crate) fn address(address: &str) -> String {
 }
 
 /// The beginning of a text, with the mailboxes and long numbers in it as [`address`] shows them.
-pub(crate) fn text(text: &str) -> String {
+pub fn text(text: &str) -> String {
     let end = text.char_indices().nth(TEXT_CHARACTERS_MAX).map_or(text.len(), |(at, _)| at);
     let ends_word = |c: char| c.is_whitespace() || "<>()[]{}\"',;:".contains(c);
     let mut shown = String::with_capacity(end);

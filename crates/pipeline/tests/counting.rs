@@ -1,0 +1,51 @@
+//! What is counted by application and class.
+
+use std::time::Duration;
+
+use metrics_exporter_prometheus::PrometheusBuilder;
+use tocsin_testkit::Scenario;
+
+/// A class that is told at once, one that is told hourly, and one that nobody can format.
+const STOCK: &str = r#"
+application: stock
+events: { quote: { fields: { price: number } } }
+subscriptions: { limit: {}, hourly: {} }
+notifications:
+  crossed: { fields: { price: number }, content: { templates: { base: { subject: "{{ price }}" } } } }
+  broken: { fields: { price: number }, content: { templates: { base: { subject: "{{ price // 0 }}" } } } }
+  hello: { fields: { due_at: timestamp }, content: { templates: { base: { subject: "it is {{ due_at }}" } } } }
+rules:
+  crosses: { on: quote, subscription: limit, notify: crossed }
+  breaks: { on: quote, subscription: limit, when: event.price > 5, notify: broken }
+  hours: { subscription: hourly, notify: hello, every: 1h, missed: once }
+channels:
+  email: { protocol: smtp, options: { host: localhost, from: t@example.org }, retry: [] }
+"#;
+
+#[tokio::test(start_paused = true)]
+async fn formatting_and_schedules_are_counted_by_class() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let page = recorder.handle();
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    let mut scenario = Scenario::new(&[STOCK]).await;
+    let script = r#"01:10 subscriber alice email=alice@example.org
+                    01:10 subscribe alice limit {}
+                    01:10 subscribe alice hourly {}
+                    01:20 event quote {"price": 3} {"price": 6}"#;
+    scenario.run_and_wait(script, Duration::from_secs(2 * 3_600)).await;
+    let page = page.render();
+    for (name, class, more, count) in [
+        ("format_requests_total", "crossed", ",result=\"ok\"", 2),
+        ("format_requests_total", "crossed", ",result=\"failed\"", 0),
+        ("format_requests_total", "broken", ",result=\"failed\"", 1),
+        ("format_requests_total", "hello", ",result=\"ok\"", 2),
+        ("records_class_subscriptions", "limit", ",state=\"enabled\"", 1),
+        ("records_class_subscriptions", "hourly", ",state=\"disabled\"", 0),
+        ("schedule_runs_total", "hello", "", 3),
+        ("schedule_lag_seconds_count", "hello", "", 3),
+        ("schedule_run_duration_seconds_count", "hello", "", 3),
+    ] {
+        let line = format!("{name}{{application=\"stock\",class=\"{class}\"{more}}} {count}\n");
+        assert!(page.contains(&line), "{line}{page}");
+    }
+}
