@@ -283,12 +283,12 @@ impl Draft {
 fn replace(
     tree: &mut dyn Tree,
     inner: &Inner,
-    (old, before): (&Node, &[Attribute]),
+    (old_node, before): (&Node, &[Attribute]),
     draft: Draft,
     placed: bool,
     now: Timestamp,
 ) -> Result<(), Refusal> {
-    match old {
+    match old_node {
         Node::Object(stored) => {
             let attributes = person::object_attributes(&stored.object.attributes, before, &draft.attributes);
             let object = Object { parent: draft.parent, rdn: draft.rdn, rdn_key: draft.rdn_key, attributes };
@@ -305,7 +305,7 @@ fn replace(
             let stands = new_placement.as_ref().or(placement.as_ref());
             let old = Some((&**subscriber, before));
             let new = person::subscriber_of(subscriber.id.clone(), old, &draft.attributes, stands, &inner.shape)?;
-            Ok(tree.change_subscriber(subscriber, placement.as_ref(), new, new_placement, now)?)
+            Ok(tree.change_subscriber(old_node, new, new_placement, now)?)
         }
     }
 }

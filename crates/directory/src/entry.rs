@@ -85,13 +85,6 @@ impl Default for Shape {
     }
 }
 
-impl Shape {
-    /// The channel of a device attribute, if it is one.
-    pub(crate) fn channel(&self, key: &str) -> Option<&Name> {
-        self.devices.iter().find(|(known, _)| **known == *key).map(|(_, channel)| channel)
-    }
-}
-
 /// The classes of a subscriber that nobody gave any.
 pub const DEFAULT_CLASSES: &str = "top account tocsinSubscriber";
 /// The attribute of a subscriber's locale.
@@ -317,12 +310,12 @@ fn show_subscriber(
 
 /// Whether an attribute of the profile is shown under its own name: some names stand for something else.
 pub(crate) fn is_own_attribute(name: &str, placement: Option<&Placement>, shape: &Shape) -> bool {
-    let key = name.to_ascii_lowercase();
-    let is_taken = matches!(&*key, "objectclass" | LOCALE | "userpassword")
-        || key.starts_with("tocsin")
-        || placement.is_none() && key == "uid"
-        || shape.channel(&key).is_some()
-        || OWN.contains(&&*key);
+    let is = |taken: &str| name.eq_ignore_ascii_case(taken);
+    let is_taken = ["objectclass", LOCALE, "userpassword"].into_iter().any(is)
+        || name.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("tocsin"))
+        || placement.is_none() && is("uid")
+        || shape.devices.iter().any(|(key, _)| is(key))
+        || OWN.iter().any(|own| is(own));
     !is_taken
 }
 

@@ -85,9 +85,14 @@ fn merged(
 ) -> BTreeMap<String, Value> {
     let mut merged = old.clone();
     let mut kinds: Vec<Arc<AttributeType>> = Vec::new();
-    for attribute in before.iter().chain(now) {
-        if is_meant(&attribute.kind.key) && !kinds.iter().any(|known| known.key == attribute.kind.key) {
-            kinds.push(attribute.kind.clone());
+    // Nearly all stand where they stood, as they were.
+    let moved = |one: &[Attribute], other: &[Attribute]| {
+        let is_moved = |(at, attribute): &(usize, &Attribute)| other.get(*at) != Some(*attribute);
+        one.iter().enumerate().filter(is_moved).map(|(_, attribute)| attribute.kind.clone()).collect::<Vec<_>>()
+    };
+    for kind in [moved(before, now), moved(now, before)].concat() {
+        if is_meant(&kind.key) && !kinds.iter().any(|known| known.key == kind.key) {
+            kinds.push(kind);
         }
     }
     for kind in kinds {

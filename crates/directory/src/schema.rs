@@ -18,8 +18,8 @@ use crate::{
 /// Most definitions beside the standard ones.
 pub const DEFINITIONS_MAX: usize = 10_000;
 
-/// An attribute type.
-#[derive(Debug, Clone, PartialEq)]
+/// An attribute type. Two that are the same in memory are equal without a look at them.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttributeType {
     /// Its object identifier; its name where it was never declared.
     pub oid: String,

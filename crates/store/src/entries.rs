@@ -221,11 +221,11 @@ pub trait Tree {
         expect: Expect,
         now: Timestamp,
     ) -> Result<EntryNumber, StoreError>;
-    /// Replaces a subscriber that this job has just read, and gives it another place if one is given.
+    /// Replaces a subscriber that this job has just read, and gives it another place if one is given. `old`: the subscriber; an
+    /// object stays as it is.
     fn change_subscriber(
         &mut self,
-        old: &Subscriber,
-        stands: Option<&Placement>,
+        old: &Node,
         new: NewSubscriber,
         placement: Option<Placement>,
         now: Timestamp,

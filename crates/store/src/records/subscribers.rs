@@ -161,6 +161,40 @@ pub struct ProfileImage {
     pub profile: Profile,
 }
 
+/// What a change took away from a profile: enough to go back over it.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ProfileStep {
+    enabled: bool,
+    /// What it was, if it changed; it may have been none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    locale: Option<[Option<String>; 1]>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    time_zone: Option<[Option<String>; 1]>,
+    /// Attributes that were different.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    had: BTreeMap<String, Value>,
+    /// Attributes that were not there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    lacked: Vec<String>,
+}
+
+impl ProfileStep {
+    /// From what there is now to what there was.
+    pub(crate) fn back(now: &Profile, before: &Profile) -> ProfileStep {
+        let changed = |(name, value): &(&String, &Value)| now.attributes.get(*name) != Some(*value);
+        let had = before.attributes.iter().filter(changed).map(|(name, value)| (name.clone(), value.clone()));
+        let lacked = now.attributes.keys().filter(|name| !before.attributes.contains_key(*name));
+        ProfileStep {
+            enabled: before.enabled,
+            locale: (now.locale != before.locale).then(|| [before.locale.clone()]),
+            time_zone: (now.time_zone != before.time_zone).then(|| [before.time_zone.clone()]),
+            had: had.collect(),
+            lacked: lacked.cloned().collect(),
+        }
+    }
+}
+
 impl ProfileImage {
     pub(crate) fn of(subscriber: &Subscriber) -> ProfileImage {
         ProfileImage {
@@ -168,6 +202,20 @@ impl ProfileImage {
             created_at: subscriber.created_at,
             profile: subscriber.profile.clone(),
         }
+    }
+
+    /// Goes back over a change.
+    pub(crate) fn undo(&mut self, step: ProfileStep) {
+        let ProfileStep { enabled, locale, time_zone, had, lacked } = step;
+        self.profile.enabled = enabled;
+        if let Some([locale]) = locale {
+            self.profile.locale = locale;
+        }
+        if let Some([time_zone]) = time_zone {
+            self.profile.time_zone = time_zone;
+        }
+        self.profile.attributes.extend(had);
+        lacked.iter().for_each(|name| drop(self.profile.attributes.remove(name)));
     }
 
     /// A bit for each filter that it meets, with the channels by which it could be told; `None` if it was disabled.

@@ -279,8 +279,7 @@ impl Tree for Shelf {
 
     fn change_subscriber(
         &mut self,
-        _old: &Subscriber,
-        _stands: Option<&Placement>,
+        _old: &Node,
         new: NewSubscriber,
         placement: Option<Placement>,
         now: Timestamp,

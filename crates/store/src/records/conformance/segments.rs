@@ -73,6 +73,38 @@ fn profiles_are_told_as_of_any_place() {
 }
 
 #[test]
+fn profiles_that_change_often_are_told_as_of_any_place() {
+    check(async |records| {
+        let seed = std::env::var("TOCSIN_SEED").ok().and_then(|seed| seed.parse().ok());
+        let seed = seed.unwrap_or_else(|| fastrand::u64(..));
+        println!("TOCSIN_SEED={seed}");
+        let mut luck = fastrand::Rng::with_seed(seed);
+        let mut known = Vec::new();
+        let mut ann = person("ann", &[]);
+        let changes = 60;
+        for change in 0..=changes {
+            let name = ["a", "b", "c", "d"][luck.usize(..4)].to_owned();
+            match luck.u8(..6) {
+                0 => drop(ann.profile.attributes.remove(&name)),
+                1 => ann.profile.locale = [None, Some("de".to_owned()), Some("fr".to_owned())][luck.usize(..3)].clone(),
+                2 => ann.profile.time_zone = [None, Some("Europe/Vienna".to_owned())][luck.usize(..2)].clone(),
+                3 => drop(ann.profile.attributes.insert(name, Value::Null)),
+                4 => drop(ann.profile.attributes.insert(name, Value::from("text \"1\""))),
+                _ => drop(ann.profile.attributes.insert(name, Value::Integer(luck.i64(..)))),
+            }
+            records.put_subscriber(ann.clone(), Expect::Any, at(change)).await.expect("stored");
+            known.push((newest(records), Some(ann.profile.clone())));
+        }
+        records.remove_subscriber(&who("ann"), Expect::Any, at(changes + 1)).await.expect("removed");
+        known.push((newest(records), None));
+        for (place, profile) in &known {
+            let told = records.profiles(&[SubscriberNumber(1)], *place).await.expect("told").remove(0);
+            assert_eq!(told.as_ref().map(|image| &image.profile), profile.as_ref(), "at {place:?}");
+        }
+    });
+}
+
+#[test]
 fn memberships_are_told_as_of_any_place() {
     check(async |records| {
         let put = async |id: &str, attributes: &[(&str, i64)], devices: &[&str], enabled| {

@@ -294,7 +294,7 @@ impl Tree for Writer<'_, '_> {
             ),
         )?;
         let changed = StoredObject { object: new, updated_at: now, revision: old.revision + 1, ..old.clone() };
-        told(self.0, Some(Node::Object(old.clone())), Some(Node::Object(changed)))
+        told(self.0, Some(&Node::Object(old.clone())), Some(Node::Object(changed)))
     }
 
     fn put_subscriber(
@@ -309,13 +309,12 @@ impl Tree for Writer<'_, '_> {
 
     fn change_subscriber(
         &mut self,
-        old: &Subscriber,
-        stands: Option<&Placement>,
+        old: &Node,
         new: NewSubscriber,
         placement: Option<Placement>,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        subscribers::change_placed(self.0, old, stands, new, placement, now)
+        subscribers::change_placed(self.0, old, new, placement, now)
     }
 
     fn remove(&mut self, number: EntryNumber, _now: Timestamp) -> Result<(), StoreError> {
@@ -325,7 +324,7 @@ impl Tree for Writer<'_, '_> {
             Node::Object(_) => {
                 execute(self.0.connection, "DELETE FROM entries WHERE number = ?1", [number.0])?;
                 self.put_credential(number, None)?;
-                told(self.0, Some(found), None)
+                told(self.0, Some(&found), None)
             }
         }
     }
@@ -395,9 +394,9 @@ fn put_key(connection: &Connection, key: &EntryKey, entry: EntryNumber) -> Resul
 }
 
 /// Brings the keys of an entry up to date, and remembers what to tell.
-fn told(books: &mut Books<'_>, old: Option<Node>, now: Option<Node>) -> Result<(), StoreError> {
+fn told(books: &mut Books<'_>, old: Option<&Node>, now: Option<Node>) -> Result<(), StoreError> {
     let Some(watcher) = books.watcher.clone() else { return outdated(books) };
-    let Some(Turn { gone, made, told }) = Turn::of(&*watcher, old.as_ref(), now) else { return Ok(()) };
+    let Some(Turn { gone, made, told }) = Turn::of(&*watcher, old, now) else { return Ok(()) };
     for key in &gone {
         let sql = "DELETE FROM entry_keys WHERE name = ?1 AND key = ?2 AND entry = ?3";
         execute(books.connection, sql, (&*key.index, &*key.key, told.number.0))?;
@@ -452,7 +451,11 @@ pub(super) fn place(
     execute(connection, sql, (signed(number.0), parent.0, rdn, rdn_key, classes)).map(|_| ())
 }
 
-fn placement_of(books: &Books<'_>, number: SubscriberNumber) -> Result<Option<Placement>, StoreError> {
+/// Where a subscriber was placed, if anybody wants to know.
+pub(super) fn placement_of(books: &Books<'_>, number: SubscriberNumber) -> Result<Option<Placement>, StoreError> {
+    if books.watcher.is_none() {
+        return Ok(None);
+    }
     let sql = "SELECT parent, rdn, rdn_key, classes FROM subscribers WHERE number = ?1 AND parent IS NOT NULL";
     query_one(books.connection, sql, [signed(number.0)], |row| {
         Ok(Placement { parent: EntryNumber(row.get(0)?), rdn: row.get(1)?, rdn_key: row.get(2)?, classes: row.get(3)? })
@@ -465,33 +468,37 @@ pub(super) fn made(books: &mut Books<'_>, made: &Subscriber, placement: Option<P
     told(books, None, now)
 }
 
-/// A subscriber's entry before a change, if anybody wants to know.
-pub(super) fn before(books: &Books<'_>, old: &Subscriber) -> Result<Option<Node>, StoreError> {
-    if books.watcher.is_none() {
-        return Ok(None);
-    }
-    Ok(Some(Node::Subscriber(Box::new(old.clone()), placement_of(books, old.number)?)))
-}
-
-/// A subscriber was changed, and perhaps placed anew.
-pub(super) fn changed(
+/// A subscriber that stood there was changed, and perhaps placed anew.
+pub(super) fn replaced(
     books: &mut Books<'_>,
-    before: Option<Node>,
+    (old, stood): (Subscriber, Option<Placement>),
     new: &Subscriber,
     placement: Option<Placement>,
 ) -> Result<(), StoreError> {
-    let now = match &before {
-        Some(Node::Subscriber(_, known)) => {
-            Some(Node::Subscriber(Box::new(new.clone()), placement.or_else(|| known.clone())))
-        }
-        _ => None,
-    };
-    told(books, before, now)
+    if books.watcher.is_none() {
+        return outdated(books);
+    }
+    changed(books, &Node::Subscriber(Box::new(old), stood), new.clone(), placement)
+}
+
+/// The same of a subscriber's entry.
+pub(super) fn changed(
+    books: &mut Books<'_>,
+    before: &Node,
+    new: Subscriber,
+    placement: Option<Placement>,
+) -> Result<(), StoreError> {
+    let Node::Subscriber(_, stood) = before else { return Ok(()) };
+    let now = Node::Subscriber(Box::new(new), placement.or_else(|| stood.clone()));
+    told(books, Some(before), Some(now))
 }
 
 /// A subscriber is about to be removed.
 pub(super) fn removed(books: &mut Books<'_>, old: &Subscriber) -> Result<(), StoreError> {
     execute(books.connection, "DELETE FROM credentials WHERE entry = ?1", [EntryNumber::from(old.number).0])?;
-    let before = before(books, old)?;
-    told(books, before, None)
+    if books.watcher.is_none() {
+        return outdated(books);
+    }
+    let before = Node::Subscriber(Box::new(old.clone()), placement_of(books, old.number)?);
+    told(books, Some(&before), None)
 }

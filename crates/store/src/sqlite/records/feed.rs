@@ -6,16 +6,16 @@ use rusqlite::{Connection, Row, types::ValueRef};
 use tocsin_model::{
     filter::Filter,
     id::{ChangeSequence, Name, SubscriberNumber, SubscriptionId},
-    subscriber::Subscriber,
+    subscriber::{Profile, Subscriber},
     subscription::Terms,
     time::Timestamp,
 };
 
-use super::{conversion_failed, execute, json, json_at, name_at, number_at, query_all, query_one, signed};
+use super::{conversion_failed, execute, json, json_at, name_at, number_at, query_all, query_one, signed, store_error};
 use crate::{
     entries::{EntryChange, EntryWatcher},
     error::StoreError,
-    records::{Change, Changed, ProfileImage, RecordCounts, TARGETS_TOLD, no_changes_after, trim_to},
+    records::{Change, Changed, ProfileImage, ProfileStep, RecordCounts, TARGETS_TOLD, no_changes_after, trim_to},
 };
 
 /// The books during one write. What is changed here becomes true with [`Books::close`] and its commit.
@@ -180,13 +180,16 @@ impl<'a> Books<'a> {
         execute(self.connection, sql, (signed(self.change), name.as_str(), before)).map(|_| ())
     }
 
-    /// Tells of a subscriber with its image from before. Whether a segment or a rule asks for it is not known here, nor
-    /// which will ask before the events of now are matched.
-    pub(super) fn profile_changed(&mut self, before: &Subscriber) -> Result<(), StoreError> {
+    /// Tells of a subscriber with what it was before; `now`: its new profile, if it has one. Whether a segment or a rule asks for
+    /// it is not known here, nor which will ask before the events of now are matched.
+    pub(super) fn profile_changed(&mut self, before: &Subscriber, now: Option<&Profile>) -> Result<(), StoreError> {
         self.change += 1;
         let sql = "INSERT INTO changes (sequence, kind, first, before) VALUES (?1, 6, ?2, ?3)";
-        let image = json(&ProfileImage::of(before));
-        execute(self.connection, sql, (signed(self.change), signed(before.number.0), image)).map(|_| ())
+        let told = match now {
+            Some(now) if !is_whole(self.change) => json(&ProfileStep::back(now, &before.profile)),
+            _ => json(&ProfileImage::of(before)),
+        };
+        execute(self.connection, sql, (signed(self.change), signed(before.number.0), told)).map(|_| ())
     }
 
     pub(super) fn suppressions_changed(&mut self, targets: &[String]) -> Result<(), StoreError> {
@@ -295,14 +298,43 @@ pub(super) fn reach_before(
     })
 }
 
-/// A subscriber as segments and rules saw it at a place in the past; `None` if that has not changed since.
-pub(super) fn profile_before(
+/// Whether a change of a profile is told with all that there was: one of sixteen, so that nobody reads many to know how one was.
+/// Which ones, nobody can foresee who changes a subscriber again and again.
+fn is_whole(sequence: u64) -> bool {
+    sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60 == 0
+}
+
+/// What is told of a profile: all that there was, or what the change took away.
+#[derive(serde::Deserialize)]
+#[serde(untagged)]
+enum Told {
+    Whole(ProfileImage),
+    Step(ProfileStep),
+}
+
+/// A subscriber as segments and rules saw it at a place in the past. `present`: as it is.
+pub(super) fn profile_at(
     connection: &Connection,
     subscriber: u64,
     past: &Past,
+    present: impl FnOnce() -> Result<Option<ProfileImage>, StoreError>,
 ) -> Result<Option<ProfileImage>, StoreError> {
-    let sql = "SELECT before FROM changes WHERE kind = 6 AND first = ?1 AND sequence > ?2 ORDER BY sequence LIMIT 1";
-    query_one(connection, sql, [signed(subscriber), signed(past.at)], |row| json_at(row, 0))
+    let sql = "SELECT before FROM changes WHERE kind = 6 AND first = ?1 AND sequence > ?2 ORDER BY sequence";
+    let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
+    let mut rows = statement.query([signed(subscriber), signed(past.at)]).map_err(store_error)?;
+    let (mut steps, mut whole) = (Vec::new(), None);
+    while let Some(row) = rows.next().map_err(store_error)? {
+        match json_at(row, 0).map_err(store_error)? {
+            Told::Step(step) => steps.push(step),
+            Told::Whole(image) => {
+                whole = Some(image);
+                break;
+            }
+        }
+    }
+    let Some(mut image) = whole.map_or_else(present, |image| Ok(Some(image)))? else { return Ok(None) };
+    steps.into_iter().rev().for_each(|step| image.undo(step));
+    Ok(Some(image))
 }
 
 /// The filter of a segment as it was at a place in the past, `None` if there was none; the outer `None` if it has not

@@ -7,7 +7,7 @@ use tocsin_model::{
 };
 
 use super::{
-    endpoints, entries, execute, feed::Books, json, json_at, number_at, query_all, query_one, signed, subscribers,
+    endpoints, execute, feed::Books, json, json_at, number_at, query_all, query_one, signed, subscribers,
     subscriptions, suppressions,
 };
 use crate::{
@@ -44,7 +44,7 @@ pub(super) fn merge(
     books.touched.push(into_number.0);
     let (profile, devices) = (united.profile.clone(), united.devices.clone());
     let preferences = united.preferences.clone();
-    subscribers::replace(books, (account, entries::before), profile, devices, preferences, None, now)?;
+    subscribers::replace(books, account, profile, devices, preferences, None, now)?;
     let (moved, doubles) = subscriptions::move_over(books, from_number.0, into_number.0, &united, now)?;
     suppressions::move_over(books, (from, into), &united)?;
     endpoints::move_over(books.connection, (from, into), &united)?;

@@ -297,4 +297,7 @@ CREATE TABLE merges (
 CREATE INDEX merges_by_id ON merges (from_id);
 CREATE INDEX merges_unfinished ON merges (from_number) WHERE finished = 0;
 "#,
+    r#"
+-- Most changes of kind 6 tell from here on what the change took away, and one of sixteen all that there was. No table changes.
+"#,
 ];

@@ -146,9 +146,8 @@ fn each<T: Clone>(
 }
 
 fn image(connection: &Connection, subscriber: u64, past: Option<&Past>) -> Result<Option<ProfileImage>, StoreError> {
-    let before = past.map(|past| feed::profile_before(connection, subscriber, past)).transpose()?.flatten();
-    match before {
-        Some(before) => Ok(Some(before)),
+    match past {
+        Some(past) => feed::profile_at(connection, subscriber, past, || present(connection, subscriber)),
         None => present(connection, subscriber),
     }
 }

@@ -177,24 +177,24 @@ pub(super) fn put_placed(
     };
     let devices = devices.unwrap_or_else(|| old.devices.clone());
     let preferences = new.preferences.unwrap_or_else(|| old.preferences.clone());
-    replace(books, (old, entries::before), new.profile, devices, preferences, placement, now)
+    replace(books, old, new.profile, devices, preferences, placement, now)
 }
 
-/// Replaces a subscriber that was just read, and that stands there.
+/// Replaces a subscriber that was just read.
 pub(super) fn change_placed(
     books: &mut Books<'_>,
-    old: &Subscriber,
-    stands: Option<&Placement>,
+    node: &Node,
     new: NewSubscriber,
     placement: Option<Placement>,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let as_entry = |books: &Books<'_>, old: &Subscriber| {
-        Ok(books.watcher.is_some().then(|| Node::Subscriber(Box::new(old.clone()), stands.cloned())))
-    };
+    let Node::Subscriber(old, _) = node else { return Ok(()) };
     let devices = new.devices.map_or_else(|| old.devices.clone(), BTreeMap::from_iter);
     let preferences = new.preferences.unwrap_or_else(|| old.preferences.clone());
-    replace(books, (old.clone(), as_entry), new.profile, devices, preferences, placement, now).map(|_| ())
+    let Some(new) = rewrite(books, old, new.profile, devices, preferences, placement.as_ref(), now)? else {
+        return Ok(());
+    };
+    entries::changed(books, node, new, placement)
 }
 
 /// Stores many, in the order of their ids, which is the order of the index.
@@ -213,23 +213,42 @@ pub(super) fn put_many(
     Ok(numbers.into_iter().map(Ok).collect())
 }
 
-/// Writes what differs. Nothing differs: nothing is written. `as_entry`: the old one in the directory, asked if it goes on.
+/// Writes what differs. Nothing differs: nothing is written.
 pub(super) fn replace(
     books: &mut Books<'_>,
-    (old, as_entry): (Subscriber, impl FnOnce(&Books<'_>, &Subscriber) -> Result<Option<Node>, StoreError>),
+    old: Subscriber,
     profile: Profile,
     devices: BTreeMap<Name, Device>,
     preferences: Preferences,
     placement: Option<Placement>,
     now: Timestamp,
 ) -> Result<Subscriber, StoreError> {
-    if old.profile == profile && old.devices == devices && old.preferences == preferences && placement.is_none() {
+    let stood = entries::placement_of(books, old.number)?;
+    let Some(new) = rewrite(books, &old, profile, devices, preferences, placement.as_ref(), now)? else {
         return Ok(old);
+    };
+    entries::replaced(books, (old, stood), &new, placement)?;
+    Ok(new)
+}
+
+/// The same, without telling the directory; `None`: nothing differs.
+fn rewrite(
+    books: &mut Books<'_>,
+    old: &Subscriber,
+    profile: Profile,
+    devices: BTreeMap<Name, Device>,
+    preferences: Preferences,
+    placement: Option<&Placement>,
+    now: Timestamp,
+) -> Result<Option<Subscriber>, StoreError> {
+    let same_devices = old.devices == devices;
+    if old.profile == profile && same_devices && old.preferences == preferences && placement.is_none() {
+        return Ok(None);
     }
-    let as_entry = as_entry(books, &old)?;
     books.touched.push(old.number.0);
     let before = reach(&old.profile, &old.devices);
-    let reach_changed = before != reach(&profile, &devices);
+    let same_reach = same_devices && old.profile.enabled == profile.enabled;
+    let reach_changed = !same_reach && before != reach(&profile, &devices);
     let zone_changed = old.profile.time_zone != profile.time_zone;
     for name in old.devices.keys().filter(|name| !devices.contains_key(*name)) {
         let sql = "DELETE FROM devices WHERE subscriber = ?1 AND name = ?2";
@@ -245,9 +264,18 @@ pub(super) fn replace(
     }
     // Whether it is enabled is a matter of its reach.
     if !old.profile.says_the_same(&profile) {
-        books.profile_changed(&old)?;
+        books.profile_changed(old, Some(&profile))?;
     }
-    let new = Subscriber { profile, devices, preferences, updated_at: now, revision: old.revision + 1, ..old };
+    let new = Subscriber {
+        number: old.number,
+        id: old.id.clone(),
+        profile,
+        devices,
+        preferences,
+        created_at: old.created_at,
+        updated_at: now,
+        revision: old.revision + 1,
+    };
     execute(
         books.connection,
         "UPDATE subscribers SET enabled = ?2, locale = ?3, time_zone = ?4, attributes = ?5, updated_at = ?6, revision = ?7,
@@ -268,11 +296,10 @@ pub(super) fn replace(
     if reach_changed || rescheduled {
         books.subscriber_changed(new.number.0, before.map(|before| json(&before)).as_deref())?;
     }
-    if let Some(placement) = &placement {
+    if let Some(placement) = placement {
         entries::place(books.connection, new.number, placement)?;
     }
-    entries::changed(books, as_entry, &new, placement)?;
-    Ok(new)
+    Ok(Some(new))
 }
 
 fn put_row(
@@ -326,7 +353,7 @@ pub(super) fn put_device(
     let mut devices = old.devices.clone();
     devices.insert(name, device);
     let (profile, preferences) = (old.profile.clone(), old.preferences.clone());
-    replace(books, (old, entries::before), profile, devices, preferences, None, now)
+    replace(books, old, profile, devices, preferences, None, now)
 }
 
 pub(super) fn remove_device(
@@ -339,7 +366,7 @@ pub(super) fn remove_device(
     let mut devices = old.devices.clone();
     devices.remove(name).ok_or_else(|| no_device(id, name))?;
     let (profile, preferences) = (old.profile.clone(), old.preferences.clone());
-    replace(books, (old, entries::before), profile, devices, preferences, None, now)
+    replace(books, old, profile, devices, preferences, None, now)
 }
 
 pub(super) fn remove(books: &mut Books<'_>, id: &SubscriberId, expect: Expect) -> Result<(), StoreError> {
@@ -355,7 +382,7 @@ pub(super) fn remove(books: &mut Books<'_>, id: &SubscriberId, expect: Expect) -
     execute(books.connection, "DELETE FROM subscribers WHERE number = ?1", [number])?;
     books.counts.devices -= old.devices.len() as u64;
     books.counts.subscribers -= 1;
-    books.profile_changed(&old)?;
+    books.profile_changed(&old, None)?;
     let before = reach(&old.profile, &old.devices).map(|before| json(&before));
     books.subscriber_changed(old.number.0, before.as_deref())
 }
