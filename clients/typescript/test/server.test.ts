@@ -141,6 +141,42 @@ async function play(stores: Store[]): Promise<void> {
   }
 }
 
+test("a replica at rest is woken by what is new for it, and by edits of its own", { skip: !URL_OF_SERVER && "no TOCSIN_URL" }, async () => {
+  await ask("PUT", `/v1/applications/${APPLICATION}`, definition, "application/yaml");
+  const owner = "dan";
+  await ask("POST", "/v1/subscribers", { id: owner });
+  const store = new MemoryStore();
+  const { replica } = await actor(store, owner, () => 100);
+  const stop = new AbortController();
+  const resting = async (): Promise<void> => {
+    while ((await ask("GET", "/v1/sync/status")).resting !== 1);
+  };
+  const path = `/v1/applications/${APPLICATION}/collections/notes_server/rows`;
+  const applied: number[] = [];
+  const done = new Promise<void>((resolve, reject) => {
+    // Nobody comes back by the clock: it would be after an hour.
+    const watching = replica.watch({
+      every: 3_600_000,
+      signal: stop.signal,
+      failed: reject,
+      synced: (summary) => {
+        applied.push(summary.applied);
+        const acts = [
+          () => resting().then(() => ask("PUT", `${path}/woken`, { owner, text: "milk" })),
+          () => resting().then(() => replica.put("notes_server", "woken", { text: "tea" })),
+          async () => stop.abort(),
+        ];
+        acts[applied.length - 1]?.().catch(reject);
+      },
+    });
+    watching.then(resolve, reject);
+  });
+  await done;
+  assert.deepEqual(applied, [0, 0, 1]);
+  assert.equal((await ask("GET", `${path}/woken`)).row.text, "tea");
+  await store.close();
+});
+
 test("replicas of every kind converge over links that break", { skip: !URL_OF_SERVER && "no TOCSIN_URL" }, async () => {
   const folder = mkdtempSync(join(tmpdir(), "replica-"));
   const factory = new IDBFactory() as unknown as globalThis.IDBFactory;

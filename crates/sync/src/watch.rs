@@ -66,8 +66,9 @@ impl Watchers {
         Ok(Seat { watchers: self, watcher })
     }
 
-    fn is_empty(&self) -> bool {
-        self.waiting.lock().is_empty()
+    /// How many wait.
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.lock().len()
     }
 
     /// Wakes those whom something concerns.
@@ -89,6 +90,11 @@ impl Drop for Seat<'_> {
 }
 
 impl Replicas {
+    /// Devices that rest until there is something new for them.
+    pub fn resting(&self) -> usize {
+        self.watchers.len()
+    }
+
     /// Waits until there may be something new for a device that stands at a cursor, but no longer than `longest`. Gives whether
     /// there may be.
     ///
@@ -140,7 +146,7 @@ impl Replicas {
             while newest.changed().await.is_ok() {
                 let upto = *newest.borrow_and_update();
                 let Some(replicas) = Weak::upgrade(&replicas) else { return };
-                if !replicas.watchers.is_empty() {
+                if replicas.watchers.len() > 0 {
                     replicas.tell_watchers(after).await;
                 }
                 after = upto;

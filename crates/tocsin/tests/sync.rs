@@ -6,7 +6,7 @@ use std::{path::Path, time::Duration};
 
 use serde_json::{Value, json};
 use support::Platform;
-use tocsin_replica::{Home, Replica, ReplicaError, http::HttpLink};
+use tocsin_replica::{Home, Replica, ReplicaError, Woken, http::HttpLink};
 
 const APPLICATION: &str = r#"
 application: fieldwork
@@ -118,6 +118,54 @@ async fn rows_that_do_not_fit_are_told_one_by_one() {
     assert!(platform.run(&["replica", "sync", file]).contains("1 refused"));
     let told = platform.run(&["replica", "status", file]);
     assert!(told.contains("refused: visits `a`: what: value is longer than 9 characters"), "{told}");
+}
+
+/// Longer than any test may take: a device that comes back after it was not woken.
+const NEVER: Duration = Duration::from_secs(3_600);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_at_rest_is_woken_by_what_is_new_for_it() {
+    let mut platform = fieldwork().await;
+    let home = Home { url: platform.url.clone(), token: device(&platform, "ann").await };
+    let mut replica = Replica::create(&platform.folder.join("ann.replica"), &home).expect("made");
+    let link = HttpLink::new(reqwest::Client::new(), &home);
+    sync(&mut replica, &link).await;
+    let put = async |id: &str, owner: &str| {
+        let path = format!("/v1/applications/fieldwork/collections/visits/rows/{id}");
+        let request = platform.request(reqwest::Method::PUT, &path).json(&json!({"owner": owner}));
+        assert!(request.send().await.expect("an answer").status().is_success());
+    };
+    // What came before it rested wakes it as well.
+    put("v1", "ann").await;
+    assert_eq!(replica.rest(&link, NEVER).await.expect("it rests"), Woken::News);
+    sync(&mut replica, &link).await;
+    // A row of somebody else does not, and one that comes while it rests does.
+    put("v2", "bob").await;
+    let resting = async { replica.rest(&link, NEVER).await.expect("it rests") };
+    let bringing = async {
+        while platform.get("/v1/sync/status").await["resting"] != 1 {
+            tokio::task::yield_now().await;
+        }
+        put("v3", "ann").await;
+    };
+    let (woken, ()) = tokio::join!(resting, bringing);
+    assert_eq!(woken, Woken::News);
+    sync(&mut replica, &link).await;
+    let ids = replica.query("SELECT id FROM visits ORDER BY id").expect("queried").1;
+    assert_eq!(ids, [[json!("v1")], [json!("v3")]]);
+    // An edit of its own ends the rest too.
+    replica.connection().execute_batch("UPDATE visits SET count = 1 WHERE id = 'v1'").expect("edited");
+    assert_eq!(replica.rest(&link, NEVER).await.expect("it rests"), Woken::Edited);
+    sync(&mut replica, &link).await;
+    // A server that ends lets go of it: it comes back by itself.
+    let ending = async {
+        while platform.get("/v1/sync/status").await["resting"] != 1 {
+            tokio::task::yield_now().await;
+        }
+        tokio::task::block_in_place(|| platform.terminate())
+    };
+    let (woken, ended) = tokio::join!(async { replica.rest(&link, Duration::ZERO).await.expect("it rests") }, ending);
+    assert_eq!((woken, ended), (Woken::Later, Some(0)));
 }
 
 const RAISING: &str = r#"
@@ -326,6 +374,7 @@ async fn sync(replica: &mut Replica, link: &HttpLink) {
 
 async fn converge(devices: usize, edits: usize, kills: usize) {
     let mut platform = fieldwork().await;
+    let begun = std::time::Instant::now();
     let folder = platform.folder.clone();
     let mut working = Vec::new();
     for at in 0..devices {
@@ -355,6 +404,10 @@ async fn converge(devices: usize, edits: usize, kills: usize) {
     there.sort_by_key(id);
     here.sort_by_key(id);
     assert_eq!(here, there);
+    let (rows, seconds) = (there.len(), begun.elapsed().as_secs_f64());
+    println!(
+        "{devices} devices, {edits} edits each, {kills} kills: the same {rows} rows everywhere after {seconds:.1} s"
+    );
     assert!(Path::new(&folder.join("sync.db")).exists());
 }
 

@@ -46,6 +46,7 @@ async fn status(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> 
         events_waiting: counts.raised,
         devices: sync.all_devices().len(),
         sessions: sync.active_sessions().len(),
+        resting: sync.resting(),
         pools: sync.pools().into_iter().map(PoolBody::from).collect(),
     };
     Ok(json(StatusCode::OK, &body))

@@ -330,6 +330,8 @@ pub(crate) struct SyncStatusBody {
     pub(crate) devices: usize,
     /// Sessions that last.
     pub(crate) sessions: usize,
+    /// Devices that rest until there is something new for them.
+    pub(crate) resting: usize,
     /// The pools.
     pub(crate) pools: Vec<PoolBody>,
 }

@@ -220,9 +220,10 @@ async fn status(terminal: &Terminal, client: &Client, json: bool) -> Outcome {
     if json {
         return Ok(terminal.json(&status)?);
     }
-    let [rows, removed, devices, sessions, events] =
-        ["rows", "removed", "devices", "sessions", "events_waiting"].map(|name| text(&status[name]));
-    terminal.line(format!("{rows} rows, {removed} that are gone; {devices} devices, {sessions} sessions"))?;
+    let [rows, removed, devices, sessions, resting, events] =
+        ["rows", "removed", "devices", "sessions", "resting", "events_waiting"].map(|name| text(&status[name]));
+    terminal.line(format!("{rows} rows, {removed} that are gone"))?;
+    terminal.line(format!("{devices} devices, {sessions} sessions, {resting} rest until there is something new"))?;
     terminal.line(format!("{events} events of rows wait to be accepted"))?;
     let pools = status["pools"].as_array().cloned().unwrap_or_default();
     let rows: Vec<Vec<String>> = pools
