@@ -149,3 +149,61 @@ async fn people_are_provisioned_without_a_port_for_ldap() {
     assert_eq!(platform.get("/v1/subscribers/ann").await["id"], "ann");
     assert_eq!(platform.terminate(), Some(0), "it ran until it was told to end");
 }
+
+/// People as LDIF, and some records that are wrong.
+fn people(count: usize) -> String {
+    let mut text = "version: 1\n\n".to_owned();
+    for number in 0..count {
+        text += &format!(
+            "dn: uid=p{number},ou=people,o=tocsin\nobjectClass: inetOrgPerson\nobjectClass: tocsinSubscriber\n\
+             cn: Person {number}\nsn: {number}\nmail: p{number}@example.org\n\n"
+        );
+    }
+    text
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_import_that_was_killed_is_run_again_and_tells_what_it_refuses() {
+    const COUNT: usize = 2_000;
+    let mut platform = Platform::start(&[]).await;
+    assert_eq!(platform.terminate(), Some(0));
+    let text = people(COUNT);
+    // Half of it comes, and then the process dies: what it says it did of that it did.
+    let mut killed = platform.command();
+    killed.args(["directory", "import", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut killed = killed.spawn().expect("the binary starts");
+    let half = &text.as_bytes()[..text.len() / 2];
+    killed.stdin.as_mut().expect("piped").write_all(half).expect("it reads");
+    killed.kill().expect("it can be killed");
+    killed.wait().expect("it ends");
+
+    let file = platform.folder.join("people.ldif");
+    let wrong = "dn: uid=nobody,ou=nowhere,o=tocsin\nobjectClass: inetOrgPerson\ncn: N\nsn: N\n\n\
+                 dn: uid=bad,ou=people,o=tocsin\nobjectClass: inetOrgPerson\nobjectClass: tocsinSubscriber\ncn: B\n\n";
+    std::fs::write(&file, text.clone() + wrong).expect("written");
+    let import = || {
+        let done = platform.command().args(["directory", "import"]).arg(&file).output().expect("the binary starts");
+        let told = String::from_utf8(done.stdout).expect("text") + &String::from_utf8_lossy(&done.stderr);
+        (done.status.success(), told)
+    };
+    let (is_fine, told) = import();
+    let first_wrong = text.lines().count() + 1;
+    assert!(!is_fine && told.contains("2 records were refused"), "{told}");
+    assert!(told.contains(&format!("line {first_wrong}: uid=nobody,ou=nowhere,o=tocsin: ")), "{told}");
+    assert!(told.contains(&format!("line {}: uid=bad,ou=people,o=tocsin: ", first_wrong + 5)), "{told}");
+    let number = |before: &str| -> usize {
+        let at = told.find(before).unwrap_or_else(|| panic!("{told}"));
+        let digits: String = told[..at].chars().rev().take_while(|one| one.is_ascii_digit() || *one == ',').collect();
+        digits.chars().rev().filter(char::is_ascii_digit).collect::<String>().parse().expect("a number")
+    };
+    assert_eq!(number(" records done") + number(" entries were there already"), COUNT, "{told}");
+    // All is there now, and a third run changes nothing.
+    let (_, again) = import();
+    assert!(again.contains("0 records done") && again.contains("2,000 entries were there already"), "{again}");
+    let exported = platform.run(&["directory", "export"]);
+    assert_eq!(exported.matches("\nmail: p").count(), COUNT);
+    platform.restart().await;
+    let last = platform.get(&format!("/v1/subscribers/p{}", COUNT - 1)).await;
+    assert_eq!(last["devices"]["email"]["address"], "p1999@example.org");
+    assert_eq!(platform.terminate(), Some(0));
+}

@@ -131,6 +131,7 @@ const SINGLE: &[Bench] = &[
     directory::ADD,
     directory::MIX,
     directory::GROUPS,
+    directory::IMPORT,
     exchange_roundtrip::BENCH,
     exchange_roundtrip::TRACKING,
     exchange_roundtrip::TRACKING_ONE,

@@ -71,13 +71,32 @@ async fn loaded(context: &Context, count: u64) -> Outcome<PathBuf> {
     write_people(&file, count, true)?;
     let program =
         context.program("slapadd").ok_or_else(|| Failure::failed("slapadd is needed to load slapd's database"))?;
-    let mut command = tokio::process::Command::new(program);
-    command.arg("-q").arg("-f").arg(configuration(&kept)?).arg("-l").arg(&file);
-    run(&mut command, "slapadd", PATIENCE).await?;
+    add(&program, &kept, &file).await?;
     let _ = fs::remove_file(&file);
     let done = kept.join("done");
     fs::write(&done, "").map_err(|error| Failure::file("write", &done, &error))?;
     Ok(kept)
+}
+
+/// Seconds in which slapadd makes a database of so many people; `None` if it is missing.
+///
+/// # Errors
+/// It fails.
+pub async fn slapadd(context: &Context, count: u64) -> Outcome<Option<f64>> {
+    let Some(program) = context.program("slapadd") else { return Ok(None) };
+    let folder = context.folder()?;
+    let file = folder.path().join("people.ldif");
+    write_people(&file, count, true)?;
+    let started = Instant::now();
+    add(&program, folder.path(), &file).await?;
+    Ok(Some(started.elapsed().as_secs_f64()))
+}
+
+/// Makes a database in a folder of what a file says.
+async fn add(program: &Path, folder: &Path, file: &Path) -> Outcome {
+    let mut command = tokio::process::Command::new(program);
+    command.arg("-q").arg("-f").arg(configuration(folder)?).arg("-l").arg(file);
+    run(&mut command, "slapadd", PATIENCE).await.map(|_| ())
 }
 
 /// Writes people as LDIF. `first`: whether the very first entry is among them.

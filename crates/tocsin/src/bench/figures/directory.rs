@@ -1,6 +1,11 @@
 //! The directory under an ordinary user with access rules, beside slapd.
 
-use std::{process::Command, sync::atomic::Ordering, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
 use super::{Bench, Measuring};
 use crate::{
@@ -11,7 +16,7 @@ use crate::{
         ldap::{Act, Crowd, Load, flood, is_there},
         people::{SUFFIX, USER, write_groups},
         server::{Server, megabytes, memory, processor_seconds},
-        slapd::{Slapd, write_people},
+        slapd::{Slapd, slapadd, write_people},
     },
     failure::{Failure, Outcome},
 };
@@ -70,6 +75,14 @@ pub const GROUPS: Bench = Bench {
     about: "searches/s by name with 100,000 groups of ten; beside it the same without groups, turn by turn",
     by_default: false,
     run: |context| -> Measuring<'_> { Box::pin(groups(context)) },
+};
+
+/// A file of entries.
+pub const IMPORT: Bench = Bench {
+    name: "ldap.import",
+    about: "entries/s of an LDIF file of 100,000 people, in an empty directory; peer: slapadd, which checks less and syncs once",
+    by_default: true,
+    run: |context| -> Measuring<'_> { Box::pin(import(context)) },
 };
 
 /// How many groups there are beside none.
@@ -220,6 +233,29 @@ async fn groups(context: &Context) -> Outcome<Figure> {
     Ok(figure)
 }
 
+async fn import(context: &Context) -> Outcome<Figure> {
+    let count = context.size(100_000, 1_000);
+    let mut peer = Samples::default();
+    let (mut ours, mut told) = (Samples::default(), Vec::new());
+    for _ in context.turns() {
+        let folder = context.folder()?;
+        let home = Home::make(folder.path())?;
+        let people = folder.path().join("people.ldif");
+        write_people(&people, count, false)?;
+        let started = Instant::now();
+        home.import(context, &people).await?;
+        ours.push(count as f64 / started.elapsed().as_secs_f64());
+        let bytes = std::fs::metadata(&people).map_err(|error| Failure::file("look at", &people, &error))?.len();
+        told.push(format!("{} MB", rounded(bytes as f64 / 1e6, 3)));
+        peer.extend(slapadd(context, count).await?.map(|seconds| count as f64 / seconds));
+    }
+    told.dedup();
+    Ok(Figure::new("entries/s", ours)
+        .beside("slapadd", peer)
+        .under(format!("{count} entries of 20 attributes, {}", told.join(", ")))
+        .under("by the command, no server runs; ours: schema and indexes kept as by LDAP, every commit synced"))
+}
+
 /// A server with so many people.
 ///
 /// # Errors
@@ -230,14 +266,8 @@ pub async fn serve(context: &Context, count: u64) -> Outcome<(Scratch, u16, Serv
 
 /// The same, and with so many groups of them.
 async fn serve_with(context: &Context, count: u64, groups: u64) -> Outcome<(Scratch, u16, Server)> {
-    let (folder, port) = (context.folder()?, free_port()?);
-    let file = folder.path().join("tocsin.toml");
-    let text = format!(
-        "[ldap]\nlisten = \"127.0.0.1:{port}\"\nsuffix = \"{SUFFIX}\"\ncache = \"1 GiB\"\naccess = [\n  \
-         'to attrs=userPassword by dn=\"{USER}\" write by anonymous auth by * none',\n  \
-         'to * by dn=\"{USER}\" write by users read by * none',\n]\n"
-    );
-    std::fs::write(&file, text).map_err(|error| Failure::file("write", &file, &error))?;
+    let folder = context.folder()?;
+    let home = Home::make(folder.path())?;
     let people = folder.path().join("people.ldif");
     write_people(&people, count, false)?;
     if groups > 0 {
@@ -249,13 +279,40 @@ async fn serve_with(context: &Context, count: u64, groups: u64) -> Outcome<(Scra
         append().map_err(|error| Failure::file("write", &people, &error))?;
     }
     context.tell(format_args!("   loading {count} people and {groups} groups"));
-    let mut command = tokio::process::Command::from(Command::new(&context.program));
-    command.args(["directory", "import"]).arg(&people).current_dir(folder.path()).env_clear();
-    command
-        .env("TOCSIN_CONFIG", &file)
-        .env("TOCSIN_DATA_FOLDER", folder.path().join("data"))
-        .env("HOME", folder.path());
-    run(&mut command, "the import", LOADING).await?;
-    let server = Server::start_with(context, folder.path(), &[("TOCSIN_CONFIG", &file.to_string_lossy())]).await?;
+    home.import(context, &people).await?;
+    let settings = [("TOCSIN_CONFIG", &*home.file.to_string_lossy())];
+    let server = Server::start_with(context, folder.path(), &settings).await?;
+    let port = home.port;
     Ok((folder, port, server))
+}
+
+/// A folder with the settings of a directory: its rules, and where it listens.
+struct Home<'a> {
+    folder: &'a Path,
+    file: PathBuf,
+    port: u16,
+}
+
+impl Home<'_> {
+    fn make(folder: &Path) -> Outcome<Home<'_>> {
+        let (file, port) = (folder.join("tocsin.toml"), free_port()?);
+        let text = format!(
+            "[ldap]\nlisten = \"127.0.0.1:{port}\"\nsuffix = \"{SUFFIX}\"\ncache = \"1 GiB\"\nconnections_per_address_max = 10000\naccess = [\n  \
+             'to attrs=userPassword by dn=\"{USER}\" write by anonymous auth by * none',\n  \
+             'to * by dn=\"{USER}\" write by users read by * none',\n]\n"
+        );
+        std::fs::write(&file, text).map_err(|error| Failure::file("write", &file, &error))?;
+        Ok(Home { folder, file, port })
+    }
+
+    /// Brings what an LDIF file says, before a server runs.
+    async fn import(&self, context: &Context, people: &Path) -> Outcome {
+        let mut command = tokio::process::Command::from(Command::new(&context.program));
+        command.args(["directory", "import"]).arg(people).current_dir(self.folder).env_clear();
+        command
+            .env("TOCSIN_CONFIG", &self.file)
+            .env("TOCSIN_DATA_FOLDER", self.folder.join("data"))
+            .env("HOME", self.folder);
+        run(&mut command, "the import", LOADING).await.map(|_| ())
+    }
 }
