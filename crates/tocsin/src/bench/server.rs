@@ -26,8 +26,10 @@ use crate::{
 
 /// Without progress for this long, a delivery has stopped.
 const STALLED: Duration = Duration::from_secs(60);
-/// How often the server is asked how far it is.
-pub const ASKED_EVERY: Duration = Duration::from_millis(10);
+/// The shortest pause between two questions to the server how far it is.
+const ASKED_EVERY: Duration = Duration::from_millis(10);
+/// So much of a measured time may pass unseen: one part of so many.
+const UNSEEN: u32 = 50;
 /// The size of the parts in which an import travels.
 const PART_BYTES: usize = 256 << 10;
 
@@ -175,7 +177,8 @@ impl Server {
     /// # Errors
     /// One was not delivered, or nothing moves any more.
     pub async fn until_delivered(&mut self, wanted: u64) -> Outcome<Value> {
-        let (mut before, mut moved) = (0, Instant::now());
+        let begun = Instant::now();
+        let (mut before, mut moved) = (0, begun);
         loop {
             let status = self.status().await?;
             let attempts = &status["totals"]["attempts"];
@@ -206,7 +209,7 @@ impl Server {
                 )));
             }
             self.process.must_run()?;
-            tokio::time::sleep(ASKED_EVERY).await;
+            tokio::time::sleep(asked_after(begun.elapsed())).await;
         }
     }
 
@@ -255,6 +258,12 @@ impl Write for Parts {
         let part = std::mem::replace(&mut self.part, Vec::with_capacity(PART_BYTES));
         self.parts.blocking_send(Ok(part.into())).map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
+}
+
+/// When to ask the server again how far it is, this long after the beginning. Questions cost it something, so a time is
+/// measured to a fiftieth of itself and not finer.
+pub fn asked_after(passed: Duration) -> Duration {
+    (passed / UNSEEN).max(ASKED_EVERY)
 }
 
 async fn is_ready(port: u16) -> io::Result<bool> {

@@ -1,7 +1,7 @@
-//! What it costs a server that the bench watches it: its status is asked for every 10 ms, as while deliveries are counted, and
-//! what its process has used is read as often.
+//! What it costs a server that the bench watches it: its status is asked for as often as while deliveries are counted, and what
+//! its process has used is read before and after.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ use crate::{
         figure::{Figure, Samples, rounded},
         load::{Load, Target},
         probe::Used,
-        server::{ASKED_EVERY, Server},
+        server::{Server, asked_after},
         wire,
     },
     failure::Outcome,
@@ -53,24 +53,27 @@ async fn run(context: &Context) -> Outcome<Figure> {
     Ok(Figure::new("events/s", with)
         .beside("unwatched", without)
         .under(format!("{CONNECTIONS} connections, closed loop, each event durable before its answer"))
-        .under(format!("status asked for every {} ms", ASKED_EVERY.as_millis()))
+        .under("status asked for every 10 ms, and later at each fiftieth of the time that has passed")
         .under(format!("watching takes {} % of the throughput (median of the turns)", rounded(lost, 2))))
 }
 
-/// The load, beside somebody who looks at the server all the time.
+/// The load, beside somebody who looks at the server as the bench does.
 async fn watched(server: &Server, target: &Target, time: Duration) -> Outcome<Load> {
+    let begun = Instant::now();
     let watching = async {
         loop {
             if let Err(failure) = server.status().await {
                 break failure;
             }
-            // What it says does not matter here: to read it is the work.
-            let _ = Used::by(server.pid(), &server.folder);
-            tokio::time::sleep(ASKED_EVERY).await;
+            tokio::time::sleep(asked_after(begun.elapsed())).await;
         }
     };
-    tokio::select! {
+    // What it says does not matter here: to read it is the work.
+    let _ = Used::by(server.pid(), &server.folder);
+    let load = tokio::select! {
         load = target.closed(time) => load,
         failure = watching => Err(failure),
-    }
+    };
+    let _ = Used::by(server.pid(), &server.folder);
+    load
 }

@@ -121,7 +121,7 @@ const HEADS: &str = "| devices | pool | high | low | mean | p50 | p95 | syncs/h 
 async fn sweep(context: &Context) -> Outcome<Figure> {
     let counts: &[usize] = if context.quick { &[4, 8] } else { &[100, 200, 300, 400, 500, 600, 700, 800, 1_200] };
     let pools: &[usize] = if context.quick { &[2, AUTO] } else { &[20, 10, 7, 5, 3, 2, 1, AUTO] };
-    let lasts = Duration::from_secs(context.size(30, 1));
+    let lasts = Duration::from_secs(context.size(15, 1));
     let mut cells = Vec::new();
     for pool in pools {
         let places = pool.max(&1).to_string();
