@@ -23,6 +23,8 @@ mod load; // requests in a closed loop, or at a rate of their own
 pub(crate) mod probe; // what a process and its disk have used
 mod wire; // a bare HTTP client that leaves the processor to the server
 
+mod crew; // one server that does everything, and users who ask it for all kinds of things
+pub mod visits; // users who come, think, ask and leave, as a profile says
 mod far_end; // a far end of our own, as slow as it is told
 mod fanout; // one event that concerns many, for the deliveries
 mod market; // the stock market, in this process and in a server

@@ -2,6 +2,7 @@
 
 mod compare; // two runs beside each other
 mod report; // a run beside what was published
+mod users; // people who come and go, as a profile says
 mod vectors; // what operations cost
 
 use std::{path::PathBuf, time::Instant};
@@ -54,6 +55,8 @@ enum Below {
     Report(report::Args),
     /// Says whether one run was faster than another, or only luckier
     Compare(compare::Args),
+    /// Plays the people of a capacity profile: they come, think, ask and leave
+    Users(users::Args),
     /// Measures what operations cost, for `tocsin capacity`
     Vectors(vectors::Args),
 }
@@ -67,6 +70,7 @@ impl Args {
         match self.below {
             Some(Below::Report(args)) => return args.run(terminal),
             Some(Below::Compare(args)) => return args.run(terminal),
+            Some(Below::Users(args)) => return args.run(terminal).await,
             Some(Below::Vectors(args)) => return args.run(terminal).await,
             None => {}
         }

@@ -159,7 +159,11 @@ fn find(name: &str) -> Outcome<&'static Paper> {
     })
 }
 
-fn read<T>(file: &Path, read: impl Fn(&str) -> Result<T, Vec<Problem>>, terminal: &Terminal) -> Outcome<T> {
+/// Reads a profile, or vectors; prints what is wrong with it as editors read it.
+///
+/// # Errors
+/// The file is too long, cannot be read, or has problems.
+pub fn read<T>(file: &Path, read: impl Fn(&str) -> Result<T, Vec<Problem>>, terminal: &Terminal) -> Outcome<T> {
     let length = fs::metadata(file).map_err(|error| Failure::file("read", file, &error))?.len();
     if length > FILE_BYTES_MAX {
         return Err(Failure::failed(format!(

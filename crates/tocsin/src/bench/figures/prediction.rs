@@ -1,8 +1,6 @@
 //! What mixes of operations do and how long they take, predicted from what each operation does alone, and measured: the
 //! error of the model that `tocsin capacity` stands on. Beside it a backlog: how high it gets and when it is gone.
 
-mod crew; // one server that does everything, and its users
-
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::{Duration, Instant},
@@ -13,11 +11,11 @@ use tocsin_capacity::{
     queue::fluid,
 };
 
-use self::crew::{Errand, FEW_READERS, Station, User, World};
 use super::{Bench, Measuring};
 use crate::{
     bench::{
         context::Context,
+        crew::{self, Errand, FEW_READERS, Station, User, World},
         far_end::Nature,
         figure::{Figure, Predicted, Samples, rounded},
         wire::Connection,

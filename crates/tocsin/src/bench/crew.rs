@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::{sync::oneshot, task::JoinSet};
 
-use super::super::{
+use super::figures::{
     accept_single, directory, exchange_roundtrip,
     sync::{self, Device},
 };
@@ -69,6 +69,20 @@ impl Errand {
         Errand::Trip,
         Errand::Session,
     ];
+
+    /// The errand of an operation that profiles and vectors name.
+    pub fn of_operation(name: &str) -> Option<Errand> {
+        Some(match name {
+            "accept" => Errand::Event,
+            "directory.search" => Errand::Search,
+            "directory.modify" | "directory.modify_add" | "directory.modify_replace" => Errand::Modify,
+            "directory.add" => Errand::Add,
+            "directory.bind" => Errand::Bind,
+            "exchange.roundtrip" => Errand::Trip,
+            "sync.session" => Errand::Session,
+            _ => return None,
+        })
+    }
 
     /// What it is called in tables.
     pub fn word(self) -> &'static str {
@@ -198,7 +212,8 @@ impl World {
             for errand in errands {
                 hands.push(self.hand(*errand).await?);
             }
-            users.push(User { hands, chance: fastrand::Rng::with_seed(0x5EED_2026 + number as u64) });
+            let ports = Ports { http: self.server.port, ldap: self.ldap_port };
+            users.push(User { hands, ports, chance: fastrand::Rng::with_seed(0x5EED_2026 + number as u64) });
         }
         Ok(users)
     }
@@ -282,7 +297,8 @@ impl Station {
             let connection = Connection::open(self.server.port).await;
             let connection = connection.map_err(|error| Failure::failed("no connection for a user").because(&error))?;
             let hand = Hand::told(&self.server, &self.tally, connection, "few", FEW_READERS);
-            users.push(User { hands: vec![hand], chance: fastrand::Rng::with_seed(number as u64) });
+            let ports = Ports { http: self.server.port, ldap: 0 };
+            users.push(User { hands: vec![hand], ports, chance: fastrand::Rng::with_seed(number as u64) });
         }
         Ok(users)
     }
@@ -345,6 +361,18 @@ impl Hand {
         Hand::Told { connection, key: server.key.clone(), topic, readers, tally: tally.clone() }
     }
 
+    /// Comes as for the first time: over a new connection. A device is what it was.
+    async fn renew(&mut self, ports: Ports) -> std::io::Result<()> {
+        match self {
+            Hand::Post { connection, .. } | Hand::Told { connection, .. } => {
+                *connection = Connection::open(ports.http).await?;
+            }
+            Hand::Ldap { connection, .. } => *connection = ldap::Connection::open(ports.ldap).await?,
+            Hand::Session(_) => {}
+        }
+        Ok(())
+    }
+
     /// Does it, until it is done.
     async fn once(&mut self, chance: &mut fastrand::Rng) -> Outcome {
         let broke = |error: std::io::Error| Failure::failed("a connection of the load broke").because(&error);
@@ -390,14 +418,44 @@ pub fn must_be_fine(status: u16, body: &[u8]) -> Outcome {
     Err(Failure::failed(format!("the server answered {status}")).detail(words))
 }
 
+/// Where a server listens.
+#[derive(Debug, Clone, Copy)]
+struct Ports {
+    http: u16,
+    ldap: u16,
+}
+
 /// Somebody who runs errands, one after the other, each drawn by its share.
 pub struct User {
     hands: Vec<Hand>,
+    ports: Ports,
     chance: fastrand::Rng,
 }
 
 impl User {
-    async fn once(&mut self, shares: &[f64]) -> Outcome<usize> {
+    /// Seconds until the next errand, drawn at random around a mean: mostly short, at times long.
+    pub fn think(&mut self, mean: f64) -> f64 {
+        // One minus it, since the logarithm of zero is nowhere.
+        -(1.0 - self.chance.f64()).ln() * mean
+    }
+
+    /// Leaves, and comes again over new connections.
+    ///
+    /// # Errors
+    /// The server does not take one.
+    pub async fn come_again(&mut self) -> Outcome {
+        for hand in &mut self.hands {
+            let renewed = hand.renew(self.ports).await;
+            renewed.map_err(|error| Failure::failed("no connection for a user").because(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Runs one of its errands. Gives which.
+    ///
+    /// # Errors
+    /// It failed.
+    pub async fn once(&mut self, shares: &[f64]) -> Outcome<usize> {
         let mut at = self.chance.f64() * shares.iter().sum::<f64>();
         let drawn = shares.iter().position(|share| {
             at -= share;
