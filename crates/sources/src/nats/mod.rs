@@ -14,7 +14,7 @@ use std::{sync::Arc, time::Duration};
 use async_nats::jetstream::{
     self,
     consumer::{AckPolicy, Consumer, DeliverPolicy, pull},
-    message::Message,
+    message::{Info, Message},
 };
 use async_trait::async_trait;
 use futures_util::StreamExt;
@@ -35,8 +35,9 @@ use crate::{
 const TAKEN: &str = "taken";
 /// How long the server waits for an acknowledgement before it gives a message again.
 const ACK_WAIT: Duration = Duration::from_secs(30);
-/// How long a request for messages stands.
+/// How long a request for a message stands, and one for messages that are there.
 const PULL_WAIT: Duration = Duration::from_secs(5);
+const REST_WAIT: Duration = Duration::from_secs(1);
 
 pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: NatsOptions = read(&setting.options, "")?;
@@ -46,7 +47,7 @@ pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSou
         mapping: Mapping::new(&setting.gives.fields(), &options.fields),
         taken: taken.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default(),
         consumer: None,
-        last: None,
+        given: Given::default(),
         held: Vec::new(),
         trust,
         setting,
@@ -62,8 +63,7 @@ struct Stream {
     mapping: Mapping,
     consumer: Option<Consumer<pull::Config>>,
     taken: Taken,
-    /// The last message that was given for the first time: between it and the next there is none for us.
-    last: Option<u64>,
+    given: Given,
     /// Messages of the last portion.
     held: Vec<Message>,
 }
@@ -100,53 +100,88 @@ impl Stream {
         Ok(())
     }
 
-    /// Messages that are there, or the first that come.
-    async fn pull(&mut self) -> Result<Vec<Message>, Trouble> {
-        let consumer = self.consumer.as_ref().ok_or_else(|| Trouble::of("there is no connection"))?;
-        let pull = consumer.batch().max_messages(PORTION_EVENTS_MAX).expires(PULL_WAIT).messages();
-        let mut batch = pull.await.map_err(|error| Trouble::new("messages cannot be asked for", error))?;
-        let (mut messages, mut bytes) = (Vec::new(), 0);
-        while let Some(message) = batch.next().await {
-            let message = message.map_err(|error| Trouble::new("messages do not come", error))?;
-            bytes += message.payload.len();
-            let info = message.info().map_err(|error| Trouble::new("a message without a sequence", error))?;
-            let (pending, sequence) = (info.pending, info.stream_sequence);
+    /// Messages that are there, or the first that comes; each with the sequence from which on there is none before it. Only what is
+    /// there is asked for: a request to which nobody listens any more would be answered too, and what it was given comes late.
+    async fn pull(&mut self) -> Result<Vec<(u64, Message)>, Trouble> {
+        let mut messages = self.ask(1, PULL_WAIT).await?;
+        if let Some(first) = messages.first() {
+            let waiting = usize::try_from(info_of(first)?.pending).unwrap_or(usize::MAX);
+            let fitting = PORTION_BYTES_MAX / first.payload.len().max(1);
+            let more = waiting.min(fitting).min(PORTION_EVENTS_MAX - 1);
+            if more > 0 {
+                messages.extend(self.ask(more, REST_WAIT).await?);
+            }
+        }
+        let mut fresh = Vec::new();
+        for message in messages {
+            let info = info_of(&message)?;
+            let sequence = info.stream_sequence;
+            let first = self.given.next(sequence, info.consumer_sequence, info.delivered == 1);
             if self.taken.contains(sequence) {
                 acknowledge(&message).await?;
-                continue;
+            } else {
+                fresh.push((first, message));
             }
-            messages.push(message);
-            // Those that have come need not wait for others that may come.
-            if pending == 0 || bytes >= PORTION_BYTES_MAX {
-                break;
-            }
+        }
+        Ok(fresh)
+    }
+
+    /// Asks for so many, and waits for them no longer than this.
+    async fn ask(&self, count: usize, wait: Duration) -> Result<Vec<Message>, Trouble> {
+        let consumer = self.consumer.as_ref().ok_or_else(|| Trouble::of("there is no connection"))?;
+        let batch = consumer.batch().max_messages(count).expires(wait).messages().await;
+        let mut batch = batch.map_err(|error| Trouble::new("messages cannot be asked for", error))?;
+        let mut messages = Vec::new();
+        while let Some(message) = batch.next().await {
+            messages.push(message.map_err(|error| Trouble::new("messages do not come", error))?);
         }
         Ok(messages)
     }
 
-    fn portion(&mut self, messages: Vec<Message>) -> Result<Portion, Trouble> {
+    fn portion(&mut self, messages: Vec<(u64, Message)>) -> Result<Portion, Trouble> {
         let mut tray = Tray::new(&self.setting.gives);
-        for message in &messages {
-            let info = message.info().map_err(|error| Trouble::new("a message without a sequence", error))?;
+        for (first, message) in &messages {
+            let info = info_of(message)?;
             let since = Timestamp(i64::try_from(info.published.unix_timestamp_nanos() / 1_000).unwrap_or(0));
             let portion = &mut tray.portion;
             portion.since = Some(portion.since.map_or(since, |earlier| earlier.min(since)));
             portion.waiting = Some(info.pending);
-            let first = match self.last.filter(|last| info.delivered == 1 && *last < info.stream_sequence) {
-                Some(last) => last + 1,
-                None => info.stream_sequence,
-            };
-            self.taken.add(first, info.stream_sequence);
-            if info.delivered == 1 {
-                self.last = Some(info.stream_sequence);
-            }
+            self.taken.add(*first, info.stream_sequence);
             let item = || Item::Json(message.payload.to_vec());
             tray.take(&self.mapping, item, || as_it_is(message), trace_of(message).as_ref());
         }
         let mut portion = tray.finish();
         portion.marks = vec![Mark::set(TAKEN, serde_json::to_vec(&self.taken).expect("it is JSON"))];
-        self.held = messages;
+        self.held = messages.into_iter().map(|(_, message)| message).collect();
         Ok(portion)
+    }
+}
+
+fn info_of(message: &Message) -> Result<Info<'_>, Trouble> {
+    message.info().map_err(|error| Trouble::new("a message without a sequence", error))
+}
+
+/// What was given of late, by which gaps of the stream are told from messages that went astray.
+///
+/// Messages are given for the first time in their order, and each time that one is given has a number. So between two that were
+/// given for the first time there is none for us, if nothing was given in between that did not come here.
+#[derive(Default)]
+struct Given {
+    /// The sequence of the last that was given for the first time, and the number of the last that was given, if all between the
+    /// two came here.
+    last: Option<(u64, u64)>,
+}
+
+impl Given {
+    /// One that came: its sequence, the number of its being given, and whether that was the first time. Gives the sequence from
+    /// which on there is none before it.
+    fn next(&mut self, sequence: u64, number: u64, is_first: bool) -> u64 {
+        let before = self.last.filter(|(_, last)| last + 1 == number).map(|(before, _)| before);
+        self.last = if is_first { Some((sequence, number)) } else { before.map(|before| (before, number)) };
+        match before.filter(|before| is_first && *before < sequence) {
+            Some(before) => before + 1,
+            None => sequence,
+        }
     }
 }
 

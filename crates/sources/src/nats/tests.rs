@@ -15,6 +15,21 @@ use crate::{
     testing::{Harness, taken},
 };
 
+#[test]
+fn a_gap_is_told_from_messages_that_went_astray() {
+    let mut given = super::Given::default();
+    let mut next = |sequence, number, times| given.next(sequence, number, times == 1);
+    assert_eq!(next(4, 1, 1), 4, "what was before is not known");
+    assert_eq!(next(9, 2, 1), 5, "5 to 8 are for others");
+    assert_eq!(next(5, 3, 2), 5, "it comes again");
+    assert_eq!(next(12, 4, 1), 10);
+    assert_eq!(next(20, 6, 1), 20, "one went astray in between");
+    assert_eq!(next(13, 7, 2), 13);
+    assert_eq!(next(22, 8, 1), 21);
+    assert_eq!(next(14, 10, 2), 14);
+    assert_eq!(next(30, 11, 1), 30, "something was given and did not come");
+}
+
 /// A nats-server of Debian that keeps streams.
 struct Server {
     child: Child,
