@@ -131,9 +131,15 @@ impl Stream {
         let consumer = self.consumer.as_ref().ok_or_else(|| Trouble::of("there is no connection"))?;
         let batch = consumer.batch().max_messages(count).expires(wait).messages().await;
         let mut batch = batch.map_err(|error| Trouble::new("messages cannot be asked for", error))?;
-        let mut messages = Vec::new();
+        let (mut messages, mut bytes) = (Vec::new(), 0);
         while let Some(message) = batch.next().await {
-            messages.push(message.map_err(|error| Trouble::new("messages do not come", error))?);
+            let message = message.map_err(|error| Trouble::new("messages do not come", error))?;
+            bytes += message.payload.len();
+            messages.push(message);
+            // Where a small one was followed by large ones; what is not read comes again.
+            if bytes >= PORTION_BYTES_MAX {
+                break;
+            }
         }
         Ok(messages)
     }
