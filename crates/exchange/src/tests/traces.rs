@@ -43,6 +43,22 @@ impl Bed {
     }
 }
 
+/// Applies an exchange that sends to `a` whatever comes through its receive ports.
+async fn all_to(a: &FarSide, exchanges: &Arc<Exchanges>, exchange: &str, receive: &str) {
+    let text = format!(
+        r#"
+exchange: {exchange}
+receive:{receive}
+send:
+  a: {{ mode: one_way, protocol: http, options: {{ url: "{}/", allow_networks: [127.0.0.1] }}, retry: [] }}
+routes:
+  each: {{ when: "message.kind == 'one_way'", to: a }}
+"#,
+        a.url
+    );
+    exchanges.apply(&text, "test").await.unwrap_or_else(|error| panic!("{error:?}"));
+}
+
 /// What a far side was told of a trace.
 fn told(asked: &Asked) -> (Option<&str>, Option<&str>) {
     let header = |name: &str| asked.headers.get(name).map(String::as_str);
@@ -141,20 +157,10 @@ async fn parts_stand_where_their_whole_does_and_one_of_many_if_all_do() {
     let folder = tempfile::tempdir().expect("a folder");
     let a = FarSide::start().await;
     let exchanges = open(folder.path()).await;
-    let text = format!(
-        r#"
-exchange: parts
-receive:
-  many: {{ mode: one_way, pipeline: [ {{ split: {{ json: $.items, most: 10 }} }} ] }}
-  few: {{ mode: one_way, pipeline: [ {{ assemble: {{ as: json, count: 2, within: 60s }} }} ] }}
-send:
-  a: {{ mode: one_way, protocol: http, options: {{ url: "{}/", allow_networks: [127.0.0.1] }}, retry: [] }}
-routes:
-  each: {{ when: "message.kind == 'one_way'", to: a }}
-"#,
-        a.url
-    );
-    exchanges.apply(&text, "test").await.unwrap_or_else(|error| panic!("{error:?}"));
+    let ports = r#"
+  many: { mode: one_way, pipeline: [ { split: { json: $.items, most: 10 } } ] }
+  few: { mode: one_way, pipeline: [ { assemble: { as: json, count: 2, within: 60s } } ] }"#;
+    all_to(&a, &exchanges, "parts", ports).await;
     let running = exchanges.find(&name("parts")).expect("it runs");
     let send = async |port: &str, trace: &str, body: &'static str| {
         let incoming = Incoming {
@@ -229,19 +235,9 @@ async fn messages_of_a_broker_keep_their_trace_through_an_exchange() {
     }
     let (spans, mut listener) = Spans::new(100, 0.0);
     let (a, exchanges) = (FarSide::start().await, open_traced(folder.path(), spans).await);
-    let text = format!(
-        r#"
-exchange: dock
-receive:
-  intake: {{ mode: one_way, locations: {{ bus: {{ kind: nats, options: {{ servers: ["{address}"], stream: ORDERS }} }} }} }}
-send:
-  a: {{ mode: one_way, protocol: http, options: {{ url: "{}/", allow_networks: [127.0.0.1] }}, retry: [] }}
-routes:
-  each: {{ when: "message.kind == 'one_way'", to: a }}
-"#,
-        a.url
-    );
-    exchanges.apply(&text, "test").await.unwrap_or_else(|error| panic!("{error:?}"));
+    let bus = format!(r#"{{ kind: nats, options: {{ servers: ["{address}"], stream: ORDERS }} }}"#);
+    let port = format!("\n  intake: {{ mode: one_way, locations: {{ bus: {bus} }} }}");
+    all_to(&a, &exchanges, "dock", &port).await;
     let asked = a.asked_times(2).await;
     let of = |body: &str| told(asked.iter().find(|asked| asked.body == body).expect("it came")).0;
     let (one, other) = (listener.recv().await.expect("a span"), listener.recv().await.expect("a span"));
