@@ -80,23 +80,27 @@ pub(crate) async fn prune(flow: &Flow, cutoffs: &Cutoffs, stop: &CancellationTok
     Ok(removed)
 }
 
-/// Sets the gauges of subscriptions by class. What was shown and is gone is none.
-async fn show_subscriptions(flow: &Flow, shown: &mut BTreeMap<Labels, [u64; 2]>) {
+/// Shows the subscriptions of each class. What was shown and is gone is none.
+async fn show_subscriptions(flow: &Flow, shown: &mut BTreeMap<Labels, [u64; 3]>) {
     let counts = match flow.records.subscription_counts().await {
         Ok(counts) => counts,
         Err(error) => return tracing::error!(%error, "subscriptions cannot be counted"),
     };
-    shown.values_mut().for_each(|counts| *counts = [0; 2]);
+    shown.values_mut().for_each(|counts| *counts = [0; 3]);
     for found in counts {
-        let [enabled, disabled] = shown.entry(flow.classes.labels(&found.application, &found.class)).or_default();
+        let [enabled, disabled, added] =
+            shown.entry(flow.classes.labels(&found.application, &found.class)).or_default();
         *enabled += found.enabled;
         *disabled += found.disabled;
+        *added += found.added;
     }
-    for ([application, class], counts) in shown {
-        for (state, count) in ["enabled", "disabled"].into_iter().zip(counts) {
-            let labels = [application.clone(), class.clone(), ("state", state.to_owned())];
+    for (class, [enabled, disabled, added]) in shown {
+        for (state, count) in [("enabled", enabled), ("disabled", disabled)] {
+            let [application, class] = class.clone();
+            let labels = [application, class, ("state", state.to_owned())];
             metrics::gauge!("records_class_subscriptions", &labels).set(*count as f64);
         }
+        metrics::counter!("records_class_subscriptions_added_total", class).absolute(*added);
     }
 }
 

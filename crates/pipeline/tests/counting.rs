@@ -31,6 +31,9 @@ async fn formatting_and_schedules_are_counted_by_class() {
     let script = r#"01:10 subscriber alice email=alice@example.org
                     01:10 subscribe alice limit {}
                     01:10 subscribe alice hourly {}
+                    01:10 subscriber bob email=bob@example.org
+                    01:10 subscribe bob limit {}
+                    01:15 unsubscribe bob
                     01:20 event quote {"price": 3} {"price": 6}"#;
     scenario.run_and_wait(script, Duration::from_secs(2 * 3_600)).await;
     let page = page.render();
@@ -41,6 +44,8 @@ async fn formatting_and_schedules_are_counted_by_class() {
         ("format_requests_total", "hello", ",result=\"ok\"", 2),
         ("records_class_subscriptions", "limit", ",state=\"enabled\"", 1),
         ("records_class_subscriptions", "hourly", ",state=\"disabled\"", 0),
+        ("records_class_subscriptions_added_total", "limit", "", 2),
+        ("records_class_subscriptions_added_total", "hourly", "", 1),
         ("schedule_runs_total", "hello", "", 3),
         ("schedule_lag_seconds_count", "hello", "", 3),
         ("schedule_run_duration_seconds_count", "hello", "", 3),

@@ -237,6 +237,11 @@ pub const STEPS: &[Metric] = &[
         "application, class, state",
         "Subscriptions of a class that are `enabled` or `disabled`, counted every `pipeline.upkeep_interval`.",
     ),
+    counter(
+        "records_class_subscriptions_added_total",
+        "application, class",
+        "Subscriptions that a class was ever given, those that are gone included, counted every `pipeline.upkeep_interval`.",
+    ),
     counter("subscriber_merges_total", "", "Subscribers that became parts of others."),
     counter("unsubscribe_total", "", "Subscriptions that were ended by the link of a mail."),
     histogram("upkeep_duration_seconds", "", "One round of removing what is past its retention."),

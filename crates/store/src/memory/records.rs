@@ -66,6 +66,8 @@ struct Shelf {
     scheduled: BTreeMap<SubscriptionId, Follower>,
     /// In the order of their first subscriptions.
     classes: Vec<(Name, Name)>,
+    /// How many subscriptions of each class were ever added, and when the last.
+    added: BTreeMap<(Name, Name), (u64, Timestamp)>,
     api_keys: BTreeMap<(Timestamp, String), ApiKey>,
     feed: VecDeque<(Change, Before)>,
     feed_kept: u64,
@@ -739,19 +741,21 @@ impl Records for MemoryRecords {
 
     async fn subscription_counts(&self) -> Result<Vec<SubscriptionCounts>, StoreError> {
         let shelf = self.shelf.lock();
-        let mut counts: BTreeMap<(Name, Name), SubscriptionCounts> = BTreeMap::new();
-        for found in shelf.subscriptions.values() {
-            let (application, class) = (found.application.clone(), found.class.clone());
+        let mut counts: BTreeMap<&(Name, Name), SubscriptionCounts> = BTreeMap::new();
+        for (class, (added, last)) in &shelf.added {
             let none = SubscriptionCounts {
-                application: application.clone(),
-                class: class.clone(),
+                application: class.0.clone(),
+                class: class.1.clone(),
                 enabled: 0,
                 disabled: 0,
-                last_added_at: None,
+                added: *added,
+                last_added_at: Some(*last),
             };
-            let counts = counts.entry((application, class)).or_insert(none);
+            counts.insert(class, none);
+        }
+        for found in shelf.subscriptions.values() {
+            let counts = counts.get_mut(&(found.application.clone(), found.class.clone())).expect("it was added");
             *if found.enabled { &mut counts.enabled } else { &mut counts.disabled } += 1;
-            counts.last_added_at = counts.last_added_at.max(Some(found.created_at));
         }
         Ok(counts.into_values().collect())
     }

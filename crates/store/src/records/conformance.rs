@@ -119,11 +119,9 @@ async fn news(records: &dyn Records, after: ChangeSequence) -> Vec<String> {
     told(records.changes(after, 1_000).await.expect("the feed"))
 }
 
-/// The classes that have subscriptions: how many are enabled, and how many are not.
-async fn class_counts(records: &dyn Records) -> Vec<(Name, Name, u64, u64)> {
-    let counts = records.subscription_counts().await.expect("counted").into_iter();
-    let counts = counts.map(|found| (found.application, found.class, found.enabled, found.disabled));
-    counts.filter(|(_, _, enabled, disabled)| enabled + disabled > 0).collect()
+/// How many subscriptions each class has, and how many it was ever given.
+async fn class_counts(records: &dyn Records) -> Vec<SubscriptionCounts> {
+    records.subscription_counts().await.expect("counted")
 }
 
 async fn owned(records: &dyn Records, subscriber: u64) -> Vec<u64> {

@@ -132,7 +132,9 @@ pub struct SubscriptionCounts {
     pub enabled: u64,
     /// Those that are not.
     pub disabled: u64,
-    /// When one was added last, as far as is known: that of one which is gone may be forgotten.
+    /// How many were ever added, those that are gone included.
+    pub added: u64,
+    /// When one was added last.
     pub last_added_at: Option<Timestamp>,
 }
 

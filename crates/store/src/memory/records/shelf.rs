@@ -266,6 +266,8 @@ impl Shelf {
         let id = SubscriptionId(self.last_subscription);
         let (mut enabled, mut terms) = (new.enabled, new.terms);
         snooze(&mut enabled, &mut terms, now);
+        let (added, last) = self.added.entry((new.application.clone(), new.class.clone())).or_insert((0, now));
+        (*added, *last) = (*added + 1, now.max(*last));
         let made = Subscription {
             id,
             application: new.application,

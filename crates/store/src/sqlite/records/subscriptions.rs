@@ -502,7 +502,7 @@ pub(super) fn list(
 
 /// How many subscriptions each class has.
 pub(super) fn counts(connection: &Connection) -> Result<Vec<SubscriptionCounts>, StoreError> {
-    let sql = "SELECT c.application, c.name, n.enabled, n.disabled, n.last_added_at
+    let sql = "SELECT c.application, c.name, n.enabled, n.disabled, n.added, n.last_added_at
         FROM subscription_counts n JOIN classes c ON c.number = n.class ORDER BY c.application, c.name";
     query_all(connection, sql, (), |row| {
         Ok(SubscriptionCounts {
@@ -510,7 +510,8 @@ pub(super) fn counts(connection: &Connection) -> Result<Vec<SubscriptionCounts>,
             class: name_at(row, 1)?,
             enabled: number_at(row, 2)?,
             disabled: number_at(row, 3)?,
-            last_added_at: Some(Timestamp(row.get(4)?)),
+            added: number_at(row, 4)?,
+            last_added_at: Some(Timestamp(row.get(5)?)),
         })
     })
 }
