@@ -33,6 +33,17 @@ pub struct Alone {
     pub per_second: f64,
     /// Seconds on processors that one took then.
     pub processor_of_many: f64,
+    /// How long they took when they came at random, if that was measured.
+    pub open: Option<Open>,
+}
+
+/// A run in which operations came at random times.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Open {
+    /// How many in a second.
+    pub rate: f64,
+    /// The time that 95 of 100 stayed below, in seconds.
+    pub p95: f64,
 }
 
 /// An operation as it is simulated.
@@ -50,6 +61,9 @@ pub struct Kind {
     pub pauses: Vec<f64>,
     /// How much longer or shorter that is where there are many.
     pub crowded: f64,
+    /// How much longer one takes at random arrivals than follows from all that: what the system's own scheduling adds, a
+    /// disk that pauses now and then, and whoever else is on the machine.
+    pub stretch: f64,
 }
 
 /// What a mix comes to.
@@ -81,6 +95,16 @@ pub enum Arrivals {
 impl Kind {
     /// From what was measured of it alone, on a machine of so many processors.
     pub fn of(alone: &Alone, writer: Option<usize>, cores: usize) -> Kind {
+        let mut kind = Kind::of_loops(alone, writer, cores);
+        if let Some(Open { rate, p95 }) = alone.open {
+            let simulated = simulate(&[(1.0, kind.clone())], cores, Arrivals::Open { rate }).times.quantile(0.95);
+            kind.stretch = (p95 / simulated.max(1e-9)).clamp(1.0 / STRETCH_MAX, STRETCH_MAX);
+        }
+        kind
+    }
+
+    /// What closed loops say of it.
+    fn of_loops(alone: &Alone, writer: Option<usize>, cores: usize) -> Kind {
         let mut times = alone.times.clone();
         times.sort_by(f64::total_cmp);
         let kept: Vec<f64> = match times.len() {
@@ -93,7 +117,7 @@ impl Kind {
         let kind = |work: f64, commit_work: f64, crowded: f64| {
             let busy = work / width as f64 + commit_work;
             let pauses = kept.iter().map(|time| (time - busy).max(0.0)).collect();
-            Kind { work, width, writer, commit_work, pauses, crowded }
+            Kind { work, width, writer, commit_work, pauses, crowded, stretch: 1.0 }
         };
         let rate =
             |kind: &Kind| simulate(&[(1.0, kind.clone())], cores, Arrivals::Closed { users: alone.users }).per_second;
@@ -125,6 +149,8 @@ impl Kind {
 
 /// The most by which pauses may be longer where there are many.
 const CROWDED_MAX: f64 = 4.0;
+/// The most by which operations may take longer than is simulated: beyond that, something else was measured.
+const STRETCH_MAX: f64 = 20.0;
 
 /// Where something ends that holds below and not above.
 fn sought(mut below: f64, mut above: f64, holds: impl Fn(f64) -> bool) -> f64 {
@@ -146,6 +172,7 @@ pub fn simulate(mix: &[(f64, Kind)], cores: usize, arrivals: Arrivals) -> Outcom
         mix,
         shares: mix.iter().map(|(share, _)| share).sum(),
         chance: fastrand::Rng::with_seed(SEED),
+        stretched: matches!(arrivals, Arrivals::Open { .. }),
         now: 0.0,
         events: BinaryHeap::new(),
         numbers: 0,
@@ -217,6 +244,8 @@ struct Machine<'a> {
     mix: &'a [(f64, Kind)],
     shares: f64,
     chance: fastrand::Rng,
+    /// Whether operations take as much longer as their kinds say.
+    stretched: bool,
     now: f64,
     events: BinaryHeap<Reverse<At>>,
     numbers: u64,
@@ -374,8 +403,9 @@ impl Machine<'_> {
     }
 
     fn finish(&mut self, number: usize) {
-        let came = self.operations[number].came;
-        self.done.push((self.now, self.now - came));
+        let Operation { kind, came, .. } = self.operations[number];
+        let stretch = if self.stretched { self.mix[kind].1.stretch } else { 1.0 };
+        self.done.push((self.now, (self.now - came) * stretch));
     }
 }
 
@@ -385,7 +415,7 @@ mod tests {
 
     fn kind(work: f64, writer: Option<usize>, commit_work: f64, pause: f64) -> Kind {
         let pauses = (0..20).map(|at| pause * (0.8 + 0.02 * f64::from(at))).collect();
-        Kind { work, width: 1, writer, commit_work, pauses, crowded: 1.0 }
+        Kind { work, width: 1, writer, commit_work, pauses, crowded: 1.0, stretch: 1.0 }
     }
 
     /// What measuring it alone would give.
@@ -402,6 +432,27 @@ mod tests {
             users,
             per_second: many.per_second,
             processor_of_many: processor(&many),
+            open: None,
+        }
+    }
+
+    #[test]
+    fn a_machine_that_is_slower_at_random_arrivals_is_known_by_one_run_of_each_operation() {
+        let mut kinds = [kind(3e-4, None, 0.0, 5e-5), kind(1e-4, Some(0), 2e-4, 8e-4)];
+        (kinds[0].stretch, kinds[1].stretch) = (3.0, 2.0);
+        let learned = kinds.each_ref().map(|kind| {
+            let alone = alone(kind, 16);
+            let rate = alone.per_second * 0.6;
+            let seen = simulate(&[(1.0, kind.clone())], 2, Arrivals::Open { rate });
+            let open = Some(Open { rate, p95: seen.times.quantile(0.95) });
+            Kind::of(&Alone { open, ..alone }, kind.writer, 2)
+        });
+        for shares in [[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]] {
+            let mix = |kinds: &[Kind]| shares.into_iter().zip(kinds.iter().cloned()).collect::<Vec<_>>();
+            let rate = simulate(&mix(&kinds), 2, Arrivals::Closed { users: 16 }).per_second * 0.6;
+            let p95 = |kinds: &[Kind]| simulate(&mix(kinds), 2, Arrivals::Open { rate }).times.quantile(0.95);
+            let (truth, found) = (p95(&kinds), p95(&learned));
+            assert!((found / truth - 1.0).abs() < 0.15, "{shares:?}: p95 {found} is not {truth}");
         }
     }
 

@@ -20,6 +20,7 @@ mod disk; // what the disk can do at best
 mod peers; // nginx, wrk, smtp-sink, smtp-source, dd, the bare prototypes
 mod server; // `tocsin serve` on a folder of its own
 mod load; // requests in a closed loop, or at a rate of their own
+mod on_time; // waits that end when they should
 pub(crate) mod probe; // what a process and its disk have used
 mod wire; // a bare HTTP client that leaves the processor to the server
 

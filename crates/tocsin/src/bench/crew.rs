@@ -24,6 +24,7 @@ use crate::{
         context::{Context, Scratch},
         far_end::{FarEnd, Nature},
         ldap::{self, Act, Answer, Crowd},
+        on_time,
         server::{Parts, Server, processor_seconds},
         wire::{self, Connection},
     },
@@ -537,7 +538,7 @@ pub async fn open(users: Vec<User>, shares: &[f64], rate: f64, time: Duration) -
                     return Ok::<_, Failure>(Returned { user, times, rate });
                 };
                 let due = started + Duration::from_secs_f64(*after);
-                tokio::time::sleep_until(due.into()).await;
+                on_time::until(due).await;
                 user.once(&shares).await?;
                 times.push(due.elapsed().as_secs_f64());
             }

@@ -11,7 +11,7 @@ use std::{
 
 use tocsin_capacity::queue::Times;
 
-use super::{figure::rounded, wire::Connection};
+use super::{figure::rounded, on_time, wire::Connection};
 use crate::failure::{Failure, Outcome};
 
 /// A load that reached less than this part of what was offered did not keep its rate.
@@ -113,7 +113,7 @@ impl Target {
                         return Ok::<_, Failure>(times);
                     }
                     let due = started + Duration::from_secs_f64(number as f64 / rate);
-                    tokio::time::sleep_until(due.into()).await;
+                    on_time::until(due).await;
                     self.ask(&mut connection).await?;
                     times.push(due.elapsed());
                 }

@@ -20,6 +20,7 @@ use super::{
     context::Context,
     crew::{Errand, User, World},
     figure::{Figure, rounded},
+    on_time,
 };
 use crate::failure::{Failure, Outcome};
 
@@ -211,7 +212,7 @@ async fn visits(
         if due >= to {
             return Ok(seen);
         }
-        tokio::time::sleep_until(due.into()).await;
+        on_time::until(due).await;
         let part = user.once(&shares).await?;
         free = Instant::now();
         if due >= from {

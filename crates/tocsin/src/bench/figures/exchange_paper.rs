@@ -28,6 +28,7 @@ use crate::{
     bench::{
         context::Context,
         figure::{Figure, Samples, rounded},
+        on_time,
         server::Server,
         wire,
     },
@@ -380,7 +381,7 @@ impl Rig {
                     match (rate, all) {
                         (Some(rate), Some(all)) if number < all => {
                             begun = started + Duration::from_secs_f64(number as f64 / rate);
-                            tokio::time::sleep_until(begun.into()).await;
+                            on_time::until(begun).await;
                         }
                         (None, _) if started.elapsed() < time => {}
                         _ => break,

@@ -7,7 +7,7 @@ use std::{
 };
 
 use tocsin_capacity::{
-    mix::{Alone, Arrivals, Kind, simulate},
+    mix::{Alone, Arrivals, Kind, Open, simulate},
     queue::fluid,
 };
 
@@ -18,6 +18,7 @@ use crate::{
         crew::{self, Errand, FEW_READERS, Station, User, World},
         far_end::Nature,
         figure::{Figure, Predicted, Samples, rounded},
+        on_time,
         wire::Connection,
     },
     failure::{Failure, Outcome},
@@ -112,7 +113,7 @@ async fn error(context: &Context) -> Outcome<Figure> {
             percent(p95.median()),
             percent(p95.high())
         ))
-        .under("vectors of each operation alone, one user and 16, measured just before the mix; load and server share the cores");
+        .under("vectors of each operation alone, one user, 16, and random arrivals, measured just before the mix; load and server share the cores");
     for (both, (name, mix)) in mixes.iter().zip(MIXES) {
         let of = mix.iter().map(|(errand, share)| format!("{share} {}", errand.word())).collect::<Vec<_>>().join(", ");
         figure.predictions.push(Predicted::new(format!("{name}: {of}"), "operations/s", median(&both.rates)));
@@ -175,7 +176,7 @@ async fn measure(context: &Context, world: &mut World, mix: &[(Errand, f64)], bo
     Ok(())
 }
 
-/// What one user and what many do of it.
+/// What one user and what many do of it, and how long it takes where it comes at random.
 async fn alone(context: &Context, world: &mut World, errand: Errand) -> Outcome<Alone> {
     let run = async |world: &mut World, users: Vec<User>, time: Duration| {
         let before = world.processor();
@@ -188,7 +189,12 @@ async fn alone(context: &Context, world: &mut World, errand: Errand) -> Outcome<
     let (one, processor) = run(world, users, Duration::from_millis(context.size(600, 100))).await?;
     let users = world.users(&[errand], USERS).await?;
     let (many, processor_of_many) = run(world, users, Duration::from_millis(context.size(1_500, 100))).await?;
-    Ok(Alone { times: one.times, processor, users: USERS, per_second: many.per_second, processor_of_many })
+    let rate = many.per_second * BELOW_KNEE;
+    let users = world.users(&[errand], IN_WAITING).await?;
+    let (seen, users) = crew::open(users, &[1.0], rate, Duration::from_millis(context.size(1_500, 100))).await?;
+    world.dismiss(users);
+    let open = Some(Open { rate, p95: seen.quantile(0.95) }).filter(|open| seen.per_second >= open.rate * REACHED);
+    Ok(Alone { times: one.times, processor, users: USERS, per_second: many.per_second, processor_of_many, open })
 }
 
 /// Places of a far end, and how long it takes for one: what bounds the deliveries.
@@ -275,7 +281,7 @@ impl Station {
             let mut connection = Connection::open(self.server.port).await.map_err(broke)?;
             while !is_over.load(Ordering::Relaxed) {
                 let number = next.fetch_add(1, Ordering::Relaxed);
-                tokio::time::sleep_until((begun + due(number)).into()).await;
+                on_time::until(begun + due(number)).await;
                 let request = crew::news(&self.server.key, "few", u64::MAX - number);
                 let (status, body) = connection.exchange(&request).await.map_err(broke)?;
                 crew::must_be_fine(status, &body)?;

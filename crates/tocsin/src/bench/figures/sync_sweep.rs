@@ -2,7 +2,6 @@
 //! thing differs between two cells. Beside it links that break, and devices that edit the same rows.
 
 use std::{
-    collections::HashMap,
     fmt::Write,
     time::{Duration, Instant},
 };
@@ -86,7 +85,7 @@ impl Cell {
     }
 
     fn pool_name(&self) -> String {
-        if self.pool == AUTO { "auto".to_owned() } else { self.pool.to_string() }
+        pool_name(self.pool)
     }
 
     /// A row of the table: ours, and what was published for so many devices.
@@ -117,24 +116,42 @@ impl Cell {
 const HEADS: &str = "| devices | pool | high | low | mean | p50 | p95 | syncs/h | rows/s | server CPU % | clients CPU % | memory MB | wire MB/s | disk MB/s | published: high / mean |\n\
                      |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
 
-/// Each pool is a server of its own; its devices stay, and more come.
+/// Turns in which the pool that finds its size and the best of the others are compared.
+const DUEL_TURNS: usize = 3;
+
+/// Each pool is a server of its own, and all of them are there all the time: what is compared is measured one after the other,
+/// since machines have fast and slow phases. Which pool is best is found out first; by how much is measured anew, so that the
+/// luck that made it the best does not count.
 async fn sweep(context: &Context) -> Outcome<Figure> {
     let counts: &[usize] = if context.quick { &[4, 8] } else { &[100, 200, 300, 400, 500, 600, 700, 800, 1_200] };
     let pools: &[usize] = if context.quick { &[2, AUTO] } else { &[20, 10, 7, 5, 3, 2, 1, AUTO] };
-    let lasts = Duration::from_secs(context.size(15, 1));
-    let mut cells = Vec::new();
+    let lasts = Duration::from_secs(context.size(8, 1));
+    let most = counts.iter().copied().max().unwrap_or_default();
+    let mut fields = Vec::new();
     for pool in pools {
+        context.tell(format_args!("   {most} devices for pool {}", pool_name(*pool)));
         let places = pool.max(&1).to_string();
         let fixed = [("TOCSIN_SYNC_RECONCILES", places.as_str()), ("TOCSIN_SYNC_RECONCILES_SIZING", "fixed")];
         let variables = if *pool == AUTO { &[][..] } else { &fixed[..] };
-        let most = counts.iter().copied().max().unwrap_or_default();
-        let mut field = Field::prepare_with(context, most, HALVES, variables).await?;
-        for devices in counts {
+        fields.push((*pool, Field::prepare_with(context, most, HALVES, variables).await?));
+    }
+    let (mut cells, mut duels) = (Vec::new(), Vec::new());
+    for devices in counts {
+        let first = cells.len();
+        for (pool, field) in &mut fields {
+            let cell = closed_loop(field, *devices, *pool, lasts).await?;
             context.tell(format_args!(
-                "   {devices} devices, pool {}",
-                if *pool == AUTO { "auto" } else { places.as_str() }
+                "   {devices} devices, pool {}: {} rows/s",
+                cell.pool_name(),
+                rounded(cell.rows_per_second, 4)
             ));
-            cells.push(closed_loop(&mut field, *devices, *pool, lasts).await?);
+            cells.push(cell);
+        }
+        let fixed = cells[first..].iter().filter(|cell| cell.pool != AUTO);
+        if let Some(best) = fixed.max_by(|one, other| one.rows_per_second.total_cmp(&other.rows_per_second)) {
+            let duel = duel(&mut fields, *devices, best.pool, lasts).await?;
+            context.tell(format_args!("   {duel}"));
+            duels.push(duel);
         }
     }
     let mut table = format!("{HEADS}\n");
@@ -149,8 +166,8 @@ async fn sweep(context: &Context) -> Outcome<Figure> {
             lasts.as_secs()
         ))
         .under("clients on the same machine");
-    for (devices, told) in against_best(&cells) {
-        figure = figure.under(format!("{devices} devices: {told}"));
+    for duel in duels {
+        figure = figure.under(duel);
     }
     for cell in &cells {
         figure = figure.under(format!(
@@ -166,27 +183,27 @@ async fn sweep(context: &Context) -> Outcome<Figure> {
     Ok(figure)
 }
 
-/// How the pool that finds its size does beside the best of the others, for each number of devices.
-fn against_best(cells: &[Cell]) -> Vec<(usize, String)> {
-    let mut by_devices: HashMap<usize, (Option<&Cell>, Option<&Cell>)> = HashMap::new();
-    for cell in cells {
-        let (auto, best) = by_devices.entry(cell.devices).or_default();
-        if cell.pool == AUTO {
-            *auto = Some(cell);
-        } else if best.is_none_or(|best| best.rows_per_second < cell.rows_per_second) {
-            *best = Some(cell);
+fn pool_name(pool: usize) -> String {
+    if pool == AUTO { "auto".to_owned() } else { pool.to_string() }
+}
+
+/// The pool that finds its size and this one, by turns. Gives what came of it in words.
+async fn duel(fields: &mut [(usize, Field)], devices: usize, best: usize, lasts: Duration) -> Outcome<String> {
+    let (mut auto, mut fixed) = (Samples::default(), Samples::default());
+    for turn in 0..DUEL_TURNS {
+        // Whoever begins finds the machine as the other left it: they take turns at that too.
+        let order = if turn % 2 == 0 { [AUTO, best] } else { [best, AUTO] };
+        for pool in order {
+            let Some((_, field)) = fields.iter_mut().find(|(other, _)| *other == pool) else { continue };
+            let rate = closed_loop(field, devices, pool, lasts).await?.rows_per_second;
+            if pool == AUTO { auto.push(rate) } else { fixed.push(rate) }
         }
     }
-    let mut told: Vec<(usize, String)> = by_devices
-        .into_iter()
-        .filter_map(|(devices, (auto, best))| {
-            let (auto, best) = (auto?, best?);
-            let percent = auto.rows_per_second * 100.0 / best.rows_per_second;
-            Some((devices, format!("auto {} % of the best fixed pool ({})", rounded(percent, 3), best.pool)))
-        })
-        .collect();
-    told.sort();
-    told
+    let percent = auto.ratios(&fixed).median() * 100.0;
+    Ok(format!(
+        "{devices} devices: auto {} % of the best fixed pool ({best}), the median of {DUEL_TURNS} turns of their own",
+        rounded(percent, 3)
+    ))
 }
 
 /// Each device begins again as soon as it is done, until the time is over.
