@@ -274,6 +274,18 @@ pub fn is_below(key: &str, above: &str) -> bool {
     start.is_some_and(|start| start.bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 0)
 }
 
+/// Whether a name in normal form is that of an entry right below another, which is not the root.
+pub(crate) fn is_child(key: &str, above: &str) -> bool {
+    let own = key.get(..key.len().saturating_sub(above.len() + 1)).unwrap_or_default();
+    let mut is_escaped = false;
+    let has_comma = own.bytes().any(|byte| {
+        let parts = byte == b',' && !is_escaped;
+        is_escaped = byte == b'\\' && !is_escaped;
+        parts
+    });
+    !has_comma && is_below(key, above)
+}
+
 fn clause(text: &str, schema: &Schema) -> Result<Clause, String> {
     let words = words(text)?;
     let mut words = words.iter().map(String::as_str).peekable();
@@ -414,6 +426,14 @@ mod tests {
         check("ou=x,o=site", false);
         check("you=x,o=site", false);
         assert!(is_below("o=site", "") && !is_below("", ""));
+        let check = |key: &str, expected| assert_eq!(is_child(key, "ou=x,o=site"), expected, "{key}");
+        check("cn=a,ou=x,o=site", true);
+        check("cn=a\\\\,ou=x,o=site", true);
+        check("cn=a\\,b,ou=x,o=site", true);
+        check("cn=a\\\\,ou=b,ou=x,o=site", false);
+        check("cn=a,cn=b,ou=x,o=site", false);
+        check("ou=x,o=site", false);
+        check("o=site", false);
     }
 
     #[test]

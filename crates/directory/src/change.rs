@@ -1,7 +1,9 @@
 //! Changes of entries: add, modify, delete, rename. Each is one commit, all of it or nothing.
 
 mod add; // an entry is made
+mod arrive; // nearly always without waiting for others
 mod modify; // what it has changes
+mod retouch; // without waiting for others too
 mod renew; // its password too
 mod rename; // it gets another name, or another place
 mod remove; // it goes
@@ -10,7 +12,7 @@ mod revise; // what it has and its name change together
 mod follow; // those that name it go with it
 mod expire; // or it ends by itself
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 pub use expire::Lifetimes;
 pub(crate) use expire::NEVER;
@@ -78,7 +80,7 @@ impl Terms {
                 return Err(Refusal::new(Code::AssertionFailed, "the entry does not meet the assertion"));
             }
         }
-        let before = self.before.then(|| Shown { entry: entry.clone(), rendering: OnceLock::new() });
+        let before = self.before.then(|| Shown::of(entry.clone()));
         Ok(Images { before, after: None })
     }
 
@@ -122,7 +124,7 @@ impl Terms {
         let Some(node) = tree.node(number)? else { return Ok(None) };
         let above = inner.above(tree, &node)?;
         let entry = crate::entry::view(&node, above.as_deref(), schema, &inner.shape);
-        Ok(Some(Shown { entry, rendering: OnceLock::new() }))
+        Ok(Some(Shown::of(entry)))
     }
 }
 
@@ -318,20 +320,30 @@ fn free_id(
     rdn_key: &str,
     above: &str,
 ) -> Result<SubscriberId, Refusal> {
-    let uid = attributes.iter().find(|attribute| &*attribute.kind.key == "uid");
-    let uid = uid.and_then(|attribute| String::from_utf8(attribute.values[0].to_vec()).ok());
-    let value = rdn.assertions.first().and_then(|(_, value)| String::from_utf8(value.clone()).ok());
+    let is_free = |id: &SubscriberId| Ok::<_, Refusal>(tree.branches().subscriber(id)?.is_none());
+    for id in wanted_ids(attributes, rdn) {
+        if is_free(&id)? {
+            return Ok(id);
+        }
+    }
     // One that was renamed keeps its id, so that even the whole name may be taken.
     let own = crate::password::made_up()?;
     let short = rdn_key.chars().take(100).collect::<String>();
     let last = [rdn_key.to_owned(), format!("{rdn_key},{above}"), format!("{short} {own}")];
-    for candidate in [uid, value].into_iter().flatten().chain(last) {
-        let Ok(id) = candidate.parse::<SubscriberId>() else { continue };
-        if tree.branches().subscriber(&id)?.is_none() {
+    for id in last.iter().filter_map(|candidate| candidate.parse().ok()) {
+        if is_free(&id)? {
             return Ok(id);
         }
     }
     Err(Refusal::new(Code::EntryAlreadyExists, "there are subscribers of all ids that this entry could have"))
+}
+
+/// The ids that a subscriber is to have, the dearest first.
+fn wanted_ids(attributes: &[Attribute], rdn: &Rdn) -> impl Iterator<Item = SubscriberId> {
+    let uid = attributes.iter().find(|attribute| &*attribute.kind.key == "uid").map(|found| found.values[0].to_vec());
+    let value = rdn.assertions.first().map(|(_, value)| value.clone());
+    let texts = [uid, value].into_iter().flatten().filter_map(|value| String::from_utf8(value).ok());
+    texts.filter_map(|text| text.parse().ok())
 }
 
 /// A value for storage of attributes that nobody has yet.

@@ -10,17 +10,19 @@ use arc_swap::ArcSwap;
 use parking_lot::{Mutex, RwLock};
 use tocsin_model::{time::Timestamp, value::Value};
 use tocsin_store::{
-    entries::{Branches, Entries, EntryChange, EntryKey, EntryNumber, EntryWatcher, Node, Object, Room, Tree},
+    entries::{
+        Branches, Built, Entries, EntryChange, EntryKey, EntryNumber, EntryWatcher, Node, Now, Object, Room, Tree,
+    },
     error::StoreError,
 };
 use tokio::sync::watch;
 
 use crate::{
-    access::Access,
+    access::{Access, is_child},
     change::{Lifetimes, NEVER},
     dn::{Dn, Rdn},
     entry::{self, Place, Shape, view},
-    kept::{Kept, Moment, Shown},
+    kept::{Kept, Moment, Prebuilt, Shown},
     password::Lockout,
     plan,
     policy::Policies,
@@ -542,10 +544,26 @@ impl Inner {
         self.places.read().by_key.get(&schema.normal_dn(&Dn(over.to_vec()))).cloned()
     }
 
+    /// A changed entry as it is shown, if it is known where the one above is.
+    fn shown_anew(&self, node: &Node) -> Option<Arc<Shown>> {
+        let parent = match node {
+            Node::Subscriber(_, None) => self.people.get().copied(),
+            node => node.parent(),
+        };
+        let above = self.places.read().by_number.get(&parent?).cloned()?;
+        Some(Arc::new(Shown::stored(view(node, Some(&above), &self.schema.load(), &self.shape), node)))
+    }
+
+    /// Whether an entry that was shown before still stands below the name that the one above has now.
+    fn stands(&self, shown: &Shown) -> bool {
+        let above = shown.entry.parent.and_then(|parent| self.places.read().by_number.get(&parent).cloned());
+        above.is_some_and(|above| is_child(&shown.entry.key, &above.key) && shown.entry.dn.ends_with(&above.dn))
+    }
+
     /// An entry as it is shown, kept at hand if it did not change since a moment.
     pub(crate) fn show(&self, node: &Node, above: Option<&Place>, since: Moment) -> Arc<Shown> {
         let entry = view(node, above, &self.schema.load(), &self.shape);
-        let shown = Arc::new(Shown { entry, rendering: OnceLock::new() });
+        let shown = Arc::new(Shown::stored(entry, node));
         self.kept.keep(shown.clone(), since);
         shown
     }
@@ -561,30 +579,34 @@ impl EntryWatcher for Inner {
         plan::have_same_keys(old, now, &self.schema.load())
     }
 
+    fn holds(&self, built: &Built) -> bool {
+        built.downcast_ref::<Prebuilt>().is_some_and(|prebuilt| prebuilt.holds(&self.schema.load()))
+    }
+
     fn changed(&self, changes: Vec<EntryChange>) {
         let at = self.kept.next_moment();
-        self.note_ends(changes.iter().filter_map(|change| change.now.as_ref()));
+        self.note_ends(changes.iter().filter_map(|change| change.now.node()));
         // The names of all below change with the name of an entry; that happens seldom.
         let is_above = |number: EntryNumber| number.subscriber().is_none() || self.parents.read().contains(&number);
-        let was_above = |change: &EntryChange| change.now.is_none() && self.parents.read().contains(&change.number);
+        let is_gone = |change: &EntryChange| matches!(change.now, Now::Gone);
+        let was_above = |change: &EntryChange| is_gone(change) && self.parents.read().contains(&change.number);
         if changes.iter().any(|change| change.renamed && is_above(change.number) || was_above(change)) {
             *self.places.write() = Places::default();
             self.kept.forget_all(at);
         }
         for change in changes {
             change.keys.iter().for_each(|key| self.kept.forget_found(key, at));
-            if change.now.is_none() {
-                self.places.write().remove(change.number);
-            }
-            let shown = change.now.as_ref().and_then(|node| {
-                let parent = match node {
-                    Node::Subscriber(_, None) => self.people.get().copied(),
-                    node => node.parent(),
-                };
-                let above = self.places.read().by_number.get(&parent?).cloned()?;
-                let entry = view(node, Some(&above), &self.schema.load(), &self.shape);
-                Some(Arc::new(Shown { entry, rendering: OnceLock::new() }))
-            });
+            let shown = match change.now {
+                Now::Gone => {
+                    self.places.write().remove(change.number);
+                    None
+                }
+                Now::Stored(node) => self.shown_anew(&node),
+                Now::Built(built) => {
+                    let prebuilt = built.downcast_ref::<Prebuilt>();
+                    prebuilt.and_then(|prebuilt| prebuilt.take(change.number)).filter(|shown| self.stands(shown))
+                }
+            };
             self.kept.change(change.number, shown, at);
         }
         self.bell.send_replace(());

@@ -240,12 +240,18 @@ pub fn view(node: &Node, above: Option<&Place>, schema: &Schema, shape: &Shape) 
 fn show_all<'a>(all: impl Iterator<Item = (&'a String, &'a Value)>, schema: &Schema, out: &mut Vec<Attribute>) {
     for (name, value) in all {
         let Some(kind) = schema.known_or_named(name) else { continue };
-        let mut values = Vec::new();
-        show(value, kind.syntax, &mut values);
+        let values = values(value, kind.syntax);
         if !values.is_empty() {
             out.push(Attribute { kind, values });
         }
     }
+}
+
+/// A stored value as it is shown.
+pub(crate) fn values(value: &Value, syntax: Syntax) -> Vec<Box<[u8]>> {
+    let mut values = Vec::with_capacity(if let Value::List(items) = value { items.len() } else { 1 });
+    show(value, syntax, &mut values);
+    values
 }
 
 /// A value as bytes. Maps are not shown.
@@ -305,15 +311,16 @@ fn show_subscriber(
         text.into_bytes().into()
     };
     add("tocsindevice", subscriber.devices.iter().map(device).collect());
-    show_all(profile.attributes.iter().filter(|(name, _)| is_own_attribute(name, placement, shape)), schema, out);
+    let is_own = |name: &str| is_own_attribute(name, placement.is_some(), shape);
+    show_all(profile.attributes.iter().filter(|(name, _)| is_own(name)), schema, out);
 }
 
 /// Whether an attribute of the profile is shown under its own name: some names stand for something else.
-pub(crate) fn is_own_attribute(name: &str, placement: Option<&Placement>, shape: &Shape) -> bool {
+pub(crate) fn is_own_attribute(name: &str, is_placed: bool, shape: &Shape) -> bool {
     let is = |taken: &str| name.eq_ignore_ascii_case(taken);
     let is_taken = ["objectclass", LOCALE, "userpassword"].into_iter().any(is)
         || name.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("tocsin"))
-        || placement.is_none() && is("uid")
+        || !is_placed && is("uid")
         || shape.devices.iter().any(|(key, _)| is(key))
         || OWN.iter().any(|own| is(own));
     !is_taken

@@ -15,9 +15,9 @@ use std::{
 use foldhash::fast::FixedState;
 use parking_lot::Mutex;
 use quick_cache::{DefaultHashBuilder, Weighter, sync::Cache};
-use tocsin_store::entries::{EntryKey, EntryNumber};
+use tocsin_store::entries::{EntryKey, EntryNumber, Node};
 
-use crate::entry::Entry;
+use crate::{entry::Entry, schema::Schema};
 
 /// An entry, and how a face writes it.
 #[derive(Debug)]
@@ -26,6 +26,61 @@ pub struct Shown {
     pub entry: Entry,
     /// As a face writes it, once one has.
     pub rendering: OnceLock<Rendering>,
+    /// Of a subscriber's, as it is stored: what it becomes can be worked out of it.
+    pub(crate) source: Option<Source>,
+}
+
+/// What of a subscriber is not seen in its entry, and what changes with its attributes.
+#[derive(Debug, Clone)]
+pub(crate) struct Source {
+    /// Its attributes as JSON.
+    pub(crate) attributes: Box<str>,
+    /// Whether it was placed in the tree.
+    pub(crate) is_placed: bool,
+    /// Whether it is enabled.
+    pub(crate) enabled: bool,
+}
+
+impl Shown {
+    /// An entry that nobody has written yet.
+    pub fn of(entry: Entry) -> Shown {
+        Shown { entry, rendering: OnceLock::new(), source: None }
+    }
+
+    /// The entry of what is stored.
+    pub(crate) fn stored(entry: Entry, node: &Node) -> Shown {
+        let Node::Subscriber(subscriber, placement) = node else { return Shown::of(entry) };
+        let profile = &subscriber.profile;
+        let json = serde_json::to_string(&profile.attributes).expect("maps with text keys and finite numbers are JSON");
+        let source = Source { attributes: json.into(), is_placed: placement.is_some(), enabled: profile.enabled };
+        Shown { source: Some(source), ..Shown::of(entry) }
+    }
+}
+
+/// An entry as it will be after a commit, built before it. Its number is told by the commit.
+#[derive(Debug)]
+pub(crate) struct Prebuilt {
+    shown: Mutex<Option<Shown>>,
+    /// By which its keys were made.
+    schema: Arc<Schema>,
+}
+
+impl Prebuilt {
+    pub(crate) fn of(shown: Shown, schema: Arc<Schema>) -> Arc<Prebuilt> {
+        Arc::new(Prebuilt { shown: Mutex::new(Some(shown)), schema })
+    }
+
+    /// Whether its keys were made by this schema.
+    pub(crate) fn holds(&self, schema: &Arc<Schema>) -> bool {
+        Arc::ptr_eq(&self.schema, schema)
+    }
+
+    /// The entry, once.
+    pub(crate) fn take(&self, number: EntryNumber) -> Option<Arc<Shown>> {
+        let mut shown = self.shown.lock().take()?;
+        shown.entry.number = number;
+        Some(Arc::new(shown))
+    }
 }
 
 /// The attributes of an entry as a face writes them, one after the other.
@@ -46,7 +101,7 @@ struct ByBytes;
 
 impl Weighter<EntryNumber, Arc<Shown>> for ByBytes {
     fn weight(&self, _: &EntryNumber, shown: &Arc<Shown>) -> u64 {
-        // The rendering is about as large as the entry.
+        // The rendering and the source are together about as large as the entry.
         2 * shown.entry.bytes() as u64
     }
 }
@@ -191,7 +246,7 @@ mod tests {
             updated_at: Timestamp(0),
             revision: 1,
         };
-        Arc::new(Shown { entry, rendering: OnceLock::new() })
+        Arc::new(Shown::of(entry))
     }
 
     #[test]

@@ -53,7 +53,7 @@ pub(crate) fn subscriber_of(
         enabled: one("tocsinenabled").is_none_or(|text| !text.eq_ignore_ascii_case("false")),
         locale: one(LOCALE),
         time_zone: one("tocsintimezone"),
-        attributes: merged(attributes, before, now, |name| is_own_attribute(name, placement, shape)),
+        attributes: merged(attributes, before, now, |name| is_own_attribute(name, placement.is_some(), shape)),
     };
     if let Some(problem) = check_profile(&profile).first() {
         return Err(Refusal::new(Code::InvalidAttributeSyntax, told(problem)));
@@ -107,13 +107,17 @@ fn merged(
         match is {
             None => drop(merged.remove(&name)),
             Some(attribute) => {
-                let mut values: Vec<Value> = attribute.values.iter().map(|value| stored(value, kind.syntax)).collect();
-                let value = if values.len() == 1 && !was_list { values.remove(0) } else { Value::List(values.into()) };
-                merged.insert(name, value);
+                merged.insert(name, value_of(attribute, was_list));
             }
         }
     }
     merged
+}
+
+/// The values of an attribute as they are stored in place of a list, or of anything else.
+pub(crate) fn value_of(attribute: &Attribute, was_list: bool) -> Value {
+    let mut values: Vec<Value> = attribute.values.iter().map(|value| stored(value, attribute.kind.syntax)).collect();
+    if values.len() == 1 && !was_list { values.remove(0) } else { Value::List(values.into()) }
 }
 
 /// A value as it is stored: of the type that rules know.

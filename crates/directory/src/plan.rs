@@ -12,7 +12,7 @@ use std::{
 };
 
 use tocsin_model::{ldap::prepare::Form, value::Value};
-use tocsin_store::entries::{Branches, EntryKey, EntryNumber, Node};
+use tocsin_store::entries::{self, Branches, EntryKey, EntryNumber, Node};
 
 use crate::{
     entry::{Attribute, Entry},
@@ -51,7 +51,7 @@ fn grams_name(key: &str) -> String {
 }
 
 /// The keys under which an entry with these attributes is found. A value is one of its type, and of the types above.
-pub(crate) fn keys(attributes: &[Attribute], schema: &Schema) -> Vec<EntryKey> {
+pub(crate) fn keys<'a>(attributes: impl IntoIterator<Item = &'a Attribute>, schema: &Schema) -> Vec<EntryKey> {
     let mut keys = Vec::new();
     for attribute in attributes {
         let above = attribute.kind.kinds.iter().filter_map(|key| schema.attribute(key).ok());
@@ -62,6 +62,26 @@ pub(crate) fn keys(attributes: &[Attribute], schema: &Schema) -> Vec<EntryKey> {
         }
     }
     keys
+}
+
+/// The keys that an entry loses and those that it gets, where attributes of no other than these types changed.
+pub(crate) fn turned(
+    before: &[Attribute],
+    after: &[Attribute],
+    touched: &[Arc<AttributeType>],
+    schema: &Schema,
+) -> (Vec<EntryKey>, Vec<EntryKey>) {
+    let all = touched.iter().flat_map(|kind| kind.kinds.iter().chain([&kind.key]));
+    let of_index = |key: &&Arc<str>| schema.attribute(key).is_ok_and(|kind| kind.indexed != (false, false));
+    let indexes: Vec<&Arc<str>> = all.filter(of_index).collect();
+    if indexes.is_empty() {
+        return Default::default();
+    }
+    // A value that one attribute loses may be found by another that is of the same kind.
+    let is_meant =
+        |found: &&Attribute| found.kind.kinds.iter().chain([&found.kind.key]).any(|key| indexes.contains(&key));
+    let keys = |attributes: &[Attribute]| keys(attributes.iter().filter(is_meant), schema);
+    entries::turned(&keys(before), &keys(after))
 }
 
 /// Whether two states of a subscriber's entry differ in nothing that is indexed. Only the attributes that it was given are

@@ -90,8 +90,8 @@ impl Directory {
         let Record { line, dn, change } = record;
         let terms = Terms::default();
         let done = match change {
-            Change::Add(attributes) => self.add(asker, &dn, attributes, terms).await,
-            Change::Modify(modifications) => self.modify(asker, &dn, modifications, terms).await,
+            Change::Add(attributes) => self.add_in_turn(asker, &dn, attributes, terms).await,
+            Change::Modify(modifications) => self.modify_in_turn(asker, &dn, modifications, terms).await,
             Change::Delete => self.remove(asker, &dn, terms).await,
             Change::Rename(rdn, delete_old, above) => {
                 self.rename(asker, &dn, &rdn, delete_old, above.as_deref(), terms).await

@@ -1,6 +1,6 @@
 //! What the server says of itself: the root entry (RFC 4512, 5.1) and the schema.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use tocsin_directory::{
     Directory, Shown,
@@ -34,7 +34,7 @@ fn shown(dn: &str, schema: &Schema, attributes: &[(&str, Vec<String>)]) -> Arc<S
         updated_at: Default::default(),
         revision: 1,
     };
-    Arc::new(Shown { entry, rendering: OnceLock::new() })
+    Arc::new(Shown::of(entry))
 }
 
 fn texts(list: &[&str]) -> Vec<String> {

@@ -5,6 +5,7 @@
 //! [`Object`]: a container, a group. Whoever changes a subscriber, by whatever way, changes its entry in the same commit.
 
 use std::{
+    any::Any,
     collections::{BTreeMap, HashSet},
     ops::Bound,
     sync::Arc,
@@ -126,7 +127,7 @@ pub struct EntryKey {
 }
 
 /// What a commit did to an entry.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct EntryChange {
     /// Which.
     pub number: EntryNumber,
@@ -134,8 +135,73 @@ pub struct EntryChange {
     pub keys: Vec<EntryKey>,
     /// Whether its name changed, and with it those of the entries below.
     pub renamed: bool,
-    /// What it is now; `None`: gone.
-    pub now: Option<Node>,
+    /// What it is now.
+    pub now: Now,
+}
+
+/// What an entry is after a commit.
+#[derive(Debug, Clone)]
+pub enum Now {
+    /// It is gone.
+    Gone,
+    /// This.
+    Stored(Node),
+    /// What its watcher built beforehand.
+    Built(Built),
+}
+
+impl Now {
+    /// The entry, where the store had it at hand.
+    pub fn node(&self) -> Option<&Node> {
+        match self {
+            Now::Stored(node) => Some(node),
+            Now::Gone | Now::Built(_) => None,
+        }
+    }
+}
+
+/// What a watcher keeps of a change that it worked out beforehand; the store gives it back unread.
+pub type Built = Arc<dyn Any + Send + Sync>;
+
+/// A change of the attributes of a subscriber, worked out beforehand on one of its revisions, so that the one writer only writes it
+/// down. All else of the subscriber stays: its name and place, devices, locale, time zone and preferences, whether it is enabled.
+#[derive(Debug)]
+pub struct Retouch {
+    /// Whose.
+    pub number: SubscriberNumber,
+    /// The revision on which it was worked out.
+    pub revision: u64,
+    /// Whether it is enabled, before and after.
+    pub enabled: bool,
+    /// All its attributes from now on, as JSON. They differ from those of before.
+    pub attributes: Box<str>,
+    /// Those that differ, as they were; `None`: there was none of this name.
+    pub before: BTreeMap<String, Option<Value>>,
+    /// Keys under which its entry is no longer found.
+    pub gone: Vec<EntryKey>,
+    /// Keys under which it is found from now on.
+    pub made: Vec<EntryKey>,
+    /// When.
+    pub now: Timestamp,
+    /// Told when it is done.
+    pub built: Built,
+}
+
+/// A subscriber that stands below an object, worked out beforehand as a whole.
+#[derive(Debug)]
+pub struct Arrival {
+    /// What it is. Nobody has its id yet.
+    pub new: NewSubscriber,
+    /// Where it stands. No other entry has this name yet.
+    pub placement: Placement,
+    /// What its holder proves itself with.
+    pub credential: Option<String>,
+    /// Keys under which its entry is found.
+    pub keys: Vec<EntryKey>,
+    /// When.
+    pub now: Timestamp,
+    /// Told when it is done.
+    pub built: Built,
 }
 
 /// The changes of entries that are known: those after one place, up to another.
@@ -156,6 +222,11 @@ pub trait EntryWatcher: Send + Sync + 'static {
     fn keys(&self, node: &Node) -> Vec<EntryKey>;
     /// Whether two states of an entry have the same keys, as far as can be told without making them; `false`: perhaps not.
     fn have_same_keys(&self, _old: &Node, _now: &Node) -> bool {
+        false
+    }
+    /// Whether what was built beforehand still holds, but for the entry's own revision: whether its keys would be the same. Asked
+    /// at the place of the change among all others.
+    fn holds(&self, _built: &Built) -> bool {
         false
     }
     /// Called after each commit, in their order, before the call that made it returns. Must be quick.
@@ -268,6 +339,12 @@ pub trait Entries: Send + Sync + 'static {
     async fn look(&self, job: LookJob) -> Result<(), StoreError>;
     /// Runs a job that changes; durable when the call returns. Concurrent ones share one fsync.
     async fn change(&self, room: Room, job: ChangeJob) -> Result<(), StoreError>;
+    /// Writes down a change that was worked out beforehand, which takes up room; durable when the call returns. `false`: nothing was
+    /// written, for the subscriber is at another revision or gone, or its watcher says that it does not hold any more.
+    async fn retouch(&self, retouch: Retouch) -> Result<bool, StoreError>;
+    /// The same for a subscriber that is made. `false`: nothing was written, for its id or its name is taken, the object above is
+    /// gone, or its watcher says that it does not hold any more.
+    async fn arrive(&self, arrival: Arrival) -> Result<bool, StoreError>;
 }
 
 /// What becomes of an entry: the keys that it loses and gets, and what is told.
@@ -286,14 +363,19 @@ impl Turn {
             true => (Vec::new(), Vec::new()),
             false => {
                 let keys = |node: Option<&Node>| node.map(|node| watcher.keys(node)).unwrap_or_default();
-                let (before, after) = (keys(old), keys(now.as_ref()));
-                (difference(&before, &after), difference(&after, &before))
+                turned(&keys(old), &keys(now.as_ref()))
             }
         };
         let renamed = both.is_some_and(|(old, now)| old.place() != now.place());
+        let now = now.map_or(Now::Gone, Now::Stored);
         let told = EntryChange { number, keys: [&gone[..], &made].concat(), renamed, now };
         Some(Turn { gone, made, told })
     }
+}
+
+/// The keys that an entry loses and those that it gets, from what it had and what it has.
+pub fn turned(before: &[EntryKey], after: &[EntryKey]) -> (Vec<EntryKey>, Vec<EntryKey>) {
+    (difference(before, after), difference(after, before))
 }
 
 /// Keys that only one of two has.

@@ -1,5 +1,8 @@
 //! An entry is made.
 
+use std::sync::Arc;
+
+use tocsin_model::time::Timestamp;
 use tocsin_store::{
     entries::{Object, Placement, Room},
     records::Expect,
@@ -14,10 +17,20 @@ use crate::{
     directory::{Directory, parse},
     dn::Dn,
     entry::{self, Attribute},
+    password::Credential,
     person::subscriber_of,
     refusal::{Code, Refusal},
     schema::Schema,
 };
+
+/// An entry that is to be made, held against the schema.
+pub(super) struct Newcomer {
+    pub(super) dn: Dn,
+    pub(super) attributes: Vec<Attribute>,
+    pub(super) credential: Option<Credential>,
+    pub(super) schema: Arc<Schema>,
+    pub(super) now: Timestamp,
+}
 
 impl Directory {
     /// Makes an entry. Durable when the call returns.
@@ -25,6 +38,26 @@ impl Directory {
     /// # Errors
     /// The name or an attribute is not valid; there is one already; there is none above; whoever asks may not.
     pub async fn add(&self, asker: &Asker, dn: &str, given: Vec<Given>, terms: Terms) -> Result<Images, Refusal> {
+        let new = self.newcomer(asker, dn, given).await?;
+        if self.arrive(asker, &new, &terms).await? {
+            return Ok(Images::default());
+        }
+        self.take_in(asker, new, terms).await
+    }
+
+    /// The same, where the order of the calls is that of the changes: each finds what those before it did.
+    pub(crate) async fn add_in_turn(
+        &self,
+        asker: &Asker,
+        dn: &str,
+        given: Vec<Given>,
+        terms: Terms,
+    ) -> Result<Images, Refusal> {
+        let new = self.newcomer(asker, dn, given).await?;
+        self.take_in(asker, new, terms).await
+    }
+
+    async fn newcomer(&self, asker: &Asker, dn: &str, given: Vec<Given>) -> Result<Newcomer, Refusal> {
         let parsed = parse(dn)?;
         let schema = self.schema();
         if parsed.0.len() <= self.inner.suffix.0.len() {
@@ -36,14 +69,20 @@ impl Directory {
         }
         let (mut attributes, password) = taken(given, &parsed, &schema)?;
         let credential = self.first_password(asker, &schema.normal_dn(&parsed), password).await?;
-        let (inner, asker, now) = (self.inner.clone(), asker.clone(), (self.clock)());
-        attributes.extend(inner.first_end(&attributes, &schema, now)?);
+        let now = (self.clock)();
+        attributes.extend(self.inner.first_end(&attributes, &schema, now)?);
+        Ok(Newcomer { dn: parsed, attributes, credential, schema, now })
+    }
+
+    async fn take_in(&self, asker: &Asker, new: Newcomer, terms: Terms) -> Result<Images, Refusal> {
+        let (inner, asker) = (self.inner.clone(), asker.clone());
+        let Newcomer { dn, attributes, credential, schema, now } = new;
         self.change(Room::Needed, move |tree| {
-            let (parent, above) = inner.walk(tree.branches(), &Dn(parsed.0[1..].to_vec()))?;
+            let (parent, above) = inner.walk(tree.branches(), &Dn(dn.0[1..].to_vec()))?;
             let place = entry::place(&parent, above.as_deref(), &schema);
             needs(&inner, &asker, &entry::view(&parent, above.as_deref(), &schema, &inner.shape), &[])?;
             check_place(&parent, &classes_of(&attributes), &schema)?;
-            let rdn = &parsed.0[0];
+            let rdn = &dn.0[0];
             if inner.child(tree.branches(), &place, rdn, &schema)?.is_some() {
                 return Err(Refusal::new(Code::EntryAlreadyExists, "there is such an entry already"));
             }

@@ -22,7 +22,7 @@ use crate::{
 /// The class of entries that end by themselves.
 const DYNAMIC: &str = "dynamicobject";
 /// When one ends: the index, and the name under which it is stored.
-const ENDS: &str = "entryexpiretimestamp";
+pub(super) const ENDS: &str = "entryexpiretimestamp";
 const ENDS_NAME: &str = "entryExpireTimestamp";
 /// How long one has left.
 const LEFT: &str = "entryttl";

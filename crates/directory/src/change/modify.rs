@@ -59,14 +59,31 @@ impl Directory {
         modifications: Vec<Modification>,
         terms: Terms,
     ) -> Result<Images, Refusal> {
-        let parsed = parse(dn)?;
-        let schema = self.schema();
-        if schema.normal_dn(&parsed) == entry::SUBSCHEMA {
-            return self.grow(asker, modifications).await.map(|()| Images::default());
+        let shown = match self.at_hand(dn) {
+            Some(shown) => Some(shown),
+            None if self.schema().normal_dn(&parse(dn)?) == entry::SUBSCHEMA => None,
+            // Nearly always it is there; what comes behind others that are under way is looked for in turn.
+            None => self.find(dn).await.ok(),
+        };
+        if let Some(shown) = shown
+            && let Some(images) = self.retouch(asker, dn, shown, &modifications, &terms).await?
+        {
+            return Ok(images);
         }
-        if self.inner.place_above(&parsed, &schema).is_none() {
-            // Read once by a reader, so that the one writer need not follow the whole name each time.
-            self.find(dn).await?;
+        self.modify_in_turn(asker, dn, modifications, terms).await
+    }
+
+    /// The same, where the order of the calls is that of the changes: each finds what those before it did.
+    pub(crate) async fn modify_in_turn(
+        &self,
+        asker: &Asker,
+        dn: &str,
+        modifications: Vec<Modification>,
+        terms: Terms,
+    ) -> Result<Images, Refusal> {
+        let parsed = parse(dn)?;
+        if self.schema().normal_dn(&parsed) == entry::SUBSCHEMA {
+            return self.grow(asker, modifications).await.map(|()| Images::default());
         }
         let task = self.task(asker, dn, modifications, None).await?;
         let (inner, asker, now) = (self.inner.clone(), asker.clone(), (self.clock)());
@@ -190,7 +207,11 @@ fn touched(modifications: &[Modification], schema: &Schema) -> Result<Vec<Arc<At
     modifications.iter().map(|modification| changeable(&modification.attribute, schema)).collect()
 }
 
-fn apply(attributes: &mut Vec<Attribute>, modification: &Modification, schema: &Schema) -> Result<(), Refusal> {
+pub(super) fn apply(
+    attributes: &mut Vec<Attribute>,
+    modification: &Modification,
+    schema: &Schema,
+) -> Result<(), Refusal> {
     let kind = changeable(&modification.attribute, schema)?;
     let at = attributes.iter().position(|attribute| attribute.kind.key == kind.key);
     let absent = || Refusal::new(Code::NoSuchAttribute, format!("modify: no such value of `{}`", kind.name()));
@@ -265,26 +286,45 @@ fn check(
     if !has_rdn(attributes, rdn, schema)? && has_rdn(before, rdn, schema)? {
         return Err(Refusal::new(Code::NotAllowedOnRdn, "the values of the entry's name cannot be removed; rename it"));
     }
+    check_classes(&classes_of(before), attributes, touched, has_password, schema)
+}
+
+/// Holds what an entry of some classes became against its classes.
+pub(super) fn check_classes(
+    old: &[&str],
+    attributes: &[Attribute],
+    touched: &[Arc<AttributeType>],
+    has_password: bool,
+    schema: &Schema,
+) -> Result<(), Refusal> {
     single_valued(attributes)?;
-    let (old, new) = (classes_of(before), classes_of(attributes));
+    let new = classes_of(attributes);
     if new.is_empty() {
         return Err(Refusal::new(Code::ObjectClassViolation, "no objectClass attribute"));
     }
-    if old != new && schema.structural(&old)?.oid != schema.structural(&new)?.oid {
-        let what = "the structural object class of an entry cannot change";
-        return Err(Refusal::new(Code::ObjectClassModsProhibited, what));
-    }
-    if schema.is_subscriber(&old) != schema.is_subscriber(&new) {
-        let what = "an entry cannot become a subscriber, or cease to be one; add it anew";
-        return Err(Refusal::new(Code::ObjectClassModsProhibited, what));
-    }
-    if is_dynamic(&old, schema) != is_dynamic(&new, schema) {
-        let what = "an entry cannot begin to end by itself, or cease to; add it anew";
-        return Err(Refusal::new(Code::ObjectClassModsProhibited, what));
+    if old != new {
+        check_turn(old, &new, schema)?;
     }
     let password = schema.attribute("userPassword")?;
     let has: Vec<_> = attributes.iter().map(|found| &found.kind).chain(has_password.then_some(password)).collect();
     let keys: Vec<Arc<str>> = touched.iter().map(|kind| kind.key.clone()).collect();
     // Where the classes change, all is asked anew.
     schema.check(&new, &has, (old == new).then_some(&keys))
+}
+
+/// Refuses classes that an entry of others cannot get.
+fn check_turn(old: &[&str], new: &[&str], schema: &Schema) -> Result<(), Refusal> {
+    if schema.structural(old)?.oid != schema.structural(new)?.oid {
+        let what = "the structural object class of an entry cannot change";
+        return Err(Refusal::new(Code::ObjectClassModsProhibited, what));
+    }
+    if schema.is_subscriber(old) != schema.is_subscriber(new) {
+        let what = "an entry cannot become a subscriber, or cease to be one; add it anew";
+        return Err(Refusal::new(Code::ObjectClassModsProhibited, what));
+    }
+    if is_dynamic(old, schema) != is_dynamic(new, schema) {
+        let what = "an entry cannot begin to end by itself, or cease to; add it anew";
+        return Err(Refusal::new(Code::ObjectClassModsProhibited, what));
+    }
+    Ok(())
 }

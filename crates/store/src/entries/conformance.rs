@@ -1,5 +1,6 @@
 //! What every backend of the entries does. Each story runs on each of them.
 
+use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tocsin_model::subscriber::Profile;
 
@@ -37,13 +38,18 @@ impl EntryWatcher for Witness {
         cn.map(|cn| EntryKey { index: "cn".into(), key: cn.as_bytes().into() }).into_iter().collect()
     }
 
+    fn holds(&self, built: &Built) -> bool {
+        built.downcast_ref::<&str>() != Some(&"of another time")
+    }
+
     fn changed(&self, changes: Vec<EntryChange>) {
         for change in changes {
             let keys: Vec<_> = change.keys.iter().map(|key| String::from_utf8_lossy(&key.key).into_owned()).collect();
             let what = match (&change.now, change.renamed) {
-                (None, _) => "gone",
-                (_, true) => "renamed",
-                _ => "there",
+                (Now::Gone, _) => "gone".to_owned(),
+                (Now::Built(built), _) => format!("built {}", built.downcast_ref::<&str>().expect("a word")),
+                (_, true) => "renamed".to_owned(),
+                _ => "there".to_owned(),
             };
             self.0.lock().push(format!("{} {} {what}", change.number.0, keys.join(",")));
         }
@@ -260,5 +266,164 @@ fn followers_are_told_what_changed_until_the_feed_is_cut() {
         change(store, |tree| tree.remove(EntryNumber(3), NOW)).await;
         assert_eq!(changed(last).await, [(last + 1, 3)]);
         assert_eq!(feed().await, EntryFeed { since, last: last + 1 });
+    });
+}
+
+/// Ann gets another `cn`.
+fn retouch(revision: u64, from: &str, to: &str, built: &'static str) -> Retouch {
+    let keys = |cn: &str| vec![EntryKey { index: "cn".into(), key: cn.as_bytes().into() }];
+    Retouch {
+        number: SubscriberNumber(1),
+        revision,
+        enabled: true,
+        attributes: format!(r#"{{"cn":"{to}"}}"#).into(),
+        before: BTreeMap::from([("cn".to_owned(), Some(Value::from(from)))]),
+        gone: keys(from),
+        made: keys(to),
+        now: Timestamp(2_000_000),
+        built: Arc::new(built),
+    }
+}
+
+#[test]
+fn what_was_worked_out_beforehand_is_written_if_it_fits() {
+    check(async |store| {
+        let fits = async |retouch| store.retouch(retouch).await.expect("the store answers");
+        let ann = async || store.subscriber(&"ann".parse().expect("an id")).await.expect("read");
+        store.put_subscriber(person("ann", "ann"), Expect::Any, NOW).await.expect("stored");
+        assert!(!fits(retouch(1, "ann", "anna", "unwatched")).await);
+        let witness = Arc::new(Witness::default());
+        store.watch(witness.clone());
+        change(store, |tree| tree.index_page(None, 9).map(|_| ())).await;
+        let before = ann().await.expect("there");
+        for (revision, built) in [(2, "early"), (0, "late"), (1, "of another time")] {
+            assert!(!fits(retouch(revision, "ann", "anna", built)).await, "{built}");
+        }
+        let unknown = Retouch { number: SubscriberNumber(9), ..retouch(1, "ann", "anna", "of nobody") };
+        assert!(!fits(unknown).await);
+        assert_eq!((ann().await, witness.heard()), (Some(before.clone()), vec![]));
+        assert_eq!(look(store, |branches| branches.entry_feed()).await, EntryFeed { since: 0, last: 0 });
+
+        let mut bell = store.listen(SubscriberNumber(1));
+        assert!(bell.changed().now_or_never().is_none());
+        assert!(fits(retouch(1, "ann", "anna", "well")).await);
+        let mut expected = Subscriber { revision: 2, updated_at: Timestamp(2_000_000), ..before };
+        expected.profile.attributes = attributes("anna");
+        assert_eq!(ann().await, Some(expected));
+        assert_eq!(witness.heard(), ["-1 ann,anna built well"]);
+        assert_eq!((numbers(store, "ann").await, numbers(store, "anna").await), (vec![], vec![-1]));
+        assert_eq!(look(store, |branches| branches.entries_changed(0, 9)).await, [(1, EntryNumber(-1))]);
+        assert!(bell.changed().now_or_never().is_some());
+
+        // Of some that were worked out on the same revision, one fits.
+        let all = (0..9).map(|number| fits(retouch(2, "anna", &format!("ann-{number}"), "at once")));
+        let written = futures_util::future::join_all(all).await;
+        assert_eq!(written.iter().filter(|is_written| **is_written).count(), 1, "{written:?}");
+        let won = written.iter().position(|is_written| *is_written).expect("one");
+        assert_eq!(numbers(store, ["ann-0", "ann-1", "ann-2"][won.min(2)]).await.len(), usize::from(won < 3));
+        assert_eq!(
+            ann().await.map(|ann| (ann.revision, ann.profile.attributes)),
+            Some((3, attributes(&format!("ann-{won}"))))
+        );
+
+        let nothing =
+            Retouch { attributes: "{}".into(), made: vec![], ..retouch(3, &format!("ann-{won}"), "", "bare") };
+        assert!(fits(nothing).await);
+        assert_eq!(ann().await.map(|ann| ann.profile.attributes), Some(BTreeMap::new()));
+        store.remove_subscriber(&"ann".parse().expect("an id"), Expect::Any, NOW).await.expect("removed");
+        assert!(!fits(retouch(4, "ann", "anna", "too late")).await);
+    });
+}
+
+#[test]
+fn the_past_of_what_was_worked_out_beforehand_is_told() {
+    check(async |store| {
+        store.watch(Arc::new(Witness::default()));
+        store.put_subscriber(person("ann", "0"), Expect::Any, NOW).await.expect("stored");
+        let mut told = vec![(*store.newest_change().borrow(), attributes("0"))];
+        // So many that some of them are told with all that there was.
+        for number in 1..60 {
+            let (from, to) = ((number - 1).to_string(), number.to_string());
+            assert!(store.retouch(retouch(number, &from, &to, "one of many")).await.expect("the store answers"));
+            told.push((*store.newest_change().borrow(), attributes(&to)));
+        }
+        for (at, expected) in told {
+            let image = store.profiles(&[SubscriberNumber(1)], at).await.expect("told").remove(0).expect("there");
+            assert_eq!((&image.profile.attributes, image.profile.enabled), (&expected, true), "at {at:?}");
+        }
+    });
+}
+
+#[test]
+fn a_store_without_room_refuses_what_was_worked_out_beforehand() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = RecordsOptions { reserve_bytes: u64::MAX, readers: 1, ..RecordsOptions::default() };
+    let store = SqliteRecords::open(folder.path(), &options).expect("the records open");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let refused = runtime.block_on(store.retouch(retouch(1, "ann", "anna", "in vain")));
+    assert!(matches!(refused, Err(StoreError::Full(_))), "{refused:?}");
+}
+
+/// Somebody below `ou=People`.
+fn arrival(id: &str, rdn: &str, built: &'static str) -> Arrival {
+    let key = EntryKey { index: "cn".into(), key: id.as_bytes().into() };
+    Arrival {
+        new: person(id, id),
+        placement: placed(rdn),
+        credential: Some(format!("secret of {id}")),
+        keys: vec![key],
+        now: NOW,
+        built: Arc::new(built),
+    }
+}
+
+#[test]
+fn whoever_was_worked_out_beforehand_arrives_if_there_is_room() {
+    check(async |store| {
+        let fits = async |arrival| store.arrive(arrival).await.expect("the store answers");
+        assert!(!fits(arrival("bob", "cn=Bob", "unwatched")).await);
+        let witness = Arc::new(Witness::default());
+        store.watch(witness.clone());
+        tree(store).await;
+        witness.heard();
+        change(store, |tree| tree.put_object(object(Some(2), "ou=Here", "here"), NOW).map(|_| ())).await;
+        witness.heard();
+        let nowhere = Arrival {
+            placement: Placement { parent: EntryNumber(99), ..placed("cn=Bob") },
+            ..arrival("bob", "", "nowhere")
+        };
+        assert!(!fits(nowhere).await);
+        assert!(!fits(arrival("bob", "cn=Ann", "a name that is taken")).await);
+        assert!(!fits(arrival("bob", "ou=Here", "the name of an object")).await);
+        assert!(!fits(arrival("ann", "cn=Bob", "an id that is taken")).await);
+        assert!(!fits(arrival("bob", "cn=Bob", "of another time")).await);
+        assert_eq!((witness.heard(), store.counts().subscribers), (vec![], 1));
+
+        let both = [fits(arrival("bob", "cn=Bob", "first")), fits(arrival("bob", "cn=Bob", "second"))];
+        assert_eq!(futures_util::future::join_all(both).await, [true, false]);
+        assert_eq!(witness.heard(), ["-2 bob built first"]);
+        assert_eq!((numbers(store, "bob").await, store.counts().subscribers), (vec![-2], 2));
+        let bob = look(store, |branches| branches.child(Some(EntryNumber(2)), "cn=bob")).await.expect("placed");
+        let Node::Subscriber(subscriber, placement) = &bob else { panic!("bob is a subscriber") };
+        assert_eq!(Some(&**subscriber), store.subscriber(&"bob".parse().expect("an id")).await.expect("read").as_ref());
+        assert_eq!((subscriber.revision, subscriber.created_at, placement.as_ref()), (1, NOW, Some(&placed("cn=Bob"))));
+        assert_eq!(
+            look(store, |branches| branches.credential(EntryNumber(-2))).await.as_deref(),
+            Some("secret of bob")
+        );
+        // Numbers go on, whoever comes next.
+        let with_device = |mut arrival: Arrival| {
+            let device = tocsin_model::subscriber::Device {
+                channel: "mail".parse().expect("a name"),
+                address: "cid@example.org".into(),
+                state: Default::default(),
+            };
+            arrival.new.devices = Some(vec![("home".parse().expect("a name"), device)]);
+            arrival
+        };
+        assert!(fits(with_device(arrival("cid", "cn=Cid", "third"))).await);
+        store.put_subscriber(person("dan", "dan"), Expect::Absent, NOW).await.expect("stored");
+        assert_eq!(witness.heard(), ["-3 cid built third", "-4 dan there"]);
+        assert_eq!((store.counts().subscribers, store.counts().devices), (4, 1));
     });
 }

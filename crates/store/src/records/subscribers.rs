@@ -180,6 +180,13 @@ pub(crate) struct ProfileStep {
 }
 
 impl ProfileStep {
+    /// Back to attributes that were otherwise, where nothing else changed.
+    pub(crate) fn to_attributes(enabled: bool, before: &BTreeMap<String, Option<Value>>) -> ProfileStep {
+        let had = before.iter().filter_map(|(name, value)| Some((name.clone(), value.clone()?)));
+        let lacked = before.iter().filter(|(_, value)| value.is_none()).map(|(name, _)| name.clone());
+        ProfileStep { enabled, locale: None, time_zone: None, had: had.collect(), lacked: lacked.collect() }
+    }
+
     /// From what there is now to what there was.
     pub(crate) fn back(now: &Profile, before: &Profile) -> ProfileStep {
         let changed = |(name, value): &(&String, &Value)| now.attributes.get(*name) != Some(*value);

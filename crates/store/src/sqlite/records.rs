@@ -29,7 +29,7 @@ use tocsin_model::{
 };
 use tokio::sync::watch;
 
-use super::writer::{Database, FreeSpace, Options, store_error};
+use super::writer::{AfterCommit, Database, FreeSpace, Options, store_error};
 pub(super) use schema::MIGRATIONS;
 
 use crate::{
@@ -47,6 +47,7 @@ use crate::{
 };
 use at_hand::AtHand;
 use feed::Books;
+use prepared::Waiting;
 
 mod api_keys;
 mod applications;
@@ -56,6 +57,7 @@ mod entries;
 mod feed;
 mod matching;
 mod merges;
+mod prepared; // what was worked out beforehand
 mod recipients;
 mod schedules;
 mod schema;
@@ -109,6 +111,8 @@ struct Published {
     watcher: OnceLock<Arc<dyn EntryWatcher>>,
     /// Whether there are indexes of the directory that hold all entries.
     indexed: AtomicBool,
+    /// Changes that were worked out beforehand.
+    waiting: Waiting,
 }
 
 impl SqliteRecords {
@@ -161,6 +165,7 @@ impl SqliteRecords {
                 newest_suppression: AtomicU64::new(suppressed.0),
                 watcher: OnceLock::new(),
                 indexed: AtomicBool::new(indexed),
+                waiting: Waiting::default(),
             }),
         })
     }
@@ -175,36 +180,45 @@ impl SqliteRecords {
         &self,
         job: impl FnOnce(&mut Books<'_>) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
+        self.database.write(self.between_books(job)).await
+    }
+
+    /// A job of the writer that opens the books, does another, and closes them. What became true is published after the commit.
+    fn between_books<T, J>(
+        &self,
+        job: J,
+    ) -> impl FnOnce(&Connection, &mut AfterCommit) -> Result<T, StoreError> + use<T, J>
+    where
+        J: FnOnce(&mut Books<'_>) -> Result<T, StoreError>,
+    {
         let published = self.published.clone();
         let feed_kept = self.feed_kept;
-        self.database
-            .write(move |connection, after| {
-                let mut books = Books::open(connection)?;
-                books.watcher = published.watcher.get().cloned();
-                books.indexed = published.indexed.load(Ordering::Relaxed);
-                let result = job(&mut books)?;
-                books.close(feed_kept, published.feed_needed.load(Ordering::Relaxed))?;
-                let (change, counts) = (ChangeSequence(books.change), books.counts);
-                let (suppressed, touched, interests) = (books.suppressed, books.touched, books.subscriptions_touched);
-                let (indexed, entries) = (books.indexed, (books.watcher, books.entry_changes));
-                after.run(move || {
-                    published.at_hand.forget(&touched, &interests);
-                    published.bell.ring(touched.iter().copied().map(SubscriberNumber));
-                    published.indexed.store(indexed, Ordering::Relaxed);
-                    if let (Some(watcher), changes) = entries
-                        && !changes.is_empty()
-                    {
-                        watcher.changed(changes);
-                    }
-                    if let Some(suppressed) = suppressed {
-                        published.newest_suppression.store(suppressed, Ordering::Release);
-                    }
-                    *published.counts.lock() = counts;
-                    published.newest.send_if_modified(|newest| std::mem::replace(newest, change) != change);
-                });
-                Ok(result)
-            })
-            .await
+        move |connection, after| {
+            let mut books = Books::open(connection)?;
+            books.watcher = published.watcher.get().cloned();
+            books.indexed = published.indexed.load(Ordering::Relaxed);
+            let result = job(&mut books)?;
+            books.close(feed_kept, published.feed_needed.load(Ordering::Relaxed))?;
+            let (change, counts) = (ChangeSequence(books.change), books.counts);
+            let (suppressed, touched, interests) = (books.suppressed, books.touched, books.subscriptions_touched);
+            let (indexed, entries) = (books.indexed, (books.watcher, books.entry_changes));
+            after.run(move || {
+                published.at_hand.forget(&touched, &interests);
+                published.bell.ring(touched.iter().copied().map(SubscriberNumber));
+                published.indexed.store(indexed, Ordering::Relaxed);
+                if let (Some(watcher), changes) = entries
+                    && !changes.is_empty()
+                {
+                    watcher.changed(changes);
+                }
+                if let Some(suppressed) = suppressed {
+                    published.newest_suppression.store(suppressed, Ordering::Release);
+                }
+                *published.counts.lock() = counts;
+                published.newest.send_if_modified(|newest| std::mem::replace(newest, change) != change);
+            });
+            Ok(result)
+        }
     }
 
     /// The same for what takes up room.

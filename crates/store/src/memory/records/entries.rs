@@ -7,13 +7,17 @@ use std::{
 };
 
 use async_trait::async_trait;
-use tocsin_model::{id::SubscriberId, id::SubscriberNumber, subscriber::Subscriber, time::Timestamp};
+use tocsin_model::{
+    id::{SubscriberId, SubscriberNumber},
+    subscriber::{Profile, Subscriber},
+    time::Timestamp,
+};
 
 use super::{MemoryRecords, Shelf};
 use crate::{
     entries::{
-        Branches, ChangeJob, ENTRY_FEED_KEPT, Entries, EntryChange, EntryFeed, EntryKey, EntryNumber, EntryWatcher,
-        LookJob, Node, Object, Placement, Room, StoredObject, Tree, Turn,
+        Arrival, Branches, Built, ChangeJob, ENTRY_FEED_KEPT, Entries, EntryChange, EntryFeed, EntryKey, EntryNumber,
+        EntryWatcher, LookJob, Node, Now, Object, Placement, Retouch, Room, StoredObject, Tree, Turn,
     },
     error::StoreError,
     records::{Expect, NewSubscriber, NotMerged},
@@ -87,7 +91,16 @@ impl Directory {
             }
             return;
         };
-        let Some(Turn { gone, made, told }) = Turn::of(&*watcher, old.as_ref(), now) else { return };
+        if let Some(Turn { gone, made, told }) = Turn::of(&*watcher, old.as_ref(), now) {
+            self.turned(gone, made, told);
+        }
+    }
+
+    fn holds(&self, built: &Built) -> bool {
+        self.watcher.as_ref().is_some_and(|watcher| watcher.holds(built))
+    }
+
+    fn turned(&mut self, gone: Vec<EntryKey>, made: Vec<EntryKey>, told: EntryChange) {
         for EntryKey { index, key } in gone {
             self.keys.remove(&(index, key, told.number));
         }
@@ -113,6 +126,61 @@ impl Entries for MemoryRecords {
 
     async fn change(&self, _room: Room, job: ChangeJob) -> Result<(), StoreError> {
         MemoryRecords::change(self, |shelf| job(shelf))
+    }
+
+    async fn retouch(&self, retouch: Retouch) -> Result<bool, StoreError> {
+        MemoryRecords::change(self, |shelf| shelf.retouch(retouch))
+    }
+
+    async fn arrive(&self, arrival: Arrival) -> Result<bool, StoreError> {
+        MemoryRecords::change(self, |shelf| shelf.arrive(arrival))
+    }
+}
+
+impl Shelf {
+    fn retouch(&mut self, retouch: Retouch) -> Result<bool, StoreError> {
+        let Retouch { number, revision, attributes, gone, made, now, built, .. } = retouch;
+        let holds = self.directory.holds(&built);
+        let is_it = |found: &&Subscriber| found.number == number && found.revision == revision;
+        let Some(old) = self.subscribers.values().find(is_it).filter(|_| holds).cloned() else { return Ok(false) };
+        let damaged = |error: serde_json::Error| StoreError::Damaged(error.to_string());
+        let attributes = serde_json::from_str(&attributes).map_err(damaged)?;
+        self.touched.push(number);
+        self.tell_profile(&old);
+        let profile = Profile { attributes, ..old.profile.clone() };
+        let new = Subscriber { profile, updated_at: now, revision: revision + 1, ..old };
+        self.subscribers.insert(new.id.clone(), new);
+        let keys = [&gone[..], &made].concat();
+        let told = EntryChange { number: number.into(), keys, renamed: false, now: Now::Built(built) };
+        self.directory.turned(gone, made, told);
+        Ok(true)
+    }
+
+    fn arrive(&mut self, arrival: Arrival) -> Result<bool, StoreError> {
+        let Arrival { new, placement, credential, keys, now, built } = arrival;
+        let is_free = self.child(Some(placement.parent), &placement.rdn_key)?.is_none();
+        let stands = self.directory.objects.contains_key(&placement.parent) && is_free;
+        if !stands || self.subscribers.contains_key(&new.id) || !self.directory.holds(&built) {
+            return Ok(false);
+        }
+        self.last_subscriber += 1;
+        let made = Subscriber {
+            number: SubscriberNumber(self.last_subscriber),
+            id: new.id,
+            profile: new.profile,
+            devices: new.devices.unwrap_or_default().into_iter().collect(),
+            preferences: new.preferences.unwrap_or_default(),
+            created_at: now,
+            updated_at: now,
+            revision: 1,
+        };
+        let number = EntryNumber::from(made.number);
+        self.directory.placements.insert(made.number, placement);
+        self.directory.credentials.extend(credential.map(|credential| (number, credential)));
+        self.subscribers.insert(made.id.clone(), made);
+        let told = EntryChange { number, keys: keys.clone(), renamed: false, now: Now::Built(built) };
+        self.directory.turned(Vec::new(), keys, told);
+        Ok(true)
     }
 }
 

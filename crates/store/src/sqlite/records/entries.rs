@@ -11,13 +11,13 @@ use tocsin_model::{
 };
 
 use super::{
-    SqliteRecords, execute, feed::Books, json, json_at, number_at, query_all, query_one, signed, store_error,
+    SqliteRecords, execute, feed::Books, json, json_at, number_at, prepared, query_all, query_one, signed, store_error,
     subscribers,
 };
 use crate::{
     entries::{
-        Branches, ChangeJob, ENTRY_FEED_KEPT, Entries, EntryFeed, EntryKey, EntryNumber, EntryWatcher, LookJob, Node,
-        Object, Placement, Room, StoredObject, Tree, Turn,
+        Arrival, Branches, ChangeJob, ENTRY_FEED_KEPT, Entries, EntryChange, EntryFeed, EntryKey, EntryNumber,
+        EntryWatcher, LookJob, Node, Object, Placement, Retouch, Room, StoredObject, Tree, Turn,
     },
     error::StoreError,
     records::{Expect, NewSubscriber},
@@ -39,6 +39,14 @@ impl Entries for SqliteRecords {
             Room::Needed => self.take_in(job).await,
             Room::NotNeeded => SqliteRecords::change(self, job).await,
         }
+    }
+
+    async fn retouch(&self, retouch: Retouch) -> Result<bool, StoreError> {
+        self.write_prepared(prepared::Change::of_retouch(retouch)).await
+    }
+
+    async fn arrive(&self, arrival: Arrival) -> Result<bool, StoreError> {
+        self.write_prepared(prepared::Change::of_arrival(arrival)).await
     }
 }
 
@@ -330,16 +338,7 @@ impl Tree for Writer<'_, '_> {
     }
 
     fn put_credential(&mut self, number: EntryNumber, credential: Option<&str>) -> Result<(), StoreError> {
-        match credential {
-            Some(credential) => execute(
-                self.0.connection,
-                "INSERT INTO credentials (entry, credential) VALUES (?1, ?2)
-                    ON CONFLICT DO UPDATE SET credential = excluded.credential",
-                (number.0, credential),
-            ),
-            None => execute(self.0.connection, "DELETE FROM credentials WHERE entry = ?1", [number.0]),
-        }
-        .map(|_| ())
+        put_credential(self.0.connection, number, credential)
     }
 
     fn cut_entry_feed(&mut self) -> Result<(), StoreError> {
@@ -388,6 +387,24 @@ impl Tree for Writer<'_, '_> {
     }
 }
 
+/// Stores a credential, or forgets it.
+pub(super) fn put_credential(
+    connection: &Connection,
+    number: EntryNumber,
+    credential: Option<&str>,
+) -> Result<(), StoreError> {
+    let stored = match credential {
+        Some(credential) => execute(
+            connection,
+            "INSERT INTO credentials (entry, credential) VALUES (?1, ?2)
+                ON CONFLICT DO UPDATE SET credential = excluded.credential",
+            (number.0, credential),
+        ),
+        None => execute(connection, "DELETE FROM credentials WHERE entry = ?1", [number.0]),
+    };
+    stored.map(|_| ())
+}
+
 fn put_key(connection: &Connection, key: &EntryKey, entry: EntryNumber) -> Result<(), StoreError> {
     let sql = "INSERT INTO entry_keys (name, key, entry) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING";
     execute(connection, sql, (&*key.index, &*key.key, entry.0)).map(|_| ())
@@ -397,11 +414,21 @@ fn put_key(connection: &Connection, key: &EntryKey, entry: EntryNumber) -> Resul
 fn told(books: &mut Books<'_>, old: Option<&Node>, now: Option<Node>) -> Result<(), StoreError> {
     let Some(watcher) = books.watcher.clone() else { return outdated(books) };
     let Some(Turn { gone, made, told }) = Turn::of(&*watcher, old, now) else { return Ok(()) };
-    for key in &gone {
+    turned(books, &gone, &made, told)
+}
+
+/// Writes down what became of the keys of an entry, and remembers what to tell.
+pub(super) fn turned(
+    books: &mut Books<'_>,
+    gone: &[EntryKey],
+    made: &[EntryKey],
+    told: EntryChange,
+) -> Result<(), StoreError> {
+    for key in gone {
         let sql = "DELETE FROM entry_keys WHERE name = ?1 AND key = ?2 AND entry = ?3";
         execute(books.connection, sql, (&*key.index, &*key.key, told.number.0))?;
     }
-    for key in &made {
+    for key in made {
         put_key(books.connection, key, told.number)?;
     }
     followed(books.connection, told.number)?;

@@ -183,13 +183,23 @@ impl<'a> Books<'a> {
     /// Tells of a subscriber with what it was before; `now`: its new profile, if it has one. Whether a segment or a rule asks for
     /// it is not known here, nor which will ask before the events of now are matched.
     pub(super) fn profile_changed(&mut self, before: &Subscriber, now: Option<&Profile>) -> Result<(), StoreError> {
-        self.change += 1;
-        let sql = "INSERT INTO changes (sequence, kind, first, before) VALUES (?1, 6, ?2, ?3)";
         let told = match now {
-            Some(now) if !is_whole(self.change) => json(&ProfileStep::back(now, &before.profile)),
+            Some(now) if !self.tells_whole() => json(&ProfileStep::back(now, &before.profile)),
             _ => json(&ProfileImage::of(before)),
         };
-        execute(self.connection, sql, (signed(self.change), signed(before.number.0), told)).map(|_| ())
+        self.profile_told(before.number, &told)
+    }
+
+    /// Whether the next change of a profile is told with all that there was.
+    pub(super) fn tells_whole(&self) -> bool {
+        is_whole(self.change + 1)
+    }
+
+    /// The same as [`Books::profile_changed`], with what is told as JSON.
+    pub(super) fn profile_told(&mut self, number: SubscriberNumber, told: &str) -> Result<(), StoreError> {
+        self.change += 1;
+        let sql = "INSERT INTO changes (sequence, kind, first, before) VALUES (?1, 6, ?2, ?3)";
+        execute(self.connection, sql, (signed(self.change), signed(number.0), told)).map(|_| ())
     }
 
     pub(super) fn suppressions_changed(&mut self, targets: &[String]) -> Result<(), StoreError> {

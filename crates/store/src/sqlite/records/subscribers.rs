@@ -57,11 +57,11 @@ pub(super) fn preferences_at(row: &Row<'_>, at: usize) -> rusqlite::Result<Prefe
     }
 }
 
-fn preferences_json(preferences: &Preferences) -> Option<String> {
+pub(super) fn preferences_json(preferences: &Preferences) -> Option<String> {
     (!preferences.is_empty()).then(|| json(preferences))
 }
 
-fn attributes_json(profile: &Profile) -> Option<String> {
+pub(super) fn attributes_json(profile: &Profile) -> Option<String> {
     (!profile.attributes.is_empty()).then(|| json(&profile.attributes))
 }
 
@@ -302,7 +302,7 @@ fn rewrite(
     Ok(Some(new))
 }
 
-fn put_row(
+pub(super) fn put_row(
     books: &mut Books<'_>,
     subscriber: SubscriberNumber,
     name: &Name,

@@ -1,0 +1,574 @@
+//! A modification that is worked out beside the writer of the store does what one in its midst does, whoever else changes the
+//! same entry meanwhile.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicUsize, Ordering},
+    },
+};
+
+use async_trait::async_trait;
+use tocsin_directory::{
+    Act, Directory, Images, Modification, Options, Scope, Terms,
+    access::{Asker, Grant},
+    entry::{SUBSCHEMA, Shape},
+    filter::Filter,
+    refusal::{Code, Refusal},
+};
+use tocsin_model::{
+    id::{ChangeSequence, SubscriberId, SubscriberNumber},
+    subscriber::{Device, DeviceState, Profile},
+    time::Timestamp,
+    value::Value,
+};
+use tocsin_store::{
+    entries::{Arrival, ChangeJob, Entries, EntryWatcher, LookJob, Retouch, Room},
+    error::StoreError,
+    memory::records::MemoryRecords,
+    records::{Expect, NewSubscriber, Records, SubscriberFilter},
+    sqlite::records::{RecordsOptions, SqliteRecords},
+};
+
+const TYPES: &[&str] = &[
+    "( 2.25.7.1 NAME 'label' EQUALITY caseIgnoreMatch ORDERING caseIgnoreOrderingMatch SUBSTR caseIgnoreSubstringsMatch
+        SYNTAX 1.3.6.1.4.1.1466.115.121.1.15 X-INDEX 'eq sub' )",
+    "( 2.25.7.2 NAME 'nickname' SUP label X-INDEX 'eq' )",
+    "( 2.25.7.3 NAME 'size' EQUALITY integerMatch ORDERING integerOrderingMatch SYNTAX 1.3.6.1.4.1.1466.115.121.1.27
+        SINGLE-VALUE X-INDEX 'eq' )",
+    "( 2.25.7.4 NAME 'gauge' SYNTAX 2.25.137279310086925753628529315834703664387.3.1 )",
+];
+
+/// What happens to a change on its way to the store.
+enum Way {
+    Straight,
+    /// None that was worked out beforehand fits, so that all are done in the midst of the others.
+    Never,
+    /// So many times another one comes before it.
+    Overtaken(AtomicUsize),
+}
+
+struct Store<S> {
+    records: Arc<S>,
+    way: Way,
+    /// Changes that were worked out beforehand.
+    tried: AtomicUsize,
+}
+
+#[async_trait]
+impl<S: Entries + Records> Entries for Store<S> {
+    fn watch(&self, watcher: Arc<dyn EntryWatcher>) {
+        self.records.watch(watcher);
+    }
+
+    async fn look(&self, job: LookJob) -> Result<(), StoreError> {
+        self.records.look(job).await
+    }
+
+    async fn change(&self, room: Room, job: ChangeJob) -> Result<(), StoreError> {
+        Entries::change(&*self.records, room, job).await
+    }
+
+    async fn retouch(&self, retouch: Retouch) -> Result<bool, StoreError> {
+        let number = self.tried.fetch_add(1, Ordering::SeqCst);
+        match &self.way {
+            Way::Straight => {}
+            Way::Never => return Ok(false),
+            Way::Overtaken(left) => {
+                let is_left = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
+                if is_left {
+                    let mut found = self.records.subscriber(&id("ann")).await?.expect("she is there");
+                    found.profile.attributes.insert(format!("overtaken{number}"), Value::from("yes"));
+                    found.profile.attributes.insert("employeeType".to_owned(), Value::from("overtaken"));
+                    put(&*self.records, "ann", found.profile, None).await;
+                }
+            }
+        }
+        self.records.retouch(retouch).await
+    }
+
+    async fn arrive(&self, arrival: Arrival) -> Result<bool, StoreError> {
+        self.tried.fetch_add(1, Ordering::SeqCst);
+        match &self.way {
+            Way::Never => Ok(false),
+            Way::Straight | Way::Overtaken(_) => self.records.arrive(arrival).await,
+        }
+    }
+}
+
+fn id(text: &str) -> SubscriberId {
+    text.parse().expect("an id")
+}
+
+async fn put(records: &dyn Records, name: &str, profile: Profile, devices: Option<Vec<&str>>) {
+    let device = |address: &str| {
+        let device =
+            Device { channel: "mail".parse().expect("a name"), address: address.into(), state: DeviceState::Active };
+        (address.split('@').next().unwrap_or_default().parse().expect("a name"), device)
+    };
+    let devices = devices.map(|all| all.into_iter().map(device).collect());
+    let new = NewSubscriber { id: id(name), profile, devices, preferences: None };
+    records.put_subscriber(new, Expect::Any, Timestamp(1)).await.expect("stored");
+}
+
+fn operator() -> Asker {
+    Asker { manages: true, ..Asker::default() }
+}
+
+fn modification(act: Act, attribute: &str, values: &[&str]) -> Modification {
+    let values = values.iter().map(|value| value.as_bytes().to_vec()).collect();
+    Modification { act, attribute: attribute.to_owned(), values }
+}
+
+fn options() -> Options {
+    let devices = vec![("mail".into(), "mail".parse().expect("a name"))];
+    Options {
+        suffix: "o=site".to_owned(),
+        shape: Shape { devices, ..Shape::default() },
+        access: vec!["to attrs=description by * read".to_owned(), "to * by users write by * read".to_owned()],
+        cache_bytes: 1 << 20,
+        ..Options::default()
+    }
+}
+
+const ANN: &str = "uid=ann,ou=people,o=site";
+
+struct Bench<S> {
+    records: Arc<S>,
+    store: Arc<Store<S>>,
+    directory: Directory,
+    now: Arc<AtomicI64>,
+}
+
+impl<S: Entries + Records> Bench<S> {
+    async fn start(records: S, way: Way) -> Self {
+        let records = Arc::new(records);
+        let store = Arc::new(Store { records: records.clone(), way, tried: AtomicUsize::new(0) });
+        let now = Arc::new(AtomicI64::new(1));
+        let clock = {
+            Arc::new({
+                let now = now.clone();
+                move || Timestamp(now.load(Ordering::SeqCst))
+            })
+        };
+        let directory = Directory::open(store.clone(), options(), clock).await.expect("it opens");
+        let types: Vec<_> = TYPES.iter().map(|text| modification(Act::Add, "attributeTypes", &[text])).collect();
+        directory.modify(&operator(), SUBSCHEMA, types, Terms::default()).await.expect("the schema grows");
+        directory.build_indexes().await.expect("the indexes are built");
+        Bench { records, store, directory, now }
+    }
+
+    async fn modify(&self, dn: &str, modifications: &[Modification]) -> Result<Images, Refusal> {
+        self.directory.modify(&operator(), dn, modifications.to_vec(), Terms::default()).await
+    }
+
+    async fn values(&self, dn: &str, attribute: &str) -> Vec<String> {
+        let shown = self.directory.find(dn).await.expect("it is there");
+        let found = shown.entry.attribute(attribute).map(|found| found.values.clone()).unwrap_or_default();
+        found.iter().map(|value| String::from_utf8_lossy(value).into_owned()).collect()
+    }
+
+    fn tried(&self) -> usize {
+        self.store.tried.load(Ordering::SeqCst)
+    }
+
+    async fn found(&self, filter: &Filter) -> Vec<String> {
+        let base = self.directory.find("o=site").await.expect("there");
+        let mut search = self.directory.search(base, Scope::Subtree, filter).await.expect("begun");
+        let mut names = Vec::new();
+        while let Some(page) = search.next().await.expect("found") {
+            let met = page.iter().filter(|shown| search.is_met_by(shown, &Grant::open()));
+            names.extend(met.map(|shown| shown.entry.dn.clone()));
+        }
+        names.sort();
+        names
+    }
+}
+
+fn memory() -> MemoryRecords {
+    MemoryRecords::new().expect("random numbers")
+}
+
+fn sqlite(folder: &tempfile::TempDir) -> SqliteRecords {
+    let options = RecordsOptions { reserve_bytes: 0, readers: 1, ..RecordsOptions::default() };
+    SqliteRecords::open(folder.path(), &options).expect("the records open")
+}
+
+async fn overtaken<S: Entries + Records>(records: S, times: usize, tries: usize) {
+    let bench = Bench::start(records, Way::Overtaken(AtomicUsize::new(times))).await;
+    put(&*bench.records, "ann", Profile::default(), None).await;
+    bench.modify(ANN, &[modification(Act::Add, "title", &["chief"])]).await.expect("done");
+    assert_eq!(bench.tried(), tries, "overtaken {times} times");
+    let ann = bench.records.subscriber(&id("ann")).await.expect("read").expect("there");
+    let mut expected: BTreeMap<String, Value> =
+        (0..times.min(tries)).map(|number| (format!("overtaken{number}"), Value::from("yes"))).collect();
+    assert_eq!(ann.revision, 2 + expected.len() as u64);
+    if times > 0 {
+        expected.insert("employeeType".to_owned(), Value::from("overtaken"));
+    }
+    expected.insert("title".to_owned(), Value::from("chief"));
+    assert_eq!(ann.profile.attributes, expected);
+    assert_eq!(bench.values(ANN, "title").await, ["chief"]);
+}
+
+#[tokio::test]
+async fn nothing_is_lost_where_another_change_comes_first() {
+    for (times, tries) in [(0, 1), (1, 2), (2, 2), (9, 2)] {
+        overtaken(memory(), times, tries).await;
+        let folder = tempfile::tempdir().expect("a folder");
+        overtaken(sqlite(&folder), times, tries).await;
+    }
+}
+
+#[tokio::test]
+async fn what_holds_no_more_when_another_change_came_first_is_refused() {
+    let check = async |terms: Terms, modifications: &[Modification], expected: Code| {
+        let bench = Bench::start(memory(), Way::Overtaken(AtomicUsize::new(1))).await;
+        put(&*bench.records, "ann", Profile::default(), None).await;
+        let done = bench.directory.modify(&operator(), ANN, modifications.to_vec(), terms).await;
+        assert_eq!(done.expect_err("refused").code, expected);
+        assert_eq!(bench.values(ANN, "title").await, [""; 0]);
+        assert_eq!(bench.values(ANN, "overtaken0").await, ["yes"]);
+    };
+    let title = [modification(Act::Add, "title", &["chief"])];
+    let terms = Terms { revision: Some(1), ..Terms::default() };
+    check(terms, &title, Code::AssertionFailed).await;
+    let untouched = Filter::Not(Box::new(Filter::Present("employeeType".to_owned())));
+    let terms = Terms { assertion: Some(untouched), ..Terms::default() };
+    check(terms, &title, Code::AssertionFailed).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_who_change_one_entry_at_once_all_change_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let bench = Arc::new(Bench::start(sqlite(&folder), Way::Straight).await);
+    put(&*bench.records, "ann", Profile::default(), None).await;
+    bench.modify(ANN, &[modification(Act::Add, "size", &["0"])]).await.expect("done");
+    let barrier = Arc::new(tokio::sync::Barrier::new(16));
+    let writers = (0..16).map(|writer| {
+        let (bench, barrier) = (bench.clone(), barrier.clone());
+        tokio::spawn(async move {
+            barrier.wait().await;
+            for number in 0..20 {
+                let label = format!("w{writer} n{number}");
+                let changes =
+                    [modification(Act::Increment, "size", &["1"]), modification(Act::Add, "label", &[&label])];
+                bench.modify(ANN, &changes).await.expect("done");
+                assert!(bench.values(ANN, "label").await.contains(&label), "it is there for whoever was answered");
+            }
+        })
+    });
+    for writer in writers.collect::<Vec<_>>() {
+        writer.await.expect("a writer ends");
+    }
+    assert_eq!(bench.values(ANN, "size").await, ["320"]);
+    assert_eq!(bench.values(ANN, "label").await.len(), 320);
+    for (value, expected) in [("320", &[ANN][..]), ("319", &[])] {
+        assert_eq!(bench.found(&Filter::Equal("size".to_owned(), value.into())).await, expected);
+    }
+    assert_eq!(bench.found(&Filter::Equal("label".to_owned(), b"W3 n7".to_vec())).await, [ANN]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_value_that_must_be_unique_goes_to_one_of_many() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let bench = Arc::new(Bench::start(sqlite(&folder), Way::Straight).await);
+    for number in 0..8 {
+        put(&*bench.records, &format!("p{number}"), Profile::default(), None).await;
+    }
+    let barrier = Arc::new(tokio::sync::Barrier::new(8));
+    let writers = (0..8).map(|writer| {
+        let (bench, barrier) = (bench.clone(), barrier.clone());
+        tokio::spawn(async move {
+            let dn = format!("uid=p{writer},ou=people,o=site");
+            bench.directory.find(&dn).await.expect("it is there");
+            barrier.wait().await;
+            let terms = Terms { unique: vec!["label".to_owned()], ..Terms::default() };
+            let change = vec![modification(Act::Add, "label", &["the one"])];
+            bench.directory.modify(&operator(), &dn, change, terms).await.map_err(|refusal| refusal.code)
+        })
+    });
+    let mut done = 0;
+    for writer in writers.collect::<Vec<_>>() {
+        match writer.await.expect("a writer ends") {
+            Ok(_) => done += 1,
+            Err(code) => assert_eq!(code, Code::EntryAlreadyExists),
+        }
+    }
+    assert_eq!((done, bench.found(&Filter::Equal("label".to_owned(), b"the one".to_vec())).await.len()), (1, 1));
+}
+
+// The same random changes, beside the writer and in its midst.
+
+fn from_environment(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+const NAMES: &[&str] = &[
+    "label",
+    "label",
+    "nickname",
+    "nickname",
+    "size",
+    "size",
+    "gauge",
+    "title",
+    "carLicense",
+    "telephoneNumber",
+    "description",
+    "mail",
+    "mobile",
+    "sn",
+    "cn",
+    "uid",
+    "preferredLanguage",
+    "employeeNumber",
+    "objectClass",
+    "Label",
+    "LABEL",
+    "tocsinEnabled",
+    "tocsinTimeZone",
+    "jpegPhoto",
+    "seeAlso",
+    "entryUUID",
+    "nonsense",
+    "manager",
+];
+const VALUES: &[&str] = &[
+    "a",
+    "A ",
+    "b",
+    "ü",
+    "1",
+    "2",
+    "-7",
+    "1.5",
+    "007",
+    "1.50",
+    "true",
+    "a@example.org",
+    "b@example.org",
+    "de",
+    "Europe/Vienna",
+    "TRUE",
+    "FALSE",
+    "cn=x,o=site",
+    "+1 555",
+    "account",
+    "extensibleObject",
+    "",
+];
+const PEOPLE: &[&str] = &[
+    "uid=ann,ou=people,o=site",
+    "UID=Bob, ou=people,o=site",
+    "cn=cid,ou=members,o=site",
+    "cn=dan\\,x,ou=members,o=site",
+    "cn=eve,cn=cid,ou=members,o=site",
+    "cn=new,ou=members,o=site",
+    "uid=new+cn=new,ou=members,o=site",
+    "ou=members,o=site",
+    "cn=staff,o=site",
+];
+
+/// Those that nearly everybody may have, so that much is done and not only refused.
+const PLAIN: &[&str] = &["title", "description", "carLicense", "label", "nickname"];
+
+fn drawn(luck: &mut fastrand::Rng) -> Modification {
+    if luck.bool() {
+        let act = *luck.choice(&[Act::Add, Act::Add, Act::Replace, Act::Delete]).expect("some");
+        let values: &[&str] = luck.choice([&["a"][..], &["b", "ü"], &["z"], &["A  b"]]).expect("some");
+        return modification(act, luck.choice(PLAIN).expect("some"), values);
+    }
+    let act =
+        *luck.choice(&[Act::Add, Act::Add, Act::Delete, Act::Replace, Act::Replace, Act::Increment]).expect("some");
+    let name = luck.choice(NAMES).expect("some");
+    let mut values: Vec<&str> = (0..luck.usize(..3)).filter_map(|_| luck.choice(VALUES)).copied().collect();
+    if luck.u8(..200) == 0 {
+        let long: &'static str = "x".repeat(70_000).leak();
+        values.push(long);
+    }
+    modification(act, name, &values)
+}
+
+/// One random act, the same for both. Gives what came of it.
+async fn act<S: Entries + Records>(bench: &Bench<S>, luck: &mut fastrand::Rng, step: i64) -> String {
+    bench.now.store(1_000_000 * (step + 2), Ordering::SeqCst);
+    let dn = if luck.bool() { luck.choice(&PEOPLE[..5]) } else { luck.choice(PEOPLE) }.expect("some");
+    match luck.u8(..40) {
+        0 => {
+            let attributes = [
+                ("LABEL", Value::List([Value::from("one")].into())),
+                ("Undeclared", Value::from("x")),
+                ("size", Value::from("no number")),
+                ("hidden", Value::Map([("a".into(), Value::Null)].into())),
+                ("gauge", Value::from(0.5)),
+                ("label", Value::from(if luck.bool() { "z" } else { "a" })),
+                ("nickname", Value::List([].into())),
+                ("title", Value::Null),
+            ];
+            let kept = luck.u8(..);
+            let kept = |at: usize| kept >> at & 1 == 1;
+            let attributes = attributes.into_iter().enumerate().filter(|(at, _)| kept(*at));
+            let attributes = attributes.map(|(_, (name, value))| (name.to_owned(), value)).collect();
+            let profile = Profile { enabled: luck.bool(), attributes, ..Profile::default() };
+            put(&*bench.records, luck.choice(["ann", "bob"]).expect("some"), profile, None).await;
+            "put".to_owned()
+        }
+        1 => {
+            let names = ["ou=members,o=site", "ou=Members,o=site"];
+            let (from, to) = if luck.bool() { (names[0], "ou=Members") } else { (names[1], "ou=others") };
+            let rename = async |from: &str, to: &str| {
+                bench.directory.rename(&operator(), from, to, true, None, Terms::default()).await.err()
+            };
+            format!("{:?} {:?}", rename(from, to).await, rename("ou=others,o=site", "ou=members").await)
+        }
+        3 | 4 => {
+            let rdn =
+                luck.choice(["cn=cid", "cn=dan\\,x", "cn=new", "CN=New", "uid=ann", "uid=new+cn=new"]).expect("some");
+            let above =
+                luck.choice(["ou=members,o=site", "OU=members,o=site", "ou=people,o=site", "cn=cid,ou=members,o=site"]);
+            let dn = format!("{rdn},{}", above.expect("some"));
+            let values = |texts: &[&str]| texts.iter().map(|text| text.as_bytes().to_vec()).collect();
+            let class = luck.choice(["inetOrgPerson", "account", "groupOfNames"]).expect("some");
+            let mut given: Vec<(String, Vec<Vec<u8>>)> = vec![
+                ("objectClass".to_owned(), values(&[class, "extensibleObject"])),
+                ("sn".to_owned(), values(&["x"])),
+                ("cn".to_owned(), values(&["new"])),
+                ("uid".to_owned(), values(luck.choice([&["u"][..], &["new", "ann"], &["bob"]]).expect("some"))),
+            ];
+            for Modification { attribute, values, .. } in [drawn(luck), drawn(luck)] {
+                given.push((attribute, values));
+            }
+            let asker = if luck.u8(..8) == 0 { Asker::default() } else { operator() };
+            let terms = Terms { after: luck.u8(..4) == 0, ..Terms::default() };
+            let told = format!("{dn} {given:?}");
+            match bench.directory.add(&asker, &dn, given, terms).await {
+                Ok(images) => format!("{told} {:?}", images.after.map(|image| image.entry)),
+                Err(refusal) => format!("{told} {refusal:?}"),
+            }
+        }
+        5 => {
+            let done = bench.directory.remove(&operator(), dn, Terms::default()).await;
+            format!("{dn} {:?}", done.err())
+        }
+        2 => {
+            let kind = format!("( 2.25.8.{step} NAME 'later{step}' SUP label X-INDEX 'eq' )");
+            let change = modification(Act::Add, "attributeTypes", &[&kind]);
+            let done = bench.modify(SUBSCHEMA, &[change]).await;
+            bench.directory.build_indexes().await.expect("built");
+            format!("{:?}", done.err())
+        }
+        _ => {
+            let changes: Vec<_> = (0..luck.choice([1, 1, 1, 2, 3]).expect("some")).map(|_| drawn(luck)).collect();
+            let asker = match luck.u8(..8) {
+                0 => Asker::default(),
+                1 => Asker { key: "cn=cid,ou=members,o=site".into(), ..Asker::default() },
+                _ => operator(),
+            };
+            let name = luck.choice(["label", "size", "title"]).expect("some").to_string();
+            let assertion = (luck.u8(..6) == 0).then(|| Filter::Present(name));
+            let terms = Terms { assertion, before: luck.bool(), after: luck.bool(), ..Terms::default() };
+            match bench.directory.modify(&asker, dn, changes.clone(), terms).await {
+                Ok(Images { before, after }) => {
+                    let entries = [before, after].map(|image| image.map(|image| image.entry));
+                    format!("{dn} {changes:?} {entries:?}")
+                }
+                Err(refusal) => format!("{dn} {changes:?} {refusal:?}"),
+            }
+        }
+    }
+}
+
+async fn people<S: Entries + Records>(bench: &Bench<S>) {
+    let add = async |dn: &str, attributes: &[(&str, &str)]| {
+        let given = attributes.iter().map(|(name, values)| {
+            (name.to_string(), values.split(' ').map(|value| value.as_bytes().to_vec()).collect())
+        });
+        bench.directory.add(&operator(), dn, given.collect(), Terms::default()).await.expect("added");
+    };
+    put(&*bench.records, "ann", Profile::default(), Some(vec!["a@example.org"])).await;
+    put(&*bench.records, "bob", Profile::default(), None).await;
+    add("ou=members,o=site", &[("objectClass", "organizationalUnit")]).await;
+    add("cn=staff,o=site", &[("objectClass", "groupOfNames extensibleObject"), ("member", "cn=cid,ou=members,o=site")])
+        .await;
+    let person = [("objectClass", "inetOrgPerson"), ("sn", "x y"), ("title", "t"), ("uid", "u v")];
+    add("cn=cid,ou=members,o=site", &person).await;
+    let open =
+        [("objectClass", "inetOrgPerson extensibleObject"), ("sn", "x"), ("mail", "d@example.org"), ("label", "l")];
+    add("cn=dan\\,x,ou=members,o=site", &open).await;
+    add("cn=eve,cn=cid,ou=members,o=site", &open).await;
+}
+
+async fn random<S: Entries + Records>(make: impl Fn(usize) -> S, seed: u64, steps: i64) -> (usize, usize) {
+    let benches = [Bench::start(make(0), Way::Straight).await, Bench::start(make(1), Way::Never).await];
+    for bench in &benches {
+        people(bench).await;
+    }
+    let [beside, midst] = &benches;
+    let mut luck = fastrand::Rng::with_seed(seed);
+    let mut past: Vec<(ChangeSequence, Vec<SubscriberNumber>, String)> = Vec::new();
+    for step in 0..steps {
+        let mut same_luck = luck.clone();
+        let told = act(midst, &mut same_luck, step).await;
+        assert_eq!(act(beside, &mut luck, step).await, told, "step {step}");
+        let entries = async |directory: &Directory| {
+            let mut entries = Vec::new();
+            for dn in PEOPLE {
+                entries.push(directory.find(dn).await.map(|shown| shown.entry.clone()));
+            }
+            entries
+        };
+        let expected = entries(&midst.directory).await;
+        assert_eq!(entries(&beside.directory).await, expected, "step {step}: {told}");
+        let all = async |bench: &Bench<S>| {
+            let all = bench.records.subscribers(&SubscriberFilter::default(), None, 99).await.expect("read");
+            format!("{all:#?}")
+        };
+        assert_eq!(all(beside).await, all(midst).await, "step {step}: {told}");
+        let newest = *beside.records.newest_change().borrow();
+        assert_eq!(newest, *midst.records.newest_change().borrow(), "step {step}: {told}");
+        let profiles = async |numbers: &[SubscriberNumber], at: ChangeSequence| {
+            let images = beside.records.profiles(numbers, at).await.expect("told");
+            let told =
+                images.iter().flatten().map(|image| (&image.id, &image.profile.attributes, &image.profile.locale));
+            format!("{:?}", told.collect::<Vec<_>>())
+        };
+        // Nobody asks for somebody as of a time before there was one.
+        let present = beside.records.subscribers(&SubscriberFilter::default(), None, 99).await.expect("read");
+        let present: Vec<_> = present.iter().map(|found| found.number).collect();
+        let then = profiles(&present, newest).await;
+        past.push((newest, present, then));
+        let (at, numbers, expected) = &past[luck.clone().usize(..past.len())];
+        assert_eq!(profiles(numbers, *at).await, *expected, "step {step} as of {at:?}");
+        if step % 25 == 0 {
+            // What is kept at hand is what is stored.
+            let fresh =
+                Directory::open(beside.records.clone(), options(), Arc::new(|| Timestamp(1))).await.expect("opens");
+            assert_eq!(entries(&fresh).await, entries(&beside.directory).await, "step {step}: {told}");
+            for (name, values) in
+                [("label", &["a", "b", "z", "ü"][..]), ("nickname", &["a", "b"]), ("size", &["1", "2"])]
+            {
+                for value in values {
+                    let found = Filter::Equal(name.to_owned(), value.as_bytes().to_vec());
+                    let nothing = Filter::Not(Box::new(Filter::And(Vec::new())));
+                    let looked = Filter::Or(vec![found.clone(), nothing]);
+                    assert_eq!(beside.found(&found).await, beside.found(&looked).await, "step {step}: {name} {value}");
+                }
+            }
+        }
+    }
+    (beside.tried(), midst.tried())
+}
+#[tokio::test]
+async fn beside_the_writer_the_same_is_done_as_in_its_midst() {
+    let seed = from_environment("SEED").unwrap_or_else(|| fastrand::u64(..));
+    println!("SEED={seed}");
+    let steps = from_environment("CASES").map_or(400, |cases| cases as i64);
+    let (tried, _) = random(|_| memory(), seed, steps).await;
+    println!("{tried} of {steps} were worked out beforehand");
+    assert!(tried > steps as usize / 20, "only {tried} were worked out beforehand");
+    let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+    let (tried, _) = random(|at| sqlite(&folders[at]), seed, steps).await;
+    assert!(tried > steps as usize / 20, "only {tried} were worked out beforehand");
+}

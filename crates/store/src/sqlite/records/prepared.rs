@@ -1,0 +1,242 @@
+//! Changes that were worked out beforehand. All that wait are written by one job of the writer, between one opening of the books
+//! and one closing: what is left for each of them is to look whether it still fits, and its own rows.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use parking_lot::Mutex;
+use rusqlite::Connection;
+use tocsin_model::{id::SubscriberNumber, time::Timestamp};
+use tokio::sync::oneshot;
+
+use super::{Published, SqliteRecords, entries, execute, feed::Books, json, parsed_at, query_one, signed, subscribers};
+use crate::{
+    entries::{Arrival, EntryChange, EntryNumber, Now, Retouch},
+    error::StoreError,
+    records::{ProfileImage, ProfileStep},
+    sqlite::writer::WAITING_WRITES_MAX,
+};
+
+type Answer = oneshot::Sender<Result<bool, StoreError>>;
+
+/// A change with all that is written of it.
+pub(super) enum Change {
+    /// With what the feed is told of it, as JSON, where it is not told all that there was.
+    Retouch(Box<Retouch>, String),
+    /// With the attributes and preferences, as JSON.
+    Arrival(Box<Arrival>, Option<String>, Option<String>),
+}
+
+impl Change {
+    pub(super) fn of_retouch(retouch: Retouch) -> Change {
+        let step = json(&ProfileStep::to_attributes(retouch.enabled, &retouch.before));
+        Change::Retouch(Box::new(retouch), step)
+    }
+
+    pub(super) fn of_arrival(arrival: Arrival) -> Change {
+        let attributes = subscribers::attributes_json(&arrival.new.profile);
+        let preferences = arrival.new.preferences.as_ref().and_then(subscribers::preferences_json);
+        Change::Arrival(Box::new(arrival), attributes, preferences)
+    }
+
+    /// Gives whether it fitted. What does not is found before anything is written.
+    fn write(self, books: &mut Books<'_>) -> Result<bool, StoreError> {
+        let built = match &self {
+            Change::Retouch(retouch, _) => &retouch.built,
+            Change::Arrival(arrival, ..) => &arrival.built,
+        };
+        if !books.watcher.as_ref().is_some_and(|watcher| watcher.holds(built)) {
+            return Ok(false);
+        }
+        match self {
+            Change::Retouch(retouch, step) => write_retouch(books, *retouch, step),
+            Change::Arrival(arrival, attributes, preferences) => {
+                write_arrival(books, *arrival, attributes.as_deref(), preferences.as_deref())
+            }
+        }
+    }
+}
+
+/// Changes for which the writer was called and has not come yet.
+#[derive(Default)]
+pub(super) struct Waiting(Mutex<Vec<(Change, Answer)>>);
+
+impl Waiting {
+    /// Gives whether the writer has to be called.
+    fn put(&self, change: Change, answer: Answer) -> Result<bool, StoreError> {
+        let mut waiting = self.0.lock();
+        if waiting.len() >= WAITING_WRITES_MAX {
+            return Err(StoreError::Full(format!("{WAITING_WRITES_MAX} writes wait already")));
+        }
+        waiting.push((change, answer));
+        Ok(waiting.len() == 1)
+    }
+
+    fn take(&self) -> (Vec<Change>, Vec<Answer>) {
+        std::mem::take(&mut *self.0.lock()).into_iter().unzip()
+    }
+}
+
+/// A call of the writer, and who waits for what comes of it.
+struct Call {
+    published: Arc<Published>,
+    stage: Mutex<Stage>,
+}
+
+enum Stage {
+    /// The writer has not come.
+    Called,
+    Came(Vec<Answer>),
+    Answered,
+}
+
+impl Call {
+    fn come(&self) -> Vec<Change> {
+        let (changes, answers) = self.published.waiting.take();
+        *self.stage.lock() = Stage::Came(answers);
+        changes
+    }
+
+    fn answer(&self, result: Result<Vec<bool>, StoreError>) {
+        let stage = std::mem::replace(&mut *self.stage.lock(), Stage::Answered);
+        let answers = match stage {
+            Stage::Called => self.published.waiting.take().1,
+            Stage::Came(answers) => answers,
+            Stage::Answered => return,
+        };
+        // Who stopped waiting has its change nevertheless.
+        match result {
+            Ok(written) => answers.into_iter().zip(written).for_each(|(answer, is_written)| {
+                let _ = answer.send(Ok(is_written));
+            }),
+            Err(error) => answers.into_iter().for_each(|answer| {
+                let _ = answer.send(Err(the_same(&error)));
+            }),
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        // A writer that ended runs nothing that waits, and the next caller would believe that it was called.
+        self.answer(Err(StoreError::unavailable("the writer has ended")));
+    }
+}
+
+/// An error for each of those who shared it.
+fn the_same(error: &StoreError) -> StoreError {
+    match error {
+        StoreError::Full(why) => StoreError::Full(why.clone()),
+        StoreError::Damaged(why) => StoreError::Damaged(why.clone()),
+        other => StoreError::unavailable(other.to_string()),
+    }
+}
+
+impl SqliteRecords {
+    /// Writes with the next commit what was worked out beforehand.
+    pub(super) async fn write_prepared(&self, change: Change) -> Result<bool, StoreError> {
+        self.free_space.check()?;
+        let (answer, answered) = oneshot::channel();
+        if self.published.waiting.put(change, answer)? {
+            self.call_writer();
+        }
+        answered.await.unwrap_or_else(|_| Err(StoreError::unavailable("the writer has ended")))
+    }
+
+    fn call_writer(&self) {
+        let call = Arc::new(Call { published: self.published.clone(), stage: Mutex::new(Stage::Called) });
+        let job = {
+            let call = call.clone();
+            self.between_books(move |books| call.come().into_iter().map(|change| change.write(books)).collect())
+        };
+        let answering = call.clone();
+        if let Err(error) = self.database.write_then(job, move |result| answering.answer(result)) {
+            call.answer(Err(error));
+        }
+    }
+}
+
+fn write_retouch(books: &mut Books<'_>, retouch: Retouch, step: String) -> Result<bool, StoreError> {
+    let Retouch { number, revision, attributes, gone, made, now, built, .. } = retouch;
+    let told = match books.tells_whole() {
+        true => match image(books.connection, number, revision) {
+            Ok(Some(image)) => json(&image),
+            // Whoever then changes it in the usual way is told what is wrong with it.
+            Ok(None) | Err(StoreError::Damaged(_)) => return Ok(false),
+            Err(error) => return Err(error),
+        },
+        false => step,
+    };
+    let sql = "UPDATE subscribers SET attributes = ?3, updated_at = ?4, revision = ?2 + 1 WHERE number = ?1 AND revision = ?2";
+    let attributes = (&*attributes != "{}").then_some(&*attributes);
+    if execute(books.connection, sql, (signed(number.0), signed(revision), attributes, now.0))? == 0 {
+        return Ok(false);
+    }
+    books.touched.push(number.0);
+    books.profile_told(number, &told)?;
+    let keys = [&gone[..], &made].concat();
+    let told = EntryChange { number: EntryNumber::from(number), keys, renamed: false, now: Now::Built(built) };
+    entries::turned(books, &gone, &made, told)?;
+    Ok(true)
+}
+
+fn write_arrival(
+    books: &mut Books<'_>,
+    arrival: Arrival,
+    attributes: Option<&str>,
+    preferences: Option<&str>,
+) -> Result<bool, StoreError> {
+    let Arrival { new, placement, credential, keys, now, built } = arrival;
+    let parent = placement.parent.0;
+    let sql = "SELECT 1 FROM entries WHERE number = ?1
+        AND NOT EXISTS (SELECT 1 FROM entries WHERE parent = ?1 AND rdn_key = ?2)";
+    if query_one(books.connection, sql, (parent, &*placement.rdn_key), |_| Ok(()))?.is_none() {
+        return Ok(false);
+    }
+    let number = SubscriberNumber(books.subscriber + 1);
+    let profile = &new.profile;
+    let sql =
+        "INSERT INTO subscribers (number, id, enabled, locale, time_zone, attributes, created_at, updated_at, revision,
+            preferences, parent, rdn, rdn_key, classes)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, 1, ?8, ?9, ?10, ?11, ?12) ON CONFLICT DO NOTHING";
+    let row = (
+        signed(number.0),
+        new.id.as_str(),
+        profile.enabled,
+        &profile.locale,
+        &profile.time_zone,
+        attributes,
+        now.0,
+        preferences,
+        parent,
+        &*placement.rdn,
+        &*placement.rdn_key,
+        &*placement.classes,
+    );
+    if execute(books.connection, sql, row)? == 0 {
+        return Ok(false);
+    }
+    books.subscriber = number.0;
+    books.counts.subscribers += 1;
+    for (name, device) in new.devices.unwrap_or_default().into_iter().collect::<BTreeMap<_, _>>() {
+        subscribers::put_row(books, number, &name, &device)?;
+    }
+    if credential.is_some() {
+        entries::put_credential(books.connection, number.into(), credential.as_deref())?;
+    }
+    let told = EntryChange { number: number.into(), keys: keys.clone(), renamed: false, now: Now::Built(built) };
+    entries::turned(books, &[], &keys, told)?;
+    Ok(true)
+}
+
+/// All that there is of a subscriber at a revision.
+fn image(connection: &Connection, number: SubscriberNumber, revision: u64) -> Result<Option<ProfileImage>, StoreError> {
+    let sql = "SELECT id, created_at, enabled, locale, time_zone, attributes FROM subscribers
+        WHERE number = ?1 AND revision = ?2";
+    query_one(connection, sql, [number.0, revision].map(signed), |row| {
+        Ok(ProfileImage {
+            id: parsed_at(row, 0)?,
+            created_at: Timestamp(row.get(1)?),
+            profile: subscribers::profile_at(row, 2)?,
+        })
+    })
+}
