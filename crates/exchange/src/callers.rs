@@ -32,11 +32,14 @@ impl Callers {
     }
 
     /// Tells everybody who waits.
-    pub fn answer(&self, request: MessageId, answer: &Answer) {
-        for caller in self.0.lock().remove(&request).into_iter().flatten() {
+    pub fn answer(&self, request: MessageId, answer: Answer) {
+        let mut callers = self.0.lock().remove(&request).unwrap_or_default();
+        let Some(last) = callers.pop() else { return };
+        for caller in callers {
             // One that has given up meanwhile asks the spool.
             let _ = caller.send(answer.clone());
         }
+        let _ = last.send(answer);
     }
 
     /// Tells everybody to look into the spool.

@@ -26,7 +26,7 @@ use tocsin_model::{
 use tocsin_store::spool::{Head, LegOrder, NewLeg, NewMessage, WaitingLeg};
 use tokio::{task::AbortHandle, time::Instant};
 
-use crate::{Exchanges, Running, compile::Way, promote, send};
+use crate::{Exchanges, Running, compile::Way, meters::SendMeters, promote, send};
 
 /// Legs of a port that are in memory, ready to leave.
 const READY_MAX: usize = 1_024;
@@ -62,6 +62,7 @@ pub(crate) struct Lane {
     exchanges: Weak<Exchanges>,
     way: RwLock<(Arc<Way>, PortState)>,
     queue: Mutex<Queue>,
+    pub(crate) meters: SendMeters,
 }
 
 #[derive(Default)]
@@ -195,7 +196,8 @@ impl Running {
 impl Lane {
     pub fn new(exchange: Name, port: Name, way: Arc<Way>, state: PortState, exchanges: Weak<Exchanges>) -> Arc<Lane> {
         let queue = Mutex::new(Queue { behind: true, ..Queue::default() });
-        Arc::new(Lane { exchange, port, exchanges, way: RwLock::new((way, state)), queue })
+        let meters = SendMeters::new(&exchange, &port);
+        Arc::new(Lane { exchange, port, exchanges, way: RwLock::new((way, state)), queue, meters })
     }
 
     pub fn exchange(&self) -> &Name {

@@ -19,10 +19,12 @@ pub mod locations; // 4d. messages are taken from where they are
 pub mod flow; //    4a. how fast they come and leave, and why they are slowed down
 mod gather; //      4c. what was gathered becomes one message
 mod callers; //     4b. who waits for which reply
+mod follow; //      4e. what is stored sets off what comes next
 mod lane; //        5. what waits for a send port, in memory and behind that in the spool
 mod send; //        6. a leg leaves; what came of it is stored
 pub mod track; //   6b. bodies on their way are kept beside it, for people
 mod spans; //       6c. what is told of those that stand in a trace
+mod meters; //      6d. what is counted for every message
 pub mod operate; // 7. what operators do: definitions, ports, suspended messages
 pub mod edit; //    7b. suspended messages become what an operator wants
 pub mod look; //    7c. what was tracked, and messages by their properties
@@ -36,6 +38,7 @@ use tocsin_model::{definition::Environment, id::Name};
 use tocsin_sources::{Folders, Listeners};
 use tocsin_store::{
     error::StoreError,
+    spool::PartitionLoad,
     sqlite::{spool::SqliteSpool, tracking::SqliteTracking},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -46,6 +49,7 @@ use flow::{Flow, Memory, Watch};
 use groups::{Group, GroupLoad, Groups, WorkersMost};
 use lane::Lane;
 use locations::Locations;
+use meters::ReceiveMeters;
 use spans::MessageSpans;
 use track::{Tracker, Tracks};
 
@@ -81,7 +85,9 @@ pub struct Parts {
 pub struct Exchanges {
     parts: Parts,
     running: RwLock<Arc<BTreeMap<Name, Arc<Running>>>>,
-    callers: Callers,
+    callers: Arc<Callers>,
+    /// Where the spool tells what it has stored.
+    stored: follow::Tell,
     upkeep: upkeep::Alarm,
     /// When gathered messages become one.
     gatherings: upkeep::Alarm,
@@ -90,7 +96,7 @@ pub struct Exchanges {
     locations: Locations,
     tracker: Arc<Tracker>,
     spans: MessageSpans,
-    /// What carries away what is tracked: it ends behind all other tasks.
+    /// What carries away what is tracked, and what follows from what is stored: they end behind all other tasks.
     carrying: TaskTracker,
     carried: CancellationToken,
     /// One change of a definition at a time.
@@ -111,6 +117,8 @@ pub struct Running {
     flow: Arc<Flow>,
     /// What is tracked at its ports now.
     tracks: RwLock<Arc<Tracks>>,
+    /// What is counted at its receive ports.
+    meters: BTreeMap<Name, ReceiveMeters>,
 }
 
 impl Drop for Exchanges {
@@ -128,6 +136,7 @@ impl Exchanges {
         let groups = Groups::new(parts.workers);
         let tracker = Tracker::new(parts.tracking.clone(), groups.of(Group::Track).clone()).await?;
         let tracker = Arc::new(tracker);
+        let (stored, hears) = tokio::sync::mpsc::unbounded_channel();
         let exchanges = Arc::new(Exchanges {
             spans: MessageSpans(parts.spans.clone()),
             parts,
@@ -135,7 +144,8 @@ impl Exchanges {
             carrying: TaskTracker::new(),
             carried: CancellationToken::new(),
             running: RwLock::default(),
-            callers: Callers::default(),
+            callers: Arc::default(),
+            stored,
             upkeep: upkeep::Alarm::default(),
             gatherings: upkeep::Alarm::default(),
             groups,
@@ -146,6 +156,7 @@ impl Exchanges {
             tasks: TaskTracker::new(),
         });
         exchanges.carrying.spawn(tracker.run(exchanges.parts.clock.clone(), exchanges.carried.clone()));
+        exchanges.carrying.spawn(follow::run(hears, exchanges.carried.clone()));
         for stored in exchanges.parts.spool.exchanges().await? {
             match exchanges.compile(&stored.text) {
                 Ok(compiled) => exchanges.run(compiled, stored.version).await?,
@@ -165,6 +176,11 @@ impl Exchanges {
     /// How busy the worker groups are.
     pub fn workers(&self) -> Vec<GroupLoad> {
         self.groups.load()
+    }
+
+    /// How much there is in each partition of the spool, in their order.
+    pub fn partitions(&self) -> Vec<PartitionLoad> {
+        self.parts.spool.load_by_partition().into_iter().map(|(_, load)| load).collect()
     }
 
     /// The exchange of this name, if it runs.

@@ -17,8 +17,8 @@ use tocsin_store::{
 };
 
 use crate::{
-    Exchanges, Running, callers::Answer, compile::Compiled, flow::Flow, lane::Lane, pipeline::Parcel, promote,
-    receive::Worked, track::Tracks,
+    Exchanges, Running, callers::Answer, compile::Compiled, flow::Flow, lane::Lane, meters::ReceiveMeters,
+    pipeline::Parcel, promote, receive::Worked, track::Tracks,
 };
 
 /// Messages that one step of a bulk act looks at.
@@ -127,6 +127,7 @@ impl Exchanges {
             flow,
             tracks: parking_lot::RwLock::new(Arc::new(Tracks::new(&compiled, &self.tracker.switches.read()))),
             lanes: lanes.iter().map(|(port, (lane, ..))| (port.clone(), lane.clone())).collect(),
+            meters: ReceiveMeters::of_all(&compiled.definition),
             compiled: Arc::new(compiled),
             version,
         });
@@ -394,7 +395,7 @@ impl Exchanges {
             let ended = self.parts.spool.end(ids.clone(), self.parts.clock.now()).await?;
             acted.messages += ended.messages;
             acted.legs += ended.legs;
-            ids.iter().for_each(|id| self.callers.answer(*id, &Answer::None));
+            ids.iter().for_each(|id| self.callers.answer(*id, Answer::None));
         }
         // Others of their keys may have waited for them.
         self.look();

@@ -51,6 +51,7 @@ pub(crate) fn take(places: &[(Property, Place)], parcel: &mut Parcel) {
 fn find(places: &[(&Property, &Place)], parcel: &Parcel) -> Vec<(Name, Value)> {
     let asks_body = places.iter().any(|(_, place)| matches!(place, Place::Json(_)));
     let may_be_json = parcel.content_type.is_empty() || parcel.content_type.contains("json");
+    let may_be_json = may_be_json && !parcel.body.is_empty();
     let json: Option<serde_json::Value> =
         (asks_body && may_be_json).then(|| serde_json::from_slice(&parcel.body).ok()).flatten();
     let found = places.iter().filter_map(|(property, place)| {

@@ -19,7 +19,16 @@ use tocsin_store::{
 };
 use tokio::sync::oneshot;
 
-use crate::{Exchanges, Running, callers::Answer, flow, groups::Group, pipeline::Parcel, promote, track::Seen};
+use crate::{
+    Exchanges, Running,
+    callers::Answer,
+    flow,
+    follow::{Coming, Stored},
+    groups::Group,
+    pipeline::Parcel,
+    promote,
+    track::Seen,
+};
 
 /// Longest idempotency key.
 pub const KEY_BYTES_MAX: usize = 255;
@@ -192,52 +201,76 @@ impl Exchanges {
         let tracks = running.tracks();
         let is_tracked = tracks.of_receive(port).is_some() || tracks.has_routes();
         let raw = is_tracked.then(|| (incoming.content_type.clone(), incoming.body.clone()));
-        let told = self.spans.0.is_on().then(|| incoming.headers.clone());
+        let headers = self.spans.0.is_on().then(|| incoming.headers.clone());
         let partition = self.partition_for(running, port, incoming.key.as_deref()).await;
         let partition = partition.map_err(ReceiveError::Store)?;
-        let intake = self.take_in(running, partition, (port, definition), incoming, now).await;
-        let messages = std::iter::once(&intake.whole).chain(intake.parts.iter().flatten());
+        let taken = self.take_in(running, partition, (port, definition), incoming, now).await;
+        let messages = std::iter::once(&taken.whole).chain(taken.parts.iter().flatten());
         let ports: BTreeSet<&Name> = messages.flat_map(|message| &message.legs).map(|leg| &leg.port).collect();
         self.check_queues(running, ports.into_iter(), now).map_err(flow::refuse)?;
-        let (id, kind) = (intake.whole.id, intake.whole.kind);
-        let suspended = intake.whole.suspended.clone();
-        let told = told.filter(|_| intake.whole.head.trace.is_some());
-        let told = told.map(|headers| (NewMessage { body: Bytes::new(), ..intake.whole.clone() }, headers));
+        let (id, kind) = (taken.whole.id, taken.whole.kind);
+        let suspended = taken.whole.suspended.clone();
+        let headers = headers.filter(|_| taken.whole.head.trace.is_some());
         let row = tracks.has_routes().then(|| {
-            let NewMessage { port, kind, head, body, .. } = &intake.whole;
+            let NewMessage { port, kind, head, body, .. } = &taken.whole;
             promote::row(&running.compiled, port, *kind, head, body.len())
         });
+        let waits = kind == MessageKind::Request && suspended.is_none();
         // Before it is stored: the reply may be quicker than this task.
-        let answered = (kind == MessageKind::Request && suspended.is_none()).then(|| self.callers.wait_for(id));
-        let given =
-            |text: &'static str| [("exchange", running.name()), ("port", port.to_string()), ("result", text.into())];
-        let accepted = self.accept(running, intake).await.map_err(|error| refused(error, running, now))?;
+        let answered = waits.then(|| self.callers.wait_for(id));
+        let (sender, accepted) = oneshot::channel();
+        let parts = taken.parts.as_deref().unwrap_or(std::slice::from_ref(&taken.whole));
+        let announced = running.announce(parts);
+        let coming = Box::new(Coming {
+            exchanges: Arc::downgrade(self),
+            callers: self.callers.clone(),
+            running: running.clone(),
+            port: port.clone(),
+            taken: Arc::new(taken),
+            since: now,
+            headers,
+            seen: raw.map(|(content_type, body)| (content_type, body, row.clone())),
+            sender: Some(sender),
+            is_new: false,
+            _announced: announced,
+            _under_way: self.tasks.token(),
+        });
+        self.store(coming).await.map_err(|error| refused(error, running, now))?;
+        let replied = match answered {
+            Some(answered) => tokio::time::timeout(wait, answered).await.ok().and_then(Result::ok),
+            None => None,
+        };
+        let replied = match replied {
+            Some(Answer::Reply(reply, head, body)) => Some(Course::Replied { reply, head, body }),
+            Some(Answer::None) | None => None,
+        };
+        // What was replied to is stored.
+        let accepted = match &replied {
+            Some(_) => Accepted::New,
+            None => {
+                let accepted = accepted.await.unwrap_or_else(|gone| Err(StoreError::unavailable(gone)));
+                accepted.map_err(|error| refused(error, running, now))?
+            }
+        };
         match accepted {
+            Accepted::New if waits => {
+                let course = match replied {
+                    Some(replied) => replied,
+                    None => self.course_without_reply(id).await?,
+                };
+                self.track_returned(running, port, id, row.as_ref(), &course);
+                if let Some(meters) = running.meters.get(port) {
+                    meters.wait.record(self.parts.clock.now().since(now));
+                }
+                Ok(Received { id, duplicate: false, course })
+            }
             Accepted::New => {
-                metrics::counter!("exchange_received_total", &given("new")).increment(1);
-                if let Some((message, headers)) = &told {
-                    self.spans.received(message, headers, now, self.parts.clock.now());
-                }
-                if let Some((content_type, body)) = &raw {
-                    let exchange = &running.compiled.definition.name;
-                    let point = TrackPoint::Received;
-                    let seen = Seen { exchange, message: id, point, port, attempt: None, content_type, body };
-                    self.track(running, &seen, row.as_ref(), now);
-                }
-                match (kind, suspended, answered) {
-                    (MessageKind::Request, None, Some(answered)) => {
-                        let course = self.course_of(id, answered, wait).await?;
-                        self.track_returned(running, port, id, row.as_ref(), &course);
-                        let taken = self.parts.clock.now().since(now);
-                        metrics::histogram!("exchange_wait_seconds", &given("new")[..2]).record(taken);
-                        Ok(Received { id, duplicate: false, course })
-                    }
-                    (_, Some(reason), _) => Ok(Received { id, duplicate: false, course: Course::Suspended(reason) }),
-                    (..) => Ok(Received { id, duplicate: false, course: Course::Stored }),
-                }
+                Ok(Received { id, duplicate: false, course: suspended.map_or(Course::Stored, Course::Suspended) })
             }
             Accepted::Known(known) => {
-                metrics::counter!("exchange_received_total", &given("duplicate")).increment(1);
+                if let Some(meters) = running.meters.get(port) {
+                    meters.duplicate.increment(1);
+                }
                 let course = if kind == MessageKind::Request {
                     let course = self.wait_for(known, wait).await.map_err(ReceiveError::Store)?;
                     let course = course.unwrap_or(Course::Pending);
@@ -252,35 +285,14 @@ impl Exchanges {
         }
     }
 
-    /// Stores a message and sends it on its ways. A caller who goes away meanwhile does not stop it half-way.
-    async fn accept(self: &Arc<Self>, running: &Arc<Running>, intake: TakenMessage) -> Result<Accepted, StoreError> {
-        let (exchanges, running) = (self.clone(), running.clone());
-        let storing = self.tasks.spawn(async move {
-            let TakenMessage { whole, parts, gather } = intake;
-            let _announced = running.announce(parts.as_deref().unwrap_or(std::slice::from_ref(&whole)));
-            let spool = &exchanges.parts.spool;
-            let accepted = match (&parts, gather) {
-                (None, None) => spool.accept(whole.clone()).await,
-                (None, Some(gather)) => spool.accept_gathered(whole.clone(), gather).await.map(|(accepted, due_at)| {
-                    exchanges.gatherings.expect(due_at);
-                    accepted
-                }),
-                (Some(parts), _) => spool.accept_split(whole.clone(), parts.clone()).await,
-            };
-            if let Ok(Accepted::New) = &accepted {
-                let all = std::iter::once(&whole).chain(parts.iter().flatten());
-                all.for_each(|message| {
-                    exchanges.let_be_found(&running, message.id, &message.head, message.accepted_at);
-                });
-            }
-            match (&accepted, &parts) {
-                (Ok(Accepted::New), None) => exchanges.begin(&running, &whole),
-                (Ok(Accepted::New), Some(parts)) => parts.iter().for_each(|part| exchanges.begin(&running, part)),
-                _ => exchanges.callers.answer(whole.id, &Answer::None),
-            }
-            accepted
-        });
-        storing.await.map_err(StoreError::unavailable)?
+    /// Gives a message to the spool. What follows does not wait for its sender.
+    async fn store(&self, coming: Box<Coming>) -> Result<(), StoreError> {
+        let (taken, stored) = (coming.taken.clone(), self.stored.clone());
+        let tell = move |accepted| {
+            // Nobody hears of it once the exchanges have stopped: the next start finds the message.
+            let _ = stored.send(Stored::Taken(coming, accepted));
+        };
+        self.parts.spool.accept_then(taken, tell).await
     }
 
     /// Keeps the body of a reply that a caller gets, if it is tracked.
@@ -344,16 +356,8 @@ impl Exchanges {
         }
     }
 
-    async fn course_of(
-        &self,
-        id: MessageId,
-        answered: oneshot::Receiver<Answer>,
-        wait: Duration,
-    ) -> Result<Course, ReceiveError> {
-        let answer = tokio::time::timeout(wait, answered).await;
-        if let Ok(Ok(Answer::Reply(reply, head, body))) = answer {
-            return Ok(Course::Replied { reply, head, body });
-        }
+    /// What came of a request whose reply did not come in time.
+    async fn course_without_reply(&self, id: MessageId) -> Result<Course, ReceiveError> {
         self.callers.forget(id);
         let course = self.present_course(id).await.map_err(ReceiveError::Store)?;
         Ok(course.unwrap_or(Course::Ended))

@@ -1,6 +1,9 @@
 //! A leg leaves through its port's transport; what came of it is stored, with the reply, and then told to who waits.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use tocsin_delivery::http::call::{Call, Returned};
@@ -14,12 +17,15 @@ use tocsin_store::{
     spool::{Head, LegOutcome, NewMessage, Settled, Then, WaitingLeg},
 };
 
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
 use crate::{
     Exchanges, Running,
     callers::Answer,
     compile::Way,
+    follow::Stored,
     groups::Group,
-    lane::{Finished, Lane},
+    lane::{Announced, Finished, Lane},
     pipeline::Parcel,
     promote,
     track::Seen,
@@ -30,41 +36,102 @@ const STORE_AGAIN: Duration = Duration::from_secs(1);
 
 const CONTENT_ENCODING: &str = "content-encoding";
 
-/// Sends a leg once, and stores what came of it.
+/// Sends a leg once, and lets what came of it be stored.
 pub(crate) async fn send(exchanges: Arc<Exchanges>, lane: Arc<Lane>, leg: WaitingLeg) {
-    let place = (leg.message, leg.leg.number);
-    let key = leg.lane.clone();
     let is_over = leg.leg.replies && leg.expires_at.is_some_and(|at| at <= exchanges.parts.clock.now());
     // Upkeep ends what is over; it has no use for a leg that is under way.
-    let begun_at = tokio::time::Instant::now();
-    let outcome = if is_over { None } else { attempt(&exchanges, &lane, leg).await };
-    let took = outcome.is_some().then(|| begun_at.elapsed());
-    let retry_at = if let Some(Then::Retry(due_at)) = outcome { Some(due_at) } else { None };
-    let is_suspended = matches!(outcome, Some(Then::Suspend(_)));
-    lane.finished(Finished { place, key, retry_at, is_suspended, took });
-}
-
-/// Gives what follows.
-async fn attempt(exchanges: &Arc<Exchanges>, lane: &Arc<Lane>, leg: WaitingLeg) -> Option<Then> {
-    let way = lane.way();
-    let running = exchanges.find(lane.exchange())?;
+    let running = exchanges.find(lane.exchange()).filter(|_| !is_over);
+    let Some(running) = running else { return lane.finished(finished(&leg)) };
+    let (way, begun_at) = (lane.way(), tokio::time::Instant::now());
     let (place, since) = (exchanges.spans.leave(&leg), exchanges.parts.clock.now());
-    let came = go(exchanges, &running, &way, &leg, place.as_deref()).await;
-    let outcome = outcome(exchanges, &running, &way, &leg, came);
+    let came = go(&exchanges, &running, &way, &leg, place.as_deref()).await;
+    let outcome = outcome(&exchanges, &running, &way, &leg, came);
     exchanges.spans.sent(&leg, place.as_deref(), since, &outcome);
     let reply = match &outcome.then {
         Then::Done(Some(reply)) => std::slice::from_ref(&**reply),
         _ => &[],
     };
-    let _announced = running.announce(reply);
-    let settled = store(exchanges, &running, lane, &outcome).await?;
-    let then = match &outcome.then {
-        Then::Done(_) => Then::Done(None),
-        Then::Retry(due_at) => Then::Retry(*due_at),
-        Then::Suspend(_) => Then::Suspend(None),
+    let announced = running.announce(reply);
+    let under_way = exchanges.tasks.token();
+    let outcome = Arc::new(outcome);
+    let tried = Tried {
+        exchanges: Arc::downgrade(&exchanges),
+        running,
+        lane,
+        leg,
+        outcome,
+        begun_at,
+        _announced: announced,
+        _under_way: under_way,
     };
-    tell(exchanges, &running, lane, &leg, outcome, settled).await;
-    Some(then)
+    store(&exchanges, Arc::new(tried));
+}
+
+/// A leg that was tried, and what came of it. The writer may be the last to have it, and must not be the one who closes the
+/// spool.
+pub(crate) struct Tried {
+    exchanges: Weak<Exchanges>,
+    running: Arc<Running>,
+    lane: Arc<Lane>,
+    leg: WaitingLeg,
+    outcome: Arc<LegOutcome>,
+    begun_at: tokio::time::Instant,
+    /// Legs of the reply, which nobody else sends meanwhile.
+    _announced: Announced,
+    /// Whoever stops waits for it.
+    _under_way: TaskTrackerToken,
+}
+
+/// Stores what came of a leg. What follows is done once that is durable.
+fn store(exchanges: &Exchanges, tried: Arc<Tried>) {
+    let (stored, told) = (exchanges.stored.clone(), tried.clone());
+    let tell = move |settled| {
+        // Nobody hears of it once the exchanges have stopped.
+        let _ = stored.send(Stored::Tried(told, settled));
+    };
+    if let Err(error) = exchanges.parts.spool.settle_then(tried.outcome.clone(), tell) {
+        tried.follow(Err(error));
+    }
+}
+
+/// A leg that was under way and was not tried, or of which nobody knows.
+fn finished(leg: &WaitingLeg) -> Finished {
+    let place = (leg.message, leg.leg.number);
+    Finished { place, key: leg.lane.clone(), retry_at: None, is_suspended: false, took: None }
+}
+
+impl Tried {
+    /// Tells those who wait what was stored, and makes room for the next. While the store has no room it is stored again and
+    /// again; if the store has failed for good, a restart finds the leg waiting, and sends it once more under its id.
+    pub fn follow(self: Arc<Self>, settled: Result<Settled, StoreError>) {
+        let Some(exchanges) = self.exchanges.upgrade() else { return };
+        let Tried { running, lane, leg, outcome, .. } = &*self;
+        match settled {
+            Ok(settled) => {
+                let finished = match &outcome.then {
+                    Then::Done(_) => finished(leg),
+                    Then::Retry(due_at) => Finished { retry_at: Some(*due_at), ..finished(leg) },
+                    Then::Suspend(_) => Finished { is_suspended: true, ..finished(leg) },
+                };
+                tell(&exchanges, running, lane, leg, outcome, settled);
+                lane.finished(Finished { took: Some(self.begun_at.elapsed()), ..finished });
+            }
+            Err(StoreError::Full(why)) if !exchanges.stopping.is_cancelled() => {
+                tracing::warn!(message = %outcome.message, why, "an outcome waits to be stored");
+                let now = exchanges.parts.clock.now();
+                running.flow.hit(FlowSide::Delivery, Some(lane.port()), ThrottleReason::Disk, why, now);
+                let again = exchanges.clone();
+                exchanges.tasks.spawn(async move {
+                    tokio::time::sleep(STORE_AGAIN).await;
+                    store(&again, self);
+                });
+            }
+            Err(error) => {
+                tracing::error!(message = %outcome.message, %error, "an outcome could not be stored");
+                lane.finished(finished(leg));
+            }
+        }
+    }
 }
 
 /// What came of an attempt.
@@ -123,6 +190,9 @@ async fn go(
         ..Parcel::default()
     };
     track(TrackPoint::Replied, &came.content_type, &came.body);
+    if way.reply_pipeline.is_empty() {
+        return Came::Replied(reply.status, came, None);
+    }
     match way.reply_pipeline.apply(came.clone(), &id, clock, workers).await {
         Ok(mut parcels) => Came::Replied(reply.status, parcels.pop().expect("no reply is split"), None),
         Err(stuck) => Came::Replied(reply.status, came, Some(format!("the reply cannot be used: {stuck}"))),
@@ -246,66 +316,46 @@ fn objection(way: &Way, request: &Head, reply: &Head) -> Option<String> {
     })
 }
 
-/// Stores an outcome, again and again while the store has no room. `None` if the store has failed for good: then a
-/// restart finds the leg waiting, and sends it once more under its id.
-async fn store(exchanges: &Exchanges, running: &Running, lane: &Lane, outcome: &LegOutcome) -> Option<Settled> {
-    loop {
-        match exchanges.parts.spool.settle(outcome.clone()).await {
-            Ok(settled) => return Some(settled),
-            Err(StoreError::Full(why)) if !exchanges.stopping.is_cancelled() => {
-                tracing::warn!(message = %outcome.message, why, "an outcome waits to be stored");
-                let now = exchanges.parts.clock.now();
-                running.flow.hit(FlowSide::Delivery, Some(lane.port()), ThrottleReason::Disk, why, now);
-                tokio::time::sleep(STORE_AGAIN).await;
-            }
-            Err(error) => {
-                tracing::error!(message = %outcome.message, %error, "an outcome could not be stored");
-                return None;
-            }
-        }
-    }
-}
-
 /// Tells those who wait what was stored, and sends the reply on its ways.
-async fn tell(
+fn tell(
     exchanges: &Exchanges,
     running: &Running,
     lane: &Lane,
     leg: &WaitingLeg,
-    outcome: LegOutcome,
+    outcome: &LegOutcome,
     settled: Settled,
 ) {
-    count(running, lane, &outcome, settled);
+    lane.meters.count(result(outcome, settled));
     if let Then::Done(Some(reply)) | Then::Suspend(Some(reply)) = &outcome.then {
         exchanges.let_be_found(running, reply.id, &reply.head, reply.accepted_at);
     }
-    match (outcome.then, settled) {
+    match (&outcome.then, settled) {
         (Then::Done(Some(reply)), Settled::Answered) => {
-            exchanges.callers.answer(leg.message, &Answer::Reply(reply.id, reply.head, reply.body));
+            let NewMessage { id, head, body, .. } = &**reply;
+            exchanges.callers.answer(leg.message, Answer::Reply(*id, head.clone(), body.clone()));
         }
-        (Then::Done(Some(reply)), Settled::Stored) => exchanges.begin(running, &reply),
+        (Then::Done(Some(reply)), Settled::Stored) => exchanges.begin(running, reply),
         (Then::Done(Some(reply)), Settled::Late) => {
             tracing::warn!(message = %leg.message, reply = %reply.id, "a reply came too late");
         }
         (Then::Suspend(_), Settled::Stored) => {
             tracing::warn!(message = %leg.message, port = %lane.port(), reason = outcome.said, "a message is suspended");
             if leg.leg.replies && leg.kind == MessageKind::Request {
-                exchanges.callers.answer(leg.message, &Answer::None);
+                exchanges.callers.answer(leg.message, Answer::None);
             }
         }
         _ => {}
     }
 }
 
-fn count(running: &Running, lane: &Lane, outcome: &LegOutcome, settled: Settled) {
-    let result = match (&outcome.then, settled) {
+/// The word for what came of a leg.
+fn result(outcome: &LegOutcome, settled: Settled) -> &'static str {
+    match (&outcome.then, settled) {
         (_, Settled::Gone) => "ended",
         (_, Settled::Late) => "late",
         (Then::Done(_), _) => "done",
         (Then::Retry(_), _) => "retry",
         (Then::Suspend(Some(_)), _) => "wrong",
         (Then::Suspend(None), _) => "suspended",
-    };
-    let labels = [("exchange", running.name()), ("port", lane.port().to_string()), ("result", result.to_owned())];
-    metrics::counter!("exchange_sent_total", &labels).increment(1);
+    }
 }

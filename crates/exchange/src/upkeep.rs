@@ -101,7 +101,7 @@ async fn expire(exchanges: &Exchanges) -> Option<Timestamp> {
             for id in expired {
                 tracing::warn!(message = %id, "nobody answered a request in time");
                 metrics::counter!("exchange_expired_total").increment(1);
-                exchanges.callers.answer(id, &Answer::None);
+                exchanges.callers.answer(id, Answer::None);
             }
             next
         }

@@ -148,6 +148,13 @@ pub struct TakenMessage {
     pub gather: Option<Gather>,
 }
 
+impl From<NewMessage> for TakenMessage {
+    /// It stays one, and alone.
+    fn from(whole: NewMessage) -> TakenMessage {
+        TakenMessage { whole, parts: None, gather: None }
+    }
+}
+
 /// A way that a message is to take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewLeg {

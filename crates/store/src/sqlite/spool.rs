@@ -20,6 +20,7 @@ use tocsin_model::{
     id::{MessageId, Name},
     time::Timestamp,
 };
+use tokio::sync::oneshot;
 
 use super::{
     records::{execute, query_all, query_one},
@@ -31,7 +32,7 @@ use crate::{
     spool::{
         Accepted, Acted, Beside, EditedMessage, LegOrder, LegOutcome, MessageEdit, MessageFilter, NewLeg, NewMessage,
         OriginalMessage, PartitionLoad, PartitionNumber, Reworked, SetPort, Settled, SpoolCounts, StoredExchange,
-        StoredMessage, WaitingLeg,
+        StoredMessage, TakenMessage, WaitingLeg,
     },
 };
 
@@ -90,17 +91,29 @@ pub struct SqliteSpool {
 #[derive(Default)]
 struct Open(Mutex<HashMap<String, i64>>);
 
-/// How a commit changes that.
+impl Open {
+    fn change(&self, exchange: &str, change: i64) {
+        let mut open = self.0.lock();
+        match open.get_mut(exchange) {
+            Some(count) => *count += change,
+            None => drop(open.insert(exchange.to_owned(), change)),
+        }
+    }
+
+    /// Counts one exchange's change once it is committed.
+    fn change_after(self: &Arc<Self>, after: &mut AfterCommit, exchange: &Name, change: i64) {
+        if change != 0 {
+            let (open, exchange) = (self.clone(), exchange.clone());
+            after.run(move || open.change(exchange.as_str(), change));
+        }
+    }
+}
+
+/// How a commit changes that of several exchanges.
 #[derive(Default)]
 struct OpenChanges(HashMap<String, i64>);
 
 impl OpenChanges {
-    fn of(exchange: &Name, change: i64) -> OpenChanges {
-        let mut changes = OpenChanges::default();
-        changes.add(exchange.as_str(), change);
-        changes
-    }
-
     fn add(&mut self, exchange: &str, change: i64) {
         if change != 0 {
             *self.0.entry(exchange.to_owned()).or_default() += change;
@@ -111,10 +124,7 @@ impl OpenChanges {
     fn count_after(self, after: &mut AfterCommit, open: &Arc<Open>) {
         if !self.0.is_empty() {
             let open = open.clone();
-            after.run(move || {
-                let mut open = open.0.lock();
-                self.0.into_iter().for_each(|(exchange, change)| *open.entry(exchange).or_default() += change);
-            });
+            after.run(move || self.0.into_iter().for_each(|(exchange, change)| open.change(&exchange, change)));
         }
     }
 }
@@ -261,48 +271,45 @@ impl SqliteSpool {
         Ok(None)
     }
 
-    /// Stores a message with its legs, unless its key came before.
+    /// Stores a message with its legs, unless its key came before; and in the same commit what it became, if it was split, or
+    /// with whom it waits to become one.
     ///
     /// # Errors
     /// Nothing was stored; `Full` where there is no room.
-    pub async fn accept(&self, new: NewMessage) -> Result<Accepted, StoreError> {
-        self.free_space.check()?;
-        if let Some(known) = self.find_elsewhere(&new).await? {
-            return Ok(known);
-        }
-        let partition = self.of(new.id);
-        let open = partition.open.clone();
-        let job = move |connection: &Connection, after: &mut AfterCommit| {
-            if let Some(known) = intake::find_known(connection, &new)? {
-                return Ok(known);
-            }
-            let change = i64::from(intake::insert(connection, &new)?);
-            OpenChanges::of(&new.exchange, change).count_after(after, &open);
-            Ok(Accepted::New)
-        };
-        partition.write(job).await
+    pub async fn accept(&self, taken: impl Into<TakenMessage>) -> Result<Accepted, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        let answer = move |accepted| _ = answer.send(accepted);
+        self.accept_then(Arc::new(taken.into()), answer).await?;
+        let (accepted, _) = answered.await.map_err(StoreError::unavailable)??;
+        Ok(accepted)
     }
 
-    /// Stores a message that became several, and these with their legs, in one commit; unless its key came before.
+    /// The same for who does not wait until it is durable: `stored` is called then, or when that has failed, and must be
+    /// quick, for the writer waits. It gets when the message becomes one with others, too, if it does.
     ///
     /// # Errors
-    /// Nothing was stored; `Full` where there is no room.
-    pub async fn accept_split(&self, whole: NewMessage, parts: Vec<NewMessage>) -> Result<Accepted, StoreError> {
+    /// Nothing is stored, and `stored` is not called.
+    pub async fn accept_then(
+        &self,
+        taken: Arc<TakenMessage>,
+        stored: impl FnOnce(Result<(Accepted, Option<Timestamp>), StoreError>) + Send + 'static,
+    ) -> Result<(), StoreError> {
         self.free_space.check()?;
-        if let Some(known) = self.find_elsewhere(&whole).await? {
-            return Ok(known);
+        if let Some(known) = self.find_elsewhere(&taken.whole).await? {
+            stored(Ok((known, None)));
+            return Ok(());
         }
-        let partition = self.of(whole.id);
+        let partition = self.of(taken.whole.id);
         let open = partition.open.clone();
         let job = move |connection: &Connection, after: &mut AfterCommit| {
-            if let Some(known) = intake::find_known(connection, &whole)? {
-                return Ok(known);
+            if let Some(known) = intake::find_known(connection, &taken.whole)? {
+                return Ok((known, None));
             }
-            let change = intake::insert_split(connection, &whole, &parts)?;
-            OpenChanges::of(&whole.exchange, change).count_after(after, &open);
-            Ok(Accepted::New)
+            let (change, due_at) = intake::insert_taken(connection, &taken)?;
+            open.change_after(after, &taken.whole.exchange, change);
+            Ok((Accepted::New, due_at))
         };
-        partition.write(job).await
+        partition.write_again_then(job, stored)
     }
 
     /// Stores what came of an attempt, and the reply with its legs, in one commit: its id is of the same partition.
@@ -310,14 +317,29 @@ impl SqliteSpool {
     /// # Errors
     /// Nothing was stored.
     pub async fn settle(&self, outcome: LegOutcome) -> Result<Settled, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        self.settle_then(Arc::new(outcome), move |settled| _ = answer.send(settled))?;
+        answered.await.map_err(StoreError::unavailable)?
+    }
+
+    /// The same for who does not wait until it is durable: `stored` is called then, or when that has failed, and must be
+    /// quick, for the writer waits.
+    ///
+    /// # Errors
+    /// Nothing is stored, and `stored` is not called.
+    pub fn settle_then(
+        &self,
+        outcome: Arc<LegOutcome>,
+        stored: impl FnOnce(Result<Settled, StoreError>) + Send + 'static,
+    ) -> Result<(), StoreError> {
         let partition = self.of(outcome.message);
         let open = partition.open.clone();
         let job = move |connection: &Connection, after: &mut AfterCommit| {
             let (settled, change) = outcomes::settle(connection, &outcome)?;
-            OpenChanges::of(&outcome.exchange, change).count_after(after, &open);
+            open.change_after(after, &outcome.exchange, change);
             Ok(settled)
         };
-        partition.write(job).await
+        partition.write_again_then(job, stored)
     }
 
     /// Up to `limit` legs of a send port that are due, with all that sending needs, in an order. Those among `not` are passed
@@ -457,7 +479,7 @@ impl SqliteSpool {
         let partition = self.of(id);
         let (open, exchange) = (partition.open.clone(), exchange.clone());
         let job = move |connection: &Connection, after: &mut AfterCommit| {
-            OpenChanges::of(&exchange, acts::rework(connection, id, &reworked, now)?).count_after(after, &open);
+            open.change_after(after, &exchange, acts::rework(connection, id, &reworked, now)?);
             Ok(())
         };
         partition.write(job).await

@@ -4,6 +4,12 @@
 //! It never waits for company; the fsync of one group is the time in which the next one gathers. An answer is sent
 //! only after its commit.
 //!
+//! A job that fails is undone alone. Those that can run again need no savepoint for that, which would copy every page that
+//! they change: if one of them fails, the transaction is rolled back and all of it runs again, with savepoints.
+//!
+//! The log is copied into the file behind the writer, and the file is synced there, too. Only what is left at the end, when
+//! the log is long enough to begin anew, is done by the writer itself, for nobody may append meanwhile.
+//!
 //! Trouble is told apart by what can be done about it. A full disk fails the group with `Full`, and the writer goes on,
 //! for there may be room later. After any other I/O error nobody can say what has reached the disk (a repeated `fsync`
 //! may claim success for pages that were dropped), so the writer acknowledges nothing any more until a restart.
@@ -22,6 +28,7 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use parking_lot::Mutex;
 use rusqlite::{Connection, ErrorCode, config::DbConfig, hooks::Wal};
 use tokio::sync::oneshot;
 
@@ -35,9 +42,13 @@ const COMPANY_MAX: usize = 1_024;
 const WAITING_READS_MAX: usize = 8_192;
 /// The checkpointer follows the writer in steps of about this many bytes of log.
 const CHECKPOINT_STEP_BYTES: u64 = 8 << 20;
+/// So many bytes of log are few enough for the writer to copy them itself: everybody waits meanwhile.
+const CHECKPOINT_REST_BYTES: u64 = 1 << 20;
 /// How often a file that is locked is tried again, and after which pause.
 const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
+/// So long what is free on the disk is taken to stay so: much less than the reserve is written meanwhile.
+const FREE_FOR: Duration = Duration::from_millis(10);
 /// Prepared statements kept by each connection.
 const STATEMENTS_MAX: usize = 128;
 
@@ -46,8 +57,8 @@ const STATEMENTS_MAX: usize = 128;
 pub(crate) struct Options {
     /// Bytes of a page of a new file: a power of two from 512 to 65,536. An existing file keeps its own.
     pub page_bytes: u32,
-    /// When the log has grown to this size, the writer itself completes the checkpoint between two commits, so that the
-    /// log starts again from its beginning.
+    /// When the log has grown to this size and little of it is left to copy, the writer itself completes the checkpoint
+    /// between two commits, so that the log starts again from its beginning. At twice the size it does so in any case.
     pub log_bytes_max: u64,
     /// Page cache of the writer, in KiB. It grows as it is used.
     pub writer_cache_kib: u32,
@@ -64,10 +75,12 @@ pub(crate) struct Options {
 
 /// An open file. Dropping it waits for the writes that were taken on.
 pub(crate) struct Database {
-    writes: Option<Sender<WriteJob>>,
+    writes: Option<Sender<Box<dyn WriteJob>>>,
     reads: Option<Sender<ReadJob>>,
     threads: Vec<JoinHandle<()>>,
     health: Arc<Health>,
+    /// The file itself, to sync it. Closed behind all connections: that would take SQLite's locks away.
+    _file: Arc<File>,
     /// Held for as long as the file is open: a second process is refused.
     _lock: File,
 }
@@ -91,17 +104,86 @@ impl AfterCommit {
 }
 
 type ReadJob = Box<dyn FnOnce(&Connection) + Send>;
-/// Gets the connection, or the reason why it cannot run at all.
-type WriteJob = Box<dyn FnOnce(Result<&Connection, &Fault>) -> Option<Done> + Send>;
 
-/// Gets what became of the commit.
-type Answer = Box<dyn FnOnce(Result<(), &Fault>) + Send>;
+/// A write that waits for its turn, runs, and hears what became of its commit.
+trait WriteJob: Send {
+    /// Whether it may run again after what it did was undone.
+    fn runs_again(&self) -> bool;
 
-/// A job that ran, and waits for its commit.
-struct Done {
-    /// The trouble, if it is one after which nothing can be trusted.
-    fatal: Option<String>,
-    answer: Answer,
+    /// Runs it. With `care`, what it did is undone if it fails; without, that is left to whoever runs it.
+    fn run(&mut self, connection: &Connection, care: bool) -> Ran;
+
+    /// Tells its caller the result if its commit is durable, otherwise the reason why it is not.
+    fn answer(self: Box<Self>, committed: Result<(), &Fault>);
+}
+
+/// How a job ran.
+enum Ran {
+    Well,
+    /// It failed, or panicked.
+    Badly,
+    /// The trouble is one after which nothing can be trusted.
+    Fatally(String),
+}
+
+/// How what a job did is undone if it fails.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Undo {
+    /// Back to a savepoint.
+    Savepoint,
+    /// It is one statement, which SQLite undoes.
+    Itself,
+    /// With the whole transaction, which runs again then.
+    All,
+}
+
+struct Job<W, T, A> {
+    work: W,
+    undo: Undo,
+    after: AfterCommit,
+    result: Option<Result<T, StoreError>>,
+    answer: A,
+}
+
+impl<W, T, A> WriteJob for Job<W, T, A>
+where
+    W: FnMut(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send,
+    T: Send,
+    A: FnOnce(Result<T, StoreError>) + Send,
+{
+    fn runs_again(&self) -> bool {
+        self.undo == Undo::All
+    }
+
+    fn run(&mut self, connection: &Connection, care: bool) -> Ran {
+        let in_savepoint = match self.undo {
+            Undo::Savepoint => true,
+            Undo::Itself => false,
+            Undo::All => care,
+        };
+        self.after = AfterCommit::default();
+        let result = run_job(connection, in_savepoint, || (self.work)(connection, &mut self.after));
+        let ran = match &result {
+            Ok(_) => Ran::Well,
+            Err(error) => fatal_reason(error).map_or(Ran::Badly, Ran::Fatally),
+        };
+        self.result = Some(result);
+        ran
+    }
+
+    fn answer(self: Box<Self>, committed: Result<(), &Fault>) {
+        let Job { work, after, result, answer, .. } = *self;
+        // What it was to store may be its caller's alone again.
+        drop(work);
+        let stored = match (committed, result) {
+            (Ok(()), Some(result)) => result,
+            (Err(_), Some(Err(error))) => Err(error),
+            (Err(fault), _) => Err(fault.to_error()),
+            (Ok(()), None) => unreachable!("only what ran is committed"),
+        };
+        after.end(stored.is_ok());
+        answer(stored);
+    }
 }
 
 /// Why a commit failed.
@@ -164,17 +246,19 @@ impl Database {
         let (nudge, nudged) = bounded(1);
         let checkpointer = connect(path, options, 64)?;
         checkpointer.pragma_update(None, "synchronous", "FULL").map_err(store_error)?;
+        let file = OpenOptions::new().read(true).write(true).open(path).map_err(|error| cannot_open(path, error))?;
+        let (file, log) = (Arc::new(file), Arc::new(Log::default()));
         threads.push(spawn("checkpointer", {
-            let health = health.clone();
-            move || follow_with_checkpoints(&checkpointer, &nudged, &health)
+            let follower =
+                Follower { connection: checkpointer, file: file.clone(), log: log.clone(), health: health.clone() };
+            move || follower.run(&nudged)
         })?);
 
-        let log_pages = Arc::new(AtomicU64::new(0));
         writer
             .wal_hook(Some({
-                let log_pages = log_pages.clone();
+                let log = log.clone();
                 move |_: &mut Wal, pages| {
-                    log_pages.store(u64::try_from(pages).unwrap_or(0), Ordering::Relaxed);
+                    log.pages.store(u64::try_from(pages).unwrap_or(0), Ordering::Relaxed);
                     Ok(())
                 }
             }))
@@ -183,9 +267,10 @@ impl Database {
         let writer = Writer {
             connection: writer,
             health: health.clone(),
-            log_pages,
+            log,
             log_pages_max: options.log_bytes_max / page_bytes,
             step_pages: CHECKPOINT_STEP_BYTES / page_bytes,
+            rest_pages: CHECKPOINT_REST_BYTES / page_bytes,
             nudge,
             nudged_at: 0,
         };
@@ -202,7 +287,7 @@ impl Database {
                 }
             })?);
         }
-        Ok(Database { writes: Some(writes), reads: Some(reads), threads, health, _lock: lock })
+        Ok(Database { writes: Some(writes), reads: Some(reads), threads, health, _file: file, _lock: lock })
     }
 
     /// Runs a job that changes several things, all or none of them: what it did is undone if it fails or panics.
@@ -214,7 +299,29 @@ impl Database {
         &self,
         job: impl FnOnce(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.submit_and_wait(true, job).await
+        self.submit_and_wait(Undo::Savepoint, once(job)).await
+    }
+
+    /// As [`Database::write`], for a job that hardly ever fails and may run again after what it did was undone. It costs
+    /// less: what it changes is not copied first.
+    pub(crate) async fn write_again<T: Send + 'static>(
+        &self,
+        job: impl Fn(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.submit_and_wait(Undo::All, job).await
+    }
+
+    /// As [`Database::write_again`], for a caller that does not wait: `answer` is called on the writer's thread, after the
+    /// commit or when it has failed.
+    ///
+    /// # Errors
+    /// The job was not taken on; `answer` is not called.
+    pub(crate) fn write_again_then<T: Send + 'static>(
+        &self,
+        job: impl Fn(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
+        answer: impl FnOnce(Result<T, StoreError>) + Send + 'static,
+    ) -> Result<(), StoreError> {
+        self.submit(Undo::All, job, answer)
     }
 
     /// As [`Database::write`], for a caller that does not wait: `answer` is called on the writer's thread, after the commit
@@ -227,7 +334,7 @@ impl Database {
         job: impl FnOnce(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
         answer: impl FnOnce(Result<T, StoreError>) + Send + 'static,
     ) -> Result<(), StoreError> {
-        self.submit(true, job, answer)
+        self.submit(Undo::Savepoint, once(job), answer)
     }
 
     /// Runs a job of one statement, which SQLite itself undoes if it fails. The job must not fail after it.
@@ -238,7 +345,7 @@ impl Database {
         &self,
         job: impl FnOnce(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.submit_and_wait(false, job).await
+        self.submit_and_wait(Undo::Itself, once(job)).await
     }
 
     /// As [`Database::write`], for the time before there are tasks: it blocks its thread.
@@ -247,7 +354,7 @@ impl Database {
         job: impl FnOnce(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (answer, answered) = bounded(1);
-        self.submit(true, job, move |result| {
+        self.submit(Undo::Savepoint, once(job), move |result| {
             let _ = answer.send(result);
         })?;
         answered.recv().unwrap_or_else(|_| Err(self.health.error()))
@@ -255,11 +362,11 @@ impl Database {
 
     async fn submit_and_wait<T: Send + 'static>(
         &self,
-        in_savepoint: bool,
-        job: impl FnOnce(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
+        undo: Undo,
+        work: impl FnMut(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
-        self.submit(in_savepoint, job, move |result| {
+        self.submit(undo, work, move |result| {
             // A caller that stopped waiting has its write nevertheless.
             let _ = answer.send(result);
         })?;
@@ -268,31 +375,12 @@ impl Database {
 
     fn submit<T: Send + 'static>(
         &self,
-        in_savepoint: bool,
-        job: impl FnOnce(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
+        undo: Undo,
+        work: impl FnMut(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
         answer: impl FnOnce(Result<T, StoreError>) + Send + 'static,
     ) -> Result<(), StoreError> {
         self.health.check()?;
-        let job: WriteJob = Box::new(move |connection| {
-            let connection = match connection {
-                Ok(connection) => connection,
-                Err(fault) => {
-                    answer(Err(fault.to_error()));
-                    return None;
-                }
-            };
-            let mut after = AfterCommit::default();
-            let result = run_job(connection, in_savepoint, || job(connection, &mut after));
-            let fatal = result.as_ref().err().and_then(fatal_reason);
-            Some(Done {
-                fatal,
-                answer: Box::new(move |committed| {
-                    let stored = result.and_then(|value| committed.map(|()| value).map_err(Fault::to_error));
-                    after.end(stored.is_ok());
-                    answer(stored);
-                }),
-            })
-        });
+        let job = Box::new(Job { work, undo, after: AfterCommit::default(), result: None, answer });
         match self.writes.as_ref().expect("open until dropped").try_send(job) {
             Ok(()) => Ok(()),
             Err(TrySendError::Full(_)) => Err(StoreError::Full(format!("{WAITING_WRITES_MAX} writes wait already"))),
@@ -363,21 +451,25 @@ pub(crate) struct FreeSpace {
     folder: PathBuf,
     /// Bytes that must be free.
     reserve_bytes: u64,
+    /// When they were last.
+    were_free: Arc<Mutex<Option<Instant>>>,
 }
 
 impl FreeSpace {
     /// Watches the file system of a file. A reserve of 0 switches the guard off.
     pub(crate) fn beside(path: &Path, reserve_bytes: u64) -> Self {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        FreeSpace { folder: folder.to_owned(), reserve_bytes }
+        FreeSpace { folder: folder.to_owned(), reserve_bytes, were_free: Arc::default() }
     }
 
-    /// Asks the file system; about a microsecond.
+    /// Asks the file system; of what was free, again a hundredth of a second later.
     ///
     /// # Errors
     /// `Full` if less than the reserve is free.
     pub(crate) fn check(&self) -> Result<(), StoreError> {
-        if self.reserve_bytes == 0 {
+        let now = Instant::now();
+        let is_new = |at: Instant| now.duration_since(at) < FREE_FOR;
+        if self.reserve_bytes == 0 || self.were_free.lock().is_some_and(is_new) {
             return Ok(());
         }
         let system = rustix::fs::statvfs(&self.folder).map_err(StoreError::unavailable)?;
@@ -388,6 +480,7 @@ impl FreeSpace {
                 self.reserve_bytes
             )));
         }
+        *self.were_free.lock() = Some(now);
         Ok(())
     }
 }
@@ -420,13 +513,20 @@ fn fatal_reason(error: &StoreError) -> Option<String> {
     }
 }
 
+/// A job that runs once, where others may run again.
+fn once<T>(
+    job: impl FnOnce(&Connection, &mut AfterCommit) -> Result<T, StoreError>,
+) -> impl FnMut(&Connection, &mut AfterCommit) -> Result<T, StoreError> {
+    let mut job = Some(job);
+    move |connection, after| job.take().expect("it runs once")(connection, after)
+}
+
 fn run_job<T>(
     connection: &Connection,
     in_savepoint: bool,
     job: impl FnOnce() -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
-    let statement =
-        |sql: &str| connection.prepare_cached(sql).and_then(|mut statement| statement.execute(())).map_err(store_error);
+    let statement = |sql: &str| run_statement(connection, sql).map_err(store_error);
     if in_savepoint {
         statement("SAVEPOINT job")?;
     }
@@ -441,6 +541,10 @@ fn run_job<T>(
     result
 }
 
+fn run_statement(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
+    connection.prepare_cached(sql)?.execute(()).map(drop)
+}
+
 fn panicked(panic: &Box<dyn std::any::Any + Send>) -> StoreError {
     let why = panic
         .downcast_ref::<&str>()
@@ -451,21 +555,32 @@ fn panicked(panic: &Box<dyn std::any::Any + Send>) -> StoreError {
     StoreError::unavailable(format!("a job of the store panicked: {why}"))
 }
 
+/// The write-ahead log, as the writer and its follower see it.
+#[derive(Default)]
+struct Log {
+    /// Pages in it after the last commit.
+    pages: AtomicU64,
+    /// So many of them were in the file, and durable there, when the follower looked last.
+    copied: AtomicU64,
+}
+
 struct Writer {
     connection: Connection,
     health: Arc<Health>,
-    /// Pages in the log after the last commit.
-    log_pages: Arc<AtomicU64>,
+    log: Arc<Log>,
     log_pages_max: u64,
     step_pages: u64,
+    rest_pages: u64,
     nudge: Sender<()>,
     /// Pages in the log when the checkpointer was nudged last.
     nudged_at: u64,
 }
 
+type Group = VecDeque<Box<dyn WriteJob>>;
+
 impl Writer {
-    fn run(mut self, jobs: &Receiver<WriteJob>) {
-        let mut group = VecDeque::new();
+    fn run(mut self, jobs: &Receiver<Box<dyn WriteJob>>) {
+        let mut group = Group::new();
         while let Ok(first) = jobs.recv() {
             group.push_back(first);
             group.extend(jobs.try_iter().take(COMPANY_MAX));
@@ -482,26 +597,32 @@ impl Writer {
 
     /// Runs a group in one transaction and answers each job after the commit. What is left in the group afterwards did
     /// not run and wants a transaction of its own.
-    fn commit(&self, group: &mut VecDeque<WriteJob>) {
-        if let Err(error) = self.connection.execute_batch("BEGIN IMMEDIATE") {
-            let fault = self.fault(error);
-            for job in group.drain(..) {
-                job(Err(&fault));
-            }
-            return;
+    fn commit(&self, group: &mut Group) {
+        if let Err(error) = self.begin() {
+            return self.refuse(group, error);
         }
         let mut done = Vec::with_capacity(group.len());
-        while let Some(job) = group.pop_front() {
-            let Some(job) = job(Ok(&self.connection)) else { continue };
-            let fatal = job.fatal.clone();
+        // For as long as all that ran may run again.
+        let mut care = false;
+        while let Some(mut job) = group.pop_front() {
+            care |= !job.runs_again();
+            let ran = job.run(&self.connection, care);
             done.push(job);
-            if let Some(why) = fatal {
-                self.health.fail(why);
-                break;
-            }
-            // After some errors SQLite rolls back the whole transaction by itself.
-            if self.connection.is_autocommit() {
-                break;
+            match ran {
+                Ran::Fatally(why) => {
+                    self.health.fail(why);
+                    break;
+                }
+                Ran::Badly if !care => {
+                    care = true;
+                    done.drain(..).rev().for_each(|job| group.push_front(job));
+                    if let Err(error) = self.begin_anew() {
+                        return self.refuse(group, error);
+                    }
+                }
+                // After some errors SQLite rolls back the whole transaction by itself.
+                _ if self.connection.is_autocommit() => break,
+                _ => {}
             }
         }
         let committed = if self.health.check().is_err() {
@@ -509,7 +630,7 @@ impl Writer {
         } else if self.connection.is_autocommit() {
             Err(Fault::Full("another write of the same commit found no room".to_owned()))
         } else {
-            self.connection.execute_batch("COMMIT").map_err(|error| self.fault(error))
+            run_statement(&self.connection, "COMMIT").map_err(|error| self.fault(error))
         };
         if committed.is_err() && !self.connection.is_autocommit() {
             let _ = self.connection.execute_batch("ROLLBACK");
@@ -519,7 +640,27 @@ impl Writer {
             self.checkpoint();
         }
         for job in done {
-            (job.answer)(committed.as_ref().copied());
+            job.answer(committed.as_ref().copied());
+        }
+    }
+
+    fn begin(&self) -> rusqlite::Result<()> {
+        run_statement(&self.connection, "BEGIN IMMEDIATE")
+    }
+
+    /// Undoes all that ran.
+    fn begin_anew(&self) -> rusqlite::Result<()> {
+        if !self.connection.is_autocommit() {
+            self.connection.execute_batch("ROLLBACK")?;
+        }
+        self.begin()
+    }
+
+    /// There is no transaction for these.
+    fn refuse(&self, group: &mut Group, error: rusqlite::Error) {
+        let fault = self.fault(error);
+        for job in group.drain(..) {
+            job.answer(Err(&fault));
         }
     }
 
@@ -546,24 +687,29 @@ impl Writer {
     /// Lets the checkpointer follow in steps; does the rest itself when the log is long enough to start again, which it
     /// can only do while nobody appends.
     fn keep_log_short(&mut self) {
-        let pages = self.log_pages.load(Ordering::Relaxed);
+        let pages = self.log.pages.load(Ordering::Relaxed);
         if pages < self.nudged_at {
             self.nudged_at = 0;
         }
-        if pages >= self.log_pages_max {
+        let is_long = pages >= self.log_pages_max;
+        // A log that has begun anew is shorter than what was copied of the one before.
+        let copied = Some(self.log.copied.load(Ordering::Relaxed)).filter(|copied| *copied <= pages).unwrap_or(0);
+        if is_long && (pages - copied <= self.rest_pages || pages >= 2 * self.log_pages_max) {
             self.checkpoint();
-        } else if pages - self.nudged_at >= self.step_pages && self.nudge.try_send(()).is_ok() {
+        } else if (is_long || pages - self.nudged_at >= self.step_pages) && self.nudge.try_send(()).is_ok() {
             self.nudged_at = pages;
         }
     }
 }
 
-/// Copies what it can from the log into the file without making anybody wait.
-/// If another checkpoint is under way, it is left to that one.
-fn checkpoint(connection: &Connection) -> Result<(), StoreError> {
-    match connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", (), |_| Ok(())) {
-        Err(error) if is_busy(&error) => Ok(()),
-        result => result.map_err(store_error),
+/// Copies what it can from the log into the file without making anybody wait. Gives how many pages of the log are copied; if
+/// another checkpoint is under way, it is left to that one.
+fn checkpoint(connection: &Connection) -> Result<Option<u64>, StoreError> {
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, bool>(0)?, row.get::<_, i64>(2)?));
+    match connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", (), read) {
+        Ok((is_busy, copied)) => Ok(u64::try_from(copied).ok().filter(|_| !is_busy)),
+        Err(error) if is_busy(&error) => Ok(None),
+        Err(error) => Err(store_error(error)),
     }
 }
 
@@ -571,12 +717,28 @@ fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
-/// Follows the writer until it ends. A full disk is no trouble here: the log keeps what could not be copied.
-fn follow_with_checkpoints(connection: &Connection, nudged: &Receiver<()>, health: &Health) {
-    while nudged.recv().is_ok() {
-        if let Err(StoreError::Unavailable(error)) = checkpoint(connection) {
-            health.fail(format!("a checkpoint failed: {error}"));
-            return;
+/// Copies the log behind the writer until that ends.
+struct Follower {
+    connection: Connection,
+    file: Arc<File>,
+    log: Arc<Log>,
+    health: Arc<Health>,
+}
+
+impl Follower {
+    fn run(&self, nudged: &Receiver<()>) {
+        while nudged.recv().is_ok() {
+            match checkpoint(&self.connection) {
+                // SQLite syncs the file when the last page is copied, which is the writer's part. All that is synced here it
+                // need not wait for then.
+                Ok(Some(copied)) => match self.file.sync_data() {
+                    Ok(()) => self.log.copied.store(copied, Ordering::Relaxed),
+                    Err(error) => return self.health.fail(format!("a checkpoint failed: {error}")),
+                },
+                // A full disk is no trouble here: the log keeps what could not be copied.
+                Ok(None) | Err(StoreError::Full(_) | StoreError::Damaged(_)) => {}
+                Err(error) => return self.health.fail(format!("a checkpoint failed: {error}")),
+            }
         }
     }
 }

@@ -5,40 +5,17 @@ use rusqlite::{Connection, Row};
 use tocsin_model::{id::MessageId, time::Timestamp};
 
 use super::{
-    AfterCommit, OpenChanges, SqliteSpool,
-    intake::{find_known, insert, insert_as, place},
+    AfterCommit, SqliteSpool,
+    intake::{insert, place},
     reading::{head, parsed},
 };
 use crate::{
     error::StoreError,
-    spool::{Accepted, Ending, Gather, Gathering, Head, NewMessage},
+    spool::{Ending, Gather, Gathering, Head, NewMessage},
     sqlite::records::{execute, query_all, query_one},
 };
 
 impl SqliteSpool {
-    /// Stores a message that waits to become one with others, unless its key came before. Gives when they become one.
-    ///
-    /// # Errors
-    /// Nothing was stored; `Full` where there is no room.
-    pub async fn accept_gathered(&self, new: NewMessage, gather: Gather) -> Result<(Accepted, Timestamp), StoreError> {
-        self.free_space.check()?;
-        if let Some(known) = self.find_elsewhere(&new).await? {
-            return Ok((known, new.accepted_at));
-        }
-        let partition = self.of(new.id);
-        let open = partition.open.clone();
-        let job = move |connection: &Connection, after: &mut AfterCommit| {
-            if let Some(known) = find_known(connection, &new)? {
-                return Ok((known, new.accepted_at));
-            }
-            insert_as(connection, &new, None)?;
-            let due_at = join(connection, new.id, &gather, new.accepted_at)?;
-            OpenChanges::of(&new.exchange, 1).count_after(after, &open);
-            Ok((Accepted::New, due_at))
-        };
-        partition.write(job).await
-    }
-
     /// Up to `limit` groups of each partition whose time has come, the oldest first; nothing joins them any more. And when the next one's time
     /// comes. A group is given again and again until it is one message.
     ///
@@ -109,7 +86,7 @@ impl SqliteSpool {
             }
             execute(connection, "DELETE FROM gathered WHERE gathering = ?1", [gathering])?;
             execute(connection, "DELETE FROM gatherings WHERE id = ?1", [gathering])?;
-            OpenChanges::of(&whole.exchange, change).count_after(after, &open);
+            open.change_after(after, &whole.exchange, change);
             Ok(true)
         };
         partition.write(job).await

@@ -4,11 +4,13 @@ use rusqlite::Connection;
 use tocsin_model::{
     exchange::MessageKind,
     id::{MessageId, Name},
+    time::Timestamp,
 };
 
+use super::gathering;
 use crate::{
     error::StoreError,
-    spool::{Accepted, Ending, IdempotencyKey, LegState, NewLeg, NewMessage},
+    spool::{Accepted, Ending, IdempotencyKey, LegState, NewLeg, NewMessage, TakenMessage},
     sqlite::records::{execute, query_one},
 };
 
@@ -42,14 +44,24 @@ pub(super) fn insert(connection: &Connection, new: &NewMessage) -> Result<bool, 
     Ok(is_open)
 }
 
-/// Stores a message that became several, and these. Gives how many are open.
-pub(super) fn insert_split(
+/// Stores a message with what it became, or lets it wait for others. Gives how many are open; and when it becomes one with
+/// others, if it does.
+pub(super) fn insert_taken(
     connection: &Connection,
-    whole: &NewMessage,
-    parts: &[NewMessage],
-) -> Result<i64, StoreError> {
-    insert_as(connection, whole, Some(Ending::Split))?;
-    insert_parts(connection, parts)
+    taken: &TakenMessage,
+) -> Result<(i64, Option<Timestamp>), StoreError> {
+    let TakenMessage { whole, parts, gather } = taken;
+    match (parts, gather) {
+        (Some(parts), _) => {
+            insert_as(connection, whole, Some(Ending::Split))?;
+            Ok((insert_parts(connection, parts)?, None))
+        }
+        (None, None) => Ok((i64::from(insert(connection, whole)?), None)),
+        (None, Some(gather)) => {
+            insert_as(connection, whole, None)?;
+            Ok((1, Some(gathering::join(connection, whole.id, gather, whole.accepted_at)?)))
+        }
+    }
 }
 
 /// Stores the messages that another became. Gives how many are open.

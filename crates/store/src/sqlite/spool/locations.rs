@@ -4,10 +4,7 @@ use bytes::Bytes;
 use rusqlite::{Connection, Row};
 use tocsin_model::{mark::Mark, time::Timestamp};
 
-use super::{
-    AfterCommit, OpenChanges, SqliteSpool, gathering,
-    intake::{insert, insert_as, insert_split},
-};
+use super::{AfterCommit, SqliteSpool, intake::insert_taken};
 use crate::{
     error::StoreError,
     spool::{LocationKey, TakenMessage},
@@ -34,24 +31,17 @@ impl SqliteSpool {
         debug_assert!(messages.iter().all(|message| std::ptr::eq(self.of(message.whole.id), home)), "they are at home");
         let open = home.open.clone();
         let job = move |connection: &Connection, after: &mut AfterCommit| {
-            let (mut change, mut due_at) = (0, None);
-            for TakenMessage { whole, parts, gather } in &messages {
-                match (parts, gather) {
-                    (Some(parts), _) => change += insert_split(connection, whole, parts)?,
-                    (None, None) => change += i64::from(insert(connection, whole)?),
-                    (None, Some(gather)) => {
-                        insert_as(connection, whole, None)?;
-                        let joined = gathering::join(connection, whole.id, gather, whole.accepted_at)?;
-                        due_at = Some(due_at.map_or(joined, |due_at: Timestamp| due_at.min(joined)));
-                        change += 1;
-                    }
-                }
+            let (mut change, mut due_at) = (0, None::<Timestamp>);
+            for taken in &messages {
+                let (opened, joined) = insert_taken(connection, taken)?;
+                change += opened;
+                due_at = due_at.into_iter().chain(joined).min();
             }
             remember(connection, &location, &marks)?;
-            OpenChanges::of(&location.exchange, change).count_after(after, &open);
+            open.change_after(after, &location.exchange, change);
             Ok(due_at)
         };
-        home.write(job).await
+        home.write_again(job).await
     }
 
     /// How far a location has come.

@@ -132,6 +132,10 @@ pub(super) fn expire(
 pub(super) fn prune(connection: &Connection, now: Timestamp, limit: usize) -> Result<u64, StoreError> {
     let sql = "SELECT id FROM messages WHERE ended_at + kept <= ?1 AND ended_at IS NOT NULL LIMIT ?2";
     let over = query_all(connection, sql, (now.0, limit), |row| row.get::<_, u64>(0))?;
+    if let Some(last) = over.iter().max() {
+        let sql = "INSERT INTO taken_ids VALUES (1, ?1) ON CONFLICT DO UPDATE SET last = max(last, ?1)";
+        execute(connection, sql, [last])?;
+    }
     for id in &over {
         execute(connection, "DELETE FROM legs WHERE message = ?1", [id])?;
         execute(connection, "DELETE FROM bodies WHERE id = ?1", [id])?;

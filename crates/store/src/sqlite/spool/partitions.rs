@@ -7,7 +7,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Instant,
 };
 
@@ -62,6 +62,8 @@ pub(super) struct Partition {
     pub open: Arc<Open>,
     path: PathBuf,
     label: &'static str,
+    /// How long writes take.
+    seconds: OnceLock<metrics::Histogram>,
 }
 
 impl Partition {
@@ -78,7 +80,13 @@ impl Partition {
             migrations: MIGRATIONS,
         };
         let database = Database::open(&path, &options)?;
-        Ok(Partition { database, open: Arc::default(), path, label: LABELS[usize::from(number)] })
+        Ok(Partition {
+            database,
+            open: Arc::default(),
+            path,
+            label: LABELS[usize::from(number)],
+            seconds: OnceLock::new(),
+        })
     }
 
     /// As [`Database::write`].
@@ -88,8 +96,37 @@ impl Partition {
     ) -> Result<T, StoreError> {
         let begun = Instant::now();
         let written = self.database.write(job).await;
-        metrics::histogram!("exchange_store_seconds", "partition" => self.label).record(begun.elapsed());
+        self.seconds().record(begun.elapsed());
         written
+    }
+
+    /// As [`Database::write_again`].
+    pub async fn write_again<T: Send + 'static>(
+        &self,
+        job: impl Fn(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let begun = Instant::now();
+        let written = self.database.write_again(job).await;
+        self.seconds().record(begun.elapsed());
+        written
+    }
+
+    /// As [`Database::write_again_then`].
+    pub fn write_again_then<T: Send + 'static>(
+        &self,
+        job: impl Fn(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
+        answer: impl FnOnce(Result<T, StoreError>) + Send + 'static,
+    ) -> Result<(), StoreError> {
+        let (begun, seconds) = (Instant::now(), self.seconds().clone());
+        self.database.write_again_then(job, move |written| {
+            seconds.record(begun.elapsed());
+            answer(written);
+        })
+    }
+
+    fn seconds(&self) -> &metrics::Histogram {
+        let label = self.label;
+        self.seconds.get_or_init(|| metrics::histogram!("exchange_store_seconds", "partition" => label))
     }
 
     /// As [`Database::read`].

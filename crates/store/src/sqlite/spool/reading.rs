@@ -17,7 +17,7 @@ pub(super) const LEG: &str = "number, legs.port, replies, state, attempts, on_ba
 
 /// The highest id that any message ever had.
 pub(super) fn last_id(connection: &Connection) -> Result<u64, StoreError> {
-    let sql = "SELECT seq FROM sqlite_sequence WHERE name = 'messages'";
+    let sql = "SELECT max(coalesce((SELECT max(id) FROM messages), 0), coalesce((SELECT last FROM taken_ids), 0))";
     Ok(query_one(connection, sql, (), |row| row.get(0))?.unwrap_or(0))
 }
 

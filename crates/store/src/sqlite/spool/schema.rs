@@ -161,4 +161,15 @@ CREATE TABLE homes (
 ) STRICT, WITHOUT ROWID;
 INSERT INTO homes SELECT exchange, port, 0 FROM location_marks UNION SELECT exchange, port, 0 FROM gatherings;
 "#,
+    // An insert into a table with AUTOINCREMENT writes the highest id into another table each time. Ids are given out in memory,
+    // so it is enough to know, where messages go, that theirs are taken. The word changes nothing in the file but what
+    // inserts do; making the table anew would take as long as there are messages.
+    r#"
+CREATE TABLE taken_ids (one INTEGER PRIMARY KEY CHECK (one = 1), last INTEGER NOT NULL) STRICT;
+INSERT INTO taken_ids SELECT 1, seq FROM sqlite_sequence WHERE name = 'messages';
+PRAGMA writable_schema = ON;
+UPDATE sqlite_schema SET sql = replace(sql, 'PRIMARY KEY AUTOINCREMENT', 'PRIMARY KEY')
+    WHERE type = 'table' AND name = 'messages';
+PRAGMA writable_schema = RESET;
+"#,
 ];

@@ -364,6 +364,44 @@ fn partitions_grow_and_what_was_there_stays_and_is_known() {
 }
 
 #[test]
+fn ids_of_messages_that_went_before_an_update_are_not_given_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = Connection::open(folder.path().join("spool.db")).expect("a file");
+    const BEFORE: usize = 8;
+    for migration in &MIGRATIONS[..BEFORE] {
+        file.execute_batch(migration).expect("a schema");
+    }
+    file.pragma_update(None, "user_version", BEFORE as i64).expect("a version");
+    file.execute_batch(
+        "CREATE TABLE probe (one INTEGER PRIMARY KEY, count INTEGER NOT NULL) STRICT;
+         INSERT INTO messages (id, exchange, port, kind, head, bytes, accepted_at, open, kept)
+         VALUES (40, 'orders', 'in', 0, '{}', 0, 0, 0, 0), (41, 'orders', 'in', 0, '{}', 0, 0, 0, 0);
+         INSERT INTO bodies VALUES (40, x''), (41, x'');
+         DELETE FROM messages WHERE id = 41",
+    )
+    .expect("messages");
+    drop(file);
+    let spool = open(folder.path());
+    assert_eq!(spool.next_id(PartitionNumber(0)), MessageId(42));
+    block_on(async {
+        let new = message(&spool, MessageKind::OneWay, &["tell"]);
+        spool.accept(new.clone()).await.expect("stored");
+        spool.settle(outcome(new.id, 0, 1, Then::Done(None))).await.expect("stored");
+        let message = spool.message(MessageId(40)).await.expect("read").expect("it is there");
+        assert_eq!(message.exchange, name("orders"));
+        while spool.prune(at(200), 10).await.expect("removed") > 0 {}
+        assert_eq!(spool.message(new.id).await.expect("read"), None);
+    });
+    drop(spool);
+    assert_eq!(open(folder.path()).next_id(PartitionNumber(0)), MessageId(44), "43 has gone");
+    let file = Connection::open(folder.path().join("spool.db")).expect("the file");
+    let sound: String = file.query_row("PRAGMA integrity_check", (), |row| row.get(0)).expect("looked");
+    assert_eq!(sound, "ok");
+    let sql = "SELECT count(*) FROM sqlite_schema WHERE name = 'messages' AND sql LIKE '%AUTOINCREMENT%'";
+    assert_eq!(file.query_row(sql, (), |row| row.get::<_, i64>(0)).expect("looked"), 0);
+}
+
+#[test]
 fn a_partition_goes_when_nothing_is_in_it_and_no_id_comes_again() {
     let folder = tempfile::tempdir().expect("a folder");
     let spool = open_with(folder.path(), 3).expect("the files open");
@@ -488,10 +526,9 @@ fn a_spool_of_one_file_becomes_the_first_partition() {
     });
     drop(spool);
     let file = Connection::open(folder.path().join("spool.db")).expect("a file");
-    let before = "DROP TABLE layout; DROP TABLE layouts_before; DROP TABLE homes";
+    let before = "DROP TABLE layout; DROP TABLE layouts_before; DROP TABLE homes; DROP TABLE taken_ids";
     file.execute_batch(before).expect("as it was");
-    let version: usize = file.pragma_query_value(None, "user_version", |row| row.get(0)).expect("read");
-    file.pragma_update(None, "user_version", version - 1).expect("as it was");
+    file.pragma_update(None, "user_version", 7).expect("as it was");
     drop(file);
     let spool = open_with(folder.path(), 4).expect("it goes forward");
     block_on(async {
@@ -522,7 +559,8 @@ fn what_is_gathered_stays_together_and_replies_are_beside_their_requests() {
             let home = spool.partition_for(&name("orders"), &name("intake"), Beside::Port).await.expect("known");
             let new = NewMessage { id: spool.next_id(home), ..message(&spool, MessageKind::OneWay, &[]) };
             members.push(new.id);
-            spool.accept_gathered(new, gather.clone()).await.expect("stored");
+            let taken = TakenMessage { whole: new, parts: None, gather: Some(gather.clone()) };
+            spool.accept(taken).await.expect("stored");
         }
         let (groups, next) = spool.due_gatherings(at(0), 10).await.expect("read");
         assert_eq!((groups.len(), next), (1, None), "they are one group");

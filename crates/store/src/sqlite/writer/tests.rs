@@ -52,7 +52,7 @@ fn hold(database: &Database) -> mpsc::Sender<()> {
         gone.recv().expect("the test lets go");
         Ok(())
     };
-    database.submit(false, job, |_| ()).expect("there is room");
+    database.submit(Undo::Itself, once(job), |_| ()).expect("there is room");
     is_held.recv().expect("the writer runs the job");
     let_go
 }
@@ -99,6 +99,66 @@ fn a_job_that_fails_is_undone_alone() {
         succeeded.expect("stored");
         assert_eq!(woken.load(Ordering::SeqCst), 1, "only what was committed wakes anybody");
         assert_eq!(notes(&database).await, ["first", "all of it"]);
+    });
+}
+
+#[test]
+fn jobs_that_may_run_again_are_undone_together_and_stored_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let database = open(folder.path());
+    block_on(async {
+        let let_go = hold(&database);
+        let (ran, woken) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let again = |text: &'static str, end: fn() -> Result<(), StoreError>| {
+            let (ran, woken) = (ran.clone(), woken.clone());
+            database.write_again(move |connection, after| {
+                ran.fetch_add(1, Ordering::SeqCst);
+                let woken = woken.clone();
+                after.run(move || {
+                    woken.fetch_add(1, Ordering::SeqCst);
+                });
+                note(connection, text)?;
+                end()
+            })
+        };
+        let (first, failed, panicked, second, once, third, ()) = tokio::join!(
+            again("first", || Ok(())),
+            again("half of it", || Err(StoreError::Missing("the other half".to_owned()))),
+            again("another half", || panic!("a job panics in a test")),
+            again("second", || Ok(())),
+            database.write(|connection, _| note(connection, "once")),
+            again("third", || Ok(())),
+            async { let_go.send(()).expect("held") }
+        );
+        assert!(matches!(failed, Err(StoreError::Missing(_))), "{failed:?}");
+        assert!(matches!(panicked, Err(StoreError::Unavailable(_))), "{panicked:?}");
+        for stored in [first, second, once, third] {
+            stored.expect("stored");
+        }
+        assert_eq!(notes(&database).await, ["first", "second", "once", "third"], "each once, in their order");
+        assert_eq!(woken.load(Ordering::SeqCst), 3, "only what was committed wakes anybody");
+        assert!(ran.load(Ordering::SeqCst) > 5, "some ran again");
+    });
+}
+
+#[test]
+fn what_ran_before_a_job_that_runs_once_is_not_undone_with_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let database = open(folder.path());
+    block_on(async {
+        let let_go = hold(&database);
+        let (first, failed, second, ()) = tokio::join!(
+            database.write_again(|connection, _| note(connection, "first")),
+            database.write(|connection, _| {
+                note(connection, "half of it")?;
+                Err::<(), _>(StoreError::Missing("the other half".to_owned()))
+            }),
+            database.write_again(|connection, _| note(connection, "second")),
+            async { let_go.send(()).expect("held") }
+        );
+        assert!(matches!(failed, Err(StoreError::Missing(_))), "{failed:?}");
+        first.and(second).expect("stored");
+        assert_eq!(notes(&database).await, ["first", "second"]);
     });
 }
 
@@ -186,6 +246,8 @@ fn a_full_file_refuses_and_recovers() {
             }
         };
         assert!(matches!(full, StoreError::Full(_)), "{full}");
+        let full = database.write_again(|connection, _| note(connection, &"x".repeat(10_000))).await;
+        assert!(matches!(full, Err(StoreError::Full(_))), "{full:?}");
         assert!(stored > 0);
         assert_eq!(notes(&database).await.len(), 2 * stored, "a whole write is there, or nothing of it");
         let removed = database
@@ -205,7 +267,7 @@ fn too_many_waiting_writes_are_refused() {
     for _ in 0..WAITING_WRITES_MAX {
         let answer = answer.clone();
         let job = |connection: &Connection, _: &mut AfterCommit| note(connection, "waits");
-        database.submit(false, job, move |result| answer.send(result).expect("counted")).expect("there is room");
+        database.submit(Undo::Itself, job, move |result| answer.send(result).expect("counted")).expect("there is room");
     }
     assert!(matches!(block_on(write_note(&database, "one too many")), Err(StoreError::Full(_))));
     let_go.send(()).expect("held");
