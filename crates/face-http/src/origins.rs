@@ -10,7 +10,7 @@ use axum::{
     middleware::Next,
 };
 
-use crate::State;
+use crate::{State, needs::needs};
 
 /// How long a browser need not ask again, in seconds.
 const ASKED_AGAIN: &str = "600";
@@ -33,8 +33,9 @@ fn let_in(origins: &Arc<[String]>, request: &Request) -> Option<HeaderValue> {
     (is_named && is_for_pages(request.uri().path())).then(|| origin.clone())
 }
 
+/// Lets pages of other origins in as far as they may be, and then whoever has what the route needs.
 pub(crate) async fn origins(state: State, request: Request, next: Next) -> Response<Body> {
-    let Some(origin) = let_in(&state.origins, &request) else { return next.run(request).await };
+    let Some(origin) = let_in(&state.origins, &request) else { return needs(state, request, next).await };
     let asks =
         *request.method() == Method::OPTIONS && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
     let mut response = if asks {
@@ -50,7 +51,7 @@ pub(crate) async fn origins(state: State, request: Request, next: Next) -> Respo
         headers.insert(header::ACCESS_CONTROL_MAX_AGE, fixed(ASKED_AGAIN));
         response
     } else {
-        next.run(request).await
+        needs(state, request, next).await
     };
     let headers = response.headers_mut();
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);

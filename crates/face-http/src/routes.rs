@@ -42,7 +42,7 @@ use axum::{
 };
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::{App, edge, needs, origins, problems::Failure, scim};
+use crate::{App, edge, problems::Failure, scim};
 
 /// All documented routes.
 pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
@@ -89,8 +89,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .merge(pages::files())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
-        .layer(axum::middleware::from_fn_with_state(app.clone(), needs::needs))
-        .layer(axum::middleware::from_fn_with_state(app.clone(), origins::origins))
+        // One layer, for each costs every request copies of all below it.
         .layer(axum::middleware::from_fn_with_state(app.clone(), edge::edge))
         .with_state(app)
 }

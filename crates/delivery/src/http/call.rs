@@ -4,6 +4,7 @@
 //! channel makes of contents and devices has no part in it.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     sync::Arc,
@@ -188,6 +189,8 @@ pub struct Reply {
 /// Sends requests to one far side over connections that are kept.
 pub struct Caller {
     options: CallOptions,
+    /// Where all requests go, if no property has a part in it.
+    fixed: Option<Target>,
     signer: Option<Signer>,
     connections: Connections,
     clock: Arc<dyn Clock>,
@@ -217,7 +220,8 @@ impl Caller {
         let keeping = Keeping { body_bytes_max: options.reply_bytes + 1, headers: true };
         let connections =
             Connections::new(Arc::new(TcpDial), (*trust).clone(), networks, options.idle_timeout.0).keeping(keeping);
-        Ok(Caller { options, signer, connections, clock })
+        let fixed = Some(&options.url).filter(|url| pieces(url).1.is_empty()).and_then(|url| Target::parse(url).ok());
+        Ok(Caller { options, fixed, signer, connections, clock })
     }
 
     /// Whether it signs what it sends.
@@ -236,11 +240,12 @@ impl Caller {
             Ok(target) => target,
             Err(reason) => return Returned::Refused(reason),
         };
-        let request = match self.request(call, &target) {
+        let target = &*target;
+        let request = match self.request(call, target) {
             Ok(request) => request,
             Err(reason) => return Returned::Refused(reason),
         };
-        let exchanged = timeout(self.options.timeout.0, self.connections.exchange(&target, &request)).await;
+        let exchanged = timeout(self.options.timeout.0, self.connections.exchange(target, &request)).await;
         let response = match exchanged {
             Ok(Ok(response)) => response,
             Ok(Err(NoResponse::Trouble(reason))) => return Returned::Deferred { reason, retry_after: None },
@@ -274,14 +279,17 @@ impl Caller {
         self.connections.sweep();
     }
 
-    fn target(&self, call: &Call<'_>) -> Result<Target, Reason> {
+    fn target(&self, call: &Call<'_>) -> Result<Cow<'_, Target>, Reason> {
+        if let Some(fixed) = &self.fixed {
+            return Ok(Cow::Borrowed(fixed));
+        }
         let url = match whole_place(&self.options.url) {
             Some(name) => (call.property)(name).ok_or_else(|| no_property(name))?,
             None => fill(&self.options.url, call.property, |text| {
                 url::form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>().replace('+', "%20")
             })?,
         };
-        Target::parse(&url).map_err(|what| Reason::new(ReasonKind::Address, what))
+        Target::parse(&url).map(Cow::Owned).map_err(|what| Reason::new(ReasonKind::Address, what))
     }
 
     fn request(&self, call: &Call<'_>, target: &Target) -> Result<Vec<u8>, Reason> {

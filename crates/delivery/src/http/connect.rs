@@ -30,7 +30,7 @@ const IDLE_MAX: usize = 1024;
 const URL_BYTES_MAX: usize = 4096;
 
 /// Where a request goes.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Target {
     pub site: Arc<Site>,
     /// Path and query.
