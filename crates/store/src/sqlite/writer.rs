@@ -127,7 +127,7 @@ enum Ran {
 }
 
 /// How what a job did is undone if it fails.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Undo {
     /// Back to a savepoint.
     Savepoint,

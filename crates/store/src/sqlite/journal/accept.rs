@@ -102,18 +102,21 @@ impl Gathering {
 
 /// Asks the writer to store whatever has gathered when its turn comes.
 fn store_gathered(database: &Database, shared: &Shared) {
-    let answers = Arc::new(Mutex::new(Vec::new()));
+    let taken: Arc<Mutex<(Vec<NewRow>, Vec<Answer>)>> = Arc::default();
     let job = {
-        let (shared, answers) = (shared.clone(), answers.clone());
+        let (shared, taken) = (shared.clone(), taken.clone());
         move |connection: &Connection, after: &mut AfterCommit| {
-            let (rows, gathered) = shared.gathering.take();
-            *answers.lock() = gathered;
-            store_all(connection, after, &shared, &rows)
+            let mut taken = taken.lock();
+            // Otherwise it has run before, with these.
+            if taken.0.is_empty() {
+                *taken = shared.gathering.take();
+            }
+            store_all(connection, after, &shared, &taken.0)
         }
     };
     let gathering = shared.gathering.clone();
-    let submitted = database.write_then(job, move |stored| {
-        let mut waiting = std::mem::take(&mut *answers.lock());
+    let submitted = database.write_again_then(job, move |stored| {
+        let mut waiting = std::mem::take(&mut taken.lock().1);
         match stored {
             Ok(accepted) => waiting.into_iter().zip(accepted).for_each(|(answer, accepted)| {
                 // A caller that stopped waiting has its events stored nevertheless.

@@ -101,7 +101,7 @@ pub async fn commit(
     let mut packed = super::off_the_runtime(bytes, move || pack(step, &known, names, retries, suspensions)).await??;
     packed.continued = continued;
     let shared = shared.clone();
-    database.write(move |connection, after| store(connection, after, &shared, packed)).await
+    database.write_again(move |connection, after| store(connection, after, &shared, &packed)).await
 }
 
 async fn destine(
@@ -147,10 +147,10 @@ fn store(
     connection: &Connection,
     after: &mut AfterCommit,
     shared: &Shared,
-    packed: PackedStep,
+    packed: &PackedStep,
 ) -> Result<Vec<NotificationBatchId>, StoreError> {
     let PackedStep { step, batches, receipts, retries, suspensions, continued, chronicled } = packed;
-    let committing = shared.claims.begin(&step)?;
+    let committing = shared.claims.begin(step)?;
     let mut rows = Rows::new(connection, shared, step.time(committing.claimed_at));
     let matching = !(step.matched.is_empty() && step.failed.is_empty());
     let brings_work = !(step.batches.is_empty() && step.retries.is_empty() && step.resent.is_none());
@@ -158,7 +158,7 @@ fn store(
     let mut ids = Vec::with_capacity(batches.len());
     let matched_now: HashSet<EventBatchId> = step.matched.iter().map(|claim| claim.id).collect();
     for (new, packed) in step.batches.iter().zip(batches) {
-        let id = rows.add_batch(&new.head, new.count, &packed, &matched_now)?;
+        let id = rows.add_batch(&new.head, new.count, packed, &matched_now)?;
         ids.push(id);
         if new.count == 0 {
             continue;
@@ -186,11 +186,11 @@ fn store(
     for (claim, reason) in &step.failed {
         rows.mark_failed(*claim, reason)?;
     }
-    for (id, body) in &chronicled {
+    for (id, body) in chronicled {
         rows.keep_chronicled(*id, body)?;
     }
     for claim in &step.held {
-        rows.mark_progress(*claim, &step)?;
+        rows.mark_progress(*claim, step)?;
     }
     for claim in &step.finished {
         rows.finish(*claim)?;
@@ -215,16 +215,16 @@ fn store(
         )?;
     }
     for (waits, destined) in step.suspensions.iter().zip(suspensions) {
-        rows.add_suspension(waits.batch, &destined, waits.attempts, &waits.reason, waits.since, &waits.course)?;
+        rows.add_suspension(waits.batch, destined, waits.attempts, &waits.reason, waits.since, &waits.course)?;
     }
 
-    rows.note_matching(&step, ids.first().copied())?;
-    firings::record(connection, &step)?;
+    rows.note_matching(step, ids.first().copied())?;
+    firings::record(connection, step)?;
     states::write(connection, &step.states)?;
 
     let oldest = if matching { Some(oldest_event(connection)?) } else { None };
     rows.keep(after, oldest, brings_work)?;
-    accept::store_all(connection, after, shared, &continued)?;
+    accept::store_all(connection, after, shared, continued)?;
     after.run(move || committing.finish());
     Ok(ids)
 }

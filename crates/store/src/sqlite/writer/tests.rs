@@ -162,6 +162,91 @@ fn what_ran_before_a_job_that_runs_once_is_not_undone_with_it() {
     });
 }
 
+/// What a random job does: so many notes, and then it succeeds, fails or panics.
+#[derive(Debug, Clone, Copy)]
+struct Plan {
+    undo: Undo,
+    notes: usize,
+    end: End,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum End {
+    Success,
+    Error,
+    Panic,
+}
+
+fn random_plan(luck: &mut fastrand::Rng) -> Plan {
+    match luck.choice([Undo::All, Undo::All, Undo::All, Undo::Savepoint, Undo::Itself]).expect("some") {
+        // It must not fail after its statement.
+        Undo::Itself if luck.bool() => Plan { undo: Undo::Itself, notes: 0, end: End::Error },
+        Undo::Itself => Plan { undo: Undo::Itself, notes: 1, end: End::Success },
+        undo => {
+            let end = luck.choice([End::Success, End::Success, End::Success, End::Error, End::Panic]).expect("some");
+            Plan { undo, notes: luck.usize(0..4), end }
+        }
+    }
+}
+
+/// Whatever jobs a commit is made of: each one's writes are all there, in the order of the jobs, or none of them, and what
+/// it wants done afterwards is done once.
+#[test]
+fn each_job_of_a_commit_is_whole_or_not_there() {
+    let seed =
+        std::env::var("TOCSIN_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
+    println!("TOCSIN_SEED={seed}");
+    let mut luck = fastrand::Rng::with_seed(seed);
+    let folder = tempfile::tempdir().expect("a folder");
+    let database = open(folder.path());
+    let mut expected = Vec::new();
+    for commit in 0..100 {
+        let let_go = hold(&database);
+        let (told, hears) = mpsc::channel();
+        let plans: Vec<Plan> = (0..luck.usize(1..12)).map(|_| random_plan(&mut luck)).collect();
+        for (place, plan) in plans.iter().copied().enumerate() {
+            let done = Arc::new(AtomicU64::new(0));
+            let work = {
+                let done = done.clone();
+                move |connection: &Connection, after: &mut AfterCommit| {
+                    let done = done.clone();
+                    after.run(move || {
+                        done.fetch_add(1, Ordering::SeqCst);
+                    });
+                    for number in 0..plan.notes {
+                        note(connection, &format!("{commit} {place} {number}"))?;
+                    }
+                    match plan.end {
+                        End::Success => Ok(()),
+                        End::Error => Err(StoreError::Missing("its end".to_owned())),
+                        End::Panic => panic!("a job panics in a test"),
+                    }
+                }
+            };
+            let told = told.clone();
+            let answer = move |result: Result<(), StoreError>| {
+                told.send((place, result.is_ok(), done.load(Ordering::SeqCst))).expect("the test waits");
+            };
+            match plan.undo {
+                Undo::All => database.submit(Undo::All, work, answer),
+                undo => database.submit(undo, once(work), answer),
+            }
+            .expect("there is room");
+        }
+        let_go.send(()).expect("held");
+        for (place, plan) in plans.iter().enumerate() {
+            let succeeds = plan.end == End::Success;
+            let answer = hears.recv().expect("an answer");
+            assert_eq!(answer, (place, succeeds, u64::from(succeeds)), "commit {commit} of {plans:?}");
+            let notes = (0..plan.notes).filter(|_| succeeds);
+            expected.extend(notes.map(|number| format!("{commit} {place} {number}")));
+        }
+        assert_eq!(block_on(notes(&database)), expected, "commit {commit} of {plans:?}");
+    }
+    drop(database);
+    assert_eq!(block_on(notes(&open(folder.path()))), expected);
+}
+
 /// So that a claim, which a step holds until its commit, can be given back by whoever hears of the failure.
 #[test]
 fn what_a_failed_job_held_is_free_when_its_caller_hears() {
