@@ -30,12 +30,12 @@ use crate::{
     inbox::{Bell, Listener},
     records::{
         ApiKey, ApplicationVersion, Change, Changed, EndpointKey, Expect, FEED_KEPT, FailingEndpoint, FollowedSchedule,
-        IndexedSubscription, Interest, Merge, NewSegment, NewSubscriber, NewSubscription, NotMerged, Person,
-        ProfileImage, REMOVED_AT_ONCE, Recipient, RecordCounts, Records, ScheduledSubscription, SubscriberFilter,
-        SubscriptionChange, SubscriptionCounts, SubscriptionFilter, SuppressionFilter, Survey, SurveyBounds,
-        TARGETS_TOLD, United, Written, due_schedule, has_attribute, new_installation, new_secret, no_application,
-        no_changes_after, no_device, no_segment, no_subscriber, no_subscription, no_suppression, reach, read_filter,
-        runs, since_change, snooze, trim_to,
+        IndexedSubscription, Interest, MERGES_FORGOTTEN_AT_ONCE, MERGES_KEPT, Merge, NewSegment, NewSubscriber,
+        NewSubscription, NotMerged, Person, ProfileImage, REMOVED_AT_ONCE, Recipient, RecordCounts, Records,
+        ScheduledSubscription, SubscriberFilter, SubscriptionChange, SubscriptionCounts, SubscriptionFilter,
+        SuppressionFilter, Survey, SurveyBounds, TARGETS_TOLD, United, Written, due_schedule, has_attribute,
+        new_installation, new_secret, no_application, no_changes_after, no_device, no_segment, no_subscriber,
+        no_subscription, no_suppression, reach, read_filter, runs, since_change, snooze, trim_to,
     },
 };
 

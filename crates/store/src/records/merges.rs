@@ -1,6 +1,6 @@
 //! Two subscribers become one: somebody who was known by an address only turns out to have an account.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use tocsin_model::{
@@ -10,7 +10,12 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-/// What became of one that was merged into another. It is kept, so that whoever asks again is told the same.
+/// How long it is kept what became of somebody. Claims, by which one is asked for, last a week at most.
+pub const MERGES_KEPT: Duration = Duration::from_secs(365 * 86_400);
+/// Merges that are forgotten in the commit of another, so that there never are many more than those of a year.
+pub(crate) const MERGES_FORGOTTEN_AT_ONCE: usize = 8;
+
+/// What became of one that was merged into another. It is kept for [`MERGES_KEPT`], so that whoever asks again is told the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Merge {
     /// The number that is free now.

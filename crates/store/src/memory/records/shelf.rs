@@ -137,7 +137,17 @@ impl Shelf {
         let report = united.report(from.clone(), into.clone(), moved, doubles);
         let merge = Merge { from_number, into_number, at: now, report };
         self.merges.push((merge.clone(), false));
+        self.forget_merges(now);
         Ok(Ok(merge))
+    }
+
+    fn forget_merges(&mut self, now: Timestamp) {
+        let is_old = |(merge, is_finished): &&(Merge, bool)| *is_finished && merge.at < now - MERGES_KEPT;
+        let mut old: Vec<_> =
+            self.merges.iter().filter(is_old).map(|(merge, _)| (merge.at, merge.from_number)).collect();
+        old.sort_unstable();
+        old.truncate(MERGES_FORGOTTEN_AT_ONCE);
+        self.merges.retain(|(merge, _)| !old.contains(&(merge.at, merge.from_number)));
     }
 
     fn move_subscriptions(

@@ -359,3 +359,40 @@ fn one_becomes_a_part_of_another() {
         assert_eq!(itself, Err(NotMerged::Itself));
     });
 }
+
+#[test]
+fn what_became_of_somebody_is_forgotten_after_a_year() {
+    check(async |records| {
+        let days = |days: u32| at(0) + days * std::time::Duration::from_secs(86_400);
+        let merge = async |number: u64, day: u32| {
+            let anonymous = who(&format!("anon-{number}"));
+            records
+                .put_subscriber(person(&format!("anon-{number}"), &[]), Expect::Absent, days(day))
+                .await
+                .expect("stored");
+            let done = records.merge_subscribers(&anonymous, &who("ann"), days(day)).await.expect("done");
+            done.expect("merged").from_number
+        };
+        let known = async || {
+            let mut known = Vec::new();
+            for number in 0..14 {
+                let found = records.merge_of(&who(&format!("anon-{number}"))).await.expect("read");
+                known.extend(found.map(|_| number));
+            }
+            known
+        };
+        records.put_subscriber(person("ann", &[]), Expect::Absent, at(0)).await.expect("stored");
+        for number in 0..12 {
+            let from = merge(number, u32::try_from(number).expect("few")).await;
+            // The feed of one of them still lies where it lay.
+            if number != 3 {
+                records.finish_merge(from).await.expect("finished");
+            }
+        }
+        assert_eq!(known().await, (0..12).collect::<Vec<_>>());
+        merge(12, 365 + 11).await;
+        assert_eq!(known().await, [3, 9, 10, 11, 12], "a few at a time, the oldest first");
+        merge(13, 365 + 11).await;
+        assert_eq!(known().await, [3, 11, 12, 13], "nobody asks for a year");
+    });
+}

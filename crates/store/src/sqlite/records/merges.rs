@@ -13,7 +13,7 @@ use super::{
 use crate::{
     entries::EntryNumber,
     error::StoreError,
-    records::{Expect, Merge, NotMerged, United, no_subscriber},
+    records::{Expect, MERGES_FORGOTTEN_AT_ONCE, MERGES_KEPT, Merge, NotMerged, United, no_subscriber},
 };
 
 pub(super) fn merge(
@@ -55,7 +55,15 @@ pub(super) fn merge(
         "INSERT INTO merges (from_number, into_number, from_id, report, at, finished) VALUES (?1, ?2, ?3, ?4, ?5, 0)",
         (signed(from_number.0), signed(into_number.0), from.as_str(), json(&report), now.0),
     )?;
+    forget(books.connection, now)?;
     Ok(Ok(Merge { from_number, into_number, at: now, report }))
+}
+
+/// Forgets a few of those that nobody asks about any more; never one whose feed may still lie where it lay.
+fn forget(connection: &Connection, now: Timestamp) -> Result<(), StoreError> {
+    let sql = "DELETE FROM merges WHERE from_number IN
+        (SELECT from_number FROM merges WHERE finished = 1 AND at < ?1 ORDER BY at, from_number LIMIT ?2)";
+    execute(connection, sql, ((now - MERGES_KEPT).0, signed(MERGES_FORGOTTEN_AT_ONCE as u64))).map(|_| ())
 }
 
 fn merge_of(row: &Row<'_>) -> rusqlite::Result<Merge> {

@@ -300,4 +300,8 @@ CREATE INDEX merges_unfinished ON merges (from_number) WHERE finished = 0;
     r#"
 -- Most changes of kind 6 tell from here on what the change took away, and one of sixteen all that there was. No table changes.
 "#,
+    r#"
+-- Merges are forgotten after a while, the oldest first.
+CREATE INDEX merges_by_time ON merges (at) WHERE finished = 1;
+"#,
 ];
