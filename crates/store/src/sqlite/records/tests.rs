@@ -6,6 +6,7 @@ use tocsin_model::{
 };
 
 use super::*;
+use crate::entries::{Entries, Retouch};
 
 const NOW: Timestamp = Timestamp(1);
 
@@ -131,5 +132,99 @@ fn below_the_reserve_only_intake_is_refused() {
         assert!(matches!(records.put_subscribers(vec![ann()], NOW).await, Err(StoreError::Full(_))));
         records.put_application(&name("quakes"), "q", "ann", NOW).await.expect("stored");
         records.remove_subscriber(&ann().id, Expect::Any, NOW).await.expect("removed");
+    });
+}
+
+/// Whoever takes everything as it is.
+struct Anyone;
+
+impl EntryWatcher for Anyone {
+    fn keys(&self, _: &crate::entries::Node) -> Vec<crate::entries::EntryKey> {
+        Vec::new()
+    }
+
+    fn holds(&self, _: &crate::entries::Built) -> bool {
+        true
+    }
+
+    fn changed(&self, _: Vec<crate::entries::EntryChange>) {}
+}
+
+/// Ann says so many bytes.
+fn retouch(revision: u64, bytes: usize) -> Retouch {
+    Retouch {
+        number: SubscriberNumber(1),
+        revision,
+        enabled: true,
+        attributes: format!(r#"{{"says":"{}"}}"#, "x".repeat(bytes)).into(),
+        before: [("says".to_owned(), Some("y".repeat(bytes).as_str().into()))].into(),
+        gone: Vec::new(),
+        made: Vec::new(),
+        now: NOW,
+        built: Arc::new(()),
+    }
+}
+
+#[test]
+fn whoever_waits_for_a_writer_that_ends_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let records = open(folder.path());
+    Entries::watch(&records, Arc::new(Anyone));
+    block_on(async {
+        records.put_subscriber(ann(), Expect::Any, NOW).await.expect("stored");
+        let (let_go, held) = crossbeam_channel::bounded::<()>(0);
+        let hold = move |_: &Connection, _: &mut AfterCommit| {
+            let _ = held.recv();
+            Ok(())
+        };
+        records.database.write_then(hold, drop).expect("taken on");
+        let breaks = records.database.write_one(|_, _| {
+            let cause = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR_FSYNC);
+            Err::<(), _>(store_error(rusqlite::Error::SqliteFailure(cause, None)))
+        });
+        let (broken, one, other, ()) =
+            tokio::join!(breaks, records.retouch(retouch(1, 1)), records.retouch(retouch(1, 2)), async {
+                let_go.send(()).expect("held");
+            });
+        assert!(matches!(broken, Err(StoreError::Unavailable(_))), "{broken:?}");
+        for answer in [one, other, records.retouch(retouch(1, 3)).await, records.retouch(retouch(1, 4)).await] {
+            assert!(matches!(answer, Err(StoreError::Unavailable(_))), "{answer:?}");
+        }
+    });
+    drop(records);
+    let records = open(folder.path());
+    Entries::watch(&records, Arc::new(Anyone));
+    assert!(block_on(records.retouch(retouch(1, 5))).expect("the store answers"), "nothing was stored before");
+}
+
+#[test]
+fn what_was_worked_out_beforehand_waits_for_room() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let records = open(folder.path());
+    Entries::watch(&records, Arc::new(Anyone));
+    let bound_pages = |pages: i64| {
+        records.database.write_one(move |connection, _| {
+            connection.query_row(&format!("PRAGMA max_page_count = {pages}"), (), |_| Ok(())).map_err(store_error)
+        })
+    };
+    block_on(async {
+        records.put_subscriber(ann(), Expect::Any, NOW).await.expect("stored");
+        bound_pages(120).await.expect("bounded");
+        let mut revision = 1;
+        let full = loop {
+            // What shares a job with one that finds no room finds none either.
+            let (one, late) = tokio::join!(records.retouch(retouch(revision, 9_000)), records.retouch(retouch(0, 1)));
+            match (one, late) {
+                (Ok(is_written), Ok(is_late_written)) => assert!(is_written && !is_late_written),
+                (Err(one), Err(StoreError::Full(_))) => break one,
+                other => panic!("{other:?}"),
+            }
+            revision += 1;
+        };
+        assert!(matches!(full, StoreError::Full(_)), "{full}");
+        let found = records.subscriber(&ann().id).await.expect("read").expect("there");
+        assert_eq!(found.revision, revision);
+        bound_pages(10_000).await.expect("there is room again");
+        assert!(records.retouch(retouch(revision, 9_000)).await.expect("stored"));
     });
 }
