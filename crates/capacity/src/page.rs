@@ -21,6 +21,9 @@ table{border-collapse:collapse;font-size:.9rem;min-width:100%}
 th,td{padding:.3rem .8rem .3rem 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}
 th{color:var(--dim);font-weight:600;white-space:nowrap}
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+@media (max-width:40rem){.wide thead{display:none}.wide tr{display:block;padding:.4rem 0;border-bottom:1px solid var(--line)}
+.wide td,.wide td.n{display:flex;justify-content:space-between;gap:1rem;padding:.1rem 0;border:0;text-align:right;white-space:normal}
+.wide td:empty{display:none}.wide td::before{content:attr(data-of);color:var(--dim);text-align:left}}
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,22rem),1fr));gap:1.2rem;align-items:start}
 .facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(10rem,1fr));gap:.8rem;padding:0;list-style:none}
 .facts li{border:1px solid var(--line);border-radius:.5rem;padding:.6rem .8rem}
@@ -72,7 +75,9 @@ pub fn table(columns: &[Column<'_>], rows: &[Vec<String>]) -> String {
     for row in rows {
         out.push_str("<tr>");
         for (column, cell) in columns.iter().zip(row) {
-            let _ = write!(out, "<td{}>{}</td>", class(column), escape(cell));
+            // Where there is no room for columns, each cell says what it is of.
+            let of = escape(column.title());
+            let _ = write!(out, "<td{} data-of=\"{of}\">{}</td>", class(column), escape(cell));
         }
         out.push_str("</tr>");
     }

@@ -96,7 +96,7 @@ fn caution(results: &Results) -> String {
         ),
     };
     format!(
-        "<p class=\"dim\">{}{quick} The machines of the papers are 16 to 27 years old: look at shapes and at cost, not only at \
+        "<p class=\"dim\">{}.{quick} The machines of the papers are 16 to 27 years old: look at shapes and at cost, not only at \
          the factor.</p>",
         escape(&told)
     )
@@ -301,7 +301,7 @@ mod tests {
             assert!(page.contains(piece), "{piece}");
         }
         assert!(!page.contains("<script") && !page.contains("<one>") && !page.contains("NaN"));
-        assert!(page.contains("<td>Formatting costs more, the longer the result</td><td>holds</td>"));
+        assert!(page.contains(">Formatting costs more, the longer the result</td><td data-of=\"answer\">holds</td>"));
     }
 
     #[test]
