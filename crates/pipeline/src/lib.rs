@@ -684,7 +684,7 @@ impl Pipeline {
     /// # Errors
     /// The store failed.
     pub async fn prune(&self) -> Result<u64, StoreError> {
-        upkeep::prune(&self.flow, &self.cutoffs(self.flow.clock.now()), &self.stop).await
+        upkeep::prune(&self.flow, &self.cutoffs(self.flow.clock.now()), || true, &self.stop).await
     }
 
     /// Takes no new work, finishes what is in flight for at most `patience`, and leaves the rest to the next start.

@@ -14,6 +14,8 @@ use crate::{Flow, class_counters::Labels, feeds, options::PipelineOptions};
 
 /// How long an endpoint is remembered of which nothing is heard.
 const ENDPOINTS_KEPT: Duration = Duration::from_secs(60 * 86_400);
+/// Batches that are past their retention are counted up to so many.
+const REMAINING_MAX: usize = 100_000;
 
 /// Removes what is finished and past its retention, every now and then until `stop`. `cutoffs` gives what was finished
 /// before which time is to go, by what the running applications say.
@@ -23,8 +25,8 @@ pub(crate) async fn run(flow: Arc<Flow>, cutoffs: impl Fn(Timestamp) -> Option<C
     show_subscriptions(&flow, &mut shown).await;
     while stop.run_until_cancelled(tokio::time::sleep(every)).await.is_some() {
         let now = flow.clock.now();
-        if let Some(cutoffs) = cutoffs(now).filter(|_| flow.options.may_prune(now))
-            && let Err(error) = prune(&flow, &cutoffs, &stop).await
+        if let Some(cutoffs) = cutoffs(now)
+            && let Err(error) = retain(&flow, &cutoffs, &stop).await
         {
             tracing::error!(%error, "finished batches cannot be removed");
         }
@@ -61,22 +63,46 @@ pub(crate) fn cutoffs<'a>(
     cutoffs
 }
 
-/// Removes what is to go, in small steps. Gives how many batches it were.
-pub(crate) async fn prune(flow: &Flow, cutoffs: &Cutoffs, stop: &CancellationToken) -> Result<u64, StoreError> {
+/// Removes what is to go, at the hours for it, and shows what then is still there.
+async fn retain(flow: &Flow, cutoffs: &Cutoffs, stop: &CancellationToken) -> Result<(), StoreError> {
+    let in_hours = || flow.options.may_prune(flow.clock.now());
+    let began = in_hours();
+    if began {
+        prune(flow, cutoffs, in_hours, stop).await?;
+    }
+    let remaining = flow.journal.prunable(cutoffs, REMAINING_MAX).await?;
+    metrics::gauge!("upkeep_remaining_batches").set(remaining as f64);
+    if began && remaining > 0 && !in_hours() {
+        tracing::warn!(batches = remaining, "the hours of retention ended before all was removed that is past it");
+        metrics::counter!("upkeep_timeouts_total").increment(1);
+    }
+    Ok(())
+}
+
+/// Removes what is to go, in small steps, for as long as it may. Gives how many batches it were.
+pub(crate) async fn prune(
+    flow: &Flow,
+    cutoffs: &Cutoffs,
+    goes_on: impl Fn() -> bool,
+    stop: &CancellationToken,
+) -> Result<u64, StoreError> {
     let mut removed = 0;
-    loop {
+    let is_done = loop {
         let count = flow.journal.prune(cutoffs, flow.clock.now(), flow.options.prune_batches).await?;
         removed += count as u64;
         metrics::counter!("upkeep_removed_batches_total").increment(count as u64);
-        if count < flow.options.prune_batches || stop.is_cancelled() {
-            break;
+        let is_done = count < flow.options.prune_batches;
+        if is_done || stop.is_cancelled() || !goes_on() {
+            break is_done;
         }
         tokio::task::yield_now().await;
-    }
+    };
     if removed > 0 {
         tracing::info!(batches = removed, "removed finished batches past their retention");
     }
-    metrics::gauge!("upkeep_retention_ended_timestamp_seconds").set(flow.clock.now().0 as f64 / 1e6);
+    if is_done {
+        metrics::gauge!("upkeep_retention_ended_timestamp_seconds").set(flow.clock.now().0 as f64 / 1e6);
+    }
     Ok(removed)
 }
 

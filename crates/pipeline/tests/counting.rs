@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusBuilder;
+use tocsin_pipeline::PipelineOptions;
 use tocsin_testkit::Scenario;
 
 /// A class that is told at once, one that is told hourly, and one that nobody can format.
@@ -53,4 +54,39 @@ async fn formatting_and_schedules_are_counted_by_class() {
         let line = format!("{name}{{application=\"stock\",class=\"{class}\"{more}}} {count}\n");
         assert!(page.contains(&line), "{line}{page}");
     }
+}
+
+/// One whose batches are over after an hour.
+const KEPT_SHORT: &str = r#"
+application: stock
+retention: { finished: 1h }
+events: { quote: { fields: { price: number } } }
+subscriptions: { limit: {} }
+notifications: { crossed: { content: { templates: { base: { text: "now" } } } } }
+rules: { above: { on: quote, subscription: limit, notify: crossed } }
+channels: { email: { protocol: smtp, options: { host: localhost, from: t@example.org } } }
+"#;
+
+/// What is past its retention waits for the hours of retention, and is shown until it has gone.
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_the_hours_of_retention_is_shown() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let page = recorder.handle();
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    let options = PipelineOptions {
+        retention_hours: vec!["04:00-05:00".parse().expect("hours")],
+        prune_batches: 1,
+        ..PipelineOptions::default()
+    };
+    let mut scenario = Scenario::with(&[KEPT_SHORT], options).await;
+    let script = r#"01:20 event quote {"price": 3}
+                    01:30 event quote {"price": 6}"#;
+    scenario.run_and_wait(script, Duration::from_secs(5_400)).await;
+    assert!(page.render().contains("\nupkeep_remaining_batches 2\n"), "{}", page.render());
+    assert!(!page.render().contains("upkeep_removed_batches_total"), "{}", page.render());
+    scenario.run_and_wait("04:10 event quote {\"price\": 6}", Duration::from_secs(600)).await;
+    let page = page.render();
+    assert!(page.contains("\nupkeep_remaining_batches 0\n"), "{page}");
+    assert!(page.contains("\nupkeep_removed_batches_total 2\n"), "{page}");
+    assert!(!page.contains("upkeep_timeouts_total 1"), "{page}");
 }

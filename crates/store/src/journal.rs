@@ -761,6 +761,9 @@ pub trait Journal: Send + Sync + 'static {
     /// minute of each stream. Gives how many batches it removed; less than `limit` means that nothing more is to remove.
     async fn prune(&self, cutoffs: &Cutoffs, now: Timestamp, limit: usize) -> Result<usize, StoreError>;
 
+    /// How many batches [`Journal::prune`] would remove, counted up to `most`.
+    async fn prunable(&self, cutoffs: &Cutoffs, most: usize) -> Result<usize, StoreError>;
+
     /// What happened in a window, by stream and part, those without anything left out; of one application or of all.
     async fn activity(&self, window: &Window, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError>;
 

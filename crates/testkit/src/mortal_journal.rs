@@ -410,6 +410,10 @@ impl Journal for MortalJournal {
         self.live().await.prune(cutoffs, now, limit).await
     }
 
+    async fn prunable(&self, cutoffs: &Cutoffs, most: usize) -> Result<usize, StoreError> {
+        self.live().await.prunable(cutoffs, most).await
+    }
+
     async fn activity(&self, window: &Window, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError> {
         self.live().await.activity(window, application).await
     }

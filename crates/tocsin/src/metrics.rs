@@ -245,6 +245,16 @@ pub const STEPS: &[Metric] = &[
     counter("subscriber_merges_total", "", "Subscribers that became parts of others."),
     counter("unsubscribe_total", "", "Subscriptions that were ended by the link of a mail."),
     histogram("upkeep_duration_seconds", "", "One round of removing what is past its retention."),
+    gauge(
+        "upkeep_remaining_batches",
+        "",
+        "Batches that are past their retention and still there when a round ended, counted up to 100,000.",
+    ),
+    counter(
+        "upkeep_timeouts_total",
+        "",
+        "Times that the hours of `pipeline.retention_hours` ended before all was removed.",
+    ),
     counter("upkeep_removed_batches_total", "", "Batches removed because their retention was over."),
     gauge(
         "upkeep_retention_ended_timestamp_seconds",

@@ -71,6 +71,26 @@ struct State {
     totals: Totals,
 }
 
+/// A batch that is over: of what, since when, and its number.
+type Over = ((Name, Name), Timestamp, u64);
+
+/// The notification batches and the event batches that are past their retention.
+fn over(state: &State, cutoffs: &Cutoffs) -> (Vec<Over>, Vec<Over>) {
+    let mut batches: Vec<Over> = Vec::new();
+    for (id, batch) in &state.notification_batches {
+        let lane = (batch.head.application.clone(), batch.head.class.clone());
+        let before = cutoffs.of_notifications(lane.0.clone(), lane.1.clone());
+        batches.extend(batch.progress.closed_at.filter(|at| *at < before).map(|at| (lane, at, *id)));
+    }
+    let mut events: Vec<Over> = Vec::new();
+    for (id, found) in &state.event_batches {
+        let lane = (found.batch.application.clone(), found.batch.class.clone());
+        let before = cutoffs.of_events(lane.0.clone(), lane.1.clone());
+        events.extend(found.closed_at.filter(|at| *at < before).map(|at| (lane, at, *id)));
+    }
+    (batches, events)
+}
+
 /// The last numbers given.
 #[derive(Default)]
 struct Last {
@@ -779,30 +799,24 @@ impl Journal for MemoryJournal {
         let minutes_before = minute_of(cutoffs.activity);
         state.activity.retain(|(stream, minute), _| *minute >= minutes_before || newest[stream] == *minute);
 
-        let mut batches: Vec<((Name, Name), Timestamp, u64)> = Vec::new();
-        for (id, batch) in &state.notification_batches {
-            let lane = (batch.head.application.clone(), batch.head.class.clone());
-            let before = cutoffs.of_notifications(lane.0.clone(), lane.1.clone());
-            batches.extend(batch.progress.closed_at.filter(|at| *at < before).map(|at| (lane, at, *id)));
-        }
+        let (mut batches, mut events) = over(&state, cutoffs);
         batches.sort_unstable();
         batches.truncate(limit);
         for (_, _, id) in &batches {
             state.notification_batches.remove(id);
         }
 
-        let mut events: Vec<((Name, Name), Timestamp, u64)> = Vec::new();
-        for (id, found) in &state.event_batches {
-            let lane = (found.batch.application.clone(), found.batch.class.clone());
-            let before = cutoffs.of_events(lane.0.clone(), lane.1.clone());
-            events.extend(found.closed_at.filter(|at| *at < before).map(|at| (lane, at, *id)));
-        }
         events.sort_unstable();
         events.truncate(limit - batches.len());
         for (_, _, id) in &events {
             state.event_batches.remove(id);
         }
         Ok(batches.len() + events.len())
+    }
+
+    async fn prunable(&self, cutoffs: &Cutoffs, most: usize) -> Result<usize, StoreError> {
+        let (batches, events) = over(&self.state.lock(), cutoffs);
+        Ok((batches.len() + events.len()).min(most))
     }
 
     async fn activity(&self, window: &Window, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError> {

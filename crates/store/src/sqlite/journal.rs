@@ -605,6 +605,20 @@ impl Journal for SqliteJournal {
         Ok(removed)
     }
 
+    async fn prunable(&self, cutoffs: &Cutoffs, most: usize) -> Result<usize, StoreError> {
+        let cutoffs = cutoffs.clone();
+        self.read(move |connection, shared| {
+            let mut total = 0;
+            for of in [Of::Notifications, Of::Events] {
+                for (lane, before) in prune::lanes(connection, &shared.names, of, &cutoffs)? {
+                    total += prune::count(connection, of, lane, before, most - total)?;
+                }
+            }
+            Ok(total)
+        })
+        .await
+    }
+
     async fn activity(&self, window: &Window, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError> {
         let Some(application) = self.number_if_any(application) else { return Ok(Vec::new()) };
         let window = *window;

@@ -364,8 +364,11 @@ impl Twins {
             cutoffs.notifications.insert((app(), name("alert")), ago(&mut self.random, self.now));
         }
         let limit = self.random.usize(..10);
+        let over = self.memory.prunable(&cutoffs, limit).await.expect("counted");
+        assert_eq!(over, self.sqlite().prunable(&cutoffs, limit).await.expect("counted"));
         let count = self.memory.prune(&cutoffs, self.now, limit).await.expect("pruned");
         assert_eq!(count, self.sqlite().prune(&cutoffs, self.now, limit).await.expect("pruned"));
+        assert_eq!(count, over, "what was counted is what goes");
     }
 
     /// Something is switched off or on.

@@ -45,6 +45,28 @@ pub fn lanes(
     Ok(found)
 }
 
+/// How many batches of a class are over, counted up to `most`.
+pub fn count(
+    connection: &Connection,
+    of: Of,
+    (application, class): Lane,
+    before: Timestamp,
+    most: usize,
+) -> Result<usize, StoreError> {
+    let sql = match of {
+        Of::Notifications => {
+            "SELECT count(*) FROM (SELECT 1 FROM notification_states
+             WHERE application = ?1 AND class = ?2 AND closed_at < ?3 LIMIT ?4)"
+        }
+        Of::Events => {
+            "SELECT count(*) FROM (SELECT 1 FROM event_matched
+             WHERE application = ?1 AND class = ?2 AND closed_at < ?3 LIMIT ?4)"
+        }
+    };
+    let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
+    statement.query_row((application, class, before.0, most), |row| row.get(0)).map_err(store_error)
+}
+
 /// Removes the notification batches of a class that were closed first, with all that hangs on them. Gives how many.
 pub fn prune_notifications(
     connection: &Connection,
