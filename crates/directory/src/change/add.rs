@@ -42,7 +42,8 @@ impl Directory {
         if self.arrive(asker, &new, &terms).await? {
             return Ok(Images::default());
         }
-        self.take_in(asker, new, terms).await
+        // Apart, so that the common way is not carried about with the room for this one.
+        Box::pin(self.take_in(asker, new, terms)).await
     }
 
     /// The same, where the order of the calls is that of the changes: each finds what those before it did.

@@ -70,7 +70,8 @@ impl Directory {
         {
             return Ok(images);
         }
-        self.modify_in_turn(asker, dn, modifications, terms).await
+        // Apart, so that the common way is not carried about with the room for this one.
+        Box::pin(self.modify_in_turn(asker, dn, modifications, terms)).await
     }
 
     /// The same, where the order of the calls is that of the changes: each finds what those before it did.

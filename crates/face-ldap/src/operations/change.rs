@@ -57,9 +57,10 @@ pub(super) async fn run(
     let done = match request {
         Request::Add { dn, attributes } => directory.add(&asker, &dn, attributes, terms).await,
         Request::Modify { dn, modifications } => directory.modify(&asker, &dn, modifications, terms).await,
-        Request::Delete { dn } => directory.remove(&asker, &dn, terms).await,
+        Request::Delete { dn } => Box::pin(directory.remove(&asker, &dn, terms)).await,
         Request::Rename { dn, new_rdn, delete_old, new_superior } => {
-            directory.rename(&asker, &dn, &new_rdn, delete_old, new_superior.as_deref(), terms).await
+            let renaming = directory.rename(&asker, &dn, &new_rdn, delete_old, new_superior.as_deref(), terms);
+            Box::pin(renaming).await
         }
         _ => Err(Refusal::new(Code::ProtocolError, "this is no change")),
     };
