@@ -10,6 +10,7 @@ use std::{
 };
 
 use tocsin_capacity::queue::Times;
+use tokio::task::JoinSet;
 
 use super::{figure::rounded, on_time, wire::Connection};
 use crate::failure::{Failure, Outcome};
@@ -83,17 +84,16 @@ impl Target {
     /// A connection broke, or an answer was not 2xx.
     pub async fn closed(&self, time: Duration) -> Outcome<Load> {
         let started = Instant::now();
-        let sender = |_| async move {
-            let (mut connection, mut times) = (self.open().await?, Vec::new());
+        let sender = |mut sender: Sender| async move {
+            let mut times = Vec::new();
             while started.elapsed() < time {
                 let begun = Instant::now();
-                self.ask(&mut connection).await?;
+                sender.ask().await?;
                 times.push(begun.elapsed());
             }
-            Ok::<_, Failure>(times)
+            Ok(times)
         };
-        let times = futures_util::future::try_join_all((0..self.connections).map(sender)).await?;
-        Ok(load(None, times, started))
+        Ok(load(None, self.on_each(sender).await?, started))
     }
 
     /// Sends so many in a second for this time, each when it is due or as soon after as a connection is free.
@@ -103,32 +103,53 @@ impl Target {
     pub async fn open_at(&self, rate: f64, time: Duration) -> Outcome<Load> {
         let (started, next) = (Instant::now(), Arc::new(AtomicU64::new(0)));
         let all = (rate * time.as_secs_f64()) as u64;
-        let sender = |_| {
+        let sender = |mut sender: Sender| {
             let next = next.clone();
             async move {
-                let (mut connection, mut times) = (self.open().await?, Vec::new());
+                let mut times = Vec::new();
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
                     if number >= all {
-                        return Ok::<_, Failure>(times);
+                        return Ok(times);
                     }
                     let due = started + Duration::from_secs_f64(number as f64 / rate);
                     on_time::until(due).await;
-                    self.ask(&mut connection).await?;
+                    sender.ask().await?;
                     times.push(due.elapsed());
                 }
             }
         };
-        let times = futures_util::future::try_join_all((0..self.connections).map(sender)).await?;
-        Ok(load(Some(rate), times, started))
+        Ok(load(Some(rate), self.on_each(sender).await?, started))
     }
 
-    async fn open(&self) -> Outcome<Connection> {
-        Connection::open(self.port).await.map_err(broke)
+    /// A task for each connection, as drivers of brokers have them: one task for all would cost an answer two threads.
+    async fn on_each<F>(&self, run: impl Fn(Sender) -> F) -> Outcome<Vec<Vec<Duration>>>
+    where
+        F: Future<Output = Outcome<Vec<Duration>>> + Send + 'static,
+    {
+        let request: Arc<[u8]> = self.request.as_slice().into();
+        let mut senders = JoinSet::new();
+        for _ in 0..self.connections {
+            let connection = Connection::open(self.port).await.map_err(broke)?;
+            senders.spawn(run(Sender { connection, request: request.clone() }));
+        }
+        let mut times = Vec::new();
+        while let Some(sent) = senders.join_next().await {
+            times.push(sent.map_err(|error| Failure::failed("a sender of the load broke").because(&error))??);
+        }
+        Ok(times)
     }
+}
 
-    async fn ask(&self, connection: &mut Connection) -> Outcome {
-        let (status, body) = connection.exchange(&self.request).await.map_err(broke)?;
+/// One connection.
+struct Sender {
+    connection: Connection,
+    request: Arc<[u8]>,
+}
+
+impl Sender {
+    async fn ask(&mut self) -> Outcome {
+        let (status, body) = self.connection.exchange(&self.request).await.map_err(broke)?;
         if (200..300).contains(&status) {
             return Ok(());
         }
