@@ -10,6 +10,7 @@ use tocsin_store::{
     inbox::InboxCounts,
     journal::{Backlog, Totals},
     records::RecordCounts,
+    spool::PartitionLoad,
 };
 
 use crate::{
@@ -53,6 +54,8 @@ pub struct Status {
     pub throttled: Vec<Throttled>,
     /// The worker groups of exchanges.
     pub workers: Vec<GroupLoad>,
+    /// How much there is in each partition of the spool.
+    pub partitions: Vec<PartitionLoad>,
     /// The locations of receive ports.
     pub locations: Vec<LocationStatus>,
     /// The sources that run by themselves, by application.
@@ -113,6 +116,7 @@ impl Service {
             switches: self.pipeline.switches(),
             throttled: self.exchanges.as_ref().map(|exchanges| exchanges.throttled()).unwrap_or_default(),
             workers: self.exchanges.as_ref().map(|exchanges| exchanges.workers()).unwrap_or_default(),
+            partitions: self.exchanges.as_ref().map(|exchanges| exchanges.partitions()).unwrap_or_default(),
             locations: self.exchanges.as_ref().map(|exchanges| exchanges.all_locations()).unwrap_or_default(),
             sources: self.pipeline.all_sources().into_iter().map(|(name, source)| (name, source.into())).collect(),
             saturation: self.saturation.as_ref().map(|watch| watch.lock().state()),

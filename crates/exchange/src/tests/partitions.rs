@@ -77,6 +77,9 @@ async fn what_leaves_in_order_does_so_over_partitions_that_become_more() {
         let body = format!(r#"{{"type": "order", "order": {order}}}"#);
         ids.push(bed.post("orders", &body, None).await.expect("taken").id);
     }
+    let partitions = bed.exchanges.partitions();
+    assert_eq!((partitions.len(), partitions.iter().map(|partition| partition.open).sum::<u64>()), (5, 40));
+    assert!(partitions.iter().all(|partition| partition.bytes > 0 && partition.open > 0), "{partitions:?}");
     // Now and then the far side fails: what is behind waits for it.
     bed.b.failures.lock().extend([503, 503]);
     bed.exchanges.set_port(&exchange, &port, None).await.expect("as defined");

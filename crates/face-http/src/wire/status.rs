@@ -8,6 +8,7 @@ use tocsin_model::id::Name;
 use tocsin_model::receipt::Outcome;
 use tocsin_model::time::Timestamp;
 use tocsin_service::status;
+use tocsin_store::spool::PartitionLoad;
 use utoipa::ToSchema;
 
 use crate::routes::{
@@ -35,6 +36,8 @@ pub(crate) struct StatusBody {
     throttled: Vec<ThrottledBody>,
     /// The worker groups of exchanges.
     workers: Vec<WorkersBody>,
+    /// The partitions of the spool, in their order.
+    partitions: Vec<PartitionBody>,
     /// Where receive ports take messages from.
     locations: Vec<LocationBody>,
     /// How far this node is from its bounds, by the last minute.
@@ -58,6 +61,24 @@ pub(crate) struct WorkersBody {
 impl From<GroupLoad> for WorkersBody {
     fn from(GroupLoad { group, busy, waiting, most }: GroupLoad) -> Self {
         WorkersBody { group: group.word(), busy, waiting, most }
+    }
+}
+
+/// A partition of the spool.
+#[derive(Serialize, ToSchema)]
+#[schema(as = SpoolPartition)]
+pub(crate) struct PartitionBody {
+    /// Its number; that of `spool.db` is 0.
+    partition: usize,
+    /// Messages in it that are not ended.
+    open: u64,
+    /// Bytes of its file and its log.
+    bytes: u64,
+}
+
+impl From<(usize, PartitionLoad)> for PartitionBody {
+    fn from((partition, PartitionLoad { open, bytes }): (usize, PartitionLoad)) -> Self {
+        PartitionBody { partition, open, bytes }
     }
 }
 
@@ -265,6 +286,7 @@ impl From<status::Status> for StatusBody {
             switches: status.switches.into_iter().map(SwitchBody::from).collect(),
             throttled: status.throttled.into_iter().map(ThrottledBody::from).collect(),
             workers: status.workers.into_iter().map(WorkersBody::from).collect(),
+            partitions: status.partitions.into_iter().enumerate().map(PartitionBody::from).collect(),
             locations: status.locations.into_iter().map(LocationBody::from).collect(),
             saturation: status.saturation.map(SaturationBody::from),
             latencies: LatenciesBody {

@@ -34,6 +34,8 @@ pub struct Report {
     pub throttled: Vec<ThrottledReport>,
     /// The worker groups of exchanges.
     pub workers: Vec<WorkersReport>,
+    /// The partitions of the spool.
+    pub partitions: Vec<PartitionReport>,
     /// Where receive ports take messages from.
     pub locations: Vec<LocationReport>,
     /// By step.
@@ -88,6 +90,18 @@ pub struct WorkersReport {
     pub waiting: u64,
     /// How many workers there may be now.
     pub most: u64,
+}
+
+/// A partition of the spool.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct PartitionReport {
+    /// Its number.
+    pub partition: u64,
+    /// Messages in it that are not ended.
+    pub open: u64,
+    /// Bytes of its file and its log.
+    pub bytes: u64,
 }
 
 /// A location of a receive port.
@@ -303,6 +317,13 @@ impl Report {
                 lines.push(format!("workers   {group}: {busy} of {most} are busy, {} wait", thousands(*waiting)));
             }
         }
+        // One in which nothing waits has nothing to tell that others have not.
+        if self.partitions.len() > 1 || self.partitions.iter().any(|partition| partition.open > 0) {
+            for PartitionReport { partition, open, bytes } in &self.partitions {
+                let open = thousands(*open);
+                lines.push(format!("spool     partition {partition}: {open} messages are open, {}", size(*bytes)));
+            }
+        }
         for LocationReport { exchange, port, location, state, reason } in &self.locations {
             if state != "running" {
                 let [exchange, port, location] = [exchange, port, location].map(|name| printable(name));
@@ -374,6 +395,7 @@ mod tests {
             "workers": [
                 {"group": "receive", "busy": 8, "waiting": 1200, "most": 8}, {"group": "send", "busy": 1, "waiting": 0, "most": 5},
             ],
+            "partitions": [{"partition": 0, "open": 1500, "bytes": 480000}, {"partition": 1, "open": 0, "bytes": 120000}],
             "switches": [{"component": "role:match", "state": "paused", "pending": true, "reason": "moving"}],
             "latencies": {"end_to_end": {"p50_ms": 1.25, "p95_ms": 3.5, "p99_ms": null, "count": 39000}},
             "saturation": {"seconds": 60.0, "has_vectors": true,
@@ -403,8 +425,15 @@ mod tests {
             paused    role:match, pending: moving
             throttled orders, publishing at b, rate_imbalance: 40 messages wait
             workers   receive: 8 of 8 are busy, 1,200 wait
+            spool     partition 0: 1,500 messages are open, 468.8 KiB
+            spool     partition 1: 0 messages are open, 117.2 KiB
             waiting   orders, in from bus: disk: 1 MiB is free"#]]
         .assert_eq(&report.lines().join("\n"));
         assert!(Report::read(json!({})).expect("an older server").is_idle());
+        let spool = |open: u64| {
+            let report = json!({"partitions": [{"partition": 0, "open": open, "bytes": 1}]});
+            Report::read(report).expect("a status").lines().iter().filter(|line| line.starts_with("spool")).count()
+        };
+        assert_eq!((spool(0), spool(1)), (0, 1), "one partition is told of while something waits in it");
     }
 }
