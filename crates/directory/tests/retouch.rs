@@ -467,7 +467,7 @@ async fn act<S: Entries + Records>(bench: &Bench<S>, luck: &mut fastrand::Rng, s
                 _ => operator(),
             };
             let name = luck.choice(["label", "size", "title"]).expect("some").to_string();
-            let assertion = (luck.u8(..6) == 0).then(|| Filter::Present(name));
+            let assertion = (luck.u8(..6) == 0).then_some(Filter::Present(name));
             let terms = Terms { assertion, before: luck.bool(), after: luck.bool(), ..Terms::default() };
             match bench.directory.modify(&asker, dn, changes.clone(), terms).await {
                 Ok(Images { before, after }) => {
