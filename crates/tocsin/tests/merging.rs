@@ -3,10 +3,11 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::{Value, json};
 use support::Platform;
+use tokio::sync::Semaphore;
 
 const APPLICATION: &str = r#"
 application: pings
@@ -138,20 +139,24 @@ async fn slow_a_merge_is_done_as_a_whole_or_not_at_all() {
         assert!(before.iter().all(|state| state.items[0] > 0 && state.subscriptions.len() == 4), "{:?}", before[0]);
 
         let asked = (platform.client.clone(), platform.url.clone(), platform.key());
+        let told = Arc::new(Semaphore::new(0));
+        let telling = told.clone();
         let merging = tokio::spawn(async move {
-            let asked = &asked;
+            let (asked, telling) = (&asked, &telling);
             let clients = pairs.chunks(PAIRS / CLIENTS).map(|own| async move {
                 let mut answers = Vec::new();
                 for pair in own {
                     answers.push(pair.merge(asked).await);
+                    telling.add_permits(1);
                 }
                 answers
             });
             let answers = futures_util::future::join_all(clients).await.concat();
             (pairs, answers)
         });
-        // Not a wait for anything: the kill comes at some moment.
-        tokio::time::sleep(std::time::Duration::from_micros(random.u64(0..300_000))).await;
+        // Some are answered, some under way, and some have yet to come.
+        let answered = random.usize(1..=PAIRS / 2) as u32;
+        told.acquire_many(answered).await.expect("it stays open").forget();
         platform.kill();
         let (pairs, answers) = merging.await.expect("the clients end");
         platform.restart().await;
