@@ -3,8 +3,7 @@
 //! the server.
 
 use std::{
-    cmp::Reverse,
-    collections::BinaryHeap,
+    collections::BTreeMap,
     sync::{OnceLock, mpsc},
     time::{Duration, Instant},
 };
@@ -39,49 +38,21 @@ fn clock() -> &'static mpsc::Sender<Wait> {
 }
 
 fn run(asked: &mpsc::Receiver<Wait>) {
-    let mut waiting: BinaryHeap<Reverse<Waiting>> = BinaryHeap::new();
-    loop {
-        while let Some(Reverse(first)) = waiting.peek()
-            && first.due <= Instant::now()
-        {
-            if let Some(Reverse(first)) = waiting.pop() {
-                let _ = first.strike.send(());
-            }
+    // By when they end, and in the order in which they were asked for.
+    let mut waiting: BTreeMap<(Instant, u64), oneshot::Sender<()>> = BTreeMap::new();
+    for number in 0.. {
+        while let Some(first) = waiting.first_entry().filter(|first| first.key().0 <= Instant::now()) {
+            let _ = first.remove().send(());
         }
-        let asked = match waiting.peek() {
+        let asked = match waiting.first_key_value() {
             None => asked.recv().map_err(|_| mpsc::RecvTimeoutError::Disconnected),
-            Some(Reverse(first)) => asked.recv_timeout(first.due.saturating_duration_since(Instant::now())),
+            Some(((due, _), _)) => asked.recv_timeout(due.saturating_duration_since(Instant::now())),
         };
         match asked {
-            Ok((due, strike)) => waiting.push(Reverse(Waiting { due, strike })),
+            Ok((due, strike)) => drop(waiting.insert((due, number), strike)),
             Err(mpsc::RecvTimeoutError::Timeout) => {}
             Err(mpsc::RecvTimeoutError::Disconnected) => return,
         }
-    }
-}
-
-struct Waiting {
-    due: Instant,
-    strike: oneshot::Sender<()>,
-}
-
-impl PartialEq for Waiting {
-    fn eq(&self, other: &Self) -> bool {
-        self.due == other.due
-    }
-}
-
-impl Eq for Waiting {}
-
-impl PartialOrd for Waiting {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Waiting {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.due.cmp(&other.due)
     }
 }
 
