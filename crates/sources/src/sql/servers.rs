@@ -61,10 +61,12 @@ impl Server {
         let port = free_port();
         let mut install = as_nobody(Path::new("mariadb-install-db"), folder.path());
         let data = format!("--datadir={}", folder.path().join("data").display());
-        install.args(["--no-defaults", &data, "--auth-root-authentication-method=normal", "--skip-test-db"]);
+        // A server that starts removes the temporary tables that it finds: in a common folder, those of its neighbours.
+        let temporary = format!("--tmpdir={}", folder.path().display());
+        install.args(["--no-defaults", &data, &temporary, "--auth-root-authentication-method=normal", "--skip-test-db"]);
         run_to_its_end(install);
         let mut server = as_nobody(&program("mariadbd"), folder.path());
-        server.args(["--no-defaults", &data, "--socket=socket", "--bind-address=127.0.0.1"]);
+        server.args(["--no-defaults", &data, &temporary, "--socket=socket", "--bind-address=127.0.0.1"]);
         server.arg(format!("--port={port}")).arg("--innodb-flush-log-at-trx-commit=0");
         let child = Some(start(server, port));
         Server { address: format!("mysql://root@127.0.0.1:{port}/mysql"), folder, child }
@@ -114,8 +116,10 @@ fn as_nobody(program: &Path, folder: &Path) -> Command {
 }
 
 fn run_to_its_end(mut command: Command) {
-    let status = command.status();
-    assert!(status.as_ref().is_ok_and(std::process::ExitStatus::success), "{command:?}: {status:?}; see `make setup`");
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = command.output().unwrap_or_else(|trouble| panic!("{command:?}: {trouble}; `make setup` installs it"));
+    let said = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&said));
 }
 
 fn start(mut command: Command, port: u16) -> Child {
