@@ -397,34 +397,33 @@ impl SqliteCollections {
         let published = self.published.clone();
         let prune = move |connection: &Connection, after: &mut AfterCommit| {
             let upto = Stamp::at(removed).0;
-            let mut more = false;
-            let mut gone = 0;
-            for (sql, bound) in [
-                (
-                    "DELETE FROM rows WHERE number IN (SELECT number FROM rows WHERE body IS NULL AND sequence < ?1 LIMIT ?2)",
-                    upto.cast_signed(),
-                ),
-                (
-                    "DELETE FROM absent WHERE (key, sequence) IN (SELECT key, sequence FROM absent WHERE sequence < ?1 LIMIT ?2)",
-                    upto.cast_signed(),
-                ),
-                ("DELETE FROM conflicts WHERE number IN (SELECT number FROM conflicts WHERE at < ?1 LIMIT ?2)", past.0),
-                (
-                    "DELETE FROM sessions WHERE number IN (SELECT number FROM sessions WHERE ended_at < ?1 LIMIT ?2)",
-                    past.0,
-                ),
+            let mut newest = 0;
+            let mut forget = |sql: &str| -> Result<usize, StoreError> {
+                let sequences: Vec<u64> = query_all(connection, sql, (upto, limit), |row| row.get(0))?;
+                newest = sequences.iter().copied().fold(newest, u64::max);
+                Ok(sequences.len())
+            };
+            let gone = forget(
+                "DELETE FROM rows WHERE number IN (SELECT number FROM rows WHERE body IS NULL AND sequence < ?1 LIMIT ?2)
+                 RETURNING sequence",
+            )?;
+            let left = forget(
+                "DELETE FROM absent WHERE (key, sequence) IN (SELECT key, sequence FROM absent WHERE sequence < ?1 LIMIT ?2)
+                 RETURNING sequence",
+            )?;
+            let mut more = gone == limit || left == limit;
+            for sql in [
+                "DELETE FROM conflicts WHERE number IN (SELECT number FROM conflicts WHERE at < ?1 LIMIT ?2)",
+                "DELETE FROM sessions WHERE number IN (SELECT number FROM sessions WHERE ended_at < ?1 LIMIT ?2)",
             ] {
-                let count = execute(connection, sql, (bound, limit))?;
-                if sql.starts_with("DELETE FROM rows") {
-                    gone = count;
-                }
-                more |= count == limit;
+                more |= execute(connection, sql, (past.0, limit))? == limit;
             }
+            // Whoever knows the newest of what is gone misses nothing, however long ago that was.
             let sql = "UPDATE books SET forgotten = max(forgotten, ?1), removed = removed - ?2";
-            execute(connection, sql, (upto, gone))?;
+            execute(connection, sql, (newest, gone))?;
             after.run(move || {
                 let mut forgotten = published.forgotten.lock();
-                *forgotten = (*forgotten).max(Stamp(upto));
+                *forgotten = (*forgotten).max(Stamp(newest));
                 published.counts.lock().removed -= gone as u64;
             });
             Ok(more)

@@ -120,9 +120,20 @@ async fn what_came_back_is_known_to_those_who_had_it() {
     assert_eq!(bed.told(place, &[], &[1], 100).await.0, "a=gone");
     assert_eq!(bed.store.counts(), CollectionCounts { rows: 0, removed: 1, raised: 0 });
     let later = NOON + std::time::Duration::from_secs(60);
+    let (_, after) = bed.told(place, &[], &[1], 100).await;
     assert!(!bed.store.prune(later, later, 100).await.expect("pruned"));
+    assert!(after.is_known_since(bed.store.forgotten()), "it was told of all that is forgotten");
     assert_eq!(bed.store.counts(), CollectionCounts { rows: 0, removed: 0, raised: 0 });
     assert!(!place.is_known_since(bed.store.forgotten()));
+}
+
+#[tokio::test]
+async fn nobody_begins_anew_where_nothing_was_removed() {
+    let bed = Bed::new();
+    let place = Place::NOWHERE.begin_move(1, bed.newest());
+    let later = NOON + std::time::Duration::from_secs(60);
+    assert!(!bed.store.prune(later, later, 100).await.expect("pruned"));
+    assert!(place.is_known_since(bed.store.forgotten()), "a reading of nothing goes on");
 }
 
 #[tokio::test]
