@@ -74,6 +74,23 @@ impl Shared {
         Arc::new(Shared { name: name.clone(), clock, open, settled, attempts, returned, duration })
     }
 
+    /// Counts so many messages that came to this, after so long.
+    fn count(&self, disposition: &Disposition, lasted: Duration, count: usize) {
+        let outcome = match disposition {
+            Disposition::Delivered { .. } => Some(0),
+            Disposition::Deferred { reason, .. } if reason.kind == ReasonKind::Untried => None,
+            Disposition::Deferred { .. } => Some(1),
+            Disposition::Refused { .. } => Some(2),
+        };
+        match outcome {
+            Some(outcome) => {
+                self.attempts[outcome].increment(count as u64);
+                self.duration.record_many(lasted.as_secs_f64(), count);
+            }
+            None => self.returned.increment(count as u64),
+        }
+    }
+
     /// So many messages have their answer.
     fn close(&self, count: usize) {
         if self.open.fetch_sub(count, Ordering::AcqRel) == count {
@@ -103,6 +120,8 @@ struct Arrival {
 /// A message inside a channel. It is answered when `answer` is called, or else when it is dropped.
 pub(crate) struct Pending {
     pub outgoing: Outgoing,
+    /// The key of its lane, once that was looked up.
+    lane: Option<Arc<str>>,
     /// How many sessions broke under it before its content was sent.
     pub breaks: u8,
     /// When it was handed to the far side.
@@ -121,6 +140,7 @@ impl Pending {
         let arrival = Arc::new(arrival);
         let pending = |outgoing| Pending {
             outgoing,
+            lane: None,
             breaks: 0,
             sent_at: None,
             arrival: arrival.clone(),
@@ -137,7 +157,14 @@ impl Pending {
 
     /// Notes that it is handed over now.
     pub fn sent(&mut self) {
-        self.sent_at = Some(self.arrival.shared.clock.now());
+        Pending::sent_together(std::slice::from_mut(self));
+    }
+
+    /// Notes that messages are handed over now, as one.
+    pub fn sent_together(messages: &mut [Pending]) {
+        let Some(first) = messages.first() else { return };
+        let now = first.arrival.shared.clock.now();
+        messages.iter_mut().for_each(|message| message.sent_at = Some(now));
     }
 
     /// Whether its time is over.
@@ -175,22 +202,16 @@ impl Pending {
         self.answer(Disposition::Deferred { reason, retry_after: Some(after) }).await;
     }
 
+    /// Its answer, counted.
     fn finish(&mut self, disposition: Disposition, answered_at: Timestamp) -> Answer {
+        let sent_at = self.sent_at.unwrap_or(answered_at);
+        self.arrival.shared.count(&disposition, answered_at.since(sent_at), 1);
+        self.answer_uncounted(disposition, answered_at)
+    }
+
+    fn answer_uncounted(&mut self, disposition: Disposition, answered_at: Timestamp) -> Answer {
         let shared = &self.arrival.shared;
         let sent_at = self.sent_at.unwrap_or(answered_at);
-        let outcome = match &disposition {
-            Disposition::Delivered { .. } => Some(0),
-            Disposition::Deferred { reason, .. } if reason.kind == ReasonKind::Untried => None,
-            Disposition::Deferred { .. } => Some(1),
-            Disposition::Refused { .. } => Some(2),
-        };
-        match outcome {
-            Some(outcome) => {
-                shared.attempts[outcome].increment(1);
-                shared.duration.record(answered_at.since(sent_at).as_secs_f64());
-            }
-            None => shared.returned.increment(1),
-        }
         let (ticket, id, formatted_at) = (self.outgoing.ticket, self.outgoing.id, self.outgoing.message.formatted_at);
         let address = std::mem::take(&mut self.outgoing.address);
         let (channel, place) = (shared.name.clone(), self.outgoing.message.place.clone());
@@ -247,11 +268,15 @@ pub(crate) async fn answer_all(messages: Vec<Pending>, disposition: &Disposition
         let arrival = first.arrival.clone();
         let answers = &arrival.answers;
         let most = ANSWERS_AT_ONCE.min(answers.max_capacity());
-        let together =
-            |next: &&Pending| Arc::ptr_eq(&next.arrival, &arrival) || next.arrival.answers.same_channel(answers);
+        let sent_at = first.sent_at;
+        let together = |next: &&Pending| {
+            let same_way = Arc::ptr_eq(&next.arrival, &arrival) || next.arrival.answers.same_channel(answers);
+            same_way && next.sent_at == sent_at
+        };
         let count = messages.iter().take(most).take_while(together).count();
         let answered_at = arrival.shared.clock.now();
-        let finish = |message: &mut Pending| message.finish(disposition.clone(), answered_at);
+        arrival.shared.count(disposition, answered_at.since(sent_at.unwrap_or(answered_at)), count);
+        let finish = |message: &mut Pending| message.answer_uncounted(disposition.clone(), answered_at);
         if let Ok(permits) = answers.try_reserve_many(count) {
             for (permit, mut message) in permits.zip(messages.drain(..count)) {
                 permit.send(finish(&mut message));
@@ -579,14 +604,25 @@ impl Waiting {
             }
             Order::Shared(lanes) => {
                 let now = Instant::now();
-                let mut stay = Vec::new();
-                for pending in waiting.drain(..) {
-                    let lane = lanes.key(&lane_of(&pending.outgoing.address));
+                let mut stay = Vec::with_capacity(waiting.len());
+                // Most that wait for room wait for the same lane, and are looked at whenever some of it has left.
+                let mut full: Option<(Arc<str>, Priority)> = None;
+                for mut pending in waiting.drain(..) {
+                    let address = &pending.outgoing.address;
+                    let lane = pending.lane.get_or_insert_with(|| lanes.key(&lane_of(address))).clone();
+                    let priority = pending.priority();
+                    if full.as_ref().is_some_and(|full| full.1 == priority && full.0 == lane) {
+                        stay.push(pending);
+                        continue;
+                    }
                     match lanes.push(&lane, pending, now) {
                         Pushed::Waits { wake } => wakes += usize::from(wake),
                         Pushed::NoRoom(pending, Some(after)) => returned.push((pending, after)),
                         Pushed::NoRoom(pending, None) if last => returned.push((pending, lanes.stay_away(&lane))),
-                        Pushed::NoRoom(pending, None) => stay.push(pending),
+                        Pushed::NoRoom(pending, None) => {
+                            stay.push(pending);
+                            full = Some((lane, priority));
+                        }
                     }
                 }
                 *waiting = stay;

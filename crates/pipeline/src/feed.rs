@@ -524,11 +524,16 @@ impl Ready {
 
 /// Puts those with the same message next to the first of them.
 fn bring_together(outgoing: &mut [Outgoing]) {
-    let mut places: HashMap<*const Message, usize> = HashMap::new();
-    for (at, one) in outgoing.iter().enumerate() {
-        places.entry(Arc::as_ptr(&one.message)).or_insert(at);
+    if outgoing.iter().all(|one| Arc::strong_count(&one.message) == 1) {
+        return;
     }
-    if places.len() < outgoing.len() {
+    let mut places: HashMap<*const Message, usize> = HashMap::new();
+    let (mut runs, mut at) = (0, 0);
+    for run in outgoing.chunk_by(|one, next| Arc::ptr_eq(&one.message, &next.message)) {
+        places.entry(Arc::as_ptr(&run[0].message)).or_insert(at);
+        (runs, at) = (runs + 1, at + run.len());
+    }
+    if places.len() < runs {
         outgoing.sort_by_key(|one| places[&Arc::as_ptr(&one.message)]);
     }
 }

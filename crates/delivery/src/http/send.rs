@@ -136,7 +136,7 @@ impl Courier {
             request.field("webhook-signature", signer.sign(&id, seconds, &body));
         }
         let request = request.with_body(&body);
-        recipients.iter_mut().for_each(Pending::sent);
+        Pending::sent_together(recipients);
         let means =
             |response: &Response| self.answers.classify(response, self.clock.now(), self.options.retry_after_max.0);
         let classify = |response: Response| {

@@ -78,7 +78,10 @@ impl Mailbox {
 pub(super) fn is_address(text: &str) -> bool {
     let Some((local, domain)) = text.rsplit_once('@') else { return false };
     let wide = |c: char| !c.is_ascii() && !c.is_control() && !c.is_whitespace() && !is_invisible(c);
-    let local_fits = local.chars().all(|c| c.is_ascii_alphanumeric() || "!#$%&'*+-/=?^_`{|}~.".contains(c) || wide(c));
+    let local_fits = local.chars().all(|c| match c {
+        'a'..='z' | 'A'..='Z' | '0'..='9' | '.' | '!' | '#'..='\'' | '*' | '+' | '-' | '/' | '=' | '?' | '^'..='`' | '{'..='~' => true,
+        c => wide(c),
+    });
     let literal = domain.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     let domain_fits = match literal {
         Some(address) => !address.is_empty() && address.chars().all(|c| c.is_ascii_hexdigit() || ".:IPv".contains(c)),

@@ -226,7 +226,7 @@ impl Courier {
                 out.extend_from_slice(next.envelope.commands());
                 session.mails += 1;
             }
-            taken.iter_mut().for_each(Pending::sent);
+            Pending::sent_together(&mut taken);
             let written = session.write(&out).await;
             let stays = match (written, ruling.next) {
                 (Ok(()), Next::Content) => match session.reply(self.options.content_timeout.0).await {
