@@ -299,6 +299,32 @@ async fn a_value_that_must_be_unique_goes_to_one_of_many() {
     assert_eq!((done, bench.found(&Filter::Equal("label".to_owned(), b"the one".to_vec())).await.len()), (1, 1));
 }
 
+#[tokio::test]
+async fn who_needs_a_password_keeps_it_when_something_else_changes() {
+    for way in [Way::Straight, Way::Never] {
+        let bench = Bench::start(memory(), way).await;
+        let operator = operator();
+        let values = |texts: &[&str]| texts.iter().map(|text| text.as_bytes().to_vec()).collect::<Vec<_>>();
+        let add = async |dn: &str, classes: &[&str], named: &str, password: Option<&str>| {
+            let mut given = vec![("objectClass".to_owned(), values(classes)), (named.to_owned(), values(&["one"]))];
+            given.extend(password.map(|password| ("userPassword".to_owned(), values(&[password]))));
+            bench.directory.add(&operator, dn, given, Terms::default()).await.map(|_| ()).map_err(|why| why.code)
+        };
+        // One that is told, and one that is not.
+        let reader = ("uid=one,o=site", ["account", "simpleSecurityObject"], "uid");
+        let printer = ("cn=one,o=site", ["device", "simpleSecurityObject"], "cn");
+        for (dn, classes, named) in [reader, printer] {
+            assert_eq!(add(dn, &classes, named, None).await, Err(Code::ObjectClassViolation), "its class wants one");
+            assert_eq!(add(dn, &classes, named, Some("{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=")).await, Ok(()));
+            bench.modify(dn, &[modification(Act::Replace, "description", &["new"])]).await.expect("changed");
+            assert_eq!(bench.values(dn, "description").await, ["new"]);
+            let gone = bench.modify(dn, &[modification(Act::Delete, "userPassword", &[])]).await;
+            assert_eq!(gone.expect_err("refused").code, Code::ObjectClassViolation, "its class wants one");
+            bench.directory.prove(dn, b"secret".to_vec()).await.expect("it is still there");
+        }
+    }
+}
+
 // The same random changes, beside the writer and in its midst.
 
 fn from_environment(name: &str) -> Option<u64> {

@@ -150,7 +150,8 @@ impl Task {
         let is_asked = renews || classes_of(&shown.attributes) != classes_of(&attributes);
         let known = if is_asked { tree.branches().credential(old.number())? } else { None };
         let credential = self.renewal.apply(known.as_deref(), now)?;
-        let has_password = credential.as_ref().map_or(known.is_some(), Option::is_some);
+        // Where nobody asked, it is as it was, and no matter of this change.
+        let has_password = !is_asked || credential.as_ref().map_or(known.is_some(), Option::is_some);
         let following = match (rdn, above) {
             (Some(rdn), Some(above)) => inner.renamed(tree.branches(), &shown, above, rdn, &mut attributes, schema)?,
             _ => Vec::new(),

@@ -108,7 +108,8 @@ impl Inner {
         for modification in modifications {
             apply(&mut attributes, modification, &schema)?;
         }
-        check_classes(&entry.classes(), &attributes, &kinds, false, &schema)?;
+        // The password stays as it is, whether its class wants one or not.
+        check_classes(&entry.classes(), &attributes, &kinds, true, &schema)?;
         let Ok(members) = serde_json::from_str::<Members<'_>>(&source.attributes) else { return Ok(Outcome::Unfit) };
         let Some(changes) = changes(&members, &entry.attributes, &mut attributes, &kinds) else {
             return Ok(Outcome::Unfit);
