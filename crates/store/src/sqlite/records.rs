@@ -115,6 +115,43 @@ struct Published {
     waiting: Waiting,
 }
 
+impl Published {
+    /// Opens the books, does a job, and closes them. What became true is published after the commit.
+    fn between_books<T>(
+        self: &Arc<Self>,
+        feed_kept: u64,
+        connection: &Connection,
+        after: &mut AfterCommit,
+        job: impl FnOnce(&mut Books<'_>) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let mut books = Books::open(connection)?;
+        books.watcher = self.watcher.get().cloned();
+        books.indexed = self.indexed.load(Ordering::Relaxed);
+        let result = job(&mut books)?;
+        books.close(feed_kept, self.feed_needed.load(Ordering::Relaxed))?;
+        let (change, counts) = (ChangeSequence(books.change), books.counts);
+        let (suppressed, touched, interests) = (books.suppressed, books.touched, books.subscriptions_touched);
+        let (indexed, entries) = (books.indexed, (books.watcher, books.entry_changes));
+        let published = self.clone();
+        after.run(move || {
+            published.at_hand.forget(&touched, &interests);
+            published.bell.ring(touched.iter().copied().map(SubscriberNumber));
+            published.indexed.store(indexed, Ordering::Relaxed);
+            if let (Some(watcher), changes) = entries
+                && !changes.is_empty()
+            {
+                watcher.changed(changes);
+            }
+            if let Some(suppressed) = suppressed {
+                published.newest_suppression.store(suppressed, Ordering::Release);
+            }
+            *published.counts.lock() = counts;
+            published.newest.send_if_modified(|newest| std::mem::replace(newest, change) != change);
+        });
+        Ok(result)
+    }
+}
+
 impl SqliteRecords {
     /// Opens or makes `records.db` in a folder. Blocks.
     ///
@@ -193,32 +230,7 @@ impl SqliteRecords {
     {
         let published = self.published.clone();
         let feed_kept = self.feed_kept;
-        move |connection, after| {
-            let mut books = Books::open(connection)?;
-            books.watcher = published.watcher.get().cloned();
-            books.indexed = published.indexed.load(Ordering::Relaxed);
-            let result = job(&mut books)?;
-            books.close(feed_kept, published.feed_needed.load(Ordering::Relaxed))?;
-            let (change, counts) = (ChangeSequence(books.change), books.counts);
-            let (suppressed, touched, interests) = (books.suppressed, books.touched, books.subscriptions_touched);
-            let (indexed, entries) = (books.indexed, (books.watcher, books.entry_changes));
-            after.run(move || {
-                published.at_hand.forget(&touched, &interests);
-                published.bell.ring(touched.iter().copied().map(SubscriberNumber));
-                published.indexed.store(indexed, Ordering::Relaxed);
-                if let (Some(watcher), changes) = entries
-                    && !changes.is_empty()
-                {
-                    watcher.changed(changes);
-                }
-                if let Some(suppressed) = suppressed {
-                    published.newest_suppression.store(suppressed, Ordering::Release);
-                }
-                *published.counts.lock() = counts;
-                published.newest.send_if_modified(|newest| std::mem::replace(newest, change) != change);
-            });
-            Ok(result)
-        }
+        move |connection, after| published.between_books(feed_kept, connection, after, job)
     }
 
     /// The same for what takes up room.

@@ -324,19 +324,6 @@ impl Database {
         self.submit(Undo::All, job, answer)
     }
 
-    /// As [`Database::write`], for a caller that does not wait: `answer` is called on the writer's thread, after the commit
-    /// or when it has failed.
-    ///
-    /// # Errors
-    /// The job was not taken on; `answer` is not called.
-    pub(crate) fn write_then<T: Send + 'static>(
-        &self,
-        job: impl FnOnce(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
-        answer: impl FnOnce(Result<T, StoreError>) + Send + 'static,
-    ) -> Result<(), StoreError> {
-        self.submit(Undo::Savepoint, once(job), answer)
-    }
-
     /// Runs a job of one statement, which SQLite itself undoes if it fails. The job must not fail after it.
     ///
     /// # Errors

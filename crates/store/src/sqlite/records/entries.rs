@@ -431,16 +431,21 @@ pub(super) fn turned(
     for key in made {
         put_key(books.connection, key, told.number)?;
     }
-    followed(books.connection, told.number)?;
     books.entry_changes.push(told);
     Ok(())
 }
 
-/// Adds to what followers are told. Old changes are removed a few at a time.
-fn followed(connection: &Connection, number: EntryNumber) -> Result<(), StoreError> {
-    execute(connection, "INSERT INTO entry_changes (entry) VALUES (?1)", [number.0])?;
+/// Adds to what followers are told, all of a commit by one statement. Old changes are removed a few at a time.
+pub(super) fn followed(connection: &Connection, changes: &[EntryChange]) -> Result<(), StoreError> {
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let numbers: Vec<i64> = changes.iter().map(|change| change.number.0).collect();
+    let sql = "INSERT INTO entry_changes (entry) SELECT value FROM json_each(?1) ORDER BY key";
+    execute(connection, sql, [json(&numbers)])?;
     let place = connection.last_insert_rowid().unsigned_abs();
-    if place.is_multiple_of(TRIMMED_AT_ONCE) && place > ENTRY_FEED_KEPT {
+    let before = place.saturating_sub(numbers.len() as u64);
+    if place / TRIMMED_AT_ONCE > before / TRIMMED_AT_ONCE && place > ENTRY_FEED_KEPT {
         execute(connection, "DELETE FROM entry_changes WHERE place <= ?1", [signed(place - ENTRY_FEED_KEPT)])?;
     }
     Ok(())

@@ -11,7 +11,7 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::{conversion_failed, execute, json, json_at, name_at, number_at, query_all, query_one, signed, store_error};
+use super::{conversion_failed, entries, execute, json, json_at, name_at, number_at, query_all, query_one, signed};
 use crate::{
     entries::{EntryChange, EntryWatcher},
     error::StoreError,
@@ -40,6 +40,14 @@ pub(super) struct Books<'a> {
     pub(super) entry_changes: Vec<EntryChange>,
     /// The numbers as they are stored.
     stored: [u64; 7],
+}
+
+/// What is told of a profile, as JSON.
+pub(super) enum Telling<'a> {
+    /// What a change took away.
+    Step(&'a str),
+    /// All that there was.
+    Whole(&'a str),
 }
 
 /// A subscription as it was before a change.
@@ -89,6 +97,7 @@ impl<'a> Books<'a> {
     /// The feed keeps at least `feed_kept` places, and those after `feed_needed` longer.
     pub(super) fn close(&mut self, feed_kept: u64, feed_needed: u64) -> Result<(), StoreError> {
         self.trim(feed_kept, feed_needed)?;
+        entries::followed(self.connection, &self.entry_changes)?;
         let numbers = [
             self.subscriber,
             self.subscription,
@@ -181,13 +190,18 @@ impl<'a> Books<'a> {
     }
 
     /// Tells of a subscriber with what it was before; `now`: its new profile, if it has one. Whether a segment or a rule asks for
-    /// it is not known here, nor which will ask before the events of now are matched.
-    pub(super) fn profile_changed(&mut self, before: &Subscriber, now: Option<&Profile>) -> Result<(), StoreError> {
-        let told = match now {
-            Some(now) if !self.tells_whole() => json(&ProfileStep::back(now, &before.profile)),
-            _ => json(&ProfileImage::of(before)),
-        };
-        self.profile_told(before.number, &told)
+    /// it is not known here, nor which will ask before the events of now are matched. Gives the place, which whoever writes its
+    /// row writes down there.
+    pub(super) fn profile_changed(&mut self, before: &Subscriber, now: Option<&Profile>) -> Result<u64, StoreError> {
+        let sql = "SELECT told FROM subscribers WHERE number = ?1";
+        let last = query_one(self.connection, sql, [signed(before.number.0)], |row| row.get(0))?.flatten();
+        match now {
+            Some(now) if !self.tells_whole() => {
+                let step = json(&ProfileStep::back(now, &before.profile));
+                self.profile_told(before.number, last, Telling::Step(&step))
+            }
+            _ => self.profile_told(before.number, last, Telling::Whole(&json(&ProfileImage::of(before)))),
+        }
     }
 
     /// Whether the next change of a profile is told with all that there was.
@@ -195,11 +209,21 @@ impl<'a> Books<'a> {
         is_whole(self.change + 1)
     }
 
-    /// The same as [`Books::profile_changed`], with what is told as JSON.
-    pub(super) fn profile_told(&mut self, number: SubscriberNumber, told: &str) -> Result<(), StoreError> {
+    /// The same as [`Books::profile_changed`]. `last`: where it was told of before.
+    pub(super) fn profile_told(
+        &mut self,
+        number: SubscriberNumber,
+        last: Option<i64>,
+        telling: Telling<'_>,
+    ) -> Result<u64, StoreError> {
         self.change += 1;
-        let sql = "INSERT INTO changes (sequence, kind, first, before) VALUES (?1, 6, ?2, ?3)";
-        execute(self.connection, sql, (signed(self.change), signed(number.0), told)).map(|_| ())
+        let (kind, before) = match telling {
+            Telling::Step(step) => (6, step),
+            Telling::Whole(image) => (9, image),
+        };
+        let sql = "INSERT INTO changes (sequence, kind, first, last, before) VALUES (?1, ?2, ?3, ?4, ?5)";
+        execute(self.connection, sql, (signed(self.change), kind, signed(number.0), last, before))?;
+        Ok(self.change)
     }
 
     pub(super) fn suppressions_changed(&mut self, targets: &[String]) -> Result<(), StoreError> {
@@ -260,7 +284,7 @@ fn change_of(row: &Row<'_>) -> rusqlite::Result<Change> {
         2 | 4 => Changed::Subscriptions(SubscriptionId(number_at(row, 3)?), SubscriptionId(number_at(row, 4)?)),
         3 => Changed::ApiKey,
         5 => Changed::Segment(name_at(row, 2)?),
-        6 => Changed::Profile(SubscriberNumber(number_at(row, 3)?)),
+        6 | 9 => Changed::Profile(SubscriberNumber(number_at(row, 3)?)),
         8 => Changed::Moved(SubscriptionId(number_at(row, 3)?), SubscriptionId(number_at(row, 4)?)),
         7 => {
             let targets: Vec<String> = json_at(row, 5)?;
@@ -314,36 +338,30 @@ fn is_whole(sequence: u64) -> bool {
     sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60 == 0
 }
 
-/// What is told of a profile: all that there was, or what the change took away.
-#[derive(serde::Deserialize)]
-#[serde(untagged)]
-enum Told {
-    Whole(ProfileImage),
-    Step(ProfileStep),
-}
-
-/// A subscriber as segments and rules saw it at a place in the past. `present`: as it is.
+/// A subscriber as segments and rules saw it at a place in the past. `present`: as it is, and the newest change that tells of its
+/// profile.
+///
+/// Each such change names the one before it, and those that tell all that there was have an index. So one goes back from the
+/// first of these behind the place, or from the present, over as many steps as are between.
 pub(super) fn profile_at(
     connection: &Connection,
     subscriber: u64,
     past: &Past,
-    present: impl FnOnce() -> Result<Option<ProfileImage>, StoreError>,
+    present: impl FnOnce() -> Result<Option<(ProfileImage, Option<i64>)>, StoreError>,
 ) -> Result<Option<ProfileImage>, StoreError> {
-    let sql = "SELECT before FROM changes WHERE kind = 6 AND first = ?1 AND sequence > ?2 ORDER BY sequence";
-    let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
-    let mut rows = statement.query([signed(subscriber), signed(past.at)]).map_err(store_error)?;
-    let (mut steps, mut whole) = (Vec::new(), None);
-    while let Some(row) = rows.next().map_err(store_error)? {
-        match json_at(row, 0).map_err(store_error)? {
-            Told::Step(step) => steps.push(step),
-            Told::Whole(image) => {
-                whole = Some(image);
-                break;
-            }
-        }
+    let sql = "SELECT before, last FROM changes INDEXED BY changes_of_profiles
+        WHERE kind = 9 AND first = ?1 AND sequence > ?2 ORDER BY sequence LIMIT 1";
+    let read = |row: &Row<'_>| Ok((json_at(row, 0)?, row.get(1)?));
+    let whole = query_one(connection, sql, [signed(subscriber), signed(past.at)], read)?;
+    let Some((mut image, mut last)) = whole.map_or_else(present, |whole| Ok(Some(whole)))? else { return Ok(None) };
+    while let Some(place) = last.filter(|place| *place > signed(past.at)) {
+        let sql = "SELECT before, last FROM changes WHERE sequence = ?1";
+        let read = |row: &Row<'_>| Ok((json_at::<ProfileStep>(row, 0)?, row.get(1)?));
+        let missing = || StoreError::Damaged(format!("the change {place} of the subscriber {subscriber} is missing"));
+        let (step, next) = query_one(connection, sql, [place], read)?.ok_or_else(missing)?;
+        image.undo(step);
+        last = next;
     }
-    let Some(mut image) = whole.map_or_else(present, |image| Ok(Some(image)))? else { return Ok(None) };
-    steps.into_iter().rev().for_each(|step| image.undo(step));
     Ok(Some(image))
 }
 

@@ -5,12 +5,16 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use parking_lot::Mutex;
 use rusqlite::Connection;
-use tocsin_model::{id::SubscriberNumber, time::Timestamp};
+use tocsin_model::id::SubscriberNumber;
 use tokio::sync::oneshot;
 
-use super::{Published, SqliteRecords, entries, execute, feed::Books, json, parsed_at, query_one, signed, subscribers};
+use super::{
+    AfterCommit, Published, SqliteRecords, entries, execute,
+    feed::{Books, Telling},
+    json, query_one, segments, signed, subscribers,
+};
 use crate::{
-    entries::{Arrival, EntryChange, EntryNumber, Now, Retouch},
+    entries::{Arrival, EntryChange, Now, Retouch},
     error::StoreError,
     records::{ProfileImage, ProfileStep},
     sqlite::writer::WAITING_WRITES_MAX,
@@ -39,8 +43,8 @@ impl Change {
     }
 
     /// Gives whether it fitted. What does not is found before anything is written.
-    fn write(self, books: &mut Books<'_>) -> Result<bool, StoreError> {
-        let built = match &self {
+    fn write(&self, books: &mut Books<'_>) -> Result<bool, StoreError> {
+        let built = match self {
             Change::Retouch(retouch, _) => &retouch.built,
             Change::Arrival(arrival, ..) => &arrival.built,
         };
@@ -48,9 +52,9 @@ impl Change {
             return Ok(false);
         }
         match self {
-            Change::Retouch(retouch, step) => write_retouch(books, *retouch, step),
+            Change::Retouch(retouch, step) => write_retouch(books, retouch, step),
             Change::Arrival(arrival, attributes, preferences) => {
-                write_arrival(books, *arrival, attributes.as_deref(), preferences.as_deref())
+                write_arrival(books, arrival, attributes.as_deref(), preferences.as_deref())
             }
         }
     }
@@ -85,22 +89,27 @@ struct Call {
 enum Stage {
     /// The writer has not come.
     Called,
-    Came(Vec<Answer>),
+    /// What was there when it came: the same if it comes again, after what it did was undone.
+    Came(Vec<Change>, Vec<Answer>),
     Answered,
 }
 
 impl Call {
-    fn come(&self) -> Vec<Change> {
-        let (changes, answers) = self.published.waiting.take();
-        *self.stage.lock() = Stage::Came(answers);
-        changes
+    fn write(&self, books: &mut Books<'_>) -> Result<Vec<bool>, StoreError> {
+        let mut stage = self.stage.lock();
+        if let Stage::Called = &*stage {
+            let (changes, answers) = self.published.waiting.take();
+            *stage = Stage::Came(changes, answers);
+        }
+        let Stage::Came(changes, _) = &*stage else { return Ok(Vec::new()) };
+        changes.iter().map(|change| change.write(books)).collect()
     }
 
     fn answer(&self, result: Result<Vec<bool>, StoreError>) {
         let stage = std::mem::replace(&mut *self.stage.lock(), Stage::Answered);
         let answers = match stage {
             Stage::Called => self.published.waiting.take().1,
-            Stage::Came(answers) => answers,
+            Stage::Came(_, answers) => answers,
             Stage::Answered => return,
         };
         // Who stopped waiting has its change nevertheless.
@@ -145,43 +154,49 @@ impl SqliteRecords {
     fn call_writer(&self) {
         let call = Arc::new(Call { published: self.published.clone(), stage: Mutex::new(Stage::Called) });
         let job = {
-            let call = call.clone();
-            self.between_books(move |books| call.come().into_iter().map(|change| change.write(books)).collect())
+            let (call, published, feed_kept) = (call.clone(), self.published.clone(), self.feed_kept);
+            move |connection: &Connection, after: &mut AfterCommit| {
+                published.between_books(feed_kept, connection, after, |books| call.write(books))
+            }
         };
         let answering = call.clone();
-        if let Err(error) = self.database.write_then(job, move |result| answering.answer(result)) {
+        if let Err(error) = self.database.write_again_then(job, move |result| answering.answer(result)) {
             call.answer(Err(error));
         }
     }
 }
 
-fn write_retouch(books: &mut Books<'_>, retouch: Retouch, step: String) -> Result<bool, StoreError> {
+fn write_retouch(books: &mut Books<'_>, retouch: &Retouch, step: &str) -> Result<bool, StoreError> {
     let Retouch { number, revision, attributes, gone, made, now, built, .. } = retouch;
-    let told = match books.tells_whole() {
-        true => match image(books.connection, number, revision) {
-            Ok(Some(image)) => json(&image),
+    let sql = "SELECT told FROM subscribers WHERE number = ?1 AND revision = ?2";
+    let place = [number.0, *revision].map(signed);
+    let Some(last) = query_one(books.connection, sql, place, |row| row.get(0))? else { return Ok(false) };
+    let whole = match books.tells_whole() {
+        true => match image(books.connection, *number) {
+            Ok(image) => image.map(|image| json(&image)),
             // Whoever then changes it in the usual way is told what is wrong with it.
-            Ok(None) | Err(StoreError::Damaged(_)) => return Ok(false),
+            Err(StoreError::Damaged(_)) => return Ok(false),
             Err(error) => return Err(error),
         },
-        false => step,
+        false => None,
     };
-    let sql = "UPDATE subscribers SET attributes = ?3, updated_at = ?4, revision = ?2 + 1 WHERE number = ?1 AND revision = ?2";
-    let attributes = (&*attributes != "{}").then_some(&*attributes);
-    if execute(books.connection, sql, (signed(number.0), signed(revision), attributes, now.0))? == 0 {
-        return Ok(false);
-    }
+    let told = match &whole {
+        Some(image) => books.profile_told(*number, last, Telling::Whole(image))?,
+        None => books.profile_told(*number, last, Telling::Step(step))?,
+    };
+    let sql = "UPDATE subscribers SET attributes = ?3, updated_at = ?4, revision = ?2 + 1, told = ?5 WHERE number = ?1";
+    let attributes = (&**attributes != "{}").then_some(&**attributes);
+    execute(books.connection, sql, (place[0], place[1], attributes, now.0, signed(told)))?;
     books.touched.push(number.0);
-    books.profile_told(number, &told)?;
-    let keys = [&gone[..], &made].concat();
-    let told = EntryChange { number: EntryNumber::from(number), keys, renamed: false, now: Now::Built(built) };
-    entries::turned(books, &gone, &made, told)?;
+    let keys = [&gone[..], made].concat();
+    let told = EntryChange { number: (*number).into(), keys, renamed: false, now: Now::Built(built.clone()) };
+    entries::turned(books, gone, made, told)?;
     Ok(true)
 }
 
 fn write_arrival(
     books: &mut Books<'_>,
-    arrival: Arrival,
+    arrival: &Arrival,
     attributes: Option<&str>,
     preferences: Option<&str>,
 ) -> Result<bool, StoreError> {
@@ -217,26 +232,20 @@ fn write_arrival(
     }
     books.subscriber = number.0;
     books.counts.subscribers += 1;
-    for (name, device) in new.devices.unwrap_or_default().into_iter().collect::<BTreeMap<_, _>>() {
-        subscribers::put_row(books, number, &name, &device)?;
+    let devices: BTreeMap<_, _> = new.devices.iter().flatten().map(|(name, device)| (name, device)).collect();
+    for (name, device) in devices {
+        subscribers::put_row(books, number, name, device)?;
     }
     if credential.is_some() {
         entries::put_credential(books.connection, number.into(), credential.as_deref())?;
     }
-    let told = EntryChange { number: number.into(), keys: keys.clone(), renamed: false, now: Now::Built(built) };
-    entries::turned(books, &[], &keys, told)?;
+    let told =
+        EntryChange { number: number.into(), keys: keys.clone(), renamed: false, now: Now::Built(built.clone()) };
+    entries::turned(books, &[], keys, told)?;
     Ok(true)
 }
 
-/// All that there is of a subscriber at a revision.
-fn image(connection: &Connection, number: SubscriberNumber, revision: u64) -> Result<Option<ProfileImage>, StoreError> {
-    let sql = "SELECT id, created_at, enabled, locale, time_zone, attributes FROM subscribers
-        WHERE number = ?1 AND revision = ?2";
-    query_one(connection, sql, [number.0, revision].map(signed), |row| {
-        Ok(ProfileImage {
-            id: parsed_at(row, 0)?,
-            created_at: Timestamp(row.get(1)?),
-            profile: subscribers::profile_at(row, 2)?,
-        })
-    })
+/// All that there is of a subscriber.
+fn image(connection: &Connection, number: SubscriberNumber) -> Result<Option<ProfileImage>, StoreError> {
+    Ok(segments::present(connection, number.0)?.map(|(image, _)| image))
 }

@@ -304,4 +304,18 @@ CREATE INDEX merges_unfinished ON merges (from_number) WHERE finished = 0;
 -- Merges are forgotten after a while, the oldest first.
 CREATE INDEX merges_by_time ON merges (at) WHERE finished = 1;
 "#,
+    r#"
+-- What tells of a profile names in `last` what told of it before, and the subscriber names the newest. So only what tells all that
+-- there was needs an index; it is of kind 9 from here on.
+ALTER TABLE subscribers ADD COLUMN told INTEGER;
+UPDATE changes SET last = (
+        SELECT max(earlier.sequence) FROM changes earlier
+        WHERE earlier.kind = 6 AND earlier.first = changes.first AND earlier.sequence < changes.sequence
+    ) WHERE kind = 6;
+UPDATE subscribers SET told = (SELECT max(sequence) FROM changes WHERE kind = 6 AND first = subscribers.number)
+    WHERE number IN (SELECT first FROM changes WHERE kind = 6);
+DROP INDEX changes_of_profiles;
+UPDATE changes SET kind = 9 WHERE kind = 6 AND json_extract(before, '$.id') IS NOT NULL;
+CREATE INDEX changes_of_profiles ON changes (first) WHERE kind = 9;
+"#,
 ];

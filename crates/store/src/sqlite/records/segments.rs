@@ -148,18 +148,23 @@ fn each<T: Clone>(
 fn image(connection: &Connection, subscriber: u64, past: Option<&Past>) -> Result<Option<ProfileImage>, StoreError> {
     match past {
         Some(past) => feed::profile_at(connection, subscriber, past, || present(connection, subscriber)),
-        None => present(connection, subscriber),
+        None => Ok(present(connection, subscriber)?.map(|(image, _)| image)),
     }
 }
 
-fn present(connection: &Connection, subscriber: u64) -> Result<Option<ProfileImage>, StoreError> {
-    let sql = "SELECT id, created_at, enabled, locale, time_zone, attributes FROM subscribers WHERE number = ?1";
+/// A subscriber as it is, and the newest change that tells of its profile.
+pub(super) fn present(
+    connection: &Connection,
+    subscriber: u64,
+) -> Result<Option<(ProfileImage, Option<i64>)>, StoreError> {
+    let sql = "SELECT id, created_at, enabled, locale, time_zone, attributes, told FROM subscribers WHERE number = ?1";
     query_one(connection, sql, [signed(subscriber)], |row| {
-        Ok(ProfileImage {
+        let image = ProfileImage {
             id: parsed_at(row, 0)?,
             created_at: Timestamp(row.get(1)?),
             profile: subscribers::profile_at(row, 2)?,
-        })
+        };
+        Ok((image, row.get(6)?))
     })
 }
 

@@ -263,9 +263,10 @@ fn rewrite(
         }
     }
     // Whether it is enabled is a matter of its reach.
-    if !old.profile.says_the_same(&profile) {
-        books.profile_changed(old, Some(&profile))?;
-    }
+    let told = match old.profile.says_the_same(&profile) {
+        true => None,
+        false => Some(signed(books.profile_changed(old, Some(&profile))?)),
+    };
     let new = Subscriber {
         number: old.number,
         id: old.id.clone(),
@@ -279,7 +280,7 @@ fn rewrite(
     execute(
         books.connection,
         "UPDATE subscribers SET enabled = ?2, locale = ?3, time_zone = ?4, attributes = ?5, updated_at = ?6, revision = ?7,
-                preferences = ?8
+                preferences = ?8, told = coalesce(?9, told)
             WHERE number = ?1",
         (
             signed(new.number.0),
@@ -290,6 +291,7 @@ fn rewrite(
             now.0,
             signed(new.revision),
             preferences_json(&new.preferences),
+            told,
         ),
     )?;
     let rescheduled = zone_changed && schedules::change_zone(books, new.number.0, now)?;
@@ -379,10 +381,10 @@ pub(super) fn remove(books: &mut Books<'_>, id: &SubscriberId, expect: Expect) -
     subscriptions::remove_all_of_subscriber(books, old.number.0)?;
     suppressions::remove_all_of_subscriber(books, id)?;
     execute(books.connection, "DELETE FROM devices WHERE subscriber = ?1", [number])?;
+    books.profile_changed(&old, None)?;
     execute(books.connection, "DELETE FROM subscribers WHERE number = ?1", [number])?;
     books.counts.devices -= old.devices.len() as u64;
     books.counts.subscribers -= 1;
-    books.profile_changed(&old, None)?;
     let before = reach(&old.profile, &old.devices).map(|before| json(&before));
     books.subscriber_changed(old.number.0, before.as_deref())
 }

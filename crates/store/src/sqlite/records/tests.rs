@@ -1,8 +1,11 @@
 //! What only a file can do: last, fill up, and tell of the past. The rest is in the conformance suite.
 
+use std::collections::BTreeMap;
+
 use tocsin_model::{
     subscriber::{DeviceState, Profile},
     subscription::Terms,
+    value::Value,
 };
 
 use super::*;
@@ -177,7 +180,7 @@ fn whoever_waits_for_a_writer_that_ends_is_told() {
             let _ = held.recv();
             Ok(())
         };
-        records.database.write_then(hold, drop).expect("taken on");
+        records.database.write_again_then(hold, drop).expect("taken on");
         let breaks = records.database.write_one(|_, _| {
             let cause = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR_FSYNC);
             Err::<(), _>(store_error(rusqlite::Error::SqliteFailure(cause, None)))
@@ -195,6 +198,61 @@ fn whoever_waits_for_a_writer_that_ends_is_told() {
     let records = open(folder.path());
     Entries::watch(&records, Arc::new(Anyone));
     assert!(block_on(records.retouch(retouch(1, 5))).expect("the store answers"), "nothing was stored before");
+}
+
+/// What Ann said at each place of the feed.
+fn told(records: &SqliteRecords) -> Vec<Option<String>> {
+    let newest = records.newest_change().borrow().0;
+    let at = |place| {
+        let found = block_on(records.profiles(&[SubscriberNumber(1)], ChangeSequence(place))).expect("read");
+        Some(json(&found.into_iter().next()??.profile.attributes))
+    };
+    (0..=newest).map(at).collect()
+}
+
+#[test]
+fn the_past_of_a_profile_is_found_by_steps() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let records = open(folder.path());
+    Entries::watch(&records, Arc::new(Anyone));
+    let mut expected = Vec::new();
+    block_on(async {
+        records.put_subscriber(ann(), Expect::Any, NOW).await.expect("stored");
+        let said = |bytes: usize| BTreeMap::from([("says".to_owned(), Value::from("x".repeat(bytes).as_str()))]);
+        let profile = Profile { attributes: said(1), ..Profile::default() };
+        records.put_subscriber(NewSubscriber { profile, ..ann() }, Expect::Any, NOW).await.expect("stored");
+        expected.push(Some("{}".to_owned()));
+        // By one way and by the other; some of these are told with all that there was.
+        for bytes in 1..100_usize {
+            expected.push(Some(json(&said(bytes))));
+            let next = bytes + 1;
+            if next.is_multiple_of(3) {
+                let profile = Profile { attributes: said(next), ..Profile::default() };
+                records.put_subscriber(NewSubscriber { profile, ..ann() }, Expect::Any, NOW).await.expect("stored");
+            } else {
+                let before = [("says".to_owned(), Some(said(bytes)["says"].clone()))].into();
+                let retouch = Retouch { before, ..retouch(bytes as u64 + 1, next) };
+                assert!(records.retouch(retouch).await.expect("stored"));
+            }
+        }
+        expected.push(Some(json(&said(100))));
+        records.remove_subscriber(&ann().id, Expect::Any, NOW).await.expect("removed");
+    });
+    // The removal has two places: of her profile, and of where she is reached.
+    expected.extend([None, None]);
+    assert_eq!(told(&records), expected);
+    // The same of a file that was written before the steps named each other.
+    let sql = "DROP INDEX changes_of_profiles; ALTER TABLE subscribers DROP COLUMN told;
+        UPDATE changes SET kind = 6, last = NULL WHERE kind IN (6, 9);
+        CREATE INDEX changes_of_profiles ON changes (first) WHERE kind = 6;";
+    let step = MIGRATIONS.iter().position(|text| text.contains("ADD COLUMN told")).expect("a step");
+    let undo = records.database.write(move |connection, _| {
+        connection.execute_batch(sql).map_err(store_error)?;
+        connection.pragma_update(None, "user_version", step as i64).map_err(store_error)
+    });
+    block_on(undo).expect("undone");
+    drop(records);
+    assert_eq!(told(&open(folder.path())), expected);
 }
 
 #[test]

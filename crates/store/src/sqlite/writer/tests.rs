@@ -263,7 +263,7 @@ fn what_a_failed_job_held_is_free_when_its_caller_hears() {
         let answer = move |result: Result<(), StoreError>| {
             told.send((result.is_ok(), Arc::strong_count(&held))).expect("the test waits");
         };
-        database.write_then(job, answer).expect("there is room");
+        database.submit(Undo::Savepoint, once(job), answer).expect("there is room");
     };
     submit(Ok(()));
     assert_eq!(hears.recv().expect("an answer"), (true, 1));
