@@ -79,7 +79,20 @@ pub(super) fn is_address(text: &str) -> bool {
     let Some((local, domain)) = text.rsplit_once('@') else { return false };
     let wide = |c: char| !c.is_ascii() && !c.is_control() && !c.is_whitespace() && !is_invisible(c);
     let local_fits = local.chars().all(|c| match c {
-        'a'..='z' | 'A'..='Z' | '0'..='9' | '.' | '!' | '#'..='\'' | '*' | '+' | '-' | '/' | '=' | '?' | '^'..='`' | '{'..='~' => true,
+        'a'..='z'
+        | 'A'..='Z'
+        | '0'..='9'
+        | '.'
+        | '!'
+        | '#'..='\''
+        | '*'
+        | '+'
+        | '-'
+        | '/'
+        | '='
+        | '?'
+        | '^'..='`'
+        | '{'..='~' => true,
         c => wide(c),
     });
     let literal = domain.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));

@@ -63,7 +63,13 @@ impl Server {
         let data = format!("--datadir={}", folder.path().join("data").display());
         // A server that starts removes the temporary tables that it finds: in a common folder, those of its neighbours.
         let temporary = format!("--tmpdir={}", folder.path().display());
-        install.args(["--no-defaults", &data, &temporary, "--auth-root-authentication-method=normal", "--skip-test-db"]);
+        install.args([
+            "--no-defaults",
+            &data,
+            &temporary,
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+        ]);
         run_to_its_end(install);
         let mut server = as_nobody(&program("mariadbd"), folder.path());
         server.args(["--no-defaults", &data, &temporary, "--socket=socket", "--bind-address=127.0.0.1"]);
