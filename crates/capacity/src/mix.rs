@@ -73,8 +73,12 @@ pub struct Outcome {
     pub per_second: f64,
     /// How long they took, in seconds.
     pub times: Times,
+    /// The mean of that for each kind, in the order of the mix; 0 where there was none.
+    pub means: Vec<f64>,
     /// How many a commit took along, in the mean.
     pub together: f64,
+    /// Part of the processors that was at work.
+    pub busy: f64,
 }
 
 /// Where the operations of a mix come from.
@@ -176,11 +180,13 @@ pub fn simulate(mix: &[(f64, Kind)], cores: usize, arrivals: Arrivals) -> Outcom
         now: 0.0,
         events: BinaryHeap::new(),
         numbers: 0,
+        cores: cores.max(1),
         free: cores.max(1),
         waiting: VecDeque::new(),
         operations: Vec::new(),
         writers: vec![Writer::default(); writers],
         done: Vec::new(),
+        worked: 0.0,
         commits: 0,
         committed: 0,
     };
@@ -232,6 +238,14 @@ struct Operation {
     parts: usize,
 }
 
+/// An operation that is done: when, how long it took, and which kind it was.
+#[derive(Debug, Clone, Copy)]
+struct Finished {
+    at: f64,
+    took: f64,
+    kind: usize,
+}
+
 /// A commit at a time; whoever comes meanwhile goes with the next.
 #[derive(Debug, Clone, Default)]
 struct Writer {
@@ -249,12 +263,15 @@ struct Machine<'a> {
     now: f64,
     events: BinaryHeap<Reverse<At>>,
     numbers: u64,
+    cores: usize,
     free: usize,
     waiting: VecDeque<Task>,
     operations: Vec<Operation>,
     writers: Vec<Writer>,
-    /// When each was done, and how long it took.
-    done: Vec<(f64, f64)>,
+    /// Each that is done.
+    done: Vec<Finished>,
+    /// Seconds of processors.
+    worked: f64,
     commits: u64,
     committed: u64,
 }
@@ -292,13 +309,20 @@ impl Machine<'_> {
     fn outcome(&self) -> Outcome {
         let counted = &self.done[self.done.len() / 10..];
         let (begin, end) = match (counted.first(), counted.last()) {
-            (Some(first), Some(last)) => (first.0, last.0),
+            (Some(first), Some(last)) => (first.at, last.at),
             _ => (0.0, 0.0),
         };
+        let mut sums = vec![(0.0, 0_u32); self.mix.len()];
+        for done in counted {
+            let (sum, count) = &mut sums[done.kind];
+            (*sum, *count) = (*sum + done.took, *count + 1);
+        }
         Outcome {
             per_second: counted.len().saturating_sub(1) as f64 / (end - begin).max(1e-9),
-            times: counted.iter().map(|(_, took)| *took).collect(),
+            times: counted.iter().map(|done| done.took).collect(),
+            means: sums.into_iter().map(|(sum, count)| sum / f64::from(count.max(1))).collect(),
             together: self.committed as f64 / self.commits.max(1) as f64,
+            busy: self.worked / (self.now * self.cores as f64).max(1e-9),
         }
     }
 
@@ -327,6 +351,7 @@ impl Machine<'_> {
             return;
         }
         self.free -= 1;
+        self.worked += task.left.min(SLICE);
         self.at(task.left.min(SLICE), Event::SliceOver(Task { left: task.left - SLICE, ..task }));
     }
 
@@ -405,7 +430,7 @@ impl Machine<'_> {
     fn finish(&mut self, number: usize) {
         let Operation { kind, came, .. } = self.operations[number];
         let stretch = if self.stretched { self.mix[kind].1.stretch } else { 1.0 };
-        self.done.push((self.now, (self.now - came) * stretch));
+        self.done.push(Finished { at: self.now, took: (self.now - came) * stretch, kind });
     }
 }
 

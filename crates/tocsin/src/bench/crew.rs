@@ -475,6 +475,8 @@ pub struct Seen {
     pub per_second: f64,
     /// How long each took, in seconds, in order.
     pub times: Vec<f64>,
+    /// Seconds that all of each errand took, and how many there were, in the order of the shares.
+    pub by_errand: Vec<(f64, u64)>,
 }
 
 impl Seen {
@@ -499,8 +501,8 @@ pub async fn closed(users: Vec<User>, shares: &[f64], time: Duration) -> Outcome
             let mut times = Vec::new();
             loop {
                 let begun = Instant::now();
-                user.once(&shares).await?;
-                times.push(begun.elapsed().as_secs_f64());
+                let errand = user.once(&shares).await?;
+                times.push((errand, begun.elapsed().as_secs_f64()));
                 if started.elapsed() > time {
                     let rate = times.len() as f64 / started.elapsed().as_secs_f64();
                     return Ok::<_, Failure>(Returned { user, times, rate });
@@ -539,8 +541,8 @@ pub async fn open(users: Vec<User>, shares: &[f64], rate: f64, time: Duration) -
                 };
                 let due = started + Duration::from_secs_f64(*after);
                 on_time::until(due).await;
-                user.once(&shares).await?;
-                times.push(due.elapsed().as_secs_f64());
+                let errand = user.once(&shares).await?;
+                times.push((errand, due.elapsed().as_secs_f64()));
             }
         });
     }
@@ -550,7 +552,8 @@ pub async fn open(users: Vec<User>, shares: &[f64], rate: f64, time: Duration) -
 /// A user who is done.
 struct Returned {
     user: User,
-    times: Vec<f64>,
+    /// Which errand, and how long it took.
+    times: Vec<(usize, f64)>,
     /// Errands in a second.
     rate: f64,
 }
@@ -560,8 +563,13 @@ async fn all_of(mut running: JoinSet<Outcome<Returned>>) -> Outcome<(Seen, Vec<U
     while let Some(ended) = running.join_next().await {
         let Returned { user, times, rate } =
             ended.map_err(|error| Failure::failed("a user broke off").because(&error))??;
+        seen.by_errand.resize(seen.by_errand.len().max(user.hands.len()), (0.0, 0));
         users.push(user);
-        seen.times.extend(times);
+        for (errand, time) in times {
+            seen.times.push(time);
+            let (sum, count) = &mut seen.by_errand[errand];
+            (*sum, *count) = (*sum + time, *count + 1);
+        }
         seen.per_second += rate;
     }
     seen.times.sort_by(f64::total_cmp);

@@ -7,7 +7,7 @@ use std::{
 };
 
 use tocsin_capacity::{
-    mix::{Alone, Arrivals, Kind, Open, simulate},
+    mix::{self, Alone, Arrivals, Kind, Open, simulate},
     queue::fluid,
 };
 
@@ -15,7 +15,7 @@ use super::{Bench, Measuring};
 use crate::{
     bench::{
         context::Context,
-        crew::{self, Errand, FEW_READERS, Station, User, World},
+        crew::{self, Errand, FEW_READERS, Seen, Station, User, World},
         far_end::Nature,
         figure::{Figure, Predicted, Samples, rounded},
         on_time,
@@ -156,9 +156,13 @@ async fn measure(context: &Context, world: &mut World, mix: &[(Errand, f64)], bo
     let (errands, shares): (Vec<Errand>, Vec<f64>) = mix.iter().copied().unzip();
     let time = Duration::from_millis(context.size(3_000, 150));
     let users = world.users(&errands, USERS).await?;
+    let (before, begun) = (world.processor(), Instant::now());
     let (seen, users) = crew::closed(users, &shares, time).await?;
+    let busy = (world.processor() - before) / (begun.elapsed().as_secs_f64() * cores as f64);
     world.dismiss(users);
-    both.rates.0.push(simulate(&kinds, cores, Arrivals::Closed { users: USERS }).per_second);
+    let predicted = simulate(&kinds, cores, Arrivals::Closed { users: USERS });
+    tell_apart(context, &errands, &seen, &predicted, busy);
+    both.rates.0.push(predicted.per_second);
     both.rates.1.push(seen.per_second);
 
     let rate = seen.per_second * BELOW_KNEE;
@@ -174,6 +178,21 @@ async fn measure(context: &Context, world: &mut World, mix: &[(Errand, f64)], bo
         ));
     }
     Ok(())
+}
+
+/// Where the model misses: how long each operation took in the mix, and how busy processors were.
+fn tell_apart(context: &Context, errands: &[Errand], seen: &Seen, predicted: &mix::Outcome, busy: f64) {
+    let millis = |seconds: f64| rounded(seconds * 1e3, 3);
+    let each = errands.iter().zip(&seen.by_errand).zip(&predicted.means).map(|((errand, (sum, count)), mean)| {
+        format!("{} {} ms, {} measured", errand.word(), millis(*mean), millis(sum / (*count).max(1) as f64))
+    });
+    let each: Vec<String> = each.collect();
+    context.tell(format_args!(
+        "      in the mean {}; processors busy {:.0} %, {:.0} % measured",
+        each.join(", "),
+        predicted.busy * 100.0,
+        busy * 100.0
+    ));
 }
 
 /// What one user and what many do of it, and how long it takes where it comes at random.
