@@ -2,10 +2,12 @@
 
 use std::fmt::Write;
 
+use tocsin_model::markup::escape;
+
 use crate::{
     papers::Statement,
     plan::{Plan, Station},
-    plot::{Axis, Curve, Scale, bars, curves, escape, short},
+    plot::{Axis, Curve, Scale, bars, curves, short},
     what_if::{Sensitivity, Tried},
 };
 

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use tocsin_model::markup::escape;
+
 /// One curve.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curve {
@@ -233,20 +235,6 @@ pub fn short(value: f64) -> String {
         }
         _ => format!("{value:.1e}"),
     }
-}
-
-/// Text that a page shows as it is.
-pub fn escape(text: &str) -> String {
-    text.chars().fold(String::with_capacity(text.len()), |mut out, c| {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            _ => out.push(c),
-        }
-        out
-    })
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, time::Duration};
 
-use tocsin_model::{id::Name, receipt::Outcome};
+use tocsin_model::{id::Name, markup::escape, receipt::Outcome};
 use tocsin_service::status::{Percentiles, Status};
 
 use crate::problems::Kind;
@@ -17,7 +17,7 @@ pub(crate) fn render(status: &Status) -> String {
     let mut body = format!(
         "<header><h1><img src=\"/favicon.svg\" alt=\"\" width=\"36\" height=\"36\">Tocsin</h1>\
          <p><span class=\"state {class}\">{word}</span> version {}, up {}</p></header>\n",
-        escaped(status.version),
+        escape(status.version),
         span(status.now.since(status.started_at)),
     );
     body.push_str("<section class=\"cards\">\n");
@@ -114,9 +114,9 @@ pub(crate) fn problem(kind: &Kind) -> String {
     let body = format!(
         "<header><h1>{}</h1><p>Status {}</p></header>\n<section><p>{}</p></section>\n\
          <footer><a href=\"/\">Status</a> <a href=\"/explorer/\">API explorer</a></footer>\n",
-        escaped(kind.title),
+        escape(kind.title),
         kind.status.as_u16(),
-        escaped(kind.help),
+        escape(kind.help),
     );
     page(kind.title, &body, false)
 }
@@ -157,7 +157,7 @@ fn page(title: &str, body: &str, refreshes: bool) -> String {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <link rel=\"stylesheet\" href=\"/style.css\"><link rel=\"icon\" href=\"/favicon.svg\"></head>\n\
          <body><main>\n{body}</main></body></html>\n",
-        escaped(title)
+        escape(title)
     )
 }
 
@@ -210,10 +210,6 @@ fn span(duration: Duration) -> String {
     }
 }
 
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -222,6 +218,5 @@ mod tests {
     fn figures_are_readable() {
         assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!(span(Duration::from_secs(90_061)), "1 d 1 h");
-        assert_eq!(escaped("<a href=\"x\">&"), "&lt;a href=&quot;x&quot;&gt;&amp;");
     }
 }

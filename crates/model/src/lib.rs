@@ -38,4 +38,5 @@ pub mod value; // the one value type
 
 pub mod merge_patch; // JSON changed by JSON
 pub mod hexadecimal; // bytes as digits, for people and in links
+pub mod markup; // text inside HTML
 pub mod pack; // varints and length-prefixed bytes, shared by the packed forms

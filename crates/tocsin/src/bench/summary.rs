@@ -4,8 +4,9 @@ use std::fmt::Write;
 
 use tocsin_capacity::{
     page::{Column, facts, page, table},
-    plot::{Axis, Curve, Scale, bars, curves, escape, short},
+    plot::{Axis, Curve, Scale, bars, curves, short},
 };
+use tocsin_model::markup::escape;
 
 use super::{
     figure::Predicted,

@@ -10,6 +10,7 @@ use axum::{
     routing::get,
 };
 use serde_json::{Value, json};
+use tocsin_model::markup::escape;
 
 use super::{Mail, Readable, Shared};
 use crate::terminal::thousands;
@@ -162,19 +163,4 @@ fn page(title: &str, head: &str, body: &str) -> Response {
         (header::REFERRER_POLICY, "no-referrer"),
     ];
     (headers, Html(html)).into_response()
-}
-
-fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            c => out.push(c),
-        }
-    }
-    out
 }
