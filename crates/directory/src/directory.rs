@@ -611,4 +611,9 @@ impl EntryWatcher for Inner {
         }
         self.bell.send_replace(());
     }
+
+    fn credentials_changed(&self, entries: &[EntryNumber]) {
+        let at = self.kept.next_moment();
+        entries.iter().for_each(|entry| self.kept.forget_credential(*entry, at));
+    }
 }

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use quick_cache::{DefaultHashBuilder, Weighter, sync::Cache};
 use tocsin_store::entries::{EntryKey, EntryNumber, Node};
 
-use crate::{entry::Entry, schema::Schema};
+use crate::{entry::Entry, password::Credential, schema::Schema};
 
 /// An entry, and how a face writes it.
 #[derive(Debug)]
@@ -115,6 +115,8 @@ pub(crate) struct Kept {
     /// Names as they were asked for, with the numbers and the hashes of their normal forms.
     names: Cache<Box<str>, (EntryNumber, u64)>,
     found: Cache<EntryKey, Arc<[EntryNumber]>>,
+    /// With what holders of entries prove themselves: hashes of passwords, as they are stored.
+    credentials: Cache<EntryNumber, Arc<Credential>>,
     stripes: Box<[Mutex<u64>]>,
     moment: AtomicU64,
     /// What was read before this moment is not kept.
@@ -129,6 +131,7 @@ impl Kept {
             entries: Cache::with(count, bytes, ByBytes, DefaultHashBuilder::default(), Default::default()),
             names: Cache::new(count * 2),
             found: Cache::new(count * 2),
+            credentials: Cache::new(count),
             stripes: (0..STRIPES).map(|_| Mutex::new(0)).collect(),
             moment: AtomicU64::new(1),
             floor: AtomicU64::new(0),
@@ -153,6 +156,15 @@ impl Kept {
 
     pub(crate) fn found(&self, key: &EntryKey) -> Option<Arc<[EntryNumber]>> {
         self.found.get(key)
+    }
+
+    pub(crate) fn credential(&self, number: EntryNumber) -> Option<Arc<Credential>> {
+        self.credentials.get(&number)
+    }
+
+    /// Keeps what the holder of an entry proves itself with, if it was read since a moment.
+    pub(crate) fn keep_credential(&self, number: EntryNumber, credential: Arc<Credential>, since: Moment) {
+        self.if_unchanged(self.credential_hash(number), since, || self.credentials.insert(number, credential));
     }
 
     /// Keeps an entry that was read since a moment.
@@ -192,6 +204,13 @@ impl Kept {
         self.found.remove(key);
     }
 
+    /// The holder of an entry proves itself in another way.
+    pub(crate) fn forget_credential(&self, number: EntryNumber, at: Moment) {
+        let mut last = self.stripe(self.credential_hash(number)).lock();
+        *last = at.0;
+        self.credentials.remove(&number);
+    }
+
     /// Nothing is as it was.
     pub(crate) fn forget_all(&self, at: Moment) {
         self.floor.store(at.0, Ordering::SeqCst);
@@ -200,6 +219,7 @@ impl Kept {
         self.entries.clear();
         self.names.clear();
         self.found.clear();
+        self.credentials.clear();
     }
 
     /// How many entries, and about how many bytes.
@@ -217,6 +237,10 @@ impl Kept {
         if *last <= since.0 && self.floor.load(Ordering::SeqCst) <= since.0 {
             keep();
         }
+    }
+
+    fn credential_hash(&self, number: EntryNumber) -> u64 {
+        self.hash(&("credential", number))
     }
 
     fn hash(&self, what: &(impl Hash + ?Sized)) -> u64 {
@@ -265,5 +289,22 @@ mod tests {
         assert!(kept.entry(EntryNumber(2)).is_none());
         kept.keep(shown(2, "cn=c"), kept.moment());
         assert_eq!(kept.size().0, 1);
+    }
+
+    #[test]
+    fn what_proved_somebody_before_a_change_proves_nothing_after_it() {
+        let kept = Kept::new(1 << 20);
+        let (ann, before) = (EntryNumber(-1), kept.moment());
+        let hash = |text: &str| Arc::new(Credential::of(text.to_owned()));
+        kept.keep_credential(ann, hash("old"), before);
+        assert_eq!(kept.credential(ann), Some(hash("old")));
+        kept.forget_credential(ann, kept.next_moment());
+        assert_eq!(kept.credential(ann), None);
+        kept.keep_credential(ann, hash("old"), before);
+        assert_eq!(kept.credential(ann), None, "it was read before the change");
+        kept.keep_credential(ann, hash("new"), kept.moment());
+        assert_eq!(kept.credential(ann), Some(hash("new")));
+        kept.forget_all(kept.next_moment());
+        assert_eq!(kept.credential(ann), None);
     }
 }

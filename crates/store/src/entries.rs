@@ -231,6 +231,8 @@ pub trait EntryWatcher: Send + Sync + 'static {
     }
     /// Called after each commit, in their order, before the call that made it returns. Must be quick.
     fn changed(&self, changes: Vec<EntryChange>);
+    /// The same of entries whose holders prove themselves in another way from now on, or not at all.
+    fn credentials_changed(&self, entries: &[EntryNumber]);
 }
 
 /// Looks at entries, all as of one moment.

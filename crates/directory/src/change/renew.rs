@@ -143,8 +143,17 @@ impl Directory {
 
     /// What an entry proves itself with.
     pub(crate) async fn credential(&self, number: EntryNumber) -> Result<Option<Credential>, Refusal> {
+        let kept = &self.inner.kept;
+        if let Some(known) = kept.credential(number) {
+            return Ok(Some((*known).clone()));
+        }
+        let since = kept.moment();
         let text = self.look(move |branches| Ok(branches.credential(number)?)).await?;
-        Ok(text.and_then(|text| Credential::read(&text)))
+        let credential = text.and_then(|text| Credential::read(&text));
+        if let Some(found) = &credential {
+            kept.keep_credential(number, Arc::new(found.clone()), since);
+        }
+        Ok(credential)
     }
 
     /// A password that nobody can guess, as long as the policy of an entry wants it.

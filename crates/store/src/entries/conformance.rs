@@ -24,9 +24,9 @@ fn check(story: impl AsyncFn(&dyn Both)) {
     runtime.block_on(story(&SqliteRecords::open(folder.path(), &options).expect("the records open")));
 }
 
-/// Finds everything by its attribute `cn`, and writes down what it hears.
+/// Finds everything by its attribute `cn`, and writes down what it hears: of entries, and whose credentials changed.
 #[derive(Default)]
-struct Witness(Mutex<Vec<String>>);
+struct Witness(Mutex<Vec<String>>, Mutex<Vec<i64>>);
 
 impl EntryWatcher for Witness {
     fn keys(&self, node: &Node) -> Vec<EntryKey> {
@@ -53,6 +53,10 @@ impl EntryWatcher for Witness {
             };
             self.0.lock().push(format!("{} {} {what}", change.number.0, keys.join(",")));
         }
+    }
+
+    fn credentials_changed(&self, entries: &[EntryNumber]) {
+        self.1.lock().extend(entries.iter().map(|entry| entry.0));
     }
 }
 
@@ -230,7 +234,12 @@ fn credentials_and_definitions_are_kept_and_forgotten() {
         let definitions = look(store, |branches| branches.definitions()).await;
         let texts: Vec<&str> = definitions.iter().map(|(_, text)| &**text).collect();
         assert_eq!(texts, ["first anew", "second"]);
+        let witness = Arc::new(Witness::default());
+        store.watch(witness.clone());
+        change(store, |tree| tree.put_credential(EntryNumber(2), None)).await;
+        change(store, |tree| tree.put_credential(EntryNumber(-1), Some("three"))).await;
         store.remove_subscriber(&"ann".parse().expect("an id"), Expect::Any, NOW).await.expect("removed");
+        assert_eq!(*witness.1.lock(), [2, -1, -1], "whoever keeps them forgets them");
         change(store, |tree| tree.put_definition("2.5.1", None)).await;
         assert_eq!(look(store, |branches| branches.credential(EntryNumber(-1))).await, None);
         assert_eq!(look(store, |branches| branches.definitions()).await.len(), 1);

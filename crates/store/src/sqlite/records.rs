@@ -131,16 +131,20 @@ impl Published {
         books.close(feed_kept, self.feed_needed.load(Ordering::Relaxed))?;
         let (change, counts) = (ChangeSequence(books.change), books.counts);
         let (suppressed, touched, interests) = (books.suppressed, books.touched, books.subscriptions_touched);
-        let (indexed, entries) = (books.indexed, (books.watcher, books.entry_changes));
+        let (indexed, watcher) = (books.indexed, books.watcher);
+        let (entries, credentials) = (books.entry_changes, books.credentials_touched);
         let published = self.clone();
         after.run(move || {
             published.at_hand.forget(&touched, &interests);
             published.bell.ring(touched.iter().copied().map(SubscriberNumber));
             published.indexed.store(indexed, Ordering::Relaxed);
-            if let (Some(watcher), changes) = entries
-                && !changes.is_empty()
-            {
-                watcher.changed(changes);
+            if let Some(watcher) = watcher {
+                if !entries.is_empty() {
+                    watcher.changed(entries);
+                }
+                if !credentials.is_empty() {
+                    watcher.credentials_changed(&credentials);
+                }
             }
             if let Some(suppressed) = suppressed {
                 published.newest_suppression.store(suppressed, Ordering::Release);

@@ -35,6 +35,8 @@ pub(super) struct Directory {
     definitions: Vec<(String, String)>,
     watcher: Option<Arc<dyn EntryWatcher>>,
     untold: Vec<EntryChange>,
+    /// Entries whose credentials changed since it was last told.
+    credentials_untold: Vec<EntryNumber>,
     /// What changed, by its place; the number 0 stands where the feed was cut.
     changes: BTreeMap<u64, EntryNumber>,
 }
@@ -46,6 +48,18 @@ impl Directory {
         if let Some(watcher) = self.watcher.as_ref().filter(|_| !changes.is_empty()) {
             watcher.changed(changes);
         }
+        let credentials = std::mem::take(&mut self.credentials_untold);
+        if let Some(watcher) = self.watcher.as_ref().filter(|_| !credentials.is_empty()) {
+            watcher.credentials_changed(&credentials);
+        }
+    }
+
+    fn put_credential(&mut self, number: EntryNumber, credential: Option<String>) {
+        self.credentials_untold.push(number);
+        match credential {
+            Some(credential) => self.credentials.insert(number, credential),
+            None => self.credentials.remove(&number),
+        };
     }
 
     /// A subscriber was made, changed or removed.
@@ -55,7 +69,7 @@ impl Directory {
         self.node_changed(before, now);
         if let (Some(old), None) = (old, new) {
             self.placements.remove(&old.number);
-            self.credentials.remove(&old.number.into());
+            self.put_credential(old.number.into(), None);
         }
     }
 
@@ -176,7 +190,9 @@ impl Shelf {
         };
         let number = EntryNumber::from(made.number);
         self.directory.placements.insert(made.number, placement);
-        self.directory.credentials.extend(credential.map(|credential| (number, credential)));
+        if credential.is_some() {
+            self.directory.put_credential(number, credential);
+        }
         self.subscribers.insert(made.id.clone(), made);
         let told = EntryChange { number, keys: keys.clone(), renamed: false, now: Now::Built(built) };
         self.directory.turned(Vec::new(), keys, told);
@@ -360,7 +376,7 @@ impl Tree for Shelf {
             Some(Node::Subscriber(subscriber, _)) => self.remove_subscriber(&subscriber.id, Expect::Present),
             Some(Node::Object(object)) => {
                 self.directory.objects.remove(&number);
-                self.directory.credentials.remove(&number);
+                self.directory.put_credential(number, None);
                 self.directory.node_changed(Some(Node::Object(object)), None);
                 Ok(())
             }
@@ -369,10 +385,7 @@ impl Tree for Shelf {
     }
 
     fn put_credential(&mut self, number: EntryNumber, credential: Option<&str>) -> Result<(), StoreError> {
-        match credential {
-            Some(credential) => self.directory.credentials.insert(number, credential.to_owned()),
-            None => self.directory.credentials.remove(&number),
-        };
+        self.directory.put_credential(number, credential.map(str::to_owned));
         Ok(())
     }
 

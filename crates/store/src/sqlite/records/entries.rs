@@ -338,7 +338,7 @@ impl Tree for Writer<'_, '_> {
     }
 
     fn put_credential(&mut self, number: EntryNumber, credential: Option<&str>) -> Result<(), StoreError> {
-        put_credential(self.0.connection, number, credential)
+        put_credential(self.0, number, credential)
     }
 
     fn cut_entry_feed(&mut self) -> Result<(), StoreError> {
@@ -389,18 +389,19 @@ impl Tree for Writer<'_, '_> {
 
 /// Stores a credential, or forgets it.
 pub(super) fn put_credential(
-    connection: &Connection,
+    books: &mut Books<'_>,
     number: EntryNumber,
     credential: Option<&str>,
 ) -> Result<(), StoreError> {
+    books.credentials_touched.push(number);
     let stored = match credential {
         Some(credential) => execute(
-            connection,
+            books.connection,
             "INSERT INTO credentials (entry, credential) VALUES (?1, ?2)
                 ON CONFLICT DO UPDATE SET credential = excluded.credential",
             (number.0, credential),
         ),
-        None => execute(connection, "DELETE FROM credentials WHERE entry = ?1", [number.0]),
+        None => execute(books.connection, "DELETE FROM credentials WHERE entry = ?1", [number.0]),
     };
     stored.map(|_| ())
 }
@@ -527,7 +528,7 @@ pub(super) fn changed(
 
 /// A subscriber is about to be removed.
 pub(super) fn removed(books: &mut Books<'_>, old: &Subscriber) -> Result<(), StoreError> {
-    execute(books.connection, "DELETE FROM credentials WHERE entry = ?1", [EntryNumber::from(old.number).0])?;
+    put_credential(books, old.number.into(), None)?;
     if books.watcher.is_none() {
         return outdated(books);
     }

@@ -13,7 +13,7 @@ use tocsin_model::{
 
 use super::{conversion_failed, entries, execute, json, json_at, name_at, number_at, query_all, query_one, signed};
 use crate::{
-    entries::{EntryChange, EntryWatcher},
+    entries::{EntryChange, EntryNumber, EntryWatcher},
     error::StoreError,
     records::{Change, Changed, ProfileImage, ProfileStep, RecordCounts, TARGETS_TOLD, no_changes_after, trim_to},
 };
@@ -38,6 +38,8 @@ pub(super) struct Books<'a> {
     pub(super) indexed: bool,
     /// What was done to entries of the directory.
     pub(super) entry_changes: Vec<EntryChange>,
+    /// Entries whose credentials are not as they were.
+    pub(super) credentials_touched: Vec<EntryNumber>,
     /// The numbers as they are stored.
     stored: [u64; 7],
 }
@@ -88,6 +90,7 @@ impl<'a> Books<'a> {
                     watcher: None,
                     indexed: false,
                     entry_changes: Vec::new(),
+                    credentials_touched: Vec::new(),
                 })
             },
         )?

@@ -237,7 +237,7 @@ fn write_arrival(
         subscribers::put_row(books, number, name, device)?;
     }
     if credential.is_some() {
-        entries::put_credential(books.connection, number.into(), credential.as_deref())?;
+        entries::put_credential(books, number.into(), credential.as_deref())?;
     }
     let told =
         EntryChange { number: number.into(), keys: keys.clone(), renamed: false, now: Now::Built(built.clone()) };

@@ -151,6 +151,8 @@ impl EntryWatcher for Anyone {
     }
 
     fn changed(&self, _: Vec<crate::entries::EntryChange>) {}
+
+    fn credentials_changed(&self, _: &[crate::entries::EntryNumber]) {}
 }
 
 /// Ann says so many bytes.
