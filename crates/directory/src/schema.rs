@@ -116,8 +116,8 @@ impl ObjectClass {
 /// All that is defined.
 #[derive(Debug, Clone, Default)]
 pub struct Schema {
-    attributes: HashMap<String, Arc<AttributeType>>,
-    classes: HashMap<String, Arc<ObjectClass>>,
+    attributes: HashMap<String, Arc<AttributeType>, foldhash::fast::RandomState>,
+    classes: HashMap<String, Arc<ObjectClass>, foldhash::fast::RandomState>,
     /// By object identifier, as they were written.
     texts: BTreeMap<(Kind, String), String>,
     own: usize,

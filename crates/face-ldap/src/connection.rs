@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::BytesMut;
-use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use futures_util::future::BoxFuture;
 use tocsin_directory::{
     access::{Asker, Grants},
     refusal::{Code, Refusal},
@@ -26,6 +26,7 @@ use crate::{
     message::{self, Message, Request, Unreadable, farewell, tag},
     operations::{self, Pages},
     serve::{Opening, Server},
+    under_way::UnderWay,
 };
 
 /// Portions of answers that may wait to be written; who makes more waits.
@@ -117,9 +118,11 @@ struct Connection {
     session: Session,
     input: BytesMut,
     output: Vec<u8>,
-    running: FuturesUnordered<BoxFuture<'static, (u32, Done)>>,
+    running: UnderWay,
     /// Requests under way by their numbers.
     lines: HashMap<u32, Running>,
+    /// The line of a request that is over, for the next one.
+    spare: Option<Line>,
     portions: mpsc::Receiver<Vec<u8>>,
     portions_in: mpsc::Sender<Vec<u8>>,
     /// The request that is answered before another is taken: a bind.
@@ -145,8 +148,9 @@ pub(crate) async fn run(server: Arc<Server>, stream: TcpStream, opening: Opening
         },
         input: BytesMut::new(),
         output: Vec::new(),
-        running: FuturesUnordered::new(),
+        running: UnderWay::default(),
         lines: HashMap::new(),
+        spare: None,
         portions,
         portions_in,
         alone: None,
@@ -181,6 +185,7 @@ impl Connection {
     async fn serve<S: AsyncRead + AsyncWrite + Unpin>(&mut self, stream: &mut S) -> std::io::Result<Next> {
         let mut look = tokio::time::interval(LOOKED_AT);
         let stopping = self.server.stopping.clone();
+        let mut stopped = std::pin::pin!(stopping.cancelled());
         loop {
             let is_more = self.take_messages();
             if !self.output.is_empty() {
@@ -206,7 +211,7 @@ impl Connection {
             }
             tokio::select! {
                 biased;
-                Some((id, done)) = self.running.next(), if !self.running.is_empty() => self.finish(id, done),
+                (id, done) = self.running.next() => self.finish(id, done),
                 Some(portion) = self.portions.recv() => self.output.extend_from_slice(&portion),
                 read = stream.read_buf(&mut self.input), if self.alone.is_none() => {
                     if read? == 0 {
@@ -215,7 +220,7 @@ impl Connection {
                     self.heard = Instant::now();
                 }
                 _ = look.tick() => self.look(),
-                () = stopping.cancelled() => self.end(Code::Unavailable, "the server stops"),
+                () = &mut stopped => self.end(Code::Unavailable, "the server stops"),
             }
         }
     }
@@ -293,9 +298,10 @@ impl Connection {
             let busy = Refusal::new(Code::Busy, "too many requests of this connection are under way");
             return operations::refuse(&mut self.output, &message, &busy);
         }
-        let line = Line { given_up: CancellationToken::new(), portions: self.portions_in.clone() };
+        let fresh = || Line { given_up: CancellationToken::new(), portions: self.portions_in.clone() };
+        let line = self.spare.take().unwrap_or_else(fresh);
         match operations::begin(&self.server, &mut self.session, message, &line, &mut self.output) {
-            Begun::Answered => {}
+            Begun::Answered => self.spare = Some(line),
             Begun::Ends => self.ends = true,
             // Requests under way would answer on the old stream.
             Begun::StartsTls if self.running.is_empty() => self.starts_tls = true,
@@ -306,7 +312,7 @@ impl Connection {
                 }
                 let (Begun::Runs(future) | Begun::RunsAlone(future)) = begun else { return };
                 self.lines.insert(id, Running { line, is_search, cancelled_by: None });
-                self.running.push(async move { (id, future.await) }.boxed());
+                self.running.push(id, future);
             }
         }
     }
@@ -341,11 +347,12 @@ impl Connection {
         if self.alone == Some(id) {
             self.alone = None;
         }
-        if let Some(Running { cancelled_by: Some(by), .. }) = running {
+        if let Some(Running { cancelled_by: Some(by), .. }) = &running {
             message::answer(&mut self.output, id, tag::SEARCH_DONE, Code::Canceled, "", "", &Default::default());
-            message::answer(&mut self.output, by, tag::EXTENDED, Code::Success, "", "", &Default::default());
+            message::answer(&mut self.output, *by, tag::EXTENDED, Code::Success, "", "", &Default::default());
             return;
         }
+        self.spare = running.map(|running| running.line).filter(|_| !given_up);
         match done {
             Done::Silent => {}
             Done::Answer(_) | Done::Page(..) if given_up => {}

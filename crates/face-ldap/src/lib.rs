@@ -12,6 +12,7 @@ mod authorities; // which of them are believed
 
 pub mod serve; // the listener, its bounds
 mod connection; // one client: messages in, answers out
+mod under_way; // requests that are not answered yet
 mod operations; // what is done for each
 
 mod root; // what the server says of itself

@@ -93,7 +93,7 @@ impl Inner {
         let is_plain = |kind: &Arc<AttributeType>| {
             let is_of_name =
                 entry.key.match_indices(&*kind.key).any(|(at, _)| entry.key[at + kind.key.len()..].starts_with('='));
-            !kind.operational && self.is_own(&kind.key, source) && !is_of_name
+            !kind.operational && self.is_own(&kind.key, source.is_placed) && !is_of_name
         };
         let kinds = modifications.iter().map(|modification| changeable(&modification.attribute, &schema).ok());
         let Some(kinds) = kinds.map(|kind| kind.filter(is_plain)).collect::<Option<Vec<_>>>() else {
@@ -110,7 +110,9 @@ impl Inner {
         }
         // The password stays as it is, whether its class wants one or not.
         check_classes(&entry.classes(), &attributes, &kinds, true, &schema)?;
-        let Ok(members) = serde_json::from_str::<Members<'_>>(&source.attributes) else { return Ok(Outcome::Unfit) };
+        let Ok(mut members) = serde_json::from_str::<Members<'_>>(&source.attributes) else {
+            return Ok(Outcome::Unfit);
+        };
         let Some(changes) = changes(&members, &entry.attributes, &mut attributes, &kinds) else {
             return Ok(Outcome::Unfit);
         };
@@ -118,11 +120,11 @@ impl Inner {
             images.after = terms.after.then(|| Shown::of(entry.clone()));
             return Ok(Outcome::Nothing(images));
         }
-        let Some(json) = joined(members, &changes) else { return Ok(Outcome::Unfit) };
-        let source = Source { attributes: json, is_placed: source.is_placed, enabled: source.enabled };
-        if !self.seat(&mut attributes, &entry.attributes, &kinds, &source, &schema) {
+        let Some(json) = joined(&mut members, &changes) else { return Ok(Outcome::Unfit) };
+        if !self.seat(&mut attributes, &entry.attributes, &kinds, (&members, source.is_placed), &schema) {
             return Ok(Outcome::Unfit);
         }
+        let source = Source { attributes: json, is_placed: source.is_placed, enabled: source.enabled };
         let (gone, made) = plan::turned(&entry.attributes, &attributes, &kinds, &schema);
         let new = Entry {
             shown: attributes.iter().take_while(|attribute| !attribute.kind.operational).count(),
@@ -150,8 +152,8 @@ impl Inner {
     }
 
     /// Whether an attribute of a name is stored under it.
-    fn is_own(&self, name: &str, source: &Source) -> bool {
-        is_own_attribute(name, source.is_placed, &self.shape)
+    fn is_own(&self, name: &str, is_placed: bool) -> bool {
+        is_own_attribute(name, is_placed, &self.shape)
     }
 
     /// Puts attributes of some types where they stand in an entry that is read anew: in the order of their names in the store.
@@ -161,20 +163,19 @@ impl Inner {
         attributes: &mut Vec<Attribute>,
         before: &[Attribute],
         kinds: &[Arc<AttributeType>],
-        source: &Source,
+        (members, is_placed): (&Members<'_>, bool),
         schema: &Schema,
     ) -> bool {
         let place = |all: &[Attribute], key: &str| all.iter().position(|found| &*found.kind.key == key);
         if kinds.iter().all(|kind| place(before, &kind.key) == place(attributes, &kind.key)) {
             return true;
         }
-        let names = serde_json::from_str::<Members<'_>>(&source.attributes).unwrap_or_default();
-        let keys: Vec<(Arc<str>, bool)> = names
+        let keys: Vec<(Arc<str>, bool)> = members
             .keys()
             .map(|MemberName(name)| {
                 let key =
                     schema.attribute(name).map_or_else(|_| name.to_ascii_lowercase().into(), |kind| kind.key.clone());
-                (key, self.is_own(name, source))
+                (key, self.is_own(name, is_placed))
             })
             .collect();
         let mut seen = HashSet::new();
@@ -243,15 +244,15 @@ fn changes(
     Some(changes)
 }
 
-/// The attributes with their changes, as JSON; `None`: they are too large, or too many.
-fn joined<'a>(mut members: Members<'a>, changes: &'a [Change]) -> Option<Box<str>> {
+/// Changes the attributes, and gives them as JSON; `None`: they are too large, or too many.
+fn joined<'a>(members: &mut Members<'a>, changes: &'a [Change]) -> Option<Box<str>> {
     for Change { name, after, .. } in changes {
         match after {
             Some(value) => members.insert(MemberName(name.into()), value),
             None => members.remove(&MemberName(name.into())),
         };
     }
-    let json = serde_json::to_string(&members).ok()?;
+    let json = serde_json::to_string(members).ok()?;
     let fits = changes.iter().all(|change| change.name.chars().count() <= ATTRIBUTE_NAME_MAX)
         && members.len() <= ATTRIBUTES_MAX
         && json.len() <= ATTRIBUTE_BYTES_MAX;
