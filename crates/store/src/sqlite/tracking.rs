@@ -1,7 +1,8 @@
 //! Tracking on SQLite: `tracking.db`, a file of its own with its own writer, which syncs no commit.
 //!
-//! Entries are kept in compressed blocks, so that what is tracked costs bytes and hardly any rows: one for each message of a
-//! block, which says where the message's bodies are.
+//! Entries are kept in compressed blocks, so that what is tracked costs bytes and hardly any rows: one for each stretch of
+//! ids of which a block has messages. Those of one time have ids of one stretch, so whoever looks for a message takes a few
+//! blocks apart.
 
 use std::{
     collections::BTreeSet,
@@ -34,10 +35,13 @@ mod packing; // entries as bytes, and back
 const REMOVED_MAX: usize = 16;
 /// Most bodies of one message that are told.
 const BODIES_MAX: usize = 1_000;
+/// Ids that are alike but for so many of their last bits are of one stretch. The last four bits of most are the same.
+const STRETCH_BITS: u32 = 12;
 const BODIES: u32 = 0;
 const FINDABLE: u32 = 1;
 
-const MIGRATIONS: &[&str] = &[r#"
+const MIGRATIONS: &[&str] = &[
+    r#"
 CREATE TABLE blocks (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     exchange TEXT NOT NULL,
@@ -70,7 +74,14 @@ CREATE TABLE switches (
     switch TEXT NOT NULL,
     PRIMARY KEY (exchange, port)
 ) STRICT, WITHOUT ROWID;
-"#];
+"#,
+    // A row for each message cost as much as its body did.
+    r#"
+CREATE TABLE stretches (stretch INTEGER NOT NULL, block INTEGER NOT NULL, PRIMARY KEY (stretch, block)) STRICT, WITHOUT ROWID;
+INSERT OR IGNORE INTO stretches SELECT message >> 12, block FROM places;
+DROP TABLE places;
+"#,
+];
 
 /// How much tracking may keep.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -183,12 +194,14 @@ impl SqliteTracking {
     /// The store does not answer.
     pub async fn bodies(&self, message: MessageId) -> Result<Vec<TrackedBody>, StoreError> {
         let job = move |connection: &Connection| {
-            let sql = "SELECT packed FROM blocks JOIN places ON places.block = blocks.id WHERE places.message = ?1 \
-                       ORDER BY blocks.id";
-            let blocks: Vec<Vec<u8>> = query_all(connection, sql, [message.0], |row| row.get(0))?;
+            let sql = "SELECT block FROM stretches WHERE stretch = ?1 ORDER BY block";
+            let blocks: Vec<u64> = query_all(connection, sql, [stretch(message)], |row| row.get(0))?;
             let mut bodies = Vec::new();
-            for packed in blocks {
-                bodies.extend(packing::bodies(&packed)?.into_iter().filter(|body| body.message == message));
+            for block in blocks {
+                let sql = "SELECT packed FROM blocks WHERE id = ?1";
+                let packed: Option<Vec<u8>> = query_one(connection, sql, [block], |row| row.get(0))?;
+                let found = packed.map(|packed| packing::bodies(&packed)).transpose()?.unwrap_or_default();
+                bodies.extend(found.into_iter().filter(|body| body.message == message));
                 bodies.truncate(BODIES_MAX);
             }
             // Stable: what happened at the same time stays in the order in which it came.
@@ -293,8 +306,8 @@ fn insert(connection: &Connection, block: &NewBlock) -> Result<i64, StoreError> 
     match &block.entries {
         Entries::Bodies(bodies) => {
             let id = connection.last_insert_rowid();
-            for message in messages(bodies) {
-                execute(connection, "INSERT INTO places VALUES (?1, ?2)", (message.0, id))?;
+            for stretch in stretches(bodies) {
+                execute(connection, "INSERT INTO stretches VALUES (?1, ?2)", (stretch, id))?;
             }
         }
         Entries::Findable(findable) => index(connection, &block.exchange, findable)?,
@@ -323,8 +336,8 @@ fn remove(connection: &Connection, (id, bytes): (u64, i64)) -> Result<i64, Store
     let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, u32>(1)?, row.get::<_, Vec<u8>>(2)?));
     let Some((exchange, kind, packed)) = query_one(connection, sql, [id], read)? else { return Ok(0) };
     if kind == BODIES {
-        for message in messages(&packing::bodies(&packed)?) {
-            execute(connection, "DELETE FROM places WHERE message = ?1 AND block = ?2", (message.0, id))?;
+        for stretch in stretches(&packing::bodies(&packed)?) {
+            execute(connection, "DELETE FROM stretches WHERE stretch = ?1 AND block = ?2", (stretch, id))?;
         }
     } else {
         let sql =
@@ -338,8 +351,12 @@ fn remove(connection: &Connection, (id, bytes): (u64, i64)) -> Result<i64, Store
     Ok(bytes)
 }
 
-fn messages(bodies: &[TrackedBody]) -> BTreeSet<MessageId> {
-    bodies.iter().map(|body| body.message).collect()
+fn stretch(message: MessageId) -> u64 {
+    message.0 >> STRETCH_BITS
+}
+
+fn stretches(bodies: &[TrackedBody]) -> BTreeSet<u64> {
+    bodies.iter().map(|body| stretch(body.message)).collect()
 }
 
 #[cfg(test)]

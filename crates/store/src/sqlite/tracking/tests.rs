@@ -134,3 +134,30 @@ fn what_is_set_is_kept() {
         assert_eq!(tracking.switches().await.expect("read"), expected);
     });
 }
+
+#[test]
+fn bodies_of_a_file_that_had_a_row_for_each_message_are_still_found() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let old = [body(20_000, TrackPoint::Received, 1, "hello"), body(20_016, TrackPoint::Received, 1, "bye")];
+    {
+        let file = Connection::open(folder.path().join("tracking.db")).expect("a new file");
+        file.execute_batch(MIGRATIONS[0]).expect("the tables of then");
+        let packed = packing::pack_bodies(&old);
+        let row = (1, "orders", BODIES, 100, packed.len(), &packed);
+        file.execute("INSERT INTO blocks VALUES (?1, ?2, ?3, ?4, ?5, ?6)", row).expect("a block");
+        for body in &old {
+            file.execute("INSERT INTO places VALUES (?1, 1)", [body.message.0]).expect("its place");
+        }
+        file.pragma_update(None, "user_version", 1).expect("its version");
+    }
+    let tracking = open(folder.path(), 1 << 20);
+    block_on(async {
+        for body in &old {
+            assert_eq!(tracking.bodies(body.message).await.expect("read"), std::slice::from_ref(body));
+        }
+        assert!(tracking.bodies(MessageId(20_032)).await.expect("read").is_empty(), "its stretch has bodies of others");
+        tracking.prune(Timestamp(100)).await.expect("pruned");
+        assert_eq!(tracking.bytes(), 0);
+        assert!(tracking.bodies(old[0].message).await.expect("read").is_empty());
+    });
+}

@@ -539,6 +539,9 @@ async fn checkpoints(context: &Context) -> Outcome<Figure> {
             (!seconds.is_empty()).then(|| millis(&seconds).quantile(0.99))
         };
         told.push(format!("{} marks, {} of {} trips", marks.len(), in_one.len(), trips.whole.len()));
+        if told.len() == 1 {
+            told.push(format!("p99 ms of each second (marks in it): {}", time_line(&trips, &marks)));
+        }
         during.extend(p99(in_one));
         between.extend(p99(outside));
     }
@@ -546,6 +549,21 @@ async fn checkpoints(context: &Context) -> Outcome<Figure> {
         .beside("between checkpoints", between)
         .under(format!("open loop at {rate:.0}/s, 60 % of 64 users, a mark wherever the store's file was written"))
         .under(told.join("; ")))
+}
+
+/// What the seconds of a load were like, one after the other.
+fn time_line(trips: &Told, marks: &[Instant]) -> String {
+    let Some(first) = trips.back.iter().min() else { return String::new() };
+    let mut seconds: BTreeMap<u64, (Vec<f64>, usize)> = BTreeMap::new();
+    let second = |at: &Instant| at.saturating_duration_since(*first).as_secs();
+    for (back, whole) in trips.back.iter().zip(&trips.whole) {
+        seconds.entry(second(back)).or_default().0.push(*whole);
+    }
+    for mark in marks {
+        seconds.entry(second(mark)).or_default().1 += 1;
+    }
+    let told = |(whole, marks): (Vec<f64>, usize)| format!("{} ({marks})", rounded(millis(&whole).quantile(0.99), 3));
+    seconds.into_values().map(told).collect::<Vec<_>>().join(" ")
 }
 
 /// How often the file is looked at.

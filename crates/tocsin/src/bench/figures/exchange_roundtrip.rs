@@ -52,11 +52,21 @@ pub const WORKERS: Bench = Bench {
     run: |context| -> Measuring<'_> { Box::pin(run_flooded(context)) },
 };
 
+/// How many are at the steps at the same time, found by the server itself.
+pub const POOL: Bench = Bench {
+    name: "exchange.pool",
+    about: "round trips/s through steps whose workers find their number by themselves; peer: the best of 1, 2, 4, 8 and 16",
+    by_default: true,
+    run: |context| -> Measuring<'_> { Box::pin(run_pool(context)) },
+};
+
 const CALLERS: usize = 64;
 /// Callers of the exchange that is flooded: more than there are workers for its steps.
 const FLOOD: usize = 256;
 const STEPS: [usize; 3] = [1, 8, 256];
 const BODY_BYTES: usize = 1_000;
+/// Parts of a turn where what is compared is nearly the same.
+const PARTS: usize = 5;
 const EXCHANGE: &str = "bench";
 const TRACKED: &str = "tracked";
 const FLOODED: &str = "flooded";
@@ -169,6 +179,37 @@ async fn run(context: &Context) -> Outcome<Figure> {
     Ok(beside.into_iter().fold(figure, Figure::under))
 }
 
+/// One of two exchanges whose turns are compared.
+#[derive(Default)]
+struct Side {
+    rates: Samples,
+    micros: Samples,
+    /// All of them.
+    trips: u64,
+    /// Of the turn that goes on: round trips, their seconds, and seconds of the server's processor.
+    turn: (u64, f64, f64),
+}
+
+impl Side {
+    /// A part of a turn.
+    async fn go_on(&mut self, server: &Server, target: &Target, time: Duration) -> Outcome {
+        let before = processor_seconds(server.pid());
+        let load = target.closed(time).await?;
+        let (trips, seconds, processor) = &mut self.turn;
+        *trips += load.count;
+        *seconds += load.seconds;
+        *processor += processor_seconds(server.pid()) - before;
+        Ok(())
+    }
+
+    fn end_turn(&mut self) {
+        let (trips, seconds, processor) = std::mem::take(&mut self.turn);
+        self.rates.push(trips as f64 / seconds.max(1e-9));
+        self.micros.push(processor * 1e6 / trips.max(1) as f64);
+        self.trips += trips;
+    }
+}
+
 async fn run_tracked(context: &Context, points: &str, bodies: usize) -> Outcome<Figure> {
     let folder = context.folder()?;
     let (far, server) = prepare(context, folder.path()).await?;
@@ -177,29 +218,40 @@ async fn run_tracked(context: &Context, points: &str, bodies: usize) -> Outcome<
     let time = Duration::from_secs(context.size(10, 1));
     let (tracked, plain) =
         (target_of(TRACKED, &server, BODY_BYTES, CALLERS), target_of(EXCHANGE, &server, BODY_BYTES, CALLERS));
-    let (mut with, mut without, mut trips) = (Samples::default(), Samples::default(), 0);
     for target in [&tracked, &plain] {
         target.closed(time / 5).await?;
     }
+    let (mut with, mut without) = (Side::default(), Side::default());
     for turn in context.turns() {
-        // Whoever begins finds the machine as the other left it: they take turns at that too.
-        let order = if turn % 2 == 0 { [true, false] } else { [false, true] };
-        for is_tracked in order {
-            let (target, samples) = if is_tracked { (&tracked, &mut with) } else { (&plain, &mut without) };
-            let load = target.closed(time).await?;
-            samples.push(load.per_second());
-            trips += if is_tracked { load.count } else { 0 };
+        // A machine has fast and slow moments, and what is looked for is small: each turn is made of many short ones. Whoever
+        // begins finds the machine as the other left it: they take turns at that too.
+        for part in 0..PARTS {
+            let order = if (turn + part) % 2 == 0 { [true, false] } else { [false, true] };
+            for is_tracked in order {
+                let (target, side) = if is_tracked { (&tracked, &mut with) } else { (&plain, &mut without) };
+                side.go_on(&server, target, time / u32::try_from(PARTS).expect("they are few")).await?;
+            }
         }
+        with.end_turn();
+        without.end_turn();
     }
     let counts = server.client().get(&format!("/v1/exchanges/{TRACKED}/tracking"), &[]).await?;
     let (bytes, dropped) =
         (counts["bytes"].as_f64().unwrap_or_default(), counts["dropped"].as_u64().unwrap_or_default());
-    Ok(Figure::new("round trips/s", with)
-        .beside("without tracking", without)
-        .under(format!(
-            "{CALLERS} callers, {BODY_BYTES} bytes, {bodies} of the bodies of each round trip kept, in turns with none"
-        ))
-        .under(format!("{trips} round trips were tracked, {dropped} of their bodies DROPPED"))
+    let condition = format!(
+        "{CALLERS} callers, {BODY_BYTES} bytes, {bodies} of the bodies of each round trip kept, each turn {PARTS} times in \
+         turns with none"
+    );
+    let micros = format!(
+        "{} µs of processor for each, without tracking {}",
+        rounded(with.micros.median(), 4),
+        rounded(without.micros.median(), 4)
+    );
+    Ok(Figure::new("round trips/s", with.rates)
+        .beside("without tracking", without.rates)
+        .under(condition)
+        .under(format!("{} round trips were tracked, {dropped} of their bodies DROPPED", with.trips))
+        .under(micros)
         .under(format!("{} MB kept, compressed", rounded(bytes / 1e6, 3))))
 }
 
@@ -210,6 +262,47 @@ fn flooded(port: u16) -> String {
     let definition = definition(FLOODED, port);
     let receive = "receive: { questions: { mode: request, wait: 30s } }\n";
     definition.replace(receive, &ports).replace("when: \"message.type == 'other'\"", "when: 'true'")
+}
+
+/// How many workers each group has; 0: it finds that by itself.
+const POOLS: [(usize, &str); 6] = [(0, "0"), (1, "1"), (2, "2"), (4, "4"), (8, "8"), (16, "16")];
+
+/// Every request goes through a step at its receive port, which makes something of it.
+fn stepped(port: u16) -> String {
+    let template = "[{% for n in range(100) %}{{ n }}, {% endfor %}0]";
+    let steps = format!("pipeline: [transform: {{ template: '{template}' }}]");
+    let definition = definition(EXCHANGE, port).replace("wait: 30s }", &format!("wait: 30s, {steps} }}"));
+    definition.replace("when: \"message.type == 'other'\"", "when: 'true'")
+}
+
+async fn run_pool(context: &Context) -> Outcome<Figure> {
+    let time = Duration::from_millis(context.size(10_000, 250));
+    let mut sides: Vec<(usize, Samples)> = POOLS.iter().map(|(workers, _)| (*workers, Samples::default())).collect();
+    for turn in context.turns() {
+        // One after the other, and the other way round in the next turn.
+        let mut order: Vec<usize> = (0..POOLS.len()).collect();
+        if turn % 2 == 0 {
+            order.reverse();
+        }
+        for at in order {
+            let (folder, workers) = (context.folder()?, POOLS[at].1);
+            let groups = ["TOCSIN_SPOOL_RECEIVE_WORKERS", "TOCSIN_SPOOL_ROUTE_WORKERS", "TOCSIN_SPOOL_SEND_WORKERS"];
+            let server = Server::start_with(context, folder.path(), &groups.map(|group| (group, workers))).await?;
+            let far = FarEnd::start(|_| Nature { workers: CALLERS, millis: 0 }).await?;
+            apply(&server, EXCHANGE, stepped(far.port)).await?;
+            let target = target(&server, BODY_BYTES, CALLERS);
+            target.closed(time / 5).await?;
+            sides[at].1.push(target.closed(time).await?.per_second());
+        }
+    }
+    let told = |(workers, rates): &(usize, Samples)| format!("{workers} workers {}/s", rounded(rates.median(), 4));
+    let words: Vec<String> = sides[1..].iter().map(told).collect();
+    let (auto, fixed) = sides.split_first().expect("there are several");
+    let best = fixed.iter().max_by(|one, other| one.1.median().total_cmp(&other.1.median())).expect("there are some");
+    Ok(Figure::new("round trips/s", auto.1.clone())
+        .beside(&format!("{} workers in each group", best.0), best.1.clone())
+        .under(format!("{CALLERS} callers, {BODY_BYTES} bytes, a template at the receive port"))
+        .under(words.join(", ")))
 }
 
 async fn run_flooded(context: &Context) -> Outcome<Figure> {
