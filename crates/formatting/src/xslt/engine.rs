@@ -1,4 +1,4 @@
-//! libxslt, as far as we need it. The only place with unsafe code; all that others see of it is safe.
+//! libxslt, as far as we need it. All that others see of it is safe.
 //!
 //! What is relied on: a compiled stylesheet is not changed by being applied, so that any number of threads may apply it
 //! at the same time, each to a tree of its own (libxslt's documentation says so, and a test does it). A tree belongs to

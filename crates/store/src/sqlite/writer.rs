@@ -34,6 +34,8 @@ use tokio::sync::oneshot;
 
 use crate::error::StoreError;
 
+mod turn; // how soon the writer goes on when the disk is done
+
 /// Writes that may wait; the next one gets `Full`.
 pub(crate) const WAITING_WRITES_MAX: usize = 8_192;
 /// Jobs of one commit, beside the first.
@@ -236,7 +238,10 @@ impl Database {
         migrate(&mut writer, path, options.migrations)?;
         // Checkpoints are run here, not inside a commit, where somebody would wait for them.
         writer.pragma_update(None, "wal_autocheckpoint", 0).map_err(store_error)?;
-        writer.pragma_update(None, "journal_size_limit", options.log_bytes_max.cast_signed()).map_err(store_error)?;
+        // As long as the log may ever be: what is cut off when it begins anew is to be made again soon, and a commit that makes
+        // a file longer writes the inode, too.
+        let log_bytes_kept = options.log_bytes_max.saturating_mul(2).cast_signed();
+        writer.pragma_update(None, "journal_size_limit", log_bytes_kept).map_err(store_error)?;
         let page_bytes: u32 = writer.pragma_query_value(None, "page_size", |row| row.get(0)).map_err(store_error)?;
         let page_bytes = u64::from(page_bytes);
 
@@ -567,6 +572,7 @@ type Group = VecDeque<Box<dyn WriteJob>>;
 
 impl Writer {
     fn run(mut self, jobs: &Receiver<Box<dyn WriteJob>>) {
+        turn::ask_for_short_slices();
         let mut group = Group::new();
         while let Ok(first) = jobs.recv() {
             group.push_back(first);
