@@ -3,6 +3,7 @@
 mod accept_batch;
 pub(super) mod accept_single;
 mod auto_http;
+mod auto_pools;
 mod bench_overhead;
 mod binary_size;
 mod case_broadcast;
@@ -118,6 +119,8 @@ const SINGLE: &[Bench] = &[
     auto_http::FAST,
     auto_http::SLOW,
     auto_http::CHANGING,
+    auto_pools::MATCHING,
+    auto_pools::EXCHANGE,
     deliver_file::BENCH,
     deliver_inbox::ALONE,
     deliver_inbox::MULTICAST,

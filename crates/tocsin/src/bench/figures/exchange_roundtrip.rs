@@ -126,7 +126,8 @@ pub fn target(server: &Server, bytes: usize, connections: usize) -> Target {
     target_of(EXCHANGE, server, bytes, connections)
 }
 
-fn target_of(exchange: &str, server: &Server, bytes: usize, connections: usize) -> Target {
+/// The same of another exchange.
+pub fn target_of(exchange: &str, server: &Server, bytes: usize, connections: usize) -> Target {
     let text: String = "What was ordered stands here. ".chars().cycle().take(bytes).collect();
     let body = json!({"type": "order", "text": text}).to_string();
     let path = format!("/v1/exchanges/{exchange}/receive/questions");

@@ -1,0 +1,204 @@
+//! Whole servers that find by themselves how many workers help, beside others with fixed numbers of them, by turns.
+
+use std::{
+    io::Write,
+    time::{Duration, Instant},
+};
+
+use reqwest::{Method, header::CONTENT_TYPE};
+use serde_json::{Value, json};
+
+use super::{Bench, Measuring, exchange_roundtrip};
+use crate::{
+    bench::{
+        context::{Context, Scratch},
+        far_end::FarEnd,
+        figure::{Figure, Samples, rounded},
+        load::Target,
+        server::{Parts, Server, asked_after},
+    },
+    failure::{Failure, Outcome},
+};
+
+/// Shards of the match index.
+pub const MATCHING: Bench = Bench {
+    name: "auto.match",
+    about: "events/s against 20,000 filters that no index answers, shards chosen by the server; peer: the best fixed number",
+    by_default: true,
+    run: |context| -> Measuring<'_> { Box::pin(matching(context)) },
+};
+
+/// Worker groups of the exchanges.
+pub const EXCHANGE: Bench = Bench {
+    name: "auto.exchange",
+    about: "round trips/s with templates to render on the way, workers found by the server; peer: the best fixed number",
+    by_default: true,
+    run: |context| -> Measuring<'_> { Box::pin(exchange(context)) },
+};
+
+/// A server with a setting of its own, and what it came to.
+struct Contender<T> {
+    setting: u32,
+    server: Server,
+    rig: T,
+    samples: Samples,
+    _folder: Scratch,
+}
+
+/// The setting by which a server decides for itself.
+const AUTO: u32 = 0;
+
+/// Starts a server for each setting of these variables, all at once, since what is compared must be measured side by side.
+async fn contenders<T>(
+    context: &Context,
+    variables: &[&str],
+    settings: &[u32],
+    prepare: impl AsyncFn(&Server) -> Outcome<T>,
+) -> Outcome<Vec<Contender<T>>> {
+    let mut all = Vec::new();
+    for setting in settings {
+        let (folder, value) = (context.folder()?, setting.to_string());
+        let variables: Vec<(&str, &str)> = variables.iter().map(|name| (*name, &*value)).collect();
+        let server = Server::start_with(context, folder.path(), &variables).await?;
+        let rig = prepare(&server).await?;
+        all.push(Contender { setting: *setting, server, rig, samples: Samples::default(), _folder: folder });
+    }
+    Ok(all)
+}
+
+/// In each turn every server is measured, in the one order and then in the other. Which fixed number is best is known only
+/// afterwards, and is the best by luck too: so the last word have turns of the two alone.
+async fn compare<T>(
+    context: &Context,
+    unit: &'static str,
+    mut all: Vec<Contender<T>>,
+    measure: impl AsyncFn(&mut Contender<T>) -> Outcome<f64>,
+) -> Outcome<Figure> {
+    for contender in &mut all {
+        measure(contender).await?;
+    }
+    for turn in context.turns() {
+        for at in 0..all.len() {
+            let at = if turn % 2 == 0 { at } else { all.len() - 1 - at };
+            let rate = measure(&mut all[at]).await?;
+            all[at].samples.push(rate);
+        }
+    }
+    let named = |setting: u32| if setting == AUTO { "auto".to_owned() } else { setting.to_string() };
+    let sweep: Vec<String> = all
+        .iter()
+        .map(|contender| format!("{}: {}", named(contender.setting), rounded(contender.samples.median(), 4)))
+        .collect();
+    all.sort_by(|one, other| other.samples.median().total_cmp(&one.samples.median()));
+    let place = |fits: fn(u32) -> bool| all.iter().position(|contender| fits(contender.setting));
+    let (Some(auto), Some(best)) = (place(|setting| setting == AUTO), place(|setting| setting != AUTO)) else {
+        return Err(Failure::failed("there is nothing to compare"));
+    };
+    let (mut ours, mut theirs) = (Samples::default(), Samples::default());
+    for turn in context.turns() {
+        for is_auto in [turn % 2 == 0, turn % 2 != 0] {
+            let (at, samples) = if is_auto { (auto, &mut ours) } else { (best, &mut theirs) };
+            samples.push(measure(&mut all[at]).await?);
+        }
+    }
+    Ok(Figure::new(unit, ours)
+        .beside(&format!("fixed at {}", all[best].setting), theirs)
+        .under(format!("the sweep before: {}", sweep.join(", "))))
+}
+
+/// A class whose filters have to be tried one by one.
+const FILTERED: &str = "
+application: filtered
+events: { reading: { fields: { place: { type: string, required: true }, level: { type: number, required: true } } } }
+subscriptions: { alarm: { fields: { place: { type: string, required: true }, least: { type: number, required: true } } } }
+notifications: { told: { fields: { place: string }, content: { templates: { base: { text: \"{{ place }}\\n\" } } } } }
+rules: { high: { on: reading, subscription: alarm, when: \"event.place != sub.place && event.level * sub.least > 100.0\", notify: told } }
+channels: { out: { protocol: inbox } }
+";
+
+async fn matching(context: &Context) -> Outcome<Figure> {
+    let filters: u32 = context.size(20_000, 500);
+    let events = context.size(2_000, 100);
+    let prepare = async |server: &Server| {
+        server.apply("filtered", FILTERED).await?;
+        let subscriber =
+            |out: &mut Parts| writeln!(out, r#"{{"id":"r","devices":{{"main":{{"channel":"out","address":"r"}}}}}}"#);
+        server.import_subscribers(subscriber).await?;
+        let alarms = move |out: &mut Parts| {
+            (0..filters).try_for_each(|number| {
+                let values = json!({"place": format!("p{number}"), "least": f64::from(number % 90) / 100.0});
+                writeln!(out, r#"{{"application":"filtered","class":"alarm","subscriber":"r","values":{values}}}"#)
+            })
+        };
+        server.import_subscriptions("filtered", "alarm", alarms).await.map(|_| ())
+    };
+    let all = contenders(context, &["TOCSIN_PIPELINE_MATCH_SHARDS"], &[1, 2, 4, 8, AUTO], prepare).await?;
+    // Nobody is told: it is matching that is measured.
+    let readings: Vec<Value> = (0..events).map(|number| json!({"place": "sea", "level": number % 100})).collect();
+    let readings = Value::Array(readings);
+    let measure = async |contender: &mut Contender<()>| {
+        let begun = Instant::now();
+        contender.server.publish("filtered", "reading", &readings).await?;
+        loop {
+            let status = contender.server.status().await?;
+            let matched = status["backlog"]["events"] == 0;
+            if matched && status["backlog"]["failed_batches"] == 0 {
+                return Ok(f64::from(events) / begun.elapsed().as_secs_f64());
+            }
+            if matched {
+                return Err(Failure::failed("events could not be matched").detail(status["backlog"].to_string()));
+            }
+            tokio::time::sleep(asked_after(begun.elapsed())).await;
+        }
+    };
+    let figure = compare(context, "events/s", all, measure).await?;
+    Ok(figure.under(format!(
+        "{events} events a turn, each tried against {filters} subscriptions by a rule without an index"
+    )))
+}
+
+/// Callers at the same time.
+const CALLERS: usize = 64;
+
+/// What comes is made longer on its way in, which takes some of a processor.
+fn rendered(port: u16) -> String {
+    format!(
+        "exchange: rendered
+receive:
+  questions:
+    mode: request
+    wait: 30s
+    pipeline:
+      - transform: {{ template: '{{% for n in range(500) %}}{{{{ n }}}} {{% endfor %}}' }}
+send:
+  answers:
+    mode: request
+    protocol: http
+    options: {{ url: \"http://127.0.0.1:{port}/answers\", allow_networks: [127.0.0.1] }}
+    concurrency: {CALLERS}
+    retry: []
+routes: {{ orders: {{ when: 'true', to: answers }} }}
+"
+    )
+}
+
+async fn exchange(context: &Context) -> Outcome<Figure> {
+    let variables = ["TOCSIN_SPOOL_RECEIVE_WORKERS", "TOCSIN_SPOOL_ROUTE_WORKERS", "TOCSIN_SPOOL_SEND_WORKERS"];
+    let prepare = async |server: &Server| {
+        // Its far end answers whatever comes.
+        let far: FarEnd = exchange_roundtrip::bring(server).await?;
+        let request = server.client().request(Method::PUT, "/v1/exchanges/rendered");
+        let request = request.header(CONTENT_TYPE, "application/yaml").body(rendered(far.port));
+        server.client().send(request).await?;
+        Ok((exchange_roundtrip::target_of("rendered", server, 1_000, CALLERS), far))
+    };
+    let all = contenders(context, &variables, &[1, 2, 4, 16, 64, AUTO], prepare).await?;
+    let time = Duration::from_millis(context.size(5_000, 300));
+    let measure =
+        async |contender: &mut Contender<(Target, FarEnd)>| Ok(contender.rig.0.closed(time).await?.per_second());
+    let figure = compare(context, "round trips/s", all, measure).await?;
+    Ok(figure.under(format!(
+        "{CALLERS} callers, {} s a turn, receive, route and send groups of the same number",
+        time.as_secs_f64()
+    )))
+}
