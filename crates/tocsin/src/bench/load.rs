@@ -51,11 +51,13 @@ impl Load {
     /// For the conditions of a figure: the loop, the rate and the times. Says so if the rate was not reached.
     pub fn told(&self) -> String {
         let times = format!(
-            "mean {} ms, p50 {} ms, p95 {} ms, p99 {} ms",
+            "mean {} ms, p50 {} ms, p95 {} ms, p99 {} ms, p99.9 {} ms, longest {} ms",
             rounded(self.times.mean(), 3),
             rounded(self.times.quantile(0.5), 3),
             rounded(self.times.quantile(0.95), 3),
-            rounded(self.times.quantile(0.99), 3)
+            rounded(self.times.quantile(0.99), 3),
+            rounded(self.times.quantile(0.999), 3),
+            rounded(self.times.quantile(1.0), 3)
         );
         match self.offered {
             None => format!("closed loop, {times}"),
