@@ -139,7 +139,6 @@ const SINGLE: &[Bench] = &[
     exchange_roundtrip::TRACKING,
     exchange_roundtrip::TRACKING_ONE,
     exchange_roundtrip::WORKERS,
-    exchange_roundtrip::POOL,
     exchange_paper::TRIP,
     exchange_paper::KNEE,
     exchange_paper::SENDERS,

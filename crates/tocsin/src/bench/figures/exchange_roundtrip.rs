@@ -52,14 +52,6 @@ pub const WORKERS: Bench = Bench {
     run: |context| -> Measuring<'_> { Box::pin(run_flooded(context)) },
 };
 
-/// How many are at the steps at the same time, found by the server itself.
-pub const POOL: Bench = Bench {
-    name: "exchange.pool",
-    about: "round trips/s through steps whose workers find their number by themselves; peer: the best of 1, 2, 4, 8 and 16",
-    by_default: true,
-    run: |context| -> Measuring<'_> { Box::pin(run_pool(context)) },
-};
-
 const CALLERS: usize = 64;
 /// Callers of the exchange that is flooded: more than there are workers for its steps.
 const FLOOD: usize = 256;
@@ -263,47 +255,6 @@ fn flooded(port: u16) -> String {
     let definition = definition(FLOODED, port);
     let receive = "receive: { questions: { mode: request, wait: 30s } }\n";
     definition.replace(receive, &ports).replace("when: \"message.type == 'other'\"", "when: 'true'")
-}
-
-/// How many workers each group has; 0: it finds that by itself.
-const POOLS: [(usize, &str); 6] = [(0, "0"), (1, "1"), (2, "2"), (4, "4"), (8, "8"), (16, "16")];
-
-/// Every request goes through a step at its receive port, which makes something of it.
-fn stepped(port: u16) -> String {
-    let template = "[{% for n in range(100) %}{{ n }}, {% endfor %}0]";
-    let steps = format!("pipeline: [transform: {{ template: '{template}' }}]");
-    let definition = definition(EXCHANGE, port).replace("wait: 30s }", &format!("wait: 30s, {steps} }}"));
-    definition.replace("when: \"message.type == 'other'\"", "when: 'true'")
-}
-
-async fn run_pool(context: &Context) -> Outcome<Figure> {
-    let time = Duration::from_millis(context.size(10_000, 250));
-    let mut sides: Vec<(usize, Samples)> = POOLS.iter().map(|(workers, _)| (*workers, Samples::default())).collect();
-    for turn in context.turns() {
-        // One after the other, and the other way round in the next turn.
-        let mut order: Vec<usize> = (0..POOLS.len()).collect();
-        if turn % 2 == 0 {
-            order.reverse();
-        }
-        for at in order {
-            let (folder, workers) = (context.folder()?, POOLS[at].1);
-            let groups = ["TOCSIN_SPOOL_RECEIVE_WORKERS", "TOCSIN_SPOOL_ROUTE_WORKERS", "TOCSIN_SPOOL_SEND_WORKERS"];
-            let server = Server::start_with(context, folder.path(), &groups.map(|group| (group, workers))).await?;
-            let far = FarEnd::start(|_| Nature { workers: CALLERS, millis: 0 }).await?;
-            apply(&server, EXCHANGE, stepped(far.port)).await?;
-            let target = target(&server, BODY_BYTES, CALLERS);
-            target.closed(time / 5).await?;
-            sides[at].1.push(target.closed(time).await?.per_second());
-        }
-    }
-    let told = |(workers, rates): &(usize, Samples)| format!("{workers} workers {}/s", rounded(rates.median(), 4));
-    let words: Vec<String> = sides[1..].iter().map(told).collect();
-    let (auto, fixed) = sides.split_first().expect("there are several");
-    let best = fixed.iter().max_by(|one, other| one.1.median().total_cmp(&other.1.median())).expect("there are some");
-    Ok(Figure::new("round trips/s", auto.1.clone())
-        .beside(&format!("{} workers in each group", best.0), best.1.clone())
-        .under(format!("{CALLERS} callers, {BODY_BYTES} bytes, a template at the receive port"))
-        .under(words.join(", ")))
 }
 
 async fn run_flooded(context: &Context) -> Outcome<Figure> {
