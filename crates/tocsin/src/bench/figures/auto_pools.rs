@@ -8,7 +8,10 @@ use std::{
 use reqwest::{Method, header::CONTENT_TYPE};
 use serde_json::{Value, json};
 
-use super::{Bench, Measuring, exchange_roundtrip};
+use super::{
+    Bench, Measuring,
+    exchange_roundtrip::{self, CALLERS},
+};
 use crate::{
     bench::{
         context::{Context, Scratch},
@@ -157,29 +160,10 @@ async fn matching(context: &Context) -> Outcome<Figure> {
     )))
 }
 
-/// Callers at the same time.
-const CALLERS: usize = 64;
-
 /// What comes is made longer on its way in, which takes some of a processor.
 fn rendered(port: u16) -> String {
-    format!(
-        "exchange: rendered
-receive:
-  questions:
-    mode: request
-    wait: 30s
-    pipeline:
-      - transform: {{ template: '{{% for n in range(500) %}}{{{{ n }}}} {{% endfor %}}' }}
-send:
-  answers:
-    mode: request
-    protocol: http
-    options: {{ url: \"http://127.0.0.1:{port}/answers\", allow_networks: [127.0.0.1] }}
-    concurrency: {CALLERS}
-    retry: []
-routes: {{ orders: {{ when: 'true', to: answers }} }}
-"
-    )
+    let steps = "pipeline: [transform: { template: '{% for n in range(500) %}{{ n }} {% endfor %}' }]";
+    exchange_roundtrip::definition("rendered", port).replace("wait: 30s }", &format!("wait: 30s, {steps} }}"))
 }
 
 async fn exchange(context: &Context) -> Outcome<Figure> {

@@ -52,7 +52,8 @@ pub const WORKERS: Bench = Bench {
     run: |context| -> Measuring<'_> { Box::pin(run_flooded(context)) },
 };
 
-const CALLERS: usize = 64;
+/// Callers at the same time.
+pub const CALLERS: usize = 64;
 /// Callers of the exchange that is flooded: more than there are workers for its steps.
 const FLOOD: usize = 256;
 const STEPS: [usize; 3] = [1, 8, 256];
@@ -65,7 +66,8 @@ const FLOODED: &str = "flooded";
 /// Of the rate of the closed loop.
 const PACE: f64 = 0.7;
 
-fn definition(name: &str, port: u16) -> String {
+/// An exchange of this name, whose far end listens at this port.
+pub fn definition(name: &str, port: u16) -> String {
     format!(
         "exchange: {name}
 properties: {{ type: $.type }}
