@@ -162,8 +162,10 @@ async fn matching(context: &Context) -> Outcome<Figure> {
 
 /// What comes is made longer on its way in, which takes some of a processor.
 fn rendered(port: u16) -> String {
-    let steps = "pipeline: [transform: { template: '{% for n in range(500) %}{{ n }} {% endfor %}' }]";
-    exchange_roundtrip::definition("rendered", port).replace("wait: 30s }", &format!("wait: 30s, {steps} }}"))
+    let steps = "pipeline: [transform: { template: '[{% for n in range(500) %}{{ n }}, {% endfor %}0]' }]";
+    let definition = exchange_roundtrip::definition("rendered", port);
+    let definition = definition.replace("wait: 30s }", &format!("wait: 30s, {steps} }}"));
+    definition.replace("when: \"message.type == 'order'\"", "when: 'true'")
 }
 
 async fn exchange(context: &Context) -> Outcome<Figure> {
