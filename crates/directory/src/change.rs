@@ -99,7 +99,7 @@ impl Terms {
                 let what = format!("the index of {name} is being built; try again in a moment");
                 return Err(Refusal::new(Code::Busy, what));
             }
-            let values = attributes.iter().filter(|found| found.kind.key == kind.key).flat_map(|found| &found.values);
+            let values = attributes.iter().filter(|found| found.kind.key == kind.key).flat_map(|found| &*found.values);
             for wanted in values.map(|value| normal(kind, value, schema)) {
                 if inner.has_another(branches, kind, &wanted, own, schema)? {
                     let what = format!("another entry has this value of {name}");
@@ -143,7 +143,7 @@ impl Inner {
         for number in found.into_iter().filter(|number| Some(*number) != own) {
             let Some(node) = branches.node(number)? else { continue };
             let attributes = crate::entry::attributes(&node, schema, &self.shape);
-            let same = attributes.iter().filter(|other| other.kind.key == kind.key).flat_map(|other| &other.values);
+            let same = attributes.iter().filter(|other| other.kind.key == kind.key).flat_map(|other| &*other.values);
             if same.into_iter().any(|value| normal(kind, value, schema) == wanted) {
                 return Ok(true);
             }
@@ -205,7 +205,7 @@ fn normal(kind: &AttributeType, value: &[u8], schema: &Schema) -> Vec<u8> {
 /// The names of classes among attributes.
 fn classes_of(attributes: &[Attribute]) -> Vec<&str> {
     let classes = attributes.iter().filter(|attribute| &*attribute.kind.key == "objectclass");
-    classes.flat_map(|found| &found.values).filter_map(|value| std::str::from_utf8(value).ok()).collect()
+    classes.flat_map(|found| &*found.values).filter_map(|value| std::str::from_utf8(value).ok()).collect()
 }
 
 fn single_valued(attributes: &[Attribute]) -> Result<(), Refusal> {
@@ -224,7 +224,7 @@ fn has_rdn(attributes: &[Attribute], rdn: &Rdn, schema: &Schema) -> Result<bool,
         let kind = schema.attribute(name)?;
         let wanted = normal(kind, value, schema);
         let found =
-            attributes.iter().filter(|attribute| attribute.kind.key == kind.key).flat_map(|found| &found.values);
+            attributes.iter().filter(|attribute| attribute.kind.key == kind.key).flat_map(|found| &*found.values);
         if !found.into_iter().any(|value| normal(kind, value, schema) == wanted) {
             return Ok(false);
         }
@@ -245,7 +245,7 @@ fn add_rdn(attributes: &mut Vec<Attribute>, rdn: &Rdn, schema: &Schema) -> Resul
         let wanted = normal(&kind, value, schema);
         match attributes.iter_mut().find(|attribute| attribute.kind.key == kind.key) {
             Some(found) if found.values.iter().any(|known| normal(&kind, known, schema) == wanted) => {}
-            Some(found) => found.values.push(value.as_slice().into()),
+            Some(found) => Arc::make_mut(&mut found.values).push(value.as_slice().into()),
             None => attributes.push(Attribute::of(&kind, value)),
         }
     }

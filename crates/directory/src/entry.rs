@@ -23,14 +23,14 @@ use crate::{
 pub struct Attribute {
     /// The type.
     pub kind: Arc<AttributeType>,
-    /// The values, at least one.
-    pub values: Vec<Box<[u8]>>,
+    /// The values, at least one. Shared by the states of an entry, most of which an attribute goes through as it is.
+    pub values: Arc<Vec<Box<[u8]>>>,
 }
 
 impl Attribute {
     /// One value.
     pub fn of(kind: &Arc<AttributeType>, value: impl AsRef<[u8]>) -> Attribute {
-        Attribute { kind: kind.clone(), values: vec![value.as_ref().into()] }
+        Attribute { kind: kind.clone(), values: Arc::new(vec![value.as_ref().into()]) }
     }
 }
 
@@ -112,7 +112,7 @@ impl Entry {
         let classes = self.attribute("objectclass");
         classes
             .into_iter()
-            .flat_map(|found| &found.values)
+            .flat_map(|found| &*found.values)
             .filter_map(|value| std::str::from_utf8(value).ok())
             .collect()
     }
@@ -242,7 +242,7 @@ fn show_all<'a>(all: impl Iterator<Item = (&'a String, &'a Value)>, schema: &Sch
         let Some(kind) = schema.known_or_named(name) else { continue };
         let values = values(value, kind.syntax);
         if !values.is_empty() {
-            out.push(Attribute { kind, values });
+            out.push(Attribute { kind, values: values.into() });
         }
     }
 }
@@ -282,7 +282,7 @@ fn show_subscriber(
 ) {
     let mut add = |key: &str, values: Vec<Box<[u8]>>| {
         if let (Ok(kind), false) = (schema.attribute(key), values.is_empty()) {
-            out.push(Attribute { kind: kind.clone(), values });
+            out.push(Attribute { kind: kind.clone(), values: values.into() });
         }
     };
     let one = |text: &str| vec![text.as_bytes().into()];

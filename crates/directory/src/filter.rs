@@ -229,7 +229,7 @@ impl Test {
 
     /// What this part, one of a single attribute, says of it.
     pub(crate) fn of_attribute(&self, found: Option<&Attribute>, schema: &Schema) -> Truth {
-        let values = found.into_iter().flat_map(|found| &found.values).map(|value| &**value);
+        let values = found.into_iter().flat_map(|found| &*found.values).map(|value| &**value);
         match self {
             Test::Of(_, ask) => ask.of(values, schema),
             Test::Any { rule, act, value, .. } => any_value(values, |own| rule_says(*rule, *act, own, value, schema)),

@@ -109,7 +109,7 @@ impl Directory {
             let names: BTreeSet<String> = groups.into_iter().map(|group| group.dn).collect();
             let kind = inner.schema.load().attribute(MEMBER_OF)?.clone();
             let values: Vec<Box<[u8]>> = names.iter().map(|dn| dn.as_bytes().into()).collect();
-            Ok((!values.is_empty()).then_some(Attribute { kind, values }))
+            Ok((!values.is_empty()).then(|| Attribute { kind, values: values.into() }))
         })
         .await
     }
@@ -252,7 +252,7 @@ impl Inner {
 
 /// Whom the URLs of a group mean; one that cannot be read means nobody.
 fn found_by(group: &Entry, schema: &Schema) -> Vec<Found> {
-    let urls = group.attribute(FINDING).into_iter().flat_map(|attribute| &attribute.values);
+    let urls = group.attribute(FINDING).into_iter().flat_map(|attribute| &*attribute.values);
     let meant = urls.filter_map(|url| Meant::read(std::str::from_utf8(url).ok()?).ok());
     let found = meant.map(|meant| Found {
         base: schema.normal_dn(&meant.base),

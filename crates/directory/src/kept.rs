@@ -34,7 +34,7 @@ pub struct Shown {
 #[derive(Debug, Clone)]
 pub(crate) struct Source {
     /// Its attributes as JSON.
-    pub(crate) attributes: Box<str>,
+    pub(crate) attributes: Arc<str>,
     /// Whether it was placed in the tree.
     pub(crate) is_placed: bool,
     /// Whether it is enabled.

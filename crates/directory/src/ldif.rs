@@ -253,7 +253,7 @@ fn rename(line: usize, pairs: Vec<Pair>) -> Result<Change, LdifError> {
 pub fn write(out: &mut impl Write, entry: &Entry, attributes: &[Attribute]) -> std::io::Result<()> {
     line(out, "dn", entry.dn.as_bytes())?;
     for attribute in attributes {
-        for value in &attribute.values {
+        for value in &*attribute.values {
             line(out, attribute.kind.name(), value)?;
         }
     }

@@ -142,7 +142,7 @@ fn base64(value: &[u8]) -> String {
 
 fn texts(attributes: &[Attribute], key: &str) -> Vec<String> {
     let found =
-        attributes.iter().filter(|attribute| &*attribute.kind.key == key).flat_map(|attribute| &attribute.values);
+        attributes.iter().filter(|attribute| &*attribute.kind.key == key).flat_map(|attribute| &*attribute.values);
     found.map(|value| String::from_utf8_lossy(value).into_owned()).collect()
 }
 

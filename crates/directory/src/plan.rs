@@ -56,7 +56,7 @@ pub(crate) fn keys<'a>(attributes: impl IntoIterator<Item = &'a Attribute>, sche
     for attribute in attributes {
         let above = attribute.kind.kinds.iter().filter_map(|key| schema.attribute(key).ok());
         for kind in above.chain([&attribute.kind]).filter(|kind| kind.indexed != (false, false)) {
-            for value in &attribute.values {
+            for value in &*attribute.values {
                 add_keys(kind, value, schema, &mut keys);
             }
         }

@@ -109,7 +109,7 @@ impl ObjectClass {
     }
 
     fn is_extensible(&self) -> bool {
-        matches!(&*self.key(), "extensibleobject" | "tocsinsubscriber")
+        ["extensibleObject", "tocsinSubscriber"].iter().any(|known| known.eq_ignore_ascii_case(&self.names[0]))
     }
 }
 
@@ -285,11 +285,7 @@ impl Schema {
     pub fn attribute(&self, name: &str) -> Result<&Arc<AttributeType>, Refusal> {
         // Certificates are asked for with this option, which says how they travel anyway.
         let plain = name.strip_suffix(";binary").unwrap_or(name);
-        let found = if plain.bytes().any(|byte| byte.is_ascii_uppercase()) {
-            self.attributes.get(&plain.to_ascii_lowercase())
-        } else {
-            self.attributes.get(plain)
-        };
+        let found = in_lower_case(plain, |key| self.attributes.get(key));
         found.ok_or_else(|| {
             let what = format!("there is no attribute `{name}`; add it to attributeTypes of cn=subschema");
             Refusal::new(Code::UndefinedAttributeType, what)
@@ -329,7 +325,7 @@ impl Schema {
     /// # Errors
     /// There is none.
     pub fn class(&self, name: &str) -> Result<&Arc<ObjectClass>, Refusal> {
-        self.classes.get(&name.to_ascii_lowercase()).ok_or_else(|| {
+        in_lower_case(name, |key| self.classes.get(key)).ok_or_else(|| {
             Refusal::new(
                 Code::ObjectClassViolation,
                 format!("there is no object class `{name}`; add it to objectClasses of cn=subschema"),
@@ -423,11 +419,12 @@ impl Schema {
 
     /// Whether an entry of these classes is one to tell: a person, an account, or whoever says so.
     pub fn is_subscriber(&self, classes: &[&str]) -> bool {
-        let tells = |key: &str| matches!(key, "person" | "account" | "tocsinsubscriber");
+        let tells =
+            |name: &str| ["person", "account", "tocsinSubscriber"].iter().any(|known| known.eq_ignore_ascii_case(name));
         classes
             .iter()
             .filter_map(|name| self.class(name).ok())
-            .any(|class| tells(&class.key()) || class.above.iter().any(|above| tells(above)))
+            .any(|class| tells(&class.names[0]) || class.above.iter().any(|above| tells(above)))
     }
 
     /// A name in normal form: attributes by their keys, values by their rules.
@@ -467,6 +464,22 @@ impl Schema {
     }
 }
 
+/// Looks for a name in lower case. Nearly all are short: they need no room of their own, and a request names many.
+fn in_lower_case<T>(name: &str, find: impl FnOnce(&str) -> T) -> T {
+    if !name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        return find(name);
+    }
+    let mut short = [0; 64];
+    match short.get_mut(..name.len()) {
+        Some(short) => {
+            short.copy_from_slice(name.as_bytes());
+            short.make_ascii_lowercase();
+            find(std::str::from_utf8(short).expect("other letters stay as they are"))
+        }
+        None => find(&name.to_ascii_lowercase()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -483,6 +496,7 @@ mod tests {
         assert!(cn.is(schema.attribute("name").expect("standard")));
         assert!(schema.attribute("2.5.4.3").is_ok() && schema.attribute("userCertificate;binary").is_ok());
         assert_eq!(code(schema.attribute("cn;lang-de")), Some(Code::UndefinedAttributeType));
+        assert_eq!(code(schema.attribute(&"X".repeat(65))), Some(Code::UndefinedAttributeType));
     }
 
     #[test]

@@ -20,7 +20,7 @@ const FEATURES: &[&str] = &["1.3.6.1.4.1.4203.1.5.1", "1.3.6.1.4.1.4203.1.5.3", 
 fn shown(dn: &str, schema: &Schema, attributes: &[(&str, Vec<String>)]) -> Arc<Shown> {
     let made = attributes.iter().filter(|(_, values)| !values.is_empty()).filter_map(|(name, values)| {
         let kind = schema.attribute(name).ok()?.clone();
-        Some(Attribute { kind, values: values.iter().map(|value| value.as_bytes().into()).collect() })
+        Some(Attribute { kind, values: Arc::new(values.iter().map(|value| value.as_bytes().into()).collect()) })
     });
     let attributes: Vec<Attribute> = made.collect();
     let entry = Entry {

@@ -179,7 +179,7 @@ fn some(
     let own = OWN.iter().filter_map(|key| schema.attribute(key).ok()).filter(|kind| may(kind));
     let own = own.filter_map(|kind| Some(Attribute::of(kind, entry.own(&kind.key, schema)?)));
     for found in own.chain(beside.iter().filter(|found| may(&found.kind)).cloned()) {
-        let values = if selection.types_only { &[][..] } else { &found.values };
+        let values = if selection.types_only { &[][..] } else { &found.values[..] };
         attribute(out, found.kind.name(), values);
     }
 }

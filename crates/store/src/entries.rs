@@ -174,7 +174,7 @@ pub struct Retouch {
     /// Whether it is enabled, before and after.
     pub enabled: bool,
     /// All its attributes from now on, as JSON. They differ from those of before.
-    pub attributes: Box<str>,
+    pub attributes: Arc<str>,
     /// Those that differ, as they were; `None`: there was none of this name.
     pub before: BTreeMap<String, Option<Value>>,
     /// Keys under which its entry is no longer found.

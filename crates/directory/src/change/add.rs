@@ -138,7 +138,7 @@ fn taken(given: Vec<Given>, dn: &Dn, schema: &Schema) -> Result<(Vec<Attribute>,
             ));
         }
         let values = checked(&kind, &values, schema)?;
-        attributes.push(Attribute { kind, values });
+        attributes.push(Attribute { kind, values: values.into() });
     }
     add_rdn(&mut attributes, &dn.0[0], schema)?;
     single_valued(&attributes)?;

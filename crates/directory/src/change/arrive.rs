@@ -2,7 +2,10 @@
 //! the store only looks whether the name and the id are free.
 
 use tocsin_model::{id::SubscriberNumber, subscriber::Subscriber};
-use tocsin_store::entries::{Arrival, Node, Placement};
+use tocsin_store::{
+    entries::{Arrival, Node, Placement},
+    records::NewSubscriber,
+};
 
 use super::{
     Terms,
@@ -61,28 +64,32 @@ impl Inner {
             classes: classes.join(" ").into(),
         };
         let id = wanted_ids(attributes, rdn).next()?;
-        let stored = subscriber_of(id, None, attributes, Some(&placement), &self.shape).ok()?;
+        let new = subscriber_of(id, None, attributes, Some(&placement), &self.shape).ok()?;
+        let NewSubscriber { id, profile, devices, preferences } = new;
         let subscriber = Subscriber {
             // Told by the commit.
             number: SubscriberNumber(0),
-            id: stored.id.clone(),
-            profile: stored.profile.clone(),
-            devices: stored.devices.iter().flatten().cloned().collect(),
-            preferences: stored.preferences.clone().unwrap_or_default(),
+            id: id.clone(),
+            profile,
+            devices: devices.iter().flatten().cloned().collect(),
+            preferences: preferences.clone().unwrap_or_default(),
             created_at: *now,
             updated_at: *now,
             revision: 1,
         };
-        let node = Node::Subscriber(Box::new(subscriber), Some(placement.clone()));
+        let node = Node::Subscriber(Box::new(subscriber), Some(placement));
         let place = Place { number: above.number, parent: above.parent, dn: above.dn.clone(), key: above.key.clone() };
         let entry = view(&node, Some(&place), schema, &self.shape);
+        let keys = plan::keys(&entry.attributes, schema);
+        let built = Prebuilt::of(Shown::stored(entry, &node), schema.clone());
+        let Node::Subscriber(subscriber, Some(placement)) = node else { return None };
         Some(Arrival {
-            new: stored,
+            new: NewSubscriber { id, profile: subscriber.profile, devices, preferences },
             placement,
             credential: credential.as_ref().map(|credential| credential.to_text()),
-            keys: plan::keys(&entry.attributes, schema),
+            keys,
             now: *now,
-            built: Prebuilt::of(Shown::stored(entry, &node), schema.clone()),
+            built,
         })
     }
 }

@@ -1,6 +1,6 @@
 //! Groups that name an entry go with it to its new name, and let it go when it goes.
 
-use std::ops::Bound;
+use std::{ops::Bound, sync::Arc};
 
 use tocsin_model::time::Timestamp;
 use tocsin_store::entries::{Branches, EntryNumber, Node, Tree};
@@ -89,10 +89,10 @@ impl Following {
         let names = |value: &[u8]| normal(kind, value, schema) == key.as_bytes();
         match dn {
             Some(dn) => {
-                let named = after[at].values.iter_mut().filter(|value| names(value));
+                let named = Arc::make_mut(&mut after[at].values).iter_mut().filter(|value| names(value));
                 named.for_each(|value| *value = dn.as_bytes().into());
             }
-            None => after[at].values.retain(|value| !names(value)),
+            None => Arc::make_mut(&mut after[at].values).retain(|value| !names(value)),
         }
         if after[at].values.is_empty() {
             after.remove(at);

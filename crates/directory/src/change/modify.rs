@@ -234,15 +234,15 @@ pub(super) fn apply(
                     let what = format!("modify/add: {}: value already exists", kind.name());
                     return Err(Refusal::new(Code::AttributeOrValueExists, what));
                 }
-                attributes[at].values.extend(values);
+                Arc::make_mut(&mut attributes[at].values).extend(values);
             }
-            None => attributes.push(Attribute { kind, values }),
+            None => attributes.push(Attribute { kind, values: values.into() }),
         },
         Act::Delete => {
             let at = at.ok_or_else(absent)?;
             let gone: HashSet<_> = values.iter().map(|value| normal(&kind, value, schema)).collect();
             let before = attributes[at].values.len();
-            attributes[at].values.retain(|value| !gone.contains(&normal(&kind, value, schema)));
+            Arc::make_mut(&mut attributes[at].values).retain(|value| !gone.contains(&normal(&kind, value, schema)));
             if before - attributes[at].values.len() != gone.len() {
                 return Err(absent());
             }
@@ -252,9 +252,9 @@ pub(super) fn apply(
         }
         Act::Replace => match (at, values.is_empty()) {
             (Some(at), true) => drop(attributes.remove(at)),
-            (Some(at), false) => attributes[at].values = values,
+            (Some(at), false) => attributes[at].values = values.into(),
             (None, true) => {}
-            (None, false) => attributes.push(Attribute { kind, values }),
+            (None, false) => attributes.push(Attribute { kind, values: values.into() }),
         },
         Act::Increment => {
             if kind.syntax != Syntax::Integer {
@@ -268,7 +268,7 @@ pub(super) fn apply(
                 || Refusal::new(Code::ConstraintViolation, format!("{}: does not fit in 64 bits", kind.name()));
             let by = number(by).ok_or_else(overflow)?;
             let at = at.ok_or_else(absent)?;
-            for value in &mut attributes[at].values {
+            for value in Arc::make_mut(&mut attributes[at].values) {
                 let sum = number(value).and_then(|value| value.checked_add(by)).ok_or_else(overflow)?;
                 *value = sum.to_string().into_bytes().into();
             }

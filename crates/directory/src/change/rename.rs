@@ -1,5 +1,7 @@
 //! An entry gets another name, or another place: RFC 4511, 4.9.
 
+use std::sync::Arc;
+
 use tocsin_store::entries::Room;
 
 use super::{Draft, Images, Terms, add_rdn, expire::check_place, needs, normal, replace};
@@ -104,7 +106,7 @@ fn remove_rdn(attributes: &mut Vec<Attribute>, old: &Rdn, new: &Rdn, schema: &Sc
             continue;
         }
         for attribute in attributes.iter_mut().filter(|attribute| attribute.kind.key == kind.key) {
-            attribute.values.retain(|value| normal(&kind, value, schema) != gone);
+            Arc::make_mut(&mut attribute.values).retain(|value| normal(&kind, value, schema) != gone);
         }
         attributes.retain(|attribute| !attribute.values.is_empty());
     }

@@ -233,8 +233,8 @@ fn told(known: &Credential, schema: &Schema, now: Timestamp) -> Result<Vec<Attri
         (GRACES, times(&known.graces)),
     ];
     let told = told.into_iter().filter(|(_, values)| !values.is_empty()).map(|(key, values)| {
-        let values = values.into_iter().map(|text| text.into_bytes().into()).collect();
-        Ok(Attribute { kind: schema.attribute(key)?.clone(), values })
+        let values: Vec<Box<[u8]>> = values.into_iter().map(|text| text.into_bytes().into()).collect();
+        Ok(Attribute { kind: schema.attribute(key)?.clone(), values: values.into() })
     });
     told.collect()
 }

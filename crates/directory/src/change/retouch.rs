@@ -231,7 +231,7 @@ fn changes(
         let old = known.map(|(_, raw)| serde_json::from_str::<Value>(raw.get())).transpose().ok()?;
         let new = is.map(|attribute| {
             let value = value_of(attribute, matches!(old, Some(Value::List(_))));
-            attribute.values = values(&value, kind.syntax);
+            attribute.values = values(&value, kind.syntax).into();
             value
         });
         if old == new {
@@ -245,7 +245,7 @@ fn changes(
 }
 
 /// Changes the attributes, and gives them as JSON; `None`: they are too large, or too many.
-fn joined<'a>(members: &mut Members<'a>, changes: &'a [Change]) -> Option<Box<str>> {
+fn joined<'a>(members: &mut Members<'a>, changes: &'a [Change]) -> Option<Arc<str>> {
     for Change { name, after, .. } in changes {
         match after {
             Some(value) => members.insert(MemberName(name.into()), value),
