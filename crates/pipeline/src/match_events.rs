@@ -169,7 +169,8 @@ impl Matcher {
                         () = stop.cancelled() => {}
                         Some(command) = self.commands.recv() => self.obey(command).await,
                         Ok(()) = self.arrivals.events.changed() => {}
-                        Ok(()) = self.changes.changed() => {}
+                        // Without an application there is no index that follows.
+                        Ok(()) = self.changes.changed(), if !self.applications.is_empty() => {}
                         Ok(()) = self.switched.changed() => {}
                         () = tokio::time::sleep(wait) => {}
                     }

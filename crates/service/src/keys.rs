@@ -1,8 +1,7 @@
 //! API keys: who is calling, and what that caller may do.
 //!
 //! A key is `tocsin_<id>_<secret>` with a secret of 256 random bits; only its SHA-256 is kept. All keys are held in
-//! memory, so that a request costs one hash and one look-up; a change reaches every process that follows the feed
-//! within a second, this one at once.
+//! memory, so that a request costs one hash and one look-up; they are read again when the records tell of a change.
 
 use std::{
     collections::HashMap,
@@ -15,10 +14,10 @@ use ring::{
     digest,
     rand::{SecureRandom, SystemRandom},
 };
-use tocsin_model::{hexadecimal::digits_of, id::ChangeSequence, problem::Problem, time::Timestamp};
+use tocsin_model::{hexadecimal::digits_of, problem::Problem, time::Timestamp};
 use tocsin_store::{
     error::StoreError,
-    records::{ApiKey, Changed, Records},
+    records::{ApiKey, Records},
 };
 
 use crate::{
@@ -234,43 +233,20 @@ impl Keys {
     }
 }
 
-/// Reads the keys again whenever the change feed names one. Ends when the keys are dropped.
+/// Reads the keys again whenever one was made or removed. Ends when the keys are dropped.
 pub(crate) fn follow_changes(keys: &Arc<Keys>) {
-    let mut newest = keys.records.newest_change();
-    let mut read = *newest.borrow_and_update();
+    let mut changes = keys.records.newest_key_change();
     let keys: Weak<Keys> = Arc::downgrade(keys);
     tokio::spawn(async move {
-        while newest.changed().await.is_ok() {
-            // An import makes many changes; looking ten times a second is soon enough, and cheap.
-            tokio::time::sleep(Duration::from_millis(100)).await;
+        while changes.changed().await.is_ok() {
             let Some(keys) = keys.upgrade() else { return };
-            let upto = *newest.borrow_and_update();
-            match keys.catch_up(read, upto).await {
-                Ok(()) => read = upto,
-                Err(error) => {
-                    tracing::warn!(%error, "could not read changed API keys; will try again");
-                    newest.mark_changed();
-                    tokio::time::sleep(Duration::from_millis(500)).await;
-                }
+            if let Err(error) = keys.refresh().await {
+                tracing::warn!(%error, "could not read changed API keys; will try again");
+                changes.mark_changed();
+                tokio::time::sleep(Duration::from_millis(500)).await;
             }
         }
     });
-}
-
-impl Keys {
-    async fn catch_up(&self, mut after: ChangeSequence, upto: ChangeSequence) -> Result<(), StoreError> {
-        while after < upto {
-            let changes = self.records.changes(after, 1_000).await?;
-            if changes.iter().any(|change| change.what == Changed::ApiKey) {
-                return self.refresh().await;
-            }
-            match changes.last() {
-                Some(last) => after = last.sequence,
-                None => return Ok(()),
-            }
-        }
-        Ok(())
-    }
 }
 
 impl Service {

@@ -362,6 +362,8 @@ pub trait Records: Send + Sync + 'static {
     /// The newest change; the receiver wakes up when there is a newer one. It knows of a change before the call that
     /// made it returns.
     fn newest_change(&self) -> tokio::sync::watch::Receiver<ChangeSequence>;
+    /// The same of changes of API keys alone; the beginning until there is one.
+    fn newest_key_change(&self) -> tokio::sync::watch::Receiver<ChangeSequence>;
     /// From now on whoever holds the listener is woken by each change of a subscriber or its devices, before the call that
     /// made it returns. Changes of its subscriptions are told by the feed of changes alone.
     fn listen(&self, subscriber: SubscriberNumber) -> Listener;

@@ -45,6 +45,7 @@ pub struct MemoryRecords {
     secret: [u8; 32],
     shelf: Mutex<Shelf>,
     newest: watch::Sender<ChangeSequence>,
+    newest_key: watch::Sender<ChangeSequence>,
     bell: Arc<Bell>,
 }
 
@@ -119,6 +120,7 @@ impl MemoryRecords {
             secret: new_secret()?,
             shelf: Mutex::new(Shelf { feed_kept, feed_needed: u64::MAX, ..Shelf::default() }),
             newest: watch::Sender::new(ChangeSequence(0)),
+            newest_key: watch::Sender::new(ChangeSequence(0)),
             bell: Arc::default(),
         })
     }
@@ -699,6 +701,10 @@ impl Records for MemoryRecords {
         self.newest.subscribe()
     }
 
+    fn newest_key_change(&self) -> watch::Receiver<ChangeSequence> {
+        self.newest_key.subscribe()
+    }
+
     fn keep_changes_after(&self, place: ChangeSequence) {
         self.shelf.lock().feed_needed = place.0;
     }
@@ -711,7 +717,9 @@ impl Records for MemoryRecords {
             shelf.api_keys.insert((key.created_at, key.id.clone()), key);
             shelf.tell(1, Changed::ApiKey, Before::Nothing);
             Ok(())
-        })
+        })?;
+        self.newest_key.send_replace(*self.newest.borrow());
+        Ok(())
     }
 
     async fn api_keys(&self) -> Result<Vec<ApiKey>, StoreError> {
@@ -727,7 +735,9 @@ impl Records for MemoryRecords {
             }
             shelf.tell(1, Changed::ApiKey, Before::Nothing);
             Ok(())
-        })
+        })?;
+        self.newest_key.send_replace(*self.newest.borrow());
+        Ok(())
     }
 
     fn counts(&self) -> RecordCounts {

@@ -103,6 +103,8 @@ pub struct SqliteRecords {
 struct Published {
     counts: Mutex<RecordCounts>,
     newest: watch::Sender<ChangeSequence>,
+    /// The newest change of API keys of which this process knows.
+    newest_key: watch::Sender<ChangeSequence>,
     /// Changes after this place are still needed.
     feed_needed: AtomicU64,
     at_hand: AtHand,
@@ -131,6 +133,7 @@ impl Published {
         books.close(feed_kept, self.feed_needed.load(Ordering::Relaxed))?;
         let (change, counts) = (ChangeSequence(books.change), books.counts);
         let (suppressed, touched, interests) = (books.suppressed, books.touched, books.subscriptions_touched);
+        let key = books.key_changed;
         let (indexed, watcher) = (books.indexed, books.watcher);
         let (entries, credentials) = (books.entry_changes, books.credentials_touched);
         let published = self.clone();
@@ -150,6 +153,9 @@ impl Published {
                 published.newest_suppression.store(suppressed, Ordering::Release);
             }
             *published.counts.lock() = counts;
+            if let Some(key) = key {
+                published.newest_key.send_replace(ChangeSequence(key));
+            }
             published.newest.send_if_modified(|newest| std::mem::replace(newest, change) != change);
         });
         Ok(result)
@@ -169,7 +175,8 @@ impl SqliteRecords {
                 // Subscriptions come and are read in no order; small pages make each of them cheap to touch.
                 page_bytes: 4_096,
                 log_bytes_max: 128 << 20,
-                writer_cache_kib: 64 << 10,
+                // A commit that parted pages looks through all of it; more would not hold the leaves of large records either.
+                writer_cache_kib: 16 << 10,
                 reader_cache_kib: 64 << 10,
                 readers: options.readers,
                 synced: true,
@@ -200,6 +207,7 @@ impl SqliteRecords {
             published: Arc::new(Published {
                 counts: Mutex::new(counts),
                 newest: watch::Sender::new(change),
+                newest_key: watch::Sender::new(ChangeSequence(0)),
                 feed_needed: AtomicU64::new(u64::MAX),
                 at_hand: AtHand::default(),
                 bell: Arc::default(),
@@ -614,6 +622,10 @@ impl Records for SqliteRecords {
 
     fn newest_change(&self) -> watch::Receiver<ChangeSequence> {
         self.published.newest.subscribe()
+    }
+
+    fn newest_key_change(&self) -> watch::Receiver<ChangeSequence> {
+        self.published.newest_key.subscribe()
     }
 
     fn keep_changes_after(&self, place: ChangeSequence) {

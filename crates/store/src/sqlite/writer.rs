@@ -51,6 +51,9 @@ const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 /// So long what is free on the disk is taken to stay so: much less than the reserve is written meanwhile.
 const FREE_FOR: Duration = Duration::from_millis(10);
+/// What a transaction changed stays in memory up to so many KiB, beyond the page cache, too; behind that it goes into the log
+/// before the commit, and once more whenever it changes again.
+const CHANGED_KIB_MAX: i64 = 64 << 10;
 /// Prepared statements kept by each connection.
 const STATEMENTS_MAX: usize = 128;
 
@@ -235,6 +238,7 @@ impl Database {
         let mut writer = connect(path, options, options.writer_cache_kib)?;
         let synchronous = if options.synced { "FULL" } else { "NORMAL" };
         writer.pragma_update(None, "synchronous", synchronous).map_err(store_error)?;
+        writer.pragma_update(None, "cache_spill", -CHANGED_KIB_MAX).map_err(store_error)?;
         migrate(&mut writer, path, options.migrations)?;
         // Checkpoints are run here, not inside a commit, where somebody would wait for them.
         writer.pragma_update(None, "wal_autocheckpoint", 0).map_err(store_error)?;

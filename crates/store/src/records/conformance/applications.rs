@@ -64,11 +64,18 @@ fn api_keys_are_kept_as_hashes() {
             created_at: at(seconds),
             expires_at: (seconds > 1).then(|| at(99)),
         };
+        let mut told = records.newest_key_change();
+        let mut is_told = || told.has_changed().expect("it is open") && *told.borrow_and_update() == newest(records);
         records.put_api_key(key("b", 1)).await.expect("stored");
+        assert!(is_told());
         records.put_api_key(key("a", 2)).await.expect("stored");
         assert!(matches!(records.put_api_key(key("a", 3)).await, Err(StoreError::Taken(_))));
         assert_eq!(records.api_keys().await.expect("read"), [key("b", 1), key("a", 2)]);
+        assert!(is_told());
+        records.put_subscriber(person("ann", &[]), Expect::Any, at(3)).await.expect("stored");
+        assert!(!is_told());
         records.remove_api_key("b").await.expect("removed");
+        assert!(is_told());
         assert!(is_missing(records.remove_api_key("b").await));
         assert_eq!(records.api_keys().await.expect("read"), [key("a", 2)]);
         assert_eq!(news(records, ChangeSequence(0)).await, ["API key"; 3]);

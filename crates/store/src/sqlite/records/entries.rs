@@ -247,13 +247,15 @@ impl Branches for Connection {
     }
 
     fn credential(&self, number: EntryNumber) -> Result<Option<String>, StoreError> {
-        query_one(self, "SELECT credential FROM credentials WHERE entry = ?1", [number.0], |row| row.get(0))
+        query_one(self, "SELECT credential FROM credentials WHERE holder = ?1", [holder(number)], |row| row.get(0))
     }
 
     fn credentials(&self, after: Option<EntryNumber>, limit: usize) -> Result<Vec<(EntryNumber, String)>, StoreError> {
-        let sql = "SELECT entry, credential FROM credentials WHERE entry > ?1 ORDER BY entry LIMIT ?2";
-        let after = after.map_or(i64::MIN, |after| after.0);
-        query_all(self, sql, (after, signed(limit as u64)), |row| Ok((EntryNumber(row.get(0)?), row.get(1)?)))
+        let sql = "SELECT holder, credential FROM credentials WHERE holder < ?1 ORDER BY holder DESC LIMIT ?2";
+        let after = after.map_or(i64::MAX, holder);
+        query_all(self, sql, (after, signed(limit as u64)), |row| {
+            Ok((EntryNumber(-row.get::<_, i64>(0)?), row.get(1)?))
+        })
     }
 
     fn definitions(&self) -> Result<Vec<(String, String)>, StoreError> {
@@ -387,6 +389,11 @@ impl Tree for Writer<'_, '_> {
     }
 }
 
+/// How the holder of a credential is stored: new subscribers come last.
+pub(super) fn holder(number: EntryNumber) -> i64 {
+    -number.0
+}
+
 /// Stores a credential, or forgets it.
 pub(super) fn put_credential(
     books: &mut Books<'_>,
@@ -397,11 +404,11 @@ pub(super) fn put_credential(
     let stored = match credential {
         Some(credential) => execute(
             books.connection,
-            "INSERT INTO credentials (entry, credential) VALUES (?1, ?2)
+            "INSERT INTO credentials (holder, credential) VALUES (?1, ?2)
                 ON CONFLICT DO UPDATE SET credential = excluded.credential",
-            (number.0, credential),
+            (holder(number), credential),
         ),
-        None => execute(books.connection, "DELETE FROM credentials WHERE entry = ?1", [number.0]),
+        None => execute(books.connection, "DELETE FROM credentials WHERE holder = ?1", [holder(number)]),
     };
     stored.map(|_| ())
 }

@@ -32,6 +32,8 @@ pub(super) struct Books<'a> {
     pub(super) subscriptions_touched: Vec<u64>,
     /// The last change of suppressions by this write, if there is one.
     pub(super) suppressed: Option<u64>,
+    /// The last change of API keys by this write, if there is one.
+    pub(super) key_changed: Option<u64>,
     /// Knows how entries of the directory are found.
     pub(super) watcher: Option<Arc<dyn EntryWatcher>>,
     /// Whether there are indexes of the directory that hold all entries.
@@ -50,6 +52,21 @@ pub(super) enum Telling<'a> {
     Step(&'a str),
     /// All that there was.
     Whole(&'a str),
+}
+
+impl Telling<'_> {
+    fn kind(&self) -> i64 {
+        match self {
+            Telling::Step(_) => 6,
+            Telling::Whole(_) => 9,
+        }
+    }
+
+    fn before(&self) -> &str {
+        match self {
+            Telling::Step(before) | Telling::Whole(before) => before,
+        }
+    }
 }
 
 /// A subscription as it was before a change.
@@ -87,6 +104,7 @@ impl<'a> Books<'a> {
                     touched: Vec::new(),
                     subscriptions_touched: Vec::new(),
                     suppressed: None,
+                    key_changed: None,
                     watcher: None,
                     indexed: false,
                     entry_changes: Vec::new(),
@@ -181,6 +199,7 @@ impl<'a> Books<'a> {
 
     pub(super) fn api_keys_changed(&mut self) -> Result<(), StoreError> {
         self.change += 1;
+        self.key_changed = Some(self.change);
         execute(self.connection, "INSERT INTO changes (sequence, kind) VALUES (?1, 3)", [signed(self.change)])
             .map(|_| ())
     }
@@ -220,13 +239,25 @@ impl<'a> Books<'a> {
         telling: Telling<'_>,
     ) -> Result<u64, StoreError> {
         self.change += 1;
-        let (kind, before) = match telling {
-            Telling::Step(step) => (6, step),
-            Telling::Whole(image) => (9, image),
-        };
         let sql = "INSERT INTO changes (sequence, kind, first, last, before) VALUES (?1, ?2, ?3, ?4, ?5)";
-        execute(self.connection, sql, (signed(self.change), kind, signed(number.0), last, before))?;
+        let row = (signed(self.change), telling.kind(), signed(number.0), last, telling.before());
+        execute(self.connection, sql, row)?;
         Ok(self.change)
+    }
+
+    /// The same of a subscriber at a revision, if it is at that; otherwise nothing is told.
+    pub(super) fn profile_told_of(
+        &mut self,
+        number: SubscriberNumber,
+        revision: u64,
+        telling: Telling<'_>,
+    ) -> Result<Option<u64>, StoreError> {
+        let sql = "INSERT INTO changes (sequence, kind, first, last, before)
+            SELECT ?1, ?2, number, told, ?3 FROM subscribers WHERE number = ?4 AND revision = ?5";
+        let row = (signed(self.change + 1), telling.kind(), telling.before(), signed(number.0), signed(revision));
+        let is_told = execute(self.connection, sql, row)? > 0;
+        self.change += u64::from(is_told);
+        Ok(is_told.then_some(self.change))
     }
 
     pub(super) fn suppressions_changed(&mut self, targets: &[String]) -> Result<(), StoreError> {

@@ -7,11 +7,10 @@ use tocsin_model::{
 };
 
 use super::{
-    endpoints, execute, feed::Books, json, json_at, number_at, query_all, query_one, signed, subscribers,
+    endpoints, entries, execute, feed::Books, json, json_at, number_at, query_all, query_one, signed, subscribers,
     subscriptions, suppressions,
 };
 use crate::{
-    entries::EntryNumber,
     error::StoreError,
     records::{Expect, MERGES_FORGOTTEN_AT_ONCE, MERGES_KEPT, Merge, NotMerged, United, no_subscriber},
 };
@@ -28,8 +27,8 @@ pub(super) fn merge(
     if from_number == into_number {
         return Ok(Err(NotMerged::Itself));
     }
-    let sql = "SELECT 1 FROM credentials WHERE entry = ?1";
-    if query_one(books.connection, sql, [EntryNumber::from(from_number).0], |_| Ok(()))?.is_some() {
+    let sql = "SELECT 1 FROM credentials WHERE holder = ?1";
+    if query_one(books.connection, sql, [entries::holder(from_number.into())], |_| Ok(()))?.is_some() {
         return Ok(Err(NotMerged::HasPassword));
     }
     let parent = |number: SubscriberNumber| {

@@ -24,8 +24,8 @@ type Answer = oneshot::Sender<Result<bool, StoreError>>;
 
 /// A change with all that is written of it.
 pub(super) enum Change {
-    /// With what the feed is told of it, as JSON, where it is not told all that there was.
-    Retouch(Box<Retouch>, String),
+    /// With the attributes, and what the feed is told of it where it is not told all that there was, as JSON.
+    Retouch(Box<Retouch>, Option<String>, String),
     /// With the attributes and preferences, as JSON.
     Arrival(Box<Arrival>, Option<String>, Option<String>),
 }
@@ -33,7 +33,8 @@ pub(super) enum Change {
 impl Change {
     pub(super) fn of_retouch(retouch: Retouch) -> Change {
         let step = json(&ProfileStep::to_attributes(retouch.enabled, &retouch.before));
-        Change::Retouch(Box::new(retouch), step)
+        let attributes = (&*retouch.attributes != "{}").then(|| subscribers::with_room(retouch.attributes.to_string()));
+        Change::Retouch(Box::new(retouch), attributes, step)
     }
 
     pub(super) fn of_arrival(arrival: Arrival) -> Change {
@@ -45,14 +46,14 @@ impl Change {
     /// Gives whether it fitted. What does not is found before anything is written.
     fn write(&self, books: &mut Books<'_>) -> Result<bool, StoreError> {
         let built = match self {
-            Change::Retouch(retouch, _) => &retouch.built,
+            Change::Retouch(retouch, ..) => &retouch.built,
             Change::Arrival(arrival, ..) => &arrival.built,
         };
         if !books.watcher.as_ref().is_some_and(|watcher| watcher.holds(built)) {
             return Ok(false);
         }
         match self {
-            Change::Retouch(retouch, step) => write_retouch(books, retouch, step),
+            Change::Retouch(retouch, attributes, step) => write_retouch(books, retouch, attributes.as_deref(), step),
             Change::Arrival(arrival, attributes, preferences) => {
                 write_arrival(books, arrival, attributes.as_deref(), preferences.as_deref())
             }
@@ -166,11 +167,13 @@ impl SqliteRecords {
     }
 }
 
-fn write_retouch(books: &mut Books<'_>, retouch: &Retouch, step: &str) -> Result<bool, StoreError> {
-    let Retouch { number, revision, attributes, gone, made, now, built, .. } = retouch;
-    let sql = "SELECT told FROM subscribers WHERE number = ?1 AND revision = ?2";
-    let place = [number.0, *revision].map(signed);
-    let Some(last) = query_one(books.connection, sql, place, |row| row.get(0))? else { return Ok(false) };
+fn write_retouch(
+    books: &mut Books<'_>,
+    retouch: &Retouch,
+    attributes: Option<&str>,
+    step: &str,
+) -> Result<bool, StoreError> {
+    let Retouch { number, revision, gone, made, now, built, .. } = retouch;
     let whole = match books.tells_whole() {
         true => match image(books.connection, *number) {
             Ok(image) => image.map(|image| json(&image)),
@@ -180,12 +183,10 @@ fn write_retouch(books: &mut Books<'_>, retouch: &Retouch, step: &str) -> Result
         },
         false => None,
     };
-    let told = match &whole {
-        Some(image) => books.profile_told(*number, last, Telling::Whole(image))?,
-        None => books.profile_told(*number, last, Telling::Step(step))?,
-    };
+    let telling = whole.as_deref().map_or(Telling::Step(step), Telling::Whole);
+    let Some(told) = books.profile_told_of(*number, *revision, telling)? else { return Ok(false) };
+    let place = [number.0, *revision].map(signed);
     let sql = "UPDATE subscribers SET attributes = ?3, updated_at = ?4, revision = ?2 + 1, told = ?5 WHERE number = ?1";
-    let attributes = (&**attributes != "{}").then_some(&**attributes);
     execute(books.connection, sql, (place[0], place[1], attributes, now.0, signed(told)))?;
     books.touched.push(number.0);
     let keys = [&gone[..], made].concat();

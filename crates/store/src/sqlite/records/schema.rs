@@ -318,4 +318,14 @@ DROP INDEX changes_of_profiles;
 UPDATE changes SET kind = 9 WHERE kind = 6 AND json_extract(before, '$.id') IS NOT NULL;
 CREATE INDEX changes_of_profiles ON changes (first) WHERE kind = 9;
 "#,
+    r#"
+-- A new subscriber comes behind all others here, too, which fills pages and leaves those before alone.
+ALTER TABLE credentials RENAME TO credentials_by_entry;
+CREATE TABLE credentials (
+    holder INTEGER PRIMARY KEY,         -- a subscriber, or another entry below zero
+    credential TEXT NOT NULL
+) STRICT;
+INSERT INTO credentials SELECT -entry, credential FROM credentials_by_entry ORDER BY entry DESC;
+DROP TABLE credentials_by_entry;
+"#,
 ];

@@ -9,7 +9,7 @@ use tocsin_model::{
 };
 
 use super::*;
-use crate::entries::{Entries, Retouch};
+use crate::entries::{Branches, Entries, EntryNumber, Retouch};
 
 const NOW: Timestamp = Timestamp(1);
 
@@ -246,7 +246,8 @@ fn the_past_of_a_profile_is_found_by_steps() {
     // The same of a file that was written before the steps named each other.
     let sql = "DROP INDEX changes_of_profiles; ALTER TABLE subscribers DROP COLUMN told;
         UPDATE changes SET kind = 6, last = NULL WHERE kind IN (6, 9);
-        CREATE INDEX changes_of_profiles ON changes (first) WHERE kind = 6;";
+        CREATE INDEX changes_of_profiles ON changes (first) WHERE kind = 6;
+        DROP TABLE credentials; CREATE TABLE credentials (entry INTEGER PRIMARY KEY, credential TEXT NOT NULL) STRICT;";
     let step = MIGRATIONS.iter().position(|text| text.contains("ADD COLUMN told")).expect("a step");
     let undo = records.database.write(move |connection, _| {
         connection.execute_batch(sql).map_err(store_error)?;
@@ -255,6 +256,37 @@ fn the_past_of_a_profile_is_found_by_steps() {
     block_on(undo).expect("undone");
     drop(records);
     assert_eq!(told(&open(folder.path())), expected);
+}
+
+#[test]
+fn credentials_of_before_are_found_by_their_holders() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let records = open(folder.path());
+    let sql =
+        "DROP TABLE credentials; CREATE TABLE credentials (entry INTEGER PRIMARY KEY, credential TEXT NOT NULL) STRICT;
+        INSERT INTO credentials VALUES (-2, 'of bob'), (-1, 'of ann'), (7, 'of an object');";
+    let step = MIGRATIONS.iter().position(|text| text.contains("credentials_by_entry")).expect("a step");
+    let undo = records.database.write(move |connection, _| {
+        connection.execute_batch(sql).map_err(store_error)?;
+        connection.pragma_update(None, "user_version", step as i64).map_err(store_error)
+    });
+    block_on(undo).expect("undone");
+    drop(records);
+    let records = open(folder.path());
+    let all = block_on(records.database.read(|connection| connection.credentials(None, 9))).expect("read");
+    assert_eq!(
+        all,
+        [(-2, "of bob"), (-1, "of ann"), (7, "of an object")].map(|(n, text)| (EntryNumber(n), text.to_owned()))
+    );
+}
+
+#[test]
+fn attributes_have_room_to_grow_in_their_place() {
+    for (bytes, stored) in
+        [(2, 2), (16, 16), (17, 18), (716, 768), (768, 768), (769, 832), (1_024, 1_024), (1_025, 1_152)]
+    {
+        assert_eq!(subscribers::with_room("x".repeat(bytes)).len(), stored);
+    }
 }
 
 #[test]
