@@ -2,7 +2,10 @@
 
 use std::{
     io::{self, ErrorKind},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -12,7 +15,10 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::people::{self, MEMBERS, PASSWORD, USER};
+use super::{
+    context::busy,
+    people::{self, MEMBERS, PASSWORD, USER},
+};
 use crate::failure::{Failure, Outcome};
 
 /// A connection that is used again and again.
@@ -193,11 +199,23 @@ impl Crowd {
     }
 }
 
-/// Does the same over so many connections at once for this time, each as soon as its answer has come. Closed loop.
+/// Does the same over so many connections at once for this time, each as soon as its answer has come. Closed loop. One thread of
+/// its own looks at all connections, without the wake-ups from thread to thread that several have: they would be the load's, on
+/// processors that the server needs.
 ///
 /// # Errors
 /// A connection broke, an operation was refused, or a search did not find its one entry.
-pub async fn flood(port: u16, act: Act, crowd: &Crowd, connections: usize, time: Duration) -> Outcome<Load> {
+pub async fn flood(port: u16, act: Act, crowd: &Arc<Crowd>, connections: usize, time: Duration) -> Outcome<Load> {
+    let crowd = crowd.clone();
+    busy(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| Failure::failed("cannot start the load").because(&error))?;
+        runtime.block_on(pour(port, act, &crowd, connections, time))
+    })
+    .await?
+}
+
+async fn pour(port: u16, act: Act, crowd: &Crowd, connections: usize, time: Duration) -> Outcome<Load> {
     let broke = |error: io::Error| Failure::failed("a connection of the load broke").because(&error);
     let opening = (0..connections).map(|_| Connection::open(port));
     let opened = futures_util::future::try_join_all(opening).await.map_err(broke)?;

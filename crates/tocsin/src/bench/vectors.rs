@@ -4,6 +4,7 @@
 use std::{
     path::Path,
     pin::Pin,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -309,7 +310,7 @@ async fn directory_operations(context: &Context) -> Outcome<Vec<Costed>> {
     let count = context.size(100_000, 500);
     let (_folder, port, server) = directory::serve(context, count).await?;
     let watched = Watched::begin(context, &server).await;
-    let (crowd, time) = (Crowd::of(count), Duration::from_millis(context.size(5_000, 300)));
+    let (crowd, time) = (Arc::new(Crowd::of(count)), Duration::from_millis(context.size(5_000, 300)));
     ldap::flood(port, Act::Base, &crowd, CONNECTIONS, time).await?;
     let mut costed = Vec::new();
     for (name, about, act) in [

@@ -3,7 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     process::Command,
-    sync::atomic::Ordering,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -97,7 +97,7 @@ const LOADING: Duration = Duration::from_secs(1_800);
 struct Side {
     port: u16,
     pid: u32,
-    crowd: Crowd,
+    crowd: Arc<Crowd>,
     rates: Samples,
     p50: Samples,
     p99: Samples,
@@ -111,7 +111,7 @@ impl Side {
         let rates = Samples::default();
         let empty = Samples::default;
         let (p50, p99, searches_p99, micros) = (empty(), empty(), empty(), empty());
-        Side { port, pid, crowd: Crowd::of(count), rates, p50, p99, searches_p99, micros, steps: Vec::new() }
+        Side { port, pid, crowd: Arc::new(Crowd::of(count)), rates, p50, p99, searches_p99, micros, steps: Vec::new() }
     }
 
     async fn load(&self, act: Act, connections: usize, time: Duration) -> Outcome<Load> {
