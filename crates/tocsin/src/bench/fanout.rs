@@ -1,5 +1,5 @@
-//! One event that concerns many: the deliveries through the whole server, from the answer that accepts it to the last
-//! receipt on disk.
+//! Events that concern many: the deliveries through the whole server, from the answer that accepts them to the last receipt
+//! on disk.
 
 use std::{
     io::Write,
@@ -56,9 +56,23 @@ impl Fanout {
         readers: u64,
         address: impl Fn(u64) -> String + Send + 'static,
     ) -> Outcome<Self> {
+        Fanout::start_with(context, &definition(channel, class), readers, address).await
+    }
+
+    /// The same with a definition of one's own, which has the events, the subscriptions, the rule and the channel of the usual
+    /// one by their names.
+    ///
+    /// # Errors
+    /// The server refuses something.
+    pub async fn start_with(
+        context: &Context,
+        definition: &str,
+        readers: u64,
+        address: impl Fn(u64) -> String + Send + 'static,
+    ) -> Outcome<Self> {
         let folder = context.folder()?;
         let server = Server::start(context, folder.path()).await?;
-        server.apply("delivery", &definition(channel, class)).await?;
+        server.apply("delivery", definition).await?;
         let subscribers = move |out: &mut super::server::Parts| {
             for number in 0..readers {
                 let address = Value::from(address(number));
@@ -86,10 +100,19 @@ impl Fanout {
     /// # Errors
     /// Not everybody was told exactly once.
     pub async fn tell_all(&mut self, characters: usize) -> Outcome<Duration> {
+        self.tell_all_of(1, characters).await
+    }
+
+    /// The same of so many events, which come in one batch.
+    ///
+    /// # Errors
+    /// Not everybody was told exactly once of each.
+    pub async fn tell_all_of(&mut self, events: u64, characters: usize) -> Outcome<Duration> {
         let text: String = "All the news that fits. ".chars().cycle().take(characters).collect();
-        self.server.publish("delivery", "news", &json!({"topic": "all", "text": text})).await?;
+        let all: Value = (0..events).map(|_| json!({"topic": "all", "text": text})).collect();
+        self.server.publish("delivery", "news", &all).await?;
         let accepted = Instant::now();
-        self.delivered += self.readers;
+        self.delivered += self.readers * events;
         self.server.until_delivered(self.delivered).await?;
         Ok(accepted.elapsed())
     }

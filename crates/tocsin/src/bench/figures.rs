@@ -9,6 +9,7 @@ mod binary_size;
 mod case_broadcast;
 mod case_stock;
 mod case_stock_paced;
+mod deliver_digest;
 mod deliver_file;
 mod deliver_http;
 mod deliver_inbox;
@@ -111,8 +112,11 @@ const SINGLE: &[Bench] = &[
     deliver_smtp::BENCH,
     deliver_smtp::TWO_SINKS,
     deliver_smtp::FAST_SINK,
+    deliver_smtp::MANY_2,
+    deliver_smtp::MANY_4,
     deliver_smtp::MANY_10,
     deliver_smtp::MANY_50,
+    deliver_smtp::MANY_100,
     deliver_smtp::POOL_50,
     deliver_http::BENCH,
     auto_http::ISOLATION,
@@ -122,6 +126,12 @@ const SINGLE: &[Bench] = &[
     auto_pools::MATCHING,
     auto_pools::EXCHANGE,
     deliver_file::BENCH,
+    deliver_digest::DIGEST_1,
+    deliver_digest::DIGEST_2,
+    deliver_digest::DIGEST_3,
+    deliver_digest::DIGEST_4,
+    deliver_digest::DIGEST_5,
+    deliver_digest::DIGEST_10,
     deliver_inbox::ALONE,
     deliver_inbox::MULTICAST,
     case_stock::BENCH,
@@ -216,8 +226,11 @@ mod tests {
         check(&["match.memory.10m"], "match.memory.10m");
         check(&["accept.singel"], "there is no figure `accept.singel`; did you mean `accept.single`?");
         check(&["wns-03"], "population.delete");
-        check(&["wns-20"], "deliver.smtp deliver.smtp.many10 deliver.smtp.many50");
-        check(&["WNS-19"], "WNS-19 (digests of 1 to 10 notifications) is not measured yet");
+        check(
+            &["wns-20"],
+            "deliver.smtp deliver.smtp.many2 deliver.smtp.many4 deliver.smtp.many10 deliver.smtp.many50 deliver.smtp.many100",
+        );
+        check(&["NBC-03"], "NBC-03 (the same for 100,000) is not measured yet");
         check(&["WNS-119"], "there is no figure `WNS-119`; did you mean `WNS-11`?");
         check(&["accept.single", "speed"], "there is no figure `speed`; `tocsin bench --list` names them");
     }
@@ -226,7 +239,8 @@ mod tests {
     fn what_is_large_is_measured_on_request_only() {
         let whole = choose(&[]).expect("all");
         let left_out: Vec<&str> = ALL.iter().filter(|bench| !bench.by_default).map(|bench| bench.name).collect();
-        let families = ["format.", "population.", "subscriptions.", "intake.", "sync."];
+        let families =
+            ["format.", "population.", "subscriptions.", "intake.", "deliver.smtp.many", "deliver.digest.", "sync."];
         let is_single = |name: &&str| !families.iter().any(|family| name.starts_with(family));
         let large: Vec<&str> = left_out.iter().copied().filter(is_single).collect();
         assert_eq!(

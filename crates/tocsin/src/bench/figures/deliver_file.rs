@@ -48,7 +48,7 @@ async fn run(context: &Context) -> Outcome<Figure> {
 }
 
 /// The channel's file: in the data folder, or in a folder of its own there.
-fn find(data: &std::path::Path) -> Outcome<std::path::PathBuf> {
+pub(super) fn find(data: &std::path::Path) -> Outcome<std::path::PathBuf> {
     let candidates = [data.join("bench.ndjson"), data.join("files/bench.ndjson")];
     candidates.into_iter().find(|file| file.is_file()).ok_or_else(|| Failure::failed("the channel has written no file"))
 }
