@@ -20,11 +20,11 @@ use tokio::sync::mpsc;
 
 use crate::{inbox::Feeds, networks::Networks, programs::Programs, signet::Signet};
 
-/// A message to one recipient, ready to leave: owned, cheap to move.
+/// A message to a recipient, or to several, ready to leave: owned, cheap to move.
 ///
-/// Several that hold the same [`Message`] and are sent right after each other, in one `send_all`, are a **multicast**: a
-/// protocol that can hands the message over once, with the addresses of all, and shows none of them to another. Each
-/// still has its own answer.
+/// One to several is a **multicast**: a protocol that can hands the message over once, with the addresses of all, and shows
+/// none of them to another. What becomes of each is told all the same. Several that hold the same [`Message`] and are sent
+/// right after each other, in one `send_all`, are a multicast as well.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outgoing {
     /// The notification that it carries.
@@ -39,6 +39,67 @@ pub struct Outgoing {
     pub unsubscribe: Option<String>,
     /// What goes there.
     pub message: Arc<Message>,
+    /// Who else is told the same.
+    pub others: Vec<Other>,
+}
+
+/// Another recipient of a message. Its fields are those of [`Outgoing`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Other {
+    /// The notification.
+    pub id: NotificationId,
+    /// Whom it is for.
+    pub subscriber: Option<SubscriberNumber>,
+    /// Where it goes.
+    pub address: String,
+    /// What the caller wants back.
+    pub ticket: Ticket,
+    /// The link of this recipient.
+    pub unsubscribe: Option<String>,
+}
+
+impl Outgoing {
+    /// How many recipients it has.
+    pub fn count(&self) -> usize {
+        1 + self.others.len()
+    }
+
+    /// Where it goes, all of it.
+    pub fn addresses(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&self.address).chain(self.others.iter().map(|other| &other.address)).map(String::as_str)
+    }
+
+    /// The same to each recipient alone, in their order.
+    pub fn into_each(mut self) -> impl Iterator<Item = Outgoing> {
+        let (others, message) = (std::mem::take(&mut self.others), self.message.clone());
+        std::iter::once(self).chain(others.into_iter().map(move |other| other.with(message.clone())))
+    }
+
+    /// Takes the recipients of another over, who are told the same; what is left of it is of no use.
+    pub fn join(&mut self, next: &mut Outgoing) {
+        let Outgoing { id, subscriber, address, ticket, unsubscribe, others, message: _ } = next;
+        let (address, unsubscribe) = (std::mem::take(address), unsubscribe.take());
+        self.others.push(Other { id: *id, subscriber: *subscriber, address, ticket: *ticket, unsubscribe });
+        self.others.append(others);
+    }
+
+    /// Keeps the first so many recipients, one at least; gives the same to the rest, if there is one.
+    pub fn split_off(&mut self, at: usize) -> Option<Outgoing> {
+        if self.count() <= at.max(1) {
+            return None;
+        }
+        let mut rest = self.others.split_off(at.max(1) - 1).into_iter();
+        let first = rest.next()?.with(self.message.clone());
+        Some(Outgoing { others: rest.collect(), ..first })
+    }
+}
+
+impl Other {
+    /// A message to this recipient alone.
+    pub(crate) fn with(self, message: Arc<Message>) -> Outgoing {
+        let Other { id, subscriber, address, ticket, unsubscribe } = self;
+        Outgoing { id, subscriber, address, ticket, unsubscribe, message, others: Vec::new() }
+    }
 }
 
 /// What is sent, to one recipient or, word for word the same, to several.
@@ -165,6 +226,31 @@ pub struct Answer {
     pub address: String,
     /// The message's place in a trace.
     pub place: Option<Place>,
+    /// Who else was told the same by the same attempt, and of whom all this is true as well.
+    pub others: Vec<Other>,
+}
+
+impl Answer {
+    /// How many recipients it is about.
+    pub fn count(&self) -> usize {
+        1 + self.others.len()
+    }
+
+    /// The ids and tickets of all of them.
+    pub fn tickets(&self) -> impl Iterator<Item = (NotificationId, Ticket)> {
+        std::iter::once((self.id, self.ticket)).chain(self.others.iter().map(|other| (other.id, other.ticket)))
+    }
+
+    /// The same for each of them alone, in their order.
+    pub fn into_each(mut self) -> impl Iterator<Item = Answer> {
+        let others = std::mem::take(&mut self.others);
+        let rest = if others.is_empty() { None } else { Some(Answer { address: String::new(), ..self.clone() }) };
+        let of = move |Other { id, address, ticket, .. }| {
+            let answer = rest.clone().expect("there are others");
+            Answer { id, ticket, address, ..answer }
+        };
+        std::iter::once(self).chain(others.into_iter().map(of))
+    }
 }
 
 /// Tells the time.
@@ -267,8 +353,8 @@ impl Context {
 /// Dropping it answers what is queued or on its way with `Deferred`.
 #[async_trait]
 pub trait OpenChannel: Send + Sync {
-    /// Puts a message into the queue; waits while the queue is full. Its answer goes to `answers`, exactly one. A message
-    /// whose destination has more to do than its share of the queue holds comes back with `Deferred` for the reason
+    /// Puts a message into the queue; waits while the queue is full. What becomes of it goes to `answers`: each recipient is
+    /// in exactly one answer, several together as long as the same is true of all of them. A message whose destination has more to do than its share of the queue holds comes back with `Deferred` for the reason
     /// `Untried` and a time: it was no attempt.
     ///
     /// While `answers` is full the sessions wait, so whoever sends must also receive. When the receiver is gone, answers
@@ -277,7 +363,7 @@ pub trait OpenChannel: Send + Sync {
 
     /// As `send`, for many messages in order; cheaper than one by one, and the way to send a multicast.
     async fn send_all(&self, outgoing: Vec<Outgoing>, answers: &mpsc::Sender<Answer>) {
-        for outgoing in outgoing {
+        for outgoing in outgoing.into_iter().flat_map(Outgoing::into_each) {
             self.send(outgoing, answers).await;
         }
     }

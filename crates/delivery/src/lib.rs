@@ -1,7 +1,7 @@
 //! Content in, disposition out: how a formatted notification leaves, and what the far side said.
 //!
 //! A [`channel::OpenChannel`] is a running instance of a protocol. It takes [`channel::Outgoing`] messages into one
-//! bounded queue, from which its sessions pull, and gives back **exactly one** [`channel::Answer`] for each of them,
+//! bounded queue, from which its sessions pull, and names each recipient in **exactly one** [`channel::Answer`],
 //! whatever happens: a session that dies, a panic and a closing channel are answers too. Delivery is at least once:
 //! only an answer of the far side that was lost on its way can make a second delivery, under the same message id.
 //!
@@ -39,8 +39,8 @@ pub mod scram; // proof of a password that does not travel
 mod testing; // what the tests of all protocols share
 
 pub use channel::{
-    Answer, Clock, Context, Destination, DestinationState, FactFields, Facts, Message, OpenChannel, Outgoing, Place,
-    SystemClock, Ticket,
+    Answer, Clock, Context, Destination, DestinationState, FactFields, Facts, Message, OpenChannel, Other, Outgoing,
+    Place, SystemClock, Ticket,
 };
 pub use flow::rate::Meter;
 pub use protocol::{ProtocolDescription, check, is_endpoint, open, protocols};

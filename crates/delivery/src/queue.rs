@@ -37,7 +37,8 @@ use crate::{
     },
 };
 
-/// Messages that wait for a session, at most; where all go to one far side, of each priority.
+/// Recipients of messages that wait for a session, at most; where all go to one far side, of each priority. A multicast may
+/// be longer than the room that is left.
 pub(crate) const QUEUE_LENGTH: usize = 4096;
 
 /// How long a sender waits for room in a lane that moves.
@@ -91,7 +92,7 @@ impl Shared {
         }
     }
 
-    /// So many messages have their answer.
+    /// So many recipients have their answer.
     fn close(&self, count: usize) {
         if self.open.fetch_sub(count, Ordering::AcqRel) == count {
             self.settled.notify_waiters();
@@ -117,7 +118,7 @@ struct Arrival {
     queued: Instant,
 }
 
-/// A message inside a channel. It is answered when `answer` is called, or else when it is dropped.
+/// A message inside a channel, with all its recipients. It is answered when `answer` is called, or else when it is dropped.
 pub(crate) struct Pending {
     pub outgoing: Outgoing,
     /// The key of its lane, once that was looked up.
@@ -135,7 +136,7 @@ pub(crate) struct Pending {
 impl Pending {
     /// Messages that come together.
     fn all(outgoing: Vec<Outgoing>, shared: &Arc<Shared>, answers: &mpsc::Sender<Answer>) -> Vec<Pending> {
-        shared.open.fetch_add(outgoing.len(), Ordering::AcqRel);
+        shared.open.fetch_add(outgoing.iter().map(Outgoing::count).sum(), Ordering::AcqRel);
         let arrival = Arrival { shared: shared.clone(), answers: answers.clone(), queued: Instant::now() };
         let arrival = Arc::new(arrival);
         let pending = |outgoing| Pending {
@@ -148,6 +149,63 @@ impl Pending {
             answered: false,
         };
         outgoing.into_iter().map(pending).collect()
+    }
+
+    /// How many recipients it has.
+    pub fn count(&self) -> usize {
+        self.outgoing.count()
+    }
+
+    /// The same to each recipient alone, in their order.
+    pub fn into_each(mut self) -> Vec<Pending> {
+        let others = std::mem::take(&mut self.outgoing.others);
+        let mut each = Vec::with_capacity(1 + others.len());
+        each.push(self);
+        for other in others {
+            let one = each[0].like(other.with(each[0].outgoing.message.clone()));
+            each.push(one);
+        }
+        each
+    }
+
+    /// A part of this one.
+    fn like(&self, outgoing: Outgoing) -> Pending {
+        let Pending { lane, breaks, sent_at, arrival, .. } = self;
+        let (lane, breaks, sent_at, arrival) = (lane.clone(), *breaks, *sent_at, arrival.clone());
+        Pending { outgoing, lane, breaks, sent_at, arrival, ready: None, answered: false }
+    }
+
+    /// Messages as one, of which `into_each` has made several.
+    pub fn together(each: Vec<Pending>) -> Option<Pending> {
+        let mut each = each.into_iter();
+        let mut first = each.next()?;
+        each.for_each(|mut next| first.join(&mut next));
+        Some(first)
+    }
+
+    /// Keeps the first so many recipients, one at least; gives the same to the rest, if there is one.
+    pub fn split_off(&mut self, at: usize) -> Option<Pending> {
+        let rest = self.outgoing.split_off(at)?;
+        Some(self.like(rest))
+    }
+
+    /// Takes the recipients of another over, which is answered with this one.
+    fn join(&mut self, next: &mut Pending) {
+        self.outgoing.join(&mut next.outgoing);
+        next.answered = true;
+    }
+
+    /// Makes one of those that follow each other and are the same.
+    fn gather(messages: &mut Vec<Pending>) {
+        messages.dedup_by(|next, last| {
+            let is_same = Arc::ptr_eq(&next.outgoing.message, &last.outgoing.message)
+                && Arc::ptr_eq(&next.arrival, &last.arrival)
+                && (next.sent_at, next.breaks) == (last.sent_at, last.breaks);
+            if is_same {
+                last.join(next);
+            }
+            is_same
+        });
     }
 
     /// When it came into the queue.
@@ -180,6 +238,7 @@ impl Pending {
     /// Gives the answer to whoever sent the message; waits while they are not ready for it.
     pub async fn answer(mut self, disposition: Disposition) {
         let arrival = self.arrival.clone();
+        let count = self.count();
         let answer = self.finish(disposition, arrival.shared.clock.now());
         if let Err(mpsc::error::TrySendError::Full(answer)) = arrival.answers.try_send(answer) {
             // From here on a cancelled wait still tells the truth: `drop` sends what is ready.
@@ -191,7 +250,7 @@ impl Pending {
             }
             self.ready = None;
         }
-        self.close();
+        self.close(count);
     }
 
     /// Gives it back as it is, to be sent after this time.
@@ -205,7 +264,7 @@ impl Pending {
     /// Its answer, counted.
     fn finish(&mut self, disposition: Disposition, answered_at: Timestamp) -> Answer {
         let sent_at = self.sent_at.unwrap_or(answered_at);
-        self.arrival.shared.count(&disposition, answered_at.since(sent_at), 1);
+        self.arrival.shared.count(&disposition, answered_at.since(sent_at), self.count());
         self.answer_uncounted(disposition, answered_at)
     }
 
@@ -213,14 +272,15 @@ impl Pending {
         let shared = &self.arrival.shared;
         let sent_at = self.sent_at.unwrap_or(answered_at);
         let (ticket, id, formatted_at) = (self.outgoing.ticket, self.outgoing.id, self.outgoing.message.formatted_at);
-        let address = std::mem::take(&mut self.outgoing.address);
+        let Outgoing { address, others, .. } = &mut self.outgoing;
+        let (address, others) = (std::mem::take(address), std::mem::take(others));
         let (channel, place) = (shared.name.clone(), self.outgoing.message.place.clone());
-        Answer { ticket, id, formatted_at, sent_at, answered_at, disposition, channel, address, place }
+        Answer { ticket, id, formatted_at, sent_at, answered_at, disposition, channel, address, place, others }
     }
 
-    fn close(&mut self) {
+    fn close(&mut self, count: usize) {
         self.answered = true;
-        self.arrival.shared.close(1);
+        self.arrival.shared.close(count);
     }
 }
 
@@ -250,6 +310,7 @@ impl Drop for Pending {
             let now = self.arrival.shared.clock.now();
             self.finish(Disposition::Deferred { reason, retry_after: None }, now)
         });
+        let count = answer.count();
         if let Err(mpsc::error::TrySendError::Full(answer)) = self.arrival.answers.try_send(answer)
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
@@ -257,12 +318,13 @@ impl Drop for Pending {
             let answers = self.arrival.answers.clone();
             runtime.spawn(async move { answers.send(answer).await });
         }
-        self.close();
+        self.close(count);
     }
 }
 
 /// Gives some messages the same answer; cheaper than one by one.
-pub(crate) async fn answer_all(messages: Vec<Pending>, disposition: &Disposition) {
+pub(crate) async fn answer_all(mut messages: Vec<Pending>, disposition: &Disposition) {
+    Pending::gather(&mut messages);
     let mut messages = VecDeque::from(messages);
     while let Some(first) = messages.front() {
         let arrival = first.arrival.clone();
@@ -274,14 +336,16 @@ pub(crate) async fn answer_all(messages: Vec<Pending>, disposition: &Disposition
             same_way && next.sent_at == sent_at
         };
         let count = messages.iter().take(most).take_while(together).count();
+        let recipients = messages.iter().take(count).map(Pending::count).sum();
         let answered_at = arrival.shared.clock.now();
-        arrival.shared.count(disposition, answered_at.since(sent_at.unwrap_or(answered_at)), count);
+        arrival.shared.count(disposition, answered_at.since(sent_at.unwrap_or(answered_at)), recipients);
         let finish = |message: &mut Pending| message.answer_uncounted(disposition.clone(), answered_at);
         if let Ok(permits) = answers.try_reserve_many(count) {
             for (permit, mut message) in permits.zip(messages.drain(..count)) {
                 permit.send(finish(&mut message));
-                message.close();
+                message.answered = true;
             }
+            arrival.shared.close(recipients);
             continue;
         }
         let mut some: Vec<Pending> = messages.drain(..count).collect();
@@ -290,9 +354,10 @@ pub(crate) async fn answer_all(messages: Vec<Pending>, disposition: &Disposition
         let Ok(permits) = answers.reserve_many(count).await else { continue };
         for (permit, mut message) in permits.zip(some) {
             if let Some(answer) = message.ready.take() {
+                let count = answer.count();
                 permit.send(*answer);
+                message.close(count);
             }
-            message.close();
         }
     }
 }
@@ -303,11 +368,12 @@ pub(crate) struct Queue {
     arrived: Notify,
     room: Notify,
     sessions: usize,
+    has_lanes: bool,
 }
 
 struct Waiting {
     order: Order,
-    /// Messages that have left since senders were told of room.
+    /// Recipients that have left since senders were told of room.
     left: usize,
     senders: usize,
     closed: bool,
@@ -315,9 +381,66 @@ struct Waiting {
 
 enum Order {
     /// All go to one far side; the sessions that serve it are the channel's own affair.
-    Single(Line<Pending>, Option<Meter>),
+    Single(Box<Single>),
     /// Each destination has its lane.
     Shared(Box<Lanes<Pending>>),
+}
+
+/// What waits for the one far side.
+struct Single {
+    line: Line<Pending>,
+    /// Recipients that wait, of each priority.
+    recipients: [usize; Priority::ALL.len()],
+    meter: Option<Meter>,
+}
+
+impl Single {
+    fn new() -> Self {
+        Single { line: Line::new(), recipients: Default::default(), meter: None }
+    }
+
+    /// Gives it back if its priority has no room.
+    fn push_back(&mut self, pending: Pending) -> Option<Pending> {
+        let waiting = &mut self.recipients[pending.priority() as usize];
+        if *waiting >= QUEUE_LENGTH {
+            return Some(pending);
+        }
+        *waiting += pending.count();
+        self.line.push_back(pending);
+        None
+    }
+
+    /// There is always room for what was taken from it.
+    fn push_front(&mut self, pending: Pending) {
+        self.recipients[pending.priority() as usize] += pending.count();
+        self.line.push_front(pending);
+    }
+
+    /// What `take` takes of the messages that go next, or when they may go. They are no more than one time allows.
+    fn take(
+        &mut self,
+        now: Instant,
+        take: impl FnOnce(&mut VecDeque<Pending>) -> Vec<Pending>,
+    ) -> Result<Vec<Pending>, Option<Instant>> {
+        let Some(waiting) = self.line.front() else { return Err(None) };
+        if let Some(at) = self.meter.as_ref().and_then(|meter| meter.wait(now)) {
+            return Err(Some(at));
+        }
+        let taken = take(waiting);
+        let count = taken.iter().map(Pending::count).sum::<usize>();
+        if let Some(first) = taken.first() {
+            self.recipients[first.priority() as usize] -= count;
+        }
+        if let Some(meter) = &mut self.meter {
+            (0..count).for_each(|_| meter.count(now));
+        }
+        Ok(taken)
+    }
+
+    fn clear(&mut self) -> Vec<Pending> {
+        self.recipients = Default::default();
+        self.line.drain().collect()
+    }
 }
 
 /// A message that was taken, and the lane that it occupies until `Queue::done`. Dropped without that, as by a panic,
@@ -341,7 +464,7 @@ impl Drop for Turn {
 impl Queue {
     /// For a channel whose sessions all talk to one far side.
     pub fn single(sessions: usize) -> Arc<Self> {
-        Self::new(sessions, Order::Single(Line::new(), None))
+        Self::new(sessions, Order::Single(Box::new(Single::new())))
     }
 
     /// For a channel whose sessions are shared among destinations.
@@ -350,8 +473,9 @@ impl Queue {
     }
 
     fn new(sessions: usize, order: Order) -> Arc<Self> {
-        let waiting = Waiting { order, left: 0, senders: 0, closed: false };
-        Arc::new(Queue { waiting: Mutex::new(waiting), arrived: Notify::new(), room: Notify::new(), sessions })
+        let has_lanes = matches!(order, Order::Shared(_));
+        let waiting = Mutex::new(Waiting { order, left: 0, senders: 0, closed: false });
+        Arc::new(Queue { waiting, arrived: Notify::new(), room: Notify::new(), sessions, has_lanes })
     }
 
     /// Appends messages. Those whose lane is full wait for room for a moment and then go back, as do those whose
@@ -371,7 +495,7 @@ impl Queue {
                     return drop(waiting);
                 }
                 let last = deadline.is_some_and(|deadline| Instant::now() >= deadline);
-                single |= matches!(state.order, Order::Single(..));
+                single |= matches!(state.order, Order::Single(_));
                 let wakes = state.push(&mut waiting, lane_of, &mut returned, last);
                 state.senders += usize::from(!waiting.is_empty() && deadline.is_none());
                 if waiting.is_empty() && deadline.is_some() {
@@ -413,22 +537,21 @@ impl Queue {
         Ok((Turn { queue: self.clone(), lane, began: now, over: false }, pending))
     }
 
-    /// Takes from a single lane as many as `count` says, from its front.
-    fn try_take_many(&self, count: impl FnOnce(&VecDeque<Pending>) -> usize) -> Result<Vec<Pending>, Option<Instant>> {
-        let now = Instant::now();
+    /// Takes from a single lane what `take` takes from its front.
+    fn try_take_many(
+        &self,
+        take: impl FnOnce(&mut VecDeque<Pending>) -> Vec<Pending>,
+    ) -> Result<Vec<Pending>, Option<Instant>> {
         let mut state = self.waiting.lock();
-        let Order::Single(waiting, meter) = &mut state.order else { return Err(None) };
-        let Some(waiting) = waiting.front() else { return Err(None) };
-        if let Some(at) = meter.as_ref().and_then(|meter| meter.wait(now)) {
-            return Err(Some(at));
-        }
-        let count = count(waiting).min(waiting.len());
-        let taken: Vec<Pending> = waiting.drain(..count).collect();
-        if let Some(meter) = meter {
-            taken.iter().for_each(|_| meter.count(now));
-        }
-        self.note_room(&mut state, count);
+        let Order::Single(single) = &mut state.order else { return Err(None) };
+        let taken = single.take(Instant::now(), take)?;
+        self.note_room(&mut state, taken.iter().map(Pending::count).sum());
         Ok(taken)
+    }
+
+    fn try_take_multicast(&self, limit: usize) -> Result<Pending, Option<Instant>> {
+        let taken = self.try_take_many(|waiting| take_first(waiting, limit).into_iter().collect())?;
+        taken.into_iter().next().ok_or(None)
     }
 
     /// Waits until something can be taken; `None` when the queue is closed.
@@ -467,29 +590,30 @@ impl Queue {
 
     /// Up to `limit` messages, at least one; `None` when the queue is closed. For a queue with a single lane.
     pub async fn pop_many(&self, limit: usize) -> Option<Vec<Pending>> {
-        self.wait_for(|| self.try_take_many(|_| limit)).await
+        self.wait_for(|| self.try_take_many(|waiting| waiting.drain(..limit.min(waiting.len())).collect())).await
     }
 
-    /// The next multicast, of one recipient at least, up to `limit`; `None` when the queue is closed. For a queue with a
-    /// single lane.
-    pub async fn pop_multicast(&self, limit: usize) -> Option<Vec<Pending>> {
-        self.wait_for(|| self.try_take_many(|waiting| same_message(waiting.iter(), limit))).await
+    /// The next message, to as many of its recipients as `limit`, one at least; `None` when the queue is closed. For a queue
+    /// with a single lane.
+    pub async fn pop_multicast(&self, limit: usize) -> Option<Pending> {
+        self.wait_for(|| self.try_take_multicast(limit)).await
     }
 
-    /// As `pop_multicast`; empty if nothing may go now.
-    pub fn try_pop_multicast(&self, limit: usize) -> Vec<Pending> {
-        self.try_take_many(|waiting| same_message(waiting.iter(), limit)).unwrap_or_default()
+    /// As `pop_multicast`; nothing if nothing may go now.
+    pub fn try_pop_multicast(&self, limit: usize) -> Option<Pending> {
+        self.try_take_multicast(limit).ok()
     }
 
     /// Gives back what was taken from a single lane and not sent, to whoever takes next.
-    pub fn put_back(&self, taken: Vec<Pending>) {
+    pub fn put_back(&self, taken: impl IntoIterator<Item = Pending>) {
+        let taken: Vec<Pending> = taken.into_iter().collect();
         let count = taken.len();
         {
             let mut state = self.waiting.lock();
             let closed = state.closed;
             match &mut state.order {
-                Order::Single(waiting, _) if !closed => {
-                    taken.into_iter().rev().for_each(|pending| waiting.push_front(pending));
+                Order::Single(single) if !closed => {
+                    taken.into_iter().rev().for_each(|pending| single.push_front(pending));
                 }
                 _ => {
                     drop(state);
@@ -528,7 +652,7 @@ impl Queue {
         let now = Instant::now();
         match &mut self.waiting.lock().order {
             Order::Shared(lanes) => lanes.done(&turn.lane, signal, now - turn.began, now, fastrand::f64()),
-            Order::Single(..) => Done { returned: Vec::new(), after: Duration::ZERO, event: None },
+            Order::Single(_) => Done { returned: Vec::new(), after: Duration::ZERO, event: None },
         }
     }
 
@@ -536,7 +660,7 @@ impl Queue {
     fn note_room(&self, state: &mut Waiting, count: usize) {
         state.left += count;
         let empty = match &state.order {
-            Order::Single(waiting, _) => waiting.is_empty(),
+            Order::Single(single) => single.line.is_empty(),
             Order::Shared(lanes) => lanes.waiting() == 0,
         };
         if state.senders > 0 && (empty || state.left >= ROOM_STEP) {
@@ -549,7 +673,7 @@ impl Queue {
     fn keep_to(&self, rate: Option<Rate>) {
         let meter = rate.map(Meter::new);
         match &mut self.waiting.lock().order {
-            Order::Single(_, kept) => *kept = meter,
+            Order::Single(single) => single.meter = meter,
             Order::Shared(lanes) => lanes.keep_to(meter),
         }
     }
@@ -560,7 +684,7 @@ impl Queue {
             let mut state = self.waiting.lock();
             state.closed = true;
             match &mut state.order {
-                Order::Single(waiting, _) => waiting.drain().collect(),
+                Order::Single(single) => single.clear(),
                 Order::Shared(lanes) => lanes.clear(),
             }
         };
@@ -570,9 +694,13 @@ impl Queue {
     }
 
     fn lanes<R>(&self, look: impl FnOnce(&Lanes<Pending>, Instant) -> R) -> Option<R> {
+        // Asked for each notification, while the sessions take from it.
+        if !self.has_lanes {
+            return None;
+        }
         match &self.waiting.lock().order {
             Order::Shared(lanes) => Some(look(lanes, Instant::now())),
-            Order::Single(..) => None,
+            Order::Single(_) => None,
         }
     }
 }
@@ -589,14 +717,11 @@ impl Waiting {
     ) -> usize {
         let mut wakes = 0;
         match &mut self.order {
-            Order::Single(line, _) => {
+            Order::Single(single) => {
                 // Each priority has room of its own, so that what presses does not wait to get in.
                 let mut stay = Vec::new();
                 for pending in waiting.drain(..) {
-                    match line.len_of(pending.priority()) < QUEUE_LENGTH {
-                        true => line.push_back(pending),
-                        false => stay.push(pending),
-                    }
+                    stay.extend(single.push_back(pending));
                     wakes += 1;
                 }
                 wakes -= stay.len();
@@ -659,11 +784,13 @@ pub(crate) fn only_lane(_: &str) -> Cow<'_, str> {
     "".into()
 }
 
-/// How many of the first hold the same message, `limit` at most.
-pub(crate) fn same_message<'a>(mut waiting: impl Iterator<Item = &'a Pending>, limit: usize) -> usize {
-    let Some(first) = waiting.next() else { return 0 };
-    let same = |next: &&Pending| Arc::ptr_eq(&next.outgoing.message, &first.outgoing.message);
-    1 + waiting.take(limit.saturating_sub(1)).take_while(same).count()
+/// The first message that waits, to as many of its recipients as `limit`, one at least; the rest of them wait on.
+pub(crate) fn take_first(waiting: &mut VecDeque<Pending>, limit: usize) -> Option<Pending> {
+    let mut first = waiting.pop_front()?;
+    if let Some(rest) = first.split_off(limit) {
+        waiting.push_front(rest);
+    }
+    Some(first)
 }
 
 /// What a protocol adds to the queue and its sessions.
@@ -675,6 +802,10 @@ pub(crate) trait FarSide: Send + Sync {
     fn down(&self) -> Option<Reason>;
     /// See `OpenChannel::parts_used`.
     fn parts_used(&self) -> PartsUsed;
+    /// Whether the messages that its sessions take may have several recipients.
+    fn takes_multicasts(&self) -> bool {
+        false
+    }
 }
 
 /// The lane of an address.
@@ -724,7 +855,18 @@ impl OpenChannel for Running {
     }
 
     async fn send_all(&self, outgoing: Vec<Outgoing>, answers: &mpsc::Sender<Answer>) {
-        self.queue.push_all(Pending::all(outgoing, &self.shared, answers), &*self.lane_of).await;
+        let pending = match self.far_side.takes_multicasts() {
+            true => {
+                let mut pending = Pending::all(outgoing, &self.shared, answers);
+                Pending::gather(&mut pending);
+                pending
+            }
+            false if outgoing.iter().all(|outgoing| outgoing.others.is_empty()) => {
+                Pending::all(outgoing, &self.shared, answers)
+            }
+            false => Pending::all(outgoing.into_iter().flat_map(Outgoing::into_each).collect(), &self.shared, answers),
+        };
+        self.queue.push_all(pending, &*self.lane_of).await;
     }
 
     fn parts_used(&self) -> PartsUsed {
@@ -857,9 +999,11 @@ mod tests {
         let (answers, _answered) = mpsc::channel(100);
         let (one, other) = (outgoing(0, "a"), outgoing(1, "b"));
         let all = [&one, &one, &one, &other, &one].map(Clone::clone);
-        queue.push_all(Pending::all(all.into(), &shared, &answers), &only_lane).await;
+        let mut all = Pending::all(all.into(), &shared, &answers);
+        Pending::gather(&mut all);
+        queue.push_all(all, &only_lane).await;
         let taken: Vec<usize> =
-            std::iter::from_fn(|| Some(queue.try_pop_multicast(2).len()).filter(|n| *n > 0)).collect();
+            std::iter::from_fn(|| queue.try_pop_multicast(2).map(|pending| pending.count())).collect();
         assert_eq!(taken, [2, 1, 1, 1]);
     }
 

@@ -63,6 +63,7 @@ pub(crate) fn outgoing(ordinal: u32, address: &str) -> Outgoing {
         ticket: Ticket { key: 31, ordinal },
         unsubscribe: None,
         message: Arc::new(message(ordinal)),
+        others: Vec::new(),
     }
 }
 
@@ -112,9 +113,11 @@ pub(crate) async fn deliver(open: &dyn OpenChannel, messages: Vec<Outgoing>) -> 
     open.send_all(messages, &answers).await;
     drop(answers);
     while let Some(answer) = answered.recv().await {
-        let place = &mut shown[answer.ticket.ordinal as usize];
-        assert!(place.is_empty(), "one answer each");
-        *place = show(&answer.disposition);
+        for (_, ticket) in answer.tickets() {
+            let place = &mut shown[ticket.ordinal as usize];
+            assert!(place.is_empty(), "one answer each");
+            *place = show(&answer.disposition);
+        }
     }
     shown
 }

@@ -75,6 +75,11 @@ impl Endpoints {
         }
     }
 
+    /// Whether none of them fails.
+    pub fn are_well(&self) -> bool {
+        self.0.lock().is_empty()
+    }
+
     /// Takes in an answer. `limit` is how long its channel lets an endpoint fail; `None`: for ever.
     pub fn note(
         &self,

@@ -134,8 +134,12 @@ impl Worker {
                 }
             };
             let mut ready = Ready::default();
+            let mut now = self.flow.clock.now();
             for (ordinal, recipient) in chunk.iter().copied().zip(recipients) {
-                let now = self.flow.clock.now();
+                // Of a multicast most are only added, which takes no time.
+                if limit == 0 {
+                    now = self.flow.clock.now();
+                }
                 let taken = match recipient {
                     Ok(recipient) => {
                         self.take(loaded, (at, ordinal), recipient, Ticket { key, ordinal }, now, gathered).await
@@ -429,7 +433,7 @@ impl Worker {
         let address = edited.unwrap_or_else(|| target.address.clone());
         let unsubscribe = self.flow.context.unsubscribe_link(recipient.subscription);
         let subscriber = Some(recipient.number);
-        Outgoing { id: loaded.id(ordinal), subscriber, address, ticket, unsubscribe, message }
+        Outgoing { id: loaded.id(ordinal), subscriber, address, ticket, unsubscribe, message, others: Vec::new() }
     }
 
     /// Tells the log what is about to be sent, as far as its channel wants it.
@@ -507,10 +511,13 @@ fn leave(items: &mut [Feeding], due_at: Option<Timestamp>, places: impl Iterator
 struct Ready(Vec<(Arc<Open>, Vec<Outgoing>)>);
 
 impl Ready {
-    fn push(&mut self, channel: Arc<Open>, outgoing: Outgoing) {
-        match self.0.iter_mut().find(|(open, _)| Arc::ptr_eq(open, &channel)) {
-            Some((_, waiting)) => waiting.push(outgoing),
-            None => self.0.push((channel, vec![outgoing])),
+    fn push(&mut self, channel: Arc<Open>, mut outgoing: Outgoing) {
+        let Some((_, waiting)) = self.0.iter_mut().find(|(open, _)| Arc::ptr_eq(open, &channel)) else {
+            return self.0.push((channel, vec![outgoing]));
+        };
+        match waiting.last_mut() {
+            Some(last) if Arc::ptr_eq(&last.message, &outgoing.message) => last.join(&mut outgoing),
+            _ => waiting.push(outgoing),
         }
     }
 

@@ -5,9 +5,10 @@ use std::{collections::HashMap, sync::Arc};
 
 use tocsin_delivery::Message;
 use tocsin_model::{
+    id::{EventId, Name},
     pack::{write_bytes, write_varint},
     receipt::Reason,
-    subscriber::Device,
+    subscriber::{Device, Profile},
 };
 use tocsin_store::records::Recipient;
 
@@ -16,9 +17,12 @@ use crate::load_work::Loaded;
 /// The messages of some work that have room for more recipients.
 #[derive(Default)]
 pub(crate) struct Multicasts {
-    messages: HashMap<Box<[u8]>, Multicast>,
+    places: HashMap<Box<[u8]>, usize>,
+    all: Vec<Multicast>,
     /// The key of the one that is looked for.
     key: Vec<u8>,
+    /// The one that was found last: the next recipient is mostly told the same.
+    latest: Option<Latest>,
 }
 
 struct Multicast {
@@ -26,6 +30,17 @@ struct Multicast {
     recipients: u32,
     /// How many messages were full before.
     full: u32,
+    /// Of its key.
+    hash: u64,
+}
+
+/// What the key of a multicast is made of, if no value was captured at the match.
+struct Latest {
+    event: EventId,
+    channel: Name,
+    locale: Option<String>,
+    time_zone: Option<String>,
+    place: usize,
 }
 
 impl Multicasts {
@@ -40,35 +55,65 @@ impl Multicasts {
         recipient_limit: u32,
         render: impl FnOnce() -> Result<Message, Reason>,
     ) -> Result<Arc<Message>, Reason> {
-        let Multicasts { messages, key } = self;
-        write_key(loaded, ordinal, recipient, device, key);
-        if let Some(multicast) = messages.get_mut(&**key) {
-            if multicast.recipients == recipient_limit {
-                multicast.full += 1;
-                multicast.recipients = 0;
-                let message_id = message_id(loaded, key, multicast.full, &multicast.message);
-                multicast.message = Arc::new(Message { message_id, ..(*multicast.message).clone() });
-            }
-            multicast.recipients += 1;
-            return Ok(multicast.message.clone());
+        let Some(place) = self.find(loaded, ordinal, recipient, device) else {
+            metrics::counter!("deliver_multicasts_total").increment(1);
+            let (mut message, hash) = (render()?, hash_of(&self.key));
+            message.message_id = message_id(loaded, hash, 0, &message);
+            let message = Arc::new(message);
+            self.places.insert(self.key.as_slice().into(), self.all.len());
+            self.all.push(Multicast { message: message.clone(), recipients: 1, full: 0, hash });
+            return Ok(message);
+        };
+        let multicast = &mut self.all[place];
+        if multicast.recipients == recipient_limit {
+            multicast.full += 1;
+            multicast.recipients = 0;
+            let message_id = message_id(loaded, multicast.hash, multicast.full, &multicast.message);
+            multicast.message = Arc::new(Message { message_id, ..(*multicast.message).clone() });
         }
-        metrics::counter!("deliver_multicasts_total").increment(1);
-        let mut message = render()?;
-        message.message_id = message_id(loaded, key, 0, &message);
-        let message = Arc::new(message);
-        messages.insert(key.as_slice().into(), Multicast { message: message.clone(), recipients: 1, full: 0 });
-        Ok(message)
+        multicast.recipients += 1;
+        Ok(multicast.message.clone())
+    }
+
+    /// The place of the multicast of a recipient; `None`: there is none yet, and `key` is that of the one to be made.
+    fn find(&mut self, loaded: &Loaded, ordinal: u32, recipient: &Recipient, device: &Device) -> Option<usize> {
+        let (event, profile) = (loaded.event_of[ordinal as usize], &recipient.profile);
+        let is_alike = loaded.notifications().captured.is_empty();
+        if let Some(latest) = &self.latest
+            && is_alike
+            && latest.is(event, &device.channel, profile)
+        {
+            return Some(latest.place);
+        }
+        write_key(loaded, ordinal, recipient, device, &mut self.key);
+        let place = self.places.get(&*self.key).copied()?;
+        self.latest = is_alike.then(|| {
+            let (locale, time_zone) = (profile.locale.clone(), profile.time_zone.clone());
+            Latest { event, channel: device.channel.clone(), locale, time_zone, place }
+        });
+        Some(place)
+    }
+}
+
+impl Latest {
+    fn is(&self, event: EventId, channel: &Name, profile: &Profile) -> bool {
+        self.event == event
+            && self.channel == *channel
+            && self.locale == profile.locale
+            && self.time_zone == profile.time_zone
     }
 }
 
 /// The same at every attempt, whoever is left by then.
-fn message_id(loaded: &Loaded, key: &[u8], part: u32, message: &Message) -> String {
-    // FNV-1a: it only has to differ within a batch, and to stay the same.
-    let hash = key
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3));
+fn message_id(loaded: &Loaded, hash: u64, part: u32, message: &Message) -> String {
     let installation = message.message_id.split_once('.').map_or("", |(_, installation)| installation);
     format!("m-{}-{hash:016x}-{part}.{installation}", loaded.batch.id.0)
+}
+
+/// FNV-1a: it only has to differ within a batch, and to stay the same.
+fn hash_of(key: &[u8]) -> u64 {
+    key.iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 /// What all have in common who are told by one message.

@@ -186,9 +186,6 @@ impl Recorder {
                 unrecorded += self.take_report(&mut flight, report);
             }
             for answer in answers.drain(..) {
-                self.note_gone(&flight, &answer);
-                self.note_endpoint(&flight, &answer);
-                self.note_trouble(&answer);
                 self.flow.spans.delivered(&self.application, &answer);
                 unrecorded += self.take_answer(&mut flight, answer);
             }
@@ -378,18 +375,74 @@ impl Recorder {
         }
     }
 
-    fn take_answer(&self, Flight { items, joined }: &mut Flight, answer: Answer) -> usize {
+    fn take_answer(&mut self, flight: &mut Flight, answer: Answer) -> usize {
+        // Of addresses that take what they are sent there is nothing to note.
+        let is_plain = matches!(answer.disposition, Disposition::Delivered { .. }) && self.flow.endpoints.are_well();
+        if is_plain && !flight.joined.contains_key(&answer.ticket.key) {
+            self.note_trouble(&answer);
+            return self.take_delivered(&mut flight.items, answer);
+        }
         // Drawn once, so that those who were told together are told together again.
         let luck = match answer.disposition {
             Disposition::Deferred { .. } => self.flow.luck(),
             _ => 0.0,
         };
-        match joined.remove(&answer.ticket.key) {
-            None => self.take_one(items, answer, luck),
-            Some(members) => {
-                members.into_iter().map(|ticket| self.take_one(items, Answer { ticket, ..answer.clone() }, luck)).sum()
-            }
+        let mut count = 0;
+        for answer in answer.into_each() {
+            self.note_trouble(&answer);
+            self.note_gone(flight, &answer);
+            self.note_endpoint(flight, &answer);
+            let Flight { items, joined } = &mut *flight;
+            count += match joined.remove(&answer.ticket.key) {
+                None => self.take_one(items, answer, luck),
+                Some(members) => {
+                    let each = members.into_iter().map(|ticket| Answer { ticket, ..answer.clone() });
+                    each.map(|answer| self.take_one(items, answer, luck)).sum()
+                }
+            };
         }
+        count
+    }
+
+    /// Takes the answer that something was delivered: for all whom it is about at once.
+    fn take_delivered(&self, items: &mut BTreeMap<u64, InFlight>, answer: Answer) -> usize {
+        let (mut reply, count) = (String::new(), answer.count());
+        if let Disposition::Delivered { reply: said } = &answer.disposition
+            && self.log.status
+        {
+            reply = cut(said.clone());
+        }
+        let Answer { formatted_at, sent_at, answered_at, .. } = answer;
+        self.flow.latencies.deliver.record_many(answered_at.since(sent_at), count as u64);
+        let mut tickets = answer.tickets().map(|(_, ticket)| ticket).peekable();
+        while let Some(Ticket { key, .. }) = tickets.peek().copied() {
+            let of_item = std::iter::from_fn(|| tickets.next_if(|ticket| ticket.key == key));
+            let Some(entry) = items.get_mut(&key) else {
+                of_item.for_each(drop);
+                continue;
+            };
+            let (number, attempts) = (entry.item.attempts + 1, Arc::make_mut(&mut entry.attempts));
+            let before = attempts.len();
+            // Most are told of the same event.
+            let mut accepted: Option<(Timestamp, u64)> = None;
+            let told = |(accepted_at, count): (Timestamp, u64)| {
+                self.flow.latencies.end_to_end.record_many(answered_at.since(accepted_at), count);
+            };
+            for Ticket { ordinal, .. } in of_item {
+                match (&mut accepted, entry.accepted.get(ordinal as usize)) {
+                    (Some((same, count)), Some(at)) if same == at => *count += 1,
+                    (_, Some(at)) => accepted.replace((*at, 1)).into_iter().for_each(told),
+                    (_, None) => {}
+                }
+                let (outcome, reply) = (Outcome::Delivered, reply.clone());
+                attempts.push(Attempt { ordinal, number, formatted_at, sent_at, answered_at, outcome, reply });
+            }
+            accepted.into_iter().for_each(told);
+            let count = attempts.len() - before;
+            entry.answered += count;
+            entry.counters.outcomes[Outcome::Delivered as usize].increment(count as u64);
+        }
+        count
     }
 
     /// Takes an answer for one notification.

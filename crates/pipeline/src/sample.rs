@@ -190,6 +190,7 @@ impl Pipeline {
             // A test ends nobody's subscription.
             unsubscribe: None,
             message: Arc::new(message),
+            others: Vec::new(),
         };
         let (answers, mut answered) = mpsc::channel(1);
         let sent = async {

@@ -106,7 +106,7 @@ impl StepSpans {
     pub fn delivered(&self, application: &Name, answer: &Answer) {
         let Some(Place { context, parent: Some(parent), of, attempt }) = &answer.place else { return };
         // A message to several has one span, however many answers.
-        if !self.is_on() || answer.id != *of {
+        if !self.is_on() || !answer.tickets().any(|(id, _)| id == *of) {
             return;
         }
         let (outcome, failed) = match &answer.disposition {
@@ -123,7 +123,7 @@ impl StepSpans {
             end: answer.answered_at,
             attributes: vec![
                 ("tocsin.application", Attribute::Text(application.to_string())),
-                ("tocsin.notification", Attribute::Text(answer.id.to_string())),
+                ("tocsin.notification", Attribute::Text(of.to_string())),
                 ("tocsin.channel", Attribute::Text(answer.channel.to_string())),
                 ("tocsin.attempt", Attribute::Number(i64::from(*attempt))),
                 ("tocsin.outcome", Attribute::Text(outcome.to_owned())),

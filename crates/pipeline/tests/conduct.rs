@@ -555,6 +555,40 @@ async fn those_who_are_told_the_same_get_one_message() {
     assert_eq!(scenario.messages(), 6, "{seen}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_becomes_of_a_message_to_many_becomes_of_each() {
+    check(
+        &quakes("multicast: { recipient_limit: 3 }"),
+        r#"08:00 subscriber ann email=ann@example.org
+           08:00 subscribe ann nearby
+           08:00 subscriber ben email=ben@example.org
+           08:00 subscribe ben nearby
+           08:00 subscriber cat email=cat@example.org
+           08:00 subscribe cat nearby
+           08:00 ann@example.org defers
+           08:00 ben@example.org defers
+           08:00 cat@example.org defers
+           08:10 event quake {"magnitude": 6, "place": "Kobe"}
+           08:10:30 ann@example.org delivers
+           08:10:30 ben@example.org refuses
+           08:10:30 cat@example.org delivers
+           08:20 event quake {"magnitude": 7, "place": "Lima"}
+           08:30 report"#,
+        expect![[r#"
+            08:10:00 email ann@example.org n-1-0: Kobe 6.0 -> deferred
+            08:10:00 email ben@example.org n-1-1: Kobe 6.0 -> deferred
+            08:10:00 email cat@example.org n-1-2: Kobe 6.0 -> deferred
+            08:11:00 email ann@example.org n-1-0: Kobe 6.0 -> delivered
+            08:11:00 email ben@example.org n-1-1: Kobe 6.0 -> refused
+            08:11:00 email cat@example.org n-1-2: Kobe 6.0 -> delivered
+            08:20:00 email ann@example.org n-2-0: Lima 7.0 -> delivered
+            08:20:00 email ben@example.org n-2-1: Lima 7.0 -> refused
+            08:20:00 email cat@example.org n-2-2: Lima 7.0 -> delivered
+            08:30:00 events 2 notifications 6 open 0 suspended 0"#]],
+    )
+    .await;
+}
+
 #[test]
 fn a_message_to_many_cannot_say_what_is_for_one() {
     let definition = quakes("multicast: {}").replace("{{ place }}", "{{ subscriber.id }} {{ notification.rule }}");

@@ -144,9 +144,12 @@ impl OpenChannel for FarEnd {
         };
         let subject = outgoing.message.content.subject.as_deref().unwrap_or_default();
         let time = self.ends.clock.time_of_day(sent_at);
-        let (name, id, address) = (&self.name, outgoing.id, &outgoing.address);
-        let line = format!("{time} {name} {address} {id}: {subject} -> {word}");
-        self.ends.seen.lock().push(Seen { time, channel: Some(name.clone()), line });
+        let (name, ids) =
+            (&self.name, std::iter::once(outgoing.id).chain(outgoing.others.iter().map(|other| other.id)));
+        for (id, address) in ids.zip(outgoing.addresses()) {
+            let line = format!("{time} {name} {address} {id}: {subject} -> {word}");
+            self.ends.seen.lock().push(Seen { time: time.clone(), channel: Some(name.clone()), line });
+        }
         let (answers, clock) = (answers.clone(), self.ends.clock);
         let address = outgoing.address.clone();
         let channel = name.parse().expect("the name of a channel");
@@ -162,10 +165,30 @@ impl OpenChannel for FarEnd {
                 channel,
                 address,
                 place: outgoing.message.place.clone(),
+                others: outgoing.others,
             };
             // A crash in between leaves nobody to tell.
             let _ = answers.send(answer).await;
         });
+    }
+
+    /// Recipients of one message who have the same manner are answered together.
+    async fn send_all(&self, outgoing: Vec<Outgoing>, answers: &mpsc::Sender<Answer>) {
+        for outgoing in outgoing {
+            let is_one = {
+                let manners = self.ends.manners.lock();
+                let first = manners.get(&outgoing.address);
+                outgoing.addresses().all(|address| manners.get(address) == first)
+            };
+            match is_one {
+                true => self.send(outgoing, answers).await,
+                false => {
+                    for one in outgoing.into_each() {
+                        self.send(one, answers).await;
+                    }
+                }
+            }
+        }
     }
 
     async fn settle(&self) {}
@@ -193,6 +216,7 @@ impl OpenChannel for FarEnd {
                 channel: self.name.parse().expect("the name of a channel"),
                 address: outgoing.address.clone(),
                 place: None,
+                others: outgoing.others,
             };
             answers.try_send(answer).expect("there is room for the few answers of a scenario");
         }

@@ -45,7 +45,7 @@ const OTHER_SECRET: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
 async fn collect(mut answered: mpsc::Receiver<Answer>) -> Vec<Answer> {
     let mut all = Vec::new();
     while let Some(answer) = answered.recv().await {
-        all.push(answer);
+        all.extend(answer.into_each());
     }
     all.sort_by_key(|answer| answer.ticket.ordinal);
     all

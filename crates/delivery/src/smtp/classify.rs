@@ -73,8 +73,8 @@ pub(super) fn classify(stage: Stage, reply: &Reply) -> Disposition {
 /// What the replies to MAIL, RCPT and DATA mean together, sent one by one or ahead of each other.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Ruling {
-    /// One for each recipient, in order.
-    pub recipients: Vec<Fate>,
+    /// One for each recipient, in order; `None`: all of them are taken.
+    pub recipients: Option<Vec<Fate>>,
     pub next: Next,
 }
 
@@ -117,10 +117,13 @@ pub(super) fn rule(mail: &Reply, recipients: &[Reply], count: usize, data: Optio
     if let Some(reply) = [mail].into_iter().chain(recipients).chain(data).find(|reply| reply.closing()) {
         let refused = |reply: &Reply| (mail.positive() && reply.code >= 500).then(|| classify(Stage::Recipient, reply));
         let fate = |reply: Option<&Reply>| reply.and_then(refused).map_or(Fate::Later, Fate::Over);
-        let recipients = (0..count).map(|at| fate(recipients.get(at))).collect();
+        let recipients = Some((0..count).map(|at| fate(recipients.get(at))).collect());
         return Ruling { recipients, next: Next::Closing(Reason::new(ReasonKind::Answer, reply.words())) };
     }
     let go = data.is_some_and(|data| data.code == 354);
+    if go && mail.positive() && recipients.len() == count && recipients.iter().all(Reply::positive) {
+        return Ruling { recipients: None, next: Next::Content };
+    }
     if !mail.positive() {
         // With an accepted recipient a dot could deliver an empty mail.
         let clear_up = match (go, recipients.iter().any(Reply::positive)) {
@@ -129,7 +132,7 @@ pub(super) fn rule(mail: &Reply, recipients: &[Reply], count: usize, data: Optio
             (false, _) => ClearUp::Reset,
         };
         let over = Fate::Over(classify(Stage::Mail, mail));
-        return Ruling { recipients: vec![over; count], next: Next::ClearUp(clear_up) };
+        return Ruling { recipients: Some(vec![over; count]), next: Next::ClearUp(clear_up) };
     }
     let any = recipients.iter().any(Reply::positive);
     let fates = recipients.iter().map(|reply| match reply {
@@ -142,10 +145,10 @@ pub(super) fn rule(mail: &Reply, recipients: &[Reply], count: usize, data: Optio
     fates.resize(count, Fate::Later);
     if !any {
         let clear_up = if go { ClearUp::Dot } else { ClearUp::Reset };
-        return Ruling { recipients: fates, next: Next::ClearUp(clear_up) };
+        return Ruling { recipients: Some(fates), next: Next::ClearUp(clear_up) };
     }
     if go {
-        return Ruling { recipients: fates, next: Next::Content };
+        return Ruling { recipients: Some(fates), next: Next::Content };
     }
     let (disposition, clear_up) = match data {
         Some(data) if data.code >= 400 => (classify(Stage::Data, data), ClearUp::Reset),
@@ -158,7 +161,7 @@ pub(super) fn rule(mail: &Reply, recipients: &[Reply], count: usize, data: Optio
     for fate in fates.iter_mut().filter(|fate| **fate == Fate::Taken) {
         *fate = Fate::Over(disposition.clone());
     }
-    Ruling { recipients: fates, next: Next::ClearUp(clear_up) }
+    Ruling { recipients: Some(fates), next: Next::ClearUp(clear_up) }
 }
 
 #[cfg(test)]
@@ -174,7 +177,8 @@ mod tests {
         let recipients: Vec<Reply> = all.iter().filter(|code| **code != "-").map(|code| reply(code)).collect();
         let data = (data != "-").then(|| reply(data));
         let ruling = rule(&mail, &recipients, all.len(), data.as_ref());
-        let fates = ruling.recipients.iter().map(|fate| match fate {
+        let fates = ruling.recipients.unwrap_or_else(|| vec![Fate::Taken; all.len()]);
+        let fates = fates.iter().map(|fate| match fate {
             Fate::Taken => "taken",
             Fate::Later => "later",
             Fate::Over(Disposition::Deferred { .. }) => "deferred",

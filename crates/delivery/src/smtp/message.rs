@@ -73,35 +73,47 @@ impl Mailbox {
     }
 }
 
+/// On which side of an address an ASCII letter may stand.
+const SIDES: [u8; 128] = {
+    let (mut sides, mut at) = ([0; 128], 0);
+    while at < 128 {
+        sides[at] = match at as u8 {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => LOCAL | LABEL,
+            b'.' | b'!' | b'#'..=b'\'' | b'*' | b'+' | b'/' | b'=' | b'?' | b'^' | b'`' | b'{'..=b'~' => LOCAL,
+            _ => 0,
+        };
+        at += 1;
+    }
+    sides
+};
+/// The left one.
+const LOCAL: u8 = 1;
+/// A label of the right one.
+const LABEL: u8 = 2;
+
 /// Whether this can be a mail address (RFC 5321, 4.1.2, with the wider letters of RFC 6531). Quoted left sides are not
 /// taken: nobody has one, and they are where injections live.
 pub(super) fn is_address(text: &str) -> bool {
-    let Some((local, domain)) = text.rsplit_once('@') else { return false };
-    let wide = |c: char| !c.is_ascii() && !c.is_control() && !c.is_whitespace() && !is_invisible(c);
-    let local_fits = local.chars().all(|c| match c {
-        'a'..='z'
-        | 'A'..='Z'
-        | '0'..='9'
-        | '.'
-        | '!'
-        | '#'..='\''
-        | '*'
-        | '+'
-        | '-'
-        | '/'
-        | '='
-        | '?'
-        | '^'..='`'
-        | '{'..='~' => true,
-        c => wide(c),
-    });
+    let Some(at) = text.bytes().rposition(|byte| byte == b'@') else { return false };
+    let (local, domain) = (&text[..at], &text[at + 1..]);
+    let wide = |c: char| !c.is_control() && !c.is_whitespace() && !is_invisible(c);
+    let fits = |c: char, side: u8| SIDES.get(c as usize).map_or_else(|| wide(c), |sides| sides & side != 0);
+    let local_fits = local.chars().all(|c| fits(c, LOCAL));
     let literal = domain.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     let domain_fits = match literal {
         Some(address) => !address.is_empty() && address.chars().all(|c| c.is_ascii_hexdigit() || ".:IPv".contains(c)),
-        None => domain.split('.').all(|label| {
-            let fits = label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_' || wide(c));
-            !label.is_empty() && label.len() <= 63 && fits && !label.starts_with('-')
-        }),
+        None => {
+            // Bytes of the label so far.
+            let mut length = 0;
+            domain.chars().chain(['.']).all(|c| match c {
+                '.' => (1..=63).contains(&std::mem::take(&mut length)),
+                '-' if length == 0 => false,
+                c => {
+                    length += c.len_utf8();
+                    fits(c, LABEL)
+                }
+            })
+        }
     };
     (1..=64).contains(&local.len()) && (1..=255).contains(&domain.len()) && local_fits && domain_fits
 }
@@ -195,34 +207,41 @@ impl Letterhead {
     /// A mail to several names nobody in particular.
     pub fn write(&self, message: &Message, to: Option<Addressee<'_>>, out: &mut Vec<u8>) {
         let pattern = self.pattern(message);
-        let Pattern { before, between, behind, .. } = &*pattern;
-        let mut lines = Vec::with_capacity(before.len() + between.len() + behind.len() + 512);
-        lines.extend_from_slice(before);
-        match &to {
-            Some(Addressee { address, .. }) => {
-                write_field("To", &Address::new_address(None::<&str>, *address), &mut lines)
-            }
-            None => write_field("To", &Raw::new("undisclosed-recipients:;"), &mut lines),
-        }
-        lines.extend_from_slice(between);
-        write_field("Message-ID", &MessageId::new(message_id(&message.message_id, self.from.domain())), &mut lines);
-        if let Some(link) = to.and_then(|to| to.unsubscribe).filter(|_| self.list_unsubscribe) {
-            write_field("List-Unsubscribe", &Raw::new(format!("<{}>", clean(link))), &mut lines);
-            write_field("List-Unsubscribe-Post", &Raw::new("List-Unsubscribe=One-Click"), &mut lines);
-        }
-        if let Some(place) = message.place.as_ref().filter(|_| self.trace_header) {
-            write_field("X-Trace-Parent", &Raw::new(place.context.parent_text()), &mut lines);
-        }
-        lines.extend_from_slice(behind);
-        let signatures = dkim::sign(&self.keys, &lines, pattern.seconds);
-        out.reserve(signatures.len() + lines.len() + lines.len() / 32 + 8);
-        out.extend_from_slice(signatures.as_bytes());
-        match pattern.dotted {
-            true => stuff(&lines, out),
-            // Those of the recipient begin with the name of a field.
-            false => out.extend_from_slice(&lines),
+        // The lines of the recipient begin with the name of a field.
+        if self.keys.is_empty() && !pattern.dotted {
+            self.write_lines(message, to, &pattern, out);
+        } else {
+            let mut lines = Vec::new();
+            self.write_lines(message, to, &pattern, &mut lines);
+            let signatures = dkim::sign(&self.keys, &lines, pattern.seconds);
+            out.reserve(signatures.len() + lines.len() + lines.len() / 32 + 8);
+            out.extend_from_slice(signatures.as_bytes());
+            stuff(&lines, out);
         }
         out.extend_from_slice(b".\r\n");
+    }
+
+    /// Appends the mail in whole lines, without signatures.
+    fn write_lines(&self, message: &Message, to: Option<Addressee<'_>>, pattern: &Pattern, out: &mut Vec<u8>) {
+        let Pattern { before, between, behind, .. } = pattern;
+        out.reserve(before.len() + between.len() + behind.len() + 512);
+        out.extend_from_slice(before);
+        match &to {
+            Some(Addressee { address, .. }) => {
+                write_field("To", &Address::new_address(None::<&str>, *address), out);
+            }
+            None => write_field("To", &Raw::new("undisclosed-recipients:;"), out),
+        }
+        out.extend_from_slice(between);
+        write_field("Message-ID", &MessageId::new(message_id(&message.message_id, self.from.domain())), out);
+        if let Some(link) = to.and_then(|to| to.unsubscribe).filter(|_| self.list_unsubscribe) {
+            write_field("List-Unsubscribe", &Raw::new(format!("<{}>", clean(link))), out);
+            write_field("List-Unsubscribe-Post", &Raw::new("List-Unsubscribe=One-Click"), out);
+        }
+        if let Some(place) = message.place.as_ref().filter(|_| self.trace_header) {
+            write_field("X-Trace-Parent", &Raw::new(place.context.parent_text()), out);
+        }
+        out.extend_from_slice(behind);
     }
 
     /// What this mail has in common with others that say the same.
@@ -395,6 +414,13 @@ mod tests {
             "<a@b>",
             "a@b>",
             "a@b..c",
+            "a@b.",
+            "a@.b",
+            "a@-b",
+            "a@b.-c",
+            "a(b@c",
+            "a@b+c",
+            "a\u{7f}@b",
             "\"a\"@b",
             "a@b\0",
             "a,b@c",

@@ -18,7 +18,7 @@ use super::{
     session::{Dial, Envelope, Extensions, Session},
 };
 use crate::{
-    queue::{FarSide, Pending, Queue, answer_all, same_message},
+    queue::{FarSide, Pending, Queue, take_first},
     signet::{Returned, Signet},
 };
 
@@ -44,7 +44,7 @@ struct Open {
 
 /// A mail that is ready for the wire, to one recipient or several.
 struct Letter {
-    recipients: Vec<Pending>,
+    recipients: Pending,
     envelope: Envelope,
     content: Vec<u8>,
 }
@@ -102,8 +102,8 @@ impl Courier {
                 self.servers.vacancy().await;
                 continue;
             }
-            let recipients = match (take_held(&mut held, limit), session.is_some()) {
-                (recipients, _) if !recipients.is_empty() => Some(recipients),
+            let recipients = match (take_first(&mut held, limit), session.is_some()) {
+                (Some(recipients), _) => Some(recipients),
                 (_, false) => self.queue.pop_multicast(limit).await,
                 (_, true) => match timeout(self.options.idle_timeout.0, self.queue.pop_multicast(limit)).await {
                     Ok(recipients) => recipients,
@@ -118,16 +118,16 @@ impl Courier {
             let Some(recipients) = recipients else { break };
             let open = match session.take() {
                 Some(open) => open,
-                None => match self.connect(recipients[0].queued() + self.options.patience.0).await {
+                None => match self.connect(recipients.queued() + self.options.patience.0).await {
                     Ok(open) => open,
                     // A server may allow fewer sessions than we would have: the others send what this one took.
                     Err(_) if self.servers.others_work() => {
-                        self.queue.put_back(recipients);
-                        self.queue.put_back(held.drain(..).collect());
+                        self.queue.put_back([recipients]);
+                        self.queue.put_back(held.drain(..));
                         continue;
                     }
                     Err((reason, pause)) => {
-                        answer_all(recipients, &Disposition::Deferred { reason, retry_after: Some(pause) }).await;
+                        recipients.answer(Disposition::Deferred { reason, retry_after: Some(pause) }).await;
                         continue;
                     }
                 },
@@ -166,16 +166,18 @@ impl Courier {
     }
 
     /// A session broke. One that never answered a mail tells something about its server.
-    async fn broken(&self, open: Open, recipients: Vec<Pending>, reason: &Reason, held: &mut VecDeque<Pending>) {
+    async fn broken(&self, open: Open, recipients: Option<Pending>, reason: &Reason, held: &mut VecDeque<Pending>) {
         if !open.fruitful {
             self.servers.fruitless(open.tenure.at, reason);
         }
-        hold_or_defer(recipients, reason, held).await;
+        if let Some(recipients) = recipients {
+            hold_or_defer(recipients, reason, held).await;
+        }
     }
 
     /// Delivers `first`, and with it whatever else is waiting. Gives the session back if it is still good, and in `held`
     /// those that deserve another mail or session.
-    async fn converse(&self, mut open: Open, first: Vec<Pending>, held: &mut VecDeque<Pending>) -> Option<Open> {
+    async fn converse(&self, mut open: Open, first: Pending, held: &mut VecDeque<Pending>) -> Option<Open> {
         let mut letter = self.prepare(first, &open.session.extensions).await;
         let (mut out, mut sent_ahead) = (Vec::with_capacity(4096), false);
         while let Some(Letter { recipients, envelope, content }) = letter.take() {
@@ -185,18 +187,14 @@ impl Courier {
             let ruling = match open.session.envelope(&envelope, sent_ahead).await {
                 Ok(ruling) => ruling,
                 Err(reason) => {
-                    self.broken(open, recipients, &reason, held).await;
+                    self.broken(open, Some(recipients), &reason, held).await;
                     return None;
                 }
             };
-            let (mut taken, mut later) = (Vec::with_capacity(recipients.len()), Vec::new());
-            for (recipient, fate) in recipients.into_iter().zip(ruling.recipients) {
-                match fate {
-                    Fate::Taken => taken.push(recipient),
-                    Fate::Later => later.push(recipient),
-                    Fate::Over(disposition) => recipient.answer(self.told(disposition)).await,
-                }
-            }
+            let (mut taken, later) = match ruling.recipients {
+                None => (Some(recipients), None),
+                Some(fates) => self.part(recipients, fates).await,
+            };
             if let Next::Closing(reason) = &ruling.next {
                 self.broken(open, later, reason, held).await;
                 return None;
@@ -206,9 +204,9 @@ impl Courier {
                 open.fruitful = true;
             }
             let session = &mut open.session;
-            if !later.is_empty() {
-                session.recipients_max = taken.len();
-                held.extend(later);
+            if let Some(later) = later {
+                session.recipients_max = taken.as_ref().map_or(0, Pending::count);
+                held.push_back(later);
             }
             out.clear();
             match &ruling.next {
@@ -226,30 +224,26 @@ impl Courier {
                 out.extend_from_slice(next.envelope.commands());
                 session.mails += 1;
             }
-            Pending::sent_together(&mut taken);
+            if let Some(taken) = &mut taken {
+                taken.sent();
+            }
             let written = session.write(&out).await;
-            let stays = match (written, ruling.next) {
+            let (told, stays) = match (written, ruling.next) {
                 (Ok(()), Next::Content) => match session.reply(self.options.content_timeout.0).await {
-                    Ok(reply) => {
-                        answer_all(taken, &classify(Stage::Content, &reply)).await;
-                        !reply.closing()
-                    }
+                    Ok(reply) => (Some(classify(Stage::Content, &reply)), !reply.closing()),
                     // The reply to the content is lost: the mail may have been taken. It will come again under the same
                     // id.
-                    Err(reason) => {
-                        answer_all(taken, &Disposition::Deferred { reason, retry_after: None }).await;
-                        false
-                    }
+                    Err(reason) => (Some(Disposition::Deferred { reason, retry_after: None }), false),
                 },
-                (Err(reason), _) => {
-                    answer_all(taken, &Disposition::Deferred { reason, retry_after: None }).await;
-                    false
-                }
+                (Err(reason), _) => (Some(Disposition::Deferred { reason, retry_after: None }), false),
                 (Ok(()), _) => {
                     let reply = session.reply(self.options.reply_timeout.0).await;
-                    reply.is_ok_and(|reply| reply.positive() || (reply.code >= 500 && out.starts_with(b".")))
+                    (None, reply.is_ok_and(|reply| reply.positive() || (reply.code >= 500 && out.starts_with(b"."))))
                 }
             };
+            if let (Some(taken), Some(disposition)) = (taken, told) {
+                taken.answer(disposition).await;
+            }
             if !stays {
                 if let Some(next) = next {
                     let reason = Reason::new(ReasonKind::Connection, "the session broke before the mail was sent");
@@ -267,17 +261,25 @@ impl Courier {
         Some(open)
     }
 
+    /// Parts the recipients of a mail by what its envelope came to: those for whom the content is, and those who deserve
+    /// another mail. The others are answered.
+    async fn part(&self, recipients: Pending, fates: Vec<Fate>) -> (Option<Pending>, Option<Pending>) {
+        let (mut taken, mut later) = (Vec::new(), Vec::new());
+        for (recipient, fate) in recipients.into_each().into_iter().zip(fates) {
+            match fate {
+                Fate::Taken => taken.push(recipient),
+                Fate::Later => later.push(recipient),
+                Fate::Over(disposition) => recipient.answer(self.told(disposition)).await,
+            }
+        }
+        (Pending::together(taken), Pending::together(later))
+    }
+
     /// The next mail that can be sent, if one is waiting.
     async fn next_letter(&self, session: &mut Session, held: &mut VecDeque<Pending>) -> Option<Letter> {
         let limit = session.recipients_max.min(self.options.recipients_max as usize);
         loop {
-            let mut recipients = take_held(held, limit);
-            if recipients.is_empty() {
-                recipients = self.queue.try_pop_multicast(limit);
-            }
-            if recipients.is_empty() {
-                return None;
-            }
+            let recipients = take_first(held, limit).or_else(|| self.queue.try_pop_multicast(limit))?;
             if let Some(letter) = self.prepare(recipients, &session.extensions).await {
                 return Some(letter);
             }
@@ -285,30 +287,32 @@ impl Courier {
     }
 
     /// Makes a mail ready for the wire; answers those recipients for whom that cannot be.
-    async fn prepare(&self, recipients: Vec<Pending>, extensions: &Extensions) -> Option<Letter> {
-        let mut ready = Vec::with_capacity(recipients.len());
-        for recipient in recipients {
-            match self.judge(&recipient, extensions) {
-                None => ready.push(recipient),
-                Some(reason) => recipient.answer(Disposition::Refused { reason }).await,
-            }
+    async fn prepare(&self, mut recipients: Pending, extensions: &Extensions) -> Option<Letter> {
+        if let Some(reason) = recipients.too_late() {
+            recipients.answer(Disposition::Refused { reason }).await;
+            return None;
         }
-        let written = self.write_letter(&ready, extensions)?;
-        match written {
-            Ok((envelope, content)) => Some(Letter { recipients: ready, envelope, content }),
+        if recipients.outgoing.addresses().any(|address| self.judge(address, extensions).is_some()) {
+            let mut ready = Vec::new();
+            for recipient in recipients.into_each() {
+                match self.judge(&recipient.outgoing.address, extensions) {
+                    None => ready.push(recipient),
+                    Some(reason) => recipient.answer(Disposition::Refused { reason }).await,
+                }
+            }
+            recipients = Pending::together(ready)?;
+        }
+        match self.write_letter(&recipients, extensions) {
+            Ok((envelope, content)) => Some(Letter { recipients, envelope, content }),
             Err(reason) => {
-                answer_all(ready, &Disposition::Refused { reason }).await;
+                recipients.answer(Disposition::Refused { reason }).await;
                 None
             }
         }
     }
 
-    /// Why nothing can be sent to this recipient, if so.
-    fn judge(&self, pending: &Pending, extensions: &Extensions) -> Option<Reason> {
-        let address = &pending.outgoing.address;
-        if let Some(reason) = pending.too_late() {
-            return Some(reason);
-        }
+    /// Why nothing can be sent to this address, if so.
+    fn judge(&self, address: &str, extensions: &Extensions) -> Option<Reason> {
         if !is_address(address) {
             return Some(Reason::new(
                 ReasonKind::Address,
@@ -326,16 +330,12 @@ impl Courier {
         None
     }
 
-    /// The mail to some recipients, if there are any; or why the server will not take it.
-    fn write_letter(
-        &self,
-        recipients: &[Pending],
-        extensions: &Extensions,
-    ) -> Option<Result<(Envelope, Vec<u8>), Reason>> {
-        let first = &recipients.first()?.outgoing;
+    /// The mail to its recipients; or why the server will not take it.
+    fn write_letter(&self, recipients: &Pending, extensions: &Extensions) -> Result<(Envelope, Vec<u8>), Reason> {
+        let first = &recipients.outgoing;
         let mut content = Vec::with_capacity(2048);
-        let addresses = || recipients.iter().map(|one| on_wire(&one.outgoing.address));
-        let is_multicast = recipients.len() > 1;
+        let addresses = || first.addresses().map(on_wire);
+        let is_multicast = first.count() > 1;
         let alone = on_wire(&first.address);
         let to = (!is_multicast).then(|| Addressee { address: &alone, unsubscribe: first.unsubscribe.as_deref() });
         self.letterhead.write(&first.message, to, &mut content);
@@ -347,7 +347,7 @@ impl Courier {
         if let Some(limit) = extensions.size {
             if limit > 0 && content.len() as u64 > limit {
                 let text = format!("the mail has {} bytes, the server takes {limit}", content.len());
-                return Some(Err(Reason::new(ReasonKind::Format, text)));
+                return Err(Reason::new(ReasonKind::Format, text));
             }
             from.push_str(" SIZE=");
             from.push_str(&content.len().to_string());
@@ -358,7 +358,7 @@ impl Courier {
         if !ours || !addresses().all(|address| address.is_ascii()) {
             from.push_str(if extensions.eight_bit { " BODY=8BITMIME SMTPUTF8" } else { " SMTPUTF8" });
         }
-        Some(Ok((Envelope::new(&from, addresses()), content)))
+        Ok((Envelope::new(&from, first.count(), addresses()), content))
     }
 
     fn signed_return_path(&self, returned: Returned) -> String {
@@ -366,21 +366,13 @@ impl Courier {
     }
 }
 
-/// The first of those that wait for another mail or session, and those behind it that are the same multicast.
-fn take_held(held: &mut VecDeque<Pending>, limit: usize) -> Vec<Pending> {
-    let count = same_message(held.iter(), limit);
-    held.drain(..count).collect()
-}
-
 /// What was not sent when its session broke gets one fresh session: servers end sessions whenever they like.
-async fn hold_or_defer(recipients: Vec<Pending>, reason: &Reason, held: &mut VecDeque<Pending>) {
-    for mut recipient in recipients {
-        recipient.breaks += 1;
-        if recipient.breaks == 1 {
-            held.push_back(recipient);
-        } else {
-            recipient.answer(Disposition::Deferred { reason: reason.clone(), retry_after: None }).await;
-        }
+async fn hold_or_defer(mut recipients: Pending, reason: &Reason, held: &mut VecDeque<Pending>) {
+    recipients.breaks += 1;
+    if recipients.breaks == 1 {
+        held.push_back(recipients);
+    } else {
+        recipients.answer(Disposition::Deferred { reason: reason.clone(), retry_after: None }).await;
     }
 }
 
@@ -414,5 +406,9 @@ impl FarSide for Courier {
 
     fn parts_used(&self) -> PartsUsed {
         PartsUsed { json: JsonUse::InTheirPlace, sms: false, ..PartsUsed::ALL }
+    }
+
+    fn takes_multicasts(&self) -> bool {
+        true
     }
 }

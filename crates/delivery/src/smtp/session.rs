@@ -209,9 +209,9 @@ impl Session {
             if !sent_ahead {
                 self.write(envelope.commands()).await?;
             }
-            let mail = self.reply(self.reply_timeout).await?;
+            let mail = self.verdict().await?;
             while !mail.closing() && replies.len() < count && !replies.last().is_some_and(Reply::closing) {
-                replies.push(self.reply(self.reply_timeout).await?);
+                replies.push(self.verdict().await?);
             }
             let closing = mail.closing() || replies.last().is_some_and(Reply::closing);
             let data = if closing { None } else { Some(self.reply(self.reply_timeout).await?) };
@@ -231,6 +231,14 @@ impl Session {
         let go = replies.iter().any(Reply::positive) && !replies.last().is_some_and(Reply::closing);
         let data = if go { Some(self.ask(next()).await?) } else { None };
         Ok(rule(&mail, &replies, count, data.as_ref()))
+    }
+
+    /// The next reply, without its words if it says yes and no more: nobody reads them.
+    async fn verdict(&mut self) -> Result<Reply, Reason> {
+        match take_yes(&mut self.unread) {
+            Some(yes) => Ok(yes),
+            None => self.reply(self.reply_timeout).await,
+        }
     }
 
     pub async fn ask(&mut self, command: impl AsRef<[u8]>) -> Result<Reply, Reason> {
@@ -294,9 +302,8 @@ impl Session {
 }
 
 impl Envelope {
-    /// From whom, with what follows it in the command, and to whom, each as it stands on the wire.
-    pub fn new<'a>(from: &str, recipients: impl ExactSizeIterator<Item = Cow<'a, str>>) -> Envelope {
-        let count = recipients.len();
+    /// From whom, with what follows it in the command, and to how many and whom, each as it stands on the wire.
+    pub fn new<'a>(from: &str, count: usize, recipients: impl Iterator<Item = Cow<'a, str>>) -> Envelope {
         let mut commands = Vec::with_capacity(128 + 48 * count);
         commands.extend_from_slice(b"MAIL FROM:");
         commands.extend_from_slice(from.as_bytes());
@@ -330,6 +337,17 @@ fn literal(local: Option<IpAddr>) -> String {
         Some(IpAddr::V6(address)) => format!("[IPv6:{address}]"),
         None => "localhost".into(),
     }
+}
+
+/// Takes a reply from the front of what was read if it is one whole line that says yes; without its words.
+fn take_yes(unread: &mut BytesMut) -> Option<Reply> {
+    let digits = match unread.first_chunk::<4>()? {
+        [b'2', tens @ b'0'..=b'9', ones @ b'0'..=b'9', b' '] => [tens, ones].map(|digit| u16::from(digit - b'0')),
+        _ => return None,
+    };
+    let length = unread.iter().position(|byte| *byte == b'\n')?;
+    unread.advance(length + 1);
+    Some(Reply { code: 200 + 10 * digits[0] + digits[1], text: String::new() })
 }
 
 /// Takes a whole reply from the front of what was read; `None` if it is not complete. Keeps its line breaks.
@@ -381,6 +399,18 @@ mod tests {
             assert!(take_reply(&mut BytesMut::from(wrong)).is_err(), "{wrong:?}");
         }
         assert_eq!(take_reply(&mut BytesMut::from("250\r\n")), Ok(Some(Reply { code: 250, text: String::new() })));
+    }
+
+    #[test]
+    fn only_a_plain_yes_is_taken_without_its_words() {
+        let mut unread = BytesMut::from(&b"250 2.1.5 ok\r\n251 \n250-a\r\n250 b\r\n"[..]);
+        let mut taken = || take_yes(&mut unread).map(|reply| (reply.code, reply.text));
+        assert_eq!([taken(), taken(), taken()], [Some((250, String::new())), Some((251, String::new())), None]);
+        assert_eq!(take_reply(&mut unread), Ok(Some(Reply { code: 250, text: "a\nb".into() })));
+        for other in ["250 2.1.5 o", "250", "250\r\n", "450 4.2.1 busy\r\n", "2x0 a\r\n", "354 go\r\n", ""] {
+            let mut unread = BytesMut::from(other);
+            assert!(take_yes(&mut unread).is_none() && unread == other, "{other:?}");
+        }
     }
 
     #[test]

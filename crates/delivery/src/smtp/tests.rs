@@ -65,7 +65,7 @@ pub async fn deliver_all(open: &dyn OpenChannel, mails: Vec<Outgoing>) -> Vec<St
     drop(answers);
     let mut all: Vec<Answer> = Vec::new();
     while let Some(answer) = answered.recv().await {
-        all.push(answer);
+        all.extend(answer.into_each());
     }
     open.settle().await;
     assert_eq!(all.len(), count, "one answer each");

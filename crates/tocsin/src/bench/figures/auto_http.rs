@@ -129,6 +129,7 @@ fn outgoing(message: &Arc<Message>, number: u32, key: u64, address: &str) -> Out
         ticket: Ticket { key, ordinal: number },
         message: message.clone(),
         unsubscribe: None,
+        others: Vec::new(),
     }
 }
 
