@@ -25,7 +25,7 @@ use crate::{
         far_end::{FarEnd, Nature},
         ldap::{self, Act, Answer, Crowd},
         on_time,
-        server::{Parts, Server, processor_seconds},
+        server::{Parts, Server},
         wire::{self, Connection},
     },
     failure::{Failure, Outcome},
@@ -226,11 +226,6 @@ impl World {
                 self.devices.push(*device);
             }
         }
-    }
-
-    /// Seconds of processors that the server and the load on it have had.
-    pub fn processor(&self) -> f64 {
-        processor_seconds(self.server.pid()) + processor_seconds(std::process::id())
     }
 
     async fn hand(&mut self, errand: Errand) -> Outcome<Hand> {
@@ -477,14 +472,6 @@ pub struct Seen {
     pub times: Vec<f64>,
     /// Seconds that all of each errand took, and how many there were, in the order of the shares.
     pub by_errand: Vec<(f64, u64)>,
-}
-
-impl Seen {
-    /// The time that this fraction stayed below, in seconds.
-    pub fn quantile(&self, fraction: f64) -> f64 {
-        let last = self.times.len().saturating_sub(1);
-        self.times.get((fraction * last as f64).round() as usize).copied().unwrap_or_default()
-    }
 }
 
 /// Each user begins the next errand as soon as one is done, for this time, and ends the one that is under way. A user's rate counts until
