@@ -273,7 +273,7 @@ mod tests {
         let schema = Schema::standard();
         let of = |(key, values): (&&str, &Vec<String>)| Attribute {
             kind: Arc::clone(schema.attribute(key).expect("it is known")),
-            values: values.iter().map(|value| value.as_bytes().into()).collect(),
+            values: Arc::new(values.iter().map(|value| value.as_bytes().into()).collect()),
         };
         Entry {
             number: Entry::nowhere(),
