@@ -31,7 +31,7 @@ def rabbitmq():
                RABBITMQ_DIST_PORT=str(distribution), ERL_EPMD_PORT=str(epmd), ERL_EPMD_ADDRESS='127.0.0.1',
                RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS='-kernel inet_dist_use_interface {127,0,0,1}')
     start(['epmd', '-port', epmd], epmd, env=env)
-    server = start([program], port, log_file=home / 'out', env=env, seconds=120)
+    server = start([program], port, log_file=home / 'out', env=env, seconds=120, cwd=home)  # what it dumps when it is stopped goes there
     time.sleep(2)  # it accepts connections a moment before it is ready
     url = f'amqp://guest:guest@127.0.0.1:{port}/'
     return server, [Way(name, [DRIVERS / 'rabbit_rpc', '-url', url, '-queue', queue], f'{queue} queues, persistent, confirmed')
