@@ -190,7 +190,7 @@ async fn groups_hold_members_that_may_be_renamed_and_go() {
     assert_eq!(send(&platform, "DELETE", &format!("/Users/{max}"), None, Json::Null).await.0, 204);
     let entry = platform.directory.find("cn=Managers,ou=groups,dc=example,dc=org").await.expect("an entry");
     let members = entry.entry.attribute("member").expect("members").values.clone();
-    assert_eq!(members, [Box::from(&b"uid=veronika,ou=people,dc=example,dc=org"[..])]);
+    assert_eq!(*members, [Box::from(&b"uid=veronika,ou=people,dc=example,dc=org"[..])]);
 
     let gone = json!([{"op": "remove", "path": format!("members[value eq \"{vera}\"]")}, {"op": "replace", "path": "displayName", "value": "Bosses"}]);
     let (status, changed) = patch(&platform, &at, gone).await;
