@@ -584,7 +584,10 @@ impl Writer {
             while !group.is_empty() {
                 self.commit(&mut group);
                 if self.health.check().is_err() {
-                    // Unanswered jobs are dropped, here and with the channel; their callers read the reason.
+                    // Unanswered jobs are dropped, and their callers read the reason. The channel would keep those that came
+                    // before the reason was known, and theirs would wait for ever.
+                    drop((self, group));
+                    jobs.iter().for_each(drop);
                     return;
                 }
             }
