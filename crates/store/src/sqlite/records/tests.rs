@@ -248,14 +248,18 @@ fn the_past_of_a_profile_is_found_by_steps() {
         UPDATE changes SET kind = 6, last = NULL WHERE kind IN (6, 9);
         CREATE INDEX changes_of_profiles ON changes (first) WHERE kind = 6;
         DROP TABLE credentials; CREATE TABLE credentials (entry INTEGER PRIMARY KEY, credential TEXT NOT NULL) STRICT;";
-    let step = MIGRATIONS.iter().position(|text| text.contains("ADD COLUMN told")).expect("a step");
+    undo(records, "ADD COLUMN told", sql);
+    assert_eq!(told(&open(folder.path())), expected);
+}
+
+/// Puts the file back to what it was before the step of migration with these words, and closes it.
+fn undo(records: SqliteRecords, step: &str, sql: &'static str) {
+    let step = MIGRATIONS.iter().position(|text| text.contains(step)).expect("a step");
     let undo = records.database.write(move |connection, _| {
         connection.execute_batch(sql).map_err(store_error)?;
         connection.pragma_update(None, "user_version", step as i64).map_err(store_error)
     });
     block_on(undo).expect("undone");
-    drop(records);
-    assert_eq!(told(&open(folder.path())), expected);
 }
 
 #[test]
@@ -265,13 +269,7 @@ fn credentials_of_before_are_found_by_their_holders() {
     let sql =
         "DROP TABLE credentials; CREATE TABLE credentials (entry INTEGER PRIMARY KEY, credential TEXT NOT NULL) STRICT;
         INSERT INTO credentials VALUES (-2, 'of bob'), (-1, 'of ann'), (7, 'of an object');";
-    let step = MIGRATIONS.iter().position(|text| text.contains("credentials_by_entry")).expect("a step");
-    let undo = records.database.write(move |connection, _| {
-        connection.execute_batch(sql).map_err(store_error)?;
-        connection.pragma_update(None, "user_version", step as i64).map_err(store_error)
-    });
-    block_on(undo).expect("undone");
-    drop(records);
+    undo(records, "credentials_by_entry", sql);
     let records = open(folder.path());
     let all = block_on(records.database.read(|connection| connection.credentials(None, 9))).expect("read");
     assert_eq!(
@@ -304,8 +302,15 @@ fn what_was_worked_out_beforehand_waits_for_room() {
         bound_pages(120).await.expect("bounded");
         let mut revision = 1;
         let full = loop {
-            // What shares a job with one that finds no room finds none either.
-            let (one, late) = tokio::join!(records.retouch(retouch(revision, 9_000)), records.retouch(retouch(0, 1)));
+            // What shares a job with one that finds no room finds none either; both wait until the writer is let go.
+            let (go, held) = std::sync::mpsc::channel::<()>();
+            let hold = records.database.write_one(move |_, _| {
+                let _ = held.recv();
+                Ok(())
+            });
+            let both = (records.retouch(retouch(revision, 9_000)), records.retouch(retouch(0, 1)));
+            let (held, one, late, ()) = tokio::join!(hold, both.0, both.1, async move { drop(go) });
+            held.expect("let go");
             match (one, late) {
                 (Ok(is_written), Ok(is_late_written)) => assert!(is_written && !is_late_written),
                 (Err(one), Err(StoreError::Full(_))) => break one,
