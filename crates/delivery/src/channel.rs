@@ -354,8 +354,9 @@ impl Context {
 #[async_trait]
 pub trait OpenChannel: Send + Sync {
     /// Puts a message into the queue; waits while the queue is full. What becomes of it goes to `answers`: each recipient is
-    /// in exactly one answer, several together as long as the same is true of all of them. A message whose destination has more to do than its share of the queue holds comes back with `Deferred` for the reason
-    /// `Untried` and a time: it was no attempt.
+    /// in exactly one answer, several together as long as the same is true of all of them. A message whose destination has
+    /// more to do than its share of the queue holds comes back with `Deferred` for the reason `Untried` and a time: it was
+    /// no attempt.
     ///
     /// While `answers` is full the sessions wait, so whoever sends must also receive. When the receiver is gone, answers
     /// are dropped.
