@@ -406,14 +406,13 @@ impl Recorder {
 
     /// Takes the answer that something was delivered: for all whom it is about at once.
     fn take_delivered(&self, items: &mut BTreeMap<u64, InFlight>, answer: Answer) -> usize {
-        let (mut reply, count) = (String::new(), answer.count());
+        let (mut reply, mut taken) = (String::new(), 0);
         if let Disposition::Delivered { reply: said } = &answer.disposition
             && self.log.status
         {
             reply = cut(said.clone());
         }
         let Answer { formatted_at, sent_at, answered_at, .. } = answer;
-        self.flow.latencies.deliver.record_many(answered_at.since(sent_at), count as u64);
         let mut tickets = answer.tickets().map(|(_, ticket)| ticket).peekable();
         while let Some(Ticket { key, .. }) = tickets.peek().copied() {
             let of_item = std::iter::from_fn(|| tickets.next_if(|ticket| ticket.key == key));
@@ -441,24 +440,19 @@ impl Recorder {
             let count = attempts.len() - before;
             entry.answered += count;
             entry.counters.outcomes[Outcome::Delivered as usize].increment(count as u64);
+            taken += count;
         }
-        count
+        self.flow.latencies.deliver.record_many(answered_at.since(sent_at), taken as u64);
+        taken
     }
 
     /// Takes an answer for one notification.
     fn take_one(&self, items: &mut BTreeMap<u64, InFlight>, answer: Answer, luck: f64) -> usize {
         let Ticket { key, ordinal } = answer.ticket;
         let Some(entry) = items.get_mut(&key) else { return 0 };
-        entry.answered += 1;
         let number = entry.item.attempts + 1;
         let (outcome, reply) = match answer.disposition {
-            Disposition::Delivered { reply } => {
-                self.flow.latencies.deliver.record(answer.answered_at.since(answer.sent_at));
-                if let Some(accepted_at) = entry.accepted.get(ordinal as usize) {
-                    self.flow.latencies.end_to_end.record(answer.answered_at.since(*accepted_at));
-                }
-                (Outcome::Delivered, if self.log.status { reply } else { String::new() })
-            }
+            Disposition::Delivered { .. } => return self.take_delivered(items, answer),
             Disposition::Refused { reason } if reason.kind == ReasonKind::Expired => (Outcome::Expired, reason.text),
             Disposition::Refused { reason } => match self.pass_on(entry, ordinal, answer.answered_at) {
                 Some(channel) => (Outcome::Deferred, format!("{}; `{channel}` is tried next", reason.text)),
@@ -471,6 +465,7 @@ impl Recorder {
                 };
                 entry.untried.entry(due_at).or_default().push(ordinal);
                 self.put_off(entry.item.batch, ordinal, due_at);
+                entry.answered += 1;
                 return 1;
             }
             Disposition::Deferred { reason, retry_after } => {
@@ -507,6 +502,7 @@ impl Recorder {
                 }
             }
         };
+        entry.answered += 1;
         entry.counters.outcomes[outcome as usize].increment(1);
         let reply = cut(reply);
         Arc::make_mut(&mut entry.attempts).push(Attempt {
