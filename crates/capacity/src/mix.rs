@@ -75,33 +75,31 @@ impl Outcome {
 impl Alone {
     /// How many in a second so many users do, in between by a straight line over the logarithm of their number.
     fn rate(&self, users: f64) -> f64 {
-        let place = |level: &Level| (level.users.max(1) as f64).ln();
-        let at = users.max(1.0).ln();
-        let above = self.levels.iter().position(|level| place(level) >= at).unwrap_or(self.levels.len());
-        match (above.checked_sub(1).and_then(|below| self.levels.get(below)), self.levels.get(above)) {
-            (Some(below), Some(above)) => {
-                let part = (at - place(below)) / (place(above) - place(below)).max(1e-9);
-                below.per_second + part * (above.per_second - below.per_second)
-            }
-            (Some(level), None) | (None, Some(level)) => level.per_second,
-            (None, None) => 0.0,
-        }
+        let points = self.levels.iter().map(|level| (level.users.max(1) as f64, level.per_second));
+        between(points.map(|(users, rate)| (users.ln(), rate)), users.max(1.0).ln()).unwrap_or(0.0)
     }
 
     /// The time below which this fraction stayed where so large a part of the knee came at random; in between by a
     /// straight line over the logarithm of the time.
     fn quantile(&self, part: f64, fraction: f64) -> f64 {
-        let above = self.open.iter().position(|open| open.part >= part).unwrap_or(self.open.len());
-        let time = |open: &Open| open.times.quantile(fraction).max(1e-9);
-        match (above.checked_sub(1).and_then(|below| self.open.get(below)), self.open.get(above)) {
-            (Some(below), Some(above)) => {
-                let way = (part - below.part) / (above.part - below.part).max(1e-9);
-                (time(below).ln() * (1.0 - way) + time(above).ln() * way).exp()
-            }
-            (Some(open), None) | (None, Some(open)) => time(open),
-            (None, None) => 0.0,
-        }
+        let points = self.open.iter().map(|open| (open.part, open.times.quantile(fraction).max(1e-9).ln()));
+        between(points, part).map_or(0.0, f64::exp)
     }
+}
+
+/// The value at a place, by straight lines between points that are in order; before the first and behind the last it stays.
+/// `None` if there are none.
+fn between(points: impl Iterator<Item = (f64, f64)>, at: f64) -> Option<f64> {
+    let mut below: Option<(f64, f64)> = None;
+    for (place, value) in points {
+        if place >= at {
+            let from = below.unwrap_or((place, value));
+            let way = (at - from.0) / (place - from.0).max(1e-9);
+            return Some(from.1 + way.max(0.0) * (value - from.1));
+        }
+        below = Some((place, value));
+    }
+    below.map(|(_, value)| value)
 }
 
 fn shares(mix: &[Kind]) -> f64 {
