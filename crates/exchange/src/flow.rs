@@ -394,9 +394,9 @@ impl Exchanges {
         }
         let mut is_still = true;
         for (port, lane) in &running.lanes {
-            if lane.is_behind() {
+            if let Some(moves) = lane.moves_if_behind() {
                 match self.parts.spool.count_due(&definition.name, port, now, COUNTED_MAX).await {
-                    Ok(due) => lane.counted(due),
+                    Ok(due) => lane.counted(due, moves),
                     Err(error) => tracing::error!(%error, %port, "what waits cannot be counted"),
                 }
             }

@@ -93,6 +93,8 @@ struct Queue {
 struct Pace {
     /// Legs that are due and not under way, about: what the spool shows is counted now and then.
     waiting: u64,
+    /// Legs that came or left since the start.
+    moves: u64,
     /// Seconds that a leg is under way, and how many are so with it; means of those that were done last.
     took: Option<f64>,
     busy: f64,
@@ -281,16 +283,16 @@ impl Lane {
         FlowLoad { busy: queue.busy, waiting: queue.pace.waiting, concurrency, rate, slowed_to }
     }
 
-    /// Whether more may wait in the spool than is known here.
-    pub fn is_behind(&self) -> bool {
+    /// If more may wait in the spool than is known here: how many legs came or left until now, for [`Lane::counted`].
+    pub fn moves_if_behind(&self) -> Option<u64> {
         let queue = self.queue.lock();
-        queue.behind || queue.refill.is_some() || queue.pace.waiting > queue.ready.len() as u64
+        let is_behind = queue.behind || queue.refill.is_some() || queue.pace.waiting > queue.ready.len() as u64;
+        is_behind.then_some(queue.pace.moves)
     }
 
-    /// So many are due in the spool, those under way among them.
-    pub fn counted(&self, due: u64) {
-        let mut queue = self.queue.lock();
-        queue.pace.waiting = due.saturating_sub(queue.busy.into());
+    /// So many are due in the spool, those under way among them; so many legs had come or left before they were counted.
+    pub fn counted(&self, due: u64, moves_before: u64) {
+        self.queue.lock().counted(due, moves_before);
     }
 
     /// How long a new leg would wait for its turn; `None` if that cannot be known: the port does not work at present, or its
@@ -338,6 +340,7 @@ impl Lane {
         let room = self.room(&queue);
         queue.announced.remove(&place(&leg));
         queue.pace.waiting += 1;
+        queue.pace.moves += 1;
         let is_next = !queue.behind && queue.refill.is_none() && queue.has_room(room);
         match order {
             LegOrder::Due | LegOrder::Rank if is_active && is_next => queue.take(leg),
@@ -416,6 +419,7 @@ impl Lane {
             queue.pace.note(took, busy, leg.retry_at.is_some() || leg.is_suspended);
         }
         queue.busy -= 1;
+        queue.pace.moves += 1;
         queue.in_hand.remove(&leg.place);
         if let Some(refill) = &mut queue.refill {
             refill.finished.insert(leg.place);
@@ -465,6 +469,15 @@ impl Queue {
         };
         let at_once = (concurrency as usize).clamp(ROOM_MIN, READY_MAX);
         ((per_second * AHEAD.as_secs_f64()) as usize).clamp(at_once, READY_MAX)
+    }
+
+    /// Of a leg that moves just then nobody knows whether it was counted: what differs by no more than these says nothing.
+    fn counted(&mut self, due: u64, moves_before: u64) {
+        let counted = due.saturating_sub(self.busy.into());
+        let uncertain = self.pace.moves - moves_before + u64::from(self.busy) + self.announced.len() as u64;
+        if counted.abs_diff(self.pace.waiting) > uncertain {
+            self.pace.waiting = counted;
+        }
     }
 
     /// What need not be read from the spool.
@@ -529,6 +542,7 @@ impl Queue {
         let leg = self.ready.remove(self.ready.iter().position(is_free)?)?;
         self.busy += 1;
         self.ready_bytes -= leg.body.len();
+        self.pace.moves += 1;
         self.pace.waiting = self.pace.waiting.saturating_sub(1).max(self.ready.len() as u64);
         if let Some((_, meter)) = &mut self.rate {
             meter.count(Instant::now());
@@ -646,5 +660,24 @@ mod tests {
         check(100, 1, 0, Some("600/m"), Some(10.0));
         check(100, 32, 0, Some("0"), None);
         assert_eq!(Pace::default().per_second(None), None, "nothing has left yet");
+    }
+
+    #[test]
+    fn a_count_says_nothing_of_what_moved_meanwhile() {
+        let check = |due: u64, moves_before: u64, expected: u64| {
+            let pace = Pace { waiting: 3, moves: 9, ..Pace::default() };
+            let mut queue = Queue { busy: 1, announced: [(MessageId(1), 0)].into(), pace, ..Queue::default() };
+            queue.counted(due, moves_before);
+            assert_eq!(queue.pace.waiting, expected, "{due} are due, after {moves_before} moves");
+        };
+        // One is under way and one is being stored: either may be counted or not.
+        check(2, 9, 3);
+        check(6, 9, 3);
+        check(7, 9, 6);
+        check(1, 9, 0);
+        // One came or left as well.
+        check(1, 8, 3);
+        check(7, 8, 3);
+        check(8, 8, 7);
     }
 }

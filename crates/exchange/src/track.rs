@@ -39,6 +39,9 @@ const WAITING_BYTES_MAX: usize = 32 << 20;
 const BLOCK_BYTES: usize = 1 << 20;
 /// How long entries wait for others to share a block with.
 const LINGER: Duration = Duration::from_millis(100);
+/// Up to so many bytes a body is copied: it is a part of the buffer into which it was read, and the whole of that would
+/// stay in memory for as long as the body waits.
+const COPIED_BYTES_MAX: usize = 16 << 10;
 /// A larger body is not read to strike something out.
 const REDACTED_BYTES_MAX: usize = 4 << 20;
 /// What stands in the place of what was struck out.
@@ -231,7 +234,10 @@ impl Tracker {
             content_type: seen.content_type.to_owned(),
             bytes: seen.body.len() as u64,
             change: None,
-            body: seen.body.clone(),
+            body: match seen.body.len() {
+                0..=COPIED_BYTES_MAX => Bytes::copy_from_slice(seen.body),
+                _ => seen.body.clone(),
+            },
         };
         self.push(Waiting {
             exchange: seen.exchange.clone(),
