@@ -12,7 +12,7 @@ use tokio::sync::{Notify, watch};
 
 use super::{
     records::{execute, query_all, query_one},
-    writer::{AfterCommit, Database, FreeSpace, Options},
+    writer::{AfterCommit, Database, FreeSpace, LOG_STEP_BYTES, Options},
 };
 use crate::{
     collections::{
@@ -79,6 +79,7 @@ impl SqliteCollections {
                 // Rows of one device lie apart; small pages make each of them cheap to touch.
                 page_bytes: 4_096,
                 log_bytes_max: 256 << 20,
+                log_step_bytes: LOG_STEP_BYTES,
                 writer_cache_kib: 128 << 10,
                 reader_cache_kib: 32 << 10,
                 readers: options.readers,

@@ -24,7 +24,7 @@ use tocsin_model::{
 
 use super::{
     records::{execute, query_one},
-    writer::{AfterCommit, Database, FreeSpace, Options},
+    writer::{AfterCommit, Database, FreeSpace, LOG_STEP_BYTES, Options},
 };
 pub(super) use schema::MIGRATIONS;
 
@@ -136,6 +136,7 @@ impl SqliteInbox {
                 // Items come in no order of their subscribers; small pages make each of them cheap to touch.
                 page_bytes: 4_096,
                 log_bytes_max: 128 << 20,
+                log_step_bytes: LOG_STEP_BYTES,
                 writer_cache_kib: 64 << 10,
                 reader_cache_kib: 16 << 10,
                 readers: options.readers,

@@ -44,7 +44,7 @@ use tocsin_model::{
 use tokio::sync::watch;
 
 use self::{activity::Of, claims::Claims, names::Names, step::Rows, tally::Counters};
-use super::writer::{Database, FreeSpace, Options, store_error};
+use super::writer::{Database, FreeSpace, LOG_STEP_BYTES, Options, store_error};
 pub(super) use schema::MIGRATIONS;
 
 use crate::{
@@ -61,6 +61,7 @@ use crate::{
 const FILE: Options = Options {
     page_bytes: 4_096,
     log_bytes_max: 64 << 20,
+    log_step_bytes: LOG_STEP_BYTES,
     writer_cache_kib: 32 << 10,
     reader_cache_kib: 4 << 10,
     readers: 2,

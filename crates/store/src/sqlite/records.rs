@@ -175,6 +175,8 @@ impl SqliteRecords {
                 // Subscriptions come and are read in no order; small pages make each of them cheap to touch.
                 page_bytes: 4_096,
                 log_bytes_max: 128 << 20,
+                // Indexes of subscribers are written in no order: in a longer step more changes meet on a page.
+                log_step_bytes: 32 << 20,
                 // A commit that parted pages looks through all of it; more would not hold the leaves of large records either.
                 writer_cache_kib: 16 << 10,
                 reader_cache_kib: 64 << 10,

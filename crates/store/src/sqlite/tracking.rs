@@ -22,7 +22,7 @@ use tocsin_model::{
 
 use super::{
     records::{execute, query_all, query_one},
-    writer::{AfterCommit, Database, FreeSpace, Options},
+    writer::{AfterCommit, Database, FreeSpace, LOG_STEP_BYTES, Options},
 };
 use crate::{
     error::StoreError,
@@ -116,6 +116,7 @@ impl SqliteTracking {
         let options_of_file = Options {
             page_bytes: 8_192,
             log_bytes_max: 32 << 20,
+            log_step_bytes: LOG_STEP_BYTES,
             writer_cache_kib: 8 << 10,
             reader_cache_kib: 2 << 10,
             readers: 1,

@@ -42,8 +42,8 @@ pub(crate) const WAITING_WRITES_MAX: usize = 8_192;
 const COMPANY_MAX: usize = 1_024;
 /// Reads that may wait; the next one gets `Full`.
 const WAITING_READS_MAX: usize = 8_192;
-/// The checkpointer follows the writer in steps of about this many bytes of log.
-const CHECKPOINT_STEP_BYTES: u64 = 8 << 20;
+/// Most files' steps behind the writer: short, so that no commit waits long for the disk.
+pub(crate) const LOG_STEP_BYTES: u64 = 8 << 20;
 /// So many bytes of log are few enough for the writer to copy them itself: everybody waits meanwhile.
 const CHECKPOINT_REST_BYTES: u64 = 1 << 20;
 /// How often a file that is locked is tried again, and after which pause.
@@ -65,6 +65,9 @@ pub(crate) struct Options {
     /// When the log has grown to this size and little of it is left to copy, the writer itself completes the checkpoint
     /// between two commits, so that the log starts again from its beginning. At twice the size it does so in any case.
     pub log_bytes_max: u64,
+    /// The checkpointer follows the writer in steps of about this many bytes of log. A page that is written several times
+    /// within a step is copied once.
+    pub log_step_bytes: u64,
     /// Page cache of the writer, in KiB. It grows as it is used.
     pub writer_cache_kib: u32,
     /// Page cache of each reader, in KiB.
@@ -278,7 +281,7 @@ impl Database {
             health: health.clone(),
             log,
             log_pages_max: options.log_bytes_max / page_bytes,
-            step_pages: CHECKPOINT_STEP_BYTES / page_bytes,
+            step_pages: options.log_step_bytes / page_bytes,
             rest_pages: CHECKPOINT_REST_BYTES / page_bytes,
             nudge,
             nudged_at: 0,

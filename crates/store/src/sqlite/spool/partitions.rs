@@ -23,7 +23,7 @@ use crate::{
     spool::PartitionNumber,
     sqlite::{
         records::{execute, query_all, query_one},
-        writer::{AfterCommit, Database, Options},
+        writer::{AfterCommit, Database, LOG_STEP_BYTES, Options},
     },
 };
 
@@ -73,6 +73,7 @@ impl Partition {
         let options = Options {
             page_bytes: 8_192,
             log_bytes_max: 64 << 20,
+            log_step_bytes: LOG_STEP_BYTES,
             writer_cache_kib: WRITER_CACHES_KIB / count,
             reader_cache_kib: READER_CACHES_KIB / count,
             readers: options.readers,

@@ -5,6 +5,7 @@ use super::*;
 const OPTIONS: Options = Options {
     page_bytes: 4_096,
     log_bytes_max: 1 << 20,
+    log_step_bytes: LOG_STEP_BYTES,
     writer_cache_kib: 1_024,
     reader_cache_kib: 256,
     readers: 1,
