@@ -109,6 +109,11 @@ impl Errand {
             _ => None,
         }
     }
+
+    /// Whether it waits for nothing but the processor.
+    pub fn only_reads(self) -> bool {
+        matches!(self, Errand::Search | Errand::Bind)
+    }
 }
 
 /// Events that come together.
@@ -474,24 +479,38 @@ pub struct Seen {
     pub by_errand: Vec<(f64, u64)>,
 }
 
-/// Each user begins the next errand as soon as one is done, for this time, and ends the one that is under way. A user's rate counts until
-/// the end of its last errand, so that errands may be longer than the time.
+/// How long users are busy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stint {
+    /// At first, until everything is warm: nothing is counted.
+    pub settles: Duration,
+    /// Counted.
+    pub lasts: Duration,
+}
+
+/// Each user begins the next errand as soon as one is done, for this time, and ends the one that is under way. What began after all had
+/// settled counts, until the end of a user's last errand, so that errands may be longer than the time.
 ///
 /// # Errors
 /// An errand failed.
-pub async fn closed(users: Vec<User>, shares: &[f64], time: Duration) -> Outcome<(Seen, Vec<User>)> {
+pub async fn closed(users: Vec<User>, shares: &[f64], stint: Stint) -> Outcome<(Seen, Vec<User>)> {
     let (started, shares) = (Instant::now(), Arc::<[f64]>::from(shares));
+    let (settled, over) = (started + stint.settles, started + stint.settles + stint.lasts);
     let mut running = JoinSet::new();
     for mut user in users {
         let shares = shares.clone();
         running.spawn(async move {
-            let mut times = Vec::new();
+            while Instant::now() < settled {
+                user.once(&shares).await?;
+            }
+            let (counted, mut times) = (Instant::now(), Vec::new());
             loop {
                 let begun = Instant::now();
                 let errand = user.once(&shares).await?;
-                times.push((errand, begun.elapsed().as_secs_f64()));
-                if started.elapsed() > time {
-                    let rate = times.len() as f64 / started.elapsed().as_secs_f64();
+                let ended = Instant::now();
+                times.push((errand, (ended - begun).as_secs_f64()));
+                if ended > over {
+                    let rate = times.len() as f64 / (ended - counted).as_secs_f64();
                     return Ok::<_, Failure>(Returned { user, times, rate });
                 }
             }
@@ -501,15 +520,16 @@ pub async fn closed(users: Vec<User>, shares: &[f64], time: Duration) -> Outcome
 }
 
 /// So many errands in a second for this time, at random moments; each is begun when it is due, or as soon after as a user is free, and
-/// takes from the moment at which it was due.
+/// takes from the moment at which it was due. Those count that are due after all had settled.
 ///
 /// # Errors
 /// An errand failed.
-pub async fn open(users: Vec<User>, shares: &[f64], rate: f64, time: Duration) -> Outcome<(Seen, Vec<User>)> {
+pub async fn open(users: Vec<User>, shares: &[f64], rate: f64, stint: Stint) -> Outcome<(Seen, Vec<User>)> {
+    let (settles, lasts) = (stint.settles.as_secs_f64(), stint.lasts.as_secs_f64());
     let mut chance = fastrand::Rng::with_seed(0x5EED_2026);
     let mut due = Vec::new();
     let mut at = 0.0;
-    while at < time.as_secs_f64() {
+    while at < settles + lasts {
         due.push(at);
         // One minus it, since the logarithm of zero is nowhere.
         at -= (1.0 - chance.f64()).ln() / rate.max(1e-3);
@@ -523,13 +543,16 @@ pub async fn open(users: Vec<User>, shares: &[f64], rate: f64, time: Duration) -
             let mut times = Vec::new();
             loop {
                 let Some(after) = due.get(next.fetch_add(1, Ordering::Relaxed) as usize) else {
-                    let rate = times.len() as f64 / started.elapsed().max(time).as_secs_f64();
+                    let lasted = (started.elapsed().as_secs_f64() - settles).max(lasts);
+                    let rate = times.len() as f64 / lasted;
                     return Ok::<_, Failure>(Returned { user, times, rate });
                 };
                 let due = started + Duration::from_secs_f64(*after);
                 on_time::until(due).await;
                 let errand = user.once(&shares).await?;
-                times.push((errand, due.elapsed().as_secs_f64()));
+                if *after >= settles {
+                    times.push((errand, due.elapsed().as_secs_f64()));
+                }
             }
         });
     }

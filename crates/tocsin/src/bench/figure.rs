@@ -41,6 +41,13 @@ impl Samples {
         }
     }
 
+    /// By which part the median of every other sample differs from that of those between: what a machine does by itself.
+    /// `None` of a single one.
+    pub fn halves_apart(&self) -> Option<f64> {
+        let half = |first| self.0.iter().skip(first).step_by(2).copied().collect::<Samples>().median();
+        (self.0.len() > 1).then(|| (half(0) / half(1) - 1.0).abs())
+    }
+
     /// Each divided by the other's of the same run.
     pub fn ratios(&self, others: &Samples) -> Samples {
         self.0.iter().zip(&others.0).map(|(sample, other)| sample / other).collect()
@@ -206,6 +213,14 @@ mod tests {
         check(&[9.0, 1.0, 5.0], (1.0, 5.0, 9.0));
         check(&[4.0, 1.0, 9.0, 2.0], (1.0, 3.0, 9.0));
         check(&[-1.0, -3.0], (-3.0, -2.0, -1.0));
+    }
+
+    #[test]
+    fn every_other_sample_is_compared_with_those_between() {
+        let apart = |samples: &[f64]| samples.iter().copied().collect::<Samples>().halves_apart();
+        assert_eq!(apart(&[3.0, 4.0, 9.0, 4.0, 2.0]), Some(0.25));
+        assert_eq!(apart(&[3.0, 3.0]), Some(0.0));
+        assert_eq!((apart(&[3.0]), apart(&[])), (None, None));
     }
 
     #[test]
