@@ -170,8 +170,15 @@ async fn error(context: &Context) -> Outcome<Figure> {
     let percent = |value: f64| format!("{:.1} %", value * 100.0);
     let within = |errors: &[f64], most: f64| errors.iter().filter(|error| **error <= most).count();
     let (within_rates, within_p95) = (within(&rates, THROUGHPUT_GOAL), within(&p95, P95_GOAL));
-    let noise = percent(apart.iter().copied().collect::<Samples>().median());
-    let [rates, p95] = [rates, p95].map(|errors| errors.into_iter().collect::<Samples>());
+    let compared = apart.len();
+    let [rates, p95, apart] = [rates, p95, apart].map(|errors| errors.into_iter().collect::<Samples>());
+    let noise = match compared {
+        0 => "one round: how much of it is the machine's is not known".to_owned(),
+        _ => format!(
+            "measured in every other round and in those between, a mix differs by {} in the median",
+            percent(apart.median())
+        ),
+    };
     let mut figure = Figure::new("of the measured throughput", rates.clone())
         .under(format!("{} mixes of {} operations, none of which was used to fit", MIXES.len(), Errand::ALL.len()))
         .under(format!(
@@ -180,10 +187,7 @@ async fn error(context: &Context) -> Outcome<Figure> {
             within_rates,
             percent(THROUGHPUT_GOAL)
         ))
-        .under(match apart.len() {
-            0 => "one round: how much of it is the machine's is not known".to_owned(),
-    _ => format!("measured in every other round and in those between, a mix differs by {noise} in the median"),
-        })
+        .under(noise)
         .under(format!(
             "p95 in an open loop with random arrivals at {} % of that: median error {}, largest {}, {} mixes within {}",
             BELOW_KNEE * 100.0,
