@@ -1,17 +1,14 @@
 //! Many kinds of operations at once, predicted from what each does alone.
 //!
-//! A machine that is busy serves one kind after the other. How fast it serves a kind depends on how many of that kind are
-//! under way: they share wake-ups, system calls and commits. So each kind has, of the machine's time, the part that it has
-//! of all who are under way; in that part it does what it did alone with as many users. What a kind does alone is measured
-//! at several numbers of users, and nothing is learned from the mixes themselves. One number is of other mixes:
-//! [`READS_LOSE`].
+//! A machine that is busy serves one kind after the other. How fast it serves a kind depends on how many are under way
+//! that share wake-ups, system calls and commits with it: of those that wait for a disk or a far side their own, of those
+//! that only read all, since these are done in the waits of others. So each kind has, of the machine's time, the part that
+//! it has of all who are under way; in that part it does what it did alone with as many users. What a kind does alone is
+//! measured at several numbers of users, and nothing is learned from the mixes themselves. What is of other mixes is how
+//! much reads lose beside each kind: [`Kind::disturbs`].
 
 use crate::queue::Times;
 
-/// What part of its speed a machine loses if every other operation only reads and the others do not: reads alone never let
-/// the processor go, and are quick because they are done in one go. Found on two cores by runs of each two of ten operations
-/// that had half the time each: 0.28 and 0.47 in the mean of two sets of runs. Between others nothing was lost.
-const READS_LOSE: f64 = 0.4;
 /// Steps towards numbers that agree with each other.
 const STEPS: usize = 400;
 /// How far each step goes: less than the whole way, since numbers of kinds that help each other sway.
@@ -58,6 +55,9 @@ pub struct Kind {
     pub writer: Option<usize>,
     /// It waits for nothing but the processor.
     pub only_reads: bool,
+    /// What part of its speed a machine loses if every other operation is of this kind and those between only read: reads
+    /// alone never let the processor go, and are quick because they are done in one go.
+    pub disturbs: f64,
 }
 
 /// What a closed loop over a mix comes to.
@@ -116,26 +116,38 @@ pub fn closed(mix: &[Kind], users: usize) -> Outcome {
     let mut under_way: Vec<f64> = mix.iter().map(|kind| users as f64 * kind.share / all).collect();
     let mut per_second = 0.0;
     for _ in 0..STEPS {
-        // Seconds of the machine for one operation of the mix, kind by kind.
-        let together = |writer: usize| {
+        let of_writer = |writer: usize| {
             let same = mix.iter().zip(&under_way).filter(|(kind, _)| kind.writer == Some(writer));
             same.map(|(_, count)| count).sum::<f64>()
         };
-        let seconds = mix.iter().zip(&under_way).map(|(kind, count)| {
-            let count = kind.writer.map_or(*count, together);
-            kind.share / all / kind.alone.rate(count).max(1e-9)
+        // Seconds of the machine for one operation of the mix, kind by kind.
+        let seconds = mix.iter().zip(&under_way).map(|(kind, own)| {
+            let level = if kind.only_reads { users as f64 } else { kind.writer.map_or(*own, of_writer) };
+            kind.share / all / kind.alone.rate(level).max(1e-9)
         });
         let seconds: Vec<f64> = seconds.collect();
         let sum: f64 = seconds.iter().sum();
-        let reading: f64 = mix.iter().zip(&seconds).filter(|(kind, _)| kind.only_reads).map(|(_, own)| own / sum).sum();
-        // How often an operation follows one of the other sort.
-        let changes = 2.0 * reading * (1.0 - reading);
-        per_second = (1.0 - READS_LOSE * changes) / sum;
+        per_second = (1.0 - lost(mix, &seconds)) / sum;
         for (count, own) in under_way.iter_mut().zip(&seconds) {
             *count += STEP * (users as f64 * own / sum - *count);
         }
     }
     Outcome { per_second, under_way }
+}
+
+/// What part of its speed the machine loses, if each kind has so many seconds: an operation follows one of another kind as
+/// often as that has time. Those of one writer disturb as much as the one of them that does most, as they are committed
+/// together.
+fn lost(mix: &[Kind], seconds: &[f64]) -> f64 {
+    let sum: f64 = seconds.iter().sum();
+    let parts = || mix.iter().zip(seconds).map(|(kind, own)| (kind, own / sum));
+    let reading: f64 = parts().filter(|(kind, _)| kind.only_reads).map(|(_, part)| part).sum();
+    let disturbs = |kind: &Kind| {
+        let same = mix.iter().filter(|other| kind.writer.is_some() && other.writer == kind.writer);
+        same.map(|other| other.disturbs).fold(kind.disturbs, f64::max)
+    };
+    let disturbed: f64 = parts().filter(|(kind, _)| !kind.only_reads).map(|(kind, part)| disturbs(kind) * part).sum();
+    2.0 * reading * disturbed
 }
 
 /// How long operations of a mix take that come at random, at this part of what the mix can do: those of each kind take as
@@ -160,7 +172,13 @@ mod tests {
         let levels = [1, 4, 16].into_iter().zip(rates).map(|(users, per_second)| Level { users, per_second });
         let open = [0.3, 0.6].into_iter().zip(times);
         let open = open.map(|(part, time)| Open { part, times: (1..=100).map(|at| time * f64::from(at)).collect() });
-        Kind { share, alone: Alone { levels: levels.collect(), open: open.collect() }, writer: None, only_reads: false }
+        Kind {
+            share,
+            alone: Alone { levels: levels.collect(), open: open.collect() },
+            writer: None,
+            only_reads: false,
+            disturbs: 0.0,
+        }
     }
 
     fn near(found: f64, expected: f64) {
@@ -178,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_have_the_time_that_they_need_and_reads_lose_beside_others() {
+    fn kinds_have_the_time_that_they_need_and_reads_lose_beside_those_that_disturb() {
         // Rates that no number of users changes: 1 ms and 4 ms for one.
         let mut mix = [kind(50.0, [1_000.0; 3], [1.0, 2.0]), kind(50.0, [250.0; 3], [1.0, 2.0])];
         let outcome = closed(&mix, 10);
@@ -186,11 +204,24 @@ mod tests {
         near(outcome.under_way[0], 2.0);
         near(outcome.under_way[1], 8.0);
         near(outcome.mean(&mix, 1) / outcome.mean(&mix, 0), 4.0);
+        mix[1].disturbs = 0.5;
+        near(closed(&mix, 10).per_second, 400.0);
         // A fifth and four fifths of the time: the next is of the other sort in 32 of 100 cases.
         mix[0].only_reads = true;
-        near(closed(&mix, 10).per_second, (1.0 - READS_LOSE * 0.32) * 400.0);
+        near(closed(&mix, 10).per_second, (1.0 - 0.5 * 0.32) * 400.0);
+        // What is committed together disturbs as the worst of it does.
+        mix[1].writer = Some(0);
+        mix.push(Kind { writer: Some(0), disturbs: 1.0, ..kind(0.0, [1.0; 3], [1.0, 2.0]) });
+        near(closed(&mix, 10).per_second, (1.0 - 1.0 * 0.32) * 400.0);
         mix[1].only_reads = true;
         near(closed(&mix, 10).per_second, 400.0);
+    }
+
+    #[test]
+    fn what_only_reads_is_as_fast_as_all_together() {
+        let reading = Kind { only_reads: true, ..kind(50.0, [100.0, 1_000.0, 4_000.0], [1.0, 2.0]) };
+        let mix = [reading, kind(50.0, [4_000.0; 3], [1.0, 2.0])];
+        near(closed(&mix, 16).per_second, 4_000.0);
     }
 
     #[test]
@@ -228,7 +259,7 @@ mod tests {
 
     #[test]
     fn nothing_measured_is_nothing_predicted() {
-        let kind = Kind { share: 1.0, alone: Alone::default(), writer: None, only_reads: false };
+        let kind = Kind { share: 1.0, alone: Alone::default(), writer: None, only_reads: false, disturbs: 0.0 };
         assert!(closed(std::slice::from_ref(&kind), 4).per_second < 1e-6);
         assert!(open(&[kind], 0.5).quantile(0.95) < 1e-6);
     }

@@ -114,6 +114,22 @@ impl Errand {
     pub fn only_reads(self) -> bool {
         matches!(self, Errand::Search | Errand::Bind)
     }
+
+    /// What part of its speed the machine loses if every other operation is this one and those between only read. By
+    /// `tocsin bench plan.pairs` on two cores, in the mean of two runs.
+    pub fn disturbs(self) -> f64 {
+        match self {
+            Errand::Search | Errand::Bind => 0.0,
+            Errand::Event => 0.75,
+            Errand::Events => 0.7,
+            Errand::Stock => 0.55,
+            Errand::Broadcast => 0.1,
+            Errand::Modify => 0.75,
+            Errand::Add => 0.2,
+            Errand::Trip => 0.2,
+            Errand::Session => 0.4,
+        }
+    }
 }
 
 /// Events that come together.

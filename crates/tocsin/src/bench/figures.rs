@@ -117,6 +117,8 @@ const SINGLE: &[Bench] = &[
     deliver_smtp::MANY_10,
     deliver_smtp::MANY_50,
     deliver_smtp::MANY_100,
+    deliver_smtp::MANY_10_FAST_SINK,
+    deliver_smtp::MANY_50_FAST_SINK,
     deliver_smtp::POOL_50,
     deliver_http::BENCH,
     auto_http::ISOLATION,
@@ -166,6 +168,7 @@ const SINGLE: &[Bench] = &[
     restart::TEN_MILLION,
     bench_overhead::BENCH,
     prediction::ERROR,
+    prediction::PAIRS,
     prediction::BACKLOG,
 ];
 
@@ -254,6 +257,7 @@ mod tests {
                 "restart.10m",
                 "bench.overhead",
                 "plan.error",
+                "plan.pairs",
                 "plan.backlog"
             ]
         );

@@ -55,6 +55,22 @@ many! {
     MANY_100 "deliver.smtp.many100" 100,
 }
 
+/// Ten recipients, where the sink takes less of the machine.
+pub const MANY_10_FAST_SINK: Bench = Bench {
+    name: "deliver.smtp.many10.fast_sink",
+    about: "recipients/s of mails to 10 each into the bare sink of bench/peers; peer: smtp-source -r 10",
+    by_default: false,
+    run: |context| -> Measuring<'_> { Box::pin(many_into_fast_sink(context, 10)) },
+};
+
+/// Fifty recipients, where the sink takes less of the machine.
+pub const MANY_50_FAST_SINK: Bench = Bench {
+    name: "deliver.smtp.many50.fast_sink",
+    about: "recipients/s of mails to 50 each into the bare sink of bench/peers; peer: smtp-source -r 50",
+    by_default: false,
+    run: |context| -> Measuring<'_> { Box::pin(many_into_fast_sink(context, 50)) },
+};
+
 /// One content for ten recipients.
 pub const MANY_10: Bench = Bench {
     name: "deliver.smtp.many10",
@@ -153,16 +169,25 @@ async fn fast_sink(context: &Context) -> Outcome<Figure> {
 }
 
 async fn many(context: &Context, recipients: u32) -> Outcome<Figure> {
+    let sink = SmtpSink::start(context).await?;
+    many_into(context, recipients, sink.port).await
+}
+
+async fn many_into_fast_sink(context: &Context, recipients: u32) -> Outcome<Figure> {
+    let sink = BareSink::start(context).await?;
+    Ok(many_into(context, recipients, sink.port).await?.under("a sink that answers each read with one write"))
+}
+
+async fn many_into(context: &Context, recipients: u32, port: u16) -> Outcome<Figure> {
     let (people, events) = (context.size(200_000, 4_000), context.size(EVENTS_TO_MANY, 1));
     let told = people * events;
-    let sink = SmtpSink::start(context).await?;
     let class = format!("multicast: {{ recipient_limit: {recipients} }}");
-    let mut fanout = fanout(context, &channel(SESSIONS, &[sink.port]), &class, people).await?;
+    let mut fanout = fanout(context, &channel(SESSIONS, &[port]), &class, people).await?;
     let (mut ours, mut peer) = (Samples::default(), Samples::default());
     for _ in context.turns() {
         ours.push(told as f64 / fanout.tell_all_of(events, TEXT_CHARACTERS).await?.as_secs_f64());
         let source = Source { recipients, ..Source::of(told / u64::from(recipients)) };
-        peer.extend(smtp_source(context, sink.port, source).await?.map(|mails| mails * f64::from(recipients)));
+        peer.extend(smtp_source(context, port, source).await?.map(|mails| mails * f64::from(recipients)));
     }
     Ok(figure("recipients/s", ours)
         .beside("smtp-source", peer)

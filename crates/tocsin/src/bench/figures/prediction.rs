@@ -32,6 +32,14 @@ pub const ERROR: Bench = Bench {
     run: |context| -> Measuring<'_> { Box::pin(error(context)) },
 };
 
+/// What the model of mixes takes from runs of pairs.
+pub const PAIRS: Bench = Bench {
+    name: "plan.pairs",
+    about: "median part by which the predicted throughput of each two of 10 operations misses the measured, and how much reads lose beside each other operation",
+    by_default: false,
+    run: |context| -> Measuring<'_> { Box::pin(pairs(context)) },
+};
+
 /// A backlog.
 pub const BACKLOG: Bench = Bench {
     name: "plan.backlog",
@@ -54,12 +62,15 @@ const PARTS: [f64; 2] = [0.3, BELOW_KNEE];
 /// Rounds of a turn; in each, each operation and each mix is measured for a short time.
 const ROUNDS: u64 = 10;
 const WARMING_MILLIS: u64 = 1_000;
-const SETTLING_MILLIS: u64 = 150;
-const SINGLE_MILLIS: u64 = 350;
-const SINGLE_OPEN_MILLIS: u64 = 300;
-const MIX_MILLIS: u64 = 600;
-const MIX_OPEN_MILLIS: u64 = 800;
-/// A turn takes some nine minutes.
+/// What is warm after a while is faster than at first, so all that is compared runs equally long.
+const SETTLING_MILLIS: u64 = 250;
+const CLOSED_MILLIS: u64 = 450;
+const OPEN_MILLIS: u64 = 500;
+/// Parts of the operations of a round, from the quickest to the slowest.
+const FRACTIONS: u32 = 200;
+/// Rounds of a turn of pairs.
+const PAIR_ROUNDS: u64 = 6;
+/// A turn takes some twelve minutes, one of pairs seven.
 const TURNS_MAX: usize = 2;
 /// What a prediction should not miss by more.
 const THROUGHPUT_GOAL: f64 = 0.1;
@@ -103,10 +114,11 @@ struct Single {
     open: [Opened; PARTS.len()],
 }
 
-/// What all rounds of an open loop gave.
+/// What the rounds of an open loop gave.
 #[derive(Default)]
 struct Opened {
-    times: Vec<f64>,
+    /// How long operations took, round by round.
+    rounds: Vec<Times>,
     /// What was done of what was offered.
     reached: Samples,
 }
@@ -124,10 +136,7 @@ async fn error(context: &Context) -> Outcome<Figure> {
     let mut world = World::start(context, context.size(50_000, 500), IN_WAITING).await?;
     let mut singles: [Single; Errand::ALL.len()] = Default::default();
     let mut mixes: [Together; MIXES.len()] = Default::default();
-    // Warms up: connections, caches, files.
-    for errand in Errand::ALL {
-        closed(context, &mut world, &[(errand, 1.0)], USERS, WARMING_MILLIS).await?;
-    }
+    warm_up(context, &mut world).await?;
     for _ in context.turns().take(TURNS_MAX) {
         // What is compared is measured in parts that alternate: a machine that others use as well has fast and slow times.
         for _ in 0..context.size(ROUNDS, 1) {
@@ -148,8 +157,7 @@ async fn error(context: &Context) -> Outcome<Figure> {
         let outcome = mix::closed(&kinds, USERS);
         let measured = together.rates.median();
         let part = BELOW_KNEE * measured / outcome.per_second.max(1e-9);
-        let times = [mix::open(&kinds, part), together.open.times.into_iter().collect()]
-            .map(|times: Times| times.quantile(0.95));
+        let times = [mix::open(&kinds, part), together.open.times()].map(|times| times.quantile(0.95));
         let reached = together.open.reached.median();
         if reached < REACHED {
             context.tell(format_args!(
@@ -167,18 +175,9 @@ async fn error(context: &Context) -> Outcome<Figure> {
         context.tell(format_args!("   {name}: {}", told(mix, &kinds, &outcome, &together.by_errand)));
         predictions.extend(both);
     }
-    let percent = |value: f64| format!("{:.1} %", value * 100.0);
     let within = |errors: &[f64], most: f64| errors.iter().filter(|error| **error <= most).count();
     let (within_rates, within_p95) = (within(&rates, THROUGHPUT_GOAL), within(&p95, P95_GOAL));
-    let compared = apart.len();
     let [rates, p95, apart] = [rates, p95, apart].map(|errors| errors.into_iter().collect::<Samples>());
-    let noise = match compared {
-        0 => "one round: how much of it is the machine's is not known".to_owned(),
-        _ => format!(
-            "measured in every other round and in those between, a mix differs by {} in the median",
-            percent(apart.median())
-        ),
-    };
     let mut figure = Figure::new("of the measured throughput", rates.clone())
         .under(format!("{} mixes of {} operations, none of which was used to fit", MIXES.len(), Errand::ALL.len()))
         .under(format!(
@@ -187,7 +186,7 @@ async fn error(context: &Context) -> Outcome<Figure> {
             within_rates,
             percent(THROUGHPUT_GOAL)
         ))
-        .under(noise)
+        .under(noise(&apart))
         .under(format!(
             "p95 in an open loop with random arrivals at {} % of that: median error {}, largest {}, {} mixes within {}",
             BELOW_KNEE * 100.0,
@@ -201,6 +200,98 @@ async fn error(context: &Context) -> Outcome<Figure> {
         ));
     figure.predictions = predictions;
     Ok(figure)
+}
+
+fn percent(value: f64) -> String {
+    format!("{:.1} %", value * 100.0)
+}
+
+/// How far the machine differs from itself.
+fn noise(apart: &Samples) -> String {
+    match apart.len() {
+        0 => "one round: how much of it is the machine's is not known".to_owned(),
+        _ => format!(
+            "measured in every other round and in those between, a mix differs by {} in the median",
+            percent(apart.median())
+        ),
+    }
+}
+
+/// Connections, caches, files. Gives what each errand does in a second.
+async fn warm_up(context: &Context, world: &mut World) -> Outcome<Vec<f64>> {
+    let mut rates = Vec::new();
+    for errand in Errand::ALL {
+        rates.push(closed(context, world, &[(errand, 1.0)], USERS, WARMING_MILLIS).await?.per_second);
+    }
+    Ok(rates)
+}
+
+/// Two errands that have half of the time each.
+struct Pair {
+    mix: [(Errand, f64); 2],
+    rates: Samples,
+}
+
+async fn pairs(context: &Context) -> Outcome<Figure> {
+    let mut world = World::start(context, context.size(50_000, 500), IN_WAITING).await?;
+    let rates = warm_up(context, &mut world).await?;
+    let share = |at: usize| (Errand::ALL[at], rates[at]);
+    let all = 0..Errand::ALL.len();
+    let mut pairs: Vec<Pair> = all
+        .flat_map(|first| (0..first).map(move |second| [second, first]))
+        .map(|of| Pair { mix: of.map(share), rates: Samples::default() })
+        .collect();
+    let mut singles: [Single; Errand::ALL.len()] = Default::default();
+    for _ in context.turns().take(TURNS_MAX) {
+        for _ in 0..context.size(PAIR_ROUNDS, 1) {
+            for (single, errand) in singles.iter_mut().zip(Errand::ALL) {
+                single.measure_levels(context, &mut world, errand).await?;
+            }
+            for pair in &mut pairs {
+                pair.rates.push(closed(context, &mut world, &pair.mix, USERS, CLOSED_MILLIS).await?.per_second);
+            }
+        }
+    }
+    let alone: Vec<Alone> = singles.into_iter().map(Single::alone).collect();
+    let kinds: Vec<Vec<Kind>> = pairs
+        .iter()
+        .map(|pair| pair.mix.iter().map(|(errand, share)| kind(&alone, *errand, *share)).collect())
+        .collect();
+    let measured: Vec<f64> = pairs.iter().map(|pair| pair.rates.median().max(1e-9)).collect();
+    let predicted = kinds.iter().map(|kinds| mix::closed(kinds, USERS).per_second);
+    let predicted: Vec<f64> = predicted.collect();
+    let errors = predicted.iter().zip(&measured).map(|(predicted, measured)| (predicted / measured - 1.0).abs());
+    let lost = Errand::ALL.into_iter().filter(|errand| !errand.only_reads()).map(|errand| {
+        let beside = pairs.iter().zip(&kinds).zip(&measured);
+        let beside = beside.filter(|((pair, _), _)| pair.mix.iter().any(|(other, _)| *other == errand));
+        let lost: Samples = beside.filter_map(|((_, kinds), measured)| lost(kinds, *measured)).collect();
+        format!("{} {} ({})", errand.word(), rounded(lost.median(), 2), errand.disturbs())
+    });
+    let lost = lost.collect::<Vec<_>>().join(", ");
+    let apart: Samples = pairs.iter().filter_map(|pair| pair.rates.halves_apart()).collect();
+    let mut figure = Figure::new("of the measured throughput", errors.collect())
+        .under(format!(
+            "each two of {} operations, with half of the time each; {USERS} users in a closed loop",
+            Errand::ALL.len()
+        ))
+        .under(format!("reads lose by these runs (and in the model) beside {lost}"))
+        .under(noise(&apart))
+        .under("in rounds that alternate; load and server share the cores");
+    for ((pair, measured), predicted) in pairs.iter().zip(&measured).zip(predicted) {
+        let what = pair.mix.map(|(errand, _)| errand.word()).join(" and ");
+        figure.predictions.push(Predicted::new(what, "operations/s", (predicted, *measured)));
+    }
+    Ok(figure)
+}
+
+/// What part of its speed the machine lost because one of both only reads, if so; see [`Kind::disturbs`].
+fn lost(kinds: &[Kind], measured: f64) -> Option<f64> {
+    let undisturbed: Vec<Kind> = kinds.iter().map(|kind| Kind { disturbs: 0.0, ..kind.clone() }).collect();
+    let outcome = mix::closed(&undisturbed, USERS);
+    let is_one = kinds.iter().filter(|kind| kind.only_reads).count() == 1;
+    // How often an operation follows one of the other kind.
+    let changes = 2.0 * outcome.under_way.iter().map(|count| count / USERS as f64).product::<f64>();
+    is_one.then(|| (1.0 - measured / outcome.per_second.max(1e-9)) / changes.max(1e-9))
 }
 
 /// So many milliseconds, and before them a little: users just came, and what they ask for was not asked for lately.
@@ -225,6 +316,13 @@ async fn closed(
 }
 
 impl Opened {
+    /// How long operations take in the middle round, for every part of them: a machine that stops once for a moment would
+    /// otherwise decide over the slowest of all.
+    fn times(&self) -> Times {
+        let fractions = (0..FRACTIONS).map(|at| (f64::from(at) + 0.5) / f64::from(FRACTIONS));
+        fractions.map(|of| self.rounds.iter().map(|times| times.quantile(of)).collect::<Samples>().median()).collect()
+    }
+
     /// An open loop at so many in a second, for so many milliseconds.
     async fn measure(
         &mut self,
@@ -238,22 +336,28 @@ impl Opened {
         let users = world.users(&errands, IN_WAITING).await?;
         let (seen, users) = crew::open(users, &shares, rate, stint(context, millis)).await?;
         world.dismiss(users);
-        self.times.extend_from_slice(&seen.times);
+        self.rounds.push(seen.times.into_iter().collect());
         self.reached.push(seen.per_second / rate.max(1e-9));
         Ok(())
     }
 }
 
 impl Single {
-    async fn measure(&mut self, context: &Context, world: &mut World, errand: Errand) -> Outcome {
-        let mix = [(errand, 1.0)];
+    /// In closed loops. Gives what most users do.
+    async fn measure_levels(&mut self, context: &Context, world: &mut World, errand: Errand) -> Outcome<f64> {
         let mut knee = 0.0;
         for (rates, users) in self.rates.iter_mut().zip(LEVELS) {
-            knee = closed(context, world, &mix, users, SINGLE_MILLIS).await?.per_second;
+            knee = closed(context, world, &[(errand, 1.0)], users, CLOSED_MILLIS).await?.per_second;
             rates.push(knee);
         }
+        Ok(knee)
+    }
+
+    async fn measure(&mut self, context: &Context, world: &mut World, errand: Errand) -> Outcome {
+        let mix = [(errand, 1.0)];
+        let knee = self.measure_levels(context, world, errand).await?;
         for (open, part) in self.open.iter_mut().zip(PARTS) {
-            open.measure(context, world, &mix, knee * part, SINGLE_OPEN_MILLIS).await?;
+            open.measure(context, world, &mix, knee * part, OPEN_MILLIS).await?;
         }
         Ok(())
     }
@@ -263,26 +367,32 @@ impl Single {
         let open = PARTS.into_iter().zip(self.open);
         Alone {
             levels: levels.map(|(users, rates)| Level { users, per_second: rates.median() }).collect(),
-            open: open.map(|(part, open)| Open { part, times: open.times.into_iter().collect() }).collect(),
+            open: open.map(|(part, open)| Open { part, times: open.times() }).collect(),
         }
     }
 }
 
 impl Together {
     async fn measure(&mut self, context: &Context, world: &mut World, mix: &[(Errand, f64)]) -> Outcome {
-        let seen = closed(context, world, mix, USERS, MIX_MILLIS).await?;
+        let seen = closed(context, world, mix, USERS, CLOSED_MILLIS).await?;
         self.rates.push(seen.per_second);
         self.by_errand.resize(mix.len(), (0.0, 0));
         for (all, (sum, count)) in self.by_errand.iter_mut().zip(&seen.by_errand) {
             *all = (all.0 + sum, all.1 + count);
         }
-        self.open.measure(context, world, mix, seen.per_second * BELOW_KNEE, MIX_OPEN_MILLIS).await
+        self.open.measure(context, world, mix, seen.per_second * BELOW_KNEE, OPEN_MILLIS).await
     }
 }
 
 fn kind(alone: &[Alone], errand: Errand, share: f64) -> Kind {
     let place = Errand::ALL.iter().position(|known| *known == errand).expect("all errands are measured alone");
-    Kind { share, alone: alone[place].clone(), writer: errand.writer(), only_reads: errand.only_reads() }
+    Kind {
+        share,
+        alone: alone[place].clone(),
+        writer: errand.writer(),
+        only_reads: errand.only_reads(),
+        disturbs: errand.disturbs(),
+    }
 }
 
 /// Where the model misses: how long each operation took in the closed loop.
