@@ -75,8 +75,8 @@ impl Shared {
         Arc::new(Shared { name: name.clone(), clock, open, settled, attempts, returned, duration })
     }
 
-    /// Counts so many messages that came to this, after so long.
-    fn count(&self, disposition: &Disposition, lasted: Duration, count: usize) {
+    /// Counts so many attempts that came to this, after so long, at so many recipients.
+    fn count(&self, disposition: &Disposition, lasted: Duration, attempts: usize, recipients: usize) {
         let outcome = match disposition {
             Disposition::Delivered { .. } => Some(0),
             Disposition::Deferred { reason, .. } if reason.kind == ReasonKind::Untried => None,
@@ -85,10 +85,10 @@ impl Shared {
         };
         match outcome {
             Some(outcome) => {
-                self.attempts[outcome].increment(count as u64);
-                self.duration.record_many(lasted.as_secs_f64(), count);
+                self.attempts[outcome].increment(recipients as u64);
+                self.duration.record_many(lasted.as_secs_f64(), attempts);
             }
-            None => self.returned.increment(count as u64),
+            None => self.returned.increment(recipients as u64),
         }
     }
 
@@ -264,7 +264,7 @@ impl Pending {
     /// Its answer, counted.
     fn finish(&mut self, disposition: Disposition, answered_at: Timestamp) -> Answer {
         let sent_at = self.sent_at.unwrap_or(answered_at);
-        self.arrival.shared.count(&disposition, answered_at.since(sent_at), self.count());
+        self.arrival.shared.count(&disposition, answered_at.since(sent_at), 1, self.count());
         self.answer_uncounted(disposition, answered_at)
     }
 
@@ -338,7 +338,7 @@ pub(crate) async fn answer_all(mut messages: Vec<Pending>, disposition: &Disposi
         let count = messages.iter().take(most).take_while(together).count();
         let recipients = messages.iter().take(count).map(Pending::count).sum();
         let answered_at = arrival.shared.clock.now();
-        arrival.shared.count(disposition, answered_at.since(sent_at.unwrap_or(answered_at)), recipients);
+        arrival.shared.count(disposition, answered_at.since(sent_at.unwrap_or(answered_at)), count, recipients);
         let finish = |message: &mut Pending| message.answer_uncounted(disposition.clone(), answered_at);
         if let Ok(permits) = answers.try_reserve_many(count) {
             for (permit, mut message) in permits.zip(messages.drain(..count)) {

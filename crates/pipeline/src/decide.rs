@@ -88,6 +88,14 @@ pub(crate) fn choose_device<'r>(
         let channel = channel.clone();
         usable().filter(move |(_, device)| device.channel == channel)
     };
+    let none = || Unsent::suspended(ReasonKind::Unreachable, "the subscriber has no active device");
+    // Most have no wish, and may be written to.
+    if loaded.course.fallback == 0 && choice.preferred().is_empty() {
+        let (name, device) = recipient.device().ok_or_else(none)?;
+        if wanted(device) && suppressed(name, device).is_none() {
+            return Ok(Chosen::Device(name));
+        }
+    }
     // The first that may be written to, or why the first of all may not.
     let first = |candidates: &mut dyn Iterator<Item = (&'r Name, &'r Device)>| {
         let mut cause = None;
@@ -102,7 +110,6 @@ pub(crate) fn choose_device<'r>(
     if loaded.course.fallback > 0 {
         return Ok(first(&mut of(channel)).unwrap_or(Chosen::Nobody));
     }
-    let none = || Unsent::suspended(ReasonKind::Unreachable, "the subscriber has no active device");
     let standard = recipient.device().ok_or_else(none)?;
     let preferred = first(&mut choice.preferred().iter().flat_map(of));
     if let Some(Chosen::Device(name)) = preferred {

@@ -72,12 +72,14 @@ impl Suppressions {
         &self.policy
     }
 
+    /// Whether nothing is suppressed, as is usual.
+    fn is_empty(&self) -> bool {
+        self.known.read().marks.is_empty()
+    }
+
     /// Why nothing may go there, if so: the heaviest cause. Notifications of critical classes pass some, as the policy says.
     pub fn cause(&self, to: &Destination<'_>, critical: bool, now: Timestamp) -> Option<Cause> {
         let known = self.known.read();
-        if known.marks.is_empty() {
-            return None;
-        }
         let address = canonical(to.protocol, to.address);
         let by_address = known.marks.get(&self.address_key(to.protocol, &address));
         let by_device = known.marks.get(&self.device_key(to.subscriber, to.device));
@@ -97,6 +99,9 @@ impl Suppressions {
         device: &Device,
         now: Timestamp,
     ) -> Option<Cause> {
+        if self.is_empty() {
+            return None;
+        }
         let channel = loaded.compiled.application.channels.get(&device.channel)?;
         let edited = loaded.edit.as_ref().and_then(|edit| edit.address.as_deref());
         let to = Destination {

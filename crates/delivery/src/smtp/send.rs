@@ -179,7 +179,7 @@ impl Courier {
     /// those that deserve another mail or session.
     async fn converse(&self, mut open: Open, first: Pending, held: &mut VecDeque<Pending>) -> Option<Open> {
         let mut letter = self.prepare(first, &open.session.extensions).await;
-        let (mut out, mut sent_ahead) = (Vec::with_capacity(4096), false);
+        let mut sent_ahead = false;
         while let Some(Letter { recipients, envelope, content }) = letter.take() {
             if !sent_ahead {
                 open.session.mails += 1;
@@ -208,13 +208,12 @@ impl Courier {
                 session.recipients_max = taken.as_ref().map_or(0, Pending::count);
                 held.push_back(later);
             }
-            out.clear();
-            match &ruling.next {
+            let mut out = match &ruling.next {
                 Next::ClearUp(ClearUp::Hangup) | Next::Closing(_) => return None,
-                Next::ClearUp(ClearUp::Reset) => out.extend_from_slice(b"RSET\r\n"),
-                Next::ClearUp(ClearUp::Dot) => out.extend_from_slice(b".\r\n"),
-                Next::Content => out.extend_from_slice(&content),
-            }
+                Next::ClearUp(ClearUp::Reset) => b"RSET\r\n".to_vec(),
+                Next::ClearUp(ClearUp::Dot) => b".\r\n".to_vec(),
+                Next::Content => content,
+            };
             let stays = session.mails < self.options.messages_per_session && !self.servers.is_stand_in(open.tenure.at);
             let next = match session.extensions.pipelining && stays {
                 true => self.next_letter(session, held).await,
