@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn kinds_have_the_time_that_they_need_and_reads_lose_beside_those_that_disturb() {
         // Rates that no number of users changes: 1 ms and 4 ms for one.
-        let mut mix = [kind(50.0, [1_000.0; 3], [1.0, 2.0]), kind(50.0, [250.0; 3], [1.0, 2.0])];
+        let mut mix = vec![kind(50.0, [1_000.0; 3], [1.0, 2.0]), kind(50.0, [250.0; 3], [1.0, 2.0])];
         let outcome = closed(&mix, 10);
         near(outcome.per_second, 400.0);
         near(outcome.under_way[0], 2.0);
@@ -212,7 +212,7 @@ mod tests {
         // What is committed together disturbs as the worst of it does.
         mix[1].writer = Some(0);
         mix.push(Kind { writer: Some(0), disturbs: 1.0, ..kind(0.0, [1.0; 3], [1.0, 2.0]) });
-        near(closed(&mix, 10).per_second, (1.0 - 1.0 * 0.32) * 400.0);
+        near(closed(&mix, 10).per_second, (1.0 - 0.32) * 400.0);
         mix[1].only_reads = true;
         near(closed(&mix, 10).per_second, 400.0);
     }
