@@ -62,7 +62,7 @@ const PARTS: [f64; 2] = [0.3, BELOW_KNEE];
 /// Rounds of a turn; in each, each operation and each mix is measured for a short time.
 const ROUNDS: u64 = 10;
 const WARMING_MILLIS: u64 = 1_000;
-/// What is warm after a while is faster than at first, so all that is compared runs equally long.
+/// All that is compared runs equally long, so that none is warmer than another.
 const SETTLING_MILLIS: u64 = 250;
 const CLOSED_MILLIS: u64 = 450;
 const OPEN_MILLIS: u64 = 500;
