@@ -369,6 +369,8 @@ pub(crate) struct Queue {
     room: Notify,
     sessions: usize,
     has_lanes: bool,
+    /// Recipients of one multicast that a turn takes, at most.
+    recipients_per_turn: usize,
 }
 
 struct Waiting {
@@ -449,7 +451,16 @@ pub(crate) struct Turn {
     queue: Arc<Queue>,
     lane: Arc<str>,
     began: Instant,
+    /// What was taken with it, since it is the same multicast.
+    same: Vec<Pending>,
     over: bool,
+}
+
+impl Turn {
+    /// The messages of the same multicast that were taken with the first.
+    pub fn take_same(&mut self) -> Vec<Pending> {
+        std::mem::take(&mut self.same)
+    }
 }
 
 impl Drop for Turn {
@@ -464,18 +475,26 @@ impl Drop for Turn {
 impl Queue {
     /// For a channel whose sessions all talk to one far side.
     pub fn single(sessions: usize) -> Arc<Self> {
-        Self::new(sessions, Order::Single(Box::new(Single::new())))
+        Self::new(sessions, 1, Order::Single(Box::new(Single::new())))
     }
 
     /// For a channel whose sessions are shared among destinations.
     pub fn shared(sessions: usize, flow: Flow) -> Arc<Self> {
-        Self::new(sessions, Order::Shared(Box::new(Lanes::new(flow, sessions, QUEUE_LENGTH))))
+        Self::shared_by_many(sessions, flow, 1)
     }
 
-    fn new(sessions: usize, order: Order) -> Arc<Self> {
+    /// For a channel whose sessions are shared among destinations, and each of whose turns is for so many recipients of one
+    /// multicast.
+    pub fn shared_by_many(sessions: usize, flow: Flow, recipients_per_turn: usize) -> Arc<Self> {
+        let lanes = Lanes::new(flow, sessions, QUEUE_LENGTH);
+        Self::new(sessions, recipients_per_turn, Order::Shared(Box::new(lanes)))
+    }
+
+    fn new(sessions: usize, recipients_per_turn: usize, order: Order) -> Arc<Self> {
         let has_lanes = matches!(order, Order::Shared(_));
         let waiting = Mutex::new(Waiting { order, left: 0, senders: 0, closed: false });
-        Arc::new(Queue { waiting, arrived: Notify::new(), room: Notify::new(), sessions, has_lanes })
+        let (arrived, room) = (Notify::new(), Notify::new());
+        Arc::new(Queue { waiting, arrived, room, sessions, has_lanes, recipients_per_turn })
     }
 
     /// Appends messages. Those whose lane is full wait for room for a moment and then go back, as do those whose
@@ -528,13 +547,19 @@ impl Queue {
             Take::Item(lane, pending) => (lane, pending),
             Take::Wait(at) => return Err(at),
         };
+        // In the same moment: another session would take of it.
+        let is_same = |next: &Pending| Arc::ptr_eq(&next.outgoing.message, &pending.outgoing.message);
+        let same = match self.recipients_per_turn {
+            0 | 1 => Vec::new(),
+            most => lanes.take_more(&lane, most - 1, now, is_same),
+        };
         let more = lanes.has_turns();
-        self.note_room(&mut state, 1);
+        self.note_room(&mut state, 1 + same.len());
         drop(state);
         if more {
             self.arrived.notify_one();
         }
-        Ok((Turn { queue: self.clone(), lane, began: now, over: false }, pending))
+        Ok((Turn { queue: self.clone(), lane, began: now, same, over: false }, pending))
     }
 
     /// Takes from a single lane what `take` takes from its front.
@@ -576,16 +601,6 @@ impl Queue {
     /// The next message of a queue with lanes; `None` when the queue is closed.
     pub async fn take(self: &Arc<Self>) -> Option<(Turn, Pending)> {
         self.wait_for(|| self.try_take()).await
-    }
-
-    /// What waits right behind a message that was taken, is the same multicast, and may go with it: `most` at most.
-    pub fn take_same(&self, turn: &Turn, first: &Pending, most: usize) -> Vec<Pending> {
-        let mut state = self.waiting.lock();
-        let Order::Shared(lanes) = &mut state.order else { return Vec::new() };
-        let is_same = |next: &Pending| Arc::ptr_eq(&next.outgoing.message, &first.outgoing.message);
-        let taken = lanes.take_more(&turn.lane, most, Instant::now(), is_same);
-        self.note_room(&mut state, taken.len());
-        taken
     }
 
     /// Up to `limit` messages, at least one; `None` when the queue is closed. For a queue with a single lane.
@@ -1005,6 +1020,21 @@ mod tests {
         let taken: Vec<usize> =
             std::iter::from_fn(|| queue.try_pop_multicast(2).map(|pending| pending.count())).collect();
         assert_eq!(taken, [2, 1, 1, 1]);
+    }
+
+    #[tokio::test]
+    async fn a_turn_is_for_the_same_multicast_before_others_can_take_of_it() {
+        let queue = Queue::shared_by_many(2, Flow::default(), 3);
+        let shared = Shared::new(&"c".parse().expect("a name"), context().clock);
+        let (answers, _answered) = mpsc::channel(100);
+        let (one, other) = (outgoing(0, "a"), outgoing(1, "b"));
+        let all = [&one, &one, &one, &one, &other].map(Clone::clone);
+        queue.push_all(Pending::all(all.into(), &shared, &answers), &only_lane).await;
+        let mut sizes = Vec::new();
+        while let Ok((mut turn, _first)) = queue.try_take() {
+            sizes.push(1 + turn.take_same().len());
+        }
+        assert_eq!(sizes, [3, 1, 1]);
     }
 
     #[tokio::test]

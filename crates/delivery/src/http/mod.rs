@@ -58,7 +58,8 @@ fn start(
     trust: Arc<rustls::ClientConfig>,
     dial: Arc<dyn connect::Dial>,
 ) -> Box<dyn OpenChannel> {
-    let queue = Queue::shared(channel.concurrency.max(1) as usize, channel.flow);
+    let recipients = options.recipients.as_ref().map_or(1, |recipients| recipients.most);
+    let queue = Queue::shared_by_many(channel.concurrency.max(1) as usize, channel.flow, recipients);
     let shared = Shared::new(name, context.clock.clone());
     let courier = Arc::new(send::Courier::new(name, options, dial, trust, context, queue.clone()));
     let (sessions, couriers) = (courier.clone(), courier.clone());

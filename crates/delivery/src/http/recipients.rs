@@ -19,8 +19,6 @@ const MOST: usize = 10_000;
 /// How requests are shared; the option `recipients`, compiled.
 #[derive(Debug)]
 pub(super) struct Sharing {
-    /// Recipients of one request, at most.
-    pub most: usize,
     each: JsonTemplate,
     results: Option<String>,
 }
@@ -50,7 +48,7 @@ impl Sharing {
                 problems.push(Problem::at("recipients.each", "one recipient is no list of recipients"));
             }
             Ok(each) if problems.is_empty() => {
-                return Ok(Some(Sharing { most: given.most, each, results: given.results.clone() }));
+                return Ok(Some(Sharing { each, results: given.results.clone() }));
             }
             Ok(_) => {}
             Err((at, wrong)) => problems.push(Problem::at(format!("recipients.each{at}"), wrong)),

@@ -69,15 +69,13 @@ impl Courier {
         // Messages to one destination often follow each other.
         let (mut latest, mut next) = (None, None);
         loop {
-            let Some((turn, first)) =
+            let Some((mut turn, first)) =
                 next_of(&self.queue, next.take(), &self.connections, self.options.idle_timeout.0).await
             else {
                 return;
             };
             let mut recipients = vec![first];
-            if let Some(sharing) = &self.form.sharing {
-                recipients.extend(self.queue.take_same(&turn, &recipients[0], sharing.most - 1));
-            }
+            recipients.extend(turn.take_same());
             let mut each = Vec::new();
             let verdict = self.attempt(&mut recipients, &mut latest, &mut each).await;
             next = self.queue.done(turn, signal(&verdict), &self.name).await;
