@@ -66,12 +66,16 @@ pub struct GroupLoad {
     pub most: usize,
 }
 
+/// How many workers of a group may help, if it finds out by itself: with more of them more messages come to a commit at the
+/// same time, until it takes all along anyway.
+const MOST_FOR_EACH_PROCESSOR: usize = 16;
+
 /// The groups of a process.
 pub(crate) struct Groups([Arc<Workers>; 4]);
 
 impl Groups {
     pub fn new(most: WorkersMost) -> Groups {
-        let many = std::thread::available_parallelism().map_or(2, std::num::NonZero::get) * 4;
+        let many = std::thread::available_parallelism().map_or(2, std::num::NonZero::get) * MOST_FOR_EACH_PROCESSOR;
         let pace = |given: usize| if given == 0 { Pace::new(many) } else { Pace::fixed(given) };
         // What is tracked goes to one file.
         let paces = [pace(most.receive), pace(most.route), pace(most.send), Pace::fixed(1)];

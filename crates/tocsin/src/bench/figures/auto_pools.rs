@@ -1,6 +1,7 @@
 //! Whole servers that find by themselves how many workers help, beside others with fixed numbers of them, by turns.
 
 use std::{
+    cell::RefCell,
     io::Write,
     time::{Duration, Instant},
 };
@@ -180,11 +181,37 @@ async fn exchange(context: &Context) -> Outcome<Figure> {
     };
     let all = contenders(context, &variables, &[1, 2, 4, 16, 64, AUTO], prepare).await?;
     let time = Duration::from_millis(context.size(5_000, 300));
-    let measure =
-        async |contender: &mut Contender<(Target, FarEnd)>| Ok(contender.rig.0.closed(time).await?.per_second());
+    let found = RefCell::new(Vec::new());
+    let measure = async |contender: &mut Contender<(Target, FarEnd)>| {
+        let rate = contender.rig.0.closed(time).await?.per_second();
+        if contender.setting == AUTO {
+            let workers = workers(&contender.server).await?;
+            found.borrow_mut().push(workers);
+        }
+        Ok(rate)
+    };
     let figure = compare(context, "round trips/s", all, measure).await?;
-    Ok(figure.under(format!(
-        "{CALLERS} callers, {} s a turn, receive, route and send groups of the same number",
-        time.as_secs_f64()
-    )))
+    Ok(figure
+        .under(format!(
+            "{CALLERS} callers, {} s a turn, receive, route and send groups of the same number",
+            time.as_secs_f64()
+        ))
+        .under(format!("found turn by turn: {}", found.take().join(", "))))
 }
+
+/// How many workers the groups have found by now, in the order of `GROUPS`.
+async fn workers(server: &Server) -> Outcome<String> {
+    let request = server.client().request(Method::GET, "/metrics");
+    let text = server.client().send(request).await?.text().await;
+    let text = text.map_err(|error| Failure::failed("the metrics could not be read").because(&error))?;
+    let of = |group: &str| {
+        let labels = [format!("group=\"{group}\""), "state=\"most\"".to_owned()];
+        let mut lines = text.lines().filter(|line| line.starts_with("exchange_workers{"));
+        let line = lines.find(|line| labels.iter().all(|label| line.contains(label)));
+        line.and_then(|line| line.rsplit(' ').next()).unwrap_or("?").to_owned()
+    };
+    Ok(GROUPS.map(of).join("/"))
+}
+
+/// Groups whose workers the server finds.
+const GROUPS: [&str; 3] = ["receive", "route", "send"];
