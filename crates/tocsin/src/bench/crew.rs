@@ -13,6 +13,7 @@ use std::{
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tocsin_capacity::mix::Commits;
 use tokio::{sync::oneshot, task::JoinSet};
 
 use super::figures::{
@@ -101,13 +102,19 @@ impl Errand {
         }
     }
 
-    /// Whose commit it waits for, if it waits for one and for little else.
-    pub fn writer(self) -> Option<usize> {
-        match self {
-            Errand::Event | Errand::Events => Some(0),
-            Errand::Modify | Errand::Add => Some(1),
-            _ => None,
-        }
+    /// Whose commits it waits for, and for what part of its time: who tells readers of an event waits for the commit of the
+    /// event and then for much else.
+    pub fn commits(self) -> Option<Commits> {
+        let (writer, part) = match self {
+            Errand::Search | Errand::Bind => return None,
+            Errand::Event | Errand::Events => (0, 1.0),
+            Errand::Stock => (0, 0.4),
+            Errand::Broadcast => (0, 0.1),
+            Errand::Modify | Errand::Add => (1, 1.0),
+            Errand::Trip => (2, 1.0),
+            Errand::Session => (3, 1.0),
+        };
+        Some(Commits { writer, part })
     }
 
     /// Whether it waits for nothing but the processor.
@@ -116,18 +123,17 @@ impl Errand {
     }
 
     /// What part of its speed the machine loses if every other operation is this one and those between only read. By
-    /// `tocsin bench plan.pairs` on two cores, in the mean of two runs.
+    /// `tocsin bench plan.pairs` on two cores, in three runs.
     pub fn disturbs(self) -> f64 {
         match self {
-            Errand::Search | Errand::Bind => 0.0,
-            Errand::Event => 0.75,
+            Errand::Search | Errand::Bind | Errand::Broadcast => 0.0,
+            Errand::Event => 0.5,
             Errand::Events => 0.7,
-            Errand::Stock => 0.55,
-            Errand::Broadcast => 0.1,
-            Errand::Modify => 0.75,
+            Errand::Stock => 0.4,
+            Errand::Modify => 0.6,
             Errand::Add => 0.2,
-            Errand::Trip => 0.2,
-            Errand::Session => 0.4,
+            Errand::Trip => 0.1,
+            Errand::Session => 0.45,
         }
     }
 }

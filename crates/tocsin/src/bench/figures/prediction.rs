@@ -19,6 +19,7 @@ use crate::{
         far_end::Nature,
         figure::{Figure, Predicted, Samples, rounded},
         on_time,
+        server::processor_seconds,
         wire::Connection,
     },
     failure::{Failure, Outcome},
@@ -35,7 +36,7 @@ pub const ERROR: Bench = Bench {
 /// What the model of mixes takes from runs of pairs.
 pub const PAIRS: Bench = Bench {
     name: "plan.pairs",
-    about: "median part by which the predicted throughput of each two of 10 operations misses the measured, and how much reads lose beside each other operation",
+    about: "median part by which the predicted throughput of each two of 10 operations misses the measured, beside it that of groups of more, and how much reads lose beside each other operation",
     by_default: false,
     run: |context| -> Measuring<'_> { Box::pin(pairs(context)) },
 };
@@ -68,9 +69,11 @@ const CLOSED_MILLIS: u64 = 450;
 const OPEN_MILLIS: u64 = 500;
 /// Parts of the operations of a round, from the quickest to the slowest.
 const FRACTIONS: u32 = 200;
+/// Of the order in a round.
+const SEED: u64 = 0x5EED_2026;
 /// Rounds of a turn of pairs.
 const PAIR_ROUNDS: u64 = 6;
-/// A turn takes some twelve minutes, one of pairs seven.
+/// A turn takes some twelve minutes, one of pairs eight.
 const TURNS_MAX: usize = 2;
 /// What a prediction should not miss by more.
 const THROUGHPUT_GOAL: f64 = 0.1;
@@ -111,6 +114,8 @@ const MIXES: [Mix; 12] = [
 #[derive(Default)]
 struct Single {
     rates: [Samples; LEVELS.len()],
+    /// Processors that were busy.
+    busy: [Samples; LEVELS.len()],
     open: [Opened; PARTS.len()],
 }
 
@@ -137,18 +142,20 @@ async fn error(context: &Context) -> Outcome<Figure> {
     let mut singles: [Single; Errand::ALL.len()] = Default::default();
     let mut mixes: [Together; MIXES.len()] = Default::default();
     warm_up(context, &mut world).await?;
+    let mut chance = fastrand::Rng::with_seed(SEED);
     for _ in context.turns().take(TURNS_MAX) {
-        // What is compared is measured in parts that alternate: a machine that others use as well has fast and slow times.
+        // What is compared is measured in parts that alternate: a machine that others use as well has fast and slow times. In
+        // another order each time, since what ran just before leaves work behind: rows to fold, caches, pages to write.
         for _ in 0..context.size(ROUNDS, 1) {
-            for (single, errand) in singles.iter_mut().zip(Errand::ALL) {
-                single.measure(context, &mut world, errand).await?;
-            }
-            for (together, (_, mix)) in mixes.iter_mut().zip(MIXES) {
-                together.measure(context, &mut world, mix).await?;
+            for part in shuffled(Errand::ALL.len() + MIXES.len(), &mut chance) {
+                match part.checked_sub(Errand::ALL.len()) {
+                    None => singles[part].measure(context, &mut world, Errand::ALL[part]).await?,
+                    Some(mix) => mixes[mix].measure(context, &mut world, MIXES[mix].1).await?,
+                }
             }
         }
     }
-    let alone: Vec<Alone> = singles.into_iter().map(Single::alone).collect();
+    let alone = Single::all_alone(singles);
     let (mut rates, mut p95, mut apart) = (Vec::new(), Vec::new(), Vec::new());
     let mut predictions = Vec::new();
     for (together, (name, mix)) in mixes.into_iter().zip(MIXES) {
@@ -157,11 +164,11 @@ async fn error(context: &Context) -> Outcome<Figure> {
         let outcome = mix::closed(&kinds, USERS);
         let measured = together.rates.median();
         let part = BELOW_KNEE * measured / outcome.per_second.max(1e-9);
-        let times = [mix::open(&kinds, part), together.open.times()].map(|times| times.quantile(0.95));
+        let times = [mix::open(&kinds, USERS, part), together.open.times()].map(|times| times.quantile(0.95));
         let reached = together.open.reached.median();
         if reached < REACHED {
             context.tell(format_args!(
-                "   {name}: of the offered rate only {:.0} % were REACHED: its p95 is that of a load that waits",
+                "   {name}: of the offered rate only {:.0} % were reached: its p95 is that of a load that waits",
                 reached * 100.0
             ));
         }
@@ -217,70 +224,114 @@ fn noise(apart: &Samples) -> String {
     }
 }
 
+/// The numbers below `count` in any order.
+fn shuffled(count: usize, chance: &mut fastrand::Rng) -> Vec<usize> {
+    let mut all: Vec<usize> = (0..count).collect();
+    chance.shuffle(&mut all);
+    all
+}
+
 /// Connections, caches, files. Gives what each errand does in a second.
 async fn warm_up(context: &Context, world: &mut World) -> Outcome<Vec<f64>> {
     let mut rates = Vec::new();
     for errand in Errand::ALL {
-        rates.push(closed(context, world, &[(errand, 1.0)], USERS, WARMING_MILLIS).await?.per_second);
+        rates.push(closed(context, world, &[(errand, 1.0)], USERS, WARMING_MILLIS).await?.0.per_second);
     }
     Ok(rates)
 }
 
-/// Two errands that have half of the time each.
-struct Pair {
-    mix: [(Errand, f64); 2],
+/// More of them together; none is a mix above.
+const GROUPS: [&[Errand]; 13] = {
+    use Errand::{Add, Bind, Broadcast, Event, Events, Modify, Search, Session, Stock, Trip};
+    [
+        &[Search, Modify, Trip],
+        &[Event, Trip, Session],
+        &[Stock, Search, Bind],
+        &[Events, Add, Search],
+        &[Stock, Trip, Session],
+        &[Event, Modify, Broadcast],
+        &[Event, Stock, Search, Modify, Trip],
+        &[Event, Broadcast, Add, Bind, Session],
+        &[Events, Stock, Modify, Search, Session],
+        &[Event, Events, Trip, Session, Search, Bind],
+        &[Stock, Broadcast, Add, Modify, Trip, Session],
+        &[Event, Stock, Search, Modify, Bind, Trip, Session],
+        &Errand::ALL,
+    ]
+};
+
+/// Errands that have as much time each.
+struct Group {
+    mix: Vec<(Errand, f64)>,
     rates: Samples,
+}
+
+impl Group {
+    fn is_pair(&self) -> bool {
+        self.mix.len() == 2
+    }
 }
 
 async fn pairs(context: &Context) -> Outcome<Figure> {
     let mut world = World::start(context, context.size(50_000, 500), IN_WAITING).await?;
     let rates = warm_up(context, &mut world).await?;
-    let share = |at: usize| (Errand::ALL[at], rates[at]);
-    let all = 0..Errand::ALL.len();
-    let mut pairs: Vec<Pair> = all
-        .flat_map(|first| (0..first).map(move |second| [second, first]))
-        .map(|of| Pair { mix: of.map(share), rates: Samples::default() })
-        .collect();
+    let share = |errand: &Errand| (*errand, rates[place(*errand)]);
+    let pairs = Errand::ALL.into_iter().enumerate();
+    let pairs = pairs.flat_map(|(at, errand)| Errand::ALL[..at].iter().map(move |before| [*before, errand]));
+    let of = |errands: &[Errand]| Group { mix: errands.iter().map(share).collect(), rates: Samples::default() };
+    let mut groups: Vec<Group> = pairs.map(|pair| of(&pair)).chain(GROUPS.iter().map(|errands| of(errands))).collect();
     let mut singles: [Single; Errand::ALL.len()] = Default::default();
+    let mut chance = fastrand::Rng::with_seed(SEED);
     for _ in context.turns().take(TURNS_MAX) {
         for _ in 0..context.size(PAIR_ROUNDS, 1) {
-            for (single, errand) in singles.iter_mut().zip(Errand::ALL) {
-                single.measure_levels(context, &mut world, errand).await?;
-            }
-            for pair in &mut pairs {
-                pair.rates.push(closed(context, &mut world, &pair.mix, USERS, CLOSED_MILLIS).await?.per_second);
+            for part in shuffled(Errand::ALL.len() + groups.len(), &mut chance) {
+                let Some(at) = part.checked_sub(Errand::ALL.len()) else {
+                    singles[part].measure_levels(context, &mut world, Errand::ALL[part]).await?;
+                    continue;
+                };
+                let group = &mut groups[at];
+                let (seen, _) = closed(context, &mut world, &group.mix, USERS, CLOSED_MILLIS).await?;
+                group.rates.push(seen.per_second);
             }
         }
     }
-    let alone: Vec<Alone> = singles.into_iter().map(Single::alone).collect();
-    let kinds: Vec<Vec<Kind>> = pairs
-        .iter()
-        .map(|pair| pair.mix.iter().map(|(errand, share)| kind(&alone, *errand, *share)).collect())
-        .collect();
-    let measured: Vec<f64> = pairs.iter().map(|pair| pair.rates.median().max(1e-9)).collect();
-    let predicted = kinds.iter().map(|kinds| mix::closed(kinds, USERS).per_second);
-    let predicted: Vec<f64> = predicted.collect();
-    let errors = predicted.iter().zip(&measured).map(|(predicted, measured)| (predicted / measured - 1.0).abs());
-    let lost = Errand::ALL.into_iter().filter(|errand| !errand.only_reads()).map(|errand| {
-        let beside = pairs.iter().zip(&kinds).zip(&measured);
-        let beside = beside.filter(|((pair, _), _)| pair.mix.iter().any(|(other, _)| *other == errand));
-        let lost: Samples = beside.filter_map(|((_, kinds), measured)| lost(kinds, *measured)).collect();
-        format!("{} {} ({})", errand.word(), rounded(lost.median(), 2), errand.disturbs())
-    });
+    let alone = Single::all_alone(singles);
+    let (mut pair_errors, mut group_errors) = (Samples::default(), Samples::default());
+    let mut losses: [Samples; Errand::ALL.len()] = Default::default();
+    let mut predictions = Vec::new();
+    for group in &groups {
+        let kinds: Vec<Kind> = group.mix.iter().map(|(errand, share)| kind(&alone, *errand, *share)).collect();
+        let (predicted, measured) = (mix::closed(&kinds, USERS).per_second, group.rates.median().max(1e-9));
+        let errors = if group.is_pair() { &mut pair_errors } else { &mut group_errors };
+        errors.push((predicted / measured - 1.0).abs());
+        let lost = if group.is_pair() { lost(&kinds, measured) } else { None };
+        for (errand, _) in group.mix.iter().filter(|(errand, _)| !errand.only_reads()) {
+            losses[place(*errand)].extend(lost);
+        }
+        let what: Vec<&str> = group.mix.iter().map(|(errand, _)| errand.word()).collect();
+        predictions.push(Predicted::new(what.join(" and "), "operations/s", (predicted, measured)));
+    }
+    let lost = Errand::ALL.into_iter().zip(&losses).filter(|(errand, _)| !errand.only_reads());
+    let lost =
+        lost.map(|(errand, lost)| format!("{} {} ({})", errand.word(), rounded(lost.median(), 2), errand.disturbs()));
     let lost = lost.collect::<Vec<_>>().join(", ");
-    let apart: Samples = pairs.iter().filter_map(|pair| pair.rates.halves_apart()).collect();
-    let mut figure = Figure::new("of the measured throughput", errors.collect())
+    let apart: Samples = groups.iter().filter_map(|group| group.rates.halves_apart()).collect();
+    let mut figure = Figure::new("of the measured throughput", pair_errors)
         .under(format!(
             "each two of {} operations, with half of the time each; {USERS} users in a closed loop",
             Errand::ALL.len()
         ))
+        .under(format!(
+            "{} groups of 3 to {} with as much time each: median error {}, largest {}",
+            GROUPS.len(),
+            Errand::ALL.len(),
+            percent(group_errors.median()),
+            percent(group_errors.high())
+        ))
         .under(format!("reads lose by these runs (and in the model) beside {lost}"))
         .under(noise(&apart))
         .under("in rounds that alternate; load and server share the cores");
-    for ((pair, measured), predicted) in pairs.iter().zip(&measured).zip(predicted) {
-        let what = pair.mix.map(|(errand, _)| errand.word()).join(" and ");
-        figure.predictions.push(Predicted::new(what, "operations/s", (predicted, *measured)));
-    }
+    figure.predictions = predictions;
     Ok(figure)
 }
 
@@ -300,19 +351,23 @@ fn stint(context: &Context, millis: u64) -> Stint {
     Stint { settles: Duration::from_millis(settles), lasts: Duration::from_millis(lasts) }
 }
 
-/// A closed loop for so many milliseconds.
+/// A closed loop for so many milliseconds. Gives what was seen, and how many processors were busy with it.
 async fn closed(
     context: &Context,
     world: &mut World,
     mix: &[(Errand, f64)],
     users: usize,
     millis: u64,
-) -> Outcome<Seen> {
+) -> Outcome<(Seen, f64)> {
     let (errands, shares): (Vec<Errand>, Vec<f64>) = mix.iter().copied().unzip();
     let users = world.users(&errands, users).await?;
+    let server = world.server.pid();
+    let processors = || processor_seconds(server) + processor_seconds(std::process::id());
+    let (begun, before) = (Instant::now(), processors());
     let (seen, users) = crew::closed(users, &shares, stint(context, millis)).await?;
+    let busy = (processors() - before) / begun.elapsed().as_secs_f64();
     world.dismiss(users);
-    Ok(seen)
+    Ok((seen, busy))
 }
 
 impl Opened {
@@ -346,9 +401,11 @@ impl Single {
     /// In closed loops. Gives what most users do.
     async fn measure_levels(&mut self, context: &Context, world: &mut World, errand: Errand) -> Outcome<f64> {
         let mut knee = 0.0;
-        for (rates, users) in self.rates.iter_mut().zip(LEVELS) {
-            knee = closed(context, world, &[(errand, 1.0)], users, CLOSED_MILLIS).await?.per_second;
-            rates.push(knee);
+        for (at, users) in LEVELS.into_iter().enumerate() {
+            let (seen, busy) = closed(context, world, &[(errand, 1.0)], users, CLOSED_MILLIS).await?;
+            knee = seen.per_second;
+            self.rates[at].push(knee);
+            self.busy[at].push(busy);
         }
         Ok(knee)
     }
@@ -362,19 +419,29 @@ impl Single {
         Ok(())
     }
 
-    fn alone(self) -> Alone {
-        let levels = LEVELS.into_iter().zip(&self.rates);
-        let open = PARTS.into_iter().zip(self.open);
-        Alone {
-            levels: levels.map(|(users, rates)| Level { users, per_second: rates.median() }).collect(),
-            open: open.map(|(part, open)| Open { part, times: open.times() }).collect(),
-        }
+    /// What each errand does alone.
+    fn all_alone(singles: [Single; Errand::ALL.len()]) -> Vec<Alone> {
+        let waiting = Errand::ALL.into_iter().zip(&singles).filter(|(errand, _)| !errand.only_reads());
+        let busiest = waiting.flat_map(|(_, single)| &single.busy).map(Samples::median).fold(0.0, f64::max);
+        singles.into_iter().map(|single| single.alone(busiest)).collect()
+    }
+
+    /// `busiest`: processors that are busy at most.
+    fn alone(self, busiest: f64) -> Alone {
+        let level = |((users, rates), busy): ((usize, &Samples), &Samples)| {
+            // Where the system does not tell, none is known to be idle.
+            let idle = if busiest > 0.0 { (1.0 - busy.median() / busiest).max(0.0) } else { 0.0 };
+            Level { users, per_second: rates.median(), idle }
+        };
+        let levels = LEVELS.into_iter().zip(&self.rates).zip(&self.busy).map(level).collect();
+        let open = PARTS.into_iter().zip(self.open).map(|(part, open)| Open { part, times: open.times() }).collect();
+        Alone { levels, open }
     }
 }
 
 impl Together {
     async fn measure(&mut self, context: &Context, world: &mut World, mix: &[(Errand, f64)]) -> Outcome {
-        let seen = closed(context, world, mix, USERS, CLOSED_MILLIS).await?;
+        let (seen, _) = closed(context, world, mix, USERS, CLOSED_MILLIS).await?;
         self.rates.push(seen.per_second);
         self.by_errand.resize(mix.len(), (0.0, 0));
         for (all, (sum, count)) in self.by_errand.iter_mut().zip(&seen.by_errand) {
@@ -384,12 +451,16 @@ impl Together {
     }
 }
 
+/// Where it stands among all.
+fn place(errand: Errand) -> usize {
+    Errand::ALL.iter().position(|known| *known == errand).expect("all errands are among all")
+}
+
 fn kind(alone: &[Alone], errand: Errand, share: f64) -> Kind {
-    let place = Errand::ALL.iter().position(|known| *known == errand).expect("all errands are measured alone");
     Kind {
         share,
-        alone: alone[place].clone(),
-        writer: errand.writer(),
+        alone: alone[place(errand)].clone(),
+        commits: errand.commits(),
         only_reads: errand.only_reads(),
         disturbs: errand.disturbs(),
     }
