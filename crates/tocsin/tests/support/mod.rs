@@ -8,6 +8,7 @@ pub mod mails;
 pub mod push;
 
 use std::{
+    collections::BTreeSet,
     fs,
     net::TcpListener,
     path::{Path, PathBuf},
@@ -15,10 +16,14 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use serde_json::Value;
 
 /// A hung server must fail the test instead of stopping it for ever.
 pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A question that has no answer is asked again.
+const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A server that is killed when the test ends.
 pub struct Platform {
@@ -77,12 +82,18 @@ impl Platform {
             .expect("the binary starts");
         self.child = Some(child);
         let ready = format!("{}/readyz", self.url);
+        let Platform { client, child, .. } = self;
         let waiting = async {
             loop {
-                if let Ok(answer) = self.client.get(&ready).send().await
+                // A connection to a process that was killed meanwhile may never tell so.
+                if let Ok(answer) = client.get(&ready).timeout(PROBE_PATIENCE).send().await
                     && answer.status().is_success()
                 {
                     return;
+                }
+                let ended = child.as_mut().and_then(|child| child.try_wait().ok().flatten());
+                if let Some(status) = ended {
+                    panic!("the server ended before it was ready: {status}; with TEST_LOG=1 it says why");
                 }
                 // There is no signal before the socket listens.
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -231,9 +242,13 @@ impl Drop for Platform {
     }
 }
 
-/// A port that was free a moment ago.
+/// A port that was free a moment ago. It is none of those that the system gives to connections: who asks again and again
+/// whether a server is back would at last be connected to itself, and keep the server from its port.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port()
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let mut ports = std::iter::repeat_with(|| fastrand::u16(16_384..32_768)).take(10_000);
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok() && GIVEN.lock().insert(*port);
+    ports.find(is_free).expect("a free port")
 }
 
 /// The seed of a random test: `SEED` or a new one; printed, so that a failure can be repeated.
