@@ -119,15 +119,13 @@ pub async fn run(command: &mut tokio::process::Command, what: &str, patience: Du
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// A port that was free a moment ago. It is none of those that the system gives to connections: who asks again and again
-/// whether a server is there would at last be connected to itself, and keep the server from its port.
+/// A port that was free a moment ago.
 ///
 /// # Errors
 /// There is none.
 pub fn free_port() -> Outcome<u16> {
-    let mut ports = std::iter::repeat_with(|| fastrand::u16(16_384..32_768)).take(10_000);
-    let port = ports.find(|port| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok());
-    port.ok_or_else(|| Failure::failed("there is no free port from 16384 to 32767"))
+    let bound = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+    Ok(bound.map_err(|error| Failure::failed("there is no free port").because(&error))?.port())
 }
 
 /// Whether somebody listens there.

@@ -242,8 +242,8 @@ impl Drop for Platform {
     }
 }
 
-/// A port that was free a moment ago. It is none of those that the system gives to connections: who asks again and again
-/// whether a server is back would at last be connected to itself, and keep the server from its port.
+/// A port that was free a moment ago. It is none of those that the system gives to others, who could have it while a server
+/// is down for a moment.
 pub fn free_port() -> u16 {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     let mut ports = std::iter::repeat_with(|| fastrand::u16(16_384..32_768)).take(10_000);
