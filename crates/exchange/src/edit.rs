@@ -72,11 +72,17 @@ impl Exchanges {
         let Some(running) = self.find(&stored.exchange) else {
             return Ok(Err(format!("the exchange `{}` does not run", stored.exchange)));
         };
-        let Some(body) = self.parts.spool.body(stored.id).await? else { return Ok(Err("it is gone".to_owned())) };
-        let body = match changed(&body, edit) {
+        if stored.head.raw && !edit.properties.is_empty() {
+            let why = "its properties are read anew when it is resumed, since the steps of its port did not get to their end; \
+                       edit its body instead";
+            return Ok(Err(why.to_owned()));
+        }
+        let Some(before) = self.parts.spool.body(stored.id).await? else { return Ok(Err("it is gone".to_owned())) };
+        let body = match changed(&before, edit) {
             Ok(body) => body,
             Err(why) => return Ok(Err(why)),
         };
+        let is_other = body != before || edit.content_type.as_ref().is_some_and(|new| *new != stored.head.content_type);
         let parcel = Parcel {
             content_type: edit.content_type.clone().unwrap_or_else(|| stored.head.content_type.clone()),
             headers: stored.head.headers.clone(),
@@ -86,7 +92,7 @@ impl Exchanges {
         };
         let head = promote::head(&running.compiled, &parcel);
         let head = match with_properties(&running.compiled.definition.properties, head, &stored.head, edit) {
-            Ok(head) => head,
+            Ok(head) => Head { edits: stored.head.edits + u32::from(is_other), ..head },
             Err(why) => return Ok(Err(why)),
         };
         self.let_be_found(&running, stored.id, &head, stored.accepted_at);

@@ -99,12 +99,23 @@ impl Exchanges {
     /// Nothing was changed.
     pub async fn apply(self: &Arc<Self>, text: &str, author: &str) -> Result<StoredExchange, OperateError> {
         let compiled = self.compile(text).map_err(OperateError::Invalid)?;
-        let _one = self.applying.lock().await;
-        let name = compiled.definition.name.clone();
-        let now = self.parts.clock.now();
-        let stored = self.parts.spool.put_exchange(name, text.to_owned(), author.to_owned(), now).await?;
-        self.run(compiled, stored.version).await?;
-        Ok(stored)
+        let (exchanges, text, author) = (self.clone(), text.to_owned(), author.to_owned());
+        self.to_the_end(async move {
+            let _one = exchanges.applying.lock().await;
+            let (name, now) = (compiled.definition.name.clone(), exchanges.parts.clock.now());
+            let stored = exchanges.parts.spool.put_exchange(name, text, author, now).await?;
+            exchanges.run(compiled, stored.version).await?;
+            Ok(stored)
+        })
+        .await
+    }
+
+    /// Does something that must not stop in the middle when whoever asked for it is gone.
+    async fn to_the_end<T: Send + 'static>(&self, act: impl Future<Output = T> + Send + 'static) -> T {
+        match self.tasks.spawn(act).await {
+            Ok(done) => done,
+            Err(broken) => std::panic::resume_unwind(broken.into_panic()),
+        }
     }
 
     /// Lets a definition take the place of the one before it.
@@ -163,6 +174,11 @@ impl Exchanges {
     /// # Errors
     /// There is none, or it has open messages.
     pub async fn remove(self: &Arc<Self>, name: &Name) -> Result<(), OperateError> {
+        let (exchanges, name) = (self.clone(), name.clone());
+        self.to_the_end(async move { exchanges.remove_whole(&name).await }).await
+    }
+
+    async fn remove_whole(self: &Arc<Self>, name: &Name) -> Result<(), OperateError> {
         let _one = self.applying.lock().await;
         // Before it is looked at: what they take would be open.
         self.locations.stop(name).await;
@@ -297,11 +313,21 @@ impl Exchanges {
     ///
     /// # Errors
     /// The store does not answer; what was done before stays.
-    pub async fn resume(&self, choice: impl Into<Choice>) -> Result<Acted, StoreError> {
-        let choice = choice.into();
+    pub async fn resume(self: &Arc<Self>, choice: impl Into<Choice>) -> Result<Acted, StoreError> {
+        let (exchanges, choice) = (self.clone(), choice.into());
+        self.to_the_end(async move {
+            let acted = exchanges.resume_all(&choice).await;
+            // Also what was resumed before an error goes on.
+            exchanges.look();
+            acted
+        })
+        .await
+    }
+
+    async fn resume_all(&self, choice: &Choice) -> Result<Acted, StoreError> {
         let mut acted = Acted::default();
         let mut before = None;
-        while let Some((found, last)) = self.step(&choice, Standing::Suspended, before).await? {
+        while let Some((found, last)) = self.step(choice, Standing::Suspended, before).await? {
             before = Some(last);
             let now = self.parts.clock.now();
             for stored in found.iter().filter(|stored| stored.suspended.is_some()) {
@@ -314,7 +340,6 @@ impl Exchanges {
             acted.messages += resumed.messages;
             acted.legs += resumed.legs;
         }
-        self.look();
         Ok(acted)
     }
 
@@ -384,12 +409,22 @@ impl Exchanges {
     ///
     /// # Errors
     /// The store does not answer; what was done before stays.
-    pub async fn end(&self, choice: impl Into<Choice>) -> Result<Acted, StoreError> {
-        let choice = choice.into();
+    pub async fn end(self: &Arc<Self>, choice: impl Into<Choice>) -> Result<Acted, StoreError> {
+        let (exchanges, choice) = (self.clone(), choice.into());
+        self.to_the_end(async move {
+            let acted = exchanges.end_all(&choice).await;
+            // Others of their keys may have waited for them.
+            exchanges.look();
+            acted
+        })
+        .await
+    }
+
+    async fn end_all(&self, choice: &Choice) -> Result<Acted, StoreError> {
         let standing = choice.filter.standing.unwrap_or(Standing::Suspended);
         let mut acted = Acted::default();
         let mut before = None;
-        while let Some((found, last)) = self.step(&choice, standing, before).await? {
+        while let Some((found, last)) = self.step(choice, standing, before).await? {
             before = Some(last);
             let ids: Vec<MessageId> = found.iter().map(|stored| stored.id).collect();
             let ended = self.parts.spool.end(ids.clone(), self.parts.clock.now()).await?;
@@ -397,8 +432,6 @@ impl Exchanges {
             acted.legs += ended.legs;
             ids.iter().for_each(|id| self.callers.answer(*id, Answer::None));
         }
-        // Others of their keys may have waited for them.
-        self.look();
         Ok(acted)
     }
 

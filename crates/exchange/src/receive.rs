@@ -17,7 +17,7 @@ use tocsin_store::{
         StoredMessage, TakenMessage, WaitingLeg,
     },
 };
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
     Exchanges, Running,
@@ -192,6 +192,68 @@ impl Exchanges {
         port: &Name,
         incoming: Incoming,
     ) -> Result<Received, ReceiveError> {
+        let again = incoming.key.clone().map(|key| (key, incoming.body.clone(), incoming.wait));
+        match (self.receive_new(running, port, incoming).await, again) {
+            // Who asks for the second time takes no room, and what came of the first may be there.
+            (Err(refused @ (ReceiveError::Full { .. } | ReceiveError::Closed { .. })), Some((key, body, wait))) => {
+                self.receive_known(running, port, idempotency_key(key, &body), wait).await.unwrap_or(Err(refused))
+            }
+            (received, _) => received,
+        }
+    }
+
+    /// What a message becomes whose key came before; `None`: it has not.
+    async fn receive_known(
+        &self,
+        running: &Running,
+        port: &Name,
+        key: IdempotencyKey,
+        wait: Option<Duration>,
+    ) -> Option<Result<Received, ReceiveError>> {
+        let definition = running.receive_port(port).ok()?;
+        let wait = wait.map_or(definition.wait, |wait| wait.min(definition.wait));
+        match self.parts.spool.known(&running.compiled.definition.name, port, &key).await {
+            Ok(None) => None,
+            Ok(Some(Accepted::Reused(known))) => Some(Err(ReceiveError::KeyReused(known))),
+            Ok(Some(Accepted::Known(known))) => {
+                Some(self.repeated(running, port, definition.mode, known, wait, None).await)
+            }
+            Ok(Some(Accepted::New)) => unreachable!("it is looked up, not stored"),
+            Err(error) => Some(Err(ReceiveError::Store(error))),
+        }
+    }
+
+    /// What the sender of a message that came before is told.
+    async fn repeated(
+        &self,
+        running: &Running,
+        port: &Name,
+        mode: Mode,
+        known: MessageId,
+        wait: Duration,
+        row: Option<&Row>,
+    ) -> Result<Received, ReceiveError> {
+        if let Some(meters) = running.meters.get(port) {
+            meters.duplicate.increment(1);
+        }
+        let course = match mode {
+            Mode::OneWay => Course::Stored,
+            Mode::Request => {
+                let course = self.wait_for(known, wait).await.map_err(ReceiveError::Store)?;
+                let course = course.unwrap_or(Course::Pending);
+                self.track_returned(running, port, known, row, &course);
+                course
+            }
+        };
+        Ok(Received { id: known, duplicate: true, course })
+    }
+
+    async fn receive_new(
+        self: &Arc<Self>,
+        running: &Arc<Running>,
+        port: &Name,
+        incoming: Incoming,
+    ) -> Result<Received, ReceiveError> {
         let definition = running.receive_port(port)?;
         check(definition, &incoming)?;
         let now = self.parts.clock.now();
@@ -236,8 +298,9 @@ impl Exchanges {
             _under_way: self.tasks.token(),
         });
         self.store(coming).await.map_err(|error| refused(error, running, now))?;
+        let until = Instant::now() + wait;
         let replied = match answered {
-            Some(answered) => tokio::time::timeout(wait, answered).await.ok().and_then(Result::ok),
+            Some(answered) => tokio::time::timeout_at(until, answered).await.ok().and_then(Result::ok),
             None => None,
         };
         let replied = match replied {
@@ -256,7 +319,8 @@ impl Exchanges {
             Accepted::New if waits => {
                 let course = match replied {
                     Some(replied) => replied,
-                    None => self.course_without_reply(id).await?,
+                    // One of its send ports may have none, and another yet.
+                    None => self.course_without_reply(id, until).await?,
                 };
                 self.track_returned(running, port, id, row.as_ref(), &course);
                 if let Some(meters) = running.meters.get(port) {
@@ -267,20 +331,7 @@ impl Exchanges {
             Accepted::New => {
                 Ok(Received { id, duplicate: false, course: suspended.map_or(Course::Stored, Course::Suspended) })
             }
-            Accepted::Known(known) => {
-                if let Some(meters) = running.meters.get(port) {
-                    meters.duplicate.increment(1);
-                }
-                let course = if kind == MessageKind::Request {
-                    let course = self.wait_for(known, wait).await.map_err(ReceiveError::Store)?;
-                    let course = course.unwrap_or(Course::Pending);
-                    self.track_returned(running, port, known, row.as_ref(), &course);
-                    course
-                } else {
-                    Course::Stored
-                };
-                Ok(Received { id: known, duplicate: true, course })
-            }
+            Accepted::Known(known) => self.repeated(running, port, definition.mode, known, wait, row.as_ref()).await,
             Accepted::Reused(known) => Err(ReceiveError::KeyReused(known)),
         }
     }
@@ -327,25 +378,25 @@ impl Exchanges {
     /// # Errors
     /// The store does not answer.
     pub async fn wait_for(&self, id: MessageId, wait: Duration) -> Result<Option<Course>, StoreError> {
-        // Waiting begins before looking: what comes between is not missed.
-        let course = self.look_and_wait(id, wait, self.callers.wait_for(id)).await;
+        let course = self.look_and_wait(id, Instant::now() + wait).await;
         self.callers.forget(id);
         course
     }
 
-    async fn look_and_wait(
-        &self,
-        id: MessageId,
-        wait: Duration,
-        answered: oneshot::Receiver<Answer>,
-    ) -> Result<Option<Course>, StoreError> {
-        let Some(course) = self.present_course(id).await? else { return Ok(None) };
-        if course != Course::Pending || wait.is_zero() {
-            return Ok(Some(course));
-        }
-        match tokio::time::timeout(wait, answered).await {
-            Ok(Ok(Answer::Reply(reply, head, body))) => Ok(Some(Course::Replied { reply, head, body })),
-            _ => self.present_course(id).await,
+    async fn look_and_wait(&self, id: MessageId, until: Instant) -> Result<Option<Course>, StoreError> {
+        loop {
+            // Waiting begins before looking: what comes between is not missed.
+            let answered = self.callers.wait_for(id);
+            let Some(course) = self.present_course(id).await? else { return Ok(None) };
+            if course != Course::Pending || until <= Instant::now() {
+                return Ok(Some(course));
+            }
+            match tokio::time::timeout_at(until, answered).await {
+                Ok(Ok(Answer::Reply(reply, head, body))) => return Ok(Some(Course::Replied { reply, head, body })),
+                // One of its send ports has none, and others may.
+                Ok(Ok(Answer::None)) => {}
+                _ => return self.present_course(id).await,
+            }
         }
     }
 
@@ -357,10 +408,10 @@ impl Exchanges {
     }
 
     /// What came of a request whose reply did not come in time.
-    async fn course_without_reply(&self, id: MessageId) -> Result<Course, ReceiveError> {
+    async fn course_without_reply(&self, id: MessageId, until: Instant) -> Result<Course, ReceiveError> {
+        let course = self.look_and_wait(id, until).await.map_err(ReceiveError::Store);
         self.callers.forget(id);
-        let course = self.present_course(id).await.map_err(ReceiveError::Store)?;
-        Ok(course.unwrap_or(Course::Ended))
+        Ok(course?.unwrap_or(Course::Ended))
     }
 
     async fn course(&self, stored: &StoredMessage) -> Result<Course, StoreError> {
@@ -405,10 +456,7 @@ impl Exchanges {
         let whole = self.new_message(running, partition, port, kind, body.clone(), now);
         let trace = self.spans.enter(&headers, whole.id);
         let raw = Parcel { content_type, headers, body, trace, ..Parcel::default() };
-        let key = key.map(|key| {
-            let digest = digest::digest(&digest::SHA256, &raw.body);
-            IdempotencyKey { key, digest: digest.as_ref().try_into().expect("SHA-256 has 32 bytes") }
-        });
+        let key = key.map(|key| idempotency_key(key, &raw.body));
         let expires_at = (kind == MessageKind::Request).then(|| now + definition.expires_after);
         let whole = NewMessage { key, expires_at, ..whole };
         match self.work(running, &whole, raw.clone()).await {
@@ -568,6 +616,11 @@ fn check(port: &ReceivePort, incoming: &Incoming) -> Result<(), ReceiveError> {
         return Err(ReceiveError::Key);
     }
     Ok(())
+}
+
+fn idempotency_key(key: String, body: &[u8]) -> IdempotencyKey {
+    let digest = digest::digest(&digest::SHA256, body);
+    IdempotencyKey { key, digest: digest.as_ref().try_into().expect("SHA-256 has 32 bytes") }
 }
 
 fn check_window(port: &Name, definition: &ReceivePort, now: Timestamp) -> Result<(), ReceiveError> {

@@ -102,7 +102,8 @@ fn finished(leg: &WaitingLeg) -> Finished {
 
 impl Tried {
     /// Tells those who wait what was stored, and makes room for the next. While the store has no room it is stored again and
-    /// again; if the store has failed for good, a restart finds the leg waiting, and sends it once more under its id.
+    /// again; if the store has failed for good, the leg keeps its place, since the spool would give it out again at once: a
+    /// restart finds it waiting, and sends it once more under its id.
     pub fn follow(self: Arc<Self>, settled: Result<Settled, StoreError>) {
         let Some(exchanges) = self.exchanges.upgrade() else { return };
         let Tried { running, lane, leg, outcome, .. } = &*self;
@@ -127,8 +128,7 @@ impl Tried {
                 });
             }
             Err(error) => {
-                tracing::error!(message = %outcome.message, %error, "an outcome could not be stored");
-                lane.finished(finished(leg));
+                tracing::error!(message = %outcome.message, %error, "an outcome could not be stored before the next start");
             }
         }
     }
@@ -160,8 +160,12 @@ async fn go(
         body: leg.body.clone(),
         ..Parcel::default()
     };
-    // Each leg has an id of its own, so that a far side behind two ports does not take the second for a repetition.
-    let id = format!("{}-{}", leg.message, leg.leg.number);
+    // Each leg has an id of its own, so that a far side behind two ports does not take the second for a repetition; and what
+    // an operator has made of a message is another one.
+    let id = match head.edits {
+        0 => format!("{}-{}", leg.message, leg.leg.number),
+        edits => format!("{}-{}-e{edits}", leg.message, leg.leg.number),
+    };
     let (clock, workers) = (&exchanges.parts.clock, exchanges.groups.of(Group::Send));
     let parcel = match way.pipeline.apply(parcel, &id, clock, workers).await {
         Ok(mut parcels) => parcels.pop().expect("nothing is split on its way out"),

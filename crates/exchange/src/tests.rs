@@ -581,9 +581,13 @@ async fn bounds_and_bad_input_are_told() {
     assert!(matches!(bed.post("orders", &long, None).await, Err(ReceiveError::TooLarge(40))));
     assert!(matches!(bed.post("orders", ORDER, Some("")).await, Err(ReceiveError::Key)));
     assert!(matches!(bed.post("nowhere", ORDER, None).await, Err(ReceiveError::Missing(_))));
-    bed.post("orders", ORDER, None).await.expect("the first");
+    let first = bed.post("orders", ORDER, Some("k")).await.expect("the first");
     let full = bed.post("orders", ORDER, None).await;
     assert!(matches!(full, Err(ReceiveError::Full { code: ThrottleReason::StoreGrowth, .. })), "{full:?}");
+    // Who asks again takes no room.
+    let again = bed.post("orders", ORDER, Some("k")).await.expect("it is there");
+    assert_eq!(again, Received { duplicate: true, ..first });
+    assert!(matches!(bed.post("orders", "{}", Some("k")).await, Err(ReceiveError::KeyReused(_))));
     assert!(matches!(bed.exchanges.remove(&name("orders")).await, Err(OperateError::InUse(_))));
     let open = MessageFilter { standing: Some(Standing::Open), ..MessageFilter::default() };
     bed.exchanges.end(open).await.expect("ended");
@@ -600,6 +604,42 @@ async fn bounds_and_bad_input_are_told() {
         ["send.a.options: `{ordr}` names no property", "routes.to_slow.when: a message has no property `typ` here",]
     );
     assert!(problems.iter().all(|problem| problem.line.is_some() && problem.hint.is_some()), "{problems:?}");
+}
+
+/// A request to two send ports, of which one has no good answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_waits_for_the_port_that_answers() {
+    let bed = Bed::start().await;
+    let both = definition(&bed.a, &bed.b, "").replace("message.type == 'slow'", "message.type in ['slow', 'order']");
+    bed.exchanges.apply(&both.replace("/b\"", "/wrong\""), "test").await.expect("a good definition");
+    let answered = async {
+        // Only when the other has failed.
+        bed.suspended_times(1).await;
+        bed.b.gate.notify_one();
+    };
+    let (asked, ()) = tokio::join!(bed.ask(ORDER), answered);
+    assert!(matches!(asked.course, Course::Replied { .. }), "{asked:?}");
+}
+
+/// Whoever asked for it is gone before it has begun.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_operator_began_is_done_to_the_end() {
+    let bed = Bed::start().await;
+    bed.exchanges.apply(&definition(&bed.a, &bed.b, "state: off"), "test").await.expect("a good definition");
+    let sent = bed.post("orders", ORDER, None).await.expect("taken");
+    bed.suspended_times(1).await;
+    let definition = definition(&bed.a, &bed.b, "");
+    let again = bed.exchanges.apply(&definition, "test");
+    tokio::select! { biased; _ = again => {} () = std::future::ready(()) => {} }
+    let running = async {
+        while bed.exchanges.find(&name("orders")).is_none_or(|running| running.version < 3) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, running).await.expect("it was applied");
+    let resumed = bed.exchanges.resume(MessageFilter::default());
+    tokio::select! { biased; _ = resumed => {} () = std::future::ready(()) => {} }
+    assert_eq!(bed.ended(sent.id).await.ending, Some(Ending::Delivered));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -35,6 +35,9 @@ pub struct Head {
     /// Whether its body is as it came: the steps of its port did not get to their end.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub raw: bool,
+    /// How often an operator has changed what is sent.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub edits: u32,
     /// Where it stands in a trace that runs through many systems: what leads to it.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "trace_text")]
     pub trace: Option<Box<TraceContext>>,

@@ -75,6 +75,8 @@ async fn what_failed_on_its_way_is_edited_unless_something_of_it_waits() {
     bed.exchanges.resume(one(sent.id)).await.expect("resumed");
     bed.b.asked_times(2).await;
     assert_eq!(bed.b.all()[1].body, "{}");
+    let ids: Vec<String> = bed.b.all().iter().map(|asked| asked.headers["idempotency-key"].clone()).collect();
+    assert_eq!(ids[1], format!("{}-e1", ids[0]), "it is another message");
 }
 
 #[tokio::test(flavor = "multi_thread")]

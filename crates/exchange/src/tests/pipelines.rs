@@ -1,6 +1,7 @@
 //! Steps at the ports of an exchange that runs: what is stored, what leaves, and what waits for an operator.
 
 use super::*;
+use crate::edit::Edit;
 
 impl Bed {
     /// Applies the definition with more in the ports: each is the text before which something stands, and that.
@@ -58,6 +59,10 @@ async fn a_step_that_fails_suspends_and_the_resumed_message_goes_through_the_ste
     assert!(reason.starts_with("step 1 of the pipeline (`validate`)"), "{reason}");
     let stuck = bed.message(sent.id).await;
     assert!(stuck.head.raw && stuck.legs.is_empty());
+    let edit = Edit { properties: vec![(name("order"), serde_json::json!(8))], ..Edit::default() };
+    let choice = MessageFilter { id: Some(sent.id), ..MessageFilter::default() }.into();
+    let edited = bed.exchanges.edit(&choice, &edit, "ann").await.expect("tried");
+    assert!(edited.unchanged[0].1.contains("edit its body instead"), "{edited:?}");
     assert_eq!(bed.exchanges.resume(MessageFilter::default()).await.expect("tried").messages, 0);
     assert_eq!(bed.suspended().await.len(), 1, "the steps are the same");
 

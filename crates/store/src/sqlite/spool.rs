@@ -30,9 +30,9 @@ use crate::{
     error::StoreError,
     keyring::Keyring,
     spool::{
-        Accepted, Acted, Beside, EditedMessage, LegOrder, LegOutcome, MessageEdit, MessageFilter, NewLeg, NewMessage,
-        OriginalMessage, PartitionLoad, PartitionNumber, Reworked, SetPort, Settled, SpoolCounts, StoredExchange,
-        StoredMessage, TakenMessage, WaitingLeg,
+        Accepted, Acted, Beside, EditedMessage, IdempotencyKey, LegOrder, LegOutcome, MessageEdit, MessageFilter,
+        NewLeg, NewMessage, OriginalMessage, PartitionLoad, PartitionNumber, Reworked, SetPort, Settled, SpoolCounts,
+        StoredExchange, StoredMessage, TakenMessage, WaitingLeg,
     },
 };
 
@@ -253,6 +253,26 @@ impl SqliteSpool {
             PartitionLoad { open, bytes: partition.bytes() }
         };
         self.partitions.iter().map(|partition| (partition.label(), load(partition))).collect()
+    }
+
+    /// What a message with this key would be, if one came before.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn known(
+        &self,
+        exchange: &Name,
+        port: &Name,
+        key: &IdempotencyKey,
+    ) -> Result<Option<Accepted>, StoreError> {
+        for partition in &self.partitions {
+            let (exchange, port, key) = (exchange.clone(), port.clone(), key.clone());
+            let find = move |connection: &Connection| intake::find_key(connection, &exchange, &port, &key);
+            if let Some(known) = partition.read(find).await? {
+                return Ok(Some(known));
+            }
+        }
+        Ok(None)
     }
 
     /// What a message with the key of this one is that is in another partition, if one came before.

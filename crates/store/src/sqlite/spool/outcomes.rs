@@ -128,9 +128,11 @@ pub(super) fn expire(
     Ok((due, changes, next.map(Timestamp)))
 }
 
-/// Removes what need not be kept any more.
+/// Removes what need not be kept any more. A reply stays for as long as the request that it answers.
 pub(super) fn prune(connection: &Connection, now: Timestamp, limit: usize) -> Result<u64, StoreError> {
-    let sql = "SELECT id FROM messages WHERE ended_at + kept <= ?1 AND ended_at IS NOT NULL LIMIT ?2";
+    let sql = "SELECT id FROM messages AS over WHERE ended_at + kept <= ?1 AND ended_at IS NOT NULL AND NOT EXISTS \
+               (SELECT 1 FROM messages AS asked WHERE asked.id = over.answers AND asked.reply = over.id \
+               AND (asked.ended_at IS NULL OR asked.ended_at + asked.kept > ?1)) LIMIT ?2";
     let over = query_all(connection, sql, (now.0, limit), |row| row.get::<_, u64>(0))?;
     if let Some(last) = over.iter().max() {
         let sql = "INSERT INTO taken_ids VALUES (1, ?1) ON CONFLICT DO UPDATE SET last = max(last, ?1)";

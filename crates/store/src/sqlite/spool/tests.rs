@@ -93,6 +93,21 @@ fn a_request_is_answered_once() {
 }
 
 #[test]
+fn a_reply_is_kept_for_as_long_as_its_request() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let spool = open(folder.path());
+    block_on(async {
+        let request = message(&spool, MessageKind::Request, &["ask", "tell"]);
+        spool.accept(request.clone()).await.expect("stored");
+        spool.settle(outcome(request.id, 0, 1, Then::Done(reply(&spool, request.id)))).await.expect("stored");
+        assert_eq!(spool.prune(at(1000), 10).await.expect("looked"), 0, "somebody is still to be told");
+        spool.settle(outcome(request.id, 1, 1000, Then::Done(None))).await.expect("stored");
+        assert_eq!(spool.prune(at(1099), 10).await.expect("looked"), 0);
+        assert_eq!(spool.prune(at(1100), 10).await.expect("removed"), 2);
+    });
+}
+
+#[test]
 fn what_nobody_answers_expires_and_what_comes_then_is_late() {
     let folder = tempfile::tempdir().expect("a folder");
     let spool = open(folder.path());
