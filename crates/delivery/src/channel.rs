@@ -8,7 +8,7 @@ use std::{
 
 use async_trait::async_trait;
 use tocsin_model::{
-    application::Rate,
+    application::{Channel, Rate},
     conduct::Priority,
     content::{Content, PartsUsed},
     id::{EventId, Name, NotificationId, SubscriberNumber, SubscriptionId},
@@ -18,7 +18,7 @@ use tocsin_model::{
 };
 use tokio::sync::mpsc;
 
-use crate::{inbox::Feeds, networks::Networks, programs::Programs, signet::Signet};
+use crate::{inbox::Feeds, networks::Networks, programs::Programs, protocol::Opened, signet::Signet};
 
 /// A message to a recipient, or to several, ready to leave: owned, cheap to move.
 ///
@@ -401,6 +401,12 @@ pub trait OpenChannel: Send + Sync {
 
     /// Why the channel as a whole is not working, if so. Work for it may as well wait.
     fn down(&self) -> Option<Reason>;
+
+    /// Opens a channel that is to take the place of this one, with other options; this one goes on until it is closed.
+    /// `None`: it is opened like any.
+    fn successor(&self, _name: &Name, _channel: &Channel, _context: &Context) -> Option<Opened> {
+        None
+    }
 
     /// Takes nothing new from now on, and answers what is still waiting with `Deferred` for the reason `Untried`; what
     /// is on its way goes on.

@@ -24,6 +24,7 @@ pub mod webpush; // encrypted messages to browsers
 pub mod signet; // signs what leaves so that it is known when it comes back
 pub mod networks; // which addresses we talk to
 pub mod programs; // which programs we start
+pub mod folders; // which files we write to
 pub mod redact; // what a log may show of whom something goes to and what it says
 pub mod spans; // what is told of things that stand in a trace
 pub mod options; // options as the definition gives them become typed options, or every problem in them
@@ -43,6 +44,6 @@ pub use channel::{
     Place, SystemClock, Ticket,
 };
 pub use flow::rate::Meter;
-pub use protocol::{ProtocolDescription, check, is_endpoint, open, protocols};
+pub use protocol::{ProtocolDescription, check, is_endpoint, open, open_with, protocols};
 pub use reference::reference_page;
 pub use signet::{Claim, InboxPass, Returned, Signet};

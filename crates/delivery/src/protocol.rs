@@ -10,7 +10,9 @@ use tocsin_model::{
 
 use crate::{
     channel::{Context, OpenChannel},
-    file, http, inbox, mqtt, nats,
+    file,
+    folders::Folders,
+    http, inbox, mqtt, nats,
     options::{self, Options},
     process, smtp, webpush,
 };
@@ -28,7 +30,8 @@ pub struct ProtocolDescription {
     open: fn(&Name, &Channel, &Context) -> Opened,
 }
 
-type Opened = Result<Box<dyn OpenChannel>, Vec<Problem>>;
+/// A channel that was opened, or every problem in its options.
+pub type Opened = Result<Box<dyn OpenChannel>, Vec<Problem>>;
 
 static PROTOCOLS: [ProtocolDescription; 8] = [
     describe::<smtp::SmtpOptions>("smtp", "mails over persistent, pipelined sessions to a mail server", smtp::open),
@@ -90,8 +93,19 @@ pub fn check(protocol: &Name, options: &Map<String, Value>, path: &str) -> Vec<P
 /// # Errors
 /// Every problem in its options, including files that cannot be read or written; paths are relative: `host`.
 pub fn open(name: &Name, channel: &Channel, context: &Context) -> Opened {
+    open_with(&Folders::default(), name, channel, context)
+}
+
+/// As [`open`]; channels may write into these folders outside the data folder too.
+///
+/// # Errors
+/// As there.
+pub fn open_with(folders: &Folders, name: &Name, channel: &Channel, context: &Context) -> Opened {
     let protocol = find(&channel.protocol, "").map_err(|problem| vec![problem])?;
-    let open = (protocol.open)(name, channel, context)?;
+    let open = match protocol.name {
+        "file" => file::open_with(folders, name, channel, context)?,
+        _ => (protocol.open)(name, channel, context)?,
+    };
     open.keep_to(channel.flow.rate);
     Ok(open)
 }
@@ -180,9 +194,15 @@ mod tests {
         check(
             "file",
             json!({ "path": "../x", "rotate_bytes": 1, "format": "ndjson" }),
-            "channels.c.options.path: a relative name stays in the data folder; give the whole path, starting with `/`\n\
+            "channels.c.options.path: a relative name stays in the data folder; a folder that `delivery.allow_folders` opens is given by its whole path\n\
              channels.c.options.rotate_bytes: a file is at least 4096 bytes long before it is renamed",
         );
+        check(
+            "file",
+            json!({ "path": "./journal.db" }),
+            "channels.c.options.path: ./journal.db is a name that the server keeps for itself; choose another",
+        );
+        check("file", json!({ "path": "/srv/a/../b" }), "channels.c.options.path: a path goes without `..`");
         check(
             "file",
             json!({ "format": "ndjson", "columns": ["id", "place", "id"] }),

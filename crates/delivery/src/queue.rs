@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tocsin_model::{
-    application::{Flow, Rate},
+    application::{Channel, Flow, Rate},
     conduct::Priority,
     content::PartsUsed,
     id::Name,
@@ -29,12 +29,13 @@ use tokio::{
 };
 
 use crate::{
-    channel::{Answer, Clock, Destination, OpenChannel, Outgoing},
+    channel::{Answer, Clock, Context, Destination, OpenChannel, Outgoing},
     flow::{
         lanes::{Done, Event, Lanes, Pushed, Signal, Take},
         line::{Line, Waits},
         rate::Meter,
     },
+    protocol::Opened,
 };
 
 /// Recipients of messages that wait for a session, at most; where all go to one far side, of each priority. A multicast may
@@ -821,6 +822,10 @@ pub(crate) trait FarSide: Send + Sync {
     fn takes_multicasts(&self) -> bool {
         false
     }
+    /// See `OpenChannel::successor`.
+    fn successor(&self, _name: &Name, _channel: &Channel, _context: &Context) -> Option<Opened> {
+        None
+    }
 }
 
 /// The lane of an address.
@@ -914,6 +919,11 @@ impl OpenChannel for Running {
 
     fn wind_down(&self) {
         self.queue.close();
+    }
+
+    fn successor(&self, name: &Name, channel: &Channel, context: &Context) -> Option<Opened> {
+        let opened = self.far_side.successor(name, channel, context)?;
+        Some(opened.inspect(|open| open.keep_to(channel.flow.rate)))
     }
 
     fn down(&self) -> Option<Reason> {

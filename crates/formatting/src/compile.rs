@@ -284,12 +284,14 @@ impl<'a> Compiler<'a> {
         Some(uses)
     }
 
-    /// Reports what no template may have.
+    /// Reports what no template may have, and filters and tests that do not exist.
     fn object(&mut self, path: &str, prepared: &Prepared) {
         for (message, hint, line, column) in &prepared.objections {
             let problem = Problem::at(path, message.clone()).hint(*hint).position(*line, *column);
             self.done.problems.push(problem);
         }
+        let unknown = lint::uncalled(&self.done.environment, prepared);
+        self.done.problems.extend(unknown.into_iter().map(|problem| Problem { path: path.to_owned(), ..problem }));
     }
 
     /// Reports variables that nothing gives a value.

@@ -95,13 +95,65 @@ pub const NAMES: [&str; 60] = [
     "zip",
 ];
 
-/// What was meant by the filter of which the engine complains: `filter rund is unknown`.
-pub fn hint(complaint: &str) -> String {
-    let wrong = complaint.split(' ').nth(1).unwrap_or_default();
+/// The tests that templates can use, by their words.
+const TESTS: [&str; 36] = [
+    "boolean",
+    "defined",
+    "divisibleby",
+    "endingwith",
+    "eq",
+    "equalto",
+    "escaped",
+    "even",
+    "false",
+    "filter",
+    "float",
+    "ge",
+    "greaterthan",
+    "gt",
+    "in",
+    "int",
+    "integer",
+    "iterable",
+    "le",
+    "lessthan",
+    "lower",
+    "lt",
+    "mapping",
+    "ne",
+    "none",
+    "number",
+    "odd",
+    "safe",
+    "sameas",
+    "sequence",
+    "startingwith",
+    "string",
+    "test",
+    "true",
+    "undefined",
+    "upper",
+];
+
+/// What was meant by a test that does not exist.
+pub fn test_hint(wrong: &str) -> String {
+    match closest(wrong, TESTS) {
+        Some(meant) => format!("did you mean `{meant}`?"),
+        None => format!("tests are {}", TESTS.join(", ")),
+    }
+}
+
+/// What was meant by a filter that does not exist.
+pub fn filter_hint(wrong: &str) -> String {
     match closest(wrong, NAMES) {
         Some(meant) => format!("did you mean `{meant}`?"),
         None => format!("filters are {}", NAMES.join(", ")),
     }
+}
+
+/// What was meant by the filter of which the engine complains: `filter rund is unknown`.
+pub fn hint(complaint: &str) -> String {
+    filter_hint(complaint.split(' ').nth(1).unwrap_or_default())
 }
 
 /// Adds our filters and takes away what has no bound or shows too much.
@@ -120,11 +172,34 @@ pub fn install(environment: &mut Environment<'static>) {
     environment.add_filter("relative", relative);
     environment.add_filter("url", url);
     environment.add_filter("truncate", truncate);
-    environment.add_filter("gsm", |text: &str| sms::to_gsm(text));
-    environment.add_filter("segments", |text: &str| sms::measure(text).segments);
+    environment.add_filter("gsm", |text: &str| pass(text).map(|()| sms::to_gsm(text)));
+    environment.add_filter("segments", |text: &str| pass(text).map(|()| sms::measure(text).segments));
     environment.add_filter("sms", shorten);
     environment.add_filter("replace", replace);
     environment.add_filter("join", join);
+    charged(environment, "capitalize", "\u{0}capitalize", filters::capitalize);
+    charged(environment, "count", "\u{0}count", filters::length);
+    charged(environment, "dictsort", "\u{0}dictsort", filters::dictsort);
+    charged(environment, "e", "\u{0}e", filters::escape);
+    charged(environment, "escape", "\u{0}escape", filters::escape);
+    charged(environment, "float", "\u{0}float", filters::float);
+    charged(environment, "int", "\u{0}int", filters::int);
+    charged(environment, "items", "\u{0}items", filters::items);
+    charged(environment, "length", "\u{0}length", filters::length);
+    charged(environment, "lower", "\u{0}lower", filters::lower);
+    charged(environment, "map", "\u{0}map", filters::map);
+    charged(environment, "max", "\u{0}max", filters::max);
+    charged(environment, "min", "\u{0}min", filters::min);
+    charged(environment, "reject", "\u{0}reject", filters::reject);
+    charged(environment, "rejectattr", "\u{0}rejectattr", filters::rejectattr);
+    charged(environment, "reverse", "\u{0}reverse", filters::reverse);
+    charged(environment, "select", "\u{0}select", filters::select);
+    charged(environment, "selectattr", "\u{0}selectattr", filters::selectattr);
+    charged(environment, "sum", "\u{0}sum", filters::sum);
+    charged(environment, "title", "\u{0}title", filters::title);
+    charged(environment, "trim", "\u{0}trim", filters::trim);
+    charged(environment, "upper", "\u{0}upper", filters::upper);
+    charged(environment, "urlencode", "\u{0}urlencode", filters::urlencode);
     bound(environment, "indent", "\u{0}indent", filters::indent);
     environment.add_function("range", range);
     bound(environment, "round", "\u{0}round", filters::round);
@@ -145,6 +220,33 @@ pub fn install(environment: &mut Environment<'static>) {
     environment.remove_global("debug");
     // Without namespaces nothing outlives a turn of a loop, so no text doubles with each turn.
     environment.remove_global("namespace");
+}
+
+/// Puts a filter of the engine, kept under a name that no template can spell, behind a charge for what it goes through: the
+/// engine counts one step, however long a text is.
+fn charged<F, Rv, Args>(environment: &mut Environment<'static>, name: &'static str, hidden: &'static str, filter: F)
+where
+    F: Function<Rv, Args>,
+    Rv: FunctionResult,
+    Args: for<'a> FunctionArgs<'a>,
+{
+    environment.add_filter(hidden, filter);
+    environment.add_filter(name, move |state: &mut State<'_, '_>, value: Jinja, rest: Rest<ValueOrKwargs>| {
+        match value.as_str() {
+            Some(text) => pass(text)?,
+            // The length of a list is known.
+            None if matches!(name, "length" | "count") => {}
+            None => sandbox::charge(value.len().unwrap_or_default())?,
+        }
+        let mut arguments = vec![value];
+        arguments.extend(rest.into_values());
+        state.apply_filter(hidden, &arguments)
+    });
+}
+
+/// Charges for going through a text once.
+fn pass(text: &str) -> Result<(), Error> {
+    sandbox::charge(text.len() / 4)
 }
 
 /// Puts a filter of the engine, kept under a name that no template can spell, behind a check of its arguments: no number
@@ -370,6 +472,7 @@ fn url(value: Jinja) -> Result<Jinja, Error> {
         return Ok(value);
     }
     let text = value.as_str().ok_or_else(|| invalid(format!("`url` takes a text, not {}", value.kind())))?;
+    pass(text)?;
     // What browsers take out before they read an address must not hide its scheme.
     let text = text.trim_matches(|c: char| c.is_whitespace() || c.is_control());
     let scheme = text.split(':').next().unwrap_or_default().to_ascii_lowercase();
@@ -382,6 +485,7 @@ fn url(value: Jinja) -> Result<Jinja, Error> {
 /// `{{ text|truncate(80) }}`: at most so many characters, the last of which are `end` if some were cut off.
 fn truncate(text: &str, length: usize, end: Option<&str>) -> Result<String, Error> {
     let end = end.unwrap_or("…");
+    pass(&text[..text.len().min(length.saturating_mul(4))])?;
     let kept = length.saturating_sub(end.chars().count());
     if text.chars().nth(length).is_none() {
         return Ok(text.to_owned());
@@ -392,6 +496,7 @@ fn truncate(text: &str, length: usize, end: Option<&str>) -> Result<String, Erro
 
 /// `{% filter sms(2) %}...{% endfilter %}`: as much of a text as so many messages of a phone hold.
 fn shorten(text: &str, segments: Option<usize>) -> Result<String, Error> {
+    pass(text)?;
     match segments.unwrap_or(1) {
         segments @ 1..=10 => Ok(sms::shorten(text, segments)),
         _ => Err(invalid("`sms` takes 1 to 10 segments")),
@@ -400,6 +505,7 @@ fn shorten(text: &str, segments: Option<usize>) -> Result<String, Error> {
 
 /// As the engine's, with a bound on what it makes.
 fn replace(text: &str, from: &str, to: &str) -> Result<String, Error> {
+    pass(text)?;
     let count = if from.is_empty() { text.chars().count() + 1 } else { text.matches(from).count() };
     within(text.len().saturating_add(count.saturating_mul(to.len())), "replace")?;
     Ok(text.replace(from, to))

@@ -1,6 +1,9 @@
 //! Compile once, look up by locale and channel, render into bounds.
 
-use std::{collections::HashMap, fmt, io};
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt, io,
+};
 
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior};
 use tocsin_model::{
@@ -12,7 +15,7 @@ use tocsin_model::{
 };
 
 use crate::{
-    compile::{COMPUTED, Compiler, key_shown},
+    compile::{COMPUTED, Compiler, key_shown, partial_name, references},
     filters, lint,
     locale::truncations,
     parts::{FormatError, Part},
@@ -309,7 +312,8 @@ impl Formatter {
         preview
     }
 
-    /// What its templates read that is not the same for all who are told of one event: the template, its part, and the name.
+    /// What its templates, with their partials, read that is not the same for all who are told of one event: the template,
+    /// its part, and the name.
     /// Of stylesheets and of computed fields only what stands beside the fields is known.
     pub fn personal(&self) -> Vec<(&str, Part, String)> {
         let is_personal = |name: &String| {
@@ -324,14 +328,9 @@ impl Formatter {
             let used = [("subscriber", uses.subscriber), ("sub", uses.sub), ("device", uses.device)];
             used.into_iter().filter(|(_, used)| *used).map(|(root, _)| root.to_owned()).collect::<Vec<_>>()
         };
-        let read = |template: &Template| match self.environment.get_template(&template.name) {
-            Ok(compiled) if template.stylesheet.is_none() => {
-                let mut names: Vec<String> =
-                    compiled.undeclared_variables(true).into_iter().filter(is_personal).collect();
-                names.sort();
-                names
-            }
-            _ => roots(template.uses),
+        let read = |template: &Template| match template.stylesheet {
+            None => self.undeclared(&template.name).into_iter().filter(is_personal).collect(),
+            Some(_) => roots(template.uses),
         };
         let of = |template| read(template).into_iter().map(|name| (template.key.as_str(), template.part, name));
         let mut found: Vec<_> = self.templates.iter().flat_map(of).collect();
@@ -343,6 +342,21 @@ impl Formatter {
             found.extend(named);
         }
         found
+    }
+
+    /// The variables that a template and its partials, and theirs in turn, take from outside.
+    fn undeclared(&self, name: &str) -> BTreeSet<String> {
+        let target = name.rsplit(':').next().unwrap_or_default();
+        let (mut variables, mut seen, mut waiting) = (BTreeSet::new(), BTreeSet::new(), vec![name.to_owned()]);
+        while let Some(name) = waiting.pop() {
+            let Ok(template) = self.environment.get_template(&name) else { continue };
+            if seen.insert(name) {
+                variables.extend(template.undeclared_variables(true));
+                let partials = references(template.source()).into_iter();
+                waiting.extend(partials.map(|reference| partial_name(&reference.name, target)));
+            }
+        }
+        variables
     }
 
     fn find(&self, locale: Option<&str>, channel: &str) -> Slots {

@@ -19,7 +19,7 @@ use crate::{
     formatter::{Formatter, said},
     locale::truncations,
     parts::Part,
-    sandbox::{self, Prepared},
+    sandbox::{self, Called, Prepared},
     scope::{
         DEVICE, DIGEST, DeviceScope, DigestItem, DigestScope, EventScope, KnownVariables, NOTIFICATION, ROOTS, Root,
         SUBSCRIBER, Scope,
@@ -50,6 +50,23 @@ pub fn unknown(
             Some((name, problem.position(line, column)))
         })
         .collect()
+}
+
+/// The filters and tests of a template that do not exist, wherever they stand.
+pub fn uncalled(environment: &Environment<'static>, prepared: &Prepared) -> Vec<Problem> {
+    let mut state = environment.empty_state();
+    let mut is_known = |kind: &str, name: &str| state.perform_test(kind, &[name.into()]).unwrap_or(false);
+    let mut found = Vec::new();
+    for (called, name, line, column) in &prepared.called {
+        let (kind, hint) = match called {
+            Called::Filter if !is_known("filter", name) => ("filter", filters::filter_hint(name)),
+            Called::Test if !is_known("test", name) => ("test", filters::test_hint(name)),
+            _ => continue,
+        };
+        let problem = Problem::at("", format!("the template has an unknown {kind}: `{name}`")).hint(hint);
+        found.push(problem.position(*line, *column));
+    }
+    found
 }
 
 /// Addresses in HTML that are a value as it comes.

@@ -12,7 +12,7 @@ use minijinja::{
     Environment, Error, ErrorKind,
     machinery::{
         Span,
-        ast::{BinOpKind, Call, CallArg, Expr, Macro, Spanned, Stmt},
+        ast::{BinOpKind, Call, CallArg, CompareOpKind, Expr, Macro, Spanned, Stmt},
     },
     syntax::SyntaxConfig,
     value::{Value as Jinja, ValueKind},
@@ -32,6 +32,7 @@ const TURNS_MAX: usize = 20_000;
 const WEIGHED: &str = "weighed__";
 const TIMES: &str = "times__";
 const TURNS: &str = "turns__";
+const SEARCHED: &str = "searched__";
 
 thread_local! {
     static WEIGHT: Cell<usize> = const { Cell::new(0) };
@@ -62,11 +63,12 @@ pub fn install(environment: &mut Environment<'static>) {
     environment.add_function(WEIGHED, weighed);
     environment.add_function(TIMES, times);
     environment.add_function(TURNS, turns);
+    environment.add_function(SEARCHED, searched);
 }
 
 /// Whether a name is one of ours.
 pub fn is_own(name: &str) -> bool {
-    [WEIGHED, TIMES, TURNS].contains(&name)
+    [WEIGHED, TIMES, TURNS, SEARCHED].contains(&name)
 }
 
 /// Passes a value on after weighing it.
@@ -99,6 +101,12 @@ fn weigh(value: &Jinja, left: &mut usize, depth: usize) -> Result<(), Error> {
         _ => {}
     }
     Ok(())
+}
+
+/// Passes on what something is looked for in, after charging for that.
+fn searched(place: Jinja) -> Result<Jinja, Error> {
+    charge(place.as_str().map_or_else(|| place.len().unwrap_or_default(), |text| text.len() / 16))?;
+    Ok(place)
 }
 
 /// `left * right` with a bound on what it makes.
@@ -167,10 +175,21 @@ pub struct Prepared {
     pub references: Vec<Reference>,
     /// Where each variable stands: dotted as far as it goes, with line and column.
     pub variables: Vec<(String, u32, u32)>,
+    /// The filters and tests that it uses, with line and column.
+    pub called: Vec<(Called, String, u32, u32)>,
     /// Names that it gives values itself; those that it includes see them.
     pub assigned: Vec<String>,
     /// What is not allowed, with its place and what to do.
     pub objections: Vec<(String, &'static str, u32, u32)>,
+}
+
+/// What is called with a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Called {
+    /// `{{ value|name }}`.
+    Filter,
+    /// `{% if value is name %}`.
+    Test,
 }
 
 /// A partial that a template names.
@@ -342,6 +361,7 @@ impl Reader<'_> {
                         self.around(span, TIMES, ")");
                         self.star(&found.left);
                     }
+                    BinOpKind::In => self.searched(&found.right),
                     _ => {}
                 }
                 self.expression(&found.left);
@@ -349,7 +369,12 @@ impl Reader<'_> {
             }
             Expr::Compare(found) => {
                 self.expression(&found.expr);
-                found.ops.iter().for_each(|op| self.expression(&op.expr));
+                for op in &found.ops {
+                    if matches!(op.op, CompareOpKind::In | CompareOpKind::NotIn) {
+                        self.searched(&op.expr);
+                    }
+                    self.expression(&op.expr);
+                }
             }
             Expr::IfExpr(found) => {
                 self.expression(&found.test_expr);
@@ -357,10 +382,12 @@ impl Reader<'_> {
                 found.false_expr.iter().for_each(|other| self.expression(other));
             }
             Expr::Filter(found) => {
+                self.called(Called::Filter, found.name, found.span());
                 found.expr.iter().for_each(|inner| self.expression(inner));
                 self.arguments(&found.args);
             }
             Expr::Test(found) => {
+                self.called(Called::Test, found.name, found.span());
                 self.expression(&found.expr);
                 self.arguments(&found.args);
             }
@@ -463,6 +490,18 @@ impl Reader<'_> {
 
     fn variable(&mut self, path: String, at: Span) {
         self.prepared.variables.push((path, u32::from(at.start_line), u32::from(at.start_col) + 1));
+    }
+
+    fn called(&mut self, kind: Called, name: &str, at: Span) {
+        self.prepared.called.push((kind, name.to_owned(), u32::from(at.start_line), u32::from(at.start_col) + 1));
+    }
+
+    /// Puts a charge around what something is looked for in. Constants are as long as the template says.
+    fn searched(&mut self, place: &Expr<'_>) {
+        if place.as_const().is_none() {
+            let span = Span { start_offset: start(place).start_offset, ..place.span() };
+            self.around(span, SEARCHED, ")");
+        }
     }
 
     fn object(&mut self, message: &str, hint: &'static str, at: Span) {

@@ -410,14 +410,14 @@ fn misspelt_names_are_found_when_compiling() {
     check_problems(
         "{{ magnitude|rund }}",
         expect![
-            "1:1: notifications.alert.content.templates.de.text: the template fails: unknown filter: filter rund is unknown; did you mean `round`?"
+            "1:14: notifications.alert.content.templates.de.text: the template has an unknown filter: `rund`; did you mean `round`?"
         ],
     );
     check_problems(
         "{{ count is prime }} {{ lipsum() }}",
-        expect![
-            "1:25: notifications.alert.content.templates.de.text: the template uses `lipsum`, which is not known; known are magnitude, place, count, at, tags, more, note, event, sub, subscriber, device, notification"
-        ],
+        expect![[r#"
+            1:13: notifications.alert.content.templates.de.text: the template has an unknown test: `prime`; tests are boolean, defined, divisibleby, endingwith, eq, equalto, escaped, even, false, filter, float, ge, greaterthan, gt, in, int, integer, iterable, le, lessthan, lower, lt, mapping, ne, none, number, odd, safe, sameas, sequence, startingwith, string, test, true, undefined, upper
+            1:25: notifications.alert.content.templates.de.text: the template uses `lipsum`, which is not known; known are magnitude, place, count, at, tags, more, note, event, sub, subscriber, device, notification"#]],
     );
     check_problems(
         "{{ place.format(1) }}",
@@ -573,7 +573,7 @@ fn templates_cannot_run_away() {
     check_problems(
         "{{ '%1000000000d'|format(1) }}",
         expect![
-            "1:1: notifications.alert.content.templates.de.text: the template fails: unknown filter: filter format is unknown; filters are abs, attr, batch, bool, capitalize, chain, count, d, date, default, dictsort, e, escape, first, float, groupby, gsm, indent, int, items, join, last, length, lines, list, lower, map, max, min, money, number, ordinal, percent, plural, reject, rejectattr, relative, replace, reverse, round, safe, segments, select, selectattr, slice, sms, sort, split, string, sum, time, title, tojson, trim, truncate, unique, upper, url, urlencode, zip"
+            "1:19: notifications.alert.content.templates.de.text: the template has an unknown filter: `format`; filters are abs, attr, batch, bool, capitalize, chain, count, d, date, default, dictsort, e, escape, first, float, groupby, gsm, indent, int, items, join, last, length, lines, list, lower, map, max, min, money, number, ordinal, percent, plural, reject, rejectattr, relative, replace, reverse, round, safe, segments, select, selectattr, slice, sms, sort, split, string, sum, time, title, tojson, trim, truncate, unique, upper, url, urlencode, zip"
         ],
     );
     check_problems(
@@ -606,6 +606,33 @@ fn the_list_of_filters_is_true() {
         };
         assert!(!found.err().is_some_and(unknown), "{filter}");
     }
+}
+
+#[test]
+fn what_does_not_exist_is_found_wherever_it_stands() {
+    check_problems(
+        "{% if magnitude > 1000 %}{{ place|uper }}{% endif %}",
+        expect![
+            "1:35: notifications.alert.content.templates.de.text: the template has an unknown filter: `uper`; did you mean `upper`?"
+        ],
+    );
+    check_problems(
+        "{% if magnitude > 1000 and place is defnied %}{% endif %}",
+        expect![
+            "1:37: notifications.alert.content.templates.de.text: the template has an unknown test: `defnied`; did you mean `defined`?"
+        ],
+    );
+    check_problems(
+        "{% macro m(x) %}{% filter lowr %}{{ x }}{% endfilter %}{% endmacro %}",
+        expect![
+            "1:27: notifications.alert.content.templates.de.text: the template has an unknown filter: `lowr`; did you mean `lower`?"
+        ],
+    );
+    let computed = [(name("loud"), "place|uper if magnitude > 1000 else ''".to_owned())];
+    let known = KnownVariables { computed: computed.into(), ..known() };
+    let problems = Formatter::compile("n", &templates(&[("", Part::Text, "{{ loud }}")]), &known).expect_err("unknown");
+    expect!["1:7: n.computed.loud: the template has an unknown filter: `uper`; did you mean `upper`?"]
+        .assert_eq(&problems[0].to_string());
 }
 
 #[test]

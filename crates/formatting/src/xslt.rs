@@ -9,7 +9,7 @@ mod check; // what a stylesheet may not have
 mod engine; // libxslt
 mod input; // the notification as XML
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Instant};
 
 use tocsin_model::problem::Problem;
 
@@ -94,9 +94,10 @@ impl Stylesheet {
 
     /// Applies it to a document, which is made again if it needs a deeper stack.
     pub(crate) fn apply_to(&self, tree: MakeTree<'_>) -> Result<String, XsltError> {
+        let begun = Instant::now();
         let shallow = self.sheet.apply(tree()?, &LIMITS);
         let outcome = match shallow {
-            Err(Failure::Said(said)) if is_too_deep(&said) => self.apply_deep(tree)?,
+            Err(Failure::Said(said)) if is_too_deep(&said) => self.apply_deep(tree, begun)?,
             outcome => outcome,
         };
         let bound = |message: String| XsltError { line: None, message, is_static: false };
@@ -113,10 +114,15 @@ impl Stylesheet {
         }
     }
 
-    /// Once more, on a thread with a stack for what calls itself often.
-    fn apply_deep(&self, tree: MakeTree<'_>) -> Result<Result<String, Failure>, XsltError> {
+    /// Once more, on a thread with a stack for what calls itself often, in what is left of the time.
+    fn apply_deep(&self, tree: MakeTree<'_>, begun: Instant) -> Result<Result<String, Failure>, XsltError> {
         let tree = tree()?;
-        let limits = Limits { depth: DEEP, ..LIMITS };
+        let gone = begun.elapsed().as_millis().try_into().unwrap_or(LIMITS.milliseconds);
+        let milliseconds = LIMITS.milliseconds.saturating_sub(gone);
+        if milliseconds <= 0 {
+            return Ok(Err(Failure::Time));
+        }
+        let limits = Limits { depth: DEEP, milliseconds, ..LIMITS };
         let run = || self.sheet.apply(tree, &limits);
         std::thread::scope(|threads| {
             let thread = std::thread::Builder::new().stack_size(DEEP_STACK_BYTES).spawn_scoped(threads, run);

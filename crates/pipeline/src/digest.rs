@@ -1,4 +1,5 @@
-//! Which notifications are told as one: those of a class with equal subscriber, device, locale and grouping fields.
+//! Which notifications are told as one: those of a class with equal subscriber, device, locale and grouping
+//! fields. What an operator has edited is told alone.
 
 use std::collections::HashMap;
 
@@ -67,6 +68,11 @@ pub(crate) fn group_key(
     write_varint(&mut key, recipient.number.0);
     write_bytes(&mut key, device.as_str().as_bytes());
     write_bytes(&mut key, recipient.profile.locale.as_deref().unwrap_or_default().as_bytes());
+    // An edit is of its own notifications; what others say must not get lost in it, nor change by it.
+    if let Some(edit) = &loaded.course.edit {
+        write_varint(&mut key, loaded.batch.id.0);
+        write_bytes(&mut key, edit.as_bytes());
+    }
     if digest.by.is_empty() {
         // Its fields are not needed, but those who cannot be told of stay out of it.
         loaded.event(ordinal)?;

@@ -27,6 +27,8 @@ pub(crate) struct Gone {
     pub id: NotificationId,
     /// Its subscription.
     pub subscription: SubscriptionId,
+    /// The channel by which it was tried.
+    pub channel: Name,
     /// The address that was tried.
     pub address: String,
     /// `Gone` or `Bounced`, and the far side's words.
@@ -100,7 +102,9 @@ impl Disabler {
 async fn mark(flow: &Flow, running: &Running, gone: &Gone) -> Result<(), StoreError> {
     let Some(recipient) = flow.records.recipients(&[gone.subscription]).await?.pop().flatten() else { return Ok(()) };
     // Its owner may have given another address meanwhile.
-    let is_gone = |device: &Device| device.address == gone.address && device.state == DeviceState::Active;
+    let is_gone = |device: &Device| {
+        device.channel == gone.channel && device.address == gone.address && device.state == DeviceState::Active
+    };
     let Some((name, device)) = recipient.devices.iter().find(|(_, device)| is_gone(device)) else { return Ok(()) };
     match gone.reason.kind {
         ReasonKind::Bounced => suppress(flow, running, gone, device).await,

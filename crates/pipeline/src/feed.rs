@@ -58,8 +58,10 @@ enum Taken {
     Ready(Arc<Open>, Outgoing),
     /// It is told together with others.
     Grouped,
-    /// It waits until then.
+    /// It waits until then, for its subscriber.
     Later(Timestamp),
+    /// It waits until then, for its destination, which this channel reaches.
+    Held(Name, Timestamp),
     /// It waits for the end of this window.
     Gathered(Timestamp),
     /// The channel has no device of its subscriber.
@@ -71,8 +73,8 @@ enum Taken {
 /// What becomes of a digest for now. It is decided for all of it at once, so that it stays one.
 enum Told {
     Now(Arc<Open>, Outgoing),
-    /// Its destination is better let be until then.
-    Later(Timestamp),
+    /// Its destination, which this channel reaches, is better let be until then.
+    Later(Name, Timestamp),
 }
 
 /// What gathers while a job is fed.
@@ -155,6 +157,7 @@ impl Worker {
                         continue;
                     }
                     Ok(Taken::Later(due_at)) => Report::Snoozed { key, ordinal, due_at },
+                    Ok(Taken::Held(channel, due_at)) => Report::Held { key, ordinal, channel, at: now, due_at },
                     Ok(Taken::Gathered(window)) => {
                         let placing = gathered.placed.insert((at, window)).then(|| self.windows.placing(window));
                         Report::Gathered { key, ordinal, window, placing }
@@ -214,7 +217,7 @@ impl Worker {
         }
         let (channel, target) = self.open(&recipient, device)?;
         if let Some(wait) = channel.hold(&target.address, loaded.conduct.priority) {
-            return Ok(Taken::Later(now + wait));
+            return Ok(Taken::Held(target.channel.clone(), now + wait));
         }
         let (used, to) = (self.parts_used(&channel), (device, target));
         let Gathered { multicasts, alike, .. } = gathered;
@@ -367,7 +370,7 @@ impl Worker {
                     let recipient = self.tellable(told[0].loaded, recipient, Timestamp(i64::MIN))?;
                     let (channel, target) = self.open(&recipient, &device)?;
                     if let Some(wait) = channel.hold(&target.address, told[0].loaded.conduct.priority) {
-                        return Ok(Told::Later(now + wait));
+                        return Ok(Told::Later(target.channel.clone(), now + wait));
                     }
                     let (used, to) = (self.parts_used(&channel), (&device, target));
                     let message = render(&self.flow, &told, &recipient, to, used, &mut Alike::default(), now)?;
@@ -390,9 +393,15 @@ impl Worker {
                         ready.push(channel, outgoing);
                         self.reports.send(Report::Joined { key: joined, members: tickets }).await.is_ok()
                     }
-                    Ok(Told::Later(due_at)) => {
-                        let snoozed = |Ticket { key, ordinal }| Report::Snoozed { key, ordinal, due_at };
-                        self.report(tickets.into_iter().map(snoozed)).await
+                    Ok(Told::Later(channel, due_at)) => {
+                        let held = |Ticket { key, ordinal }| Report::Held {
+                            key,
+                            ordinal,
+                            channel: channel.clone(),
+                            at: now,
+                            due_at,
+                        };
+                        self.report(tickets.into_iter().map(held)).await
                     }
                     Err(Unsent { outcome, reason }) => {
                         let unsent = |Ticket { key, ordinal }| Report::Unsent {

@@ -26,6 +26,7 @@ mod endpoints; // nor what has failed for days
 mod feeds; // what goes into feeds goes into the store
 
 pub mod compile; // a definition becomes what the steps run: rules, formatters, channels
+mod read_text; // from its text, without telling what the environment holds
 pub mod sample; // a notification made of what somebody names, shown or sent as a test
 pub mod latency; // how long things take, by percentile
 pub mod options; // the bounds and delays of the flow
@@ -56,7 +57,7 @@ use tocsin_delivery::OpenChannel;
 use tocsin_matching::rule::RuleExplanation;
 use tocsin_model::{
     application::Channel,
-    definition::{self, Environment},
+    definition::Environment,
     id::{EventBatchId, Name},
     problem::Problem,
     suppression::Policy,
@@ -79,6 +80,7 @@ pub use compile::Compiled;
 pub use latency::Latencies;
 pub use options::PipelineOptions;
 pub use preview::Preview;
+pub use read_text::{compile_sealed, compile_text};
 pub use resend::{ResendCount, ResendRequest};
 pub use run_queries::keep;
 pub use run_sources::{SourceState, SourceStatus};
@@ -716,24 +718,4 @@ fn keep_busy<T>(work: impl FnOnce() -> T) -> T {
 /// run.
 pub fn closed_sources(compiled: &Compiled, context: &SourceContext) -> Vec<Problem> {
     run_sources::closed(&compiled.application, context)
-}
-
-/// Reads and compiles a definition: what `check` and `apply` do first.
-///
-/// # Errors
-/// Every problem found, with its line where it can be told.
-pub fn compile_text(
-    text: &str,
-    version: u32,
-    environment: &dyn Fn(&str) -> Option<String>,
-) -> Result<Compiled, Vec<Problem>> {
-    let application = definition::read(text, environment)?;
-    let compiled = Compiled::new(application, version).and_then(|compiled| {
-        running::check_channels(&compiled.application)?;
-        run_sources::check(&compiled.application)?;
-        tocsin_matching::resolver::check(&compiled.application)?;
-        tocsin_matching::schema::check(&compiled.application)?;
-        Ok(compiled)
-    });
-    compiled.map_err(|problems| definition::locate(text, problems))
 }

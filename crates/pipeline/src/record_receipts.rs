@@ -64,9 +64,11 @@ pub(crate) enum Report {
     },
     /// One that was not even sent: its attempt, and why.
     Unsent { key: u64, ordinal: u32, at: Timestamp, outcome: Outcome, reason: Reason },
-    /// One that waits until this time before anything is tried, because its subscriber or its destination is better let be
-    /// until then. It is no attempt.
+    /// One that waits until this time before anything is tried, because its subscriber is better let be until then. It is no
+    /// attempt.
     Snoozed { key: u64, ordinal: u32, due_at: Timestamp },
+    /// One whose destination is better let be until then. It is no attempt, but the time of its channel goes on.
+    Held { key: u64, ordinal: u32, channel: Name, at: Timestamp, due_at: Timestamp },
     /// One that waits for the window of a digest to close, which is not told before `placing` is dropped.
     Gathered { key: u64, ordinal: u32, window: Timestamp, placing: Option<Placing> },
     /// One that the present channel cannot reach, so that the next of its chain is tried, if there is one.
@@ -102,6 +104,8 @@ struct InFlight {
     fed: Option<(usize, Vec<u32>, Timestamp)>,
     /// Not tried, or returned by their channel as they were, by the time when they are due again.
     untried: BTreeMap<Timestamp, Vec<u32>>,
+    /// Not tried because of their destination, by the time when they are due again.
+    held: BTreeMap<Timestamp, Vec<u32>>,
     /// Not tried yet because they wait for others.
     gathered: BTreeMap<Timestamp, Vec<u32>>,
     placing: Vec<Placing>,
@@ -115,9 +119,11 @@ struct InFlight {
     permit: Option<OwnedSemaphorePermit>,
     /// Attempts not yet committed.
     attempts: Arc<Vec<Attempt>>,
+    /// Those of channels that subscribers prefer.
+    elsewhere: BTreeMap<Name, Vec<Attempt>>,
     retries: BTreeMap<Timestamp, Vec<u32>>,
-    /// Those that go on by the next channel of their chain.
-    onward: BTreeMap<Timestamp, Vec<u32>>,
+    /// Those that go on by the channel at this place of their chain.
+    onward: BTreeMap<(usize, Timestamp), Vec<u32>>,
     suspended: BTreeMap<String, Vec<u32>>,
 }
 
@@ -129,6 +135,10 @@ impl InFlight {
 
     fn is_over(&self) -> bool {
         self.fed.as_ref().is_some_and(|(fed, ..)| *fed == self.answered)
+    }
+
+    fn has_attempts(&self) -> bool {
+        !self.attempts.is_empty() || !self.elsewhere.is_empty()
     }
 
     /// Lets others take the places of those that are settled.
@@ -246,8 +256,9 @@ impl Recorder {
         let entry = items.get(&ticket.key);
         let subscription = entry.and_then(|entry| entry.subscriptions.get(ticket.ordinal as usize));
         if let Some(subscription) = subscription {
-            let (id, subscription, address) = (answer.id, *subscription, answer.address.clone());
-            self.disabler.note(Gone { id, subscription, address, reason: reason.clone() });
+            let (id, subscription, channel) = (answer.id, *subscription, answer.channel.clone());
+            let (address, reason) = (answer.address.clone(), reason.clone());
+            self.disabler.note(Gone { id, subscription, channel, address, reason });
         }
     }
 
@@ -264,6 +275,7 @@ impl Recorder {
                     freed: 0,
                     fed: None,
                     untried: BTreeMap::new(),
+                    held: BTreeMap::new(),
                     gathered: BTreeMap::new(),
                     placing: Vec::new(),
                     passed: BTreeMap::new(),
@@ -273,6 +285,7 @@ impl Recorder {
                     given_back: false,
                     permit: None,
                     attempts: Arc::default(),
+                    elsewhere: BTreeMap::new(),
                     retries: BTreeMap::new(),
                     suspended: BTreeMap::new(),
                 };
@@ -288,7 +301,7 @@ impl Recorder {
             }
             Report::Passed { key, ordinal, at, reason } => {
                 let Some(entry) = in_flight.get_mut(&key) else { return 0 };
-                if self.next_of(entry).is_none() {
+                if self.next_of(entry, &self.channel).is_none() {
                     let outcome = Outcome::Refused;
                     return self.take_report(flight, Report::Unsent { key, ordinal, at, outcome, reason });
                 }
@@ -301,7 +314,7 @@ impl Recorder {
                 let Some(entry) = in_flight.get_mut(&key) else { return 0 };
                 metrics::counter!("deliver_suppressed_total", "cause" => cause.word()).increment(1);
                 let reason = format!("the address is suppressed: {}", cause.phrase());
-                let Some(channel) = self.pass_on(entry, ordinal, at) else {
+                let Some(channel) = self.pass_on(entry, &self.channel, ordinal, at) else {
                     let (outcome, reason) = (Outcome::Refused, Reason::new(ReasonKind::Suppressed, reason));
                     return self.take_report(flight, Report::Unsent { key, ordinal, at, outcome, reason });
                 };
@@ -353,6 +366,11 @@ impl Recorder {
                 self.put_off(entry.item.batch, ordinal, due_at);
                 1
             }
+            Report::Held { key, ordinal, channel, at, due_at } => {
+                let Some(entry) = in_flight.get_mut(&key) else { return 0 };
+                metrics::counter!("deliver_snoozed_total").increment(1);
+                self.hold(entry, &channel, ordinal, at, due_at, "its destination is paused")
+            }
             Report::Joined { key, members } => {
                 joined.insert(key, members);
                 0
@@ -365,7 +383,7 @@ impl Recorder {
             Report::GivenBack { key } => {
                 let Some(entry) = in_flight.get_mut(&key) else { return 0 };
                 self.lanes.returned(entry.item.batch);
-                if entry.attempts.is_empty() {
+                if !entry.has_attempts() {
                     in_flight.remove(&key);
                 } else {
                     entry.given_back = true;
@@ -420,7 +438,8 @@ impl Recorder {
                 of_item.for_each(drop);
                 continue;
             };
-            let (number, attempts) = (entry.item.attempts + 1, Arc::make_mut(&mut entry.attempts));
+            let number = entry.item.attempts + 1;
+            let attempts = attempts_by(&mut entry.attempts, &mut entry.elsewhere, &answer.channel, &self.channel);
             let before = attempts.len();
             // Most are told of the same event.
             let mut accepted: Option<(Timestamp, u64)> = None;
@@ -454,15 +473,18 @@ impl Recorder {
         let (outcome, reply) = match answer.disposition {
             Disposition::Delivered { .. } => return self.take_delivered(items, answer),
             Disposition::Refused { reason } if reason.kind == ReasonKind::Expired => (Outcome::Expired, reason.text),
-            Disposition::Refused { reason } => match self.pass_on(entry, ordinal, answer.answered_at) {
-                Some(channel) => (Outcome::Deferred, format!("{}; `{channel}` is tried next", reason.text)),
-                None => (Outcome::Refused, reason.text),
-            },
+            Disposition::Refused { reason } => {
+                match self.pass_on(entry, &answer.channel, ordinal, answer.answered_at) {
+                    Some(channel) => (Outcome::Deferred, format!("{}; `{channel}` is tried next", reason.text)),
+                    None => (Outcome::Refused, reason.text),
+                }
+            }
             Disposition::Deferred { reason, retry_after } if reason.kind == ReasonKind::Untried => {
-                let due_at = match retry_after {
-                    Some(wait) => whole_second(answer.answered_at + wait),
-                    None => entry.item.due_at,
-                };
+                if let Some(wait) = retry_after {
+                    let at = answer.answered_at;
+                    return self.hold(entry, &answer.channel, ordinal, at, at + wait, &reason.text);
+                }
+                let due_at = entry.item.due_at;
                 entry.untried.entry(due_at).or_default().push(ordinal);
                 self.put_off(entry.item.batch, ordinal, due_at);
                 entry.answered += 1;
@@ -473,13 +495,10 @@ impl Recorder {
                     .retry
                     .delay_after(number, retry_after, luck)
                     .map(|delay| whole_second(answer.answered_at + delay));
-                let is_too_late = |due: Timestamp| {
-                    let limit = self.next_of(entry).and_then(|next| next.after);
-                    limit.filter(|after| entry.since() + *after <= due).map(|after| entry.since() + after)
-                };
-                match (due, due.and_then(is_too_late)) {
+                match (due, due.and_then(|due| self.deadline_before(entry, &answer.channel, due))) {
                     (Some(_), Some(deadline)) => {
-                        let channel = self.pass_on(entry, ordinal, deadline.max(answer.answered_at));
+                        let from = deadline.max(answer.answered_at);
+                        let channel = self.pass_on(entry, &answer.channel, ordinal, from);
                         let channel = channel.map(|name| name.to_string()).unwrap_or_default();
                         (Outcome::Deferred, format!("{}; `{channel}` is tried next", reason.text))
                     }
@@ -487,7 +506,7 @@ impl Recorder {
                         entry.retries.entry(due).or_default().push(ordinal);
                         (Outcome::Deferred, reason.text)
                     }
-                    (None, _) => match self.pass_on(entry, ordinal, answer.answered_at) {
+                    (None, _) => match self.pass_on(entry, &answer.channel, ordinal, answer.answered_at) {
                         Some(channel) => (Outcome::Deferred, format!("{}; `{channel}` is tried next", reason.text)),
                         None => {
                             let text = match number {
@@ -505,7 +524,8 @@ impl Recorder {
         entry.answered += 1;
         entry.counters.outcomes[outcome as usize].increment(1);
         let reply = cut(reply);
-        Arc::make_mut(&mut entry.attempts).push(Attempt {
+        let InFlight { attempts, elsewhere, .. } = entry;
+        attempts_by(attempts, elsewhere, &answer.channel, &self.channel).push(Attempt {
             ordinal,
             number,
             formatted_at: answer.formatted_at,
@@ -517,19 +537,58 @@ impl Recorder {
         1
     }
 
-    /// The channel that is tried after this one, if the chain of its class has another.
-    fn next_of<'e>(&self, entry: &'e InFlight) -> Option<&'e Fallback> {
+    /// The place and the step of the chain that is tried after the channel `used`, if the chain of its class has another.
+    fn next_of<'e>(&self, entry: &'e InFlight, used: &Name) -> Option<(usize, &'e Fallback)> {
         // Who begins with a channel of the chain goes on behind it.
         let begun = entry.item.course.fallback == 0;
-        let own = entry.conduct.fallback.iter().position(|step| begun && step.channel == self.channel);
-        entry.conduct.fallback.get(own.map_or(usize::from(entry.item.course.fallback), |at| at + 1))
+        let own = entry.conduct.fallback.iter().position(|step| begun && step.channel == *used);
+        let place = own.map_or(usize::from(entry.item.course.fallback), |at| at + 1);
+        entry.conduct.fallback.get(place).map(|step| (place, step))
+    }
+
+    /// When the next channel of the chain is tried instead of this one, if that is no later than `due`.
+    fn deadline_before(&self, entry: &InFlight, used: &Name, due: Timestamp) -> Option<Timestamp> {
+        let deadline = entry.since() + self.next_of(entry, used)?.1.after?;
+        (deadline <= due).then_some(deadline)
+    }
+
+    /// Lets one wait for its destination until `due_at`, or go on by the next channel if that is tried before. Gives the
+    /// number of things that are now to be recorded.
+    fn hold(
+        &self,
+        entry: &mut InFlight,
+        used: &Name,
+        ordinal: u32,
+        at: Timestamp,
+        due_at: Timestamp,
+        why: &str,
+    ) -> usize {
+        entry.answered += 1;
+        let due_at = whole_second(due_at);
+        let deadline = self.deadline_before(entry, used, due_at);
+        let Some(channel) = deadline.and_then(|deadline| self.pass_on(entry, used, ordinal, deadline.max(at))) else {
+            entry.held.entry(due_at).or_default().push(ordinal);
+            self.put_off(entry.item.batch, ordinal, due_at);
+            return 1;
+        };
+        let number = entry.item.attempts + 1;
+        attempts_by(&mut entry.attempts, &mut entry.elsewhere, used, &self.channel).push(Attempt {
+            ordinal,
+            number,
+            formatted_at: at,
+            sent_at: at,
+            answered_at: at,
+            outcome: Outcome::Deferred,
+            reply: cut(format!("{why}; `{channel}` is tried next")),
+        });
+        1
     }
 
     /// Lets a notification go on by the next channel of its chain from then on. Gives the channel; `None`: there is none.
-    fn pass_on(&self, entry: &mut InFlight, ordinal: u32, from: Timestamp) -> Option<Name> {
-        let channel = self.next_of(entry)?.channel.clone();
+    fn pass_on(&self, entry: &mut InFlight, used: &Name, ordinal: u32, from: Timestamp) -> Option<Name> {
+        let (place, channel) = self.next_of(entry, used).map(|(place, step)| (place, step.channel.clone()))?;
         metrics::counter!("deliver_fallbacks_total").increment(1);
-        entry.onward.entry(whole_second(from)).or_default().push(ordinal);
+        entry.onward.entry((place, whole_second(from))).or_default().push(ordinal);
         Some(channel)
     }
 
@@ -539,7 +598,7 @@ impl Recorder {
         loop {
             let touched: Vec<u64> = in_flight
                 .iter()
-                .filter(|(_, entry)| !entry.attempts.is_empty() || entry.is_over())
+                .filter(|(_, entry)| entry.has_attempts() || entry.is_over())
                 .map(|(key, _)| *key)
                 .collect();
             if touched.is_empty() {
@@ -559,6 +618,7 @@ impl Recorder {
                             in_flight.remove(&key);
                         } else if let Some(entry) = in_flight.get_mut(&key) {
                             entry.attempts = Arc::default();
+                            entry.elsewhere.clear();
                             entry.retries.clear();
                             entry.onward.clear();
                             entry.suspended.clear();
@@ -608,10 +668,12 @@ impl Recorder {
     fn settle_lanes(&self, entry: &InFlight) {
         let id = |ordinal: &u32| NotificationId { batch: entry.item.batch, ordinal: *ordinal };
         let is_settled = |attempt: &&Attempt| attempt.outcome.closes() || attempt.outcome == Outcome::Suspended;
-        let settled = entry.attempts.iter().filter(is_settled).map(|attempt| (id(&attempt.ordinal), None));
+        let attempts = entry.attempts.iter().chain(entry.elsewhere.values().flatten());
+        let settled = attempts.filter(is_settled).map(|attempt| (id(&attempt.ordinal), None));
         let over = entry.fed.as_ref().filter(|_| entry.is_over());
         let left = over.into_iter().map(|(_, left, due_at)| (due_at, left));
-        let later = entry.retries.iter().chain(&entry.onward).chain(left);
+        let onward = entry.onward.iter().map(|((_, due), ordinals)| (due, ordinals));
+        let later = entry.retries.iter().chain(onward).chain(left);
         let later = later
             .flat_map(|(due, ordinals)| ordinals.iter().map(move |ordinal| (id(ordinal), Some(Standing::Later(*due)))));
         self.lanes.settle(settled.chain(later));
@@ -623,6 +685,11 @@ impl Recorder {
             let (channel, attempts) = (self.channel.clone(), entry.attempts.clone());
             step.receipts.push(ReceiptChunk { batch: item.batch, channel, attempts });
         }
+        step.receipts.extend(entry.elsewhere.iter().map(|(channel, attempts)| ReceiptChunk {
+            batch: item.batch,
+            channel: channel.clone(),
+            attempts: Arc::new(attempts.clone()),
+        }));
         let retry = |ordinals: &[u32], attempts: u32, due_at: Timestamp, course: Course| Retry {
             batch: item.batch,
             application: self.application.clone(),
@@ -634,15 +701,14 @@ impl Recorder {
         };
         // Another attempt of this channel, which has tried since it was first due.
         let again = || Course { since: Some(entry.since()), ..item.course.clone() };
-        let onward = |ordinals: &[u32], due_at: Timestamp| {
-            let next = self.next_of(entry)?;
-            let place = entry.conduct.fallback.iter().position(|step| step == next)?;
+        let onward = |ordinals: &[u32], place: usize, due_at: Timestamp| {
             let course = Course { fallback: place as u8 + 1, since: Some(due_at), ..item.course.clone() };
-            Some(Retry { channel: next.channel.clone(), ..retry(ordinals, 0, due_at, course) })
+            let channel = entry.conduct.fallback[place].channel.clone();
+            Retry { channel, ..retry(ordinals, 0, due_at, course) }
         };
         let retries = entry.retries.iter();
         step.retries.extend(retries.map(|(due, ordinals)| retry(ordinals, item.attempts + 1, *due, again())));
-        step.retries.extend(entry.onward.iter().filter_map(|(due, ordinals)| onward(ordinals, *due)));
+        step.retries.extend(entry.onward.iter().map(|((place, due), ordinals)| onward(ordinals, *place, *due)));
         step.suspensions.extend(entry.suspended.iter().map(|(reason, ordinals)| Suspension {
             batch: item.batch,
             application: self.application.clone(),
@@ -663,11 +729,15 @@ impl Recorder {
                 // Only now: whoever takes the item over if this worker dies decides anew.
                 let untried = entry.untried.iter();
                 step.retries.extend(untried.map(|(due, ordinals)| retry(ordinals, item.attempts, *due, course())));
+                let held = entry.held.iter();
+                step.retries.extend(held.map(|(due, ordinals)| retry(ordinals, item.attempts, *due, again())));
                 step.retries.extend(entry.gathered.iter().map(|(window, ordinals)| {
                     let course = Course { window: Some(*window), ..course() };
                     retry(ordinals, item.attempts, *window, course)
                 }));
-                step.retries.extend(entry.passed.iter().filter_map(|(due, ordinals)| onward(ordinals, *due)));
+                let next = self.next_of(entry, &self.channel).map(|(place, _)| place);
+                let passed = entry.passed.iter().flat_map(|(due, ordinals)| Some(onward(ordinals, next?, *due)));
+                step.retries.extend(passed);
             }
             // A retry or suspension goes with the attempt that caused it: a crash now must not lose it.
             _ => step.held.push(item.claim),
@@ -680,6 +750,19 @@ impl Recorder {
             // A lost lease shows at the commit, which drops what is not ours any more.
             let _ = self.flow.journal.extend(entry.item.claim, self.lease, now).await;
         }
+    }
+}
+
+/// Where attempts by the channel `used` gather for an item of `own`: by another one if its subscriber prefers that.
+fn attempts_by<'a>(
+    attempts: &'a mut Arc<Vec<Attempt>>,
+    elsewhere: &'a mut BTreeMap<Name, Vec<Attempt>>,
+    used: &Name,
+    own: &Name,
+) -> &'a mut Vec<Attempt> {
+    match used == own {
+        true => Arc::make_mut(attempts),
+        false => elsewhere.entry(used.clone()).or_default(),
     }
 }
 

@@ -131,7 +131,8 @@ impl Running {
                 channels.insert(name.clone(), open.clone());
                 continue;
             }
-            match (flow.opener)(name, definition, &flow.context) {
+            let successor = before.get(name).and_then(|open| open.successor(name, definition, &flow.context));
+            match successor.unwrap_or_else(|| (flow.opener)(name, definition, &flow.context)) {
                 Ok(channel) => {
                     channels.insert(name.clone(), Arc::new(Open::new(definition, channel)));
                 }

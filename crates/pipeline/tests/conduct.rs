@@ -483,6 +483,46 @@ async fn what_one_channel_cannot_deliver_the_next_may() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_destination_that_rests_does_not_stop_the_time_of_its_channel() {
+    check(
+        &quakes("fallback: [{ channel: sms, after: 30m }]"),
+        r#"08:00 subscriber alice email=alice@example.org sms=+431
+           08:00 subscriber bob email=bob@example.org sms=+432
+           08:00 subscribe alice nearby
+           08:00 subscribe bob nearby
+           08:00 bob prefers {"quiet_hours": ["08:00-09:00"]}
+           08:00 alice@example.org rests 420
+           08:00 bob@example.org rests 420
+           08:10 event quake {"magnitude": 6, "place": "Kobe"}
+           08:15 crash
+           10:00 report"#,
+        expect![[r#"
+            08:15:00 crash
+            08:40:00 sms +431 n-1-0: Kobe 6.0 -> delivered
+            09:30:00 sms +432 n-1-1: Kobe 6.0 -> delivered
+            10:00:00 events 1 notifications 2 open 0 suspended 0"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_prefers_a_channel_of_the_chain_goes_on_behind_it() {
+    check(
+        &quakes("fallback: [{ channel: sms }]"),
+        r#"08:00 subscriber alice email=alice@example.org sms=+431
+           08:00 subscribe alice nearby
+           08:00 alice prefers {"notifications": {"*": {"prefer": ["sms"]}}}
+           08:00 +431 refuses
+           08:10 event quake {"magnitude": 6, "place": "Kobe"}
+           09:00 report"#,
+        expect![[r#"
+            08:10:00 sms +431 n-1-0: Kobe 6.0 -> refused
+            09:00:00 events 1 notifications 1 open 0 suspended 0"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_chain_that_fails_at_its_end_is_suspended_there() {
     check(
         &quakes("fallback: [{ channel: sms }]"),
@@ -534,6 +574,38 @@ async fn an_edit_is_sent_in_place_of_what_failed() {
             08:40:00 Resume 1
             08:40:00 email bob@example.org n-2-0: there was a quake -> delivered
             08:50:00 events 3 notifications 3 open 0 suspended 0"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_edit_is_told_alone_and_swallows_no_digest() {
+    check(
+        &quakes("digest: {}"),
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscribe alice nearby
+           08:00 alice@example.org defers
+           08:10 event quake {"magnitude": 6, "place": "Kobe"}
+           08:20 event quake {"magnitude": 6, "place": "Lima"}
+           10:30 alice@example.org delivers
+           10:30 suspensions
+           10:40 edit 1 {"content": {"subject": "there was a quake"}}
+           10:40 resume"#,
+        expect![[r#"
+            08:10:00 email alice@example.org n-1-0: Kobe 6.0, 1 in all -> deferred
+            08:11:00 email alice@example.org n-1-0: Kobe 6.0, 1 in all -> deferred
+            08:16:00 email alice@example.org n-1-0: Kobe 6.0, 1 in all -> deferred
+            08:20:00 email alice@example.org n-2-0: Lima 6.0, 1 in all -> deferred
+            08:21:00 email alice@example.org n-2-0: Lima 6.0, 1 in all -> deferred
+            08:26:00 email alice@example.org n-2-0: Lima 6.0, 1 in all -> deferred
+            09:16:00 email alice@example.org n-1-0: Kobe 6.0, 1 in all -> deferred
+            09:26:00 email alice@example.org n-2-0: Lima 6.0, 1 in all -> deferred
+            10:30:00 suspended [0] on email: all 4 attempts failed, the last with: not now
+            10:30:00 suspended [0] on email: all 4 attempts failed, the last with: not now
+            10:40:00 edited Some(1)
+            10:40:00 Resume 2
+            10:40:00 email alice@example.org n-2-0: Lima 6.0, 1 in all -> delivered
+            10:40:00 email alice@example.org n-1-0: there was a quake -> delivered"#]],
     )
     .await;
 }

@@ -160,6 +160,24 @@ async fn what_is_critical_passes_soft_bounces_only() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_address_is_gone_where_it_was_tried_only() {
+    check(
+        &quakes(""),
+        r#"08:00 subscriber alice email=+431 sms=+431
+           08:00 subscribe alice any
+           08:00 alice prefers {"notifications": {"*": {"prefer": ["sms"]}}}
+           08:09 +431 gone
+           08:10 event quake {"place": "Kobe"}
+           08:15 +431 delivers
+           08:20 event quake {"place": "Lima"}"#,
+        expect![[r#"
+            08:10:00 sms +431 n-1-0: Kobe -> gone
+            08:20:00 email +431 n-2-0: Lima -> delivered"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_address_that_nobody_has_is_suppressed() {
     check(
         &quakes(""),

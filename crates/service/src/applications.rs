@@ -138,7 +138,8 @@ impl Service {
         self.pipeline.explain(name).ok_or_else(|| ServiceError::Missing(format!("the application `{name}`")))
     }
 
-    /// Reads a definition and tells everything about it, without applying it.
+    /// Reads a definition and tells everything about it, without applying it. Who may not apply it is not told what the
+    /// environment holds: options that take something from it are not judged then.
     ///
     /// # Errors
     /// Only for want of the scope: what is wrong with the text is the answer.
@@ -148,7 +149,11 @@ impl Service {
             Some(name) => self.with_secrets(&name, text).await?,
             None => text,
         };
-        Ok(match self.compile(text.clone(), 0).await {
+        let compiled = match caller.needs(Scope::ApplicationsWrite) {
+            Ok(()) => self.compile(text.clone(), 0).await,
+            Err(_) => compile_sealed(text.clone()).await,
+        };
+        Ok(match compiled {
             Ok(compiled) => match self.missing_audiences(&compiled.application).await? {
                 problems if problems.is_empty() => {
                     let warnings = self.warnings(&text, &compiled);
@@ -318,14 +323,24 @@ impl Service {
     }
 
     /// Compiles off the threads that serve connections: a large definition takes a while.
-    async fn compile(&self, text: String, version: u32) -> Result<Compiled, Vec<Problem>> {
+    pub(crate) async fn compile(&self, text: String, version: u32) -> Result<Compiled, Vec<Problem>> {
         let environment = self.pipeline.environment().clone();
-        let work = move || tocsin_pipeline::compile_text(&text, version, &*environment);
-        match tokio::task::spawn_blocking(work).await {
-            Ok(compiled) => compiled,
-            Err(_) => {
-                Err(vec![Problem::at("", "could not be compiled: the compiler broke; please report this definition")])
-            }
+        beside(move || tocsin_pipeline::compile_text(&text, version, &*environment)).await
+    }
+}
+
+/// As `Service::compile`, without the environment.
+pub(crate) async fn compile_sealed(text: String) -> Result<Compiled, Vec<Problem>> {
+    beside(move || tocsin_pipeline::compile_sealed(&text, 0)).await
+}
+
+async fn beside(
+    work: impl FnOnce() -> Result<Compiled, Vec<Problem>> + Send + 'static,
+) -> Result<Compiled, Vec<Problem>> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(compiled) => compiled,
+        Err(_) => {
+            Err(vec![Problem::at("", "could not be compiled: the compiler broke; please report this definition")])
         }
     }
 }

@@ -1,16 +1,7 @@
 //! Cells of CSV that no spreadsheet takes for a formula, and that come back as what they were.
 
-use std::borrow::Cow;
-
+pub(crate) use tocsin_delivery::file::guarded;
 use tocsin_model::{field::FieldType, value::Value};
-
-/// Prefixes `'` to what a spreadsheet would run, and to what begins with `'`, so that the prefix can be told apart.
-pub(crate) fn guarded(text: &str) -> Cow<'_, str> {
-    match text.as_bytes().first() {
-        Some(b'=' | b'+' | b'-' | b'@' | b'\t' | b'\r' | b'\'') => Cow::Owned(format!("'{text}")),
-        _ => Cow::Borrowed(text),
-    }
-}
 
 /// Takes the prefix off again. A `'` before anything else belongs to the text.
 pub(crate) fn unguarded(cell: &str) -> &str {

@@ -13,13 +13,14 @@ use tocsin_model::{
     value::Value,
 };
 use tocsin_pipeline::{
-    Compiled, compile_text,
+    Compiled,
     sample::{FormatError, Part, Preview, PreviewedPart, Sample, SampleError, ShortMessage, TestError, measure_sms},
 };
 use utoipa::ToSchema;
 
 use crate::{
     Service,
+    applications::compile_sealed,
     error::{ServiceError, row_error},
     keys::{Caller, Scope},
 };
@@ -141,9 +142,12 @@ impl Service {
         let compiled = match &draft.definition {
             None => self.running(application)?,
             Some(text) => {
-                let environment = self.pipeline.environment().clone();
                 let text = self.with_secrets(application, text.clone()).await?;
-                let compiled = compile_text(&text, 0, &*environment).map_err(|problems| {
+                let compiled = match caller.needs(Scope::ApplicationsWrite) {
+                    Ok(()) => self.compile(text, 0).await,
+                    Err(_) => compile_sealed(text).await,
+                };
+                let compiled = compiled.map_err(|problems| {
                     let below = |problem: Problem| Problem { path: format!("definition.{}", problem.path), ..problem };
                     ServiceError::Invalid(problems.into_iter().map(below).collect())
                 })?;

@@ -9,7 +9,10 @@ use std::{
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use tocsin_delivery::{Answer, Clock, OpenChannel, Outgoing};
-use tocsin_model::receipt::{Disposition, Reason, ReasonKind};
+use tocsin_model::{
+    conduct::Priority,
+    receipt::{Disposition, Reason, ReasonKind},
+};
 use tokio::sync::mpsc;
 
 use crate::SimulatedClock;
@@ -31,6 +34,8 @@ pub enum Manner {
     Ponders(Duration),
     /// Makes our own work panic.
     Panics,
+    /// Is better let be for so long: nothing is sent.
+    Rests(Duration),
     /// Has no free session: the message waits in the channel's queue until the channel is closed.
     Waits,
 }
@@ -126,6 +131,7 @@ impl OpenChannel for FarEnd {
                 (Disposition::Deferred { reason, retry_after: None }, "no connection", PATIENCE)
             }
             Manner::Waits => unreachable!("it returned above"),
+            Manner::Rests(_) => unreachable!("what is held is not sent"),
             Manner::Panics => panic!("what was to happen"),
             Manner::Delivers => (Disposition::Delivered { reply: "ok".into() }, "delivered", Duration::ZERO),
             Manner::Ponders(delay) => (Disposition::Delivered { reply: "ok".into() }, "delivered", delay),
@@ -188,6 +194,13 @@ impl OpenChannel for FarEnd {
                     }
                 }
             }
+        }
+    }
+
+    fn hold(&self, address: &str, _priority: Priority) -> Option<Duration> {
+        match self.ends.manners.lock().get(address)? {
+            Manner::Rests(wait) => Some(*wait),
+            _ => None,
         }
     }
 

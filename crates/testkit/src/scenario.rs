@@ -9,7 +9,7 @@
 //! 08:00 subscribe alice nearby {} if event.place == 'Kobe'
 //! 08:00 reschedule alice DTSTART:20260301T090000|RRULE:FREQ=DAILY
 //! 08:00 snooze alice 90                           (her subscriptions, for so many minutes)
-//! 08:00 bob@example.org defers 90 | refuses | gone | unknown | delivers | ponders 30 | waits | panics
+//! 08:00 bob@example.org defers 90 | refuses | gone | unknown | delivers | ponders 30 | rests 300 | waits | panics
 //! 08:00 suppress smtp bob@example.org complaint    (or soft_bounce, of which five suppress; lift takes it away)
 //! 08:00 suppressions | endpoints                  (listed in the transcript)
 //! 08:00 revive bob hook                           (the device is active again)
@@ -322,6 +322,7 @@ impl Scenario {
             [address, "unknown"] => self.ends.lock().set(address, Manner::Unknown),
             [address, "gone"] => self.ends.lock().set(address, Manner::Gone),
             [address, "refuses"] => self.ends.lock().set(address, Manner::Refuses),
+            [address, "rests", wait] => self.ends.lock().set(address, Manner::Rests(duration(wait))),
             [address, "defers"] => self.ends.lock().set(address, Manner::Defers(None)),
             [address, "defers", wait] => self.ends.lock().set(address, Manner::Defers(Some(duration(wait)))),
             [address, "ponders", time] => self.ends.lock().set(address, Manner::Ponders(duration(time))),

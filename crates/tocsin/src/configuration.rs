@@ -452,6 +452,9 @@ pub struct Delivery {
     /// Programs that channels with the protocol `process` may start, and folders whose programs they may start. None
     /// unless they are named here: a definition may come from whoever holds a key.
     pub allow_programs: Vec<PathBuf>,
+    /// Folders outside the data folder that channels with the protocol `file` may write to, with all below them. None
+    /// unless they are named here: a definition may come from whoever holds a key.
+    pub allow_folders: Vec<PathBuf>,
 }
 
 /// What sources may do.

@@ -320,6 +320,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
     let page = configuration.metrics.enabled.then(recorder).flatten();
     let counted = page.clone();
     let (spans, exporter) = telemetry::start(&configuration.telemetry, records.installation())?;
+    let folders = tocsin_delivery::folders::Folders { allow: configuration.delivery.allow_folders.clone() };
     let parts = tocsin_pipeline::Parts {
         journal: journal.clone(),
         records: records.clone(),
@@ -335,7 +336,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
             public_url: public_url(&configuration.http.public_url)?,
             programs: Programs { allow: configuration.delivery.allow_programs.clone() },
         },
-        opener: Arc::new(tocsin_delivery::open),
+        opener: Arc::new(move |name, channel, context| tocsin_delivery::open_with(&folders, name, channel, context)),
         options: pipeline_options(&configuration)?,
         seed: fastrand::u64(..),
         spans: spans.clone(),

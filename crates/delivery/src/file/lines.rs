@@ -1,5 +1,7 @@
 //! A message becomes a line of the file.
 
+use std::borrow::Cow;
+
 use serde_json::Value;
 use tocsin_model::content::{JsonUse, PartsUsed};
 
@@ -69,11 +71,11 @@ impl Lines {
     }
 }
 
-/// What a column says of a message: nothing if there is no such field.
+/// What a column says of a message: nothing if there is no such field. No text begins a formula.
 fn cell(column: &str, outgoing: &Outgoing) -> String {
     let (message, facts) = (&outgoing.message, &outgoing.message.facts);
     let text = |part: &Option<_>| part.as_ref().map(ToString::to_string).unwrap_or_default();
-    match column {
+    let cell = match column {
         "id" => outgoing.id.to_string(),
         "message_id" => message.message_id.clone(),
         "timestamp" => message.formatted_at.to_string(),
@@ -84,15 +86,29 @@ fn cell(column: &str, outgoing: &Outgoing) -> String {
         "subject" => text(&message.content.subject),
         "text" => text(&message.content.text),
         "html" => text(&message.content.html),
-        "data" => match &message.content.json {
-            Some(json) => json.to_string(),
-            None => facts.fields.text().to_owned(),
-        },
+        "data" => {
+            return match &message.content.json {
+                Some(json) => json.to_string(),
+                None => facts.fields.text().to_owned(),
+            };
+        }
         field => match facts.fields.get(field.strip_prefix("data.").unwrap_or(field)) {
             None | Some(Value::Null) => String::new(),
             Some(Value::String(text)) => text.clone(),
-            Some(other) => other.to_string(),
+            Some(other) => return other.to_string(),
         },
+    };
+    match guarded(&cell) {
+        Cow::Borrowed(_) => cell,
+        Cow::Owned(guarded) => guarded,
+    }
+}
+
+/// Prefixes `'` to what a spreadsheet would run, and to what begins with `'`, so that the prefix can be told apart.
+pub fn guarded(text: &str) -> Cow<'_, str> {
+    match text.as_bytes().first() {
+        Some(b'=' | b'+' | b'-' | b'@' | b'\t' | b'\r' | b'\'') => Cow::Owned(format!("'{text}")),
+        _ => Cow::Borrowed(text),
     }
 }
 

@@ -14,21 +14,44 @@ mod tests;
 
 use std::sync::Arc;
 
+pub use lines::guarded;
 pub use options::{FileOptions, RecordFormat};
 use tocsin_model::{application::Channel, id::Name, problem::Problem};
 
 use crate::{
     channel::{Context, OpenChannel},
+    folders::Folders,
     options::read,
     queue::{Queue, Running, Shared, only_lane},
 };
 
 pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
+    open_after(None, &Folders::default(), name, channel, context)
+}
+
+/// As `open`, for a channel that may write into these folders outside the data folder too.
+pub(crate) fn open_with(
+    folders: &Folders,
+    name: &Name,
+    channel: &Channel,
+    context: &Context,
+) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
+    open_after(None, folders, name, channel, context)
+}
+
+/// As `open_with`, in the place of another writer or of none.
+fn open_after(
+    before: Option<&send::Writer>,
+    folders: &Folders,
+    name: &Name,
+    channel: &Channel,
+    context: &Context,
+) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
     let options: FileOptions = read(&channel.options, "")?;
     let queue = Queue::single(1);
     let shared = Shared::new(name, context.clock.clone());
-    let writer = send::Writer::open(options, name, context, queue.clone()).map_err(|problem| vec![problem])?;
-    let writer = Arc::new(writer);
+    let writer = send::Writer::open(options, name, context, folders, before, queue.clone());
+    let writer = Arc::new(writer.map_err(|problem| vec![problem])?);
     let sessions = writer.clone();
     Ok(Running::start(shared, queue, only_lane, writer, move || sessions.clone().run()))
 }

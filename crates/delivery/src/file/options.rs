@@ -1,16 +1,20 @@
-use std::path::PathBuf;
+use std::path::{Component, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tocsin_model::problem::Problem;
 
-use crate::options::Options;
+use crate::{
+    folders::{is_own, own_file},
+    options::Options,
+};
 
 /// Options of a channel with the protocol `file`.
 #[derive(Clone, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct FileOptions {
-    /// The file. A relative name lies in the data folder; without one, `<channel>.ndjson`, `.txt` or `.csv` there.
+    /// The file. A relative name lies in the data folder; without one, `<channel>.ndjson`, `.txt` or `.csv` there. Another
+    /// folder must be opened by the configuration: `delivery.allow_folders`. Files of the server's own are refused.
     pub path: Option<PathBuf>,
     /// How a record looks.
     pub format: RecordFormat,
@@ -56,11 +60,15 @@ impl Options for FileOptions {
             if path.file_name().is_none() || text.ends_with('/') {
                 problems
                     .push(Problem::at("path", "this is not the name of a file").hint("such as `notifications.ndjson`"));
-            } else if path.is_relative() && path.components().any(|part| part == std::path::Component::ParentDir) {
+            } else if path.is_relative() && path.components().any(|part| part == Component::ParentDir) {
                 problems.push(
                     Problem::at("path", "a relative name stays in the data folder")
-                        .hint("give the whole path, starting with `/`"),
+                        .hint("a folder that `delivery.allow_folders` opens is given by its whole path"),
                 );
+            } else if path.components().any(|part| part == Component::ParentDir) {
+                problems.push(Problem::at("path", "a path goes without `..`"));
+            } else if path.is_relative() && is_own(path) {
+                problems.push(Problem::at("path", own_file(path)));
             } else if text.contains('\0') {
                 problems.push(Problem::at("path", "the name holds a NUL"));
             }

@@ -8,6 +8,7 @@ use std::{
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use tocsin_model::{
+    application::Channel,
     content::PartsUsed,
     id::Name,
     problem::Problem,
@@ -23,6 +24,8 @@ use super::{
 };
 use crate::{
     channel::{Clock, Context},
+    folders::Folders,
+    protocol::Opened,
     queue::{FarSide, Pending, Queue, answer_all},
     record::Ending,
 };
@@ -32,24 +35,52 @@ const BATCH_RECORDS: usize = 4096;
 /// Bytes written together, about.
 const BATCH_BYTES: usize = 4 << 20;
 
+/// What a database of SQLite begins with.
+const SQLITE_START: &[u8] = b"SQLite format 3\0";
+
 /// The writer of a channel.
 pub(super) struct Writer {
     lines: Lines,
     path: PathBuf,
+    layout: Layout,
     clock: Arc<dyn Clock>,
     queue: Arc<Queue>,
     file: Arc<Mutex<RecordFile>>,
+    folders: Folders,
+}
+
+/// What a channel wants of its file beside the records.
+#[derive(Clone, Default)]
+pub(super) struct Layout {
+    /// What stands at its top.
+    pub head: Arc<[u8]>,
+    pub rotate_bytes: Option<u64>,
 }
 
 impl Writer {
-    /// Opens the file, makes its folder if need be, and cuts off what a crash left unfinished.
-    pub fn open(options: FileOptions, name: &Name, context: &Context, queue: Arc<Queue>) -> Result<Self, Problem> {
+    /// Opens the file, makes its folder if need be, and cuts off what a crash left unfinished. A writer that comes after
+    /// another of its channel goes on with the file of that one.
+    pub fn open(
+        options: FileOptions,
+        name: &Name,
+        context: &Context,
+        folders: &Folders,
+        before: Option<&Writer>,
+        queue: Arc<Queue>,
+    ) -> Result<Self, Problem> {
         let default = || PathBuf::from(format!("{name}.{}", options.format.extension()));
         let lines = Lines::new(options.format, &options.columns);
-        let path = context.data_folder.join(options.path.clone().unwrap_or_else(default));
-        let file = RecordFile::open(&path, lines.head(), options.rotate_bytes)
-            .map_err(|error| Problem::at("path", format!("{} cannot be opened: {error}", path.display())))?;
-        Ok(Writer { lines, path, clock: context.clock.clone(), queue, file: Arc::new(Mutex::new(file)) })
+        let path = options.path.clone().unwrap_or_else(default);
+        let path = folders.judge(&path, &context.data_folder).map_err(|text| Problem::at("path", text))?;
+        let file = match before.filter(|before| before.path == path) {
+            Some(before) => before.file.clone(),
+            None => Arc::new(Mutex::new(
+                RecordFile::open(&path)
+                    .map_err(|error| Problem::at("path", format!("{} cannot be opened: {error}", path.display())))?,
+            )),
+        };
+        let layout = Layout { head: lines.head().into(), rotate_bytes: options.rotate_bytes };
+        Ok(Writer { lines, path, layout, clock: context.clock.clone(), queue, file, folders: folders.clone() })
     }
 
     /// One batch after the other, until the queue is closed. While one is on its way to the disk the next is composed.
@@ -106,10 +137,10 @@ impl Writer {
 
     /// Sends records on their way to the disk.
     fn write(&self, bytes: Vec<u8>, mut messages: Vec<Pending>) -> UnderWay {
-        let (file, now) = (self.file.clone(), self.clock.now());
+        let (file, layout, now) = (self.file.clone(), self.layout.clone(), self.clock.now());
         messages.iter_mut().for_each(|message| message.sent_at = Some(now));
         let writing = tokio::task::spawn_blocking(move || {
-            let result = file.lock().append(&bytes, now);
+            let result = file.lock().append(&bytes, &layout, now);
             (bytes, result)
         });
         UnderWay { messages, writing }
@@ -171,14 +202,16 @@ impl FarSide for Writer {
     fn parts_used(&self) -> PartsUsed {
         self.lines.parts_used()
     }
+
+    fn successor(&self, name: &Name, channel: &Channel, context: &Context) -> Option<Opened> {
+        (channel.protocol.as_str() == "file")
+            .then(|| super::open_after(Some(self), &self.folders, name, channel, context))
+    }
 }
 
 /// A file of whole records.
 pub(super) struct RecordFile {
     path: PathBuf,
-    /// What stands at its top.
-    head: Vec<u8>,
-    rotate_bytes: Option<u64>,
     /// Missing after trouble whose extent is not known; the next batch opens it anew.
     file: Option<File>,
     /// Up to here the file is known to be whole and durable.
@@ -188,12 +221,10 @@ pub(super) struct RecordFile {
 }
 
 impl RecordFile {
-    pub fn open(path: &Path, head: Vec<u8>, rotate_bytes: Option<u64>) -> io::Result<Self> {
+    pub fn open(path: &Path) -> io::Result<Self> {
         let (file, bytes) = open_whole(path)?;
         Ok(RecordFile {
             path: path.to_owned(),
-            head,
-            rotate_bytes,
             file: Some(file),
             bytes,
             #[cfg(test)]
@@ -202,8 +233,8 @@ impl RecordFile {
     }
 
     /// Appends whole records; when it returns they are durable, or not there.
-    pub fn append(&mut self, records: &[u8], now: Timestamp) -> io::Result<()> {
-        if self.rotate_bytes.is_some_and(|most| self.bytes >= most) {
+    pub fn append(&mut self, records: &[u8], layout: &Layout, now: Timestamp) -> io::Result<()> {
+        if layout.rotate_bytes.is_some_and(|most| self.bytes >= most) {
             self.rotate(now)?;
         }
         let mut file = match self.file.take() {
@@ -219,7 +250,7 @@ impl RecordFile {
         // A failed sync may have dropped what it could not write, so nothing is assumed about the file after trouble.
         self.bytes = self.bytes.min(file.metadata()?.len());
         file.seek(SeekFrom::Start(self.bytes))?;
-        let head = if self.bytes == 0 { self.head.as_slice() } else { &[] };
+        let head = if self.bytes == 0 { &*layout.head } else { &[] };
         let written = match head {
             [] => self.write(&mut file, records),
             head => self.write(&mut file, &[head, records].concat()),
@@ -294,6 +325,11 @@ fn open_whole(path: &Path) -> io::Result<(File, u64)> {
         TryLockError::WouldBlock => io::Error::other("another channel or process writes to it"),
         TryLockError::Error(error) => error,
     })?;
+    let mut start = Vec::new();
+    (&mut file).take(SQLITE_START.len() as u64).read_to_end(&mut start)?;
+    if start == SQLITE_START {
+        return Err(io::Error::other("it is a database of SQLite"));
+    }
     let (length, mut end) = (file.metadata()?.len(), 0);
     let (mut at, mut chunk) = (length, vec![0; 64 * 1024]);
     while at > 0 {

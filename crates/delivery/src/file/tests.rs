@@ -7,7 +7,10 @@ use std::{
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::send::RecordFile;
+use super::{
+    guarded,
+    send::{Layout, RecordFile},
+};
 use crate::{
     channel::{OpenChannel, Outgoing},
     testing::{NOW, channel, content_of, context, outgoing, show},
@@ -111,11 +114,25 @@ async fn every_string_is_one_record() {
     let rows: Vec<csv::StringRecord> = rows.records().collect::<Result<_, _>>().expect("rows of equal length");
     let escaped = |text: &str| text.replace('\\', "\\\\").replace('\n', "\\n").replace('\r', "\\r");
     for (row, string) in rows.iter().zip(&strings) {
-        assert_eq!((&row[4], &row[6]), (&*escaped(string), &*escaped(&format!("{string}\r\n{string}"))));
+        let (address, text) = (guarded(string), format!("{string}\r\n{string}"));
+        assert_eq!((&row[4], &row[6]), (&*escaped(&address), &*escaped(&guarded(&text))));
     }
     for (record, string) in lines(&folder.path().join("ndjson")).iter().zip(&strings) {
         assert_eq!(record["address"], **string);
     }
+}
+
+#[tokio::test]
+async fn no_cell_begins_a_formula_but_a_number_stays_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let channel = open(folder.path(), json!({ "format": "csv", "columns": ["address", "subject", "low"] }));
+    let mut message = outgoing(0, "+431234");
+    content_of(&mut message).subject = Some("=HYPERLINK(1)".into());
+    Arc::make_mut(&mut message.message).facts.fields =
+        Arc::new(serde_json::Map::from_iter([("low".to_owned(), json!(-4.5))]).into());
+    deliver(&*channel, vec![message]).await;
+    let expected = "address,subject,low\r\n'+431234,'=HYPERLINK(1),-4.5\r\n";
+    assert_eq!(fs::read_to_string(folder.path().join("log.csv")).expect("text"), expected);
 }
 
 #[tokio::test]
@@ -145,14 +162,14 @@ async fn what_cannot_be_written_is_deferred_and_leaves_nothing() {
 
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("log.ndjson");
-    let mut file = RecordFile::open(&path, Vec::new(), None).expect("a file");
-    let now = NOW.parse().expect("a time");
-    file.append(b"{}\n", now).expect("room");
+    let mut file = RecordFile::open(&path).expect("a file");
+    let (layout, now) = (Layout::default(), NOW.parse().expect("a time"));
+    file.append(b"{}\n", &layout, now).expect("room");
     file.limit_for_tests(5);
-    assert!(file.append(b"{\"a\":1}\n", now).is_err());
+    assert!(file.append(b"{\"a\":1}\n", &layout, now).is_err());
     assert_eq!(fs::read(&path).expect("bytes"), b"{}\n", "no part of it stays");
     file.limit_for_tests(u64::MAX);
-    file.append(b"{\"b\":1}\n", now).expect("room again");
+    file.append(b"{\"b\":1}\n", &layout, now).expect("room again");
     assert_eq!(fs::read(&path).expect("bytes"), b"{}\n{\"b\":1}\n");
 }
 
@@ -165,7 +182,10 @@ async fn no_name_leads_out_of_the_data_folder_by_accident() {
     let name = "log".parse().expect("a name");
     let long = "x".repeat(300);
     for (path, expected) in [
-        ("../out.ndjson", "path: a relative name stays in the data folder; give the whole path, starting with `/`"),
+        (
+            "../out.ndjson",
+            "path: a relative name stays in the data folder; a folder that `delivery.allow_folders` opens",
+        ),
         ("a/../../out.ndjson", "path: a relative name stays in the data folder"),
         ("out\0.ndjson", "path: the name holds a NUL"),
         ("out/", "path: this is not the name of a file"),
@@ -194,6 +214,60 @@ async fn one_writer_at_a_time() {
     assert!(problems[0].message.ends_with("another channel or process writes to it"), "{problems:?}");
     first.close().await;
     open(folder.path(), json!({}));
+}
+
+#[tokio::test]
+async fn other_options_take_over_the_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let first = open(folder.path(), json!({}));
+    deliver(&*first, many(1)).await;
+    let context = crate::Context { data_folder: folder.path().to_owned(), ..context() };
+    let name = "log".parse().expect("a name");
+    let successor = |options| first.successor(&name, &channel("file", options, 8), &context).expect("a successor");
+    let same = successor(json!({ "format": "ndjson", "rotate_bytes": 4096 })).expect("the same file");
+    let other = successor(json!({ "path": "other.ndjson" })).expect("another file");
+    // They write by turns, and nothing is written over.
+    deliver(&*same, many(2)).await;
+    deliver(&*first, many(3)).await;
+    first.close().await;
+    deliver(&*same, many(4)).await;
+    deliver(&*other, many(1)).await;
+    assert_eq!(lines(&folder.path().join("log.ndjson")).len(), 10);
+    assert_eq!(lines(&folder.path().join("other.ndjson")).len(), 1);
+    let problems = crate::open(&name, &channel("file", json!({}), 1), &context).err().expect("problems");
+    assert!(problems[0].message.ends_with("another channel or process writes to it"), "it is still locked");
+}
+
+#[tokio::test]
+async fn no_file_of_the_server_is_written_to() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (data, archive) = (folder.path().join("data"), folder.path().join("archive"));
+    fs::create_dir(&data).expect("a folder");
+    fs::create_dir(&archive).expect("a folder");
+    let database = b"SQLite format 3\0 and pages";
+    fs::write(data.join("journal.db"), database).expect("a file");
+    fs::write(data.join("copy"), database).expect("a file");
+    let context = crate::Context { data_folder: data.clone(), ..context() };
+    let name = "log".parse().expect("a name");
+    let folders = crate::folders::Folders { allow: vec![archive.clone()] };
+    let told =
+        |path: &Path| match crate::open_with(&folders, &name, &channel("file", json!({ "path": path }), 1), &context) {
+            Ok(_) => String::new(),
+            Err(problems) => problems[0].to_string(),
+        };
+    for (path, expected) in [
+        (Path::new("journal.db"), "keeps for itself"),
+        (&data.join("journal.db"), "keeps for itself"),
+        (Path::new("copy"), "it is a database of SQLite"),
+        (&folder.path().join("out.ndjson"), "`delivery.allow_folders`"),
+    ] {
+        let told = told(path);
+        assert!(told.starts_with("path: ") && told.contains(expected), "{path:?}: {told}");
+    }
+    assert_eq!(told(&archive.join("new/out.ndjson")), "");
+    for name in ["journal.db", "copy"] {
+        assert_eq!(fs::read(data.join(name)).expect("bytes"), database, "{name}");
+    }
 }
 
 #[tokio::test]

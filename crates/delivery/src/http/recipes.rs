@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tocsin_model::problem::{Problem, closest};
 
-use super::options::{AnswerRule, Body, HttpOptions, RequestMethod};
+use super::options::{AnswerRule, Body, HttpOptions};
 
 /// A service that is known.
 pub(super) struct Recipe {
@@ -23,7 +23,6 @@ pub(super) struct Recipe {
 #[serde(default, deny_unknown_fields)]
 struct Prepared {
     url: Option<String>,
-    method: RequestMethod,
     body: Option<Body>,
     answers: Vec<AnswerRule>,
     username: Option<String>,
@@ -33,8 +32,8 @@ struct Prepared {
 
 impl Default for Prepared {
     fn default() -> Self {
-        let HttpOptions { url, method, body, answers, username, password, headers, .. } = HttpOptions::default();
-        Prepared { url, method, body, answers, username, password, headers }
+        let HttpOptions { url, body, answers, username, password, headers, .. } = HttpOptions::default();
+        Prepared { url, body, answers, username, password, headers }
     }
 }
 
@@ -91,7 +90,6 @@ impl Recipe {
         for (name, value) in &prepared.headers {
             options.headers.entry(name.clone()).or_insert_with(|| value.clone());
         }
-        options.method = prepared.method;
         Ok(())
     }
 }

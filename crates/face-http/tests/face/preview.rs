@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::platform::{Platform, QUAKES};
+use crate::platform::{Platform, QUAKES, answer};
 
 const JSON: &str = "application/json";
 const PREVIEW: &str = "/v1/applications/quakes/preview";
@@ -79,5 +79,22 @@ async fn a_test_goes_past_the_flow() {
     assert_eq!((&sent["outcome"], &sent["address"]), (&json!("delivered"), &json!("me@example.org")), "{sent}");
     let (_, found) = platform.get("/v1/notification-batches").await;
     assert_eq!(found["items"], json!([]), "{found}");
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn who_may_not_apply_learns_nothing_of_the_environment() {
+    let platform = Platform::with_quakes().await;
+    let definition = QUAKES.replace("{path: out.ndjson}", "{path: '${SECRET}'}");
+    let asked = json!({"event": {"place": "Kobe", "magnitude": 6.4}, "definition": definition}).to_string();
+    // A variable that is not set is told to those who may know it.
+    let (status, found) = platform.post(PREVIEW, JSON, &asked).await;
+    assert_eq!(status, 422, "{found}");
+    assert!(found.to_string().contains("`SECRET`, which is not set"), "{found}");
+    let (_, made) = platform.post("/v1/keys", JSON, &json!({"scopes": ["operations:read"]}).to_string()).await;
+    let request = platform.client.post(format!("{}{PREVIEW}", platform.address));
+    let request = request.bearer_auth(made["key"].as_str().expect("a key")).header("content-type", JSON);
+    let (status, found) = answer(request.body(asked)).await;
+    assert_eq!(status, 200, "{found}");
     platform.stop().await;
 }

@@ -52,6 +52,34 @@ fn nothing_grows_without_a_bound() {
 }
 
 #[test]
+fn a_long_text_is_not_gone_through_for_ever() {
+    let repeated =
+        |work: &str| format!("{{% set a = 'x' * 4000000 %}}{{% for x in range(1000) %}}{work}{{% endfor %}}");
+    for work in [
+        "{{ a|upper|length }}",
+        "{% if a|trim == 'y' %}{% endif %}",
+        "{% if (a|title) == 'y' %}{% endif %}",
+        "{{ a|length }}",
+        "{% if 'y' in a %}{% endif %}",
+        "{% if 'y' not in a %}{% endif %}",
+        "{% if 'a' < 'y' in a %}{% endif %}",
+        "{{ a|replace('y', '')|first }}",
+        "{{ a|segments }}",
+    ] {
+        match render(Part::Text, &repeated(work), None, "Kobe") {
+            Err(error) => assert!(error.to_string().contains("on its way"), "{work}: {error}"),
+            Ok(_) => panic!("{work} comes to an end"),
+        }
+    }
+    check(
+        "{{ 'b' in ('a', 'b') }} {{ 'o' in place }} {{ 'x' not in (place|upper) }} {{ not 2 in tags }} {{ 'a' in {'a': 1} }} \
+         {{ place is upper }} {{ place in [place] and 'K' in place ~ 'x' }} {{ [1, 2]|sum }} {{ tags|map('string')|join('-') }}",
+        "en",
+        expect!["True True True False True False True 3 a-2-None"],
+    );
+}
+
+#[test]
 fn what_is_weighed_means_what_it_meant() {
     check(
         "{{ (1 + 2) * 3 }} {{ 2 * 3 * 4 + 1 }} {{ 'a' ~ 'b' * 2 ~ ('c' ~ 'd') }} {{ 2.5 * 2 }} {{ 'x' * 3 }} {{ 3 * 'x' }}",

@@ -60,6 +60,26 @@ fn a_partial_is_escaped_for_whoever_uses_it() {
 }
 
 #[test]
+fn what_is_personal_is_found_in_partials_too() {
+    let known = with_partials(&[
+        ("greeting", TemplateText::from("Dear {{ subscriber.id }}, {{ place }}")),
+        ("frame", TemplateText::from("{% block body %}{% endblock %}{% include 'footer' %}")),
+        ("footer", TemplateText::from("to {{ device.address }}")),
+        ("macros", TemplateText::from("{% macro near() %}{{ sub.radius_km }} km{% endmacro %}")),
+        ("harmless", TemplateText::from("{{ place }} {{ notification.rule }}")),
+    ]);
+    let personal = |template: &str| {
+        let formatter = Formatter::compile("n", &templates(&[("", Part::Text, template)]), &known);
+        let formatter = formatter.unwrap_or_else(|problems| panic!("{problems:#?}"));
+        formatter.personal().into_iter().map(|(_, _, name)| name).collect::<Vec<_>>()
+    };
+    assert_eq!(personal("{% include 'greeting' %}"), ["subscriber.id"]);
+    assert_eq!(personal("{% extends 'frame' %}{% block body %}{{ place }}{% endblock %}"), ["device.address"]);
+    assert_eq!(personal("{% from 'macros' import near %}{{ near() }}"), ["sub.radius_km"]);
+    assert!(personal("{% include 'harmless' %}").is_empty());
+}
+
+#[test]
 fn what_is_wrong_with_partials_is_told_at_apply() {
     check_partials(
         &[("footer", "x")],

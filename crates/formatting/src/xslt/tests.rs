@@ -299,6 +299,16 @@ fn nothing_runs_away() {
 }
 
 #[test]
+fn who_goes_deep_has_what_is_left_of_the_time() {
+    let source = "<xsl:stylesheet version='1.0' xmlns:xsl='http://www.w3.org/1999/XSL/Transform'><xsl:template match='/'>a</xsl:template></xsl:stylesheet>";
+    let stylesheet = Stylesheet::compile(source, &BTreeMap::new(), "text").expect("a stylesheet");
+    let apply = |begun| stylesheet.apply_deep(&|| Ok(Tree::new("a")), begun).expect("a thread");
+    assert!(apply(Instant::now()).is_ok());
+    let long_ago = Instant::now().checked_sub(std::time::Duration::from_secs(1)).expect("a clock that has run");
+    assert!(matches!(apply(long_ago), Err(Failure::Time)));
+}
+
+#[test]
 fn the_deepest_fits_on_a_small_stack() {
     // As deep as elements and templates may be, on a stack of half of what the server's threads have.
     let inner =

@@ -1,7 +1,10 @@
 //! Each recipe against a far end that answers as its service documents: what it is sent, and what its answers mean.
 
 use super::*;
-use crate::http::recipes;
+use crate::http::{
+    options::{HttpOptions, RequestMethod},
+    recipes,
+};
 
 /// What a service is sent, and what becomes of one message for each of its answers.
 async fn check(options: Value, address: &str, expected_request: &str, answers: &[(&str, &str)]) {
@@ -32,6 +35,14 @@ async fn check(options: Value, address: &str, expected_request: &str, answers: &
 #[test]
 fn every_recipe_is_tested_here() {
     assert_eq!(recipes::names(), ["twilio", "vonage", "slack", "slack_bot", "teams", "discord", "telegram", "apprise"]);
+}
+
+#[test]
+fn what_is_given_beside_a_recipe_is_kept() {
+    let given = json!({"recipe": "slack", "url": "http://1.1.1.1", "method": "PUT"});
+    let mut options: HttpOptions = serde_json::from_value(given).expect("options");
+    recipes::find("slack").and_then(|recipe| recipe.apply(&mut options)).expect("it is applied");
+    assert_eq!((options.url.as_deref(), options.method), (Some("http://1.1.1.1"), RequestMethod::Put));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,138 @@
+//! Which files channels write to. A definition may come over the network from whoever holds a key, so a channel writes
+//! into the data folder, but to nothing that the server keeps there, and into folders that the operator of the machine
+//! has named.
+
+use std::{
+    io,
+    path::{Component, Path, PathBuf},
+};
+
+/// Folders in the data folder in which the server keeps something.
+const OWN_FOLDERS: [&str; 3] = ["backups", "drop", "refused"];
+/// What a restore moves away lies in a folder whose name begins so.
+const OWN_FOLDER_START: &str = "replaced-";
+/// Files of the server by the ends of their names: databases and what belongs to them, keys, certificates, the configuration,
+/// marks.
+const OWN_ENDINGS: [&str; 9] =
+    [".db", ".db-wal", ".db-shm", ".db-journal", ".key", ".keys", ".pem", ".toml", ".unfinished"];
+
+/// The folders outside the data folder that channels may write to; none unless the operator names some.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Folders {
+    /// Folders, with all below them.
+    pub allow: Vec<PathBuf>,
+}
+
+impl Folders {
+    /// The file to write to, links followed. Makes nothing. The error says why it is not written to.
+    pub fn judge(&self, path: &Path, data_folder: &Path) -> Result<PathBuf, String> {
+        let unknown = |error: io::Error| format!("{} cannot be opened: {error}", path.display());
+        let found = resolve(&data_folder.join(path)).map_err(unknown)?;
+        let inside = found.strip_prefix(resolve(data_folder).map_err(unknown)?).ok();
+        if inside.is_some_and(is_own) {
+            return Err(own_file(&found));
+        }
+        let allows = |allowed: &PathBuf| allowed.canonicalize().is_ok_and(|allowed| found.starts_with(allowed));
+        if inside.is_some() || self.allow.iter().any(allows) {
+            return Ok(found);
+        }
+        Err(format!(
+            "{} is outside the data folder; `delivery.allow_folders` in the configuration can open its folder",
+            found.display()
+        ))
+    }
+}
+
+/// Why nothing is written to a file of the server.
+pub(crate) fn own_file(path: &Path) -> String {
+    format!("{} is a name that the server keeps for itself; choose another", path.display())
+}
+
+/// Whether the server itself may keep something in the data folder under this name.
+pub(crate) fn is_own(inside: &Path) -> bool {
+    let lowered = |part: Component<'_>| match part {
+        Component::Normal(name) => Some(name.to_string_lossy().to_ascii_lowercase()),
+        _ => None,
+    };
+    let names: Vec<String> = inside.components().filter_map(lowered).collect();
+    let is_own_name = |name: &String| name.starts_with('.') || OWN_ENDINGS.iter().any(|end| name.ends_with(end));
+    let is_own_folder =
+        |name: &String| OWN_FOLDERS.contains(&name.as_str()) || name.starts_with(OWN_FOLDER_START) || name == "lock";
+    names.is_empty() || names.iter().any(is_own_name) || names.first().is_some_and(is_own_folder)
+}
+
+/// A path with its links followed, as far as it is there.
+fn resolve(path: &Path) -> io::Result<PathBuf> {
+    let (mut there, mut missing) = (path, Vec::new());
+    let found = loop {
+        match there.canonicalize() {
+            Ok(found) => break found,
+            // A link that leads nowhere could lead somewhere later.
+            Err(error) if error.kind() != io::ErrorKind::NotFound || there.is_symlink() => return Err(error),
+            Err(error) => missing.push(there.file_name().ok_or(error)?),
+        }
+        there = match there.parent() {
+            Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+            Some(parent) => parent,
+            None => return Err(io::ErrorKind::NotFound.into()),
+        };
+    };
+    Ok(missing.into_iter().rev().fold(found, |path, name| path.join(name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_written_outside_or_over_what_is_the_servers() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        for name in ["data/drop", "data/logs", "open", "open-not"] {
+            fs::create_dir_all(path(name)).expect("a folder");
+        }
+        fs::write(path("data/journal.db"), "").expect("a file");
+        symlink(path("data/journal.db"), path("data/innocent")).expect("a link");
+        symlink(path("data"), path("open/data")).expect("a link");
+        symlink(path("open-not"), path("data/away")).expect("a link");
+        symlink(path("nowhere"), path("data/dangling")).expect("a link");
+        let folders = Folders { allow: vec![path("open"), path("gone")] };
+        let check = |name: &str, expected: &str| {
+            let told = folders.judge(Path::new(name), &path("data")).err().unwrap_or_default();
+            assert!(told.contains(expected) && told.is_empty() == expected.is_empty(), "{name}: {told}");
+        };
+        let own = "keeps for itself";
+        let out = "`delivery.allow_folders` in the configuration can open its folder";
+        let absolute = |name: &str| path(name).to_string_lossy().into_owned();
+        for name in ["log", "log.ndjson", "logs/lock", "new/folder/log.csv", "a\nb ..ndjson", "database"] {
+            check(name, "");
+        }
+        for name in [
+            "journal.db",
+            "./journal.db",
+            "Records.DB-wal",
+            "spool-3.db-shm",
+            "admin.key",
+            "tocsin.toml",
+            "lock",
+            "innocent",
+        ] {
+            check(name, own);
+        }
+        for name in
+            ["drop/a.csv", "backups/b/inbox.db", "refused/a.ndjson", "replaced-1/x", ".hidden", "logs/x.db", "."]
+        {
+            check(name, own);
+        }
+        check(&absolute("data/journal.db"), own);
+        check(&absolute("data/log.ndjson"), "");
+        check(&absolute("open/log.ndjson"), "");
+        check(&absolute("open/data/journal.db"), own);
+        check(&absolute("open-not/log.ndjson"), out);
+        check("away/log.ndjson", out);
+        check("dangling", "cannot be opened");
+        assert!(Folders::default().judge(&path("open/log"), &path("data")).is_err());
+    }
+}
