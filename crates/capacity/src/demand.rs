@@ -134,7 +134,7 @@ pub fn uses(
 ) -> Result<Uses, Vec<Problem>> {
     let (mut uses, mut problems) = (Uses::new(), Vec::new());
     for demand in demands {
-        let Some(operation) = vectors.operations.get(&demand.operation) else {
+        let Some(operation) = vectors.operation(&demand.operation) else {
             match unknown(profile, vectors, demand) {
                 Some(problem) => problems.push(problem),
                 None => notes.push(format!(
@@ -186,4 +186,29 @@ fn beyond_range(demand: &Demand, operation: &Operation) -> Vec<String> {
         .into_iter()
         .flatten()
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{plan, read_profile, read_vectors};
+
+    const VECTORS: &str = "vectors: v\nmachine: { cores: 2 }\noperations:\n  directory.modify_replace:\n    roles: \
+                           { directory: { processor_us: { item: 100 } } }\nstored: { subscriptions: { memory_bytes: 50 } }\n";
+
+    fn planned(asked: &str) -> Result<Vec<String>, String> {
+        let profile = format!(
+            "profile: a\noperations: {{ changes: {{ operation: {asked}, rate: {{ count: 1000, per: 1s }} }} }}\nstored: {{ subscription: 1 }}\n"
+        );
+        let profile = read_profile(&profile).expect("a profile");
+        let plan = plan(&profile, &read_vectors(VECTORS).expect("vectors"));
+        plan.map(|plan| plan.notes).map_err(|problems| problems.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn what_the_vectors_do_not_know_is_told() {
+        let notes = planned("directory.modify").expect("it is one of the two kinds");
+        assert!(notes.iter().any(|note| note.ends_with("did you mean `subscriptions`?")), "{notes:?}");
+        let problem = planned("directory.modify_ad").expect_err("unknown");
+        assert!(problem.contains("asks for `directory.modify_ad`"), "{problem}");
+    }
 }

@@ -212,7 +212,19 @@ fn day_table(plan: &Plan) -> String {
             short(goal.expected)
         )
     });
-    format!("{}<ul>{}</ul>", table(&columns, &rows), goals.collect::<String>())
+    format!("{}{}<ul>{}</ul>", table(&columns, &rows), paths_table(plan), goals.collect::<String>())
+}
+
+/// How long things take from end to end, if not all of them go the same way.
+fn paths_table(plan: &Plan) -> String {
+    if plan.day.paths.len() < 2 {
+        return String::new();
+    }
+    let row = |path: &crate::plan::PathDay| vec![path.name.clone(), short(path.p50), short(path.p95), short(path.p99)];
+    let rows: Vec<Vec<String>> = plan.day.paths.iter().map(row).collect();
+    let columns =
+        [Column::Text("of what"), Column::Number("p50, s"), Column::Number("p95, s"), Column::Number("p99, s")];
+    table(&columns, &rows)
 }
 
 /// A second of the day as people write it.

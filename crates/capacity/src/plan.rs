@@ -5,7 +5,7 @@ mod simulation; // the day, minute by minute
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use tocsin_model::problem::Problem;
+use tocsin_model::problem::{Problem, closest};
 
 use crate::{
     demand::{Demand, Flow, Uses, demands, uses},
@@ -13,7 +13,7 @@ use crate::{
     vectors::{Resource, Vectors},
 };
 
-pub use simulation::{DayPlan, Goal, Minute, StationDay};
+pub use simulation::{DayPlan, Goal, Minute, PathDay, StationDay};
 
 /// What a profile needs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -178,22 +178,41 @@ pub fn plan(profile: &Profile, vectors: &Vectors) -> Result<Plan, Vec<Problem>> 
         peak: profile.day.max(),
         mean: profile.day.mean(),
     };
+    notes.extend(planner.unknown_stored());
     Ok(planner.plan(&uses, notes))
 }
 
-/// Nodes that the scarcest thing would keep busy at the busiest time, as a fraction: what a plan rests on, without the day.
+/// How full the first bottleneck is at the busiest time with the nodes of another plan, without the day. What the profile
+/// itself says of nodes counts before that.
 ///
 /// # Errors
 /// As [`plan`].
-pub fn pressure(profile: &Profile, vectors: &Vectors) -> Result<f64, Vec<Problem>> {
+pub fn pressure(profile: &Profile, vectors: &Vectors, nodes: &Nodes) -> Result<f64, Vec<Problem>> {
     let demands = demands(profile);
     let uses = uses(profile, vectors, &demands, &mut Vec::new())?;
     let (node, peak, mean) = (node(profile, vectors), profile.day.max(), profile.day.mean());
     let planner = Planner { profile, vectors, demands: &demands, node, peak, mean };
-    let busy = planner.stations(&uses, false).into_iter().flat_map(|station| station.uses);
-    let busy = busy.filter_map(|used| used.nodes_busy).fold(0.0, f64::max);
-    let channels = planner.channels().into_iter().filter_map(|channel| channel.utilisation);
-    Ok(channels.fold(busy, f64::max))
+    let stations = planner.stations(&uses, profile.roles == Roles::Apart);
+    let nodes = stations.iter().map(|station| {
+        let count = profile.nodes.or_else(|| nodes.get(&station.name).copied()).unwrap_or(station.nodes as f64);
+        (station.name.clone(), count)
+    });
+    let found = planner.bottlenecks(&stations, &nodes.collect(), &planner.channels(), &planner.memory());
+    Ok(found.first().map_or(0.0, |first| first.utilisation))
+}
+
+/// How many nodes each station has.
+pub type Nodes = BTreeMap<String, f64>;
+
+impl Plan {
+    /// The nodes of each station.
+    pub fn station_nodes(&self) -> Nodes {
+        nodes_of(&self.stations)
+    }
+}
+
+fn nodes_of(stations: &[Station]) -> Nodes {
+    stations.iter().map(|station| (station.name.clone(), station.nodes as f64)).collect()
 }
 
 /// What a node has: what the profile says, and else what the machine of the vectors had.
@@ -243,14 +262,9 @@ impl Planner<'_> {
     fn plan(&self, uses: &Uses, mut notes: Vec<String>) -> Plan {
         let memory = self.memory();
         let mut stations = self.stations(uses, self.profile.roles == Roles::Apart);
-        if let Some(needed) = memory.nodes_needed {
-            for station in stations.iter_mut().filter(|station| station.name == "node") {
-                station.nodes_needed = station.nodes_needed.max(needed);
-                station.nodes = self.profile.nodes.map_or(station.nodes_needed, |nodes| nodes as u64);
-            }
-        }
+        self.make_room(&mut stations, &memory);
         let channels = self.channels();
-        let bottlenecks = self.bottlenecks(&stations, &channels, &memory);
+        let bottlenecks = self.bottlenecks(&stations, &nodes_of(&stations), &channels, &memory);
         notes.extend(self.beyond_knees(&stations));
         notes.extend(self.unknown_resources(&stations));
         let nodes = stations.iter().map(|station| station.nodes).sum();
@@ -318,6 +332,16 @@ impl Planner<'_> {
         Station { name: name.to_owned(), nodes_needed, nodes, uses }
     }
 
+    /// What is kept is on all nodes together. If it needs more of them, the largest station gets them.
+    fn make_room(&self, stations: &mut [Station], memory: &Memory) {
+        let there: u64 = stations.iter().map(|station| station.nodes_needed).sum();
+        let missing = memory.nodes_needed.unwrap_or_default().saturating_sub(there);
+        if let Some(station) = stations.iter_mut().max_by_key(|station| station.nodes_needed) {
+            station.nodes_needed += missing;
+            station.nodes = self.profile.nodes.map_or(station.nodes_needed, |nodes| nodes as u64);
+        }
+    }
+
     fn channels(&self) -> Vec<ChannelPlan> {
         let plan = |(name, channel): (&String, &crate::profile::Channel)| {
             let mut flow = Flow::default();
@@ -353,6 +377,17 @@ impl Planner<'_> {
         stored
     }
 
+    /// What is kept and the vectors know nothing of.
+    fn unknown_stored(&self) -> Vec<String> {
+        let known = &self.vectors.stored;
+        let note = |name: &str| {
+            let meant = closest(name, known.keys().map(String::as_str));
+            let hint = meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
+            format!("the vectors say nothing of stored `{name}`: its memory and disk are not counted{hint}")
+        };
+        self.stored().into_keys().filter(|name| !known.contains_key(*name)).map(note).collect()
+    }
+
     fn stored_mb(&self, bytes: impl Fn(&crate::vectors::Stored) -> f64) -> f64 {
         let of = |(name, count): (&str, f64)| self.vectors.stored.get(name).map_or(0.0, |stored| bytes(stored) * count);
         self.stored().into_iter().map(of).sum::<f64>() / 1e6
@@ -374,7 +409,13 @@ impl Planner<'_> {
         Disk { written_mb_per_day, stored_mb, kept_mb: stored_mb + written_mb_per_day * days }
     }
 
-    fn bottlenecks(&self, stations: &[Station], channels: &[ChannelPlan], memory: &Memory) -> Vec<Bottleneck> {
+    fn bottlenecks(
+        &self,
+        stations: &[Station],
+        nodes: &Nodes,
+        channels: &[ChannelPlan],
+        memory: &Memory,
+    ) -> Vec<Bottleneck> {
         let bottleneck = |what: String, utilisation: f64| Bottleneck {
             what,
             utilisation,
@@ -385,7 +426,7 @@ impl Planner<'_> {
             let whose = if station.name == "node" { "the nodes".to_owned() } else { format!("`{}`", station.name) };
             for used in &station.uses {
                 let Some(busy) = used.nodes_busy.filter(|busy| *busy > 0.0) else { continue };
-                let utilisation = busy / station.nodes as f64;
+                let utilisation = busy / nodes[&station.name].max(f64::MIN_POSITIVE);
                 found.push(bottleneck(format!("{} of {whose}", used.resource.word()), utilisation));
             }
         }
@@ -393,9 +434,9 @@ impl Planner<'_> {
             let Some(utilisation) = channel.utilisation.filter(|utilisation| *utilisation > 0.0) else { continue };
             found.push(bottleneck(format!("channel `{}`", channel.name), utilisation));
         }
-        let nodes: u64 = stations.iter().map(|station| station.nodes).sum();
+        let nodes: f64 = nodes.values().sum();
         if let Some(has) = self.node.memory_mb.filter(|_| memory.stored_mb > 0.0) {
-            let utilisation = (memory.base_mb + memory.stored_mb / nodes.max(1) as f64) / has;
+            let utilisation = (memory.base_mb + memory.stored_mb / nodes.max(1.0)) / has;
             found.push(bottleneck("memory of the nodes".to_owned(), utilisation));
         }
         found.sort_by(|left, right| right.utilisation.total_cmp(&left.utilisation));
@@ -413,7 +454,7 @@ impl Planner<'_> {
     fn beyond_knees(&self, stations: &[Station]) -> Vec<String> {
         let nodes = stations.iter().map(|station| station.nodes).min().unwrap_or(1).max(1) as f64;
         let beyond = |demand: &Demand| {
-            let knee = self.vectors.operations.get(&demand.operation)?.knee?;
+            let knee = self.vectors.operation(&demand.operation)?.knee?;
             let each = demand.at(self.peak) / nodes;
             (each > knee).then(|| {
                 format!(
@@ -444,4 +485,75 @@ impl Planner<'_> {
 /// At least one, and as many as carry it; a hair above a whole number is the arithmetic's.
 fn whole(nodes: f64) -> u64 {
     ((nodes - 1e-9).ceil() as u64).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{read_profile, read_vectors, what_if::sensitivities};
+
+    const PROFILE: &str = "profile: a
+roles: apart
+target: { p95: 1s }
+node: { cores: 4, memory_mb: 1000 }
+events: { quotes: { rate: { count: 1000, per: 1s }, channels: { hook: 100 } } }
+populations: { people: { users: 1000, operations_per_visit: 1, visit: 1s, shares: { directory.search: 100 } } }
+channels: { hook: { operation: deliver.http, rate: { count: 5000, per: 1s } } }
+stored: { subscriptions: 10000000 }
+";
+    const VECTORS: &str = "vectors: v
+machine: { cores: 4 }
+operations:
+  accept: { roles: { accept: { processor_us: { item: 500 } } } }
+  deliver.http: { roles: { deliver: { processor_us: { item: 1000 } } } }
+  directory.search: { roles: { directory: { processor_us: { item: 2000 } } } }
+stored: { subscriptions: { memory_bytes: 100 } }
+";
+
+    fn planned(profile: &str, vectors: &str) -> Plan {
+        let (profile, vectors) = (read_profile(profile).expect("a profile"), read_vectors(vectors).expect("vectors"));
+        plan(&profile, &vectors).expect("a plan")
+    }
+
+    fn path(plan: &Plan, name: &str) -> PathDay {
+        let path = plan.day.paths.iter().find(|path| path.name == name);
+        path.unwrap_or_else(|| panic!("no {name} in {:?}", plan.day.paths)).clone()
+    }
+
+    #[test]
+    fn what_shares_no_nodes_has_times_of_its_own() {
+        let (plan, busier) =
+            (planned(PROFILE, VECTORS), planned(&PROFILE.replace("count: 1000", "count: 4000"), VECTORS));
+        assert_eq!(plan.day.paths.len(), 2, "{:?}", plan.day.paths);
+        assert_eq!(path(&plan, "directory"), path(&busier, "directory"));
+        assert!(path(&plan, "events").p50 > 0.0015, "accept, deliver and the channel: {:?}", plan.day.paths);
+        assert_eq!(plan.day.p95, f64::max(path(&plan, "directory").p95, path(&plan, "events").p95));
+        let together = planned(&PROFILE.replace("apart", "together"), VECTORS);
+        assert_eq!(together.day.paths.len(), 1, "{:?}", together.day.paths);
+    }
+
+    #[test]
+    fn what_is_kept_needs_nodes_whether_roles_are_apart_or_not() {
+        let much = PROFILE.replace("10000000", "100000000");
+        for profile in [much.clone(), much.replace("apart", "together")] {
+            let plan = planned(&profile, VECTORS);
+            assert_eq!((plan.nodes, plan.memory.nodes_needed), (15, Some(15)), "10,000 MB, 700 on each");
+        }
+        assert_eq!(planned(PROFILE, VECTORS).nodes, 3);
+    }
+
+    #[test]
+    fn what_matters_most_is_what_fills_the_first_bottleneck() {
+        let most = |profile: &str| {
+            let (profile, vectors) =
+                (read_profile(profile).expect("a profile"), read_vectors(VECTORS).expect("vectors"));
+            let found = sensitivities(&profile, &vectors).expect("assumptions");
+            found.iter().map(|found| (found.name.clone(), (found.elasticity * 100.0).round())).collect::<Vec<_>>()
+        };
+        let kept = most(&PROFILE.replace("10000000", "25000000"));
+        assert_eq!(kept[0], ("stored.subscriptions".to_owned(), 100.0), "{kept:?}");
+        let sent = most(&PROFILE.replace("count: 5000", "count: 1100"));
+        assert!(sent.contains(&("channels.hook.rate".to_owned(), -100.0)), "{sent:?}");
+        assert!(!sent.iter().any(|(name, _)| name.contains("directory")), "{sent:?}");
+    }
 }

@@ -64,6 +64,16 @@ pub struct Vectors {
     pub stored: BTreeMap<String, Stored>,
 }
 
+impl Vectors {
+    /// What an operation costs, if they know it. A profile that only says that entries are changed means that a value takes
+    /// the place of another.
+    pub fn operation(&self, name: &str) -> Option<&Operation> {
+        let by_kind =
+            || (name == "directory.modify").then(|| self.operations.get("directory.modify_replace")).flatten();
+        self.operations.get(name).or_else(by_kind)
+    }
+}
+
 /// An operation and where its cost is known.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Operation {

@@ -219,21 +219,22 @@ pub fn sweep(profile: &Profile, vectors: &Vectors, sweep: &Sweep) -> Result<Vec<
     tried.collect()
 }
 
-/// What hangs on each assumption and on each measured cost, most first: how much more of the scarcest thing is needed when
-/// it grows by a percent. Those on which nothing hangs are left out.
+/// What hangs on each assumption and on each measured cost, most first: how much fuller the first bottleneck is, with the
+/// nodes of this plan, when it grows by a percent. Those on which nothing hangs are left out.
 ///
 /// # Errors
 /// As [`plan`].
 pub fn sensitivities(profile: &Profile, vectors: &Vectors) -> Result<Vec<Sensitivity>, Vec<Problem>> {
     let elasticity = |less: f64, more: f64| (more / less).ln() / ((1.0 + STEP) / (1.0 - STEP)).ln();
+    let nodes = plan(profile, vectors)?.station_nodes();
     let mut found = Vec::new();
     for (name, value) in assumptions(profile) {
-        let with = |factor| pressure(&varied(profile, &name, Variation::Times(factor)).0, vectors);
+        let with = |factor| pressure(&varied(profile, &name, Variation::Times(factor)).0, vectors, &nodes);
         let elasticity = elasticity(with(1.0 - STEP)?, with(1.0 + STEP)?);
         found.push(Sensitivity { name, value, elasticity });
     }
     for name in vectors.operations.keys() {
-        let with = |factor| pressure(profile, &dearer(vectors, name, factor));
+        let with = |factor| pressure(profile, &dearer(vectors, name, factor), &nodes);
         let elasticity = elasticity(with(1.0 - STEP)?, with(1.0 + STEP)?);
         found.push(Sensitivity { name: format!("the cost of `{name}`"), value: 1.0, elasticity });
     }

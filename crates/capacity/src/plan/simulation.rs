@@ -3,7 +3,10 @@
 //! What is brought beyond what a station can do is a fluid, exact for loads that are even within a minute. Below that,
 //! single jobs wait for each other by chance; how long is simulated once for each level of load.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use serde::Serialize;
 
@@ -11,7 +14,7 @@ use super::{ChannelPlan, Station};
 use crate::{
     day::SECONDS,
     demand::{Demand, Flow},
-    profile::{Node, Profile},
+    profile::{Node, Profile, Roles},
     queue::{self, Job, Step, Times},
     vectors::{Resource, Vectors},
 };
@@ -28,13 +31,13 @@ const LEVELS: f64 = 20.0;
 /// Above it the fluid tells how long things wait.
 const LEVEL_MAX: f64 = 0.95;
 const SEED: u64 = 20_261_122;
-/// The roles through which an event goes, in order; the others have flows of their own.
+/// The roles through which an event goes, in order.
 const FLOW: [&str; 4] = ["accept", "match", "format", "deliver"];
 
 /// How the day goes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DayPlan {
-    /// Seconds that half of all take from end to end, over the day.
+    /// Seconds that half of all take from end to end, over the day, on the path that is the slowest by its p95.
     pub p50: f64,
     /// 95 of 100.
     pub p95: f64,
@@ -42,10 +45,25 @@ pub struct DayPlan {
     pub p99: f64,
     /// Whether that is as wanted.
     pub goals: Vec<Goal>,
+    /// What shares no nodes has times of its own.
+    pub paths: Vec<PathDay>,
     /// Where things wait.
     pub stations: Vec<StationDay>,
     /// Every fifth minute.
     pub minutes: Vec<Minute>,
+}
+
+/// Places that are gone through one after the other, and how long that takes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PathDay {
+    /// `events`, or the roles.
+    pub name: String,
+    /// Seconds that half of all take from end to end, over the day.
+    pub p50: f64,
+    /// 95 of 100.
+    pub p95: f64,
+    /// 99 of 100.
+    pub p99: f64,
 }
 
 /// A latency that is wanted.
@@ -93,7 +111,7 @@ pub struct Minute {
     pub load: f64,
     /// What waits in all, in seconds of work.
     pub backlog_seconds: f64,
-    /// Seconds from end to end of what comes now.
+    /// Seconds from end to end of what comes now, on the slowest path.
     pub p50: f64,
     /// 95 of 100.
     pub p95: f64,
@@ -109,8 +127,46 @@ struct Place {
     items: f64,
     servers: usize,
     jobs: Vec<Job>,
-    /// Whether it is behind the one before it, as a step of the same flow.
+    /// Whether it is behind the one before it on its path.
     follows: bool,
+}
+
+/// The name of the path of events.
+const EVENTS: &str = "events";
+
+fn name_of_channel(name: &str) -> String {
+    format!("channel `{name}`")
+}
+
+fn is_channel(place: &str) -> bool {
+    place.starts_with("channel `")
+}
+
+/// The names of places that belong together: those of all events, and those of one operation each; with [`EVENTS`] for the
+/// former.
+fn paths(vectors: &Vectors, demands: &[Demand], together: bool) -> Vec<BTreeSet<String>> {
+    let mut paths: Vec<BTreeSet<String>> = Vec::new();
+    for demand in demands {
+        let roles = vectors.operation(&demand.operation).into_iter().flat_map(|operation| operation.roles.keys());
+        let mut path: BTreeSet<String> =
+            roles.map(|role| if together { "node".to_owned() } else { role.clone() }).collect();
+        path.extend(demand.channel.as_deref().map(name_of_channel));
+        path.extend((!demand.named).then(|| EVENTS.to_owned()));
+        let (meeting, apart): (Vec<_>, Vec<_>) = paths.into_iter().partition(|other| !other.is_disjoint(&path));
+        path.extend(meeting.into_iter().flatten());
+        paths = apart;
+        paths.push(path);
+    }
+    paths
+}
+
+/// `events`, the roles, or the channel if there is nothing else.
+fn name_of_path(path: &BTreeSet<String>) -> String {
+    if path.contains(EVENTS) {
+        return EVENTS.to_owned();
+    }
+    let roles: Vec<&str> = path.iter().map(String::as_str).filter(|name| !is_channel(name)).collect();
+    if roles.is_empty() { path.first().cloned().unwrap_or_default() } else { roles.join(" and ") }
 }
 
 /// Simulates the day.
@@ -129,8 +185,16 @@ pub(super) fn day(
     places.extend(channels.iter().filter_map(|channel| scene.of_channel(channel)));
     let factors: Vec<f64> =
         (0..(SECONDS / STEP_SECONDS) as usize).map(|step| profile.day.between(begin(step), begin(step + 1))).collect();
-    let steps = flow_through(&places, &factors, peak);
-    Latencies::of(&places, &steps, &factors, peak).day(profile, &places, &steps, &factors)
+    let mut steps: Vec<Vec<Step>> = vec![Vec::new(); places.len()];
+    let mut latencies = Vec::new();
+    for path in paths(vectors, demands, profile.roles == Roles::Together) {
+        let on_it: Vec<usize> = (0..places.len()).filter(|at| path.contains(&places[*at].name)).collect();
+        flow_through(&on_it, &places, &factors, peak, &mut steps);
+        if !on_it.is_empty() {
+            latencies.push(Latencies::of(name_of_path(&path), &on_it, &places, &steps, &factors, peak));
+        }
+    }
+    tell_day(profile, &latencies, &places, &steps, &factors)
 }
 
 fn begin(step: usize) -> f64 {
@@ -158,7 +222,7 @@ impl Scene<'_> {
         };
         let speed = has / servers as f64;
         let costs = self.demands.iter().filter_map(|demand| {
-            let roles = &self.vectors.operations.get(&demand.operation)?.roles;
+            let roles = &self.vectors.operation(&demand.operation)?.roles;
             let roles = roles.iter().filter(|(role, _)| together || **role == station.name);
             let each: f64 = roles.map(|(_, cost)| cost.of(scarce.resource, demand.bytes, demand.batch)).sum();
             (each > 0.0 && demand.rate > 0.0).then_some((demand, each))
@@ -194,7 +258,7 @@ impl Scene<'_> {
             None => (1, 1.0 / most),
         };
         Some(Place {
-            name: format!("channel `{}`", channel.name),
+            name: name_of_channel(&channel.name),
             item: described.operation.clone(),
             load: Flow { steady: channel.flow.steady / most, varying: channel.flow.varying / most },
             items: most,
@@ -205,11 +269,11 @@ impl Scene<'_> {
     }
 }
 
-/// What each place does in each step. What a step of the flow lets through late, the next gets late.
-fn flow_through(places: &[Place], factors: &[f64], peak: f64) -> Vec<Vec<Step>> {
+/// What each place of a path does in each step. What a step of an event lets through late, the next gets late.
+fn flow_through(path: &[usize], places: &[Place], factors: &[f64], peak: f64, all: &mut [Vec<Step>]) {
     let mut before: Option<Vec<f64>> = None;
-    let mut all = Vec::new();
-    for place in places {
+    for at in path {
+        let place = &places[*at];
         let most = place.load.at(peak).max(f64::MIN_POSITIVE);
         let own = factors.iter().map(|factor| place.load.at(*factor));
         let steps = match before.as_ref().filter(|_| place.follows) {
@@ -217,87 +281,99 @@ fn flow_through(places: &[Place], factors: &[f64], peak: f64) -> Vec<Vec<Step>> 
             None => queue::fluid(own, STEP_SECONDS),
         };
         // Channels stand side by side, behind the last step before them.
-        if !place.name.starts_with("channel") {
+        if !is_channel(&place.name) {
             before = Some(steps.iter().map(|step| step.departed / most).collect());
         }
-        all.push(steps);
+        all[*at] = steps;
     }
-    all
 }
 
-/// How long what comes in each minute takes from end to end, drawn at random with a fixed seed.
+/// How long what comes in each minute takes from end to end of a path, drawn at random with a fixed seed.
 struct Latencies {
     /// Draws of each step, in order.
     of_steps: Vec<Times>,
-    /// Over the day, weighted by what comes.
-    p50: f64,
-    p95: f64,
-    p99: f64,
+    over_day: PathDay,
 }
 
 impl Latencies {
-    fn of(places: &[Place], steps: &[Vec<Step>], factors: &[f64], peak: f64) -> Latencies {
+    fn of(
+        name: String,
+        path: &[usize],
+        places: &[Place],
+        steps: &[Vec<Step>],
+        factors: &[f64],
+        peak: f64,
+    ) -> Latencies {
         let mut chance = fastrand::Rng::with_seed(SEED);
         let mut known: BTreeMap<(usize, u32), Times> = BTreeMap::new();
         let mut weighted: Vec<(f64, f64)> = Vec::new();
         let mut of_steps = Vec::new();
-        for (at, factor) in factors.iter().enumerate() {
+        let has_steady = path.iter().any(|at| places[*at].load.steady > 0.0);
+        for (minute, factor) in factors.iter().enumerate() {
             let draws = (0..DRAWS).map(|_| {
-                let stay = |(number, place): (usize, &Place)| {
-                    let step = &steps[number][at];
+                let mut stay = |at: usize| {
+                    let step = &steps[at][minute];
                     let level = (step.arrived.min(LEVEL_MAX) * LEVELS).ceil().max(1.0) as u32;
-                    let times = known.entry((number, level)).or_insert_with(|| stays(place, f64::from(level), peak));
+                    let times = known.entry((at, level)).or_insert_with(|| stays(&places[at], f64::from(level), peak));
                     step.backlog + times.quantile(chance.f64())
                 };
                 // The slowest of the channels that stand side by side, behind all the others.
-                let (channels, nodes): (Vec<_>, Vec<_>) =
-                    places.iter().enumerate().partition(|(_, place)| place.name.starts_with("channel"));
-                let mut stay = stay;
+                let (channels, nodes): (Vec<usize>, Vec<usize>) =
+                    path.iter().partition(|at| is_channel(&places[**at].name));
                 let within: f64 = nodes.into_iter().map(&mut stay).sum();
                 within + channels.into_iter().map(&mut stay).fold(0.0, f64::max)
             });
             let times: Times = draws.collect();
-            let weight = if *factor > 0.0 { *factor } else { f64::from(u8::from(has_steady(places))) };
+            let weight = if *factor > 0.0 { *factor } else { f64::from(u8::from(has_steady)) };
             weighted.extend((0..DRAWS).map(|draw| (times.quantile(draw as f64 / (DRAWS - 1) as f64), weight)));
             of_steps.push(times);
         }
         weighted.sort_by(|left, right| left.0.total_cmp(&right.0));
         let at = |fraction| weighted_quantile(&weighted, fraction);
-        Latencies { of_steps, p50: at(0.5), p95: at(0.95), p99: at(0.99) }
-    }
-
-    fn day(self, profile: &Profile, places: &[Place], steps: &[Vec<Step>], factors: &[f64]) -> DayPlan {
-        let told = (0..factors.len()).step_by(TOLD_EVERY);
-        let minute = |at: usize| Minute {
-            at: begin(at),
-            factor: factors[at],
-            load: steps.iter().map(|steps| steps[at].arrived).fold(0.0, f64::max),
-            backlog_seconds: steps.iter().map(|steps| steps[at].backlog).sum(),
-            p50: self.of_steps[at].quantile(0.5),
-            p95: self.of_steps[at].quantile(0.95),
-        };
-        let goal = |name: &str, wanted: Option<Duration>, expected: f64| {
-            let wanted = wanted?.as_secs_f64();
-            Some(Goal { name: name.to_owned(), wanted, expected, met: expected <= wanted })
-        };
-        let goals = [
-            goal("p50", profile.goals.p50, self.p50),
-            goal("p95", profile.goals.p95, self.p95),
-            goal("p99", profile.goals.p99, self.p99),
-        ];
-        DayPlan {
-            goals: goals.into_iter().flatten().collect(),
-            stations: places.iter().zip(steps).map(|(place, steps)| station_day(place, steps)).collect(),
-            minutes: told.map(minute).collect(),
-            p50: self.p50,
-            p95: self.p95,
-            p99: self.p99,
-        }
+        Latencies { of_steps, over_day: PathDay { name, p50: at(0.5), p95: at(0.95), p99: at(0.99) } }
     }
 }
 
-fn has_steady(places: &[Place]) -> bool {
-    places.iter().any(|place| place.load.steady > 0.0)
+fn tell_day(
+    profile: &Profile,
+    latencies: &[Latencies],
+    places: &[Place],
+    steps: &[Vec<Step>],
+    factors: &[f64],
+) -> DayPlan {
+    let slowest = |at: usize, fraction| {
+        latencies.iter().map(|latencies| latencies.of_steps[at].quantile(fraction)).fold(0.0, f64::max)
+    };
+    let minute = |at: usize| Minute {
+        at: begin(at),
+        factor: factors[at],
+        load: steps.iter().map(|steps| steps[at].arrived).fold(0.0, f64::max),
+        backlog_seconds: steps.iter().map(|steps| steps[at].backlog).sum(),
+        p50: slowest(at, 0.5),
+        p95: slowest(at, 0.95),
+    };
+    let paths: Vec<PathDay> = latencies.iter().map(|latencies| latencies.over_day.clone()).collect();
+    let worst = paths.iter().max_by(|left, right| left.p95.total_cmp(&right.p95));
+    let (p50, p95, p99) = worst.map_or((0.0, 0.0, 0.0), |worst| (worst.p50, worst.p95, worst.p99));
+    let goal = |name: &str, wanted: Option<Duration>, of: fn(&PathDay) -> f64| {
+        let wanted = wanted?.as_secs_f64();
+        let expected = paths.iter().map(of).fold(0.0, f64::max);
+        Some(Goal { name: name.to_owned(), wanted, expected, met: expected <= wanted })
+    };
+    let goals = [
+        goal("p50", profile.goals.p50, |path| path.p50),
+        goal("p95", profile.goals.p95, |path| path.p95),
+        goal("p99", profile.goals.p99, |path| path.p99),
+    ];
+    DayPlan {
+        goals: goals.into_iter().flatten().collect(),
+        stations: places.iter().zip(steps).map(|(place, steps)| station_day(place, steps)).collect(),
+        minutes: (0..factors.len()).step_by(TOLD_EVERY).map(minute).collect(),
+        paths,
+        p50,
+        p95,
+        p99,
+    }
 }
 
 /// The mix of jobs at its busiest, thinned or thickened to this level.

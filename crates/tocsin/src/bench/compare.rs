@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::results::{Measured, Results};
+use super::results::{Measured, Results, gibibytes};
 
 /// Differences below it are not worth a word, however sure.
 const LEAST_CHANGE: f64 = 0.02;
@@ -27,7 +27,7 @@ pub enum Verdict {
     PerhapsWorse,
     /// No difference that is more than noise.
     Same,
-    /// One of them shows only that everything works.
+    /// One of them shows only that everything works, or the machines differ and no peer ran beside.
     Quick,
 }
 
@@ -81,9 +81,9 @@ fn compare_one(before: &Measured, after: &Measured) -> Comparison {
     let (from, to) = (median(&left), median(&right));
     let change = to / from;
     let chance = chance_of(&left, &right);
-    let better = if compared == "value" && is_smaller_better(&before.unit) { change < 1.0 } else { change > 1.0 };
+    let better = if is_smaller_better(&before.unit) { change < 1.0 } else { change > 1.0 };
     let verdict = match chance {
-        _ if before.is_quick() || after.is_quick() => Verdict::Quick,
+        _ if before.is_quick() || after.is_quick() || (by_ratio && ratios.is_none()) => Verdict::Quick,
         _ if !change.is_finite() || (change - 1.0).abs() < LEAST_CHANGE => Verdict::Same,
         Some(chance) if chance < CHANCE_MAX => {
             if better {
@@ -114,13 +114,19 @@ fn compare_one(before: &Measured, after: &Measured) -> Comparison {
     }
 }
 
-fn machine(measured: &Measured) -> Option<&str> {
-    measured.run.as_ref().map(|run| run.machine.as_str())
+/// The machine, with its memory in GiB, as lines of older versions have kB, which differ from one start to the next.
+fn machine(measured: &Measured) -> Option<String> {
+    let machine = &measured.run.as_ref()?.machine;
+    let rounded = |part: &str| match part.strip_suffix(" kB of memory").and_then(|kilobytes| kilobytes.parse().ok()) {
+        Some(kilobytes) => format!("{} of memory", gibibytes(kilobytes)),
+        None => part.to_owned(),
+    };
+    Some(machine.split(", ").map(rounded).collect::<Vec<_>>().join(", "))
 }
 
-/// Times and sizes are better when they are small; rates and ratios when they are large.
+/// Times, sizes and errors are better when they are small, rates when they are large; and so are their ratios to a peer's.
 fn is_smaller_better(unit: &str) -> bool {
-    matches!(unit, "ms" | "s" | "us" | "bytes" | "MB" | "%")
+    matches!(unit, "ms" | "s" | "us" | "bytes" | "MB" | "%") || unit.starts_with("of the measured")
 }
 
 fn median(runs: &[f64]) -> f64 {
@@ -222,6 +228,7 @@ mod tests {
         check("rows/s", &steady, &steady.map(|run| run * 1.2), Verdict::Better);
         check("rows/s", &steady, &steady.map(|run| run * 0.8), Verdict::Worse);
         check("ms", &steady, &steady.map(|run| run * 1.2), Verdict::Worse);
+        check("of the measured throughput", &steady, &steady.map(|run| run * 1.2), Verdict::Worse);
         check("rows/s", &steady, &steady.map(|run| run * 1.01), Verdict::Same);
         check("rows/s", &[100.0, 150.0, 60.0, 90.0, 120.0], &[110.0, 140.0, 70.0, 100.0, 130.0], Verdict::Same);
         check("rows/s", &[100.0, 101.0, 102.0], &[120.0, 121.0, 122.0], Verdict::PerhapsBetter);
@@ -242,14 +249,23 @@ mod tests {
 
     #[test]
     fn machines_that_differ_are_compared_by_the_peer_beside_them() {
-        let with = |machine: &str, value: f64, ratio: f64| {
+        let with = |machine: &str, unit: &str, value: f64, ratio: Option<f64>| {
             let run = serde_json::json!({"version": "1", "machine": machine, "settings": "full", "at": "now"});
             let line = serde_json::json!({
-                "name": "a", "unit": "rows/s", "value": value, "low": value, "high": value, "repeats": 1, "ratio": ratio, "run": run,
+                "name": "a", "unit": unit, "value": value, "low": value, "high": value, "repeats": 1, "ratio": ratio, "run": run,
             });
             serde_json::from_value::<Measured>(line).expect("a result")
         };
-        let compared = compare_one(&with("old", 100.0, 2.0), &with("new", 500.0, 2.0));
-        assert_eq!((compared.compared, compared.verdict), ("ratio", Verdict::Same));
+        let check = |unit: &str, before: Option<f64>, after: Option<f64>, expected: (&str, Verdict)| {
+            let compared = compare_one(&with("old", unit, 100.0, before), &with("new", unit, 500.0, after));
+            assert_eq!((compared.compared, compared.verdict), expected);
+        };
+        check("rows/s", Some(2.0), Some(2.0), ("ratio", Verdict::Same));
+        check("rows/s", Some(2.0), Some(4.0), ("ratio", Verdict::PerhapsBetter));
+        check("ms", Some(2.0), Some(4.0), ("ratio", Verdict::PerhapsWorse));
+        check("rows/s", None, None, ("value", Verdict::Quick));
+        let (older, newer) = ("x, 2 cores, 8130000 kB of memory, linux", "x, 2 cores, 8 GiB of memory, linux");
+        let compared = compare_one(&with(older, "rows/s", 100.0, None), &with(newer, "rows/s", 500.0, None));
+        assert_eq!((compared.compared, compared.verdict), ("value", Verdict::PerhapsBetter));
     }
 }

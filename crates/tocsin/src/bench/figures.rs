@@ -6,6 +6,7 @@ mod auto_http;
 mod auto_pools;
 mod bench_overhead;
 mod binary_size;
+mod case_acceptance;
 mod case_broadcast;
 mod case_stock;
 mod case_stock_paced;
@@ -138,6 +139,10 @@ const SINGLE: &[Bench] = &[
     deliver_inbox::MULTICAST,
     case_stock::BENCH,
     case_stock_paced::BENCH,
+    case_acceptance::BENCH,
+    case_broadcast::TEN,
+    case_broadcast::THOUSAND,
+    case_broadcast::HUNDRED_THOUSAND,
     case_broadcast::BENCH,
     directory::BASE,
     directory::EQUALITY,
@@ -233,7 +238,8 @@ mod tests {
             &["wns-20"],
             "deliver.smtp deliver.smtp.many2 deliver.smtp.many4 deliver.smtp.many10 deliver.smtp.many50 deliver.smtp.many100",
         );
-        check(&["NBC-03"], "NBC-03 (the same for 100,000) is not measured yet");
+        check(&["NBC-03"], "case.broadcast.100k");
+        check(&["WSS-07"], "WSS-07 (1 processor against 4) is not measured yet");
         check(&["WNS-119"], "there is no figure `WNS-119`; did you mean `WNS-11`?");
         check(&["accept.single", "speed"], "there is no figure `speed`; `tocsin bench --list` names them");
     }
@@ -242,8 +248,16 @@ mod tests {
     fn what_is_large_is_measured_on_request_only() {
         let whole = choose(&[]).expect("all");
         let left_out: Vec<&str> = ALL.iter().filter(|bench| !bench.by_default).map(|bench| bench.name).collect();
-        let families =
-            ["format.", "population.", "subscriptions.", "intake.", "deliver.smtp.many", "deliver.digest.", "sync."];
+        let families = [
+            "format.",
+            "population.",
+            "subscriptions.",
+            "intake.",
+            "deliver.smtp.many",
+            "deliver.digest.",
+            "sync.",
+            "case.",
+        ];
         let is_single = |name: &&str| !families.iter().any(|family| name.starts_with(family));
         let large: Vec<&str> = left_out.iter().copied().filter(is_single).collect();
         assert_eq!(

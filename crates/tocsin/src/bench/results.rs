@@ -48,9 +48,16 @@ fn machine() -> String {
     };
     let processor = after(&read("/proc/cpuinfo"), "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let memory = after(&read("/proc/meminfo"), "MemTotal").unwrap_or_else(|| "unknown".to_owned());
+    let kilobytes =
+        after(&read("/proc/meminfo"), "MemTotal").and_then(|text| text.strip_suffix(" kB")?.parse::<f64>().ok());
+    let memory = kilobytes.map_or_else(|| "unknown".to_owned(), gibibytes);
     let system = read("/proc/sys/kernel/osrelease").trim().to_owned();
     format!("{processor}, {cores} cores, {memory} of memory, {} {system}", std::env::consts::OS)
+}
+
+/// Whole ones only: what a kernel keeps for itself differs from one start to the next.
+pub fn gibibytes(kilobytes: f64) -> String {
+    format!("{:.0} GiB", kilobytes / 1_048_576.0)
 }
 
 /// A figure of an earlier run.

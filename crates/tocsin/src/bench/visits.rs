@@ -71,8 +71,8 @@ pub struct Played {
     pub offered: f64,
     /// In a second.
     pub reached: f64,
-    /// How many were watched.
-    pub count: usize,
+    /// How many would be watched, if every answer came at once.
+    pub expected: f64,
     /// Milliseconds that each took.
     pub times: Times,
 }
@@ -80,7 +80,7 @@ pub struct Played {
 impl Played {
     /// Whether as much was asked as was meant.
     pub fn kept_its_rate(&self) -> bool {
-        self.reached >= self.offered * REACHED || (self.count as f64) < COUNTED_MIN
+        self.reached >= self.offered * REACHED || self.expected < COUNTED_MIN
     }
 
     /// As a line of results.
@@ -184,13 +184,14 @@ fn played(cast: &Cast, took: &mut BTreeMap<(String, usize), Vec<f64>>, lasts: Du
     let mut played = Vec::new();
     for (part, (operation, _, share)) in cast.parts.iter().enumerate() {
         let times = took.remove(&(cast.name.clone(), part)).unwrap_or_default();
+        let offered = cast.users as f64 / cast.think * share / shares;
         played.push(Played {
             population: cast.name.clone(),
             users: cast.users,
             operation: operation.clone(),
-            offered: cast.users as f64 / cast.think * share / shares,
+            offered,
             reached: times.len() as f64 / lasts.as_secs_f64(),
-            count: times.len(),
+            expected: offered * lasts.as_secs_f64(),
             times: times.into_iter().collect(),
         });
     }
@@ -267,6 +268,8 @@ mod tests {
             played.figure(&slowly()).line("users.people.directory.search").conditions
         };
         assert!(told(150).contains("75/s offered, p50 2 ms"), "{}", told(150));
-        assert!(told(120).contains("75/s offered, which was NOT REACHED"), "{}", told(120));
+        for few in [120, 50, 0] {
+            assert!(told(few).contains("75/s offered, which was NOT REACHED"), "{}", told(few));
+        }
     }
 }

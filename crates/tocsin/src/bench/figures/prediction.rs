@@ -1,5 +1,5 @@
-//! What mixes of operations do and how long they take, predicted from what each operation does alone, and measured: the
-//! error of the model that `tocsin capacity` stands on. Beside it a backlog: how high it gets and when it is gone.
+//! What mixes of operations do and how long they take, predicted from what each operation does alone, and measured. Beside it
+//! a backlog: how high it gets and when it is gone, by the queues of `tocsin capacity`.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -28,7 +28,7 @@ use crate::{
 /// Mixes.
 pub const ERROR: Bench = Bench {
     name: "plan.error",
-    about: "median part by which the predicted throughput of 12 mixes misses the measured, from vectors of single operations",
+    about: "median part by which the predicted throughput of 12 mixes misses the measured, from what single operations do",
     by_default: false,
     run: |context| -> Measuring<'_> { Box::pin(error(context)) },
 };
