@@ -162,7 +162,7 @@ fn check_places(caller: Caller, fields: &Fields, path: &str) -> Result<Caller, V
 fn headers_kept(exchange: &Exchange) -> Vec<String> {
     let header = |place: &Place| match place {
         Place::Header(name) => Some(name.clone()),
-        Place::Json(_) => None,
+        Place::Json(_) | Place::Xml(_) => None,
     };
     let properties = exchange.properties.iter().filter_map(|property| header(&property.from));
     let receive = exchange.receive.values().map(|port| &port.pipeline);

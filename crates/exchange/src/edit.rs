@@ -82,7 +82,10 @@ impl Exchanges {
             Ok(body) => body,
             Err(why) => return Ok(Err(why)),
         };
-        let is_other = body != before || edit.content_type.as_ref().is_some_and(|new| *new != stored.head.content_type);
+        // Addresses, headers and steps may take properties too.
+        let is_other = body != before
+            || !edit.properties.is_empty()
+            || edit.content_type.as_ref().is_some_and(|new| *new != stored.head.content_type);
         let parcel = Parcel {
             content_type: edit.content_type.clone().unwrap_or_else(|| stored.head.content_type.clone()),
             headers: stored.head.headers.clone(),

@@ -468,6 +468,17 @@ impl Exchanges {
     /// # Errors
     /// There is no such port.
     pub async fn set_rate(
+        self: &Arc<Self>,
+        exchange: &Name,
+        side: FlowSide,
+        port: Option<&Name>,
+        rate: Option<Rate>,
+    ) -> Result<(), OperateError> {
+        let (exchanges, exchange, port) = (self.clone(), exchange.clone(), port.cloned());
+        self.to_the_end(async move { exchanges.set_rate_whole(&exchange, side, port.as_ref(), rate).await }).await
+    }
+
+    async fn set_rate_whole(
         &self,
         exchange: &Name,
         side: FlowSide,

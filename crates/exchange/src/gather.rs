@@ -7,7 +7,12 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tocsin_model::{exchange::MessageKind, id::MessageId, time::Timestamp, trace_context::TraceContext};
+use tocsin_model::{
+    exchange::MessageKind,
+    id::{MessageId, Name},
+    time::Timestamp,
+    trace_context::TraceContext,
+};
 use tocsin_store::{
     error::StoreError,
     spool::{Gathering, Head, NewMessage},
@@ -43,7 +48,8 @@ impl Exchanges {
     /// Makes one of each group whose time has come. Gives when to look again.
     async fn assemble_due(&self) -> Option<Timestamp> {
         let now = self.parts.clock.now();
-        let (due, next) = match self.parts.spool.due_gatherings(now, STEP).await {
+        let names: Vec<Name> = self.running.read().keys().cloned().collect();
+        let (due, next) = match self.parts.spool.due_gatherings(&names, now, STEP).await {
             Ok(found) => found,
             Err(error) => {
                 tracing::error!(%error, "messages cannot be gathered");

@@ -53,7 +53,7 @@ const WEIGHT: f64 = 1.0 / 32.0;
 pub(crate) const RELIEF: f64 = 0.75;
 
 /// A leg: its message, and its number there.
-type Place = (MessageId, u32);
+pub(crate) type Place = (MessageId, u32);
 
 /// What waits for one send port.
 pub(crate) struct Lane {
@@ -265,6 +265,13 @@ impl Lane {
     pub fn load(&self) -> (u32, usize) {
         let queue = self.queue.lock();
         (queue.busy, queue.ready.len())
+    }
+
+    /// The legs that are under way.
+    pub fn under_way(&self) -> Vec<Place> {
+        let queue = self.queue.lock();
+        let ready: HashSet<Place> = queue.ready.iter().map(place).collect();
+        queue.in_hand.difference(&ready).copied().collect()
     }
 
     /// How fast legs may leave; `None`: as fast as they can.
@@ -595,8 +602,11 @@ async fn refill(exchanges: Arc<Exchanges>, lane: Arc<Lane>) {
             // Fewer than asked for are all, unless their bodies were too large.
             let is_all = due.is_empty() || (due.len() < bound.0 && bytes(&due) < bound.1);
             queue.behind = refill.outdated || !is_all;
+            // A port that has left meanwhile may come again, and its legs are suspended by then.
+            let is_off = lane.state() == PortState::Off;
+            queue.behind |= is_off;
             let has_failed = |leg: &WaitingLeg| leg.lane.as_ref().is_some_and(|key| refill.failed_keys.contains(key));
-            let is_good = |leg: &WaitingLeg| !refill.finished.contains(&place(leg)) && !has_failed(leg);
+            let is_good = |leg: &WaitingLeg| !is_off && !refill.finished.contains(&place(leg)) && !has_failed(leg);
             for leg in due.into_iter().filter(is_good) {
                 if !queue.announced.contains(&place(&leg)) {
                     queue.take(leg);

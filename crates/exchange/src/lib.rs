@@ -113,6 +113,8 @@ pub struct Running {
     pub version: u32,
     /// The send ports. They outlive a change of the definition, with what is under way in them.
     lanes: BTreeMap<Name, Arc<Lane>>,
+    /// Send ports that are not there any more, as long as something is under way in them.
+    leaving: BTreeMap<Name, Arc<Lane>>,
     /// What slows its messages down. It outlives a change of the definition too.
     flow: Arc<Flow>,
     /// What is tracked at its ports now.

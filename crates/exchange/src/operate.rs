@@ -13,7 +13,10 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    spool::{Acted, Head, MessageFilter, NewMessage, Reworked, SpoolCounts, Standing, StoredExchange, StoredMessage},
+    spool::{
+        Acted, Head, Leg, LegState, MessageFilter, NewLeg, NewMessage, Reworked, SpoolCounts, Standing, StoredExchange,
+        StoredMessage,
+    },
 };
 
 use crate::{
@@ -111,7 +114,7 @@ impl Exchanges {
     }
 
     /// Does something that must not stop in the middle when whoever asked for it is gone.
-    async fn to_the_end<T: Send + 'static>(&self, act: impl Future<Output = T> + Send + 'static) -> T {
+    pub(crate) async fn to_the_end<T: Send + 'static>(&self, act: impl Future<Output = T> + Send + 'static) -> T {
         match self.tasks.spawn(act).await {
             Ok(done) => done,
             Err(broken) => std::panic::resume_unwind(broken.into_panic()),
@@ -126,7 +129,7 @@ impl Exchanges {
         let mut lanes = BTreeMap::new();
         for (port, way) in &compiled.ways {
             let state = set.get(port).copied().unwrap_or(way.definition.state);
-            let known = before.as_ref().and_then(|before| before.lanes.get(port).cloned());
+            let known = before.as_ref().and_then(|before| before.lanes.get(port).or(before.leaving.get(port)).cloned());
             let lane = known.unwrap_or_else(|| {
                 Lane::new(name.clone(), port.clone(), way.clone(), PortState::Hold, Arc::downgrade(self))
             });
@@ -134,9 +137,14 @@ impl Exchanges {
         }
         let flow = before.as_ref().map_or_else(|| Flow::new(name.clone()), |before| before.flow.clone());
         let rates = self.parts.spool.rates().await?;
+        let leaving = before.iter().flat_map(|before| {
+            let still = before.leaving.iter().filter(|(_, lane)| lane.load().0 > 0);
+            before.lanes.iter().chain(still).filter(|(port, _)| !lanes.contains_key(*port))
+        });
         let running = Arc::new(Running {
             flow,
             tracks: parking_lot::RwLock::new(Arc::new(Tracks::new(&compiled, &self.tracker.switches.read()))),
+            leaving: leaving.map(|(port, lane)| (port.clone(), lane.clone())).collect(),
             lanes: lanes.iter().map(|(port, (lane, ..))| (port.clone(), lane.clone())).collect(),
             meters: ReceiveMeters::of_all(&compiled.definition),
             compiled: Arc::new(compiled),
@@ -156,12 +164,39 @@ impl Exchanges {
         }
         self.tasks.spawn(self.clone().catch_up(running.clone()));
         self.locations.change(self, &running.compiled.definition).await;
-        for (port, lane) in before.iter().flat_map(|before| &before.lanes) {
-            if !running.lanes.contains_key(port) {
-                lane.change(lane.way(), PortState::Off);
+        running.leaving.values().for_each(|lane| lane.change(lane.way(), PortState::Off));
+        self.suspend_strays(&running).await;
+        Ok(())
+    }
+
+    /// Suspends what waits for send ports that are not there any more. What is under way in them goes on.
+    async fn suspend_strays(&self, running: &Running) {
+        let name = &running.compiled.definition.name;
+        let known: Arc<[Name]> = running.lanes.keys().cloned().collect();
+        let under_way = Arc::new(running.leaving.values().flat_map(|lane| lane.under_way()).collect());
+        loop {
+            match self.parts.spool.suspend_strays(name, known.clone(), Arc::clone(&under_way), STEP).await {
+                Ok(suspended) if suspended.is_empty() => return,
+                Ok(suspended) => {
+                    let count = suspended.len();
+                    tracing::warn!(exchange = %name, count, "messages to send ports that do not exist are suspended");
+                    suspended.into_iter().for_each(|id| self.callers.answer(id, Answer::None));
+                }
+                Err(error) => {
+                    return tracing::error!(exchange = %name, %error, "messages to former send ports still wait");
+                }
             }
         }
-        Ok(())
+    }
+
+    /// Does so in all exchanges: some are tried again, or were routed before the definition changed, and stored after it.
+    pub(crate) async fn suspend_all_strays(&self) {
+        // Whoever applies a definition does it too.
+        let Ok(_one) = self.applying.try_lock() else { return };
+        let all = self.running.read().clone();
+        for running in all.values() {
+            self.suspend_strays(running).await;
+        }
     }
 
     async fn set_ports(&self, exchange: &Name) -> Result<BTreeMap<Name, PortState>, StoreError> {
@@ -226,7 +261,22 @@ impl Exchanges {
     ///
     /// # Errors
     /// There is no such port.
-    pub async fn set_port(&self, exchange: &Name, port: &Name, state: Option<PortState>) -> Result<(), OperateError> {
+    pub async fn set_port(
+        self: &Arc<Self>,
+        exchange: &Name,
+        port: &Name,
+        state: Option<PortState>,
+    ) -> Result<(), OperateError> {
+        let (exchanges, exchange, port) = (self.clone(), exchange.clone(), port.clone());
+        self.to_the_end(async move { exchanges.set_port_whole(&exchange, &port, state).await }).await
+    }
+
+    async fn set_port_whole(
+        self: &Arc<Self>,
+        exchange: &Name,
+        port: &Name,
+        state: Option<PortState>,
+    ) -> Result<(), OperateError> {
         let running = self.running(exchange)?;
         let missing = || OperateError::Missing(format!("the send port `{port}` of `{exchange}`"));
         let lane = running.lanes.get(port).ok_or_else(missing)?;
@@ -335,8 +385,22 @@ impl Exchanges {
                 acted.messages += u64::from(routed > 0);
                 acted.legs += routed;
             }
-            let ids = found.iter().filter(|stored| stored.suspended.is_none()).map(|stored| stored.id).collect();
-            let resumed = self.parts.spool.resume_legs(ids, now).await?;
+            let mut legs = Vec::new();
+            for stored in found.iter().filter(|stored| stored.suspended.is_none()) {
+                let running = self.find(&stored.exchange);
+                let is_stray =
+                    |leg: &Leg| running.as_ref().is_some_and(|running| !running.lanes.contains_key(&leg.port));
+                let suspended = stored.legs.iter().filter(|leg| leg.state == LegState::Suspended);
+                let (strays, others): (Vec<&Leg>, Vec<&Leg>) = suspended.partition(|leg| is_stray(leg));
+                let routed = match &running {
+                    Some(running) if !strays.is_empty() => self.route_strays(running, stored, &strays).await?,
+                    _ => 0,
+                };
+                acted.messages += u64::from(routed > 0 && others.is_empty());
+                acted.legs += routed;
+                legs.extend(others.iter().map(|leg| (stored.id, leg.number)));
+            }
+            let resumed = self.parts.spool.resume_legs(legs, now).await?;
             acted.messages += resumed.messages;
             acted.legs += resumed.legs;
         }
@@ -354,6 +418,31 @@ impl Exchanges {
         let many = legs.as_ref().map_or(0, Vec::len) as u64;
         self.parts.spool.route_anew(stored.id, legs, self.parts.clock.now()).await?;
         Ok(many)
+    }
+
+    /// Routes a message anew for its legs to send ports that are not there any more: to those that it did not have before.
+    /// Gives how many legs came of it.
+    async fn route_strays(
+        &self,
+        running: &Running,
+        stored: &StoredMessage,
+        strays: &[&Leg],
+    ) -> Result<u64, StoreError> {
+        let bytes = usize::try_from(stored.bytes).unwrap_or(usize::MAX);
+        let had = |port: &Name| stored.legs.iter().any(|leg| leg.port == *port && leg.state != LegState::Ended);
+        // Of a request that is over nobody wants another answer.
+        let is_over = stored.ending.is_some();
+        let is_wanted = |leg: &NewLeg| !(had(&leg.port) || leg.replies && is_over);
+        let legs = running.legs(&stored.port, stored.kind, &stored.head, bytes);
+        let legs = legs.map(|legs| legs.into_iter().filter(is_wanted).collect::<Vec<NewLeg>>());
+        let legs = match legs {
+            Ok(legs) if legs.is_empty() => Err("no route leads it to another".to_owned()),
+            legs => legs,
+        };
+        let port = &strays[0].port;
+        let legs = legs.map_err(|why| format!("the send port `{port}` does not exist any more; {why}"));
+        let strays = strays.iter().map(|leg| leg.number).collect();
+        self.parts.spool.replace_legs(&stored.exchange, stored.id, strays, legs, self.parts.clock.now()).await
     }
 
     /// Does the steps of its port again to a message that did not get to their end. Gives how many legs came of it.

@@ -1,7 +1,7 @@
-//! Properties are taken out of a message: by their place in its body, or from a header.
+//! Properties are taken out of a message: by their place in its body, of JSON or XML, or from a header.
 
 use tocsin_model::{
-    exchange::{CONTEXT_FIELDS, MessageKind, Place, Property},
+    exchange::{CONTEXT_FIELDS, MessageKind, Place, Property, XmlPath},
     field::Row,
     id::Name,
     value::Value,
@@ -9,6 +9,8 @@ use tocsin_model::{
 use tocsin_store::spool::Head;
 
 use crate::{compile::Compiled, pipeline::Parcel};
+
+mod xml; // values in a body of XML
 
 /// Longest text of a property, in bytes; what is longer is none, so that heads stay small.
 const TEXT_BYTES_MAX: usize = 1_024;
@@ -54,16 +56,27 @@ fn find(places: &[(&Property, &Place)], parcel: &Parcel) -> Vec<(Name, Value)> {
     let may_be_json = may_be_json && !parcel.body.is_empty();
     let json: Option<serde_json::Value> =
         (asks_body && may_be_json).then(|| serde_json::from_slice(&parcel.body).ok()).flatten();
+    let xml_paths: Vec<&XmlPath> = places.iter().filter_map(|(_, place)| xml_path(place)).collect();
+    let may_be_xml = parcel.content_type.is_empty() || parcel.content_type.contains("xml");
+    let xml =
+        (!xml_paths.is_empty() && may_be_xml).then(|| xml::find(&parcel.body, &xml_paths, TEXT_BYTES_MAX)).flatten();
+    let mut xml = xml.unwrap_or_default().into_iter();
     let found = places.iter().filter_map(|(property, place)| {
         let value = match place {
             Place::Json(path) => Value::from(path.find(json.as_ref()?)?.clone()),
-            Place::Header(name) => {
-                from_header(&parcel.headers.iter().find(|(known, _)| known == name)?.1, property.kind)
-            }
+            Place::Xml(_) => from_text(&xml.next()??, property.kind),
+            Place::Header(name) => from_text(&parcel.headers.iter().find(|(known, _)| known == name)?.1, property.kind),
         };
         Some((property.name.clone(), accepted(property, value)?))
     });
     found.collect()
+}
+
+fn xml_path(place: &Place) -> Option<&XmlPath> {
+    match place {
+        Place::Xml(path) => Some(path),
+        Place::Json(_) | Place::Header(_) => None,
+    }
 }
 
 /// The value of a property, if it may have it.
@@ -73,8 +86,8 @@ fn accepted(property: &Property, value: Value) -> Option<Value> {
     is_short.then_some(value)
 }
 
-/// A header is text; what a number or a truth value should be is read from it.
-fn from_header(text: &str, kind: tocsin_model::field::FieldType) -> Value {
+/// A header is text, and so is XML; what a number or a truth value should be is read from it.
+fn from_text(text: &str, kind: tocsin_model::field::FieldType) -> Value {
     use tocsin_model::field::FieldType;
     match kind {
         FieldType::String | FieldType::Timestamp => Value::from(text),

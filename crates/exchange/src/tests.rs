@@ -642,6 +642,81 @@ async fn what_an_operator_began_is_done_to_the_end() {
     assert_eq!(bed.ended(sent.id).await.ending, Some(Ending::Delivered));
 }
 
+/// Two messages to a port that was renamed: one is under way, and one is behind it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_a_port_that_is_gone_is_suspended_and_resumed_by_the_routes() {
+    let bed = Bed::start().await;
+    let as_it_was = definition(&bed.a, &bed.b, "");
+    let wider = as_it_was.replace("to: slow }", "to: [slow, a] }");
+    let held = wider.replace("  slow:\n", "  slow:\n    concurrency: 1\n");
+    bed.exchanges.apply(&held, "test").await.expect("a good definition");
+    let body = r#"{"type": "slow", "order": 1}"#;
+    let under_way = bed.post("orders", body, None).await.expect("taken");
+    bed.b.asked_times(1).await;
+    let behind = bed.post("orders", body, None).await.expect("taken");
+    let gone = held.replace("slow:\n", "other:\n").replace("/slow", "/other").replace("to_slow: {", "to_other: {");
+    let none = gone.replace("to: [slow, a] }", "to: a }");
+    bed.exchanges.apply(&none, "test").await.expect("a good definition");
+    let suspended = bed.suspended_times(1).await;
+    let said = |stored: &StoredMessage| {
+        stored.legs.iter().find_map(|leg| leg.said.clone().filter(|_| leg.port == name("slow")))
+    };
+    assert_eq!(suspended[0].id, behind.id);
+    assert_eq!(said(&suspended[0]).as_deref(), Some("the send port `slow` does not exist any more"));
+    bed.b.gate.notify_one();
+    assert_eq!(bed.ended(under_way.id).await.ending, Some(Ending::Delivered));
+
+    assert_eq!(bed.exchanges.resume(MessageFilter::default()).await.expect("tried").legs, 0);
+    let still = &bed.suspended_times(1).await[0];
+    assert!(said(still).is_some_and(|said| said.ends_with("any more; no route leads it to another")), "{still:?}");
+
+    bed.exchanges.apply(&gone.replace("to: [slow, a] }", "to: [other, a] }"), "test").await.expect("a good definition");
+    let acted = bed.exchanges.resume(MessageFilter::default()).await.expect("resumed");
+    assert_eq!((acted.messages, acted.legs), (1, 1), "it has been at the other port of the route");
+    let ended = bed.ended(behind.id).await;
+    let legs: Vec<_> = ended.legs.iter().map(|leg| (leg.port.as_str(), leg.state)).collect();
+    assert_eq!(legs, [("slow", LegState::Ended), ("a", LegState::Done), ("other", LegState::Done)]);
+    let asked = bed.b.all();
+    assert_eq!(asked.iter().map(|asked| &*asked.path).collect::<Vec<_>>(), ["/slow", "/other"]);
+    assert_eq!(asked[1].headers["idempotency-key"], format!("{}-2", behind.id));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_port_that_comes_back_knows_what_is_under_way_in_it() {
+    let bed = Bed::start().await;
+    let slow = |order: i64| format!(r#"{{"type": "slow", "order": {order}}}"#);
+    bed.post("orders", &slow(1), None).await.expect("taken");
+    bed.b.asked_times(1).await;
+    let with = definition(&bed.a, &bed.b, "");
+    let without = with.replace("  slow:\n", "  other:\n").replace("to: slow }", "to: other }");
+    bed.exchanges.apply(&without, "test").await.expect("a good definition");
+    bed.exchanges.apply(&with, "test").await.expect("a good definition");
+    bed.post("orders", &slow(2), None).await.expect("taken");
+    let asked = bed.b.asked_times(2).await;
+    // What is due the longest leaves first.
+    assert_eq!(asked.iter().map(|asked| asked.body.clone()).collect::<Vec<_>>(), [slow(1), slow(2)]);
+    assert_eq!(bed.suspended().await, []);
+    bed.b.gate.notify_waiters();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_hears_that_the_port_of_its_request_is_gone() {
+    let mut bed = Bed::start().await;
+    bed.exchanges.set_port(&name("orders"), &name("b"), Some(PortState::Hold)).await.expect("held");
+    let without = definition(&bed.a, &bed.b, "").replace("  b:\n", "  c:\n").replace("to: b }", "to: c }");
+    let applied = async {
+        bed.open_is(1).await;
+        bed.exchanges.apply(&without, "test").await.expect("a good definition");
+    };
+    let (asked, ()) = tokio::join!(bed.ask(ORDER), applied);
+    let Course::Suspended(reason) = &asked.course else { panic!("{asked:?}") };
+    assert_eq!(reason, "b: the send port `b` does not exist any more");
+    bed.restart().await;
+    bed.exchanges.resume(MessageFilter::default()).await.expect("resumed");
+    let course = bed.exchanges.wait_for(asked.id, PATIENCE).await.expect("read");
+    assert!(matches!(course, Some(Course::Replied { .. })), "{course:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reply_that_goes_nowhere_is_suspended_too() {
     let bed = Bed::start().await;

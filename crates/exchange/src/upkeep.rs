@@ -77,6 +77,7 @@ pub(crate) async fn run(exchanges: Arc<Exchanges>) {
             metrics::gauge!("exchange_partition_bytes", "partition" => partition).set(load.bytes as f64);
         }
         if Instant::now() >= prune_at {
+            exchanges.suspend_all_strays().await;
             let more = prune(&exchanges).await | prune_tracking(&exchanges).await;
             prune_at = Instant::now() + if more { Duration::ZERO } else { PRUNE_EVERY };
         }

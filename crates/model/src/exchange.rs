@@ -18,12 +18,14 @@ mod path; // where a property stands in a body of JSON
 mod pipeline; // what is done to messages at a port
 mod tracking; // which bodies are kept on the way
 mod window; // the hours at which a port works
+mod xml_path; // where a property stands in a body of XML
 
 pub use flow::{FlowSide, FlowWordError, MessageFlow, RateError, ThrottleReason};
 pub use path::{JsonPath, JsonPathError};
 pub use pipeline::{Assembled, Assembly, Compression, Pipeline, Split, Step, TransformLanguage, Validation};
 pub use tracking::{TrackPlace, TrackPoint, TrackPointError, TrackSwitch, Tracking};
 pub use window::ServiceWindow;
+pub use xml_path::{XmlEnd, XmlPath, XmlPathError, XmlStep};
 
 /// What is known of every message without being declared; properties have other names.
 pub const CONTEXT_FIELDS: [(&str, FieldType); 4] = [
@@ -97,6 +99,8 @@ pub struct Property {
 pub enum Place {
     /// In a body of JSON.
     Json(JsonPath),
+    /// In a body of XML.
+    Xml(XmlPath),
     /// In a header, by its name in lower case.
     Header(String),
 }

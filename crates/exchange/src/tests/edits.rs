@@ -80,6 +80,22 @@ async fn what_failed_on_its_way_is_edited_unless_something_of_it_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn another_property_makes_another_message_for_the_far_side_too() {
+    let bed = Bed::start().await;
+    bed.a.failures.lock().push(400);
+    let sent = bed.post("orders", r#"{"type": "note", "order": 7}"#, None).await.expect("taken");
+    bed.suspended_times(1).await;
+    let edit = Edit { properties: vec![(name("order"), json!(8))], ..Edit::default() };
+    assert_eq!(bed.exchanges.edit(&one(sent.id), &edit, "ann").await.expect("edited").messages, [sent.id]);
+    bed.exchanges.resume(one(sent.id)).await.expect("resumed");
+    let asked = bed.a.asked_times(2).await;
+    let (paths, ids): (Vec<_>, Vec<_>) =
+        asked.into_iter().map(|mut asked| (asked.path, asked.headers.remove("idempotency-key").expect("one"))).unzip();
+    assert_eq!(paths, ["/replies/7", "/replies/8"]);
+    assert_eq!(ids[1], format!("{}-e1", ids[0]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_predicate_chooses_among_them() {
     let bed = Bed::start().await;
     for order in 1..=4 {

@@ -210,6 +210,30 @@ async fn what_is_wrong_with_gathering_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn properties_are_taken_out_of_xml_and_of_the_envelope_of_its_parts() {
+    let bed = Bed::start().await;
+    let text = definition(&bed.a, &bed.b, "")
+        .replace("type: $.type", "type: /order/@type")
+        .replace("json: $.order", "xml: /any:order/id/text()")
+        .replace(ORDERS, &format!("{ORDERS}, pipeline: [promote: {{ type: /all/kind }}, split: {{ xml: order }}]"));
+    bed.exchanges.apply(&text, "test").await.expect("a good definition");
+    let running = bed.exchanges.find(&name("orders")).expect("it runs");
+    let post = async |body: &str, content_type: &str| {
+        let (body, content_type) = (Bytes::copy_from_slice(body.as_bytes()), content_type.to_owned());
+        let incoming = Incoming { content_type, body, ..Incoming::default() };
+        bed.exchanges.receive(&running, &name("orders"), incoming).await.expect("taken").id
+    };
+    let part = |id: &str| format!("<o:order><id> {id}\n</id></o:order>");
+    let whole = format!("<all xmlns:o='urn:o'><kind>note</kind>{}{}</all>", part("7"), part("&#56;"));
+    post(&whole, "application/soap+xml").await;
+    let mut paths: Vec<String> = bed.a.asked_times(2).await.into_iter().map(|asked| asked.path).collect();
+    paths.sort();
+    assert_eq!(paths, ["/replies/7", "/replies/8"]);
+    let odd = bed.parts(post(&whole, "text/plain").await).await;
+    assert_eq!((odd.len(), &odd[0].head.properties[..]), (2, &[][..]), "it does not say that it is XML");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_does_not_fit_its_xml_schema_is_suspended_with_the_place() {
     let bed = Bed::start().await;
     let schema = r#"<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema"><xs:element name="order" type="xs:integer"/></xs:schema>"#;

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     exchange::{
         CONTEXT_FIELDS, Exchange, JsonPath, Location, MessageFlow, Mode, Place, Property, ReceivePort, Route, SendPort,
-        TrackPoint, Tracking, Transport,
+        TrackPoint, Tracking, Transport, XmlPath,
     },
     field::FieldType,
     filter::{Dialect, Filter},
@@ -92,6 +92,12 @@ static PROPERTY_OBJECT: Shape = Shape::Object(&[
         "What it holds; `string` if not given. A message in which something else stands there has no such property.",
     ),
     optional("json", &Shape::Text, "Where it stands in a body of JSON: a JSONPath to one value, such as `$.order.id`."),
+    optional(
+        "xml",
+        &Shape::Text,
+        "Where it stands in a body of XML: an XPath from the root to an attribute, a text or an element, such as \
+         `/order/@id`. Prefixes of names do not count.",
+    ),
     optional("header", &Shape::Text, "The header that holds it."),
     optional("search", &Shape::Boolean, "Whether messages are found by it; false if not given."),
 ]);
@@ -252,14 +258,17 @@ impl<'a> Builder<'a> {
         Some(Property { name: entry.key.parse().ok()?, kind, from: from?, search })
     }
 
-    /// Where a property stands: a path alone, `json` or `header`.
+    /// Where a property stands: a path alone, which says by its first character what it is one for; `json`, `xml` or `header`.
     fn place(&mut self, node: &Node, path: &str) -> Option<Place> {
-        match (node.text(), node.get("json"), node.get("header")) {
-            (Some(json), _, _) => self.json_path(node, path, json),
-            (_, Some(json), None) => self.json_path(json, &join(path, "json"), json.text()?),
-            (_, None, Some(header)) => self.header(header, &join(path, "header")),
+        match (node.text(), node.get("json"), node.get("xml"), node.get("header")) {
+            (Some(xml), ..) if xml.starts_with('/') => self.xml_path(node, path, xml),
+            (Some(json), ..) => self.json_path(node, path, json),
+            (_, Some(json), None, None) => self.json_path(json, &join(path, "json"), json.text()?),
+            (_, None, Some(xml), None) => self.xml_path(xml, &join(path, "xml"), xml.text()?),
+            (_, None, None, Some(header)) => self.header(header, &join(path, "header")),
             _ => {
-                let hint = "give one of `json`, such as `$.order.id`, and `header`, such as `X-Sender`";
+                let hint = "give one of `json`, such as `$.order.id`, `xml`, such as `/order/@id`, and `header`, such as \
+                            `X-Sender`";
                 self.problems.push(node.problem(path, "does not say where it stands").hint(hint));
                 None
             }
@@ -271,6 +280,17 @@ impl<'a> Builder<'a> {
             Ok(found) => Some(Place::Json(found)),
             Err(error) => {
                 self.problems.push(node.problem(path, error.to_string()).hint("give a JSONPath such as `$.order.id`"));
+                None
+            }
+        }
+    }
+
+    fn xml_path(&mut self, node: &Node, path: &str, given: &str) -> Option<Place> {
+        match given.parse::<XmlPath>() {
+            Ok(found) => Some(Place::Xml(found)),
+            Err(error) => {
+                let hint = "give an XPath such as `/order/@id` or `/order/customer/text()`";
+                self.problems.push(node.problem(path, error.to_string()).hint(hint));
                 None
             }
         }
@@ -545,6 +565,7 @@ properties:
   port: $.port
   type: order.type
   both: { json: $.a, header: B }
+  mark: //order
 receive:
   intake: { mode: sometimes }
 send:
@@ -556,11 +577,12 @@ routes:
             expect![[r#"
                 4:3: properties.port: is known of every message already; choose another name
                 5:9: properties.type: `order.type` is not a path to one value: it begins with `$`; give a JSONPath such as `$.order.id`
-                6:9: properties.both: does not say where it stands; give one of `json`, such as `$.order.id`, and `header`, such as `X-Sender`
-                8:19: receive.intake.mode: `sometimes` is not known here; give `one_way` or `request`
-                10:54: send.shop.correlate: `typ` is not among the properties; give `port`
-                12:30: routes.some.to: `shpo` is not among the send ports; did you mean `shop`?
-                13:8: routes.few.to: names no send port; give `shop`
+                6:9: properties.both: does not say where it stands; give one of `json`, such as `$.order.id`, `xml`, such as `/order/@id`, and `header`, such as `X-Sender`
+                7:9: properties.mark: `//order` is not a path to one value: its steps are the names of elements, with `@name` or `text()` at the end; give an XPath such as `/order/@id` or `/order/customer/text()`
+                9:19: receive.intake.mode: `sometimes` is not known here; give `one_way` or `request`
+                11:54: send.shop.correlate: `typ` is not among the properties; give `port`
+                13:30: routes.some.to: `shpo` is not among the send ports; did you mean `shop`?
+                14:8: routes.few.to: names no send port; give `shop`
             "#]],
         );
     }

@@ -5,7 +5,7 @@
 //! of a single file, and partitions know nothing of each other. No trait stands before it: there is one backend, and what exchanges need of it is its public functions.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     path::Path,
     sync::Arc,
     time::Duration,
@@ -47,6 +47,7 @@ mod reading; // messages, legs and lists of them
 mod schema;
 mod sealed; // what is secret
 mod spread; // which partition a message is in
+mod strays; // legs to send ports that are not there any more
 mod waiting; // legs that are due, in the order in which they leave
 
 pub use partitions::FILES;
@@ -373,7 +374,7 @@ impl SqliteSpool {
         port: &Name,
         order: LegOrder,
         now: Timestamp,
-        not: Arc<std::collections::HashSet<(MessageId, u32)>>,
+        not: Arc<HashSet<(MessageId, u32)>>,
         (limit, bytes_max): (usize, usize),
     ) -> Result<Vec<WaitingLeg>, StoreError> {
         let (exchange, port) = (exchange.clone(), port.clone());
@@ -444,16 +445,67 @@ impl SqliteSpool {
         Ok(found)
     }
 
-    /// Lets the suspended legs of messages wait again, due at `now`, as if they had not been tried.
+    /// Lets suspended legs wait again, due at `now`, as if they had not been tried. Each is its message and its number there;
+    /// those of a message stand together.
     ///
     /// # Errors
     /// Those of one partition at least are as they were.
-    pub async fn resume_legs(&self, ids: Vec<MessageId>, now: Timestamp) -> Result<Acted, StoreError> {
-        let acts = self
-            .by_partition(ids)
-            .into_iter()
-            .map(|(number, ids)| self.at(number).write(move |connection, _| acts::resume_legs(connection, &ids, now)));
+    pub async fn resume_legs(&self, legs: Vec<(MessageId, u32)>, now: Timestamp) -> Result<Acted, StoreError> {
+        let mut by_partition: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        legs.into_iter().for_each(|leg| by_partition.entry(self.spread.of(leg.0)).or_default().push(leg));
+        let acts = by_partition.into_iter().map(|(number, legs)| {
+            self.at(number).write(move |connection, _| acts::resume_legs(connection, &legs, now))
+        });
         Ok(Acted::sum(try_join_all(acts).await?))
+    }
+
+    /// Suspends up to `limit` legs of each partition that wait for send ports of an exchange which are not among the `known`
+    /// ones, but for those among `not`. Gives whose they are. Cheap where there are none.
+    ///
+    /// # Errors
+    /// Those of one partition at least are as they were.
+    pub async fn suspend_strays(
+        &self,
+        exchange: &Name,
+        known: Arc<[Name]>,
+        not: Arc<HashSet<(MessageId, u32)>>,
+        limit: usize,
+    ) -> Result<Vec<MessageId>, StoreError> {
+        let suspended = self.of_all(|partition| {
+            let (exchange, known, not) = (exchange.clone(), known.clone(), not.clone());
+            async move {
+                let of = exchange.clone();
+                let ports = partition.read(move |connection| strays::ports(connection, &of, &known)).await?;
+                if ports.is_empty() {
+                    return Ok(Vec::new());
+                }
+                let job = move |connection: &Connection, _: &mut AfterCommit| {
+                    strays::suspend(connection, &exchange, &ports, &not, limit)
+                };
+                partition.write(job).await
+            }
+        });
+        Ok(suspended.await?.into_iter().flatten().collect())
+    }
+
+    /// Gives a message other legs in place of suspended ones, due at `now`, or says of these why there are none. Gives how
+    /// many it got: none if those are not suspended any more.
+    ///
+    /// # Errors
+    /// Nothing was stored.
+    pub async fn replace_legs(
+        &self,
+        exchange: &Name,
+        id: MessageId,
+        strays: Vec<u32>,
+        legs: Result<Vec<NewLeg>, String>,
+        now: Timestamp,
+    ) -> Result<u64, StoreError> {
+        let exchange = exchange.clone();
+        let job = move |connection: &Connection, _: &mut AfterCommit| {
+            strays::replace(connection, (&exchange, id), &strays, &legs, now)
+        };
+        self.of(id).write(job).await
     }
 
     /// Gives a message that is suspended as a whole its legs, or another reason. Gives whether it was suspended.

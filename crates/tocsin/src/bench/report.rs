@@ -38,7 +38,7 @@ impl Report {
         Ok(Report { file, kept, lines: Vec::new() })
     }
 
-    /// Whether the file has a line of this name that was made by the same version in the same way.
+    /// Whether the file has a line of this name that was made by the same build in the same way.
     pub fn has(&self, name: &str, run: &Run) -> bool {
         let same = |line: &str| {
             let told = serde_json::from_str::<Value>(line).ok().map(|line| line["run"].clone());
@@ -188,5 +188,19 @@ mod tests {
             "{}",
             captured.text()
         );
+    }
+
+    #[test]
+    fn what_another_build_measured_is_measured_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("latest.ndjson");
+        let run = Run::now("full".to_owned());
+        let mut report = Report::new(Some(file.clone()), true).expect("readable");
+        report.add(Line { run: Some(run.clone()), ..line("a", 1.0) }).expect("writable");
+        let report = Report::new(Some(file), true).expect("readable");
+        let later = Run { at: "later".to_owned(), ..run };
+        assert!(report.has("a", &later) && !report.has("b", &later));
+        assert!(!report.has("a", &Run { build: "another".to_owned(), ..later.clone() }));
+        assert!(!report.has("a", &Run { settings: "quick".to_owned(), ..later }));
     }
 }

@@ -19,6 +19,9 @@ const FILE_BYTES_MAX: u64 = 64 << 20;
 pub struct Run {
     /// The version of this binary.
     pub version: String,
+    /// Its size and when it was made, as versions are the same for long; older lines have none.
+    #[serde(default)]
+    pub build: String,
     /// The processor, its cores, the memory and the system.
     pub machine: String,
     /// What was chosen: `full` or `quick`, and where the data lay.
@@ -32,10 +35,20 @@ impl Run {
     pub fn now(settings: String) -> Run {
         Run {
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            build: build(),
             machine: machine(),
             settings,
             at: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         }
+    }
+}
+
+fn build() -> String {
+    let found = std::env::current_exe().and_then(fs::metadata);
+    let told = found.and_then(|found| Ok((found.len(), jiff::Timestamp::try_from(found.modified()?))));
+    match told {
+        Ok((bytes, Ok(made))) => format!("{bytes} bytes, {}", made.strftime("%Y-%m-%dT%H:%M:%SZ")),
+        _ => "unknown".to_owned(),
     }
 }
 

@@ -45,9 +45,9 @@ pub fn print(terminal: &Terminal, results: &Results) -> Outcome {
         for claim in family.claims {
             let (answer, why) = claim.answer(results);
             let colour = match answer {
-                Answer::Holds => Colour::Green,
+                Answer::Holds | Answer::HoldsIf => Colour::Green,
                 Answer::NoLongerHolds | Answer::Contradictory => Colour::Yellow,
-                Answer::NotMeasured => Colour::Dim,
+                Answer::NoDifference | Answer::NotMeasured => Colour::Dim,
             };
             let said = format!("{}: {}", answer.word(), claim.said);
             terminal.line(terminal.paint(colour, said))?;
@@ -72,7 +72,9 @@ fn headline(results: &Results) -> Vec<(String, String)> {
         (results.len().to_string(), "figures".into()),
         (format!("{measured} of {all}"), "published workloads have a figure of ours".into()),
         (count(Answer::Holds), "claims hold".into()),
+        (count(Answer::HoldsIf), "hold on a condition".into()),
         (count(Answer::NoLongerHolds), "no longer hold".into()),
+        (count(Answer::NoDifference), "show no clear difference".into()),
         (count(Answer::Contradictory), "are contradictory in the paper".into()),
         (count(Answer::NotMeasured), "are not measured".into()),
     ]
@@ -135,13 +137,13 @@ fn family_part(family: &Family, results: &Results) -> String {
 
 fn workload_rows(workload: &Workload, results: &Results) -> Vec<Vec<String>> {
     let row = |(number, row): (usize, &Row)| {
-        let measured = results.get(row.figure);
-        let factor = measured.zip(row.value).map(|(measured, published)| factor(measured, published));
+        let measured = row.measured(results);
+        let factor = measured.as_ref().zip(row.value).map(|(measured, published)| factor(measured, published));
         vec![
             if number == 0 { workload.name.to_owned() } else { String::new() },
             row.what.to_owned(),
             row.reported.to_owned(),
-            measured.map_or_else(|| "not measured".to_owned(), shown),
+            measured.as_ref().map_or_else(|| "not measured".to_owned(), shown),
             factor.map_or_else(String::new, |factor| format!("{} x", short(factor))),
         ]
     };
@@ -159,8 +161,8 @@ fn shown(measured: &Measured) -> String {
 
 /// Sizes are a curve; other rows of more than one figure are bars.
 fn plot(workload: &Workload, results: &Results) -> String {
-    let measured: Vec<(&Row, &Measured)> =
-        workload.rows.iter().filter_map(|row| Some((row, results.get(row.figure)?))).collect();
+    let measured: Vec<(&Row, Measured)> =
+        workload.rows.iter().filter_map(|row| Some((row, row.measured(results)?))).collect();
     let Some((_, first)) = measured.first().filter(|_| measured.len() > 1) else { return String::new() };
     let title = format!("{}: {}", workload.name, workload.about);
     // Within 60 characters a title fits a narrow screen.
@@ -170,7 +172,7 @@ fn plot(workload: &Workload, results: &Results) -> String {
     };
     let number = |row: &Row| row.what.split(' ').next().and_then(|word| word.parse::<f64>().ok());
     let steps: Option<Vec<(f64, &Row, &Measured)>> =
-        measured.iter().map(|(row, measured)| Some((number(row)?, *row, *measured))).collect();
+        measured.iter().map(|(row, measured)| Some((number(row)?, *row, measured))).collect();
     match steps {
         Some(steps) => {
             let ours = steps.iter().map(|(at, _, measured)| (*at, measured.value)).collect();
@@ -230,7 +232,7 @@ fn peers_part(results: &Results) -> String {
     table(&columns, &rows)
 }
 
-/// The error of the model that plans stand on.
+/// What was predicted of mixes and of a backlog, beside what came.
 fn predictions_part(results: &Results) -> String {
     let rows: Vec<Vec<String>> = results
         .values()
@@ -251,7 +253,8 @@ fn predictions_part(results: &Results) -> String {
         [Column::Text("of what"), Column::Number("predicted"), Column::Number("measured"), Column::Number("error")];
     format!(
         "<h2>Predicted and measured</h2><p class=\"dim\">Mixes of operations, predicted from what each operation does alone; \
-         none of them was used to fit.</p>{}",
+         none of them was used to fit. A backlog, predicted by the queues of `tocsin capacity`, which adds up costs for the \
+         rest.</p>{}",
         table(&columns, &rows)
     )
 }

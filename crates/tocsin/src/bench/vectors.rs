@@ -38,6 +38,26 @@ const STEPS: [usize; 4] = [1, 4, 16, 64];
 /// A measurement under way.
 type Measuring<'a> = Pin<Box<dyn Future<Output = Outcome<Vec<Costed>>> + 'a>>;
 
+/// Every operation that is measured, or counted in another.
+const NAMES: [&str; 13] = [
+    "accept",
+    "match",
+    "notify",
+    "format",
+    "deliver.file",
+    "deliver.http",
+    "directory.search",
+    "directory.modify_add",
+    "directory.modify_replace",
+    "directory.add",
+    "directory.bind",
+    "exchange.roundtrip",
+    "sync.session",
+];
+
+/// What is kept and measured.
+const STORED: [&str; 2] = ["subscribers", "subscriptions"];
+
 /// A group of operations that are measured on one server.
 pub struct Group {
     /// What it is asked for by.
@@ -127,6 +147,7 @@ pub async fn measure(context: &Context, names: &[String], run: &Run) -> Outcome<
         context.tell(format_args!("== {}", group.name));
         for costed in (group.measure)(context).await? {
             context.tell(format_args!("   {}", costed.told()));
+            debug_assert!(NAMES.contains(&costed.name.as_str()), "{} stands in no list", costed.name);
             operations.insert(costed.name.clone(), costed.json());
         }
     }
@@ -401,10 +422,10 @@ async fn stored(context: &Context) -> Outcome<(Value, f64)> {
         })
     };
     let count = f64::from(count);
-    let stored = json!({
-        "subscribers": each(people, empty, count),
-        "subscriptions": each(all, people, count * f64::from(super::market::ORDERS_EACH)),
-    });
+    let orders = count * f64::from(super::market::ORDERS_EACH);
+    let measured = [each(people, empty, count), each(all, people, orders)];
+    let stored: Map<String, Value> = STORED.map(str::to_owned).into_iter().zip(measured).collect();
+    let stored = Value::Object(stored);
     Ok((stored, megabytes(empty.0 as u64)))
 }
 
@@ -448,5 +469,23 @@ mod tests {
         let cost = accept.roles["accept"].processor;
         assert!((cost.batch - 90.0).abs() < 0.1 && (cost.kilobyte - 4.0).abs() < 0.1, "{cost:?}");
         assert!(costed.told().contains("knee at 20/s"), "{}", costed.told());
+    }
+
+    #[test]
+    fn the_profile_of_the_guide_is_planned_with_what_is_measured() {
+        let guide = include_str!("../../../../docs/guide/capacity.md");
+        let (_, profile) = guide.split_once("```yaml\n").expect("the profile");
+        let (profile, _) = profile.split_once("```").expect("its end");
+        let profile = tocsin_capacity::read_profile(profile).expect("a profile");
+        let cost = json!({"roles": {"work": {"processor_us": {"item": 1}}}});
+        let operations: Map<String, Value> = NAMES.map(|name| (name.to_owned(), cost.clone())).into_iter().collect();
+        let stored: Map<String, Value> =
+            STORED.map(|name| (name.to_owned(), json!({"memory_bytes": 1}))).into_iter().collect();
+        let vectors = json!({"vectors": "test", "machine": {"cores": 2}, "operations": operations, "stored": stored});
+        let vectors = tocsin_capacity::read_vectors(&vectors.to_string()).expect("vectors");
+        let plan = tocsin_capacity::plan(&profile, &vectors).unwrap_or_else(|problems| panic!("{problems:?}"));
+        let unknown: Vec<&String> = plan.notes.iter().filter(|note| note.contains("say nothing of")).collect();
+        assert_eq!(unknown.len(), 1, "mails are bounded by their connections alone: {unknown:?}");
+        assert!(unknown[0].contains("`deliver.smtp`"), "{unknown:?}");
     }
 }

@@ -95,6 +95,7 @@ static PROMOTE: Shape = Shape::Entries { keys: Keys::Fields, of: &PLACE, most: 6
 static PLACE: Shape = Shape::Either(&[&Shape::Text, &PLACE_OBJECT]);
 static PLACE_OBJECT: Shape = Shape::Object(&[
     optional("json", &Shape::Text, "Where it stands in a body of JSON."),
+    optional("xml", &Shape::Text, "Where it stands in a body of XML."),
     optional("header", &Shape::Text, "The header that holds it."),
 ]);
 static TRANSFORM: Shape = Shape::Object(&[

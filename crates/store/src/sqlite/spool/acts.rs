@@ -14,14 +14,22 @@ use crate::{
     sqlite::records::{execute, query_one},
 };
 
-pub(super) fn resume_legs(connection: &Connection, ids: &[MessageId], now: Timestamp) -> Result<Acted, StoreError> {
-    let sql = "UPDATE legs SET state = ?2, attempts = 0, on_backup = 0, due_at = ?3 WHERE message = ?1 AND state = ?4";
+/// Those of a message stand together.
+pub(super) fn resume_legs(
+    connection: &Connection,
+    places: &[(MessageId, u32)],
+    now: Timestamp,
+) -> Result<Acted, StoreError> {
+    let sql = "UPDATE legs SET state = ?2, attempts = 0, on_backup = 0, due_at = ?3 WHERE message = ?1 AND state = ?4 AND \
+               number = ?5";
     let (waiting, suspended) = (place(&LegState::ALL, LegState::Waiting), place(&LegState::ALL, LegState::Suspended));
     let mut acted = Acted::default();
-    for id in ids {
-        let legs = execute(connection, sql, (id.0, waiting, now.0, suspended))? as u64;
-        acted.messages += u64::from(legs > 0);
-        acted.legs += legs;
+    let mut last = None;
+    for (id, number) in places {
+        if execute(connection, sql, (id.0, waiting, now.0, suspended, number))? > 0 {
+            acted.messages += u64::from(last.replace(id) != Some(id));
+            acted.legs += 1;
+        }
     }
     Ok(acted)
 }

@@ -2,7 +2,10 @@
 
 use bytes::Bytes;
 use rusqlite::{Connection, Row};
-use tocsin_model::{id::MessageId, time::Timestamp};
+use tocsin_model::{
+    id::{MessageId, Name},
+    time::Timestamp,
+};
 
 use super::{
     AfterCommit, SqliteSpool,
@@ -16,28 +19,32 @@ use crate::{
 };
 
 impl SqliteSpool {
-    /// Up to `limit` groups of each partition whose time has come, the oldest first; nothing joins them any more. And when the next one's time
-    /// comes. A group is given again and again until it is one message.
+    /// Up to `limit` groups of these exchanges in each partition whose time has come, the oldest first; nothing joins them any
+    /// more. And when the next one's time comes. A group is given again and again until it is one message.
     ///
     /// # Errors
     /// Nothing was stored.
     pub async fn due_gatherings(
         &self,
+        exchanges: &[Name],
         now: Timestamp,
         limit: usize,
     ) -> Result<(Vec<Gathering>, Option<Timestamp>), StoreError> {
+        let names = serde_json::to_string(exchanges).expect("names are always JSON");
         let found = self.of_all_numbered(|number, partition| {
+            let names = names.clone();
             let job = move |connection: &Connection, _: &mut AfterCommit| {
                 let next = "SELECT min(due_at) FROM gatherings WHERE due_at > ?1";
                 let next = query_one(connection, next, [now.0], |row| row.get::<_, Option<i64>>(0))?.flatten();
                 execute(connection, "UPDATE gatherings SET is_full = 1 WHERE due_at <= ?1 AND is_full = 0", [now.0])?;
-                let sql =
-                    "SELECT id, exchange, port, form FROM gatherings WHERE due_at <= ?1 ORDER BY due_at, id LIMIT ?2";
+                // Those of others would keep these out.
+                let sql = "SELECT id, exchange, port, form FROM gatherings WHERE due_at <= ?1 AND exchange IN (SELECT value FROM \
+                           json_each(?3)) ORDER BY due_at, id LIMIT ?2";
                 let read = |row: &Row<'_>| {
                     let (exchange, port) = (parsed(row, 1)?, parsed(row, 2)?);
                     Ok(Gathering { partition: number, id: row.get(0)?, exchange, port, form: row.get(3)? })
                 };
-                Ok((query_all(connection, sql, (now.0, limit), read)?, next))
+                Ok((query_all(connection, sql, (now.0, limit, &names), read)?, next))
             };
             partition.write(job)
         });
@@ -93,7 +100,7 @@ impl SqliteSpool {
     }
 }
 
-/// Lets a stored message wait with those of its key. Gives when they become one.
+/// Lets a stored message wait with those of its key. Gives when they become one, or those before it, of another form.
 pub(super) fn join(
     connection: &Connection,
     id: MessageId,
@@ -104,6 +111,9 @@ pub(super) fn join(
     let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, u64>(2)?));
     let found = query_one(connection, sql, [id.0], read)?;
     let (exchange, port, bytes) = found.ok_or_else(|| StoreError::Damaged(format!("{id} has no row")))?;
+    let sql = "UPDATE gatherings SET is_full = 1, due_at = min(due_at, ?5) WHERE exchange = ?1 AND port = ?2 AND key = ?3 AND \
+               is_full = 0 AND form <> ?4";
+    let closes_another = execute(connection, sql, (&exchange, &port, &gather.key, &gather.form, now.0))? > 0;
     let sql = "UPDATE gatherings SET count = count + 1, bytes = bytes + ?4 WHERE exchange = ?1 AND port = ?2 AND key = ?3 \
                AND is_full = 0 RETURNING id, count, bytes, due_at";
     let read = |row: &Row<'_>| -> rusqlite::Result<(u64, u64, u64, i64)> {
@@ -122,7 +132,7 @@ pub(super) fn join(
     };
     execute(connection, "INSERT INTO gathered VALUES (?1, ?2)", (id.0, gathering))?;
     if !gather.closes && count < u64::from(gather.count_max) && bytes < gather.bytes_max {
-        return Ok(Timestamp(due_at));
+        return Ok(if closes_another { now } else { Timestamp(due_at) });
     }
     execute(connection, "UPDATE gatherings SET is_full = 1, due_at = ?2 WHERE id = ?1", (gathering, now.0))?;
     Ok(now)

@@ -109,9 +109,21 @@ pub(super) fn insert_legs(
     legs: &[NewLeg],
     due_at: i64,
 ) -> Result<(), StoreError> {
+    insert_legs_from(connection, 0, id, exchange, legs, due_at)
+}
+
+/// The same behind others that the message has: `first` is the number of the first of them.
+pub(super) fn insert_legs_from(
+    connection: &Connection,
+    first: u32,
+    id: MessageId,
+    exchange: &str,
+    legs: &[NewLeg],
+    due_at: i64,
+) -> Result<(), StoreError> {
     let sql = "INSERT INTO legs (message, number, exchange, port, replies, state, attempts, on_backup, due_at, lane, rank) \
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, 0, ?7, ?8, ?9)";
-    for (number, leg) in legs.iter().enumerate() {
+    for (number, leg) in (first..).zip(legs) {
         let state = place(&LegState::ALL, LegState::Waiting);
         let rank = leg.ahead.map(|ahead| due_at - i64::try_from(ahead.as_micros()).unwrap_or(0));
         let row = (id.0, number, exchange, leg.port.as_str(), leg.replies, state, due_at, &leg.lane, rank);

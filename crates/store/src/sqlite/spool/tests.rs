@@ -174,7 +174,7 @@ fn retries_suspensions_and_ends_are_kept() {
         assert_eq!((suspended[0].id, suspended[0].legs[0].state), (id, LegState::Suspended));
         let other = MessageFilter { reason: Some("500".into()), ..filter.clone() };
         assert_eq!(spool.messages(other, None, 10).await.expect("read"), []);
-        assert_eq!(spool.resume_legs(vec![id], at(7)).await.expect("stored"), Acted { messages: 1, legs: 1 });
+        assert_eq!(spool.resume_legs(vec![(id, 0)], at(7)).await.expect("stored"), Acted { messages: 1, legs: 1 });
         assert_eq!(due(&spool, "tell", 7).await, [id]);
         assert_eq!(spool.end(vec![id], at(8)).await.expect("stored"), Acted { messages: 1, legs: 1 });
         assert_eq!(due(&spool, "tell", 9).await, []);
@@ -202,6 +202,85 @@ fn what_goes_nowhere_is_routed_anew() {
         spool.settle(outcome(new.id, 0, 4, Then::Done(None))).await.expect("stored");
         let stored = spool.message(new.id).await.expect("read").expect("there");
         assert_eq!(stored.ending, Some(Ending::Delivered));
+    });
+}
+
+#[test]
+fn what_waits_for_a_port_that_is_gone_is_suspended_and_gets_other_legs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let spool = open_with(folder.path(), 3).expect("the files open");
+    let orders = name("orders");
+    block_on(async {
+        let mut ids = Vec::new();
+        for number in [0, 1, 2, 2, 2] {
+            let id = spool.next_id(PartitionNumber(number));
+            spool
+                .accept(NewMessage { id, ..message(&spool, MessageKind::OneWay, &["tell", "gone"]) })
+                .await
+                .expect("stored");
+            ids.push(id);
+        }
+        let suspend = async |known: &[&str], not: &[MessageId]| {
+            let known = known.iter().map(|port| name(port)).collect();
+            let not = Arc::new(not.iter().map(|id| (*id, 1)).collect());
+            spool.suspend_strays(&orders, known, not, 2).await.expect("stored")
+        };
+        assert_eq!(suspend(&["gone", "other", "tell"], &[]).await, []);
+        assert_eq!(suspend(&["tell"], &ids[3..4]).await, [ids[0], ids[1], ids[2], ids[4]], "two of each partition");
+        assert_eq!(suspend(&["tell"], &ids[3..4]).await, [], "one is under way");
+        assert_eq!((due(&spool, "gone", 1).await, due(&spool, "tell", 1).await), (vec![ids[3]], ids.clone()));
+        let leg = |port: &str| NewLeg { port: name(port), replies: false, lane: None, ahead: None };
+        let replace = async |legs| spool.replace_legs(&orders, ids[0], vec![1], legs, at(2)).await.expect("stored");
+        assert_eq!(replace(Err("there is no other".to_owned())).await, 0);
+        let stored = spool.message(ids[0]).await.expect("read").expect("there");
+        assert_eq!(
+            (stored.legs[1].state, stored.legs[1].said.as_deref()),
+            (LegState::Suspended, Some("there is no other"))
+        );
+        assert_eq!(replace(Ok(vec![leg("one"), leg("two")])).await, 2);
+        assert_eq!(replace(Ok(vec![leg("one")])).await, 0, "once");
+        for number in [0, 2, 3] {
+            assert_eq!(spool.message(ids[0]).await.expect("read").expect("there").ended_at, None);
+            spool.settle(outcome(ids[0], number, 3, Then::Done(None))).await.expect("stored");
+        }
+        let stored = spool.message(ids[0]).await.expect("read").expect("there");
+        assert_eq!((stored.ending, stored.legs[1].state), (Some(Ending::Delivered), LegState::Ended));
+    });
+}
+
+/// How many messages are in each group that is due, and its form; and those that wait in others.
+#[test]
+fn messages_of_different_forms_do_not_become_one_and_others_wait_for_nobody() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let spool = open(folder.path());
+    block_on(async {
+        let join = async |exchange: &str, form: &str| {
+            let gather = Gather {
+                key: "k".into(),
+                form: form.into(),
+                count_max: 10,
+                bytes_max: 1_000,
+                within: Duration::from_secs(60),
+                closes: false,
+            };
+            let whole = NewMessage { exchange: name(exchange), ..message(&spool, MessageKind::OneWay, &[]) };
+            spool.accept(TakenMessage { whole, parts: None, gather: Some(gather) }).await.expect("stored");
+        };
+        for (exchange, form) in
+            [("idle", "json"), ("orders", "json"), ("orders", "json"), ("orders", "lines"), ("orders", "lines")]
+        {
+            join(exchange, form).await;
+        }
+        let due = async |exchange: &str, second: i64| {
+            let (groups, _) = spool.due_gatherings(&[name(exchange)], at(second), 1).await.expect("read");
+            let group = groups.first()?;
+            Some((group.form.clone(), spool.gathered(group).await.expect("read").len()))
+        };
+        assert_eq!(due("orders", 0).await, Some(("json".to_owned(), 2)), "the other form has closed it");
+        assert_eq!(due("idle", 0).await, None);
+        assert_eq!(due("idle", 60).await, Some(("json".to_owned(), 1)));
+        let (groups, _) = spool.due_gatherings(&[name("orders")], at(60), 10).await.expect("read");
+        assert_eq!(groups.iter().map(|group| &*group.form).collect::<Vec<_>>(), ["json", "lines"]);
     });
 }
 
@@ -577,7 +656,7 @@ fn what_is_gathered_stays_together_and_replies_are_beside_their_requests() {
             let taken = TakenMessage { whole: new, parts: None, gather: Some(gather.clone()) };
             spool.accept(taken).await.expect("stored");
         }
-        let (groups, next) = spool.due_gatherings(at(0), 10).await.expect("read");
+        let (groups, next) = spool.due_gatherings(&[name("orders")], at(0), 10).await.expect("read");
         assert_eq!((groups.len(), next), (1, None), "they are one group");
         let gathered = spool.gathered(&groups[0]).await.expect("read");
         assert_eq!(gathered.iter().map(|(id, ..)| *id).collect::<Vec<_>>(), members);
@@ -652,7 +731,7 @@ async fn compare(spools: &[SqliteSpool; 2], random: &mut fastrand::Rng) {
                 1 => Then::Retry(at(turn + later)),
                 2 => Then::Suspend(None),
                 _ => {
-                    spool.resume_legs(vec![id], at(turn)).await.expect("stored");
+                    spool.resume_legs(vec![(id, 0)], at(turn)).await.expect("stored");
                     continue;
                 }
             };
