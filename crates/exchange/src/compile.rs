@@ -28,6 +28,10 @@ pub struct Compiled {
     pub(crate) receive: BTreeMap<Name, Arc<Pipeline>>,
     /// Headers that are kept of each message, in lower case.
     pub(crate) headers_kept: Vec<String>,
+    /// Where later replies come in, and by which properties they may be known.
+    pub(crate) later: BTreeMap<Name, Vec<Vec<Name>>>,
+    /// The receive ports whose messages are to be together, as they may answer each other; none where no replies come later.
+    pub(crate) together: Vec<Name>,
 }
 
 /// How a send port reaches its far side.
@@ -92,9 +96,13 @@ fn compile_read(
     }
     let routes = Routes::compile(&exchange, &fields).map_err(&mut keep).ok();
     let headers_kept = headers_kept(&exchange);
+    let later = later(&exchange);
+    // Those that replies come through are the first, whatever else there is or will be.
+    let others = exchange.receive.keys().filter(|port| !later.contains_key(*port));
+    let together = if later.is_empty() { Vec::new() } else { later.keys().chain(others).cloned().collect() };
     match routes {
         Some(routes) if problems.is_empty() => {
-            Ok(Compiled { definition: exchange, fields, routes, ways, receive, headers_kept })
+            Ok(Compiled { definition: exchange, fields, routes, ways, receive, headers_kept, later, together })
         }
         _ => Err(problems),
     }
@@ -156,6 +164,19 @@ fn check_places(caller: Caller, fields: &Fields, path: &str) -> Result<Caller, V
     };
     let problems: Vec<Problem> = unknown.map(problem).collect();
     if problems.is_empty() { Ok(caller) } else { Err(problems) }
+}
+
+/// The receive ports that later replies come through, each with the properties by which they are known.
+fn later(exchange: &Exchange) -> BTreeMap<Name, Vec<Vec<Name>>> {
+    let mut ports: BTreeMap<Name, Vec<Vec<Name>>> = BTreeMap::new();
+    for port in exchange.send.values() {
+        let Some(later) = &port.later else { continue };
+        let known = ports.entry(later.through.clone()).or_default();
+        if !known.contains(&port.correlate) {
+            known.push(port.correlate.clone());
+        }
+    }
+    ports
 }
 
 /// The headers that a property, a step or a send port asks for.

@@ -23,10 +23,10 @@ use tocsin_model::{
     time::Timestamp,
     value::Value,
 };
-use tocsin_store::spool::{Head, LegOrder, NewLeg, NewMessage, WaitingLeg};
+use tocsin_store::spool::{Awaits, Head, LegOrder, NewLeg, NewMessage, WaitingLeg};
 use tokio::{task::AbortHandle, time::Instant};
 
-use crate::{Exchanges, Running, compile::Way, meters::SendMeters, promote, send};
+use crate::{Exchanges, Running, compile::Way, later, meters::SendMeters, promote, send};
 
 /// Legs of a port that are in memory, ready to leave.
 const READY_MAX: usize = 1_024;
@@ -181,7 +181,8 @@ impl Running {
     /// To be called before messages are stored whose legs are pushed then: no leg is read from the spool and sent, and
     /// pushed after that. Legs that leave in order are only ever read from the spool.
     pub(crate) fn announce(&self, messages: &[NewMessage]) -> Announced {
-        let legs = messages.iter().flat_map(|message| {
+        // Whether a reply that came through a receive port is still waited for shows when it is stored.
+        let legs = messages.iter().filter(|message| message.settles.is_none()).flat_map(|message| {
             (0..).zip(&message.legs).filter_map(|(number, leg)| {
                 let lane = self.lanes.get(&leg.port).filter(|_| leg.lane.is_none())?;
                 Some((lane.clone(), (message.id, number)))
@@ -219,8 +220,16 @@ impl Lane {
     }
 
     /// A leg of a message to this port.
-    pub fn new_leg(&self, head: &Head) -> NewLeg {
+    ///
+    /// # Errors
+    /// Why there is none: its reply could not be known.
+    pub fn new_leg(&self, head: &Head) -> Result<NewLeg, String> {
         let way = self.way();
+        let awaits = way.definition.later.as_ref().map(|later| {
+            let missing = |name| format!("it has no `{name}`, by which its reply from `{}` would be known", self.port);
+            let key = later::key(head, &way.definition.correlate).map_err(missing)?;
+            Ok::<_, String>(Awaits { through: later.through.clone(), key })
+        });
         let (mut lane, mut ahead) = (None, None);
         match &way.definition.order {
             SendOrder::Due => {}
@@ -236,7 +245,8 @@ impl Lane {
                 ahead = Some(*ageing * u32::try_from(priority).expect("it is small"));
             }
         }
-        NewLeg { port: self.port.clone(), replies: way.definition.mode == Mode::Request, lane, ahead }
+        let (port, replies) = (self.port.clone(), way.definition.mode == Mode::Request);
+        Ok(NewLeg { port, replies, awaits: awaits.transpose()?, lane, ahead })
     }
 
     /// When it sends again that does not now, by its service window.

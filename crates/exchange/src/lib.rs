@@ -14,6 +14,7 @@ pub mod groups; //  1c. workers of their own for each kind of work
 mod pipeline; //    1b. what is done to messages at a port, step by step
 mod promote; //     2. a message's properties are taken out of it
 mod route; //       3. predicates over them say where it goes
+mod later; //       3b. or it is the reply to a message that waits for one
 pub mod receive; // 4. a message comes, is stored, and its caller waits
 pub mod locations; // 4d. messages are taken from where they are
 pub mod flow; //    4a. how fast they come and leave, and why they are slowed down

@@ -311,7 +311,9 @@ impl Taker {
         let port = running.compiled.definition.receive.get(&self.key.port).ok_or_else(gone)?;
         // One commit holds them and how far the location has come.
         let (exchange, spool) = (&self.key.exchange, &exchanges.parts.spool);
-        let home = spool.partition_for(exchange, &self.key.port, Beside::Port).await;
+        let together = &running.compiled.together;
+        let beside = if together.is_empty() { Beside::Port } else { Beside::Ports(together) };
+        let home = spool.partition_for(exchange, &self.key.port, beside).await;
         let home = home.map_err(|error| Trouble::new("messages cannot be stored", error))?;
         let (mut taken, mut bytes) = (Vec::with_capacity(messages.len()), 0);
         let stuck = |mut raw: Parcel, reason| {

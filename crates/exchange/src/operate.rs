@@ -20,8 +20,8 @@ use tocsin_store::{
 };
 
 use crate::{
-    Exchanges, Running, callers::Answer, compile::Compiled, flow::Flow, lane::Lane, meters::ReceiveMeters,
-    pipeline::Parcel, promote, receive::Worked, track::Tracks,
+    Exchanges, Running, callers::Answer, compile::Compiled, flow::Flow, lane::Lane, later::Routed,
+    meters::ReceiveMeters, pipeline::Parcel, promote, receive::Worked, track::Tracks,
 };
 
 /// Messages that one step of a bulk act looks at.
@@ -414,9 +414,20 @@ impl Exchanges {
             return self.rework(&running, stored).await;
         }
         let bytes = usize::try_from(stored.bytes).unwrap_or(usize::MAX);
-        let legs = running.legs(&stored.port, stored.kind, &stored.head, bytes);
-        let many = legs.as_ref().map_or(0, Vec::len) as u64;
-        self.parts.spool.route_anew(stored.id, legs, self.parts.clock.now()).await?;
+        let (mut head, partition) = (stored.head.clone(), self.parts.spool.partition_of(stored.id));
+        let Routed { legs, answers } =
+            self.route(&running, (&stored.port, stored.kind), &mut head, bytes, partition).await?;
+        let many = legs.as_ref().map_or(0, |legs| legs.len().max(answers.iter().len())) as u64;
+        let now = self.parts.clock.now();
+        match answers {
+            None => drop(self.parts.spool.route_anew(stored.id, legs, now).await?),
+            Some((request, _)) => {
+                let Some(body) = self.parts.spool.body(stored.id).await? else { return Ok(0) };
+                let reply = Reworked::One { head: Box::new(head), body, answers, legs };
+                self.parts.spool.rework(&stored.exchange, stored.id, reply, now).await?;
+                self.callers.answer(request, Answer::None);
+            }
+        }
         Ok(many)
     }
 
@@ -457,6 +468,7 @@ impl Exchanges {
             port: stored.port.clone(),
             kind: stored.kind,
             answers: stored.answers,
+            settles: None,
             part_of: stored.part_of,
             key: None,
             head: stored.head.clone(),
@@ -468,14 +480,17 @@ impl Exchanges {
             kept: running.compiled.definition.retention,
         };
         let reworked = match self.work(running, &whole, raw).await {
-            Ok(Worked::One(head, body, legs)) => Reworked::One { head: Box::new(head), body, legs },
+            Ok(Worked::One(head, body, Routed { legs, answers })) => {
+                Reworked::One { head: Box::new(head), body, answers, legs }
+            }
             Ok(Worked::Parts(parts)) => Reworked::Parts(parts),
             Ok(Worked::Gathered(head, body, gather)) => Reworked::Gathered { head: Box::new(head), body, gather },
             Err(stuck) => Reworked::Stuck(stuck),
         };
         let legs = match &reworked {
-            Reworked::One { legs, .. } => legs.as_ref().map_or(0, Vec::len),
-            Reworked::Parts(parts) => parts.iter().map(|part| part.legs.len()).sum(),
+            // The reply to a request goes to nobody but who waits for it.
+            Reworked::One { legs, answers, .. } => legs.as_ref().map_or(0, |legs| legs.len().max(answers.iter().len())),
+            Reworked::Parts(parts) => parts.iter().map(|part| part.legs.len().max(part.settles.iter().len())).sum(),
             // It goes on, if not to a send port yet.
             Reworked::Gathered { .. } => 1,
             Reworked::Stuck(_) => 0,
@@ -489,7 +504,15 @@ impl Exchanges {
             }
             Reworked::Stuck(_) => {}
         }
+        let answered: Vec<MessageId> = match &reworked {
+            Reworked::One { answers, .. } => answers.iter().map(|(request, _)| *request).collect(),
+            Reworked::Parts(parts) => {
+                parts.iter().filter(|part| part.settles.is_some()).filter_map(|part| part.answers).collect()
+            }
+            Reworked::Gathered { .. } | Reworked::Stuck(_) => Vec::new(),
+        };
         self.parts.spool.rework(&stored.exchange, stored.id, reworked, now).await?;
+        answered.into_iter().for_each(|request| self.callers.answer(request, Answer::None));
         self.gatherings.expect(now);
         Ok(legs as u64)
     }

@@ -25,6 +25,8 @@ use crate::{
     flow,
     follow::{Coming, Stored},
     groups::Group,
+    lane::Lane,
+    later::Routed,
     pipeline::Parcel,
     promote,
     track::Seen,
@@ -132,7 +134,7 @@ pub enum ReceiveError {
 /// What the steps of a port made of a message.
 pub(crate) enum Worked {
     /// A message, and where it goes, or why nowhere.
-    One(Head, Bytes, Result<Vec<NewLeg>, String>),
+    One(Head, Bytes, Routed),
     /// Several, each with its legs.
     Parts(Vec<NewMessage>),
     /// A message, and with which others it becomes one.
@@ -166,7 +168,7 @@ impl Running {
         let row = promote::row(&self.compiled, port, kind, head, bytes);
         let lanes = self.compiled.routes.targets(&row).into_iter().filter_map(|target| self.lanes.get(target));
         let open = lanes.filter(|lane| lane.state() != PortState::Off);
-        let legs: Vec<NewLeg> = open.map(|lane| lane.new_leg(head)).collect();
+        let legs = open.map(|lane| lane.new_leg(head)).collect::<Result<Vec<NewLeg>, String>>()?;
         let nearest = || match self.compiled.routes.nearest(&row, &self.compiled.fields) {
             nearest if nearest.is_empty() => "the exchange has no routes".to_owned(),
             nearest => format!("nearest: {}", nearest.join("; ")),
@@ -424,7 +426,7 @@ impl Exchanges {
         {
             return Ok(Course::Replied { reply, head: found.head, body });
         }
-        let hopeful = |leg: &&Leg| leg.replies && leg.state == LegState::Waiting;
+        let hopeful = |leg: &&Leg| leg.replies && matches!(leg.state, LegState::Waiting | LegState::Awaiting);
         let suspended = |leg: &&Leg| leg.replies && leg.state == LegState::Suspended;
         Ok(match (stored.ending, &stored.suspended) {
             (Some(Ending::Expired), _) => Course::Expired,
@@ -460,8 +462,9 @@ impl Exchanges {
         let expires_at = (kind == MessageKind::Request).then(|| now + definition.expires_after);
         let whole = NewMessage { key, expires_at, ..whole };
         match self.work(running, &whole, raw.clone()).await {
-            Ok(Worked::One(head, body, legs)) => {
-                TakenMessage { whole: NewMessage { head, body, ..whole }.routed(legs), parts: None, gather: None }
+            Ok(Worked::One(head, body, routed)) => {
+                let whole = NewMessage { head, body, ..whole }.answering(routed.answers).routed(routed.legs);
+                TakenMessage::from(whole)
             }
             Ok(Worked::Parts(parts)) => {
                 let head = promote::head(&running.compiled, &raw);
@@ -482,7 +485,9 @@ impl Exchanges {
         key: Option<&str>,
     ) -> Result<PartitionNumber, StoreError> {
         let gathers = running.compiled.receive.get(port).is_some_and(|pipeline| pipeline.assembler.is_some());
+        let together = &running.compiled.together;
         let beside = match key {
+            _ if !together.is_empty() => Beside::Ports(together),
             _ if gathers => Beside::Port,
             Some(key) => Beside::Key(key),
             None => Beside::Nothing,
@@ -506,6 +511,7 @@ impl Exchanges {
             port: port.clone(),
             kind,
             answers: None,
+            settles: None,
             part_of: None,
             key: None,
             head: Head::default(),
@@ -538,22 +544,28 @@ impl Exchanges {
             let gather = assembler.gather(&head, &row);
             return Ok(Worked::Gathered(head, parcel.body, gather));
         }
-        let finish = |parcel: Parcel| {
-            let head = promote::head(&running.compiled, &parcel);
-            let legs = running.legs(&whole.port, whole.kind, &head, parcel.body.len());
-            (head, parcel.body, legs)
+        let partition = self.parts.spool.partition_of(whole.id);
+        let finish = async |parcel: Parcel| {
+            let mut head = promote::head(&running.compiled, &parcel);
+            let through = (&whole.port, whole.kind);
+            let routed = self.route(running, through, &mut head, parcel.body.len(), partition).await;
+            // Resumed, it is routed when the store answers.
+            let unknown =
+                |error| Routed { legs: Err(format!("what waits for it cannot be read: {error}")), answers: None };
+            (head, parcel.body, routed.unwrap_or_else(unknown))
         };
         if !pipeline.splits {
-            let (head, body, legs) = finish(parcels.pop().expect("one stays one unless it is split"));
-            return Ok(Worked::One(head, body, legs));
+            let (head, body, routed) = finish(parcels.pop().expect("one stays one unless it is split")).await;
+            return Ok(Worked::One(head, body, routed));
         }
-        let partition = self.parts.spool.partition_of(whole.id);
-        let part = |parcel: Parcel| {
-            let (head, body, legs) = finish(parcel);
+        let mut parts = Vec::with_capacity(parcels.len());
+        for parcel in parcels {
+            let (head, body, routed) = finish(parcel).await;
             let (id, part_of) = (self.parts.spool.next_id(partition), Some(whole.id));
-            NewMessage { id, part_of, key: None, head, body, ..whole.clone() }.routed(legs)
-        };
-        Ok(Worked::Parts(parcels.into_iter().map(part).collect()))
+            let part = NewMessage { id, part_of, key: None, head, body, ..whole.clone() };
+            parts.push(part.answering(routed.answers).routed(routed.legs));
+        }
+        Ok(Worked::Parts(parts))
     }
 
     /// Sends a stored message on its ways.
@@ -566,6 +578,11 @@ impl Exchanges {
         }
         if let Some(expires_at) = stored.expires_at {
             self.upkeep.expect(expires_at);
+        }
+        if let (Some(_), Some(request)) = (stored.settles, stored.answers) {
+            // Whoever waits finds in the spool whether it came in time.
+            stored.legs.iter().filter_map(|leg| running.lanes.get(&leg.port)).for_each(Lane::look);
+            return self.callers.answer(request, Answer::None);
         }
         for (number, leg) in stored.legs.iter().enumerate() {
             let Some(lane) = running.lanes.get(&leg.port) else { continue };
@@ -584,6 +601,7 @@ impl Exchanges {
                     number: u32::try_from(number).expect("legs are few"),
                     port: leg.port.clone(),
                     replies: leg.replies,
+                    through: leg.awaits.as_ref().map(|awaits| awaits.through.clone()),
                     state: LegState::Waiting,
                     attempts: 0,
                     on_backup: false,

@@ -34,6 +34,9 @@ use crate::{
 /// How long an outcome that could not be stored waits to be stored again.
 const STORE_AGAIN: Duration = Duration::from_secs(1);
 
+/// How long a later reply is waited for where the definition does not say it any more.
+const REPLY_WITHIN: Duration = Duration::from_secs(86_400);
+
 const CONTENT_ENCODING: &str = "content-encoding";
 
 /// Sends a leg once, and lets what came of it be stored.
@@ -110,7 +113,7 @@ impl Tried {
         match settled {
             Ok(settled) => {
                 let finished = match &outcome.then {
-                    Then::Done(_) => finished(leg),
+                    Then::Done(_) | Then::Await(_) => finished(leg),
                     Then::Retry(due_at) => Finished { retry_at: Some(*due_at), ..finished(leg) },
                     Then::Suspend(_) => Finished { is_suspended: true, ..finished(leg) },
                 };
@@ -138,6 +141,8 @@ impl Tried {
 enum Came {
     /// It did not leave: a step of the port's pipeline failed.
     Stuck(String),
+    /// The far side took it with this status, and its reply comes later.
+    Taken(u16),
     /// What the far side answered, or why it did not.
     Returned(Returned),
     /// The reply with its status, and what is wrong with it if a step failed that replies go through.
@@ -181,6 +186,7 @@ async fn go(
     };
     track(TrackPoint::Sent, &parcel.content_type, &parcel.body);
     let reply = match call(way, leg, &id, &parcel, place).await {
+        Returned::Taken(reply) if leg.leg.through.is_some() => return Came::Taken(reply.status),
         Returned::Taken(reply) if leg.leg.replies => reply,
         returned => return Came::Returned(returned),
     };
@@ -245,6 +251,10 @@ fn outcome(exchanges: &Exchanges, running: &Running, way: &Way, leg: &WaitingLeg
         then,
     };
     let returned = match came {
+        Came::Taken(status) => {
+            let within = way.definition.later.as_ref().map_or(REPLY_WITHIN, |later| later.within);
+            return outcome(status.to_string(), Then::Await(now + within));
+        }
         Came::Stuck(reason) => return outcome(reason, Then::Suspend(None)),
         Came::Returned(returned) => returned,
         Came::Replied(status, reply, stuck) => {
@@ -342,6 +352,7 @@ fn tell(
         (Then::Done(Some(reply)), Settled::Late) => {
             tracing::warn!(message = %leg.message, reply = %reply.id, "a reply came too late");
         }
+        (Then::Await(until), Settled::Stored) => exchanges.upkeep.expect(*until),
         (Then::Suspend(_), Settled::Stored) => {
             tracing::warn!(message = %leg.message, port = %lane.port(), reason = outcome.said, "a message is suspended");
             if leg.leg.replies && leg.kind == MessageKind::Request {
@@ -355,6 +366,7 @@ fn tell(
 /// The word for what came of a leg.
 fn result(outcome: &LegOutcome, settled: Settled) -> &'static str {
     match (&outcome.then, settled) {
+        (Then::Await(_), _) => "awaiting",
         (_, Settled::Gone) => "ended",
         (_, Settled::Late) => "late",
         (Then::Done(_), _) => "done",

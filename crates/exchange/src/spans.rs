@@ -65,6 +65,7 @@ impl MessageSpans {
         let Some(place) = place.filter(|place| self.0.tells_of(place)) else { return };
         let (word, failed) = match &outcome.then {
             Then::Done(_) => ("done", None),
+            Then::Await(_) => ("awaiting", None),
             Then::Retry(_) => ("retry", Some(redact::text(&outcome.said))),
             Then::Suspend(_) => ("suspended", Some(redact::text(&outcome.said))),
         };

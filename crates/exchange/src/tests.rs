@@ -29,6 +29,7 @@ use tokio::sync::{Notify, watch};
 
 mod edits;
 mod flow_control;
+mod later;
 mod locations;
 mod order;
 mod partitions;

@@ -10,6 +10,7 @@ use std::{
 
 use tocsin_delivery::Clock;
 use tocsin_model::time::Timestamp;
+use tocsin_store::spool::Over;
 use tokio::{sync::Notify, time::Instant};
 
 use crate::{Exchanges, callers::Answer};
@@ -94,11 +95,16 @@ pub(crate) async fn run(exchanges: Arc<Exchanges>) {
     }
 }
 
-/// Ends what is over. Gives when the next request is over.
+/// Ends what is over. Gives when the next message is.
 async fn expire(exchanges: &Exchanges) -> Option<Timestamp> {
     let now = exchanges.parts.clock.now();
     match exchanges.parts.spool.expire(now, STEP).await {
-        Ok((expired, next)) => {
+        Ok(Over { expired, unanswered, next }) => {
+            for id in unanswered {
+                tracing::warn!(message = %id, "no later reply came in time: the message is suspended");
+                metrics::counter!("exchange_unanswered_total").increment(1);
+                exchanges.callers.answer(id, Answer::None);
+            }
             for id in expired {
                 tracing::warn!(message = %id, "nobody answered a request in time");
                 metrics::counter!("exchange_expired_total").increment(1);
@@ -107,7 +113,7 @@ async fn expire(exchanges: &Exchanges) -> Option<Timestamp> {
             next
         }
         Err(error) => {
-            tracing::error!(%error, "requests that are over cannot be ended");
+            tracing::error!(%error, "what is over cannot be ended");
             Some(now + AGAIN)
         }
     }

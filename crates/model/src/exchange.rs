@@ -174,6 +174,8 @@ pub struct SendPort {
     pub concurrency: u32,
     /// Properties that a reply must have in common with its request.
     pub correlate: Vec<Name>,
+    /// How its replies come, if they are not what the far side answers.
+    pub later: Option<LaterReplies>,
     /// What is done to a message before it leaves, at each attempt.
     pub pipeline: Pipeline,
     /// What is done to a reply before it is stored.
@@ -184,6 +186,15 @@ pub struct SendPort {
     pub order: SendOrder,
     /// Which bodies are kept.
     pub tracking: Tracking,
+}
+
+/// Replies that come some time after the far side has taken a message, as messages of their own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaterReplies {
+    /// The receive port that they come through.
+    pub through: Name,
+    /// How long after the message was taken one is waited for.
+    pub within: Duration,
 }
 
 /// Which of the messages that wait for a send port leaves first.

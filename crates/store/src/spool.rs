@@ -83,6 +83,8 @@ pub enum Beside<'a> {
     Key(&'a str),
     /// With all others that locations of its port take, or that are gathered there.
     Port,
+    /// With all others that come through these ports: they may be the replies to each other.
+    Ports(&'a [Name]),
 }
 
 /// A message that asks to be stored.
@@ -98,6 +100,9 @@ pub struct NewMessage {
     pub kind: MessageKind,
     /// Of a reply: what it answers.
     pub answers: Option<MessageId>,
+    /// Of a reply that came through a receive port: the leg of that message which it was waited for. If it is waited for no more when
+    /// this is stored, the reply is [`Ending::Late`] and goes nowhere.
+    pub settles: Option<u32>,
     /// The message that it is a part of, if one was split.
     pub part_of: Option<MessageId>,
     /// What makes a repetition known as such.
@@ -126,6 +131,16 @@ impl NewMessage {
             Err(reason) => (Vec::new(), Some(reason)),
         };
         NewMessage { legs, suspended, ..self }
+    }
+
+    /// The same as the reply to a message that waits for it, if it is one.
+    pub fn answering(self, waiting: Option<(MessageId, u32)>) -> NewMessage {
+        match waiting {
+            None => self,
+            Some((id, leg)) => {
+                NewMessage { kind: MessageKind::Reply, answers: Some(id), settles: Some(leg), expires_at: None, ..self }
+            }
+        }
     }
 }
 
@@ -165,10 +180,32 @@ pub struct NewLeg {
     pub port: Name,
     /// Whether what the far side answers is a message too.
     pub replies: bool,
+    /// Where that comes later, and by what it is known.
+    pub awaits: Option<Awaits>,
     /// Where it leaves in order: the key that it has in common with those before and behind it.
     pub lane: Option<String>,
     /// Where priorities count: so much earlier than it came it takes its place.
     pub ahead: Option<Duration>,
+}
+
+/// A message waits for another: it comes through this receive port, and has this key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Awaits {
+    /// The receive port.
+    pub through: Name,
+    /// The key, which both have in common.
+    pub key: String,
+}
+
+/// A leg that waits for a message, or did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Awaiting {
+    /// Its message.
+    pub message: MessageId,
+    /// Its number there.
+    pub leg: u32,
+    /// Whether it still does.
+    pub waits: bool,
 }
 
 /// With which others a message becomes one, and when.
@@ -331,13 +368,15 @@ pub struct Leg {
     pub port: Name,
     /// Whether what the far side answers is a message too.
     pub replies: bool,
+    /// The receive port through which that comes, if it comes later.
+    pub through: Option<Name>,
     /// How it stands.
     pub state: LegState,
     /// How often it was tried, on the present transport.
     pub attempts: u32,
     /// Whether the port's backup transport is at it.
     pub on_backup: bool,
-    /// When it is to be tried, while it waits.
+    /// When it is to be tried, while it waits; how long a later reply is waited for.
     pub due_at: Timestamp,
     /// When the last attempt was answered, or given up.
     pub tried_at: Option<Timestamp>,
@@ -357,11 +396,14 @@ pub enum LegState {
     Suspended,
     /// It was given up.
     Ended,
+    /// The far side took it, and its reply is to come.
+    Awaiting,
 }
 
 impl LegState {
-    /// All of them.
-    pub const ALL: [LegState; 4] = [LegState::Waiting, LegState::Done, LegState::Suspended, LegState::Ended];
+    /// All of them. Their places are stored.
+    pub const ALL: [LegState; 5] =
+        [LegState::Waiting, LegState::Done, LegState::Suspended, LegState::Ended, LegState::Awaiting];
 
     /// Its one word.
     pub fn word(self) -> &'static str {
@@ -370,6 +412,7 @@ impl LegState {
             LegState::Done => "done",
             LegState::Suspended => "suspended",
             LegState::Ended => "ended",
+            LegState::Awaiting => "awaiting",
         }
     }
 }
@@ -427,6 +470,8 @@ pub struct LegOutcome {
 pub enum Then {
     /// The far side took it, and answered so if its port gets replies.
     Done(Option<Box<NewMessage>>),
+    /// The far side took it, and its reply comes through a receive port, until this time.
+    Await(Timestamp),
     /// It is tried again at this time.
     Retry(Timestamp),
     /// It waits for an operator. A reply that was no answer to it is kept beside it.
@@ -444,6 +489,17 @@ pub enum Settled {
     Late,
     /// The leg had been ended meanwhile. Nothing changed.
     Gone,
+}
+
+/// What was over when it was looked for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Over {
+    /// Requests that nobody answered in time: they are ended.
+    pub expired: Vec<MessageId>,
+    /// Messages for which no later reply came in time: that leg of each is suspended.
+    pub unanswered: Vec<MessageId>,
+    /// When the next one's time is over.
+    pub next: Option<Timestamp>,
 }
 
 /// Which messages; conditions are joined by and.
@@ -513,6 +569,8 @@ pub enum Reworked {
         head: Box<Head>,
         /// Its body.
         body: Bytes,
+        /// The leg that it is the reply to, if it is one.
+        answers: Option<(MessageId, u32)>,
         /// Where it goes.
         legs: Result<Vec<NewLeg>, String>,
     },

@@ -329,6 +329,7 @@ pub const STEPS: &[Metric] = &[
          nobody waited for any more, `ended` for what was ended meanwhile.",
     ),
     counter("exchange_expired_total", "", "Requests that nobody answered in time."),
+    counter("exchange_unanswered_total", "", "Ways of messages suspended because no later reply came in time."),
     gauge("exchange_open_messages", "exchange", "Messages of an exchange that are not ended."),
     gauge("exchange_partition_open_messages", "partition", "Messages in a partition of the spool that are not ended."),
     gauge("exchange_partition_bytes", "partition", "Bytes of the file of a partition of the spool, and of its log."),

@@ -58,7 +58,8 @@ async fn apply(platform: &Platform, yaml: String) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_commands_of_the_readme_do_what_it_says() {
     let (shop, warehouse) = (FarSide::start().await, FarSide::start().await);
-    let platform = Platform::start(&[("SHOP", &shop.url), ("WAREHOUSE", &warehouse.url)]).await;
+    let places = [("SHOP", &*shop.url), ("WAREHOUSE", &warehouse.url), ("BANK", &warehouse.url)];
+    let platform = Platform::start(&places).await;
     let readme = std::fs::read_to_string(support::repository("examples/confirmation/README.md")).expect("the README");
     let commands = readme.lines().filter_map(|line| line.strip_prefix("tocsin "));
     let mut printed = Vec::new();
@@ -82,13 +83,18 @@ async fn the_commands_of_the_readme_do_what_it_says() {
         "is pending",
         "warehouse done",
         "directory",
+        "payments runs as version 1",
+        "bank done",
     ] {
         assert!(printed.contains(expected), "`{expected}` is missing in\n{printed}");
     }
-    let pending =
-        printed.split("`tocsin messages reply ").nth(1).and_then(|rest| rest.split(' ').next()).expect("an id");
-    let reply = platform.run(&["messages", "reply", pending, "--wait", "60"]);
-    assert!(reply.contains(r#""order":4711"#), "{reply}");
+    let pending: Vec<&str> =
+        printed.split("`tocsin messages reply ").skip(1).filter_map(|rest| rest.split(' ').next()).collect();
+    assert_eq!(pending.len(), 2, "{printed}");
+    for (pending, expected) in pending.into_iter().zip([r#""order":4711"#, r#""paid": true"#]) {
+        let reply = platform.run(&["messages", "reply", pending, "--wait", "60"]);
+        assert!(reply.contains(expected), "{reply}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -18,7 +18,7 @@ use tocsin_model::{
     time::Timestamp,
 };
 use tocsin_service::{ServiceError, exchanges::WhichMessages};
-use tocsin_store::spool::{Acted, Leg, MessageFilter, Standing, StoredMessage};
+use tocsin_store::spool::{Acted, Leg, LegState, MessageFilter, Standing, StoredMessage};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -506,13 +506,17 @@ struct LegBody {
     /// The send port.
     #[schema(value_type = String)]
     port: Name,
-    /// `waiting`, `done`, `suspended` or `ended`.
+    /// `waiting`, `awaiting` its later reply, `done`, `suspended` or `ended`.
     state: &'static str,
     /// How often it was tried, on the present transport.
     attempts: u32,
     /// Whether the backup transport is at it.
     on_backup: bool,
-    /// When it is tried, while it waits.
+    /// The receive port through which its reply comes later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    reply_through: Option<Name>,
+    /// When it is tried, while it waits; until when it awaits its reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     due_at: Option<Timestamp>,
@@ -551,13 +555,14 @@ impl From<StoredMessage> for MessageBody {
 
 impl From<Leg> for LegBody {
     fn from(leg: Leg) -> Self {
-        let waits = leg.state == tocsin_store::spool::LegState::Waiting;
+        let is_due = matches!(leg.state, LegState::Waiting | LegState::Awaiting);
         LegBody {
             port: leg.port,
             state: leg.state.word(),
             attempts: leg.attempts,
             on_backup: leg.on_backup,
-            due_at: waits.then_some(leg.due_at),
+            reply_through: leg.through,
+            due_at: is_due.then_some(leg.due_at),
             tried_at: leg.tried_at,
             said: leg.said,
         }

@@ -21,8 +21,8 @@ use super::{
 };
 use crate::{
     exchange::{
-        CONTEXT_FIELDS, Exchange, JsonPath, Location, MessageFlow, Mode, Place, Property, ReceivePort, Route, SendPort,
-        TrackPoint, Tracking, Transport, XmlPath,
+        CONTEXT_FIELDS, Exchange, JsonPath, LaterReplies, Location, MessageFlow, Mode, Place, Property, ReceivePort,
+        Route, SendPort, Step, TrackPoint, Tracking, Transport, XmlPath,
     },
     field::FieldType,
     filter::{Dialect, Filter},
@@ -37,6 +37,7 @@ const PORTS_MAX: usize = 10_000;
 const LOCATIONS_MAX: usize = 100;
 const WAIT: Duration = seconds(30);
 const EXPIRES_AFTER: Duration = seconds(300);
+const REPLY_WITHIN: Duration = seconds(DAY);
 const BODY_BYTES: u32 = 1 << 20;
 const BODY_BYTES_MOST: i64 = 64 << 20;
 const CONCURRENCY: u32 = 32;
@@ -159,6 +160,17 @@ static SEND_PORT: Shape = Shape::Object(&[
         &NAMES,
         "Properties that a reply must have in common with its request; another reply suspends the message.",
     ),
+    optional(
+        "reply_through",
+        &Shape::Name,
+        "The receive port through which replies come later, as messages that are known by `correlate`; what the far side \
+         answers only says that it took the message.",
+    ),
+    optional(
+        "reply_within",
+        &Shape::Duration { least: seconds(1), most: seconds(366 * DAY) },
+        "How long after it was taken a message waits for its later reply; then it is suspended. 1d if not given.",
+    ),
     optional("pipeline", &STEPS, "What is done to a message before it leaves, step by step, at each attempt."),
     optional("reply_pipeline", &STEPS, "What is done to a reply before it is stored."),
     optional("service_window", &WINDOW, "When it sends; at other times messages wait."),
@@ -219,7 +231,8 @@ impl<'a> Builder<'a> {
         let tracking = self.tracking(self.root, "", &Tracking::default(), &TrackPoint::ALL);
         let receive =
             self.section("receive", |builder, path, node| builder.receive_port(path, node, &properties, &tracking));
-        let send = self.section("send", |builder, path, node| builder.send_port(path, node, &properties, &tracking));
+        let send =
+            self.section("send", |builder, path, node| builder.send_port(path, node, &properties, &receive, &tracking));
         let groups = self.groups(&send);
         Exchange {
             name: name(self.root, "exchange").unwrap_or_else(|| "unnamed".parse().expect("`unnamed` is a name")),
@@ -353,7 +366,14 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn send_port(&mut self, path: &str, node: &Node, properties: &[Property], tracking: &Tracking) -> SendPort {
+    fn send_port(
+        &mut self,
+        path: &str,
+        node: &Node,
+        properties: &[Property],
+        receive: &BTreeMap<Name, ReceivePort>,
+        tracking: &Tracking,
+    ) -> SendPort {
         let known: Vec<&str> = properties.iter().map(|property| property.name.as_str()).collect();
         let mode = mode(node);
         let correlate = self.names(node, path, "correlate", &known, "properties");
@@ -374,6 +394,7 @@ impl<'a> Builder<'a> {
             transport: transport(node),
             backup: node.get("backup").map(transport),
             concurrency: integer(node, "concurrency").unwrap_or(CONCURRENCY),
+            later: self.later_replies(node, path, mode, &correlate, receive),
             correlate,
             pipeline: self.pipeline(node, "pipeline", path, At::Send, properties),
             reply_pipeline: self.pipeline(node, "reply_pipeline", path, At::Reply, properties),
@@ -381,6 +402,61 @@ impl<'a> Builder<'a> {
             order: self.order(node, path, properties),
             tracking: self.tracking(node, path, tracking, &TrackPoint::OF_SEND),
         }
+    }
+
+    /// How replies come that are not what the far side answers.
+    fn later_replies(
+        &mut self,
+        node: &Node,
+        path: &str,
+        mode: Mode,
+        correlate: &[Name],
+        receive: &BTreeMap<Name, ReceivePort>,
+    ) -> Option<LaterReplies> {
+        let Some(given) = node.get("reply_through") else {
+            if let Some(within) = node.get("reply_within") {
+                let problem = within.problem(&join(path, "reply_within"), "has no effect without `reply_through`");
+                self.problems.push(problem.hint("name the receive port through which replies come"));
+            }
+            return None;
+        };
+        let place = join(path, "reply_through");
+        let mut problem = |what: String, hint: String| self.problems.push(given.problem(&place, what).hint(hint));
+        let through: Name = given.text()?.parse().ok()?;
+        match receive.get(&through) {
+            None => {
+                let known: Vec<&str> = receive.keys().map(Name::as_str).collect();
+                let hint = meant(through.as_str(), &known, "receive ports");
+                problem(format!("`{through}` is not among the receive ports"), hint);
+            }
+            Some(port) if port.mode == Mode::Request => {
+                problem(format!("who sends to `{through}` waits for a reply"), "give that port `mode: one_way`".into());
+            }
+            Some(port) if port.pipeline.0.iter().any(|step| matches!(step, Step::Assemble(_))) => {
+                problem(
+                    format!("`{through}` makes one message of several, and a reply is one"),
+                    "take `assemble` out of its pipeline".into(),
+                );
+            }
+            Some(_) => {}
+        }
+        if mode == Mode::OneWay {
+            problem(
+                "has no effect: a one-way port gets no replies".into(),
+                "leave it out, or give `mode: request`".into(),
+            );
+        } else if correlate.is_empty() {
+            problem(
+                "does not say by what a reply is known".into(),
+                "give `correlate`, such as `correlate: [order]`, with properties that request and reply have in common"
+                    .into(),
+            );
+        }
+        if let Some(steps) = node.get("reply_pipeline") {
+            let problem = steps.problem(&join(path, "reply_pipeline"), "has no effect: replies come later");
+            self.problems.push(problem.hint(format!("let the pipeline of `{through}` do it")));
+        }
+        Some(LaterReplies { through, within: duration(node, "reply_within").unwrap_or(REPLY_WITHIN) })
     }
 
     fn groups(&mut self, send: &BTreeMap<Name, SendPort>) -> BTreeMap<Name, Vec<Name>> {
@@ -554,6 +630,49 @@ routes:
                 12:13: receive.files.locations.drop.content_type: is not a media type; give one such as `application/xml`
             "#]],
         );
+    }
+
+    #[test]
+    fn later_replies_say_where_they_come_in_and_by_what_they_are_known() {
+        let shop = "{ mode: request, protocol: http, reply_through";
+        let text = format!(
+            r#"
+exchange: orders
+properties: {{ order: $.order }}
+receive:
+  intake: {{ mode: request }}
+  results: {{ mode: one_way }}
+  lists: {{ mode: one_way, pipeline: [{{ assemble: {{ by: [order], within: 1m }} }}] }}
+send:
+  good: {shop}: results, correlate: [order] }}
+  typo: {shop}: result, correlate: [order] }}
+  asks: {shop}: intake, correlate: [order] }}
+  list: {shop}: lists, correlate: [order] }}
+  some: {shop}: results }}
+  none: {{ mode: one_way, protocol: http, reply_through: results }}
+  alone: {{ mode: request, protocol: http, reply_within: 1h }}
+  steps: {shop}: results, correlate: [order], reply_pipeline: [{{ decompress: auto }}] }}
+routes: {{}}
+"#
+        );
+        check(
+            &text,
+            expect![[r#"
+            10:57: send.typo.reply_through: `result` is not among the receive ports; did you mean `results`?
+            11:57: send.asks.reply_through: who sends to `intake` waits for a reply; give that port `mode: one_way`
+            12:57: send.list.reply_through: `lists` makes one message of several, and a reply is one; take `assemble` out of its pipeline
+            13:57: send.some.reply_through: does not say by what a reply is known; give `correlate`, such as `correlate: [order]`, with properties that request and reply have in common
+            14:57: send.none.reply_through: has no effect: a one-way port gets no replies; leave it out, or give `mode: request`
+            15:57: send.alone.reply_within: has no effect without `reply_through`; name the receive port through which replies come
+            16:103: send.steps.reply_pipeline: has no effect: replies come later; let the pipeline of `results` do it
+        "#]],
+        );
+        let good = text.lines().filter(|line| {
+            !["typo", "asks", "list:", "some", "none", "alone", "steps"].iter().any(|bad| line.trim().starts_with(bad))
+        });
+        let exchange = read(&good.collect::<Vec<_>>().join("\n"), &|_| None).expect("good");
+        let later = exchange.send.values().next().and_then(|port| port.later.clone()).expect("it has");
+        assert_eq!((later.through.as_str(), later.within), ("results", seconds(DAY)));
     }
 
     #[test]

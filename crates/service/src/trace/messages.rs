@@ -88,7 +88,7 @@ impl Story {
         }
         for leg in &message.legs {
             let what = match leg.state {
-                LegState::Done => "delivered",
+                LegState::Done | LegState::Awaiting => "delivered",
                 LegState::Waiting => "retry",
                 LegState::Suspended => "suspended",
                 LegState::Ended => "ended",
@@ -97,6 +97,9 @@ impl Story {
             if let Some(at) = leg.tried_at {
                 let said = leg.said.as_deref().unwrap_or_default();
                 self.point(at, what, id, format!("to `{}`{way}, attempt {}: {said}", leg.port, leg.attempts));
+            }
+            if let (LegState::Awaiting, Some(through)) = (leg.state, &leg.through) {
+                self.point(leg.due_at, "due", id, format!("its reply from `{}`, through `{through}`", leg.port));
             }
             if leg.state == LegState::Waiting {
                 self.point(leg.due_at, "due", id, format!("to `{}`{way}", leg.port));

@@ -30,9 +30,9 @@ use crate::{
     error::StoreError,
     keyring::Keyring,
     spool::{
-        Accepted, Acted, Beside, EditedMessage, IdempotencyKey, LegOrder, LegOutcome, MessageEdit, MessageFilter,
-        NewLeg, NewMessage, OriginalMessage, PartitionLoad, PartitionNumber, Reworked, SetPort, Settled, SpoolCounts,
-        StoredExchange, StoredMessage, TakenMessage, WaitingLeg,
+        Accepted, Acted, Awaiting, Awaits, Beside, EditedMessage, IdempotencyKey, LegOrder, LegOutcome, MessageEdit,
+        MessageFilter, NewLeg, NewMessage, OriginalMessage, Over, PartitionLoad, PartitionNumber, Reworked, SetPort,
+        Settled, SpoolCounts, StoredExchange, StoredMessage, TakenMessage, WaitingLeg,
     },
 };
 
@@ -191,6 +191,7 @@ impl SqliteSpool {
             Beside::Nothing => Ok(self.spread.in_turn()),
             Beside::Key(key) => Ok(self.spread.of_key(exchange, port, key)),
             Beside::Port => self.home_of(exchange, port).await,
+            Beside::Ports(others) => self.home_beside(exchange, port, others).await,
         }
     }
 
@@ -201,10 +202,16 @@ impl SqliteSpool {
 
     /// Where the messages of a port stay together.
     async fn home_of(&self, exchange: &Name, port: &Name) -> Result<PartitionNumber, StoreError> {
+        self.home_beside(exchange, port, std::slice::from_ref(port)).await
+    }
+
+    /// The same where those of other ports should be there too. Where its messages are already, they stay.
+    async fn home_beside(&self, exchange: &Name, port: &Name, others: &[Name]) -> Result<PartitionNumber, StoreError> {
         if let Some(home) = self.spread.home(exchange, port) {
             return Ok(home);
         }
-        let chosen = self.spread.new_home(exchange, port);
+        let known = others.iter().find_map(|other| self.spread.home(exchange, other));
+        let chosen = known.unwrap_or_else(|| self.spread.new_home(exchange, others.first().unwrap_or(port)));
         let (of, to) = (exchange.clone(), port.clone());
         let job = move |connection: &Connection, _: &mut AfterCommit| {
             let row = (of.as_str(), to.as_str(), chosen.0);
@@ -331,6 +338,20 @@ impl SqliteSpool {
             Ok((Accepted::New, due_at))
         };
         partition.write_again_then(job, stored)
+    }
+
+    /// Which leg waits for a message with one of these keys, and came first; if none does any more, which did last.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn awaiting(&self, exchange: &Name, awaits: Vec<Awaits>) -> Result<Option<Awaiting>, StoreError> {
+        let awaits = Arc::new(awaits);
+        let found = self.of_all(|partition| {
+            let (exchange, awaits) = (exchange.clone(), awaits.clone());
+            partition.read(move |connection| outcomes::awaiting(connection, &exchange, &awaits))
+        });
+        let found = found.await?.into_iter().flatten();
+        Ok(found.min_by_key(|leg| (!leg.waits, if leg.waits { leg.message.0 } else { u64::MAX - leg.message.0 })))
     }
 
     /// Stores what came of an attempt, and the reply with its legs, in one commit: its id is of the same partition.
@@ -580,25 +601,27 @@ impl SqliteSpool {
         by_partition
     }
 
-    /// Ends up to `limit` requests of each partition whose time is over. Gives them, and when the next one's time is over.
+    /// Ends up to `limit` requests of each partition whose time is over, and suspends as many legs whose later reply did not come
+    /// in time.
     ///
     /// # Errors
-    /// Nothing was stored.
-    pub async fn expire(
-        &self,
-        now: Timestamp,
-        limit: usize,
-    ) -> Result<(Vec<MessageId>, Option<Timestamp>), StoreError> {
-        let expired = self.of_all(|partition| {
+    /// Those of one partition at least are as they were.
+    pub async fn expire(&self, now: Timestamp, limit: usize) -> Result<Over, StoreError> {
+        let over = self.of_all(|partition| {
             let open = partition.open.clone();
             partition.write(move |connection, after| {
-                let (expired, changes, next) = outcomes::expire(connection, now, limit)?;
+                let (over, changes) = outcomes::expire(connection, now, limit)?;
                 changes.count_after(after, &open);
-                Ok((expired, next))
+                Ok(over)
             })
         });
-        let (expired, next): (Vec<_>, Vec<_>) = expired.await?.into_iter().unzip();
-        Ok((expired.into_iter().flatten().collect(), next.into_iter().flatten().min()))
+        let mut all = Over::default();
+        for over in over.await? {
+            all.expired.extend(over.expired);
+            all.unanswered.extend(over.unanswered);
+            all.next = all.next.into_iter().chain(over.next).min();
+        }
+        Ok(all)
     }
 
     /// Removes up to `limit` messages of each partition whose time to be kept is over. Gives how many it were.

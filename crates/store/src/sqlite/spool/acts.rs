@@ -1,12 +1,13 @@
 //! What operators do to messages.
 
 use rusqlite::Connection;
-use tocsin_model::{id::MessageId, time::Timestamp};
+use tocsin_model::{exchange::MessageKind, id::MessageId, time::Timestamp};
 
 use super::{
     OpenChanges,
     gathering::{join, leave},
     intake::{insert_legs, insert_parts, place},
+    outcomes::answer,
 };
 use crate::{
     error::StoreError,
@@ -46,10 +47,12 @@ pub(super) fn rework(
         return Ok(0);
     }
     match reworked {
-        Reworked::One { head, body, legs } => {
+        Reworked::One { head, body, answers, legs } => {
             replace(connection, id, head, body)?;
-            route_anew(connection, id, legs, now)?;
-            Ok(0)
+            match answers {
+                Some(waiting) => become_reply(connection, id, *waiting, legs, now),
+                None => route_anew(connection, id, legs, now).map(|_| 0),
+            }
         }
         Reworked::Parts(parts) => {
             let sql = "UPDATE messages SET suspended = NULL, open = 0, ended_at = ?2, ending = ?3 WHERE id = ?1";
@@ -66,6 +69,28 @@ pub(super) fn rework(
             Ok(0)
         }
     }
+}
+
+/// Makes of a suspended message the reply to one that waits for it. Gives by how much more messages are open.
+fn become_reply(
+    connection: &Connection,
+    id: MessageId,
+    waiting: (MessageId, u32),
+    legs: &Result<Vec<NewLeg>, String>,
+    now: Timestamp,
+) -> Result<i64, StoreError> {
+    let sql = "UPDATE messages SET kind = ?2, answers = ?3 WHERE id = ?1";
+    execute(connection, sql, (id.0, place(&MessageKind::ALL, MessageKind::Reply), waiting.0.0))?;
+    let end = |ending: Ending| {
+        let sql = "UPDATE messages SET suspended = NULL, open = 0, ended_at = ?2, ending = ?3 WHERE id = ?1";
+        execute(connection, sql, (id.0, now.0, place(&Ending::ALL, ending)))?;
+        Ok(-1)
+    };
+    answer(connection, waiting, id, now, |ending| match (ending, legs) {
+        (Some(ending), _) => end(ending),
+        (None, Ok(legs)) if legs.is_empty() => end(Ending::Delivered),
+        (None, legs) => route_anew(connection, id, legs, now).map(|_| 0),
+    })
 }
 
 /// Gives a message another head and body.
@@ -126,7 +151,7 @@ pub(super) fn end(
         let row = (id.0, now.0, place(&Ending::ALL, Ending::Ended));
         let ended = query_one(connection, sql, row, |row| row.get::<_, String>(0))?;
         leave(connection, *id)?;
-        let sql = "UPDATE legs SET state = ?2 WHERE message = ?1 AND state IN (0, 2)";
+        let sql = "UPDATE legs SET state = ?2 WHERE message = ?1 AND state IN (0, 2, 4)";
         acted.legs += execute(connection, sql, (id.0, place(&LegState::ALL, LegState::Ended)))? as u64;
         acted.messages += u64::from(ended.is_some());
         if let Some(exchange) = ended {

@@ -84,7 +84,7 @@ impl SqliteSpool {
             if query_all(connection, sql, [gathering], |row| Ok(MessageId(row.get(0)?)))? != members {
                 return Ok(false);
             }
-            let mut change = i64::from(insert(connection, &whole)?);
+            let mut change = insert(connection, &whole)?;
             let sql = "UPDATE messages SET open = 0, ended_at = ?2, ending = ?3, part_of = ?4 WHERE id = ?1";
             for member in &members {
                 let ending = place(&Ending::ALL, Ending::Assembled);

@@ -7,7 +7,7 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::gathering;
+use super::{gathering, outcomes};
 use crate::{
     error::StoreError,
     spool::{Accepted, Ending, IdempotencyKey, LegState, NewLeg, NewMessage, TakenMessage},
@@ -37,11 +37,25 @@ pub(super) fn find_key(
     }))
 }
 
-/// Stores a message. Gives whether it is open: something of it is to be done.
-pub(super) fn insert(connection: &Connection, new: &NewMessage) -> Result<bool, StoreError> {
+/// Stores a message, and with it the end of what waited for it. Gives how many more messages are open than before.
+pub(super) fn insert(connection: &Connection, new: &NewMessage) -> Result<i64, StoreError> {
+    match (new.answers, new.settles) {
+        (Some(id), Some(leg)) => {
+            let store = |ending: Option<Ending>| match ending {
+                Some(ending) => insert_as(connection, new, Some(ending)).map(|()| 0),
+                None => insert_alone(connection, new),
+            };
+            outcomes::answer(connection, (id, leg), new.id, new.accepted_at, store)
+        }
+        _ => insert_alone(connection, new),
+    }
+}
+
+/// Stores a message. Gives 1 if it is open: something of it is to be done.
+pub(super) fn insert_alone(connection: &Connection, new: &NewMessage) -> Result<i64, StoreError> {
     let is_open = !new.legs.is_empty() || new.suspended.is_some();
     insert_as(connection, new, (!is_open).then_some(Ending::Delivered))?;
-    Ok(is_open)
+    Ok(i64::from(is_open))
 }
 
 /// Stores a message with what it became, or lets it wait for others. Gives how many are open; and when it becomes one with
@@ -56,7 +70,7 @@ pub(super) fn insert_taken(
             insert_as(connection, whole, Some(Ending::Split))?;
             Ok((insert_parts(connection, parts)?, None))
         }
-        (None, None) => Ok((i64::from(insert(connection, whole)?), None)),
+        (None, None) => Ok((insert(connection, whole)?, None)),
         (None, Some(gather)) => {
             insert_as(connection, whole, None)?;
             Ok((1, Some(gathering::join(connection, whole.id, gather, whole.accepted_at)?)))
@@ -66,7 +80,7 @@ pub(super) fn insert_taken(
 
 /// Stores the messages that another became. Gives how many are open.
 pub(super) fn insert_parts(connection: &Connection, parts: &[NewMessage]) -> Result<i64, StoreError> {
-    parts.iter().try_fold(0, |open, part| Ok(open + i64::from(insert(connection, part)?)))
+    parts.iter().try_fold(0, |open, part| Ok(open + insert(connection, part)?))
 }
 
 /// Stores a message that may have ended as it comes: then it goes nowhere.
@@ -121,12 +135,14 @@ pub(super) fn insert_legs_from(
     legs: &[NewLeg],
     due_at: i64,
 ) -> Result<(), StoreError> {
-    let sql = "INSERT INTO legs (message, number, exchange, port, replies, state, attempts, on_backup, due_at, lane, rank) \
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, 0, ?7, ?8, ?9)";
+    let sql = "INSERT INTO legs (message, number, exchange, port, replies, state, attempts, on_backup, due_at, lane, rank, \
+               through, awaits) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, 0, ?7, ?8, ?9, ?10, ?11)";
     for (number, leg) in (first..).zip(legs) {
         let state = place(&LegState::ALL, LegState::Waiting);
         let rank = leg.ahead.map(|ahead| due_at - i64::try_from(ahead.as_micros()).unwrap_or(0));
-        let row = (id.0, number, exchange, leg.port.as_str(), leg.replies, state, due_at, &leg.lane, rank);
+        let (port, awaits) = (leg.port.as_str(), leg.awaits.as_ref());
+        let (through, key) = (awaits.map(|awaits| awaits.through.as_str()), awaits.map(|awaits| &awaits.key));
+        let row = (id.0, number, exchange, port, leg.replies, state, due_at, &leg.lane, rank, through, key);
         execute(connection, sql, row)?;
     }
     Ok(())

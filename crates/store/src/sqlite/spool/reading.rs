@@ -13,7 +13,7 @@ use crate::{
 
 const MESSAGE: &str = "SELECT id, exchange, port, kind, answers, reply, head, bytes, accepted_at, expires_at, ended_at, \
                        ending, suspended, part_of FROM messages";
-pub(super) const LEG: &str = "number, legs.port, replies, state, attempts, on_backup, due_at, tried_at, said";
+pub(super) const LEG: &str = "number, legs.port, replies, state, attempts, on_backup, due_at, tried_at, said, through";
 
 /// The highest id that any message ever had.
 pub(super) fn last_id(connection: &Connection) -> Result<u64, StoreError> {
@@ -25,6 +25,7 @@ pub(super) fn last_id(connection: &Connection) -> Result<u64, StoreError> {
 pub(super) fn open(connection: &Connection) -> Result<Vec<(String, i64)>, StoreError> {
     let sql = "SELECT exchange, count(DISTINCT message) FROM (SELECT exchange, message FROM legs WHERE state = 0 UNION ALL \
                SELECT exchange, message FROM legs WHERE state = 2 UNION ALL \
+               SELECT exchange, message FROM legs WHERE state = 4 UNION ALL \
                SELECT exchange, id FROM messages WHERE suspended IS NOT NULL UNION ALL \
                SELECT exchange, message FROM gathered JOIN gatherings ON gatherings.id = gathering) GROUP BY exchange";
     query_all(connection, sql, (), |row| Ok((row.get(0)?, row.get(1)?)))
@@ -101,7 +102,8 @@ pub(super) fn messages(
         None => "",
         Some(Standing::Open) => {
             " AND (suspended IS NOT NULL OR id IN (SELECT message FROM legs WHERE state = 0) OR id IN (SELECT message \
-             FROM legs WHERE state = 2) OR id IN (SELECT message FROM gathered))"
+             FROM legs WHERE state = 2) OR id IN (SELECT message FROM legs WHERE state = 4) OR id IN (SELECT message FROM \
+             gathered))"
         }
         Some(Standing::Suspended) => " AND (suspended IS NOT NULL OR id IN (SELECT message FROM legs WHERE state = 2))",
         Some(Standing::Ended) => " AND ended_at IS NOT NULL",
@@ -151,6 +153,7 @@ pub(super) fn read_leg(row: &Row<'_>, at: usize) -> rusqlite::Result<Leg> {
         due_at: Timestamp(row.get(at + 6)?),
         tried_at: row.get::<_, Option<i64>>(at + 7)?.map(Timestamp),
         said: row.get(at + 8)?,
+        through: row.get::<_, Option<String>>(at + 9)?.map(|_| parsed(row, at + 9)).transpose()?,
     })
 }
 

@@ -172,4 +172,11 @@ UPDATE sqlite_schema SET sql = replace(sql, 'PRIMARY KEY AUTOINCREMENT', 'PRIMAR
     WHERE type = 'table' AND name = 'messages';
 PRAGMA writable_schema = RESET;
 "#,
+    r#"
+-- Of legs whose reply comes later: the receive port that it comes through, and the key by which it is known.
+ALTER TABLE legs ADD COLUMN through TEXT;
+ALTER TABLE legs ADD COLUMN awaits TEXT;
+CREATE INDEX legs_that_await ON legs (exchange, through, awaits, message, number) WHERE awaits IS NOT NULL;
+CREATE INDEX legs_awaiting ON legs (due_at, message, number) WHERE state = 4;
+"#,
 ];

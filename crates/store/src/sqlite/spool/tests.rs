@@ -3,7 +3,7 @@ use std::collections::HashSet;
 use tocsin_model::{exchange::MessageKind, mark::Mark};
 
 use super::*;
-use crate::spool::{Ending, Gather, Head, IdempotencyKey, LegState, LocationKey, Standing, TakenMessage, Then};
+use crate::spool::{Awaits, Ending, Gather, Head, IdempotencyKey, LegState, LocationKey, Standing, TakenMessage, Then};
 
 fn name(text: &str) -> Name {
     text.parse().expect("a name")
@@ -33,13 +33,20 @@ fn message(spool: &SqliteSpool, kind: MessageKind, ports: &[&str]) -> NewMessage
         port: name("intake"),
         kind,
         answers: None,
+        settles: None,
         part_of: None,
         key: None,
         head: Head { content_type: "text/plain".into(), ..Head::default() },
         body: Bytes::from_static(b"hello"),
         legs: ports
             .iter()
-            .map(|port| NewLeg { port: name(port), replies: port.starts_with("ask"), lane: None, ahead: None })
+            .map(|port| NewLeg {
+                port: name(port),
+                replies: port.starts_with("ask"),
+                awaits: None,
+                lane: None,
+                ahead: None,
+            })
             .collect(),
         suspended: None,
         accepted_at: at(0),
@@ -114,8 +121,10 @@ fn what_nobody_answers_expires_and_what_comes_then_is_late() {
     block_on(async {
         let request = message(&spool, MessageKind::Request, &["ask", "tell"]);
         spool.accept(request.clone()).await.expect("stored");
-        assert_eq!(spool.expire(at(59), 10).await.expect("looked"), (vec![], Some(at(60))));
-        assert_eq!(spool.expire(at(60), 10).await.expect("looked"), (vec![request.id], None));
+        let none_yet = Over { next: Some(at(60)), ..Over::default() };
+        assert_eq!(spool.expire(at(59), 10).await.expect("looked"), none_yet);
+        let over = Over { expired: vec![request.id], ..Over::default() };
+        assert_eq!(spool.expire(at(60), 10).await.expect("looked"), over);
         assert_eq!(due(&spool, "ask", 61).await, []);
         assert_eq!(due(&spool, "tell", 61).await, [request.id], "who waits for no answer is told all the same");
         let late = spool.settle(outcome(request.id, 0, 62, Then::Done(reply(&spool, request.id)))).await;
@@ -195,7 +204,7 @@ fn what_goes_nowhere_is_routed_anew() {
         spool.accept(new.clone()).await.expect("stored");
         assert_eq!(spool.counts().open, 1);
         assert!(spool.route_anew(new.id, Err("still no route".into()), at(1)).await.expect("stored"));
-        let legs = vec![NewLeg { port: name("tell"), replies: false, lane: None, ahead: None }];
+        let legs = vec![NewLeg { port: name("tell"), replies: false, awaits: None, lane: None, ahead: None }];
         assert!(spool.route_anew(new.id, Ok(legs.clone()), at(2)).await.expect("stored"));
         assert!(!spool.route_anew(new.id, Ok(legs), at(3)).await.expect("looked"), "once");
         assert_eq!(due(&spool, "tell", 2).await, [new.id]);
@@ -229,7 +238,7 @@ fn what_waits_for_a_port_that_is_gone_is_suspended_and_gets_other_legs() {
         assert_eq!(suspend(&["tell"], &ids[3..4]).await, [ids[0], ids[1], ids[2], ids[4]], "two of each partition");
         assert_eq!(suspend(&["tell"], &ids[3..4]).await, [], "one is under way");
         assert_eq!((due(&spool, "gone", 1).await, due(&spool, "tell", 1).await), (vec![ids[3]], ids.clone()));
-        let leg = |port: &str| NewLeg { port: name(port), replies: false, lane: None, ahead: None };
+        let leg = |port: &str| NewLeg { port: name(port), replies: false, awaits: None, lane: None, ahead: None };
         let replace = async |legs| spool.replace_legs(&orders, ids[0], vec![1], legs, at(2)).await.expect("stored");
         assert_eq!(replace(Err("there is no other".to_owned())).await, 0);
         let stored = spool.message(ids[0]).await.expect("read").expect("there");
@@ -605,6 +614,67 @@ fn half_of_a_change_of_partitions_is_ended_or_done_again() {
 }
 
 /// A file from before there were partitions stays where it is, whatever is in it.
+/// A request that waits for its reply through `results`, by the key `k`.
+fn waiting(spool: &SqliteSpool, kind: MessageKind) -> NewMessage {
+    let mut new = message(spool, kind, &["ask"]);
+    new.legs[0].awaits = Some(Awaits { through: name("results"), key: "k".into() });
+    new
+}
+
+fn later_reply(spool: &SqliteSpool, to: MessageId) -> NewMessage {
+    NewMessage { port: name("results"), ..message(spool, MessageKind::OneWay, &[]) }.answering(Some((to, 0)))
+}
+
+#[test]
+fn a_later_reply_settles_its_leg_once_and_what_comes_behind_it_is_late() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let spool = open(folder.path());
+    block_on(async {
+        let request = waiting(&spool, MessageKind::OneWay);
+        spool.accept(request.clone()).await.expect("stored");
+        let awaits = || vec![Awaits { through: name("results"), key: "k".into() }];
+        let found = spool.awaiting(&name("orders"), awaits()).await.expect("read").expect("there");
+        assert_eq!((found.message, found.leg, found.waits), (request.id, 0, true));
+        let taken = outcome(request.id, 0, 1, Then::Await(at(90)));
+        assert_eq!(spool.settle(taken).await.expect("stored"), Settled::Stored);
+        assert_eq!(spool.expire(at(89), 10).await.expect("looked").next, Some(at(90)));
+        let (first, second) = (later_reply(&spool, request.id), later_reply(&spool, request.id));
+        spool.accept(first.clone()).await.expect("stored");
+        spool.accept(second.clone()).await.expect("stored");
+        let stored = async |id| spool.message(id).await.expect("read").expect("there");
+        let (asked, came) = (stored(request.id).await, stored(first.id).await);
+        assert_eq!((asked.ending, asked.reply), (Some(Ending::Delivered), Some(first.id)));
+        assert_eq!((came.kind, came.ending), (MessageKind::Reply, Some(Ending::Delivered)));
+        assert_eq!(stored(second.id).await.ending, Some(Ending::Late));
+        let found = spool.awaiting(&name("orders"), awaits()).await.expect("read").expect("it did");
+        assert_eq!((found.message, found.waits), (request.id, false));
+        assert_eq!(spool.counts().open, 0);
+    });
+}
+
+#[test]
+fn without_a_later_reply_in_time_a_leg_is_suspended_and_still_waits() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let spool = open(folder.path());
+    block_on(async {
+        let request = waiting(&spool, MessageKind::Request);
+        let request = NewMessage { expires_at: None, ..request };
+        spool.accept(request.clone()).await.expect("stored");
+        spool.settle(outcome(request.id, 0, 1, Then::Await(at(90)))).await.expect("stored");
+        let over = Over { unanswered: vec![request.id], ..Over::default() };
+        assert_eq!(spool.expire(at(90), 10).await.expect("looked"), over);
+        let leg = &spool.message(request.id).await.expect("read").expect("there").legs[0];
+        assert_eq!(
+            (leg.state, leg.said.as_deref()),
+            (LegState::Suspended, Some("no reply came through `results` in time"))
+        );
+        spool.accept(later_reply(&spool, request.id)).await.expect("stored");
+        let asked = spool.message(request.id).await.expect("read").expect("there");
+        assert_eq!(asked.ending, Some(Ending::Answered));
+        assert_eq!(spool.counts().open, 0);
+    });
+}
+
 #[test]
 fn a_spool_of_one_file_becomes_the_first_partition() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -620,7 +690,9 @@ fn a_spool_of_one_file_becomes_the_first_partition() {
     });
     drop(spool);
     let file = Connection::open(folder.path().join("spool.db")).expect("a file");
-    let before = "DROP TABLE layout; DROP TABLE layouts_before; DROP TABLE homes; DROP TABLE taken_ids";
+    let before = "DROP TABLE layout; DROP TABLE layouts_before; DROP TABLE homes; DROP TABLE taken_ids; DROP INDEX \
+                  legs_that_await; DROP INDEX legs_awaiting; ALTER TABLE legs DROP COLUMN through; ALTER TABLE legs DROP \
+                  COLUMN awaits";
     file.execute_batch(before).expect("as it was");
     file.pragma_update(None, "user_version", 7).expect("as it was");
     drop(file);
@@ -681,7 +753,7 @@ fn what_is_gathered_stays_together_and_replies_are_beside_their_requests() {
             waiting.push(request.id);
             spool.accept(request).await.expect("stored");
         }
-        let (mut expired, _) = spool.expire(at(60), 10).await.expect("ended");
+        let mut expired = spool.expire(at(60), 10).await.expect("ended").expired;
         expired.sort_unstable();
         assert_eq!(expired, waiting);
     });

@@ -335,7 +335,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<WaitingLeg> {
         lane: row.get(7)?,
         rank: row.get::<_, Option<i64>>(8)?.map(Timestamp),
         leg: read_leg(row, 9)?,
-        from: parsed(row, 18)?,
+        from: parsed(row, 19)?,
     })
 }
 
