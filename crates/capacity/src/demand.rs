@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tocsin_model::problem::{Problem, closest};
 
 use crate::{
-    profile::{Events, Profile},
+    profile::{Events, FORMAT, Profile},
     vectors::{Operation, Resource, Vectors},
 };
 
@@ -26,8 +26,10 @@ pub struct Demand {
     pub channel: Option<String>,
     /// Whether the day leaves it as it is.
     pub steady: bool,
-    /// Whether the profile says it in so many words; else it follows from an event.
+    /// Whether the profile says it in so many words.
     pub named: bool,
+    /// Whether it is a step on the way of an event.
+    pub of_event: bool,
 }
 
 impl Demand {
@@ -76,6 +78,7 @@ pub fn demands(profile: &Profile) -> Vec<Demand> {
             channel: None,
             steady: population.steady,
             named: true,
+            of_event: false,
         }));
     }
     demands.extend(profile.operations.iter().map(|(name, load)| Demand {
@@ -87,34 +90,44 @@ pub fn demands(profile: &Profile) -> Vec<Demand> {
         channel: load.channel.clone(),
         steady: load.steady,
         named: true,
+        of_event: false,
     }));
     demands
 }
 
-/// Accepted one by one, matched one by one; each match is noted, each message formatted and delivered.
+/// Accepted one by one, matched one by one; each match is noted, each message formatted and delivered. The first notification
+/// of a message is in what its channel costs; a digest has further ones.
 fn of_events(name: &str, events: &Events, profile: &Profile, demands: &mut Vec<Demand>) {
-    let demand = |operation: &str, rate: f64, bytes: f64, batch: f64, channel: Option<&String>| Demand {
+    let demand = |operation: &str, rate: f64, bytes: f64, batch: f64| Demand {
         source: format!("events.{name}"),
         operation: operation.to_owned(),
         rate,
         bytes,
         batch: batch.max(1.0),
-        channel: channel.cloned(),
+        channel: None,
         steady: events.steady,
         named: false,
+        of_event: true,
     };
     let notifications = events.rate * events.matches;
     let together = events.batch * events.matches;
     let messages = notifications / events.digest / events.recipients;
-    demands.push(demand("accept", events.rate, events.bytes, events.batch, None));
-    demands.push(demand("match", events.rate, events.bytes, events.batch, None));
-    demands.push(demand("notify", notifications, events.bytes, together, None));
+    let message_bytes = events.notification_bytes * events.digest;
+    demands.push(demand("accept", events.rate, events.bytes, events.batch));
+    demands.push(demand("match", events.rate, events.bytes, events.batch));
+    demands.push(demand("notify", notifications, events.bytes, together));
     let formatted: f64 = events.channels.values().sum();
-    demands.push(demand("format", messages * formatted, events.notification_bytes, 1.0, None));
+    let format = demand(&events.format, messages * formatted, message_bytes, 1.0);
+    demands.push(Demand { named: events.format != FORMAT, ..format });
+    if events.digest > 1.0 {
+        let further = messages * formatted * (events.digest - 1.0);
+        demands.push(demand("deliver.digest", further, events.notification_bytes, events.digest));
+    }
     for (channel, share) in &events.channels {
         let operation = profile.channels.get(channel).map_or("", |channel| channel.operation.as_str());
         let batch = together * share / events.digest / events.recipients;
-        demands.push(demand(operation, messages * share, events.notification_bytes, batch, Some(channel)));
+        let deliver = demand(operation, messages * share, message_bytes, batch);
+        demands.push(Demand { channel: Some(channel.clone()), named: true, ..deliver });
     }
 }
 
@@ -160,7 +173,7 @@ pub fn uses(
 fn unknown(profile: &Profile, vectors: &Vectors, demand: &Demand) -> Option<Problem> {
     let channel = demand.channel.as_ref().and_then(|name| profile.channels.get(name));
     let bounded = channel.is_some_and(|channel| channel.rate_max().is_some());
-    if bounded || (!demand.named && demand.channel.is_none()) {
+    if bounded || !demand.named {
         return None;
     }
     let known = || vectors.operations.keys().map(String::as_str);
@@ -190,7 +203,8 @@ fn beyond_range(demand: &Demand, operation: &Operation) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::{plan, read_profile, read_vectors};
+    use super::demands;
+    use crate::{Vectors, plan, read_profile, read_vectors};
 
     const VECTORS: &str = "vectors: v\nmachine: { cores: 2 }\noperations:\n  directory.modify_replace:\n    roles: \
                            { directory: { processor_us: { item: 100 } } }\nstored: { subscriptions: { memory_bytes: 50 } }\n";
@@ -202,6 +216,52 @@ mod tests {
         let profile = read_profile(&profile).expect("a profile");
         let plan = plan(&profile, &read_vectors(VECTORS).expect("vectors"));
         plan.map(|plan| plan.notes).map_err(|problems| problems.iter().map(ToString::to_string).collect())
+    }
+
+    /// The operations that events ask for, with what of them in a second and of how many bytes.
+    fn asked(events: &str) -> Vec<(String, f64, f64)> {
+        let profile = format!(
+            "profile: a\nevents: {{ news: {{ rate: {{ count: 10, per: 1s }}, matches: 20, notification_bytes: 300, channels: {{ mail: 50 }}, {events} }} }}\nchannels: {{ mail: {{ connections: 1 }} }}\n"
+        );
+        let found = demands(&read_profile(&profile).expect("a profile")).into_iter();
+        found.map(|demand| (demand.operation, demand.rate, demand.bytes)).collect()
+    }
+
+    #[test]
+    fn a_digest_is_a_longer_message_and_further_notifications() {
+        let of = |name: &str, rate, bytes| (name.to_owned(), rate, bytes);
+        let alone = asked("digest: 1");
+        assert_eq!(alone[3..], [of("format", 100.0, 300.0), of("deliver.mail", 100.0, 300.0)]);
+        let digests = asked("digest: 5");
+        let expected =
+            [of("format", 20.0, 1_500.0), of("deliver.digest", 80.0, 300.0), of("deliver.mail", 20.0, 1_500.0)];
+        assert_eq!(digests[3..], expected);
+        assert_eq!(alone[2], digests[2], "as many are noted");
+    }
+
+    #[test]
+    fn a_profile_says_what_formats_and_mail_is_smtp() {
+        let vectors = |more: &str| {
+            let text = format!(
+                "vectors: v\nmachine: {{ cores: 1 }}\noperations:\n  deliver.smtp: {{ roles: {{ deliver: {{ processor_us: {{ item: 100 }} }} }} }}\n  format.xslt: {{ roles: {{ deliver: {{ processor_us: {{ item: 30 }} }} }} }}\n{more}"
+            );
+            read_vectors(&text).expect("vectors")
+        };
+        let planned = |format: &str, vectors: &Vectors| {
+            let profile = format!(
+                "profile: a\nevents: {{ news: {{ rate: {{ count: 1000, per: 1s }}, channels: {{ mail: 100 }}, format: {format} }} }}\nchannels: {{ mail: {{}} }}\n"
+            );
+            plan(&read_profile(&profile).expect("a profile"), vectors)
+        };
+        let busy = |format: &str, vectors: &Vectors| {
+            let plan = planned(format, vectors).unwrap_or_else(|problems| panic!("{problems:?}"));
+            (plan.stations[0].uses[0].peak * 1e3).round()
+        };
+        assert_eq!((busy("format", &vectors("")), busy("format.xslt", &vectors(""))), (100.0, 130.0));
+        let own = "  deliver.mail: { roles: { deliver: { processor_us: { item: 200 } } } }\n";
+        assert_eq!(busy("format", &vectors(own)), 200.0);
+        let problems = planned("format.xlst", &vectors("")).expect_err("unknown");
+        assert!(problems[0].to_string().contains("did you mean `format.xslt`?"), "{problems:?}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tocsin_model::{
 };
 
 use crate::{
-    profile::{Channel, Day, Events, Goals, Load, Node, Peak, Population, Profile, Roles, Share},
+    profile::{Channel, Day, Events, FORMAT, Goals, Load, Node, Peak, Population, Profile, Roles, Share},
     vectors::{Cost, Linear, Operation, Stored, Vectors},
 };
 
@@ -60,7 +60,11 @@ static NODE: Shape = Shape::Object(&[
     optional("unit", &Shape::Text, "What `cores` counts; `core` if not given."),
     optional("cores", &POSITIVE, "Processors."),
     optional("memory_mb", &POSITIVE, "Megabytes of memory."),
-    optional("disk_mb_per_second", &POSITIVE, "Megabytes that the disk writes in a second."),
+    optional(
+        "disk_mb_per_second",
+        &POSITIVE,
+        "Megabytes that the disk writes and syncs in a second, one after the other.",
+    ),
     optional("syncs_per_second", &POSITIVE, "Syncs, or transactions of the disk, in a second."),
     optional("wire_mb_per_second", &POSITIVE, "Megabytes that the network carries in a second."),
 ]);
@@ -98,6 +102,7 @@ static EVENT: Shape = Shape::Object(&[
     optional("bytes", &COUNT, "Bytes of one; 250 if not given."),
     optional("matches", &COUNT, "Notifications that one makes; 1 if not given."),
     optional("notification_bytes", &COUNT, "Bytes of a formatted notification; 500 if not given."),
+    optional("format", &Shape::Text, "The operation that formats, such as `format.xslt`; `format` if not given."),
     optional("digest", &AT_LEAST_ONE, "Notifications that one message tells; 1 if not given."),
     optional("recipients", &AT_LEAST_ONE, "Recipients of a message that is made once; 1 if not given."),
     optional("channels", &CHANNEL_SHARES, "Percent of the notifications that leave by each channel."),
@@ -392,6 +397,7 @@ fn events(node: &YamlNode) -> Events {
         bytes: amount(node, "bytes").unwrap_or(250.0),
         matches: amount(node, "matches").unwrap_or(1.0),
         notification_bytes: amount(node, "notification_bytes").unwrap_or(500.0),
+        format: text(node, "format").unwrap_or_else(|| FORMAT.to_owned()),
         digest: amount(node, "digest").unwrap_or(1.0),
         recipients: amount(node, "recipients").unwrap_or(1.0),
         channels: section(node, "channels", |_, node| number(node).unwrap_or_default() / 100.0),

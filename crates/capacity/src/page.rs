@@ -8,6 +8,7 @@ use crate::{
     papers::Statement,
     plan::{Plan, Station},
     plot::{Axis, Curve, Scale, bars, curves, short},
+    profile::Roles,
     what_if::{Sensitivity, Tried},
 };
 
@@ -103,6 +104,10 @@ pub fn plan_page(plan: &Plan, sensitivities: &[Sensitivity], tried: &[Tried], st
         section("What was published, and whether it holds", statements_table(statements));
     }
     section("What gives out first", bottlenecks(plan));
+    if plan.roles == Roles::Apart {
+        let rows: Vec<Vec<String>> = plan.stations.iter().map(role_row).collect();
+        section("The roles, each with nodes of its own", table(&ROLE_COLUMNS, &rows));
+    }
     section("The day", format!("<div class=\"plots\">{}</div>{}", day_plots(plan), day_table(plan)));
     section("What is done", operations_table(plan));
     section("What it uses", stations_table(&plan.stations));
@@ -321,6 +326,30 @@ fn tried_part(tried: &[Tried]) -> String {
     let rows: Vec<Vec<String>> = tried.iter().map(tried_row).collect();
     let plots: String = names.iter().map(plot).collect();
     format!("<div class=\"plots\">{plots}</div>{}", table(&TRIED_COLUMNS, &rows))
+}
+
+/// The columns of [`role_row`].
+pub const ROLE_COLUMNS: [Column<'static>; 6] = [
+    Column::Text("role"),
+    Column::Number("nodes"),
+    Column::Number("% in use"),
+    Column::Number("load may grow by"),
+    Column::Text("gives out first"),
+    Column::Text("next"),
+];
+
+/// A row for a role that has nodes of its own.
+pub fn role_row(station: &Station) -> Vec<String> {
+    let first = station.bottlenecks.first();
+    let next = station.bottlenecks.get(1);
+    vec![
+        station.name.clone(),
+        station.nodes.to_string(),
+        first.map_or_else(String::new, |first| format!("{:.1}", first.utilisation * 100.0)),
+        first.map_or_else(String::new, |first| short(first.grows_by)),
+        first.map_or_else(|| "unknown".to_owned(), |first| first.what.clone()),
+        next.map_or_else(String::new, |next| format!("{} at {:.1} %", next.what, next.utilisation * 100.0)),
+    ]
 }
 
 /// The columns of [`tried_row`].

@@ -78,6 +78,8 @@ pub struct Station {
     pub nodes: u64,
     /// What they use, the scarcest first.
     pub uses: Vec<Use>,
+    /// Which resource of these nodes gives out first, which next, and so on, as far as it is known what a node has.
+    pub bottlenecks: Vec<Bottleneck>,
 }
 
 /// How much of a resource is used.
@@ -143,7 +145,7 @@ pub struct Disk {
 /// Something that gives out.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Bottleneck {
-    /// `processor of the nodes`, `channel mail`.
+    /// `processor of the nodes`, `channel mail`; among the nodes of one station, the resource.
     pub what: String,
     /// How much of it is in use at the busiest time.
     pub utilisation: f64,
@@ -208,6 +210,23 @@ impl Plan {
     /// The nodes of each station.
     pub fn station_nodes(&self) -> Nodes {
         nodes_of(&self.stations)
+    }
+}
+
+impl Station {
+    /// What of so many nodes gives out first, and so on, if as much of them may be in use as is wanted.
+    fn gives_out(&self, nodes: f64, wanted: f64) -> Vec<Bottleneck> {
+        let bottleneck = |used: &Use| {
+            let utilisation = used.nodes_busy.filter(|busy| *busy > 0.0)? / nodes.max(f64::MIN_POSITIVE);
+            Some(Bottleneck::new(used.resource.word().to_owned(), utilisation, wanted))
+        };
+        self.uses.iter().filter_map(bottleneck).collect()
+    }
+}
+
+impl Bottleneck {
+    fn new(what: String, utilisation: f64, wanted: f64) -> Bottleneck {
+        Bottleneck { what, utilisation, grows_by: wanted / utilisation }
     }
 }
 
@@ -328,8 +347,15 @@ impl Planner<'_> {
         uses.sort_by(|left, right| right.nodes_busy.unwrap_or(-1.0).total_cmp(&left.nodes_busy.unwrap_or(-1.0)));
         let busy = uses.first().and_then(|used| used.nodes_busy).unwrap_or_default();
         let nodes_needed = whole(busy / self.profile.utilisation);
-        let nodes = self.profile.nodes.map_or(nodes_needed, |nodes| nodes as u64);
-        Station { name: name.to_owned(), nodes_needed, nodes, uses }
+        let mut station = Station { name: name.to_owned(), nodes_needed, nodes: 0, uses, bottlenecks: Vec::new() };
+        self.settle(&mut station);
+        station
+    }
+
+    /// Gives it the nodes of the profile, or as many as are needed.
+    fn settle(&self, station: &mut Station) {
+        station.nodes = self.profile.nodes.map_or(station.nodes_needed, |nodes| nodes as u64);
+        station.bottlenecks = station.gives_out(station.nodes as f64, self.profile.utilisation);
     }
 
     /// What is kept is on all nodes together. If it needs more of them, the largest station gets them.
@@ -338,7 +364,7 @@ impl Planner<'_> {
         let missing = memory.nodes_needed.unwrap_or_default().saturating_sub(there);
         if let Some(station) = stations.iter_mut().max_by_key(|station| station.nodes_needed) {
             station.nodes_needed += missing;
-            station.nodes = self.profile.nodes.map_or(station.nodes_needed, |nodes| nodes as u64);
+            self.settle(station);
         }
     }
 
@@ -416,28 +442,21 @@ impl Planner<'_> {
         channels: &[ChannelPlan],
         memory: &Memory,
     ) -> Vec<Bottleneck> {
-        let bottleneck = |what: String, utilisation: f64| Bottleneck {
-            what,
-            utilisation,
-            grows_by: self.profile.utilisation / utilisation,
-        };
+        let wanted = self.profile.utilisation;
         let mut found: Vec<Bottleneck> = Vec::new();
         for station in stations {
             let whose = if station.name == "node" { "the nodes".to_owned() } else { format!("`{}`", station.name) };
-            for used in &station.uses {
-                let Some(busy) = used.nodes_busy.filter(|busy| *busy > 0.0) else { continue };
-                let utilisation = busy / nodes[&station.name].max(f64::MIN_POSITIVE);
-                found.push(bottleneck(format!("{} of {whose}", used.resource.word()), utilisation));
-            }
+            let of_station = station.gives_out(nodes[&station.name], wanted).into_iter();
+            found.extend(of_station.map(|own| Bottleneck { what: format!("{} of {whose}", own.what), ..own }));
         }
         for channel in channels {
             let Some(utilisation) = channel.utilisation.filter(|utilisation| *utilisation > 0.0) else { continue };
-            found.push(bottleneck(format!("channel `{}`", channel.name), utilisation));
+            found.push(Bottleneck::new(format!("channel `{}`", channel.name), utilisation, wanted));
         }
         let nodes: f64 = nodes.values().sum();
         if let Some(has) = self.node.memory_mb.filter(|_| memory.stored_mb > 0.0) {
             let utilisation = (memory.base_mb + memory.stored_mb / nodes.max(1.0)) / has;
-            found.push(bottleneck("memory of the nodes".to_owned(), utilisation));
+            found.push(Bottleneck::new("memory of the nodes".to_owned(), utilisation, wanted));
         }
         found.sort_by(|left, right| right.utilisation.total_cmp(&left.utilisation));
         found
@@ -530,6 +549,47 @@ stored: { subscriptions: { memory_bytes: 100 } }
         assert_eq!(plan.day.p95, f64::max(path(&plan, "directory").p95, path(&plan, "events").p95));
         let together = planned(&PROFILE.replace("apart", "together"), VECTORS);
         assert_eq!(together.day.paths.len(), 1, "{:?}", together.day.paths);
+    }
+
+    #[test]
+    fn each_role_says_what_of_it_gives_out_first_and_next() {
+        let vectors = VECTORS
+            .replace("machine: { cores: 4 }", "machine: { cores: 4, disk_mb_per_second: 10, syncs_per_second: 1000 }")
+            .replace("{ item: 500 }", "{ item: 500 }, syncs: { item: 0.1 }, disk_bytes: { item: 4000 }");
+        let plan = planned(PROFILE, &vectors);
+        let told = |name: &str| {
+            let station = plan.stations.iter().find(|station| station.name == name).expect("a role");
+            let told = |own: &Bottleneck| format!("{} {:.3} {:.3}", own.what, own.utilisation, own.grows_by);
+            station.bottlenecks.iter().map(told).collect::<Vec<_>>()
+        };
+        // 1,000 events: 4 MB, 100 syncs and half a processor a second.
+        assert_eq!(told("accept"), ["disk 0.400 1.750", "processor 0.125 5.600", "syncs 0.100 7.000"]);
+        assert_eq!(told("directory"), ["processor 0.500 1.400"]);
+        let whole: Vec<&str> = plan.bottlenecks.iter().map(|found| found.what.as_str()).collect();
+        assert!(whole.contains(&"disk of `accept`"), "{whole:?}");
+    }
+
+    #[test]
+    fn the_first_to_give_out_may_be_what_the_disk_writes_in_a_second() {
+        // 70 of 100 MB in a second, 35 of 1,000 syncs, 1.2 of 8 processors.
+        let profile =
+            "profile: a\noperations: { rows: { operation: import, rate: { count: 35, per: 1s }, bytes: 2000000 } }\n";
+        let vectors = "vectors: v
+machine: { cores: 8, disk_mb_per_second: 100, syncs_per_second: 1000 }
+operations:
+  import: { roles: { sync: { processor_us: { item: 35000 }, disk_bytes: { kilobyte: 1000 }, syncs: { item: 1 } } } }
+";
+        let plan = planned(profile, vectors);
+        assert_eq!((plan.nodes, plan.bottlenecks[0].what.as_str()), (1, "disk of the nodes"));
+        assert!((plan.bottlenecks[0].utilisation - 0.7).abs() < 1e-9, "{:?}", plan.bottlenecks);
+        let day = &plan.day.stations[0];
+        assert!((day.load_peak - 0.7).abs() < 1e-9, "the disk is what the day waits for: {day:?}");
+        let more = planned(&profile.replace("count: 35", "count: 36"), vectors);
+        assert_eq!(more.nodes, 2, "{:?}", more.bottlenecks);
+        // Files of before say nothing of it.
+        let before = planned(profile, &vectors.replace("disk_mb_per_second: 100, ", ""));
+        assert_eq!(before.bottlenecks[0].what, "processor of the nodes");
+        assert!(before.notes.iter().any(|note| note.contains("how much disk a node has")), "{:?}", before.notes);
     }
 
     #[test]

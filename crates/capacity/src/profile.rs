@@ -101,6 +101,9 @@ pub struct Share {
     pub bytes: f64,
 }
 
+/// The operation that formats, if a profile names no other.
+pub const FORMAT: &str = "format";
+
 /// What happens, and whom it concerns.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Events {
@@ -114,6 +117,8 @@ pub struct Events {
     pub matches: f64,
     /// Bytes of a notification, formatted.
     pub notification_bytes: f64,
+    /// The operation that formats a message.
+    pub format: String,
     /// Notifications that one message tells.
     pub digest: f64,
     /// Recipients that get a message formatted once.

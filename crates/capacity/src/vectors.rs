@@ -66,11 +66,14 @@ pub struct Vectors {
 
 impl Vectors {
     /// What an operation costs, if they know it. A profile that only says that entries are changed means that a value takes
-    /// the place of another.
+    /// the place of another; one whose channel is called `mail` means SMTP.
     pub fn operation(&self, name: &str) -> Option<&Operation> {
-        let by_kind =
-            || (name == "directory.modify").then(|| self.operations.get("directory.modify_replace")).flatten();
-        self.operations.get(name).or_else(by_kind)
+        let meant = match name {
+            "directory.modify" => "directory.modify_replace",
+            "deliver.mail" => "deliver.smtp",
+            name => name,
+        };
+        self.operations.get(name).or_else(|| self.operations.get(meant))
     }
 }
 

@@ -8,6 +8,8 @@ pub mod figure; // samples become one line
 pub mod figures; // what can be measured, a file for each
 
 mod context; // what a measurement is given: sizes, turns, folders
+pub mod progress; // how far it is, for whoever waits
+pub mod given; // far ends of somebody else, in place of our own
 mod report; // the lines as file and as table
 pub mod vectors; // what operations cost, for the planner
 pub mod results; // the lines of earlier runs, read back
@@ -37,4 +39,5 @@ mod bed; // an index in this process that is asked again and again
 
 pub use context::{Context, Settings};
 pub use figures::{Bench, choose};
+pub use given::Given;
 pub use report::Report;

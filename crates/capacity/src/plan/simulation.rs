@@ -151,7 +151,7 @@ fn paths(vectors: &Vectors, demands: &[Demand], together: bool) -> Vec<BTreeSet<
         let mut path: BTreeSet<String> =
             roles.map(|role| if together { "node".to_owned() } else { role.clone() }).collect();
         path.extend(demand.channel.as_deref().map(name_of_channel));
-        path.extend((!demand.named).then(|| EVENTS.to_owned()));
+        path.extend(demand.of_event.then(|| EVENTS.to_owned()));
         let (meeting, apart): (Vec<_>, Vec<_>) = paths.into_iter().partition(|other| !other.is_disjoint(&path));
         path.extend(meeting.into_iter().flatten());
         paths = apart;

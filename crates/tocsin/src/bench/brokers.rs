@@ -14,6 +14,7 @@ use tokio::{
 use super::{
     context::Context,
     figure::{Samples, rounded},
+    progress::Progress,
 };
 use crate::failure::{Failure, Outcome};
 
@@ -28,6 +29,7 @@ pub struct Brokers {
     asks: ChildStdin,
     answers: Lines<BufReader<ChildStdout>>,
     sides: BTreeMap<String, Side>,
+    progress: Progress,
 }
 
 #[derive(Default)]
@@ -68,7 +70,8 @@ impl Brokers {
         let mut process = process.map_err(|error| Failure::file("start", &script, &error))?;
         let asks = process.stdin.take().expect("it is piped");
         let answers = BufReader::new(process.stdout.take().expect("it is piped")).lines();
-        let mut brokers = Brokers { process, asks, answers, sides: BTreeMap::new() };
+        let mut brokers =
+            Brokers { process, asks, answers, sides: BTreeMap::new(), progress: context.progress.clone() };
         let names: BTreeMap<String, String> = brokers.answer(STARTING).await?;
         if names.is_empty() {
             return Err(Failure::failed("none is installed: `bench/peers/messaging/setup.sh` installs them"));
@@ -86,6 +89,7 @@ impl Brokers {
     }
 
     async fn ask(&mut self, name: &str, callers: usize, time: Duration) -> Outcome<Turn> {
+        let _theirs = self.progress.theirs(name);
         let asked = format!("{name} {callers} {}\n", time.as_secs().max(1));
         let gone = |error: std::io::Error| Failure::failed("the brokers are gone").because(&error);
         self.asks.write_all(asked.as_bytes()).await.map_err(gone)?;

@@ -2,7 +2,6 @@
 
 use std::{
     env, fs,
-    io::Write,
     path::{Path, PathBuf},
     sync::{
         LazyLock,
@@ -11,7 +10,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::failure::{Failure, Outcome};
+use super::{given::Given, progress::Progress};
+use crate::{
+    failure::{Failure, Outcome},
+    terminal::Terminal,
+};
 
 /// What the person who measures may choose.
 #[derive(Debug, Clone, Default)]
@@ -24,6 +27,8 @@ pub struct Settings {
     pub folder: Option<PathBuf>,
     /// The sources of the peers: `bench/peers` of the repository.
     pub peers: PathBuf,
+    /// Far ends in place of our own.
+    pub given: Given,
 }
 
 /// What a measurement is given.
@@ -37,6 +42,10 @@ pub struct Context {
     pub peers_folder: PathBuf,
     /// This program, which is also the server.
     pub program: PathBuf,
+    /// Far ends in place of our own.
+    pub given: Given,
+    /// How far it is, for whoever waits.
+    pub progress: Progress,
     repeats: usize,
     folder: PathBuf,
     folders: AtomicU32,
@@ -61,10 +70,18 @@ impl Context {
             peers_source: settings.peers,
             peers_folder,
             program,
+            given: settings.given,
+            progress: Progress::plain(),
             repeats: settings.repeats.unwrap_or(if settings.quick { 1 } else { 5 }),
             folder,
             folders: AtomicU32::new(0),
         })
+    }
+
+    /// Shows how far it is in one line that changes, if a person looks at it.
+    pub fn shown_on(mut self, terminal: &Terminal) -> Self {
+        self.progress = Progress::on(terminal);
+        self
     }
 
     /// The size of the work: the real one, or one that only shows that it works.
@@ -72,10 +89,15 @@ impl Context {
         if self.quick { quick } else { full }
     }
 
-    /// The turns; each is told of.
-    pub fn turns(&self) -> impl Iterator<Item = usize> {
-        let repeats = self.repeats;
-        (1..=repeats).inspect(move |turn| self.tell(format_args!("   turn {turn} of {repeats}")))
+    /// How often a figure is measured.
+    pub fn repeats(&self) -> usize {
+        self.repeats
+    }
+
+    /// The turns; each is shown or told of when it is taken, also in another thread.
+    pub fn turns(&self) -> impl Iterator<Item = usize> + Clone + use<> {
+        let (repeats, progress) = (self.repeats, self.progress.clone());
+        (1..=repeats).inspect(move |turn| progress.turn(*turn, repeats))
     }
 
     /// A fresh folder, removed when the value ends.
@@ -91,8 +113,7 @@ impl Context {
 
     /// Tells whoever waits how it goes, on standard error.
     pub fn tell(&self, text: impl std::fmt::Display) {
-        // Nobody may be listening, which is no reason to stop.
-        let _ = writeln!(std::io::stderr(), "{text}");
+        self.progress.tell(text);
     }
 
     /// A program of this machine, also one that only root's path would find; if there is none, says what is missing.

@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::Write,
+    io::{Seek, Write},
     path::Path,
     time::{Duration, Instant},
 };
@@ -30,4 +30,55 @@ pub async fn syncs_per_second(folder: &Path, time: Duration) -> Outcome<f64> {
         measured.map_err(|error| Failure::file("write to", &path, &error))
     })
     .await?
+}
+
+/// Bytes between two syncs of [`megabytes_per_second`]: so many that the syncs are next to nothing.
+const STRETCH_BYTES: usize = 8_000_000;
+/// Stretches of a file.
+const STRETCHES_MAX: u32 = 32;
+
+/// Writes one stretch of 8 MB behind the other and syncs each (`fdatasync`), for this time, in this folder. Gives MB/s. The file
+/// has 256 MB at most; then it is written over from its beginning.
+///
+/// # Errors
+/// The disk does not take it.
+pub async fn megabytes_per_second(folder: &Path, time: Duration) -> Outcome<f64> {
+    let path = folder.join("stretches");
+    busy(move || {
+        // Nothing that a disk could make smaller.
+        let mut stretch = vec![0; STRETCH_BYTES];
+        fastrand::Rng::with_seed(0x5EED_2026).fill(&mut stretch);
+        let measured = File::create(&path).and_then(|mut file| {
+            let (started, mut count) = (Instant::now(), 0_u32);
+            while count == 0 || started.elapsed() < time {
+                if count % STRETCHES_MAX == 0 {
+                    file.rewind()?;
+                }
+                file.write_all(&stretch)?;
+                file.sync_data()?;
+                count += 1;
+            }
+            Ok(f64::from(count) * STRETCH_BYTES as f64 / 1e6 / started.elapsed().as_secs_f64())
+        });
+        let _ = std::fs::remove_file(&path);
+        measured.map_err(|error| Failure::file("write to", &path, &error))
+    })
+    .await?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_disk_is_measured_and_left_as_it_was() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let rates = [
+            megabytes_per_second(folder.path(), Duration::ZERO).await.expect("MB/s"),
+            syncs_per_second(folder.path(), Duration::from_millis(1)).await.expect("syncs/s"),
+        ];
+        assert!(rates[0] > 0.0 && rates[0].is_finite() && rates[1].is_finite(), "{rates:?}");
+        assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0);
+        assert!(megabytes_per_second(&folder.path().join("gone"), Duration::ZERO).await.is_err());
+    }
 }

@@ -19,7 +19,7 @@ pub(super) mod directory;
 mod exchange_paper;
 pub(super) mod exchange_roundtrip;
 mod format_jinja;
-mod format_sizes;
+pub(super) mod format_sizes;
 mod idle_memory;
 mod import_subscribers;
 mod import_subscriptions;

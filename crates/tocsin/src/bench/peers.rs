@@ -14,6 +14,7 @@ use serde_json::Value;
 use super::{
     child::{Child, free_port, listens, run},
     context::{Context, Scratch},
+    given::MailServer,
 };
 use crate::failure::{Failure, Outcome};
 
@@ -104,11 +105,19 @@ impl Wrk {
         Ok(Some(Wrk { program, folder, script, connections }))
     }
 
-    /// Posts to `path` for this time, with two threads.
+    /// Posts to `path` at a port of this machine for this time, with two threads.
     ///
     /// # Errors
     /// It fails, or an answer is not 2xx.
     pub async fn post(&self, port: u16, path: &str, time: Duration) -> Outcome<Load> {
+        self.post_to(&format!("http://127.0.0.1:{port}{path}"), time).await
+    }
+
+    /// The same to a URL.
+    ///
+    /// # Errors
+    /// As [`Wrk::post`].
+    pub async fn post_to(&self, url: &str, time: Duration) -> Outcome<Load> {
         let mut command = tokio::process::Command::new(&self.program);
         command.args([
             "-t2",
@@ -117,7 +126,7 @@ impl Wrk {
             &format!("-d{}s", time.as_secs().max(1)),
             "-s",
         ]);
-        command.arg(&self.script).arg(format!("http://127.0.0.1:{port}{path}")).current_dir(self.folder.path());
+        command.arg(&self.script).arg(url).current_dir(self.folder.path());
         parse_wrk(&run(&mut command, "wrk", PATIENCE).await?)
     }
 }
@@ -217,6 +226,7 @@ pub async fn nodemailer(context: &Context, port: u16, connections: u32, mails: u
     let Some(program) = context.program("node") else { return Ok(None) };
     let mut command = tokio::process::Command::new(program);
     command.arg(folder.join("send.js")).args([port.to_string(), connections.to_string(), mails.to_string()]);
+    let _theirs = context.progress.theirs("nodemailer");
     let text = run(&mut command, "nodemailer", PATIENCE).await?;
     let printed = text.lines().find_map(|line| serde_json::from_str::<Value>(line).ok());
     let found = printed.and_then(|line| line["per_s"].as_f64());
@@ -243,16 +253,21 @@ impl Source {
     }
 }
 
-/// Postfix's smtp-source. Gives mails/s from its start to its end; `None` if it is missing.
+/// Postfix's smtp-source sends to this server. Gives mails/s from its start to its end; `None` if it is missing.
 ///
 /// # Errors
 /// It fails.
-pub async fn smtp_source(context: &Context, port: u16, source: Source) -> Outcome<Option<f64>> {
+pub async fn smtp_source(context: &Context, to: &MailServer, source: Source) -> Outcome<Option<f64>> {
     let Source { mails, sessions, recipients } = source;
     let Some(program) = context.program("smtp-source") else { return Ok(None) };
     let mut command = tokio::process::Command::new(program);
     command.args(["-d", "-l", "1024", "-s", &sessions.to_string(), "-r", &recipients.to_string()]);
-    command.args(["-m", &mails.to_string(), &format!("127.0.0.1:{port}")]);
+    if context.given.smtp.is_some() {
+        // By itself it makes addresses of the name of this machine, which a server that looks at them may not take.
+        command.args(["-f", "news@example.org", "-t", "reader@example.org"]);
+    }
+    command.args(["-m", &mails.to_string(), &format!("inet:{to}")]);
+    let _theirs = context.progress.theirs("smtp-source");
     let started = Instant::now();
     run(&mut command, "smtp-source", PATIENCE).await?;
     Ok(Some(mails as f64 / started.elapsed().as_secs_f64()))
@@ -270,6 +285,7 @@ pub async fn sync_server(context: &Context, name: &str) -> Option<f64> {
     }
     let mut command = tokio::process::Command::new(context.peers_source.join("sync/run.sh"));
     command.args(context.quick.then_some("quick")).arg(name).env("ROUNDS", "1").env("PEERS_DIR", &context.peers_folder);
+    let _theirs = context.progress.theirs(name);
     let text = match run(&mut command, name, PATIENCE).await {
         Ok(text) => text,
         Err(failure) => {
@@ -295,6 +311,7 @@ pub async fn dd(context: &Context, folder: &Path, bytes: u64) -> Outcome<Option<
     let mut command = tokio::process::Command::new(program);
     command.args(["if=/dev/zero", "bs=1M", "iflag=count_bytes", "conv=fdatasync", &format!("count={bytes}")]);
     command.arg(format!("of={}", file.display()));
+    let _theirs = context.progress.theirs("dd");
     let started = Instant::now();
     let done = run(&mut command, "dd", PATIENCE).await;
     let seconds = started.elapsed().as_secs_f64();
@@ -398,6 +415,7 @@ pub async fn jmespath(context: &Context, filters: &Path, events: &Path, n: u32) 
     let mut command = tokio::process::Command::new(program);
     command.args(["--engine", "jmespath", "--all", "1", "--n", &n.to_string()]);
     command.arg("--filters").arg(filters).arg("--events").arg(events);
+    let _theirs = context.progress.theirs("jmespath");
     let text = run(&mut command, "jmespath", PATIENCE).await?;
     let line = text.lines().find_map(|line| serde_json::from_str::<Value>(line).ok());
     let found = line.and_then(|line| Some((line["median"].as_f64()?, line["matches"].as_u64()?)));
@@ -436,6 +454,7 @@ pub async fn event_ruler(context: &Context, patterns: &Path, events: &Path, n: u
     command.args(["-Xmx10g", "-XX:+UseParallelGC", "-XX:+ExitOnOutOfMemoryError", "-cp"]);
     command.arg(format!("{0}/*:{0}", jars.display())).arg("Patterns").arg(patterns).arg(events);
     command.args([&n.to_string(), "240", "flat"]);
+    let _theirs = context.progress.theirs("event-ruler");
     let text = run(&mut command, "event-ruler", PATIENCE).await?;
     let printed = text.lines().find_map(|line| serde_json::from_str::<Value>(line).ok());
     let ruled = printed.as_ref().and_then(|line| {

@@ -38,14 +38,17 @@ impl Report {
         Ok(Report { file, kept, lines: Vec::new() })
     }
 
-    /// Whether the file has a line of this name that was made by the same build in the same way.
-    pub fn has(&self, name: &str, run: &Run) -> bool {
-        let same = |line: &str| {
-            let told = serde_json::from_str::<Value>(line).ok().map(|line| line["run"].clone());
-            let told = told.and_then(|told| serde_json::from_value::<Run>(told).ok());
-            told.is_some_and(|told| Run { at: run.at.clone(), ..told } == *run)
+    /// How often the line of this name was to be measured that the file has; `None` if there is none by the same build, on
+    /// the same machine and in the same way.
+    pub fn repeats(&self, name: &str, run: &Run) -> Option<usize> {
+        let of_same_run = |line: &str| {
+            let line: Value = serde_json::from_str(line).ok()?;
+            let told: Run = serde_json::from_value(line["run"].clone()).ok()?;
+            let repeats = told.repeats.or_else(|| usize::try_from(line["repeats"].as_u64()?).ok());
+            let same = Run { at: run.at.clone(), repeats: run.repeats, ..told } == *run;
+            repeats.filter(|_| same)
         };
-        self.kept.iter().any(|(kept, line)| kept == name && same(line))
+        self.kept.iter().filter(|(kept, _)| kept == name).find_map(|(_, line)| of_same_run(line))
     }
 
     /// Takes a line in. It is in the file when the call returns, so that a run that is interrupted has told what it knows.
@@ -194,13 +197,20 @@ mod tests {
     fn what_another_build_measured_is_measured_again() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("latest.ndjson");
-        let run = Run::now("full".to_owned());
+        let run = Run { repeats: Some(5), ..Run::now("full".to_owned()) };
         let mut report = Report::new(Some(file.clone()), true).expect("readable");
         report.add(Line { run: Some(run.clone()), ..line("a", 1.0) }).expect("writable");
+        let of_old = Run { repeats: None, ..run.clone() };
+        report.add(Line { run: Some(of_old), repeats: 3, ..line("old", 1.0) }).expect("writable");
+        report.add(line("oldest", 1.0)).expect("writable");
         let report = Report::new(Some(file), true).expect("readable");
-        let later = Run { at: "later".to_owned(), ..run };
-        assert!(report.has("a", &later) && !report.has("b", &later));
-        assert!(!report.has("a", &Run { build: "another".to_owned(), ..later.clone() }));
-        assert!(!report.has("a", &Run { settings: "quick".to_owned(), ..later }));
+        let later = Run { at: "later".to_owned(), repeats: Some(7), ..run };
+        let check = |name: &str, run: Run, expected| assert_eq!(report.repeats(name, &run), expected, "{name}");
+        check("a", later.clone(), Some(5));
+        check("old", later.clone(), Some(3));
+        check("oldest", later.clone(), None);
+        check("b", later.clone(), None);
+        check("a", Run { build: "another".to_owned(), ..later.clone() }, None);
+        check("a", Run { settings: "quick".to_owned(), ..later }, None);
     }
 }

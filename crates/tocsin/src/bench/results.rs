@@ -26,6 +26,9 @@ pub struct Run {
     pub machine: String,
     /// What was chosen: `full` or `quick`, and where the data lay.
     pub settings: String,
+    /// How often each figure was to be measured; some have fewer samples by their nature, and older lines do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeats: Option<usize>,
     /// When it began.
     pub at: String,
 }
@@ -38,6 +41,7 @@ impl Run {
             build: build(),
             machine: machine(),
             settings,
+            repeats: None,
             at: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         }
     }

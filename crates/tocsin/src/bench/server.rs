@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use super::{
     child::{Child, free_port},
     context::Context,
+    progress::{Goal, Progress},
     wire::Connection,
 };
 use crate::{
@@ -45,6 +46,7 @@ pub struct Server {
     pub ready_after: Duration,
     client: Client,
     process: Child,
+    progress: Progress,
 }
 
 impl Server {
@@ -83,7 +85,7 @@ impl Server {
             .trim()
             .to_owned();
         let client = Client::new(format!("http://127.0.0.1:{port}"), Some(key.clone()))?;
-        Ok(Server { port, key, folder: data, ready_after, client, process })
+        Ok(Server { port, key, folder: data, ready_after, client, process, progress: context.progress.clone() })
     }
 
     /// Asks it to end, as a supervisor does, and waits until it has.
@@ -179,6 +181,7 @@ impl Server {
     pub async fn until_delivered(&mut self, wanted: u64) -> Outcome<Value> {
         let begun = Instant::now();
         let (mut before, mut moved) = (0, begun);
+        let mut way: Option<(u64, Goal)> = None;
         loop {
             let status = self.status().await?;
             let attempts = &status["totals"]["attempts"];
@@ -200,6 +203,8 @@ impl Server {
                     Err(Failure::failed(format!("{delivered} notifications were delivered, and there are {wanted}")))
                 };
             }
+            let (from, goal) = way.get_or_insert_with(|| (delivered, self.progress.goal(wanted - delivered)));
+            goal.reached(delivered.saturating_sub(*from));
             if delivered > before {
                 (before, moved) = (delivered, Instant::now());
             }

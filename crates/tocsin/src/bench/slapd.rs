@@ -87,6 +87,7 @@ pub async fn slapadd(context: &Context, count: u64) -> Outcome<Option<f64>> {
     let folder = context.folder()?;
     let file = folder.path().join("people.ldif");
     write_people(&file, count, true)?;
+    let _theirs = context.progress.theirs("slapadd");
     let started = Instant::now();
     add(&program, folder.path(), &file).await?;
     Ok(Some(started.elapsed().as_secs_f64()))

@@ -1,24 +1,34 @@
 //! Cost vectors: operations one by one against a server of their own, at several sizes and batches; what the server used,
-//! less what it uses when idle, becomes a line for each resource.
+//! less what it uses when idle, becomes a line for each resource. Bytes on the wire are counted by themselves, through a
+//! relay, since whatever stands in between would be timed too.
+
+mod deliver; // what deliveries cost, and digests
+mod format; // what formatting costs, in each language
+mod relay; // counts what goes through it
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     pin::Pin,
     sync::Arc,
     time::{Duration, Instant},
 };
 
+use reqwest::{Method, header::CONTENT_TYPE};
 use serde_json::{Map, Value, json};
-use tocsin_capacity::fit::{Sample, fit, knee};
+use tocsin_capacity::{
+    fit::{Fit, Sample, fit, knee},
+    vectors::Linear,
+};
 
+use self::relay::Relay;
 use super::{
     context::Context,
-    fanout::Fanout,
+    disk,
     figure::rounded,
     figures::{accept_single, directory, exchange_roundtrip, sync},
     ldap::{self, Act, Crowd},
     load::Target,
-    peers::Nginx,
+    people::USER,
     probe::Used,
     results::Run,
     server::{Parts, Server, megabytes},
@@ -34,18 +44,29 @@ const AT_REST: f64 = 0.05;
 const REST_MAX: Duration = Duration::from_secs(120);
 /// Connections at which the rate is looked at, to find the knee.
 const STEPS: [usize; 4] = [1, 4, 16, 64];
+/// How long requests are counted on the wire: each has as many bytes as the next.
+const COUNTED: Duration = Duration::from_millis(50);
+/// Operations of the directory that are counted.
+const OPERATIONS_COUNTED: u64 = 50;
+/// The exchange whose far end is reached through a relay.
+const WIRED: &str = "wired";
 
 /// A measurement under way.
 type Measuring<'a> = Pin<Box<dyn Future<Output = Outcome<Vec<Costed>>> + 'a>>;
 
 /// Every operation that is measured, or counted in another.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 18] = [
     "accept",
     "match",
     "notify",
     "format",
+    "format.jinja",
+    "format.xslt",
     "deliver.file",
+    "deliver.inbox",
     "deliver.http",
+    "deliver.smtp",
+    "deliver.digest",
     "directory.search",
     "directory.modify_add",
     "directory.modify_replace",
@@ -66,9 +87,10 @@ pub struct Group {
 }
 
 /// All of them.
-pub const GROUPS: [Group; 5] = [
+pub const GROUPS: [Group; 6] = [
     Group { name: "accept", measure: |context| -> Measuring<'_> { Box::pin(accept(context)) } },
-    Group { name: "deliver", measure: |context| -> Measuring<'_> { Box::pin(deliver(context)) } },
+    Group { name: "format", measure: |context| -> Measuring<'_> { Box::pin(format::measure(context)) } },
+    Group { name: "deliver", measure: |context| -> Measuring<'_> { Box::pin(deliver::measure(context)) } },
     Group { name: "directory", measure: |context| -> Measuring<'_> { Box::pin(directory_operations(context)) } },
     Group { name: "exchange", measure: |context| -> Measuring<'_> { Box::pin(exchange(context)) } },
     Group { name: "sync", measure: |context| -> Measuring<'_> { Box::pin(sync_sessions(context)) } },
@@ -82,6 +104,8 @@ struct Costed {
     points: Vec<Point>,
     /// Rates and the microseconds of processor that one cost there.
     steps: Vec<(f64, f64)>,
+    /// What of the line is its own; the rest is counted in another operation.
+    own: fn(Linear) -> Linear,
 }
 
 /// What so many items of a size and a batch used.
@@ -90,21 +114,21 @@ struct Point {
     batch: f64,
     items: f64,
     used: Used,
-    wire_bytes: f64,
+    /// Bytes on the wire for each of them.
+    wire_each: f64,
 }
 
 /// A server that is watched.
-struct Watched<'a> {
+struct Watched {
     pid: u32,
-    folder: &'a Path,
+    folder: PathBuf,
     /// In a second, when it has nothing to do.
     idle: Used,
 }
 
-impl<'a> Watched<'a> {
+impl Watched {
     /// Looks at it while it rests, once it does: what it still has to do after its start is not what it always does.
-    async fn begin(context: &Context, server: &'a Server) -> Watched<'a> {
-        let folder = server.folder.as_path();
+    async fn begin(context: &Context, server: &Server) -> Watched {
         let started = Instant::now();
         while Watched::used_in(server, Duration::from_millis(500)).await.processor > AT_REST {
             if started.elapsed() > REST_MAX {
@@ -113,7 +137,7 @@ impl<'a> Watched<'a> {
             }
         }
         let idle = Watched::used_in(server, Duration::from_secs(context.size(5, 1))).await;
-        Watched { pid: server.pid(), folder, idle }
+        Watched { pid: server.pid(), folder: server.folder.clone(), idle }
     }
 
     /// What the server uses in a second of this time.
@@ -126,11 +150,22 @@ impl<'a> Watched<'a> {
 
     /// What the server used meanwhile.
     async fn during<T>(&self, work: impl Future<Output = Outcome<T>>) -> Outcome<(T, Used)> {
-        let (before, started) = (Used::by(self.pid, self.folder), Instant::now());
+        let (before, started) = (Used::by(self.pid, &self.folder), Instant::now());
         let done = work.await?;
         let seconds = started.elapsed().as_secs_f64();
-        Ok((done, Used::by(self.pid, self.folder).since(&before, &self.idle, seconds)))
+        Ok((done, Used::by(self.pid, &self.folder).since(&before, &self.idle, seconds)))
     }
+}
+
+/// Bytes on the wire of one request of this load and its answer, with those at `behind`: what it brings about behind the
+/// server.
+async fn wire_each(target: Target, behind: Option<&Relay>) -> Outcome<f64> {
+    let front = Relay::to(target.port).await?;
+    let before = behind.map_or(0, Relay::bytes);
+    let target = Target { port: front.port, connections: 1, ..target };
+    let load = target.closed(COUNTED).await?;
+    let bytes = front.bytes() + behind.map_or(0, Relay::bytes) - before;
+    Ok(bytes as f64 / load.count.max(1) as f64)
 }
 
 /// Measures these groups, or all, and gives the text of the vectors.
@@ -180,7 +215,9 @@ fn counted_elsewhere() -> Map<String, Value> {
 /// What this machine has, as far as it can be found out.
 async fn machine(context: &Context) -> Outcome<Value> {
     let folder = context.folder()?;
-    let syncs = super::disk::syncs_per_second(folder.path(), Duration::from_secs(context.size(3, 1))).await?;
+    let time = Duration::from_secs(context.size(3, 1));
+    let syncs = disk::syncs_per_second(folder.path(), time).await?;
+    let megabytes = disk::megabytes_per_second(folder.path(), time).await?;
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kilobytes = memory
         .lines()
@@ -188,6 +225,7 @@ async fn machine(context: &Context) -> Outcome<Value> {
     let mut machine = json!({
         "cores": std::thread::available_parallelism().map_or(1, usize::from),
         "syncs_per_second": rounded(syncs, 4),
+        "disk_mb_per_second": rounded(megabytes, 4),
     });
     if let Some(kilobytes) = kilobytes {
         machine["memory_mb"] = rounded(kilobytes * 1024.0 / 1e6, 5);
@@ -196,39 +234,40 @@ async fn machine(context: &Context) -> Outcome<Value> {
 }
 
 impl Costed {
-    fn line(&self, each: impl Fn(&Point) -> f64) -> (Value, f64) {
+    /// An operation of which all is its own, and no knee was looked for.
+    fn new(name: impl Into<String>, about: impl Into<String>, role: &'static str, points: Vec<Point>) -> Costed {
+        Costed { name: name.into(), about: about.into(), role, points, steps: Vec::new(), own: |cost| cost }
+    }
+
+    /// The line of a resource, of which each point says how much one took.
+    fn line(&self, each: impl Fn(&Point) -> f64) -> Fit {
         let samples: Vec<Sample> = self
             .points
             .iter()
-            .map(|point| Sample { bytes: point.bytes, batch: point.batch, each: each(point) / point.items.max(1.0) })
+            .map(|point| Sample { bytes: point.bytes, batch: point.batch, each: each(point) })
             .collect();
         let found = fit(&samples);
-        let parts = [("batch", found.cost.batch), ("item", found.cost.item), ("kilobyte", found.cost.kilobyte)];
-        let line: Map<String, Value> = parts
-            .into_iter()
-            .filter(|(_, part)| *part > 0.0)
-            .map(|(name, part)| (name.to_owned(), rounded(part, 4)))
-            .collect();
-        (Value::Object(line), found.error)
+        Fit { cost: (self.own)(found.cost), ..found }
     }
 
-    fn processor(&self) -> (Value, f64) {
-        self.line(|point| point.used.processor * 1e6)
+    fn processor(&self) -> Fit {
+        self.line(|point| point.used.processor * 1e6 / point.items.max(1.0))
     }
 
     fn json(&self) -> Value {
         let mut cost = Map::new();
-        let mut put = |name: &str, line: Value| {
-            if line.as_object().is_some_and(|line| !line.is_empty()) {
-                cost.insert(name.to_owned(), line);
+        let mut put = |name: &str, line: Fit| {
+            let parts = parts(line.cost);
+            if !parts.is_empty() {
+                cost.insert(name.to_owned(), Value::Object(parts));
             }
         };
-        put("processor_us", self.processor().0);
-        put("disk_bytes", self.line(|point| point.used.disk_bytes).0);
+        put("processor_us", self.processor());
+        put("disk_bytes", self.line(|point| point.used.disk_bytes / point.items.max(1.0)));
         if self.points.iter().all(|point| point.used.syncs.is_some()) {
-            put("syncs", self.line(|point| point.used.syncs.unwrap_or_default()).0);
+            put("syncs", self.line(|point| point.used.syncs.unwrap_or_default() / point.items.max(1.0)));
         }
-        put("wire_bytes", self.line(|point| point.wire_bytes).0);
+        put("wire_bytes", self.line(|point| point.wire_each));
         let range = |value: fn(&Point) -> f64| {
             let values = || self.points.iter().map(value);
             json!([values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max)])
@@ -247,10 +286,23 @@ impl Costed {
 
     /// For whoever waits.
     fn told(&self) -> String {
-        let (line, error) = self.processor();
-        let knee = knee(&self.steps).map_or_else(|| "no knee seen".to_owned(), |rate| format!("knee at {rate:.0}/s"));
-        format!("{}: processor_us {line}, misses by at most {:.0} %, {knee}", self.name, error * 100.0)
+        let (processor, wire) = (self.processor(), self.line(|point| point.wire_each));
+        let knee = match (knee(&self.steps), self.steps.is_empty()) {
+            (Some(rate), _) => format!("knee at {rate:.0}/s"),
+            (None, false) => "no knee seen".to_owned(),
+            (None, true) => "no knee looked for".to_owned(),
+        };
+        let told = |name: &str, line: &Fit| {
+            format!("{name} {}, misses by at most {:.0} %", Value::Object(parts(line.cost)), line.error * 100.0)
+        };
+        format!("{}: {}; {}; {knee}", self.name, told("processor_us", &processor), told("wire_bytes", &wire))
     }
+}
+
+/// The parts of a line that are any.
+fn parts(cost: Linear) -> Map<String, Value> {
+    let parts = [("batch", cost.batch), ("item", cost.item), ("kilobyte", cost.kilobyte)];
+    parts.into_iter().filter(|(_, part)| *part > 0.0).map(|(name, part)| (name.to_owned(), rounded(part, 4))).collect()
 }
 
 async fn accept(context: &Context) -> Outcome<Vec<Costed>> {
@@ -270,13 +322,12 @@ async fn accept(context: &Context) -> Outcome<Vec<Costed>> {
             let target = target(bytes, batch, CONNECTIONS);
             target.closed(time / 4).await?;
             let (load, used) = watched.during(target.closed(time)).await?;
-            let wire_bytes = (load.count * target.request.len() as u64) as f64;
             points.push(Point {
                 bytes: bytes as f64,
                 batch: batch as f64,
                 items: (load.count * batch as u64) as f64,
                 used,
-                wire_bytes,
+                wire_each: wire_each(target, None).await? / batch as f64,
             });
         }
     }
@@ -285,46 +336,8 @@ async fn accept(context: &Context) -> Outcome<Vec<Costed>> {
         let (load, used) = watched.during(target(250, 1, connections).closed(time)).await?;
         steps.push((load.per_second(), used.processor * 1e6 / load.count.max(1) as f64));
     }
-    let about = "an event is checked, stored durably and matched; nobody cares".to_owned();
-    Ok(vec![Costed { name: "accept".to_owned(), about, role: "accept", points, steps }])
-}
-
-async fn deliver(context: &Context) -> Outcome<Vec<Costed>> {
-    let messages = context.size(50_000, 500);
-    let mut costed = Vec::new();
-    let file = "{protocol: file, options: {path: bench.ndjson}}".to_owned();
-    costed.push(deliver_by(context, "file", &file, messages, |number| format!("reader{number}")).await?);
-    if let Some(nginx) = Nginx::start(context).await? {
-        let channel = "{protocol: http, concurrency: 64, flow: {per_destination: 64}, options: {secret: whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw, allow_networks: [127.0.0.0/8]}}";
-        let port = nginx.port;
-        let address = move |number| format!("http://127.0.0.1:{port}/hook/r{number}");
-        costed.push(deliver_by(context, "http", channel, messages, address).await?);
-    }
-    Ok(costed)
-}
-
-async fn deliver_by(
-    context: &Context,
-    name: &str,
-    channel: &str,
-    messages: u64,
-    address: impl Fn(u64) -> String + Send + 'static,
-) -> Outcome<Costed> {
-    let mut fanout = Fanout::start(context, channel, "", messages, address).await?;
-    let mut points = Vec::new();
-    fanout.tell_all(100).await?;
-    for characters in [100, 400, 1_500] {
-        // Told anew, since the whole of it is watched while it is told.
-        let (pid, folder) = (fanout.server.pid(), fanout.server.folder.clone());
-        let idle = Watched::begin(context, &fanout.server).await.idle;
-        let watched = Watched { pid, folder: &folder, idle };
-        let (_, used) = watched.during(fanout.tell_all(characters)).await?;
-        let (bytes, items) = (characters as f64, messages as f64);
-        let wire_bytes = if name == "file" { 0.0 } else { items * (bytes + 400.0) };
-        points.push(Point { bytes, batch: items, items, used, wire_bytes });
-    }
-    let about = format!("a notification is made, formatted and delivered by {name}, with its durable receipt");
-    Ok(Costed { name: format!("deliver.{name}"), about, role: "deliver", points, steps: Vec::new() })
+    let about = "an event is checked, stored durably and matched; nobody cares";
+    Ok(vec![Costed { steps, ..Costed::new("accept", about, "accept", points) }])
 }
 
 async fn directory_operations(context: &Context) -> Outcome<Vec<Costed>> {
@@ -343,21 +356,47 @@ async fn directory_operations(context: &Context) -> Outcome<Vec<Costed>> {
     ] {
         let mut steps = Vec::new();
         let mut points = Vec::new();
+        let wire_each = directory_wire_each(port, act, &crowd).await?;
         for connections in STEPS {
             let (load, used) = watched.during(ldap::flood(port, act, &crowd, connections, time)).await?;
             steps.push((load.per_second, used.processor * 1e6 / load.count.max(1) as f64));
             if connections == CONNECTIONS {
-                points.push(Point { bytes: 1_000.0, batch: 1.0, items: load.count as f64, used, wire_bytes: 0.0 });
+                points.push(Point { bytes: 1_000.0, batch: 1.0, items: load.count as f64, used, wire_each });
             }
         }
-        costed.push(Costed { name: name.to_owned(), about: about.to_owned(), role: "directory", points, steps });
+        costed.push(Costed { steps, ..Costed::new(name, about, "directory", points) });
     }
     Ok(costed)
 }
 
+/// Bytes on the wire of one operation and its answers.
+async fn directory_wire_each(port: u16, act: Act, crowd: &Crowd) -> Outcome<f64> {
+    let broke = |error: std::io::Error| Failure::failed("a connection of the load broke").because(&error);
+    let relay = Relay::to(port).await?;
+    let mut connection = ldap::Connection::open(relay.port).await.map_err(broke)?;
+    // Other numbers than those of any load, or a value might be added that is there.
+    let mut chance = fastrand::Rng::with_seed(u64::MAX);
+    let before = relay.bytes();
+    for _ in 0..OPERATIONS_COUNTED {
+        let request = act.request(chance.u64(..crowd.count), &crowd.new, &mut chance);
+        let answer = connection.ask(&request).await.map_err(broke)?;
+        if answer.code != 0 {
+            return Err(Failure::failed(format!("{act:?} was answered by {answer:?}")));
+        }
+        if act == Act::Bind {
+            connection.ask(&ldap::bind(USER)).await.map_err(broke)?;
+        }
+    }
+    Ok((relay.bytes() - before) as f64 / OPERATIONS_COUNTED as f64)
+}
+
 async fn exchange(context: &Context) -> Outcome<Vec<Costed>> {
     let folder = context.folder()?;
-    let (_far, server) = exchange_roundtrip::prepare(context, folder.path()).await?;
+    let (far, server) = exchange_roundtrip::prepare(context, folder.path()).await?;
+    let behind = Relay::to(far.port).await?;
+    let request = server.client().request(Method::PUT, &format!("/v1/exchanges/{WIRED}"));
+    let wired = exchange_roundtrip::definition(WIRED, behind.port);
+    server.client().send(request.header(CONTENT_TYPE, "application/yaml").body(wired)).await?;
     let watched = Watched::begin(context, &server).await;
     let time = Duration::from_millis(context.size(5_000, 300));
     exchange_roundtrip::target(&server, 100, CONNECTIONS).closed(time / 4).await?;
@@ -365,36 +404,35 @@ async fn exchange(context: &Context) -> Outcome<Vec<Costed>> {
     for bytes in [100, 1_000, 10_000] {
         let target = exchange_roundtrip::target(&server, bytes, CONNECTIONS);
         let (load, used) = watched.during(target.closed(time)).await?;
-        let (items, wire_bytes) = (load.count as f64, 2.0 * (load.count * target.request.len() as u64) as f64);
-        points.push(Point { bytes: bytes as f64, batch: 1.0, items, used, wire_bytes });
+        let wired = exchange_roundtrip::target_of(WIRED, &server, bytes, 1);
+        let wire_each = wire_each(wired, Some(&behind)).await?;
+        points.push(Point { bytes: bytes as f64, batch: 1.0, items: load.count as f64, used, wire_each });
     }
     for connections in STEPS {
         let (load, used) = watched.during(exchange_roundtrip::target(&server, 1_000, connections).closed(time)).await?;
         steps.push((load.per_second(), used.processor * 1e6 / load.count.max(1) as f64));
     }
-    let about = "a request is stored, routed, sent, answered, and its reply stored and given back".to_owned();
-    Ok(vec![Costed { name: "exchange.roundtrip".to_owned(), about, role: "exchange", points, steps }])
+    let about = "a request is stored, routed, sent, answered, and its reply stored and given back";
+    Ok(vec![Costed { steps, ..Costed::new("exchange.roundtrip", about, "exchange", points) }])
 }
 
 async fn sync_sessions(context: &Context) -> Outcome<Vec<Costed>> {
     let devices = context.size(64, 4);
-    let mut field = sync::Field::prepare(context, devices, sync::HALVES).await?;
+    let mut field = sync::Field::prepare(context, devices, sync::HALVES_OF_WORDS).await?;
     field.change_rows().await?;
     field.all_at_once().await?;
     field.change_rows().await?;
-    let (pid, folder) = (field.server.pid(), field.server.folder.clone());
-    let idle = Watched::begin(context, &field.server).await.idle;
-    let watched = Watched { pid, folder: &folder, idle };
+    let watched = Watched::begin(context, &field.server).await;
     let (_, used) = watched.during(field.all_at_once()).await?;
-    let point = Point {
-        bytes: sync::HALVES.bytes(),
-        batch: 1.0,
-        items: devices as f64,
-        used,
-        wire_bytes: devices as f64 * sync::HALVES.bytes(),
-    };
-    let about = "a device brings 600 edits, takes at least 600 rows, and ends".to_owned();
-    Ok(vec![Costed { name: "sync.session".to_owned(), about, role: "sync", points: vec![point], steps: Vec::new() }])
+    field.change_rows().await?;
+    let relay = Relay::to(field.server.port).await?;
+    field.come_by(relay.port);
+    field.all_at_once().await?;
+    let items = devices as f64;
+    let wire_each = relay.bytes() as f64 / items;
+    let point = Point { bytes: sync::HALVES_OF_WORDS.bytes(), batch: 1.0, items, used, wire_each };
+    let about = "a device brings 600 edits, takes at least 600 rows, and ends; blocks of words are packed on the wire";
+    Ok(vec![Costed::new("sync.session", about, "sync", vec![point])])
 }
 
 /// What subscribers and subscriptions take in memory and on disk, and megabytes of memory of a server that has none.
@@ -451,15 +489,12 @@ mod tests {
             batch,
             items: 1_000.0,
             used: Used { processor: micros * 1e-3, disk_bytes: 4_096_000.0, syncs: Some(500.0) },
-            wire_bytes: 300_000.0,
+            // A head and an answer of 400 bytes, and what the event says.
+            wire_each: 400.0 / batch + bytes,
         };
-        let costed = Costed {
-            name: "accept".to_owned(),
-            about: "an event".to_owned(),
-            role: "accept",
-            points: vec![point(250.0, 1.0, 100.0), point(250.0, 10.0, 19.0), point(1_000.0, 10.0, 22.0)],
-            steps: vec![(10.0, 1.0), (20.0, 1.0), (21.0, 2.0)],
-        };
+        let points = vec![point(250.0, 1.0, 100.0), point(250.0, 10.0, 19.0), point(1_000.0, 10.0, 22.0)];
+        let steps = vec![(10.0, 1.0), (20.0, 1.0), (21.0, 2.0)];
+        let costed = Costed { steps, ..Costed::new("accept", "an event", "accept", points) };
         let mut operations = counted_elsewhere();
         operations.insert(costed.name.clone(), costed.json());
         let text = json!({"vectors": "test", "machine": {"cores": 2}, "operations": operations}).to_string();
@@ -468,7 +503,22 @@ mod tests {
         assert_eq!((accept.bytes, accept.batch, accept.knee), (Some((250.0, 1_000.0)), Some((1.0, 10.0)), Some(20.0)));
         let cost = accept.roles["accept"].processor;
         assert!((cost.batch - 90.0).abs() < 0.1 && (cost.kilobyte - 4.0).abs() < 0.1, "{cost:?}");
+        let wire = accept.roles["accept"].wire;
+        assert_eq!((wire.batch, wire.item, wire.kilobyte), (400.0, 0.0, 1_000.0));
         assert!(costed.told().contains("knee at 20/s"), "{}", costed.told());
+    }
+
+    /// A profile, planned with vectors of all that is measured.
+    fn planned(profile: &str) -> tocsin_capacity::Plan {
+        let profile =
+            tocsin_capacity::read_profile(profile).unwrap_or_else(|problems| panic!("{problems:?}: {profile}"));
+        let cost = json!({"roles": {"work": {"processor_us": {"item": 1}}}});
+        let operations: Map<String, Value> = NAMES.map(|name| (name.to_owned(), cost.clone())).into_iter().collect();
+        let stored: Map<String, Value> =
+            STORED.map(|name| (name.to_owned(), json!({"memory_bytes": 1}))).into_iter().collect();
+        let vectors = json!({"vectors": "test", "machine": {"cores": 2}, "operations": operations, "stored": stored});
+        let vectors = tocsin_capacity::read_vectors(&vectors.to_string()).expect("vectors");
+        tocsin_capacity::plan(&profile, &vectors).unwrap_or_else(|problems| panic!("{problems:?}"))
     }
 
     #[test]
@@ -476,16 +526,41 @@ mod tests {
         let guide = include_str!("../../../../docs/guide/capacity.md");
         let (_, profile) = guide.split_once("```yaml\n").expect("the profile");
         let (profile, _) = profile.split_once("```").expect("its end");
-        let profile = tocsin_capacity::read_profile(profile).expect("a profile");
-        let cost = json!({"roles": {"work": {"processor_us": {"item": 1}}}});
-        let operations: Map<String, Value> = NAMES.map(|name| (name.to_owned(), cost.clone())).into_iter().collect();
-        let stored: Map<String, Value> =
-            STORED.map(|name| (name.to_owned(), json!({"memory_bytes": 1}))).into_iter().collect();
-        let vectors = json!({"vectors": "test", "machine": {"cores": 2}, "operations": operations, "stored": stored});
-        let vectors = tocsin_capacity::read_vectors(&vectors.to_string()).expect("vectors");
-        let plan = tocsin_capacity::plan(&profile, &vectors).unwrap_or_else(|problems| panic!("{problems:?}"));
-        let unknown: Vec<&String> = plan.notes.iter().filter(|note| note.contains("say nothing of")).collect();
-        assert_eq!(unknown.len(), 1, "mails are bounded by their connections alone: {unknown:?}");
-        assert!(unknown[0].contains("`deliver.smtp`"), "{unknown:?}");
+        let plan = planned(profile);
+        assert!(plan.notes.iter().all(|note| !note.contains("say nothing of")), "{:?}", plan.notes);
+        let missing: Vec<&str> = NAMES.into_iter().filter(|name| !guide.contains(&format!("`{name}`"))).collect();
+        assert!(missing.is_empty(), "the guide lists no {missing:?}");
+    }
+
+    #[test]
+    fn all_that_is_measured_can_be_asked_for() {
+        for name in NAMES {
+            let profile =
+                format!("profile: a\noperations: {{ work: {{ operation: {name}, rate: {{ count: 1, per: 1s }} }} }}\n");
+            assert_eq!(planned(&profile).operations[0].operation, name);
+        }
+        let mails = "profile: a\nevents: { news: { rate: { count: 1, per: 1s }, digest: 4, format: format.xslt, channels: { mail: 50, inbox: 50 } } }\nchannels: { mail: {}, inbox: {} }\n";
+        let plan = planned(mails);
+        let asked: Vec<&str> = plan.operations.iter().map(|done| done.operation.as_str()).collect();
+        let expected = ["accept", "match", "notify", "format.xslt", "deliver.digest", "deliver.inbox", "deliver.mail"];
+        assert_eq!((asked, plan.notes.len()), (expected.to_vec(), 0), "{:?}", plan.notes);
+    }
+
+    #[test]
+    fn what_a_further_notification_costs_is_a_part_of_what_its_digest_does() {
+        // A message of 50 us, 5 us for each notification, and 2 us for a kilobyte of it.
+        let point = |told: f64, bytes: f64| Point {
+            bytes,
+            batch: told,
+            items: told * 1e6,
+            used: Used { processor: 50.0 + told * (5.0 + 0.002 * bytes), ..Used::default() },
+            wire_each: 0.0,
+        };
+        let points = [1.0, 5.0, 20.0].into_iter().flat_map(|told| [point(told, 100.0), point(told, 400.0)]);
+        let costed = deliver::further(points.collect());
+        let json = costed.json();
+        let cost = &json["roles"]["deliver"]["processor_us"];
+        assert!((cost["item"].as_f64().expect("a cost") - 5.0).abs() < 1e-6, "{json}");
+        assert_eq!((cost.as_object().expect("parts").len(), &json["batch"]), (1, &json!([1.0, 20.0])), "{json}");
     }
 }

@@ -157,6 +157,8 @@ pub async fn play(context: &Context, profile: &Profile, play: &Play) -> Outcome<
         play.ramp.as_secs_f64(),
         play.lasts.as_secs_f64()
     ));
+    let time = (play.ramp + play.lasts).as_secs_f64();
+    context.progress.begin(&format!("{all} users, {} s in all", rounded(time, 3)), 1, 1);
     let begun = Instant::now();
     let watched = (begun + play.ramp, begun + play.ramp + play.lasts);
     let mut visiting = JoinSet::new();

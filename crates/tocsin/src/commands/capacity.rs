@@ -8,11 +8,11 @@ use std::{
 use clap::ValueEnum;
 use serde_json::json;
 use tocsin_capacity::{
-    page::{self, clock, plan_page, tried_row},
+    page::{self, clock, plan_page, role_row, tried_row},
     papers::{PAPERS, Paper, Statement},
     plan::{Plan, plan},
     plot::short,
-    profile::Profile,
+    profile::{Profile, Roles},
     read_profile, read_vectors,
     vectors::Vectors,
     what_if::{Sensitivity, Tried, assumptions, parse_sweep, sensitivities, sweep},
@@ -193,6 +193,7 @@ impl Answer {
         terminal.line(format_args!("by the costs of `{}`", plan.vectors))?;
         self.tell_statements(terminal)?;
         self.tell_bottlenecks(terminal)?;
+        self.tell_roles(terminal)?;
         self.tell_uses(terminal)?;
         self.tell_day(terminal)?;
         self.tell_assumptions(terminal)?;
@@ -230,6 +231,16 @@ impl Answer {
             ))?;
         }
         Ok(())
+    }
+
+    fn tell_roles(&self, terminal: &Terminal) -> Outcome {
+        if self.plan.roles == Roles::Together {
+            return Ok(());
+        }
+        terminal.line("\nThe roles, each with nodes of its own:")?;
+        let heads = page::ROLE_COLUMNS.map(|column| column.title());
+        let rows: Vec<Vec<String>> = self.plan.stations.iter().map(role_row).collect();
+        Ok(terminal.table(&heads, &rows)?)
     }
 
     fn tell_uses(&self, terminal: &Terminal) -> Outcome {
@@ -274,6 +285,10 @@ impl Answer {
             short(day.p95),
             short(day.p99)
         ))?;
+        for path in day.paths.iter().filter(|_| day.paths.len() > 1) {
+            let [p50, p95, p99] = [path.p50, path.p95, path.p99].map(short);
+            terminal.line(format_args!("  {}: p50 {p50} s, p95 {p95} s, p99 {p99} s", path.name))?;
+        }
         for goal in &day.goals {
             let word =
                 if goal.met { terminal.paint(Colour::Green, "met") } else { terminal.paint(Colour::Red, "missed") };
@@ -390,6 +405,35 @@ day: { peaks: [{ at: \"18:00\", lasts: 1h, times: 3 }] }
         ] {
             assert!(text.contains(piece), "{piece}: {text}");
         }
+    }
+
+    #[test]
+    fn roles_that_are_apart_have_a_row_each() {
+        let vectors = VECTORS.replace("\"cores\": 2,", "\"cores\": 2, \"disk_mb_per_second\": 1,");
+        // At the peak 30 commits of events a second, 1,500 mails, and 25 operations of people, of which 2.5 write 10 KB.
+        let apart = PROFILE.replace("target:", "roles: apart\ntarget:");
+        let text = said(&apart, &vectors, &[]);
+        for piece in [
+            "The roles, each with nodes of its own:",
+            "role       nodes  % in use  load may grow by  gives out first  next",
+            "accept     1      3.0       23.3              syncs            processor at 0.1 %",
+            "deliver    1      6.0       11.7              processor",
+            "directory  1      1.0       68.4              disk             syncs at 0.",
+            "  events: p50 ",
+            "  directory: p50 ",
+        ] {
+            assert!(text.contains(piece), "{piece}: {text}");
+        }
+        assert!(!said(PROFILE, &vectors, &[]).contains("The roles"), "they are together");
+        let json: serde_json::Value =
+            serde_json::from_str(&said(&apart, &vectors, &["--format", "json"])).expect("JSON");
+        let first = json["plan"]["stations"].as_array().expect("stations").iter().map(|station| {
+            let first = &station["bottlenecks"][0];
+            (station["name"].as_str().expect("a name"), first["what"].as_str().expect("a resource"))
+        });
+        let first: Vec<_> = first.collect();
+        assert_eq!(first, [("accept", "syncs"), ("deliver", "processor"), ("directory", "disk")]);
+        assert!(said(&apart, &vectors, &["--format", "html"]).contains("The roles, each with nodes of its own"));
     }
 
     #[test]

@@ -101,6 +101,7 @@ async fn run(context: &Context) -> Outcome<Figure> {
         p50.push(load.p50_ms);
         p99.push(load.p99_ms);
         if let Some(nginx) = &nginx {
+            let _theirs = context.progress.theirs("wrk to nginx");
             peer.push(wrk.post(nginx.port, "/notify", time).await?.per_second);
         }
     }

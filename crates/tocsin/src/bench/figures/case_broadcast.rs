@@ -9,7 +9,8 @@ use crate::{
     bench::{
         context::Context,
         figure::{Figure, Samples, rounded},
-        peers::{SmtpSink, Source, smtp_source},
+        given::MailEnd,
+        peers::{Source, smtp_source},
         server::{Parts, Server, megabytes},
     },
     failure::Outcome,
@@ -60,13 +61,13 @@ const SESSIONS: u32 = 10;
 /// Tells `people` of so many broadcasts a turn. Each is posted when the one before has been answered, whether or not it has
 /// been delivered.
 async fn run(context: &Context, people: u64, broadcasts: u64) -> Outcome<Figure> {
-    let sink = SmtpSink::start(context).await?;
+    let end = MailEnd::ready(context).await?;
     let folder = context.folder()?;
     let mut server = Server::start(context, folder.path()).await?;
     let channel = format!(
-        "channels: {{ out: {{ protocol: smtp, concurrency: {SESSIONS}, options: {{ host: 127.0.0.1, port: {}, tls: off, \
+        "channels: {{ out: {{ protocol: smtp, concurrency: {SESSIONS}, options: {{ {}, tls: off, \
          from: Tocsin <news@example.org> }} }} }}\n",
-        sink.port
+        end.server.options()
     );
     server.apply("broadcast", &format!("{DEFINITION}{channel}")).await?;
     let subscribers = move |out: &mut Parts| {
@@ -102,7 +103,7 @@ async fn run(context: &Context, people: u64, broadcasts: u64) -> Outcome<Figure>
         told += mails;
         server.until_delivered(told).await?;
         ours.push(mails as f64 / begun.elapsed().as_secs_f64());
-        peer.extend(smtp_source(context, sink.port, Source::of((mails / 5).max(1_000))).await?);
+        peer.extend(smtp_source(context, &end.server, Source::of((mails / 5).max(1_000))).await?);
     }
     Ok(Figure::new("messages/s", ours)
         .beside("smtp-source", peer)
@@ -111,7 +112,7 @@ async fn run(context: &Context, people: u64, broadcasts: u64) -> Outcome<Figure>
             "{broadcasts} broadcasts a turn, each durable before its answer after {} ms",
             rounded(answers.median(), 3)
         ))
-        .under(format!("{SESSIONS} sessions kept open to smtp-sink"))
+        .under(format!("{SESSIONS} sessions kept open to {}", end.name))
         .under("from the first post to the last durable receipt")
         .under(format!("peak memory {} MB", rounded(megabytes(server.peak_bytes()), 3))))
 }

@@ -52,6 +52,7 @@ async fn run(context: &Context) -> Outcome<Figure> {
         server.until_delivered(wanted).await?;
         ours.push((wanted - before) as f64 / started.elapsed().as_secs_f64());
         if let Some(wrk) = &wrk {
+            let _theirs = context.progress.theirs("wrk");
             peer.push(wrk.post(nginx.port, "/hook/u0", time).await?.per_second);
         }
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
+use url::Url;
 
 use super::{Bench, Measuring};
 use crate::{
@@ -10,6 +11,7 @@ use crate::{
         context::Context,
         fanout::Fanout,
         figure::{Figure, Samples},
+        given::opened,
         market::CONNECTIONS,
         peers::{Nginx, Wrk},
     },
@@ -27,17 +29,58 @@ pub const BENCH: Bench = Bench {
 /// With what surrounds it a body with this text has about 500 bytes.
 const TEXT_CHARACTERS: usize = 370;
 
+/// Who receives the posts.
+enum Receiver {
+    /// nginx of our own, at a path for each reader.
+    Own(Nginx),
+    /// Whoever is at the given URL, which is used as it is.
+    Given(Url),
+}
+
+impl Receiver {
+    async fn ready(context: &Context) -> Outcome<Self> {
+        if let Some(url) = &context.given.http {
+            return Ok(Receiver::Given(url.clone()));
+        }
+        let nginx = Nginx::start(context).await?;
+        nginx.map(Receiver::Own).ok_or_else(|| Failure::failed("nginx is needed to receive the posts"))
+    }
+
+    /// The address of each reader.
+    fn address(&self) -> impl Fn(u64) -> String + Send + use<> {
+        let (url, is_own) = match self {
+            Receiver::Own(nginx) => (format!("http://127.0.0.1:{}/hook/r", nginx.port), true),
+            Receiver::Given(url) => (url.to_string(), false),
+        };
+        move |reader| if is_own { format!("{url}{reader}") } else { url.clone() }
+    }
+
+    /// The option that lets the channel go there.
+    fn opened(&self) -> String {
+        match self {
+            Receiver::Own(_) => "allow_networks: [127.0.0.0/8]".to_owned(),
+            Receiver::Given(url) => opened(url),
+        }
+    }
+
+    /// For the conditions.
+    fn name(&self) -> &'static str {
+        match self {
+            Receiver::Own(_) => "nginx",
+            Receiver::Given(_) => "the given URL",
+        }
+    }
+}
+
 async fn run(context: &Context) -> Outcome<Figure> {
     let posts = context.size(100_000, 2_000);
-    let nginx = Nginx::start(context).await?.ok_or_else(|| Failure::failed("nginx is needed to receive the posts"))?;
+    let receiver = Receiver::ready(context).await?;
     // Anybody's key: it guards nothing.
     let channel = format!(
-        "{{protocol: http, concurrency: {CONNECTIONS}, flow: {{per_destination: {CONNECTIONS}}}, options: {{secret: whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw, allow_networks: [127.0.0.0/8]}}}}"
+        "{{protocol: http, concurrency: {CONNECTIONS}, flow: {{per_destination: {CONNECTIONS}}}, options: {{secret: whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw, {}}}}}",
+        receiver.opened()
     );
-    let port = nginx.port;
-    let mut fanout =
-        Fanout::start(context, &channel, "", posts, move |number| format!("http://127.0.0.1:{port}/hook/r{number}"))
-            .await?;
+    let mut fanout = Fanout::start(context, &channel, "", posts, receiver.address()).await?;
     let data = json!({"topic": "all", "text": "x".repeat(TEXT_CHARACTERS)});
     let body = json!({"id": "n-12-3456", "type": "item", "timestamp": "2026-11-21T09:30:00.123456Z", "data": data})
         .to_string();
@@ -54,12 +97,13 @@ async fn run(context: &Context) -> Outcome<Figure> {
     for _ in context.turns() {
         ours.push(posts as f64 / fanout.tell_all(TEXT_CHARACTERS).await?.as_secs_f64());
         if let Some(wrk) = &wrk {
-            peer.push(wrk.post(port, "/hook/r0", time).await?.per_second);
+            let _theirs = context.progress.theirs("wrk");
+            peer.push(wrk.post_to(&receiver.address()(0), time).await?.per_second);
         }
     }
     Ok(Figure::new("messages/s", ours)
         .beside("wrk", peer)
-        .under(format!("{posts} posts of {} bytes to nginx", body.len()))
+        .under(format!("{posts} posts of {} bytes to {}", body.len(), receiver.name()))
         .under(format!("{CONNECTIONS} connections"))
         .under("signed, each made anew; wrk repeats one")
         .under("from acceptance to the last durable receipt"))

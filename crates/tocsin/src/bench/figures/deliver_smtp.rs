@@ -6,6 +6,7 @@ use crate::{
         context::Context,
         fanout::Fanout,
         figure::{Figure, Samples},
+        given::{MailEnd, MailServer},
         peers::{BareSink, SmtpSink, Source, nodemailer, smtp_source},
     },
     failure::Outcome,
@@ -102,9 +103,9 @@ const EVENTS_TO_MANY: u64 = 5;
 const TEXT_CHARACTERS: usize = 560;
 const SESSIONS: u32 = 10;
 
-/// A channel to these sinks.
-fn channel(sessions: u32, ports: &[u16]) -> String {
-    let servers: Vec<String> = ports.iter().map(|port| format!("{{host: 127.0.0.1, port: {port}}}")).collect();
+/// A channel to these servers.
+fn channel(sessions: u32, servers: &[&MailServer]) -> String {
+    let servers: Vec<String> = servers.iter().map(|server| format!("{{{}}}", server.options())).collect();
     format!(
         "{{protocol: smtp, concurrency: {sessions}, options: {{servers: [{}], balance: weighted, tls: off, \
          from: Tocsin <news@example.org>, recipients_max: 100}}}}",
@@ -118,12 +119,12 @@ async fn fanout(context: &Context, channel: &str, class: &str, mails: u64) -> Ou
 
 async fn one_sink(context: &Context) -> Outcome<Figure> {
     let mails = context.size(100_000, 2_000);
-    let sink = SmtpSink::start(context).await?;
-    let mut fanout = fanout(context, &channel(SESSIONS, &[sink.port]), "", mails).await?;
+    let end = MailEnd::ready(context).await?;
+    let mut fanout = fanout(context, &channel(SESSIONS, &[&end.server]), "", mails).await?;
     let (mut ours, mut peer) = (Samples::default(), Samples::default());
     for _ in context.turns() {
         ours.push(mails as f64 / fanout.tell_all(TEXT_CHARACTERS).await?.as_secs_f64());
-        peer.extend(smtp_source(context, sink.port, Source::of(mails)).await?);
+        peer.extend(smtp_source(context, &end.server, Source::of(mails)).await?);
     }
     Ok(figure("messages/s", ours)
         .beside("smtp-source", peer)
@@ -134,13 +135,13 @@ async fn one_sink(context: &Context) -> Outcome<Figure> {
 async fn two_sinks(context: &Context) -> Outcome<Figure> {
     let mails = context.size(100_000, 2_000);
     let sinks = [SmtpSink::start(context).await?, SmtpSink::start(context).await?];
-    let mut fanout = fanout(context, &channel(SESSIONS, &sinks.each_ref().map(|sink| sink.port)), "", mails).await?;
+    let [first, second] = sinks.each_ref().map(|sink| MailServer::here(sink.port));
+    let mut fanout = fanout(context, &channel(SESSIONS, &[&first, &second]), "", mails).await?;
     let (mut ours, mut peer) = (Samples::default(), Samples::default());
     for _ in context.turns() {
         ours.push(mails as f64 / fanout.tell_all(TEXT_CHARACTERS).await?.as_secs_f64());
         let half = Source { sessions: SESSIONS / 2, ..Source::of(mails / 2) };
-        let (one, other) =
-            tokio::join!(smtp_source(context, sinks[0].port, half), smtp_source(context, sinks[1].port, half));
+        let (one, other) = tokio::join!(smtp_source(context, &first, half), smtp_source(context, &second, half));
         // Both have the same to do, so the slower one says how long it took.
         if let (Some(one), Some(other)) = (one?, other?) {
             peer.push(2.0 * one.min(other));
@@ -155,11 +156,12 @@ async fn two_sinks(context: &Context) -> Outcome<Figure> {
 async fn fast_sink(context: &Context) -> Outcome<Figure> {
     let mails = context.size(100_000, 2_000);
     let sink = BareSink::start(context).await?;
-    let mut fanout = fanout(context, &channel(SESSIONS, &[sink.port]), "", mails).await?;
+    let server = MailServer::here(sink.port);
+    let mut fanout = fanout(context, &channel(SESSIONS, &[&server]), "", mails).await?;
     let (mut ours, mut peer) = (Samples::default(), Samples::default());
     for _ in context.turns() {
         ours.push(mails as f64 / fanout.tell_all(TEXT_CHARACTERS).await?.as_secs_f64());
-        peer.extend(smtp_source(context, sink.port, Source::of(mails)).await?);
+        peer.extend(smtp_source(context, &server, Source::of(mails)).await?);
     }
     Ok(figure("messages/s", ours)
         .beside("smtp-source", peer)
@@ -169,25 +171,26 @@ async fn fast_sink(context: &Context) -> Outcome<Figure> {
 }
 
 async fn many(context: &Context, recipients: u32) -> Outcome<Figure> {
-    let sink = SmtpSink::start(context).await?;
-    many_into(context, recipients, sink.port).await
+    let end = MailEnd::ready(context).await?;
+    many_into(context, recipients, &end.server).await
 }
 
 async fn many_into_fast_sink(context: &Context, recipients: u32) -> Outcome<Figure> {
     let sink = BareSink::start(context).await?;
-    Ok(many_into(context, recipients, sink.port).await?.under("a sink that answers each read with one write"))
+    let server = MailServer::here(sink.port);
+    Ok(many_into(context, recipients, &server).await?.under("a sink that answers each read with one write"))
 }
 
-async fn many_into(context: &Context, recipients: u32, port: u16) -> Outcome<Figure> {
+async fn many_into(context: &Context, recipients: u32, server: &MailServer) -> Outcome<Figure> {
     let (people, events) = (context.size(200_000, 4_000), context.size(EVENTS_TO_MANY, 1));
     let told = people * events;
     let class = format!("multicast: {{ recipient_limit: {recipients} }}");
-    let mut fanout = fanout(context, &channel(SESSIONS, &[port]), &class, people).await?;
+    let mut fanout = fanout(context, &channel(SESSIONS, &[server]), &class, people).await?;
     let (mut ours, mut peer) = (Samples::default(), Samples::default());
     for _ in context.turns() {
         ours.push(told as f64 / fanout.tell_all_of(events, TEXT_CHARACTERS).await?.as_secs_f64());
         let source = Source { recipients, ..Source::of(told / u64::from(recipients)) };
-        peer.extend(smtp_source(context, port, source).await?.map(|mails| mails * f64::from(recipients)));
+        peer.extend(smtp_source(context, server, source).await?.map(|mails| mails * f64::from(recipients)));
     }
     Ok(figure("recipients/s", ours)
         .beside("smtp-source", peer)
@@ -198,13 +201,15 @@ async fn many_into(context: &Context, recipients: u32, port: u16) -> Outcome<Fig
 async fn pool(context: &Context) -> Outcome<Figure> {
     const POOL: u32 = 50;
     let mails = context.size(100_000, 2_000);
-    let sink = SmtpSink::start(context).await?;
-    let mut fanout = fanout(context, &channel(POOL, &[sink.port]), "", mails).await?;
+    let end = MailEnd::ready(context).await?;
+    let mut fanout = fanout(context, &channel(POOL, &[&end.server]), "", mails).await?;
     let (mut ours, mut peer) = (Samples::default(), Samples::default());
     for _ in context.turns() {
         ours.push(mails as f64 / fanout.tell_all(TEXT_CHARACTERS).await?.as_secs_f64());
-        // It is so slow that a twentieth says as much.
-        peer.extend(nodemailer(context, sink.port, POOL, (mails / 20).max(500)).await?);
+        // It is run on our own sink only, and is so slow that a twentieth says as much.
+        if let Some(sink) = end.sink() {
+            peer.extend(nodemailer(context, sink.port, POOL, (mails / 20).max(500)).await?);
+        }
     }
     Ok(figure("messages/s", ours)
         .beside("nodemailer", peer)

@@ -172,8 +172,10 @@ async fn measure(context: &Context, act: Act) -> Outcome<Figure> {
         side.load(Act::Base, CONNECTIONS, time).await?;
     }
     for _ in context.turns() {
-        for side in [Some(&mut ours), peer.as_mut()].into_iter().flatten() {
-            side.turn(act, time).await?;
+        ours.turn(act, time).await?;
+        if let Some(peer) = &mut peer {
+            let _theirs = context.progress.theirs("slapd");
+            peer.turn(act, time).await?;
         }
     }
     for side in [Some(&mut ours), peer.as_mut()].into_iter().flatten() {

@@ -4,7 +4,8 @@
 use std::{path::Path, time::Duration};
 
 use reqwest::{Method, header::CONTENT_TYPE};
-use serde_json::json;
+use serde_json::{Value, json};
+use url::Url;
 
 use super::{Bench, Measuring};
 use crate::{
@@ -13,6 +14,7 @@ use crate::{
         context::Context,
         far_end::{FarEnd, Nature},
         figure::{Figure, Samples, rounded},
+        given::opened,
         load::Target,
         server::{Server, processor_seconds},
         wire,
@@ -68,6 +70,12 @@ const PACE: f64 = 0.7;
 
 /// An exchange of this name, whose far end listens at this port.
 pub fn definition(name: &str, port: u16) -> String {
+    let at = |path: &str| format!("{{ url: \"http://127.0.0.1:{port}/{path}\", allow_networks: [127.0.0.1] }}");
+    definition_to(name, &at("answers"), &at("others"))
+}
+
+/// The same with the options of its two send ports.
+fn definition_to(name: &str, answers: &str, others: &str) -> String {
     format!(
         "exchange: {name}
 properties: {{ type: $.type }}
@@ -76,13 +84,13 @@ send:
   answers:
     mode: request
     protocol: http
-    options: {{ url: \"http://127.0.0.1:{port}/answers\", allow_networks: [127.0.0.1] }}
+    options: {answers}
     concurrency: {CALLERS}
     retry: []
   others:
     mode: request
     protocol: http
-    options: {{ url: \"http://127.0.0.1:{port}/others\", allow_networks: [127.0.0.1] }}
+    options: {others}
 routes:
   orders: {{ when: \"message.type == 'order'\", to: answers }}
   rest: {{ when: \"message.type == 'other'\", to: others }}
@@ -104,9 +112,56 @@ pub async fn prepare(context: &Context, folder: &Path) -> Outcome<(FarEnd, Serve
 /// # Errors
 /// The server refuses something.
 pub async fn bring(server: &Server) -> Outcome<FarEnd> {
-    let far = FarEnd::start(|_| Nature { workers: CALLERS, millis: 0 }).await?;
+    let far = at_once().await?;
     apply(server, EXCHANGE, definition(EXCHANGE, far.port)).await?;
     Ok(far)
+}
+
+/// A far end that answers at once.
+async fn at_once() -> Outcome<FarEnd> {
+    FarEnd::start(|_| Nature { workers: CALLERS, millis: 0 }).await
+}
+
+/// Who answers the requests.
+enum Application {
+    Own(FarEnd),
+    /// Whoever is at the given URL, which is used as it is.
+    Given(Url),
+}
+
+impl Application {
+    async fn ready(context: &Context) -> Outcome<Self> {
+        match &context.given.application {
+            Some(url) => Ok(Application::Given(url.clone())),
+            None => Ok(Application::Own(at_once().await?)),
+        }
+    }
+
+    /// An exchange of this name whose requests it answers.
+    fn definition(&self, name: &str) -> String {
+        match self {
+            Application::Own(far) => definition(name, far.port),
+            Application::Given(url) => {
+                let options = format!("{{ url: {}, {} }}", Value::from(url.as_str()), opened(url));
+                definition_to(name, &options, &options)
+            }
+        }
+    }
+
+    /// For the conditions.
+    fn name(&self) -> &'static str {
+        match self {
+            Application::Own(_) => "a far end that answers at once without a body",
+            Application::Given(_) => "the given far end",
+        }
+    }
+}
+
+/// The application, and a server with the exchange that asks it.
+async fn prepare_asking(context: &Context, folder: &Path) -> Outcome<(Application, Server)> {
+    let (application, server) = (Application::ready(context).await?, Server::start(context, folder).await?);
+    apply(&server, EXCHANGE, application.definition(EXCHANGE)).await?;
+    Ok((application, server))
 }
 
 async fn apply(server: &Server, name: &str, definition: String) -> Outcome {
@@ -131,10 +186,14 @@ pub fn target_of(exchange: &str, server: &Server, bytes: usize, connections: usi
 
 async fn run(context: &Context) -> Outcome<Figure> {
     let folder = context.folder()?;
-    let (_far, server) = prepare(context, folder.path()).await?;
+    let (application, server) = prepare_asking(context, folder.path()).await?;
     let target = target(&server, BODY_BYTES, CALLERS);
     let time = Duration::from_secs(context.size(10, 1));
-    let mut brokers = Brokers::start(context).await;
+    let mut brokers = match &application {
+        Application::Own(_) => Brokers::start(context).await,
+        // Theirs are asked by their own clients, beside which another far end is no comparison.
+        Application::Given(_) => None,
+    };
     target.closed(time / 5).await?;
     let (mut ours, mut micros, mut told) = (Samples::default(), Samples::default(), Vec::new());
     for _ in context.turns() {
@@ -163,9 +222,7 @@ async fn run(context: &Context) -> Outcome<Figure> {
     }
     let figure = Figure::new("round trips/s", ours)
         .beside(&peer, rates)
-        .under(format!(
-            "{CALLERS} callers, {BODY_BYTES} bytes, two routes, a far end that answers at once without a body"
-        ))
+        .under(format!("{CALLERS} callers, {BODY_BYTES} bytes, two routes, {}", application.name()))
         .under("request and reply durable before the caller has it")
         .under(told.join("; "))
         .under(paced.told())
@@ -207,9 +264,9 @@ impl Side {
 
 async fn run_tracked(context: &Context, points: &str, bodies: usize) -> Outcome<Figure> {
     let folder = context.folder()?;
-    let (far, server) = prepare(context, folder.path()).await?;
+    let (application, server) = prepare_asking(context, folder.path()).await?;
     let tracking = format!("tracking: {{ bodies: [{points}] }}\n");
-    apply(&server, TRACKED, definition(TRACKED, far.port) + &tracking).await?;
+    apply(&server, TRACKED, application.definition(TRACKED) + &tracking).await?;
     let time = Duration::from_secs(context.size(10, 1));
     let (tracked, plain) =
         (target_of(TRACKED, &server, BODY_BYTES, CALLERS), target_of(EXCHANGE, &server, BODY_BYTES, CALLERS));

@@ -60,7 +60,7 @@ channels: {records: {protocol: file}}
 ";
 
 async fn run(context: &Context) -> Outcome<Figure> {
-    let turns: Vec<usize> = context.turns().collect();
+    let turns = context.turns();
     busy(move || {
         let mut ours = Samples::default();
         let mut characters = 0;

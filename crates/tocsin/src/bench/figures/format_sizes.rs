@@ -60,9 +60,12 @@ sizes! {
     XSLT_2000 Xslt "format.xslt.2000" 2_000,
 }
 
+/// In what templates are written.
 #[derive(Clone, Copy)]
-enum Language {
+pub(in crate::bench) enum Language {
+    /// Jinja.
     Jinja,
+    /// XSLT.
     Xslt,
 }
 
@@ -70,7 +73,7 @@ enum Language {
 const ROUND_SECONDS: f64 = 0.5;
 
 async fn run(context: &Context, language: Language, characters: usize) -> Outcome<Figure> {
-    let turns: Vec<usize> = context.turns().collect();
+    let turns = context.turns();
     busy(move || {
         let mut ours = Samples::default();
         let mut length = 0;
@@ -122,7 +125,7 @@ fn template(language: Language, characters: usize) -> String {
 }
 
 /// Renders the letter again each time it is called.
-fn renderer(language: Language, characters: usize) -> Outcome<impl FnMut() -> Outcome<String>> {
+pub(in crate::bench) fn renderer(language: Language, characters: usize) -> Outcome<impl FnMut() -> Outcome<String>> {
     let engine = match language {
         Language::Jinja => "jinja",
         Language::Xslt => "xslt",

@@ -32,7 +32,7 @@ const ROUND_BATCHES: usize = 40;
 async fn run(context: &Context) -> Outcome<Figure> {
     let subscribers = context.size(200_000, 2_000);
     let batches = context.size(ROUND_BATCHES, 2);
-    let turns: Vec<usize> = context.turns().collect();
+    let turns = context.turns();
     busy(move || {
         let compiled = market::compiled()?;
         let (shard, _) = market::shard(&compiled, subscribers, 1)?;

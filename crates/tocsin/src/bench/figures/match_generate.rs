@@ -27,7 +27,7 @@ const ROUND_SECONDS: f64 = 0.5;
 
 async fn run(context: &Context) -> Outcome<Figure> {
     let subscribers = context.size(200_000, 2_000);
-    let turns: Vec<usize> = context.turns().collect();
+    let turns = context.turns();
     busy(move || {
         let compiled = market::compiled()?;
         let (mut shard, _) = market::shard(&compiled, subscribers, 1)?;

@@ -132,8 +132,7 @@ async fn run(context: &Context, n: usize) -> Outcome<Figure> {
     let (mut ours, mut from_json, mut found) = (Samples::default(), Samples::default(), 0);
     let mut peer = Samples::default();
     let mut conditions = Vec::new();
-    let turns: Vec<usize> = context.turns().collect();
-    for turn in &turns {
+    for turn in context.turns() {
         let (back, given, read) = busy(move || {
             let given = bed.round(false);
             let read = bed.round(true);
@@ -146,7 +145,7 @@ async fn run(context: &Context, n: usize) -> Outcome<Figure> {
         from_json.push(read?.0);
         found = matches;
         // It takes minutes to load, so it runs once, between our turns.
-        if *turn == turns.len().div_ceil(2)
+        if turn == context.repeats().div_ceil(2)
             && let Some(ruled) = peers::event_ruler(context, &patterns, &events, n).await?
         {
             if ruled.patterns == n as u64 && ruled.events == bed.rows.len() as u64 && ruled.matches != found {

@@ -154,13 +154,13 @@ channels: {{ }}
 
 async fn run(context: &Context) -> Outcome<Figure> {
     let subscriptions = context.size(1_000_000, 10_000);
-    let turns: Vec<usize> = context.turns().collect();
+    let turns = context.turns();
     busy(move || {
         let mut samples = Vec::new();
         for (_, predicate) in PREDICATES {
             let mut bed = Bed::new(predicate, subscriptions)?;
             bed.round()?;
-            samples.push(turns.iter().map(|_| bed.round()).collect::<Outcome<Samples>>()?);
+            samples.push(turns.clone().map(|_| bed.round()).collect::<Outcome<Samples>>()?);
         }
         let of_a_million = |samples: &Samples| rounded(1e9 / samples.median(), 3);
         let each = PREDICATES

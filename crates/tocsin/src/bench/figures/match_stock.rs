@@ -60,6 +60,7 @@ async fn run(context: &Context, copies: u32) -> Outcome<Figure> {
         ours.push(passes * matches as f64);
         found = matches;
         if let Some(limit) = &limit {
+            let _theirs = context.progress.theirs("the bare prototype");
             let (per_second, theirs) = limit.round(copies).await?;
             if theirs != matches {
                 return Err(Failure::failed(format!("the index finds {matches} matches, the bare prototype {theirs}")));

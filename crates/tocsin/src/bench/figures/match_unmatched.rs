@@ -25,7 +25,7 @@ pub const BENCH: Bench = Bench {
 
 async fn run(context: &Context) -> Outcome<Figure> {
     let subscribers = context.size(200_000, 2_000);
-    let turns: Vec<usize> = context.turns().collect();
+    let turns = context.turns();
     busy(move || {
         let compiled = market::compiled()?;
         let (alone, _) = market::shard(&compiled, subscribers, 1)?;

@@ -45,7 +45,7 @@ pub const QUERY: Bench = Bench {
 const TIMES: u32 = 200;
 
 async fn filters(context: &Context) -> Outcome<Figure> {
-    let turns: Vec<usize> = context.turns().collect();
+    let turns = context.turns();
     busy(move || {
         let (mut ours, mut peer) = (Samples::default(), Samples::default());
         let mut worst: Option<Blast> = None;
@@ -91,7 +91,7 @@ const QUERIES: [(&str, &str); 3] = [
 ];
 
 async fn queries(context: &Context) -> Outcome<Figure> {
-    let turns: Vec<usize> = context.turns().collect();
+    let turns = context.turns();
     busy(move || {
         let (mut ours, mut worst) = (Samples::default(), (0.0, ""));
         for _ in turns {

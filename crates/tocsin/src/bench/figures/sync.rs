@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tocsin_model::replica::Begin;
 use tocsin_replica::{Home, Link, LinkError, http::HttpLink};
 
-use super::{Bench, Measuring};
+use super::{Bench, Measuring, accept_single};
 use crate::{
     bench::{
         context::{Context, Scratch},
@@ -44,16 +44,21 @@ pub struct Errand {
     pub down: usize,
     /// Bytes of a row's text.
     text: usize,
+    /// Whether the texts are words; those of one letter pack to next to nothing.
+    has_words: bool,
 }
 
 /// Half of the rows go up, half come down, each of about 116 bytes.
-pub const HALVES: Errand = Errand { up: 600, down: 600, text: 90 };
+pub const HALVES: Errand = Errand { up: 600, down: 600, text: 90, has_words: false };
+
+/// The same with rows of words, as people write them.
+pub(in crate::bench) const HALVES_OF_WORDS: Errand = Errand { has_words: true, ..HALVES };
 
 /// What somebody brings who has been away for a moment.
-pub(in crate::bench) const FEW: Errand = Errand { up: 30, down: 0, text: 90 };
+pub(in crate::bench) const FEW: Errand = Errand { up: 30, down: 0, text: 90, has_words: false };
 
 /// What the drivers of the peers carry; their rows have about 230 bytes.
-const AS_PEERS: Errand = Errand { up: 50, down: 200, text: 200 };
+const AS_PEERS: Errand = Errand { up: 50, down: 200, text: 200, has_words: false };
 
 const DEFINITION: &str = "
 application: field
@@ -72,6 +77,14 @@ impl Errand {
     pub fn bytes(self) -> f64 {
         ((self.up + self.down) * (self.text + 26)) as f64
     }
+
+    /// The text of a row: of this letter, or the words of this number.
+    fn text_of(self, letter: &str, number: usize) -> String {
+        match self.has_words {
+            true => accept_single::words(&mut fastrand::Rng::with_seed(number as u64), self.text),
+            false => letter.repeat(self.text),
+        }
+    }
 }
 
 /// A server and its devices.
@@ -89,6 +102,8 @@ pub struct Field {
 pub(in crate::bench) struct Device {
     owner: String,
     link: HttpLink,
+    http: reqwest::Client,
+    token: String,
     errand: Errand,
     cursor: Option<String>,
     edits: u64,
@@ -140,9 +155,9 @@ impl Field {
     /// The server refuses a row.
     pub async fn change_rows(&mut self) -> Outcome {
         self.turn += 1;
-        let text = "x".repeat(self.errand.text);
         for device in &self.devices {
             let line = |row: usize| {
+                let text = self.errand.text_of("x", self.turn * self.errand.down + row);
                 let row = json!({"id": format!("{}-down-{row}", device.owner), "row": {"owner": device.owner, "text": text, "turn": self.turn}});
                 format!("{row}\n")
             };
@@ -151,6 +166,13 @@ impl Field {
             self.server.client().send(request.body((0..self.errand.down).map(line).collect::<String>())).await?;
         }
         Ok(())
+    }
+
+    /// Lets the devices come by another port of this machine.
+    pub fn come_by(&mut self, port: u16) {
+        for device in &mut self.devices {
+            device.link = link_to(&device.http, port, &device.token);
+        }
     }
 
     /// One session of every device, all at once. Gives the sessions, and the seconds until the last was done.
@@ -182,11 +204,16 @@ pub(in crate::bench) async fn devices_of(server: &Server, count: usize, errand: 
         let new = json!({"application": "field", "subscriber": owner, "name": "bench"});
         let made = server.client().post("/v1/sync/devices", &new).await?;
         let token = made["token"].as_str().unwrap_or_default().to_owned();
-        let home = Home { url: format!("http://127.0.0.1:{}", server.port), token };
-        let link = HttpLink::new(http.clone(), &home);
-        devices.push(Device { owner, link, errand, cursor: None, edits: 0, meets_others: false });
+        let link = link_to(&http, server.port, &token);
+        let http = http.clone();
+        devices.push(Device { owner, link, http, token, errand, cursor: None, edits: 0, meets_others: false });
     }
     Ok(devices)
+}
+
+fn link_to(http: &reqwest::Client, port: u16, token: &str) -> HttpLink {
+    let home = Home { url: format!("http://127.0.0.1:{port}"), token: token.to_owned() };
+    HttpLink::new(http.clone(), &home)
 }
 
 impl Device {
@@ -275,10 +302,10 @@ impl Device {
     }
 
     fn same_rows(&self) -> Vec<u8> {
-        let text = "z".repeat(self.errand.text);
         let (collection, of) = if self.meets_others { ("shared", "all") } else { ("rows", self.owner.as_str()) };
         let edit = |row: usize| {
             let n = self.edits + row as u64 + 1;
+            let text = self.errand.text_of("z", n as usize);
             json!({
                 "n": n, "collection": collection, "id": format!("{of}-{row}"), "base": "0", "seen": "0",
                 "set": {"owner": of, "text": text, "turn": n},
@@ -289,8 +316,8 @@ impl Device {
 
     /// New rows each time, so that no edit meets another.
     fn block(&self, turn: usize) -> Vec<u8> {
-        let text = "y".repeat(self.errand.text);
         let edit = |row: usize| {
+            let text = self.errand.text_of("y", turn * self.errand.up + row);
             json!({
                 "n": self.edits + row as u64 + 1, "collection": "rows", "id": format!("{}-up-{turn}-{row}", self.owner),
                 "base": "0", "seen": "0", "set": {"owner": self.owner, "text": text, "turn": turn},
@@ -331,7 +358,7 @@ async fn storm(context: &Context) -> Outcome<Figure> {
 }
 
 fn described(count: usize, errand: Errand) -> String {
-    let Errand { up, down, text } = errand;
+    let Errand { up, down, text, .. } = errand;
     format!(
         "{count} devices at once, {up} edits up and at least {down} rows down each, about {} bytes a row",
         text + 26

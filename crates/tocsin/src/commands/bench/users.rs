@@ -64,7 +64,8 @@ impl Args {
         if self.lasts <= 0.0 {
             return Err(Failure::failed("--lasts should be more than 0 seconds"));
         }
-        let context = Context::new(Settings { folder: self.folder.clone(), ..Settings::default() })?;
+        let context = Context::new(Settings { folder: self.folder.clone(), ..Settings::default() })?.shown_on(terminal);
+        context.progress.begin("users get ready", 1, 1);
         if cfg!(debug_assertions) {
             context.tell("this is a debug build: its figures mean nothing");
         }
@@ -80,10 +81,11 @@ impl Args {
         };
         let mut signals = Signals::new()?;
         let played = tokio::select! {
-            played = play(&context, &profile, &settings) => played?,
-            name = signals.next() => return Err(Failure::failed(format!("interrupted by {name}; what was started has been stopped"))),
+            played = play(&context, &profile, &settings) => played,
+            name = signals.next() => Err(Failure::failed(format!("interrupted by {name}; what was started has been stopped"))),
         };
-        self.told(terminal, &played, &settings)
+        context.progress.end();
+        self.told(terminal, &played?, &settings)
     }
 
     fn told(&self, terminal: &Terminal, played: &[Played], settings: &Play) -> Outcome {

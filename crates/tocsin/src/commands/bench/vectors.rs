@@ -12,7 +12,7 @@ use crate::{
 /// Arguments of `tocsin bench vectors`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Measure these groups of operations only: accept, deliver, directory, exchange, sync
+    /// Measure these groups of operations only: accept, format, deliver, directory, exchange, sync
     #[arg(value_name = "GROUP")]
     groups: Vec<String>,
     /// Small sizes: shows that everything works, and is nothing to plan with
@@ -34,16 +34,18 @@ impl Args {
     pub async fn run(self, terminal: &Terminal) -> Outcome {
         let run = Run::now(if self.quick { "quick: nothing to plan with".to_owned() } else { "full".to_owned() });
         let settings = Settings { quick: self.quick, folder: self.folder, ..Settings::default() };
-        let context = Context::new(settings)?;
+        let context = Context::new(settings)?.shown_on(terminal);
+        context.progress.begin("vectors", 1, 1);
         if cfg!(debug_assertions) {
             context.tell("this is a debug build: its costs mean nothing");
         }
         let mut signals = Signals::new()?;
-        let text = tokio::select! {
-            measured = vectors::measure(&context, &self.groups, &run) => measured?,
-            name = signals.next() => return Err(Failure::failed(format!("interrupted by {name}; what was started has been stopped"))),
+        let measured = tokio::select! {
+            measured = vectors::measure(&context, &self.groups, &run) => measured,
+            name = signals.next() => Err(Failure::failed(format!("interrupted by {name}; what was started has been stopped"))),
         };
-        fs::write(&self.out, text).map_err(|error| Failure::file("write", &self.out, &error))?;
+        context.progress.end();
+        fs::write(&self.out, measured?).map_err(|error| Failure::file("write", &self.out, &error))?;
         Ok(terminal.line(self.out.display())?)
     }
 }
