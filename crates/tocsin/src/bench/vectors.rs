@@ -178,8 +178,11 @@ pub async fn measure(context: &Context, names: &[String], run: &Run) -> Outcome<
         return Err(Failure::usage(format!("there is no group `{unknown}`; there are {known}")));
     }
     let mut operations = counted_elsewhere();
-    for group in GROUPS.iter().filter(|group| names.is_empty() || names.iter().any(|name| name == group.name)) {
-        context.tell(format_args!("== {}", group.name));
+    let is_wanted = |group: &&Group| names.is_empty() || names.iter().any(|name| name == group.name);
+    let groups: Vec<&Group> = GROUPS.iter().filter(is_wanted).collect();
+    for (at, group) in groups.iter().enumerate() {
+        context.progress.begin(group.name, at + 1, groups.len());
+        context.tell(format_args!("== {} ({} of {})", group.name, at + 1, groups.len()));
         for costed in (group.measure)(context).await? {
             context.tell(format_args!("   {}", costed.told()));
             debug_assert!(NAMES.contains(&costed.name.as_str()), "{} stands in no list", costed.name);

@@ -35,7 +35,6 @@ impl Args {
         let run = Run::now(if self.quick { "quick: nothing to plan with".to_owned() } else { "full".to_owned() });
         let settings = Settings { quick: self.quick, folder: self.folder, ..Settings::default() };
         let context = Context::new(settings)?.shown_on(terminal);
-        context.progress.begin("vectors", 1, 1);
         if cfg!(debug_assertions) {
             context.tell("this is a debug build: its costs mean nothing");
         }
