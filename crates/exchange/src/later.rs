@@ -1,29 +1,26 @@
-//! Replies that come later: the far side takes a message, and what it has to say comes through a receive port, minutes or days
-//! afterwards.
+//! Replies that come later: the far side takes a message, and what it has to say comes through a receive port, minutes or
+//! days afterwards.
 //!
-//! The message waits for it from the moment at which it is stored, in the same commit and so before anything of it leaves: no reply is
-//! too quick. What comes through the port and has the same properties is the reply, once, and that it is stored, that its
-//! request has it and that nothing waits for it any more are one commit. That is why all messages of such an exchange are in one
-//! partition of the spool.
+//! The message waits for it from the moment at which it is stored, in the same commit and so before anything of it leaves:
+//! no reply is too quick. What comes through the port and has the same properties is the reply, once, and that it is stored,
+//! that its request has it and that nothing waits for it any more are one commit. That is why all messages of such an
+//! exchange are in one partition of the spool.
 
 use ring::digest;
-use tocsin_model::{
-    exchange::MessageKind,
-    id::{MessageId, Name},
-};
+use tocsin_model::{exchange::MessageKind, id::Name};
 use tocsin_store::{
     error::StoreError,
     spool::{Awaits, Head, NewLeg, PartitionNumber},
 };
 
-use crate::{Exchanges, Running, promote};
+use crate::{Exchanges, Running, lane::Place, promote};
 
 /// Where a message goes that came through a receive port.
 pub(crate) struct Routed {
     /// Where it goes, or why nowhere.
     pub legs: Result<Vec<NewLeg>, String>,
     /// The leg that it is the reply to, if it is one.
-    pub answers: Option<(MessageId, u32)>,
+    pub answers: Option<Place>,
 }
 
 /// What a message with these properties is known by; which of them it does not have, if so.
@@ -40,8 +37,8 @@ pub(crate) fn key(head: &Head, properties: &[Name]) -> Result<String, Name> {
 }
 
 impl Exchanges {
-    /// Routes a message that came through a port: as the reply to one that waits for it, or by itself. What it does not say it has from what it
-    /// answers.
+    /// Routes a message that came through a port: as the reply to one that waits for it, or by itself. What it does not say
+    /// it has from what it answers.
     ///
     /// # Errors
     /// The store does not answer.

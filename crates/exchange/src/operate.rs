@@ -417,17 +417,13 @@ impl Exchanges {
         let (mut head, partition) = (stored.head.clone(), self.parts.spool.partition_of(stored.id));
         let Routed { legs, answers } =
             self.route(&running, (&stored.port, stored.kind), &mut head, bytes, partition).await?;
-        let many = legs.as_ref().map_or(0, |legs| legs.len().max(answers.iter().len())) as u64;
-        let now = self.parts.clock.now();
-        match answers {
-            None => drop(self.parts.spool.route_anew(stored.id, legs, now).await?),
-            Some((request, _)) => {
-                let Some(body) = self.parts.spool.body(stored.id).await? else { return Ok(0) };
-                let reply = Reworked::One { head: Box::new(head), body, answers, legs };
-                self.parts.spool.rework(&stored.exchange, stored.id, reply, now).await?;
-                self.callers.answer(request, Answer::None);
-            }
+        if answers.is_some() {
+            let Some(body) = self.parts.spool.body(stored.id).await? else { return Ok(0) };
+            let reply = Reworked::One { head: Box::new(head), body, answers, legs };
+            return self.store_reworked(&running, stored, reply).await;
         }
+        let many = legs.as_ref().map_or(0, Vec::len) as u64;
+        self.parts.spool.route_anew(stored.id, legs, self.parts.clock.now()).await?;
         Ok(many)
     }
 
@@ -461,7 +457,6 @@ impl Exchanges {
         let Some(body) = self.parts.spool.body(stored.id).await? else { return Ok(0) };
         let Head { content_type, headers, trace, .. } = stored.head.clone();
         let raw = Parcel { content_type, headers, body: body.clone(), trace, ..Parcel::default() };
-        let now = self.parts.clock.now();
         let whole = NewMessage {
             id: stored.id,
             exchange: stored.exchange.clone(),
@@ -475,7 +470,7 @@ impl Exchanges {
             body,
             legs: Vec::new(),
             suspended: None,
-            accepted_at: now,
+            accepted_at: self.parts.clock.now(),
             expires_at: stored.expires_at,
             kept: running.compiled.definition.retention,
         };
@@ -487,6 +482,16 @@ impl Exchanges {
             Ok(Worked::Gathered(head, body, gather)) => Reworked::Gathered { head: Box::new(head), body, gather },
             Err(stuck) => Reworked::Stuck(stuck),
         };
+        self.store_reworked(running, stored, reworked).await
+    }
+
+    /// Stores what a suspended message became, and tells those who wait for it. Gives how many legs came of it.
+    async fn store_reworked(
+        &self,
+        running: &Running,
+        stored: &StoredMessage,
+        reworked: Reworked,
+    ) -> Result<u64, StoreError> {
         let legs = match &reworked {
             // The reply to a request goes to nobody but who waits for it.
             Reworked::One { legs, answers, .. } => legs.as_ref().map_or(0, |legs| legs.len().max(answers.iter().len())),
@@ -511,6 +516,7 @@ impl Exchanges {
             }
             Reworked::Gathered { .. } | Reworked::Stuck(_) => Vec::new(),
         };
+        let now = self.parts.clock.now();
         self.parts.spool.rework(&stored.exchange, stored.id, reworked, now).await?;
         answered.into_iter().for_each(|request| self.callers.answer(request, Answer::None));
         self.gatherings.expect(now);

@@ -100,7 +100,7 @@ pub struct NewMessage {
     pub kind: MessageKind,
     /// Of a reply: what it answers.
     pub answers: Option<MessageId>,
-    /// Of a reply that came through a receive port: the leg of that message which it was waited for. If it is waited for no more when
+    /// Of a reply that came through a receive port: the leg of that message which waits for it. If none does any more when
     /// this is stored, the reply is [`Ending::Late`] and goes nowhere.
     pub settles: Option<u32>,
     /// The message that it is a part of, if one was split.

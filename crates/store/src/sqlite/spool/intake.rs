@@ -41,21 +41,23 @@ pub(super) fn find_key(
 pub(super) fn insert(connection: &Connection, new: &NewMessage) -> Result<i64, StoreError> {
     match (new.answers, new.settles) {
         (Some(id), Some(leg)) => {
-            let store = |ending: Option<Ending>| match ending {
-                Some(ending) => insert_as(connection, new, Some(ending)).map(|()| 0),
-                None => insert_alone(connection, new),
-            };
+            let store = |ending| insert_alone(connection, new, ending);
             outcomes::answer(connection, (id, leg), new.id, new.accepted_at, store)
         }
-        _ => insert_alone(connection, new),
+        _ => insert_alone(connection, new, None),
     }
 }
 
-/// Stores a message. Gives 1 if it is open: something of it is to be done.
-pub(super) fn insert_alone(connection: &Connection, new: &NewMessage) -> Result<i64, StoreError> {
-    let is_open = !new.legs.is_empty() || new.suspended.is_some();
-    insert_as(connection, new, (!is_open).then_some(Ending::Delivered))?;
-    Ok(i64::from(is_open))
+/// Stores a message, which may have ended as it comes. Gives 1 if it is open: something of it is to be done.
+pub(super) fn insert_alone(
+    connection: &Connection,
+    new: &NewMessage,
+    ending: Option<Ending>,
+) -> Result<i64, StoreError> {
+    let has_more = !new.legs.is_empty() || new.suspended.is_some();
+    let ending = ending.or_else(|| (!has_more).then_some(Ending::Delivered));
+    insert_as(connection, new, ending)?;
+    Ok(i64::from(ending.is_none()))
 }
 
 /// Stores a message with what it became, or lets it wait for others. Gives how many are open; and when it becomes one with

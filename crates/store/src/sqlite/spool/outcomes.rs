@@ -51,10 +51,7 @@ pub(super) fn settle(connection: &Connection, outcome: &LegOutcome) -> Result<(S
     match &outcome.then {
         Then::Done(None) if was_waiting => finish_leg(connection, outcome.message, outcome.tried_at, None),
         Then::Done(Some(reply)) if was_waiting => {
-            let mut store = |ending: Option<Ending>| match ending {
-                Some(ending) => insert_as(connection, reply, Some(ending)).map(|()| 0),
-                None => insert_alone(connection, reply),
-            };
+            let mut store = |ending| insert_alone(connection, reply, ending);
             finish_leg(connection, outcome.message, outcome.tried_at, Some((reply.id, &mut store)))
         }
         // What came to a leg that was given up is kept, so that nobody looks for it in vain.
@@ -79,8 +76,8 @@ pub(super) fn settle(connection: &Connection, outcome: &LegOutcome) -> Result<(S
     }
 }
 
-/// Which leg of an exchange waits for a message that comes through a port and has one of these keys: the one that came first. If none
-/// does any more, the one that did last.
+/// Which leg of an exchange waits for a message that comes through a port and has one of these keys: the one that came
+/// first. If none does any more, the one that did last.
 pub(super) fn awaiting(
     connection: &Connection,
     exchange: &Name,
@@ -103,8 +100,8 @@ pub(super) fn awaiting(
     Ok(None)
 }
 
-/// The reply to a leg came through a receive port. It is stored as a reply to it, or as [`Ending::Late`] if nothing waits for it any
-/// more. Gives how many more messages are open than before.
+/// The reply to a leg came through a receive port. It is stored as a reply to it, or as [`Ending::Late`] if nothing waits for
+/// it any more. Gives how many more messages are open than before.
 pub(super) fn answer(
     connection: &Connection,
     (message, leg): (MessageId, u32),
@@ -196,8 +193,8 @@ pub(super) fn expire(connection: &Connection, now: Timestamp, limit: usize) -> R
     let unanswered = overdue.into_iter().map(|(id, _)| id).collect();
     let expires = "SELECT min(expires_at) FROM messages WHERE expires_at IS NOT NULL AND ending IS NULL";
     let awaits = "SELECT min(due_at) FROM legs WHERE state = 4";
-    let next = [expires, awaits].map(|sql| query_one(connection, sql, (), |row| row.get::<_, Option<i64>>(0)));
-    let [expires, awaits] = next;
+    let first = |sql| query_one(connection, sql, (), |row| row.get::<_, Option<i64>>(0));
+    let (expires, awaits) = (first(expires), first(awaits));
     let next = expires?.flatten().into_iter().chain(awaits?.flatten()).min().map(Timestamp);
     Ok((Over { expired, unanswered, next }, changes))
 }
