@@ -151,6 +151,9 @@ async fn run(context: &Context, work: Work) -> Outcome<Figure> {
         rows(&folder, 0..0, 1).await?;
     }
     server.apply("notes", &definition(work.way, folder.path())).await?;
+    if work.way != Way::Api {
+        until_running(&server).await?;
+    }
     let mut ours = Samples::default();
     for _ in context.turns() {
         ours.push(match work.way {
@@ -245,6 +248,22 @@ async fn rows(folder: &Scratch, numbers: std::ops::Range<u64>, characters: usize
     })
     .await?
     .map_err(|error| Failure::failed("the rows cannot be written").because(&error))
+}
+
+/// Waits until the source is open: only then is a folder there to move files into.
+async fn until_running(server: &Server) -> Outcome {
+    let started = Instant::now();
+    loop {
+        let sources: Value = server.client().get("/v1/applications/notes/sources", &[]).await?;
+        let source = &sources["items"][0];
+        if source["state"] == "running" {
+            return Ok(());
+        }
+        if started.elapsed() > STALLED {
+            return Err(Failure::failed("the source does not run").detail(source.to_string()));
+        }
+        tokio::time::sleep(ASKED_EVERY).await;
+    }
 }
 
 async fn accepted(server: &Server) -> Outcome<u64> {
