@@ -86,6 +86,11 @@ impl Keyring {
         Ok(Keyring(first.map(|first| Arc::new(Keys { first, keys }))))
     }
 
+    /// Whether there is a key to seal with.
+    pub fn seals(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Seals a text with the first key; without any key it stays as it is.
     ///
     /// # Errors

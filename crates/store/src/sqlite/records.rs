@@ -29,7 +29,7 @@ use tocsin_model::{
 };
 use tokio::sync::watch;
 
-use super::writer::{AfterCommit, Database, FreeSpace, Options, store_error};
+use super::writer::{AfterCommit, Database, FreeSpace, Options, empty_log, store_error};
 pub(super) use schema::MIGRATIONS;
 
 use crate::{
@@ -199,6 +199,9 @@ impl SqliteRecords {
                 let indexed = entries::is_indexed(connection)?;
                 Ok((identity, secret, ChangeSequence(books.change), books.counts, suppressed, indexed))
             })?;
+        if options.keys.seals() {
+            empty_log(&path)?;
+        }
         Ok(SqliteRecords {
             free_space: FreeSpace::beside(&path, options.reserve_bytes),
             database,

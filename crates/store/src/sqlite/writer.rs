@@ -716,6 +716,20 @@ fn checkpoint(connection: &Connection) -> Result<Option<u64>, StoreError> {
     }
 }
 
+/// Copies all of a log into its file and cuts it to nothing, so that no file has what was overwritten. Blocks, and is for the
+/// time before anybody reads or writes.
+///
+/// # Errors
+/// `Unavailable` if something of the log stays.
+pub(crate) fn empty_log(path: &Path) -> Result<(), StoreError> {
+    let connection = Connection::open(path).map_err(store_error)?;
+    connection.busy_timeout(Duration::from_secs(10)).map_err(store_error)?;
+    match connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |row| row.get(0)).map_err(store_error)? {
+        false => Ok(()),
+        true => Err(StoreError::unavailable(format!("the log of `{}` is in use", path.display()))),
+    }
+}
+
 fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }

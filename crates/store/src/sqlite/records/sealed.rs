@@ -68,6 +68,7 @@ fn secret_of(digits: &str) -> Result<[u8; 32], StoreError> {
 mod tests {
     use std::path::Path;
 
+    use rusqlite::Connection;
     use tocsin_model::time::Timestamp;
 
     use crate::{
@@ -133,6 +134,9 @@ mod tests {
         let secret = *records.secret();
         drop(records);
         assert!(is_found(folder.path(), b"canary-7c1f"));
+        // While somebody else looks at the file, its log stays where it is.
+        let other = Connection::open(folder.path().join("records.db")).expect("it opens");
+        assert_eq!(other.query_row("SELECT count(*) FROM application_versions", (), |row| row.get(0)), Ok(1));
         assert_eq!(read(folder.path(), keys(&[("one", '1')])).expect("opened"), (text.to_owned(), secret));
         assert!(!is_found(folder.path(), b"canary-7c1f") && !is_found(folder.path(), &secret));
     }

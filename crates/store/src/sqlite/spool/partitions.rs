@@ -23,7 +23,7 @@ use crate::{
     spool::PartitionNumber,
     sqlite::{
         records::{execute, query_all, query_one},
-        writer::{AfterCommit, Database, LOG_STEP_BYTES, Options},
+        writer::{AfterCommit, Database, LOG_STEP_BYTES, Options, empty_log},
     },
 };
 
@@ -182,6 +182,9 @@ pub(super) fn open(folder: &Path, options: &SpoolOptions) -> Result<(Vec<Partiti
         sealed::definitions(connection, &keys)?;
         Ok((read_layout(connection)?, read_homes(connection)?))
     })?;
+    if options.keys.seals() {
+        empty_log(&first.path)?;
+    }
     let known = layout.map_or(1, |layout| layout.partitions);
     let there = |number: &u8| folder.join(FILES[usize::from(*number)]).exists();
     if let Some(gone) = (1..known).find(|number| !there(number)) {

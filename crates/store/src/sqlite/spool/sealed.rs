@@ -67,6 +67,9 @@ mod tests {
         runtime.block_on(spool.put_exchange(name, text.into(), "ann".into(), Timestamp(1))).expect("stored");
         drop(spool);
         assert!(is_found(folder.path()));
+        // While somebody else looks at the file, its log stays where it is.
+        let other = Connection::open(folder.path().join("spool.db")).expect("it opens");
+        assert_eq!(other.query_row("SELECT count(*) FROM exchanges", (), |row| row.get(0)), Ok(1));
         let (one, two) = (key("one", "1"), key("two", "2"));
         assert_eq!(read(&one).expect("sealed"), text);
         assert!(!is_found(folder.path()));
