@@ -45,6 +45,7 @@ pub(crate) fn context() -> Context {
 pub(crate) fn channel(protocol: &str, options: Value, concurrency: u32) -> Channel {
     Channel {
         disable_after: None,
+        endpoint_event: None,
         protocol: protocol.parse().expect("a name"),
         options: options.as_object().expect("an object").clone(),
         retry: RetrySchedule { delays: Vec::new(), jitter_percent: 0 },

@@ -347,6 +347,25 @@ pub fn due_fields() -> Fields {
     ])
 }
 
+/// What an event of [`Channel::endpoint_event`] says. The class has those of these fields that its application wants. None has
+/// a name that means something else in templates, so that a notification can take them over as they are.
+pub fn endpoint_fields() -> Fields {
+    let field = |name: &str, kind, about: &str| Field {
+        description: Some(about.to_owned()),
+        ..Field::new(name.parse().expect("a field's name"), kind)
+    };
+    Fields::new(vec![
+        field("owner", FieldType::String, "The id of the subscriber whose endpoint it is."),
+        field("endpoint", FieldType::String, "The name of the device whose address it is."),
+        field("via", FieldType::String, "The channel by which it was tried."),
+        field("disabled", FieldType::Boolean, "Whether the device was switched off; if not, it will be."),
+        field("since", FieldType::Timestamp, "Since when it has only failed."),
+        field("until", FieldType::Timestamp, "When it is switched off if it goes on to fail."),
+        field("failures", FieldType::Integer, "How many attempts have failed since."),
+        field("reason", FieldType::String, "Why the last one failed."),
+    ])
+}
+
 /// A configured instance of a protocol.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Channel {
@@ -368,6 +387,9 @@ pub struct Channel {
     /// the address of a device is the far side itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disable_after: Option<Duration>,
+    /// The class of events that tell of an endpoint that is about to be switched off, and of one that was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub endpoint_event: Option<Name>,
     /// What is told of its deliveries beside what became of them.
     #[serde(skip_serializing_if = "DeliveryLog::is_default")]
     pub log: DeliveryLog,
@@ -569,6 +591,11 @@ pub fn api_source() -> Name {
 /// The source of the events that changes of rows raise. No source of an application that has such is called so.
 pub fn row_source() -> Name {
     "rows".parse().expect("`rows` is a name")
+}
+
+/// The source of the events that tell of endpoints. No source of an application that has such is called so.
+pub fn endpoint_source() -> Name {
+    "endpoints".parse().expect("`endpoints` is a name")
 }
 
 impl Rule {

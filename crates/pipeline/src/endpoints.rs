@@ -2,24 +2,34 @@
 //!
 //! Only where the address of a device is the far side itself, such as the URL of a webhook: the failures of a service that
 //! serves many devices say nothing of one of them. Since when an endpoint has only failed is durable, so that the clock goes
-//! on over restarts; what is in between, such as the number of failures, is written once an hour at most.
+//! on over restarts; what is in between, such as the number of failures, is written once an hour at most. An application that
+//! wants to hear of it has events of it, which are accepted before anything is done: at least once, should the process end in
+//! between.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use tocsin_delivery::Answer;
+use tocsin_delivery::{Answer, redact};
 use tocsin_model::{
-    id::{Name, SubscriptionId},
+    application::endpoint_source,
+    event::EventPacker,
+    field::Field,
+    id::{Name, SubscriberId, SubscriptionId},
     receipt::{Disposition, ReasonKind},
     subscriber::{Device, DeviceState},
     time::Timestamp,
+    value::Value,
 };
 use tocsin_store::{
     error::StoreError,
     records::{EndpointKey, FailingEndpoint, Records},
 };
 
-use crate::{Flow, running::Running};
+use crate::{
+    Flow,
+    accept_events::{self, AcceptError, Submission},
+    running::Running,
+};
 
 /// Endpoints that are watched at the same time. The failures of others are counted once some of these are well again.
 const WATCHED_MAX: usize = 200_000;
@@ -191,6 +201,20 @@ impl Endpoints {
             endpoint.written = endpoint.known.last;
             (due, endpoint.known.clone())
         };
+        let ends = match due {
+            Due::Warn => Some(false),
+            Due::Disable => Some(true),
+            Due::Nothing | Due::Write | Due::Again => None,
+        };
+        if let Some(disabled) = ends
+            && let Err(error) = tell(flow, running, &known, disabled, limit).await
+        {
+            // Nothing is done without telling of it: the next failure tries again.
+            if let Some(Watched { known, .. }) = self.0.lock().get_mut(&key) {
+                if disabled { known.disabled_at = None } else { known.warned_at = None }
+            }
+            return Err(error);
+        }
         let (since, failures, reason) = (known.since.to_string(), known.failures, known.reason.clone());
         let channel = &key.channel;
         match due {
@@ -267,6 +291,56 @@ impl Watched {
         self.known.since = self.known.last;
         self.known.failures = 0;
         (self.known.warned_at, self.known.disabled_at) = (None, None);
+    }
+}
+
+/// Accepts an event that tells of an endpoint, if its channel says so: it is about to be switched off, or is now.
+async fn tell(
+    flow: &Flow,
+    running: &Running,
+    endpoint: &FailingEndpoint,
+    disabled: bool,
+    limit: Duration,
+) -> Result<(), StoreError> {
+    let FailingEndpoint { key: EndpointKey { application, channel, .. }, .. } = endpoint;
+    let compiled = running.compiled();
+    let told = &compiled.application;
+    let Some(event) = told.channels.get(channel).and_then(|channel| channel.endpoint_event.clone()) else {
+        return Ok(());
+    };
+    let Some(class) = told.events.get(&event) else { return Ok(()) };
+    if let Some(reason) = flow.switches.refuse(application, &event) {
+        return Err(StoreError::Full(reason));
+    }
+    let text = |name: Option<&str>| name.map_or(Value::Null, |name| Value::Text(name.into()));
+    let value = |field: &Field| match field.name.as_str() {
+        "owner" => text(endpoint.subscriber.as_ref().map(SubscriberId::as_str)),
+        "endpoint" => text(endpoint.device.as_ref().map(Name::as_str)),
+        "via" => text(Some(channel.as_str())),
+        "disabled" => Value::Boolean(disabled),
+        "since" => Value::Timestamp(endpoint.since),
+        "until" => Value::Timestamp(endpoint.since + limit),
+        "failures" => Value::Integer(i64::try_from(endpoint.failures).unwrap_or(i64::MAX)),
+        "reason" => text(Some(&redact::text(&endpoint.reason))),
+        _ => field.default.clone(),
+    };
+    let row: Vec<Value> = class.fields.iter().map(value).collect();
+    let mut events = EventPacker::new(class.fields.clone());
+    events.push(&row);
+    let submission = Submission {
+        application: application.clone(),
+        version: compiled.version,
+        class: event,
+        source: endpoint_source(),
+        received_at: flow.clock.now(),
+        events: events.finish(),
+        idempotency: None,
+        marks: Vec::new(),
+    };
+    match accept_events::accept(flow, submission).await {
+        Ok(_) => Ok(()),
+        Err(AcceptError::Store(error)) => Err(error),
+        Err(error) => Err(StoreError::Full(error.to_string())),
     }
 }
 

@@ -61,6 +61,7 @@ impl Open {
             && self.definition.flow == definition.flow
             && self.definition.options == definition.options
             && self.definition.disable_after == definition.disable_after
+            && self.definition.endpoint_event == definition.endpoint_event
     }
 }
 
@@ -347,10 +348,17 @@ pub(crate) fn check_channels(application: &Application) -> Result<(), Vec<Proble
         .flat_map(|(name, channel)| {
             let mut problems =
                 tocsin_delivery::check(&channel.protocol, &channel.options, &format!("channels.{name}.options"));
-            if problems.is_empty() && channel.disable_after.is_some() && !tocsin_delivery::is_endpoint(channel) {
-                let text = "by this channel one far side serves all devices: its failures say nothing of one of them";
-                let problem = Problem::at(format!("channels.{name}.disable_after"), text);
-                problems.push(problem.hint("leave it out; it is for `http` without `url`"));
+            let given = [
+                ("disable_after", channel.disable_after.is_some()),
+                ("endpoint_event", channel.endpoint_event.is_some()),
+            ];
+            if problems.is_empty() && !tocsin_delivery::is_endpoint(channel) {
+                for (key, _) in given.into_iter().filter(|(_, is_given)| *is_given) {
+                    let text =
+                        "by this channel one far side serves all devices: its failures say nothing of one of them";
+                    let problem = Problem::at(format!("channels.{name}.{key}"), text);
+                    problems.push(problem.hint("leave it out; it is for `http` without `url`"));
+                }
             }
             problems
         })

@@ -167,3 +167,70 @@ async fn a_device_that_is_switched_on_again_has_as_long_as_any_other() {
     )
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_application_hears_of_endpoints_that_fail() {
+    let told = r#"
+application: quakes
+events:
+  quake: { fields: { place: string } }
+  trouble:
+    fields:
+      owner: { type: string, required: true }
+      endpoint: string
+      via: string
+      disabled: boolean
+      since: timestamp
+      until: timestamp
+      failures: integer
+      reason: string
+      hint: { type: string, default: "See the log." }
+subscriptions:
+  any: {}
+  operators: {}
+notifications:
+  alert:
+    fields: { place: string }
+    content: { templates: { base: { subject: "{{ place }}" } } }
+  switched:
+    fields: { owner: string, endpoint: string, via: string, disabled: boolean, since: timestamp, until: timestamp, failures: integer, reason: string, hint: string }
+    content:
+      templates:
+        base:
+          subject: >-
+            {{ owner }}'s {{ endpoint }} via {{ via }}, {{ failures }} failures since {{ since }}, until {{ until }}, off: {{ disabled }}, {{ reason }}. {{ hint }}
+rules:
+  every: { on: quake, subscription: any, notify: alert }
+  failing: { on: trouble, subscription: operators, notify: switched }
+channels:
+  hook: { protocol: http, disable_after: 4d, endpoint_event: trouble, retry: [] }
+  email: { protocol: smtp, options: { host: localhost, from: t@example.org } }
+"#;
+    check(
+        told,
+        r#"08:00 subscriber ann hook=https://ann.example/
+           08:00 subscriber ops email=ops@example.org
+           08:00 subscribe ann any
+           08:00 subscribe ops operators
+           08:00 https://ann.example/ refuses
+           08:10 event quake {"place": "Kobe"}
+           +1d09:00 event quake {"place": "Lima"}
+           +2d09:00 event quake {"place": "Rome"}
+           +2d09:01 crash
+           +3d09:00 event quake {"place": "Oslo"}
+           +4d09:00 event quake {"place": "Bern"}
+           +4d09:01 crash
+           +4d09:02 event quake {"place": "Wien"}"#,
+        expect![[r#"
+            08:10:00 hook https://ann.example/ n-1-0: Kobe -> refused
+            +1d 09:00:00 hook https://ann.example/ n-2-0: Lima -> refused
+            +2d 09:00:00 email ops@example.org n-4-0: ann's hook via hook, 3 failures since 2026-03-01T08:10:00Z, until 2026-03-05T08:10:00Z, off: False, never. See the log. -> delivered
+            +2d 09:00:00 hook https://ann.example/ n-3-0: Rome -> refused
+            +2d 09:01:00 crash
+            +3d 09:00:00 hook https://ann.example/ n-5-0: Oslo -> refused
+            +4d 09:00:00 email ops@example.org n-7-0: ann's hook via hook, 5 failures since 2026-03-01T08:10:00Z, until 2026-03-05T08:10:00Z, off: True, never. See the log. -> delivered
+            +4d 09:00:00 hook https://ann.example/ n-6-0: Bern -> refused
+            +4d 09:01:00 crash"#]],
+    )
+    .await;
+}

@@ -17,7 +17,7 @@ use crate::{
         Application, Channel, ContentTemplates, DeliveryLog, EventClass, FailureLog, Flow, Function, Limits, Missed,
         NotificationClass, Ordered, Pace, Presence, Rate, Recurs, Retention, RetrySchedule, Rule, RuleSchedule,
         RuleState, Source, SubscriptionClass, TemplateEngine, TemplateParts, TemplateText, Throttle, due_class,
-        due_fields,
+        due_fields, endpoint_fields, endpoint_source,
     },
     conduct::{Conduct, DIGEST_ITEMS, Digest, DigestWindow, Fallback, Priority},
     content::header_objection,
@@ -68,7 +68,7 @@ pub fn application(root: &Node, problems: &mut Vec<Problem>) -> Option<Applicati
         }),
         functions: builder.section("functions", |_, path, node, builder| builder.function(node, path)),
         rules: BTreeMap::new(),
-        channels: builder.section("channels", |_, _, node, _| channel(node)),
+        channels: builder.section("channels", |_, path, node, builder| builder.channel(node, path)),
         sources: builder.section("sources", |_, path, node, builder| builder.source(node, path)),
         collections: builder.section("collections", |_, path, node, builder| builder.collection(node, path)),
         retention: retention(root),
@@ -79,6 +79,7 @@ pub fn application(root: &Node, problems: &mut Vec<Problem>) -> Option<Applicati
     builder.check_order(&application, &rules);
     builder.check_collections(&application.collections);
     builder.check_raises(&application);
+    builder.check_endpoint_events(&application);
     root.get("application").is_some().then_some(Application { rules, ..application })
 }
 
@@ -440,6 +441,57 @@ impl<'a> Builder<'a> {
         source
     }
 
+    fn channel(&mut self, node: &Node, path: &str) -> Channel {
+        let path = join(path, "endpoint_event");
+        let endpoint_event = node.get("endpoint_event");
+        Channel {
+            protocol: name(node, "protocol").unwrap_or_else(|| "none".parse().expect("`none` is a name")),
+            options: options(node),
+            retry: retry(node.get("retry")),
+            concurrency: integer(node, "concurrency").unwrap_or(CONCURRENCY),
+            flow: node.get("flow").map_or_else(Flow::default, flow),
+            lease: duration(node, "lease").unwrap_or(LEASE),
+            disable_after: duration(node, "disable_after"),
+            endpoint_event: endpoint_event.and_then(|given| self.existing("events", "event class", given, &path)),
+            log: delivery_log(node),
+        }
+    }
+
+    /// That events which tell of endpoints fit their classes.
+    fn check_endpoint_events(&mut self, application: &Application) {
+        let known = endpoint_fields();
+        let channels = application.channels.iter();
+        let mut telling =
+            channels.filter_map(|(name, channel)| Some((name, channel.endpoint_event.as_ref()?))).peekable();
+        let source = endpoint_source();
+        if telling.peek().is_some() && application.sources.contains_key(&source) {
+            let problem =
+                Problem::at(format!("sources.{source}"), "is the source of the events that tell of endpoints");
+            self.problems.push(problem.hint("choose another name"));
+        }
+        for (channel, event) in telling {
+            let Some(class) = application.events.get(event) else { continue };
+            for field in class.fields.iter() {
+                let text = match known.position(field.name.as_str()).map(|at| known[at].kind) {
+                    Some(kind) if kind == field.kind => continue,
+                    Some(kind) => format!("is {}, and what tells of an endpoint is {}", field.kind.name(), kind.name()),
+                    None if !field.required || !field.default.is_null() => continue,
+                    None => "is required, and nothing that tells of an endpoint has this name".to_owned(),
+                };
+                let names: Vec<&str> = known.iter().map(|field| field.name.as_str()).collect();
+                let problem = Problem::at(format!("events.{event}.fields.{}", field.name), text);
+                let hint = format!("the channel `{channel}` tells of endpoints by it; it may have {}", listed(&names));
+                let entry = |node: Option<&'a Node>, key: &str| node.and_then(|node| node.entry(key));
+                let given = entry(self.root.get("events"), event.as_str()).and_then(|class| class.value.get("fields"));
+                let problem = match entry(given, field.name.as_str()) {
+                    Some(entry) => problem.position(entry.line, entry.column),
+                    None => problem,
+                };
+                self.problems.push(problem.hint(hint));
+            }
+        }
+    }
+
     /// The name that a node gives, reported if the section has no such entry.
     fn existing(&mut self, section: &str, noun: &str, node: &Node, path: &str) -> Option<Name> {
         let name: Name = node.text()?.parse().ok()?;
@@ -677,19 +729,6 @@ pub(super) fn options(node: &Node) -> serde_json::Map<String, serde_json::Value>
     match node.get("options").map(Node::json) {
         Some(serde_json::Value::Object(options)) => options,
         _ => serde_json::Map::new(),
-    }
-}
-
-fn channel(node: &Node) -> Channel {
-    Channel {
-        protocol: name(node, "protocol").unwrap_or_else(|| "none".parse().expect("`none` is a name")),
-        options: options(node),
-        retry: retry(node.get("retry")),
-        concurrency: integer(node, "concurrency").unwrap_or(CONCURRENCY),
-        flow: node.get("flow").map_or_else(Flow::default, flow),
-        lease: duration(node, "lease").unwrap_or(LEASE),
-        disable_after: duration(node, "disable_after"),
-        log: delivery_log(node),
     }
 }
 

@@ -576,6 +576,13 @@ impl Differences {
             let sentence = format!("devices are switched off after {now} of failures (was {before})");
             self.changed(format!("{path}.disable_after"), sentence);
         }
+        if old.endpoint_event != new.endpoint_event {
+            let sentence = match &new.endpoint_event {
+                Some(event) => format!("events of `{event}` tell of endpoints that fail"),
+                None => "no event tells of endpoints that fail".to_owned(),
+            };
+            self.changed(format!("{path}.endpoint_event"), sentence);
+        }
     }
 
     fn options(&mut self, path: &str, old: &Options, new: &Options) {

@@ -534,6 +534,13 @@ static CHANNEL: Shape = Shape::Object(&[
          Only for channels by which the address of a device is the far side itself, such as `http` without `url`.",
     ),
     optional(
+        "endpoint_event",
+        &Shape::Name,
+        "A class of events of this application: one tells that the endpoint of a device has failed for half of `disable_after`, \
+         another that its device was switched off. Rules say who hears of it. Its fields are any of `owner`, `endpoint`, `via`, \
+         `disabled`, `since`, `until`, `failures` and `reason`.",
+    ),
+    optional(
         "log",
         &DELIVERY_LOG,
         "What is told of deliveries beside what became of them: `status` keeps what far sides said when they took \

@@ -134,6 +134,7 @@ fn a_definition_becomes_an_application() {
                 },
                 lease: 60s,
                 disable_after: None,
+                endpoint_event: None,
                 log: DeliveryLog {
                     status: true,
                     attempts: false,
@@ -165,6 +166,7 @@ fn a_definition_becomes_an_application() {
                 },
                 lease: 300s,
                 disable_after: None,
+                endpoint_event: None,
                 log: DeliveryLog {
                     status: true,
                     attempts: false,

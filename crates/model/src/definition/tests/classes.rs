@@ -186,3 +186,30 @@ fn defaults_fit_their_type() {
         ],
     );
 }
+
+#[test]
+fn what_tells_of_endpoints_fits_its_class() {
+    let text = |fields: &str, more: &str| {
+        format!(
+            "application: a\nevents:\n  trouble:\n    fields: {{ {fields} }}\nchannels:\n  hook: {{ protocol: http, \
+             endpoint_event: trouble }}\n{more}"
+        )
+    };
+    check(&text("endpoint: { type: string, required: true }, until: timestamp, note: string", ""), expect!["fine"]);
+    check(
+        &text("since: string, place: { type: string, required: true }", ""),
+        expect![[r#"
+        4:15: events.trouble.fields.since: is string, and what tells of an endpoint is timestamp; the channel `hook` tells of endpoints by it; it may have `owner`, `endpoint`, `via`, `disabled`, `since`, `until`, `failures` or `reason`
+        4:30: events.trouble.fields.place: is required, and nothing that tells of an endpoint has this name; the channel `hook` tells of endpoints by it; it may have `owner`, `endpoint`, `via`, `disabled`, `since`, `until`, `failures` or `reason`"#]],
+    );
+    check(
+        &text("endpoint: string", "sources: { endpoints: { kind: http, events: [trouble] } }"),
+        expect!["sources.endpoints: is the source of the events that tell of endpoints; choose another name"],
+    );
+    check(
+        "application: a\nchannels: { hook: { protocol: http, endpoint_event: trouble } }",
+        expect![
+            "2:53: channels.hook.endpoint_event: names the event class `trouble`, which does not exist; there are no events"
+        ],
+    );
+}

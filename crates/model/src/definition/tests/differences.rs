@@ -10,11 +10,15 @@ pub(super) fn differences(piece: &str, replacement: &str) -> String {
     let old = read(QUAKES, &environment).expect("a definition");
     let new =
         read(&QUAKES.replace(piece, replacement), &environment).unwrap_or_else(|problems| panic!("{problems:#?}"));
+    shown(&difference(&old, &new))
+}
+
+fn shown(found: &[Difference]) -> String {
     let shown = |found: &Difference| {
         let drops = found.drops.as_ref().map(|path| format!(" [drops {path}]")).unwrap_or_default();
         format!("{:?} {}: {}{drops}", found.kind, found.path, found.sentence).to_lowercase()
     };
-    difference(&old, &new).iter().map(shown).collect::<Vec<_>>().join("\n")
+    found.iter().map(shown).collect::<Vec<_>>().join("\n")
 }
 
 #[test]
@@ -142,4 +146,21 @@ fn an_apply_says_what_rules_remember_otherwise() {
         rules.near_me.changed: what must have changed since the last notification is another
         rules.near_me.per: what the rule remembered is for something else and is forgotten"#]]
     .assert_eq(&said.join("\n"));
+}
+
+#[test]
+fn an_apply_says_which_events_tell_of_endpoints() {
+    let of = |channel: &str| {
+        let text = format!(
+            "application: a\nevents: {{ trouble: {{ fields: {{ endpoint: string }} }} }}\nchannels: {{ hook: {{ protocol: http{channel} }} }}"
+        );
+        read(&text, &|_| None).expect("a definition")
+    };
+    let told = |old: &str, new: &str| shown(&difference(&of(old), &of(new)));
+    let telling = ", endpoint_event: trouble";
+    expect!["changed channels.hook.endpoint_event: events of `trouble` tell of endpoints that fail"]
+        .assert_eq(&told("", telling));
+    expect!["changed channels.hook.endpoint_event: no event tells of endpoints that fail"]
+        .assert_eq(&told(telling, ""));
+    assert_eq!(told(telling, telling), "");
 }

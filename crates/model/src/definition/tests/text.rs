@@ -92,7 +92,7 @@ fn unknown_keys_find_what_was_meant() {
         "    lease: 1m",
         "    colour: red",
         expect![
-            "49:5: channels.email.colour: is not known here; here you can give `protocol`, `options`, `retry`, `concurrency`, `flow`, `lease`, `disable_after`, `log` or `log_failures`"
+            "49:5: channels.email.colour: is not known here; here you can give `protocol`, `options`, `retry`, `concurrency`, `flow`, `lease`, `disable_after`, `endpoint_event`, `log` or `log_failures`"
         ],
     );
     check_with(

@@ -74,6 +74,7 @@ fn open(per_destination: u32, pace: Pace) -> Outcome<Box<dyn OpenChannel>> {
     let name = |text: &str| text.parse().map_err(|_| Failure::failed("a name is none"));
     let channel = Channel {
         disable_after: None,
+        endpoint_event: None,
         protocol: name("http")?,
         options: json!({
             "allow_networks": ["127.0.0.0/8"], "timeout": "10s", "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
