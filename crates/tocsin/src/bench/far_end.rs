@@ -8,7 +8,7 @@ use std::{
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
+    sync::{Semaphore, SemaphorePermit},
     task::JoinSet,
 };
 
@@ -69,28 +69,44 @@ impl FarEnd {
 
 /// Places to work at, as many as the far end has at the moment.
 struct Desk {
-    places: Semaphore,
-    workers: parking_lot::Mutex<usize>,
+    free: Semaphore,
+    places: parking_lot::Mutex<Places>,
+}
+
+struct Places {
+    /// Free ones and those that are taken.
+    present: usize,
+    wanted: usize,
 }
 
 const PLACES: usize = 10_000;
 
 impl Default for Desk {
     fn default() -> Self {
-        Desk { places: Semaphore::new(PLACES), workers: parking_lot::Mutex::new(PLACES) }
+        let places = Places { present: PLACES, wanted: PLACES };
+        Desk { free: Semaphore::new(PLACES), places: parking_lot::Mutex::new(places) }
     }
 }
 
 impl Desk {
-    /// Takes places away, or brings them back.
+    /// Takes places away, or brings them back. Those at work finish first.
     fn resize(&self, workers: usize) {
-        let mut present = self.workers.lock();
-        if *present < workers {
-            self.places.add_permits(workers - *present);
-            *present = workers;
+        let mut places = self.places.lock();
+        places.wanted = workers;
+        if places.present < workers {
+            self.free.add_permits(workers - places.present);
+            places.present = workers;
         } else {
-            // Those at work finish first; what is not free yet is taken at a later look.
-            *present -= self.places.forget_permits(*present - workers);
+            places.present -= self.free.forget_permits(places.present - workers);
+        }
+    }
+
+    /// Frees a place, unless there are too many: who waits would have it at once, and it could never be taken away.
+    fn leave(&self, place: SemaphorePermit<'_>) {
+        let mut places = self.places.lock();
+        if places.present > places.wanted {
+            places.present -= 1;
+            place.forget();
         }
     }
 }
@@ -120,14 +136,42 @@ async fn serve(
             tokio::time::sleep(Duration::from_secs(3)).await;
         } else if millis > 0 {
             desk.resize(workers);
-            let Ok(place) = desk.places.acquire().await else { return };
+            let Ok(place) = desk.free.acquire().await else { return };
             tokio::time::sleep(Duration::from_millis(millis)).await;
-            drop(place);
+            desk.leave(place);
         }
         reader(&unread[head..length]);
         unread.drain(..length);
         if stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await.is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
+
+    use super::*;
+
+    #[test]
+    fn places_are_taken_away_although_others_wait_for_them() {
+        let desk = Desk::default();
+        desk.resize(40);
+        let mut waiting: FuturesUnordered<_> = (0..64).map(|_| desk.free.acquire()).collect();
+        let mut seated = || -> Vec<_> {
+            std::iter::from_fn(|| waiting.next().now_or_never().flatten()).map(|place| place.expect("open")).collect()
+        };
+        let first = seated();
+        assert_eq!(first.len(), 40);
+        desk.resize(6);
+        first.into_iter().for_each(|place| desk.leave(place));
+        let second = seated();
+        assert_eq!(second.len(), 6);
+        desk.resize(10);
+        let third = seated();
+        assert_eq!(third.len(), 4);
+        second.into_iter().chain(third).for_each(|place| desk.leave(place));
+        assert_eq!(seated().len(), 10);
     }
 }
