@@ -313,6 +313,8 @@ fn flooded(port: u16) -> String {
     let ports = format!("receive:\n  questions:\n    mode: one_way\n{steps}");
     let definition = definition(FLOODED, port);
     let receive = "receive: { questions: { mode: request, wait: 30s } }\n";
+    // On a slow machine more wait than an exchange usually may have, and to refuse them would end the flood.
+    let ports = format!("open_messages: 1000000\n{ports}");
     definition.replace(receive, &ports).replace("when: \"message.type == 'other'\"", "when: 'true'")
 }
 
