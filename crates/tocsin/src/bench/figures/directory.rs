@@ -77,6 +77,14 @@ pub const GROUPS: Bench = Bench {
     run: |context| -> Measuring<'_> { Box::pin(groups(context)) },
 };
 
+/// Searches by name with more processors.
+pub const PROCESSORS: Bench = Bench {
+    name: "ldap.processors",
+    about: "searches/s by name with all processors; beside it the same server bound to one, turn by turn",
+    by_default: false,
+    run: |context| -> Measuring<'_> { Box::pin(processors(context)) },
+};
+
 /// A file of entries.
 pub const IMPORT: Bench = Bench {
     name: "ldap.import",
@@ -92,6 +100,7 @@ const GROUPS_OF: [u64; 3] = [100, 10_000, 100_000];
 const CONNECTIONS: usize = 64;
 const STEPS: [usize; 3] = [1, 16, 200];
 const LOADING: Duration = Duration::from_secs(1_800);
+const BINDING: Duration = Duration::from_secs(10);
 
 /// One of the two, and what its runs gave.
 struct Side {
@@ -233,6 +242,57 @@ async fn groups(context: &Context) -> Outcome<Figure> {
         figure = figure.under(part);
     }
     Ok(figure)
+}
+
+async fn processors(context: &Context) -> Outcome<Figure> {
+    let count = context.size(200_000, 1_000);
+    let time = Duration::from_secs(context.size(5, 1));
+    let all = std::thread::available_parallelism().map_or(1, usize::from);
+    if all == 1 {
+        return Err(Failure::failed("there is one processor: nothing to compare it with"));
+    }
+    let (_folder, port, server) = serve(context, count).await?;
+    let powers = std::iter::successors(Some(1), |number| Some(number * 2));
+    let mut sides: Vec<(usize, Side)> = powers
+        .take_while(|number| *number < all)
+        .chain([all])
+        .map(|number| (number, Side::new(port, server.pid(), count)))
+        .collect();
+    sides[0].1.load(Act::Base, CONNECTIONS, time).await?;
+    for _ in context.turns() {
+        for (number, side) in &mut sides {
+            bind(server.pid(), *number).await?;
+            side.turn(Act::Base, time).await?;
+        }
+    }
+    let one = sides[0].1.rates.clone();
+    let mut told = Vec::new();
+    for (number, side) in &sides {
+        told.push(format!(
+            "{number}: {:.0}/s, {} times that of one, p99 {} ms, {} µs of processor for each",
+            side.rates.median(),
+            rounded(side.rates.median() / one.median(), 3),
+            rounded(side.p99.median(), 3),
+            rounded(side.micros.median(), 3),
+        ));
+    }
+    let (_, widest) = sides.pop().expect("there are two at least");
+    let mut figure = Figure::new("searches/s", widest.rates)
+        .beside("bound to one processor", one)
+        .under(format!("{count} entries of 20 attributes"))
+        .under(format!("{CONNECTIONS} connections, closed loop"))
+        .under("the load shares the processors: what one leaves free is its");
+    for part in told {
+        figure = figure.under(part);
+    }
+    Ok(figure)
+}
+
+/// Lets a process run on the first processors alone, so many.
+async fn bind(pid: u32, processors: usize) -> Outcome {
+    let mut command = tokio::process::Command::new("taskset");
+    command.args(["--all-tasks", "--cpu-list", "--pid"]).arg(format!("0-{}", processors - 1)).arg(pid.to_string());
+    run(&mut command, "taskset (of util-linux)", BINDING).await.map(|_| ())
 }
 
 async fn import(context: &Context) -> Outcome<Figure> {

@@ -48,7 +48,12 @@ const WORKLOADS: [Workload; 9] = [
         &[graph("operations/s", "", "ldap.mix")],
         CLOSED,
     ),
-    workload("WSS-07", "1 processor against 4", &[graph("searches", "x 1.32", "")], ""),
+    workload(
+        "WSS-07",
+        "1 processor against 4",
+        &[graph("searches by name with all processors, searches/s", "x 1.32", "ldap.processors")],
+        "ours has as many as the machine, and the load shares them",
+    ),
     workload(
         "WSS-08",
         "an ordinary user, 0 to 100,000 groups",
@@ -73,7 +78,7 @@ const CLAIMS: [Claim; 7] = [
         Test::Falls(&["ldap.base", "ldap.modify_add", "ldap.add"]),
     ),
     claim("Rates grow with clients until a knee", Test::Open),
-    claim("Four processors do 1.3 to 1.6 times what one does", Test::Open),
+    claim("Four processors do 1.3 to 1.6 times what one does", Test::LargerThanPeer("ldap.processors")),
     claim(
         "The new machine is faster by a factor of 2",
         Test::Contradictory("the same table has 180 and 796 searches, 110 and 673 modifications: 4.4 and 6.1 times"),
