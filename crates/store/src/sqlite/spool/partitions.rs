@@ -71,7 +71,8 @@ impl Partition {
         let path = folder.join(FILES[usize::from(number)]);
         let count = u32::from(options.partitions.max(1));
         let options = Options {
-            page_bytes: 8_192,
+            // A commit of one message touches six pages, whatever is on them.
+            page_bytes: 4_096,
             log_bytes_max: 64 << 20,
             log_step_bytes: LOG_STEP_BYTES,
             writer_cache_kib: WRITER_CACHES_KIB / count,
