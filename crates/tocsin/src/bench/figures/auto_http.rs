@@ -67,7 +67,7 @@ pub const ISOLATION: Bench = Bench {
 const MOST: u32 = 64;
 /// Messages that are handed over and not answered.
 const AHEAD: usize = 512;
-/// What the channel learns before a turn is part of no figure. While the others have theirs it forgets what it knew.
+/// What the channel learns before the first turn is part of no figure.
 const WARM_UP: Duration = Duration::from_secs(4);
 
 fn open(per_destination: u32, pace: Pace) -> Outcome<Box<dyn OpenChannel>> {
@@ -177,26 +177,33 @@ async fn run(context: &Context, nature: fn(Duration) -> Nature) -> Outcome<Figur
     let auto = open(MOST, Pace::Auto)?;
     let fixed = sweep.map(|most| open(most, Pace::Fixed).map(|open| (most, open)));
     let fixed: Vec<_> = fixed.into_iter().collect::<Outcome<_>>()?;
-    let mut ours = Samples::default();
-    let mut others: Vec<Samples> = sweep.iter().map(|_| Samples::default()).collect();
-    for _ in context.turns() {
-        // Ours between the others, so that both see the same machine.
-        for (samples, (_, open)) in others.iter_mut().zip(&fixed) {
+    let mut swept: Vec<Samples> = sweep.iter().map(|_| Samples::default()).collect();
+    for _ in 0..context.repeats() {
+        for (samples, (_, open)) in swept.iter_mut().zip(&fixed) {
             samples.push(drive(&**open, &message, &address, time).await?);
         }
-        drive(&*auto, &message, &address, if context.quick { time } else { WARM_UP }).await?;
-        ours.push(drive(&*auto, &message, &address, time).await?);
     }
-    let best = (0..sweep.len()).max_by(|a, b| others[*a].median().total_cmp(&others[*b].median())).unwrap_or(0);
+    let best = (0..sweep.len()).max_by(|a, b| swept[*a].median().total_cmp(&swept[*b].median())).unwrap_or(0);
+    // The best of ten was lucky, too. So it is measured again, in turns with ours.
+    drive(&*auto, &message, &address, if context.quick { time } else { WARM_UP }).await?;
+    let (mut ours, mut theirs) = (Samples::default(), Samples::default());
+    for _ in context.turns() {
+        ours.push(drive(&*auto, &message, &address, time).await?);
+        theirs.push(drive(&*fixed[best].1, &message, &address, time).await?);
+    }
     let shown: Vec<String> =
-        sweep.iter().zip(&others).map(|(most, samples)| format!("{most}: {}", rounded(samples.median(), 4))).collect();
+        sweep.iter().zip(&swept).map(|(most, samples)| format!("{most}: {}", rounded(samples.median(), 4))).collect();
     let found = auto.destinations(1).first().map_or(0, |destination| destination.concurrency);
     Ok(Figure::new("messages/s", ours)
-        .beside(&format!("fixed at {}", sweep[best]), others.swap_remove(best))
+        .beside(&format!("fixed at {}", sweep[best]), theirs)
         .under(format!("signed posts of about 500 bytes, the channel alone, at most {MOST} at a time"))
-        .under(format!("{} s a run, ours after {} s of learning", time.as_secs_f64(), WARM_UP.as_secs()))
+        .under(format!(
+            "{} s a run, ours after {} s of learning, in turns with the best of the sweep",
+            time.as_secs_f64(),
+            WARM_UP.as_secs()
+        ))
         .under(format!("found {found} at a time"))
-        .under(format!("fixed ones: {}", shown.join(", "))))
+        .under(format!("the sweep before: {}", shown.join(", "))))
 }
 
 /// What the others take, in ms, each in order, when every destination gets a message every so often.
