@@ -168,9 +168,7 @@ async fn a_device_that_is_switched_on_again_has_as_long_as_any_other() {
     .await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn an_application_hears_of_endpoints_that_fail() {
-    let told = r#"
+const TELLING: &str = r#"
 application: quakes
 events:
   quake: { fields: { place: string } }
@@ -206,8 +204,11 @@ channels:
   hook: { protocol: http, disable_after: 4d, endpoint_event: trouble, retry: [] }
   email: { protocol: smtp, options: { host: localhost, from: t@example.org } }
 "#;
+
+#[tokio::test(start_paused = true)]
+async fn an_application_hears_of_endpoints_that_fail() {
     check(
-        told,
+        TELLING,
         r#"08:00 subscriber ann hook=https://ann.example/
            08:00 subscriber ops email=ops@example.org
            08:00 subscribe ann any
@@ -231,6 +232,49 @@ channels:
             +4d 09:00:00 email ops@example.org n-7-0: ann's hook via hook, 5 failures since 2026-03-01T08:10:00Z, until 2026-03-05T08:10:00Z, off: True, never. See the log. -> delivered
             +4d 09:00:00 hook https://ann.example/ n-6-0: Bern -> refused
             +4d 09:01:00 crash"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_told_is_told_at_the_next_failure() {
+    check(
+        TELLING,
+        r#"08:00 subscriber ann hook=https://ann.example/
+           08:00 subscriber ops email=ops@example.org
+           08:00 subscribe ann any
+           08:00 subscribe ops operators
+           08:00 https://ann.example/ refuses
+           08:10 event quake {"place": "Kobe"}
+           +1d09:00 event quake {"place": "Lima"}
+           +2d08:50 switch off event-class:quakes/trouble disabled
+           +2d09:00 event quake {"place": "Rome"}
+           +2d09:01 endpoints
+           +2d09:02 switch on event-class:quakes/trouble
+           +2d09:03 event quake {"place": "Bonn"}
+           +2d09:04 endpoints
+           +3d09:00 event quake {"place": "Oslo"}
+           +4d08:50 switch off event-class:quakes/trouble disabled
+           +4d09:00 event quake {"place": "Bern"}
+           +4d09:01 endpoints
+           +4d09:02 switch on event-class:quakes/trouble
+           +4d09:03 event quake {"place": "Wien"}
+           +4d09:04 endpoints
+           +4d09:05 event quake {"place": "Graz"}"#,
+        expect![[r#"
+            08:10:00 hook https://ann.example/ n-1-0: Kobe -> refused
+            +1d 09:00:00 hook https://ann.example/ n-2-0: Lima -> refused
+            +2d 09:00:00 hook https://ann.example/ n-3-0: Rome -> refused
+            +2d 09:01:00 https://ann.example/ fails since 08:10:00, warned false, disabled false
+            +2d 09:03:00 email ops@example.org n-5-0: ann's hook via hook, 4 failures since 2026-03-01T08:10:00Z, until 2026-03-05T08:10:00Z, off: False, never. See the log. -> delivered
+            +2d 09:03:00 hook https://ann.example/ n-4-0: Bonn -> refused
+            +2d 09:04:00 https://ann.example/ fails since 08:10:00, warned true, disabled false
+            +3d 09:00:00 hook https://ann.example/ n-6-0: Oslo -> refused
+            +4d 09:00:00 hook https://ann.example/ n-7-0: Bern -> refused
+            +4d 09:01:00 https://ann.example/ fails since 08:10:00, warned true, disabled false
+            +4d 09:03:00 email ops@example.org n-9-0: ann's hook via hook, 7 failures since 2026-03-01T08:10:00Z, until 2026-03-05T08:10:00Z, off: True, never. See the log. -> delivered
+            +4d 09:03:00 hook https://ann.example/ n-8-0: Wien -> refused
+            +4d 09:04:00 https://ann.example/ fails since 08:10:00, warned true, disabled true"#]],
     )
     .await;
 }
