@@ -176,7 +176,7 @@ impl Endpoints {
             // The message was on its way when the device was switched off.
             return Ok(());
         }
-        let (due, known) = {
+        let (due, mut known) = {
             let mut watched = self.0.lock();
             let Some(endpoint) = watched.get_mut(&key) else { return Ok(()) };
             let is_same =
@@ -191,34 +191,17 @@ impl Endpoints {
                     due = Due::Write;
                 }
             }
-            let now = flow.clock.now();
-            match due {
-                Due::Disable => endpoint.known.disabled_at = Some(now),
-                Due::Warn => endpoint.known.warned_at = Some(now),
-                Due::Nothing | Due::Write | Due::Again => {}
-            }
             (endpoint.known.subscriber, endpoint.known.device) = (Some(subscriber.clone()), Some(name.clone()));
             endpoint.written = endpoint.known.last;
             (due, endpoint.known.clone())
         };
-        let ends = match due {
-            Due::Warn => Some(false),
-            Due::Disable => Some(true),
-            Due::Nothing | Due::Write | Due::Again => None,
-        };
-        if let Some(disabled) = ends
-            && let Err(error) = tell(flow, running, &known, disabled, limit).await
-        {
-            // Nothing is done without telling of it: the next failure tries again.
-            if let Some(Watched { known, .. }) = self.0.lock().get_mut(&key) {
-                if disabled { known.disabled_at = None } else { known.warned_at = None }
-            }
-            return Err(error);
-        }
         let (since, failures, reason) = (known.since.to_string(), known.failures, known.reason.clone());
         let channel = &key.channel;
         match due {
             Due::Disable => {
+                // Before anything is done: if it cannot be told, the next failure tries again.
+                tell(flow, running, &known, true, limit).await?;
+                known.disabled_at = Some(flow.clock.now());
                 let off = Device { state: DeviceState::Failed, ..device.clone() };
                 flow.records.put_device(subscriber, name, off, flow.clock.now()).await?;
                 metrics::counter!("deliver_endpoints_disabled_total").increment(1);
@@ -226,11 +209,16 @@ impl Endpoints {
                         "an endpoint has failed for too long and is switched off; `tocsin endpoints` lists it");
             }
             Due::Warn => {
+                tell(flow, running, &known, false, limit).await?;
+                known.warned_at = Some(flow.clock.now());
                 metrics::counter!("deliver_endpoints_warned_total").increment(1);
                 tracing::warn!(%subscriber, device = %name, %channel, since, failures, reason,
                     "an endpoint has only failed for half the time after which it is switched off");
             }
             Due::Nothing | Due::Write | Due::Again => {}
+        }
+        if let Some(endpoint) = self.0.lock().get_mut(&key) {
+            (endpoint.known.warned_at, endpoint.known.disabled_at) = (known.warned_at, known.disabled_at);
         }
         flow.records.keep_endpoints(vec![known]).await
     }

@@ -61,7 +61,6 @@ impl Open {
             && self.definition.flow == definition.flow
             && self.definition.options == definition.options
             && self.definition.disable_after == definition.disable_after
-            && self.definition.endpoint_event == definition.endpoint_event
     }
 }
 
@@ -349,11 +348,11 @@ pub(crate) fn check_channels(application: &Application) -> Result<(), Vec<Proble
             let mut problems =
                 tocsin_delivery::check(&channel.protocol, &channel.options, &format!("channels.{name}.options"));
             let given = [
-                ("disable_after", channel.disable_after.is_some()),
-                ("endpoint_event", channel.endpoint_event.is_some()),
+                channel.disable_after.map(|_| "disable_after"),
+                channel.endpoint_event.as_ref().map(|_| "endpoint_event"),
             ];
             if problems.is_empty() && !tocsin_delivery::is_endpoint(channel) {
-                for (key, _) in given.into_iter().filter(|(_, is_given)| *is_given) {
+                for key in given.into_iter().flatten() {
                     let text =
                         "by this channel one far side serves all devices: its failures say nothing of one of them";
                     let problem = Problem::at(format!("channels.{name}.{key}"), text);

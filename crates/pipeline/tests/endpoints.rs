@@ -1,6 +1,6 @@
 //! Stories of endpoints that fail for days.
 
-use expect_test::expect;
+use expect_test::{Expect, expect};
 use tocsin_testkit::check;
 
 const QUAKES: &str = r#"
@@ -205,18 +205,22 @@ channels:
   email: { protocol: smtp, options: { host: localhost, from: t@example.org } }
 "#;
 
-#[tokio::test(start_paused = true)]
-async fn an_application_hears_of_endpoints_that_fail() {
-    check(
-        TELLING,
-        r#"08:00 subscriber ann hook=https://ann.example/
+/// Plays a story of Ann's endpoint, which fails from the first day on, and of an operator who hears of it.
+async fn check_telling(story: &str, expected: Expect) {
+    let before = r#"08:00 subscriber ann hook=https://ann.example/
            08:00 subscriber ops email=ops@example.org
            08:00 subscribe ann any
            08:00 subscribe ops operators
            08:00 https://ann.example/ refuses
            08:10 event quake {"place": "Kobe"}
-           +1d09:00 event quake {"place": "Lima"}
-           +2d09:00 event quake {"place": "Rome"}
+           +1d09:00 event quake {"place": "Lima"}"#;
+    check(TELLING, &format!("{before}\n{story}"), expected).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_application_hears_of_endpoints_that_fail() {
+    check_telling(
+        r#"+2d09:00 event quake {"place": "Rome"}
            +2d09:01 crash
            +3d09:00 event quake {"place": "Oslo"}
            +4d09:00 event quake {"place": "Bern"}
@@ -238,16 +242,8 @@ async fn an_application_hears_of_endpoints_that_fail() {
 
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_told_is_told_at_the_next_failure() {
-    check(
-        TELLING,
-        r#"08:00 subscriber ann hook=https://ann.example/
-           08:00 subscriber ops email=ops@example.org
-           08:00 subscribe ann any
-           08:00 subscribe ops operators
-           08:00 https://ann.example/ refuses
-           08:10 event quake {"place": "Kobe"}
-           +1d09:00 event quake {"place": "Lima"}
-           +2d08:50 switch off event-class:quakes/trouble disabled
+    check_telling(
+        r#"+2d08:50 switch off event-class:quakes/trouble disabled
            +2d09:00 event quake {"place": "Rome"}
            +2d09:01 endpoints
            +2d09:02 switch on event-class:quakes/trouble
