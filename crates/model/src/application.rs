@@ -323,23 +323,23 @@ pub fn due_class() -> Name {
 
 /// The fields of the class of [`due_class`], in this order.
 pub fn due_fields() -> Fields {
-    let field = |name: &str, kind, about: &str| Field {
-        description: Some(about.to_owned()),
-        ..Field::new(name.parse().expect("a field's name"), kind)
-    };
     Fields::new(vec![
-        field("rule", FieldType::String, "The rule that is due."),
-        field("schedule", FieldType::String, "The schedule that it follows, as text of RFC 5545."),
-        field("due_at", FieldType::Timestamp, "When it was due."),
-        field("last_run", FieldType::Timestamp, "When it was due before."),
-        field("skipped", FieldType::Integer, "How many runs before this one were missed and are not made up for."),
-        field("after", FieldType::Integer, "The event batch of the last run: what came after it is for this one."),
-        field("from", FieldType::Integer, "The event batch after which a part of a run goes on; null where it begins."),
-        field("before", FieldType::Integer, "The event batch before which its events end; null for this one."),
-        field("seen", FieldType::Integer, "The last change of the records that the last run saw."),
-        field("sees", FieldType::Integer, "The last change of the records that this run sees."),
-        field("subscriptions_after", FieldType::Integer, "The subscription after which this part of a run begins."),
-        field(
+        described("rule", FieldType::String, "The rule that is due."),
+        described("schedule", FieldType::String, "The schedule that it follows, as text of RFC 5545."),
+        described("due_at", FieldType::Timestamp, "When it was due."),
+        described("last_run", FieldType::Timestamp, "When it was due before."),
+        described("skipped", FieldType::Integer, "How many runs before this one were missed and are not made up for."),
+        described("after", FieldType::Integer, "The event batch of the last run: what came after it is for this one."),
+        described(
+            "from",
+            FieldType::Integer,
+            "The event batch after which a part of a run goes on; null where it begins.",
+        ),
+        described("before", FieldType::Integer, "The event batch before which its events end; null for this one."),
+        described("seen", FieldType::Integer, "The last change of the records that the last run saw."),
+        described("sees", FieldType::Integer, "The last change of the records that this run sees."),
+        described("subscriptions_after", FieldType::Integer, "The subscription after which this part of a run begins."),
+        described(
             "subscriptions_through",
             FieldType::Integer,
             "The last subscription of this part; null if it has no end.",
@@ -350,20 +350,21 @@ pub fn due_fields() -> Fields {
 /// What an event of [`Channel::endpoint_event`] says. The class has those of these fields that its application wants. None has
 /// a name that means something else in templates, so that a notification can take them over as they are.
 pub fn endpoint_fields() -> Fields {
-    let field = |name: &str, kind, about: &str| Field {
-        description: Some(about.to_owned()),
-        ..Field::new(name.parse().expect("a field's name"), kind)
-    };
     Fields::new(vec![
-        field("owner", FieldType::String, "The id of the subscriber whose endpoint it is."),
-        field("endpoint", FieldType::String, "The name of the device whose address it is."),
-        field("via", FieldType::String, "The channel by which it was tried."),
-        field("disabled", FieldType::Boolean, "Whether the device was switched off; if not, it will be."),
-        field("since", FieldType::Timestamp, "Since when it has only failed."),
-        field("until", FieldType::Timestamp, "When it is switched off if it goes on to fail."),
-        field("failures", FieldType::Integer, "How many attempts have failed since."),
-        field("reason", FieldType::String, "Why the last one failed."),
+        described("owner", FieldType::String, "The id of the subscriber whose endpoint it is."),
+        described("endpoint", FieldType::String, "The name of the device whose address it is."),
+        described("via", FieldType::String, "The channel by which it was tried."),
+        described("disabled", FieldType::Boolean, "Whether the device was switched off; if not, it will be."),
+        described("since", FieldType::Timestamp, "Since when it has only failed."),
+        described("until", FieldType::Timestamp, "When it is switched off if it goes on to fail."),
+        described("failures", FieldType::Integer, "How many attempts have failed since."),
+        described("reason", FieldType::String, "Why the last one failed."),
     ])
+}
+
+/// A field of a class of ours.
+fn described(name: &str, kind: FieldType, about: &str) -> Field {
+    Field { description: Some(about.to_owned()), ..Field::new(name.parse().expect("a field's name"), kind) }
 }
 
 /// A configured instance of a protocol.

@@ -43,8 +43,11 @@ pub enum AcceptError {
     Store(StoreError),
 }
 
-/// Stores a submission. When it returns, the events are durable or were before.
+/// Stores a submission, unless its events are switched off. When it returns, the events are durable or were before.
 pub(crate) async fn accept(flow: &Flow, submission: Submission) -> Result<Accepted, AcceptError> {
+    if let Some(reason) = flow.switches.refuse(&submission.application, &submission.class) {
+        return Err(AcceptError::Full(reason));
+    }
     let Submission { application, version, class, source, received_at, events, idempotency, marks } = submission;
     let count = u64::from(events.count());
     let labels = flow.classes.labels(&application, &class);

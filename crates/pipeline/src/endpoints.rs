@@ -297,9 +297,6 @@ async fn tell(
         return Ok(());
     };
     let Some(class) = told.events.get(&event) else { return Ok(()) };
-    if let Some(reason) = flow.switches.refuse(application, &event) {
-        return Err(StoreError::Full(reason));
-    }
     let text = |name: Option<&str>| name.map_or(Value::Null, |name| Value::Text(name.into()));
     let value = |field: &Field| match field.name.as_str() {
         "owner" => text(endpoint.subscriber.as_ref().map(SubscriberId::as_str)),

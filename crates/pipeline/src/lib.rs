@@ -477,9 +477,6 @@ impl Pipeline {
         if !self.running.lock().contains_key(&submission.application) {
             return Err(AcceptError::NoApplication(submission.application));
         }
-        if let Some(reason) = self.flow.switches.refuse(&submission.application, &submission.class) {
-            return Err(AcceptError::Full(reason));
-        }
         accept_events::accept(&self.flow, submission).await
     }
 

@@ -202,13 +202,6 @@ impl Runner {
         }
     }
 
-    async fn offer(&self, submission: Submission) -> Result<Accepted, AcceptError> {
-        match self.flow.switches.refuse(&self.key.0, &self.class) {
-            Some(reason) => Err(AcceptError::Full(reason)),
-            None => accept_events::accept(&self.flow, submission).await,
-        }
-    }
-
     fn count(&self, batch: EventBatchId, events: u32, since: Option<Timestamp>) {
         let now = self.flow.clock.now();
         self.health.lock().taken(since, now);
@@ -309,7 +302,7 @@ impl Host for Runner {
         };
         let mut pause = PAUSE_MIN;
         let batch = loop {
-            match self.offer(submission.clone()).await {
+            match accept_events::accept(&self.flow, submission.clone()).await {
                 Ok(Accepted::New(batch) | Accepted::Duplicate(batch) | Accepted::KeyReused(batch)) => break batch,
                 Err(AcceptError::Full(why)) => {
                     if self.health.lock().wait(why.clone(), self.flow.clock.now()) {

@@ -463,12 +463,11 @@ impl<'a> Builder<'a> {
         let channels = application.channels.iter();
         let mut telling =
             channels.filter_map(|(name, channel)| Some((name, channel.endpoint_event.as_ref()?))).peekable();
-        let source = endpoint_source();
-        if telling.peek().is_some() && application.sources.contains_key(&source) {
-            let problem =
-                Problem::at(format!("sources.{source}"), "is the source of the events that tell of endpoints");
-            self.problems.push(problem.hint("choose another name"));
+        if telling.peek().is_some() {
+            self.check_source(application, &endpoint_source(), "is the source of the events that tell of endpoints");
         }
+        let names: Vec<&str> = known.iter().map(|field| field.name.as_str()).collect();
+        let names = listed(&names);
         for (channel, event) in telling {
             let Some(class) = application.events.get(event) else { continue };
             for field in class.fields.iter() {
@@ -478,9 +477,8 @@ impl<'a> Builder<'a> {
                     None if !field.required || !field.default.is_null() => continue,
                     None => "is required, and nothing that tells of an endpoint has this name".to_owned(),
                 };
-                let names: Vec<&str> = known.iter().map(|field| field.name.as_str()).collect();
                 let problem = Problem::at(format!("events.{event}.fields.{}", field.name), text);
-                let hint = format!("the channel `{channel}` tells of endpoints by it; it may have {}", listed(&names));
+                let hint = format!("the channel `{channel}` tells of endpoints by it; it may have {names}");
                 let entry = |node: Option<&'a Node>, key: &str| node.and_then(|node| node.entry(key));
                 let given = entry(self.root.get("events"), event.as_str()).and_then(|class| class.value.get("fields"));
                 let problem = match entry(given, field.name.as_str()) {
@@ -489,6 +487,13 @@ impl<'a> Builder<'a> {
                 };
                 self.problems.push(problem.hint(hint));
             }
+        }
+    }
+
+    /// That no source of an application has the name of one of ours.
+    fn check_source(&mut self, application: &Application, ours: &Name, text: &str) {
+        if application.sources.contains_key(ours) {
+            self.problems.push(Problem::at(format!("sources.{ours}"), text).hint("choose another name"));
         }
     }
 

@@ -81,10 +81,8 @@ impl<'a> Builder<'a> {
                 self.check_raise(application, collection, raise, &path);
             }
         }
-        let source = row_source();
-        if is_any && application.sources.contains_key(&source) {
-            let problem = Problem::at(format!("sources.{source}"), "is the source of the events that rows raise");
-            self.problems.push(problem.hint("choose another name"));
+        if is_any {
+            self.check_source(application, &row_source(), "is the source of the events that rows raise");
         }
     }
 
