@@ -24,7 +24,7 @@ use tocsin_model::{
 use tocsin_store::{
     error::StoreError,
     sqlite::tracking::SqliteTracking,
-    tracking::{BodyChange, Entries, Findable, NewBlock, TrackedBody},
+    tracking::{BodyChange, Entries, Findable, NewBlock, Packer, PlainBodies, TrackedBody},
 };
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -179,11 +179,14 @@ pub(crate) struct Tracker {
     /// Nobody should wait for more.
     enough: Notify,
     dropped: AtomicU64,
+    packer: Mutex<Packer>,
 }
 
 #[derive(Default)]
 struct Queue {
-    waiting: Vec<Waiting>,
+    /// By their exchange, and for how long they are kept.
+    groups: Groups,
+    entries: usize,
     bytes: usize,
     /// Who waits until all that came before them is stored.
     flushes: Vec<oneshot::Sender<()>>,
@@ -191,15 +194,15 @@ struct Queue {
     is_closed: bool,
 }
 
-struct Waiting {
-    exchange: Name,
-    entry: Entry,
-    kept: Duration,
-}
+type Groups = BTreeMap<(Name, Duration), Group>;
 
-enum Entry {
-    Body(TrackedBody, Arc<Tracking>),
-    Findable(Findable),
+/// What goes into the same blocks.
+#[derive(Default)]
+struct Group {
+    bodies: PlainBodies,
+    /// Those of which something is struck out, which takes its time.
+    unread: Vec<(TrackedBody, Arc<Tracking>)>,
+    findable: Vec<Findable>,
 }
 
 impl Tracker {
@@ -217,6 +220,7 @@ impl Tracker {
             came: Notify::new(),
             enough: Notify::new(),
             dropped: AtomicU64::new(0),
+            packer: Mutex::default(),
         })
     }
 
@@ -225,7 +229,8 @@ impl Tracker {
         if !tracking.takes(seen.point, seen.message) {
             return;
         }
-        let body = TrackedBody {
+        let is_unread = !tracking.redact.is_empty() && !seen.body.is_empty();
+        let tracked = TrackedBody {
             message: seen.message,
             point: seen.point,
             port: seen.port.clone(),
@@ -235,33 +240,36 @@ impl Tracker {
             bytes: seen.body.len() as u64,
             change: None,
             body: match seen.body.len() {
-                0..=COPIED_BYTES_MAX => Bytes::copy_from_slice(seen.body),
+                0..=COPIED_BYTES_MAX if is_unread => Bytes::copy_from_slice(seen.body),
                 _ => seen.body.clone(),
             },
         };
-        self.push(Waiting {
-            exchange: seen.exchange.clone(),
-            kept: tracking.kept,
-            entry: Entry::Body(body, tracking.clone()),
+        let tracked = if is_unread { tracked } else { cut(tracked, tracking) };
+        self.push(seen.exchange, tracking.kept, tracked.body.len(), |group| {
+            if is_unread {
+                group.unread.push((tracked, tracking.clone()));
+            } else {
+                group.bodies.push(&tracked);
+            }
         });
     }
 
     /// Lets a message be found by these properties.
     pub fn index(&self, exchange: &Name, findable: Findable, kept: Duration) {
-        self.push(Waiting { exchange: exchange.clone(), kept, entry: Entry::Findable(findable) });
+        self.push(exchange, kept, 0, |group| group.findable.push(findable));
     }
 
-    fn push(&self, waiting: Waiting) {
-        let bytes = waiting.bytes();
+    fn push(&self, exchange: &Name, kept: Duration, bytes: usize, push: impl FnOnce(&mut Group)) {
         let mut queue = self.queue.lock();
-        if queue.is_closed || queue.waiting.len() >= WAITING_MAX || queue.bytes + bytes > WAITING_BYTES_MAX {
+        if queue.is_closed || queue.entries >= WAITING_MAX || queue.bytes + bytes > WAITING_BYTES_MAX {
             drop(queue);
             return self.count_dropped(1, "queue");
         }
+        push(queue.groups.entry((exchange.clone(), kept)).or_default());
         let was_below = queue.bytes < BLOCK_BYTES;
         queue.bytes += bytes;
-        queue.waiting.push(waiting);
-        if queue.waiting.len() == 1 {
+        queue.entries += 1;
+        if queue.entries == 1 {
             self.came.notify_one();
         }
         if was_below && queue.bytes >= BLOCK_BYTES {
@@ -271,7 +279,7 @@ impl Tracker {
 
     /// Whether there is room for many more, so that what can wait does not drop what cannot.
     pub fn is_idle(&self) -> bool {
-        self.queue.lock().waiting.len() < WAITING_MAX / 4
+        self.queue.lock().entries < WAITING_MAX / 4
     }
 
     /// Waits until all that has come so far is stored, or dropped.
@@ -292,7 +300,7 @@ impl Tracker {
 
     pub fn counts(&self) -> TrackingCounts {
         TrackingCounts {
-            waiting: self.queue.lock().waiting.len() as u64,
+            waiting: self.queue.lock().entries as u64,
             dropped: self.dropped.load(Ordering::Relaxed),
             bytes: self.store.bytes(),
         }
@@ -305,6 +313,7 @@ impl Tracker {
 
     /// Carries entries away until `stopping`, and then what is left.
     pub async fn run(self: Arc<Self>, clock: Arc<dyn tocsin_delivery::Clock>, stopping: CancellationToken) {
+        let mut emptied = Groups::new();
         loop {
             tokio::select! {
                 () = self.came.notified() => {}
@@ -316,9 +325,11 @@ impl Tracker {
                 () = stopping.cancelled() => {}
             }
             let is_closed = stopping.is_cancelled();
-            let left = Queue { is_closed, ..Queue::default() };
-            let Queue { waiting, flushes, .. } = std::mem::replace(&mut *self.queue.lock(), left);
-            self.carry(waiting, clock.now()).await;
+            let next = Queue { is_closed, groups: std::mem::take(&mut emptied), ..Queue::default() };
+            let Queue { groups, entries, flushes, .. } = std::mem::replace(&mut *self.queue.lock(), next);
+            if entries > 0 {
+                emptied = self.carry(groups, entries as u64, clock.now()).await;
+            }
             // They look at what is stored now; one that has given up does not.
             for done in flushes {
                 let _ = done.send(());
@@ -329,16 +340,17 @@ impl Tracker {
         }
     }
 
-    async fn carry(self: &Arc<Self>, waiting: Vec<Waiting>, now: Timestamp) {
-        if waiting.is_empty() {
-            return;
-        }
-        let many = waiting.len() as u64;
+    /// Gives the groups back, empty, with the memory that they have.
+    async fn carry(self: &Arc<Self>, mut groups: Groups, many: u64, now: Timestamp) -> Groups {
         let _worker = self.workers.enter().await;
-        let packing = tokio::task::spawn_blocking(move || blocks(waiting, now)).await;
-        let kept = match packing {
-            Ok(blocks) => self.store.keep(blocks).await,
-            Err(error) => Err(StoreError::unavailable(error)),
+        let tracker = self.clone();
+        let packing = tokio::task::spawn_blocking(move || {
+            let blocks = blocks(&mut groups, now, &mut tracker.packer.lock());
+            (blocks, groups)
+        });
+        let (kept, emptied) = match packing.await {
+            Ok((blocks, emptied)) => (self.store.keep(blocks).await, emptied),
+            Err(error) => (Err(StoreError::unavailable(error)), Groups::new()),
         };
         match kept {
             Ok(0) => {}
@@ -350,31 +362,28 @@ impl Tracker {
             }
         }
         metrics::gauge!("exchange_tracking_bytes").set(self.store.bytes() as f64);
+        emptied
     }
 }
 
-impl Waiting {
-    fn bytes(&self) -> usize {
-        match &self.entry {
-            Entry::Body(tracked, _) => tracked.body.len(),
-            Entry::Findable(_) => 0,
+/// Blocks of what goes at the same time. Leaves the groups empty, and only those that had something.
+fn blocks(groups: &mut Groups, now: Timestamp, packer: &mut Packer) -> Vec<NewBlock> {
+    let mut blocks = Vec::new();
+    groups.retain(|(exchange, kept), Group { bodies, unread, findable }| {
+        for (body, tracking) in unread.drain(..) {
+            bodies.push(&shown(body, &tracking));
         }
-    }
-}
-
-/// Blocks of what goes at the same time.
-fn blocks(waiting: Vec<Waiting>, now: Timestamp) -> Vec<NewBlock> {
-    let mut bodies: BTreeMap<(Name, Duration), Vec<TrackedBody>> = BTreeMap::new();
-    let mut findable: BTreeMap<(Name, Duration), Vec<Findable>> = BTreeMap::new();
-    for Waiting { exchange, kept, entry } in waiting {
-        match entry {
-            Entry::Body(body, tracking) => bodies.entry((exchange, kept)).or_default().push(shown(body, &tracking)),
-            Entry::Findable(found) => findable.entry((exchange, kept)).or_default().push(found),
+        let before = blocks.len();
+        let mut block = |entries| blocks.push(NewBlock { exchange: exchange.clone(), goes_at: now + *kept, entries });
+        if !bodies.is_empty() {
+            block(Entries::Bodies(bodies.pack(packer)));
         }
-    }
-    let block = |(exchange, kept): (Name, Duration), entries| NewBlock { exchange, goes_at: now + kept, entries };
-    let bodies = bodies.into_iter().map(|(group, bodies)| block(group, Entries::Bodies(bodies)));
-    bodies.chain(findable.into_iter().map(|(group, found)| block(group, Entries::Findable(found)))).collect()
+        if !findable.is_empty() {
+            block(Entries::Findable(std::mem::take(findable)));
+        }
+        blocks.len() > before
+    });
+    blocks
 }
 
 /// A body as people may see it.
@@ -387,12 +396,17 @@ fn shown(tracked: TrackedBody, tracking: &Tracking) -> TrackedBody {
             None => (Bytes::new(), Some(BodyChange::Withheld)),
         };
     }
+    cut(TrackedBody { body, change, ..tracked }, tracking)
+}
+
+/// No more of a body than is kept.
+fn cut(mut tracked: TrackedBody, tracking: &Tracking) -> TrackedBody {
     let most = tracking.body_bytes_max as usize;
-    if body.len() > most {
-        // A copy, so that the rest of the body is not kept in memory.
-        (body, change) = (Bytes::copy_from_slice(&body[..most]), Some(BodyChange::Cut));
+    if tracked.body.len() > most {
+        tracked.body.truncate(most);
+        tracked.change = Some(BodyChange::Cut);
     }
-    TrackedBody { body, change, ..tracked }
+    tracked
 }
 
 /// A body without what is struck out; `Some(None)` if there was nothing of it. `None` if it is no JSON, or too large.

@@ -12,6 +12,10 @@ use tocsin_model::{
     time::Timestamp,
 };
 
+pub(crate) mod packing; // entries as bytes, and back
+
+pub use packing::{PackedBodies, Packer, PlainBodies};
+
 /// A body at a point of its message's way.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrackedBody {
@@ -87,7 +91,7 @@ pub struct NewBlock {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Entries {
     /// Bodies.
-    Bodies(Vec<TrackedBody>),
+    Bodies(PackedBodies),
     /// By what messages are found.
     Findable(Vec<Findable>),
 }

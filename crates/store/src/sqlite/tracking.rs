@@ -5,6 +5,7 @@
 //! blocks apart.
 
 use std::{
+    borrow::Cow,
     collections::BTreeSet,
     path::Path,
     sync::{
@@ -26,17 +27,16 @@ use super::{
 };
 use crate::{
     error::StoreError,
-    tracking::{Entries, Findable, NewBlock, Search, SetTracking, TrackedBody},
+    tracking::{
+        Entries, Findable, NewBlock, Search, SetTracking, TrackedBody,
+        packing::{self, stretch},
+    },
 };
-
-mod packing; // entries as bytes, and back
 
 /// Blocks that one commit removes, so that it takes no longer than others.
 const REMOVED_MAX: usize = 16;
 /// Most bodies of one message that are told.
 const BODIES_MAX: usize = 1_000;
-/// Ids that are alike but for so many of their last bits are of one stretch. The last four bits of most are the same.
-const STRETCH_BITS: u32 = 12;
 const BODIES: u32 = 0;
 const FINDABLE: u32 = 1;
 
@@ -298,8 +298,8 @@ fn read_place(row: &Row<'_>) -> rusqlite::Result<(u64, i64)> {
 /// Stores a block. Gives its bytes.
 fn insert(connection: &Connection, block: &NewBlock) -> Result<i64, StoreError> {
     let (kind, packed) = match &block.entries {
-        Entries::Bodies(bodies) => (BODIES, packing::pack_bodies(bodies)),
-        Entries::Findable(findable) => (FINDABLE, packing::pack_findable(findable)),
+        Entries::Bodies(bodies) => (BODIES, Cow::from(&bodies.packed)),
+        Entries::Findable(findable) => (FINDABLE, Cow::from(packing::pack_findable(findable))),
     };
     let bytes = i64::try_from(packed.len()).unwrap_or(i64::MAX);
     let sql = "INSERT INTO blocks (exchange, kind, goes_at, bytes, packed) VALUES (?1, ?2, ?3, ?4, ?5)";
@@ -307,7 +307,7 @@ fn insert(connection: &Connection, block: &NewBlock) -> Result<i64, StoreError> 
     match &block.entries {
         Entries::Bodies(bodies) => {
             let id = connection.last_insert_rowid();
-            for stretch in stretches(bodies) {
+            for stretch in &bodies.stretches {
                 execute(connection, "INSERT INTO stretches VALUES (?1, ?2)", (stretch, id))?;
             }
         }
@@ -337,7 +337,8 @@ fn remove(connection: &Connection, (id, bytes): (u64, i64)) -> Result<i64, Store
     let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, u32>(1)?, row.get::<_, Vec<u8>>(2)?));
     let Some((exchange, kind, packed)) = query_one(connection, sql, [id], read)? else { return Ok(0) };
     if kind == BODIES {
-        for stretch in stretches(&packing::bodies(&packed)?) {
+        let bodies = packing::bodies(&packed)?;
+        for stretch in bodies.iter().map(|body| stretch(body.message)).collect::<BTreeSet<_>>() {
             execute(connection, "DELETE FROM stretches WHERE stretch = ?1 AND block = ?2", (stretch, id))?;
         }
     } else {
@@ -350,14 +351,6 @@ fn remove(connection: &Connection, (id, bytes): (u64, i64)) -> Result<i64, Store
         }
     }
     Ok(bytes)
-}
-
-fn stretch(message: MessageId) -> u64 {
-    message.0 >> STRETCH_BITS
-}
-
-fn stretches(bodies: &[TrackedBody]) -> BTreeSet<u64> {
-    bodies.iter().map(|body| stretch(body.message)).collect()
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@ use bytes::Bytes;
 use tocsin_model::exchange::TrackPoint;
 
 use super::*;
-use crate::tracking::BodyChange;
+use crate::tracking::{BodyChange, Packer, PlainBodies};
 
 fn name(text: &str) -> Name {
     text.parse().expect("a name")
@@ -28,6 +28,12 @@ fn body(message: u64, point: TrackPoint, second: i64, text: &str) -> TrackedBody
         change: None,
         body: Bytes::copy_from_slice(text.as_bytes()),
     }
+}
+
+fn bodies(all: &[TrackedBody]) -> Entries {
+    let mut plain = PlainBodies::default();
+    all.iter().for_each(|body| plain.push(body));
+    Entries::Bodies(plain.pack(&mut Packer::default()))
 }
 
 fn block(goes_at: i64, entries: Entries) -> NewBlock {
@@ -57,8 +63,8 @@ fn bodies_are_found_by_their_message_until_their_time_is_over() {
         let first = body(1, TrackPoint::Received, 1, "hello");
         let cut = TrackedBody { change: Some(BodyChange::Cut), ..body(1, TrackPoint::Sent, 2, "hel") };
         let (other, late) = (body(2, TrackPoint::Received, 1, ""), body(1, TrackPoint::Replied, 9, "bye"));
-        let bodies = Entries::Bodies(vec![cut.clone(), other.clone(), first.clone()]);
-        let blocks = vec![block(100, bodies), block(200, Entries::Bodies(vec![late.clone()]))];
+        let early = bodies(&[cut.clone(), other.clone(), first.clone()]);
+        let blocks = vec![block(100, early), block(200, bodies(std::slice::from_ref(&late)))];
         assert_eq!(tracking.keep(blocks).await.expect("kept"), 0);
         assert_eq!(tracking.bodies(MessageId(1)).await.expect("read"), [first, cut, late.clone()]);
         assert_eq!(tracking.bodies(MessageId(2)).await.expect("read"), [other]);
@@ -102,7 +108,7 @@ fn what_is_too_much_goes_before_its_time() {
         let noise = |message| {
             let text: String =
                 (0..600).map(|at: u64| char::from(33 + ((at * 7919 + message * 104_729) % 90) as u8)).collect();
-            block(message as i64, Entries::Bodies(vec![body(message, TrackPoint::Received, 1, &text)]))
+            block(message as i64, bodies(&[body(message, TrackPoint::Received, 1, &text)]))
         };
         let mut gone = 0;
         for message in 1..=20 {
@@ -136,13 +142,13 @@ fn what_is_set_is_kept() {
 }
 
 #[test]
-fn bodies_of_a_file_that_had_a_row_for_each_message_are_still_found() {
+fn bodies_of_files_of_before_are_still_found() {
     let folder = tempfile::tempdir().expect("a folder");
     let old = [body(20_000, TrackPoint::Received, 1, "hello"), body(20_016, TrackPoint::Received, 1, "bye")];
     {
         let file = Connection::open(folder.path().join("tracking.db")).expect("a new file");
         file.execute_batch(MIGRATIONS[0]).expect("the tables of then");
-        let packed = packing::pack_bodies(&old);
+        let packed = packing::packed_as_objects(&old);
         let row = (1, "orders", BODIES, 100, packed.len(), &packed);
         file.execute("INSERT INTO blocks VALUES (?1, ?2, ?3, ?4, ?5, ?6)", row).expect("a block");
         for body in &old {

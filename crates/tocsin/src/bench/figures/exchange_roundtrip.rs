@@ -61,7 +61,7 @@ const FLOOD: usize = 256;
 const STEPS: [usize; 3] = [1, 8, 256];
 const BODY_BYTES: usize = 1_000;
 /// Parts of a turn where what is compared is nearly the same.
-const PARTS: usize = 5;
+const PARTS: usize = 20;
 const EXCHANGE: &str = "bench";
 const TRACKED: &str = "tracked";
 const FLOODED: &str = "flooded";

@@ -1,0 +1,179 @@
+//! A block as bytes: of each entry its head as JSON and its body, each behind its length, all of them compressed. The head
+//! of a body is an array, since names would cost as much as all else; those of before were objects.
+
+use std::{borrow::Cow, collections::BTreeSet};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tocsin_model::{exchange::TrackPoint, id::MessageId, time::Timestamp};
+
+use super::{BodyChange, Findable, TrackedBody};
+use crate::error::StoreError;
+
+/// Fast, and enough for bodies that are alike.
+const LEVEL: i32 = 1;
+/// Ids that are alike but for so many of their last bits are of one stretch. The last four bits of most are the same.
+const STRETCH_BITS: u32 = 12;
+/// So much memory is kept for the bodies that come next.
+const KEPT_BYTES_MAX: usize = 4 << 20;
+
+/// Bodies behind each other, on their way into a block. Each is written there at once, into memory that was used before: to
+/// give back a thousand small pieces of it for each block, and to ask for them anew, cost more than to compress them.
+#[derive(Debug, Default)]
+pub struct PlainBodies {
+    plain: Vec<u8>,
+    stretches: BTreeSet<u64>,
+}
+
+/// Bodies as a block has them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PackedBodies {
+    pub(crate) packed: Vec<u8>,
+    /// Where the ids of their messages are.
+    pub(crate) stretches: BTreeSet<u64>,
+}
+
+/// Compresses blocks, with the same memory for all of them.
+pub struct Packer {
+    compressor: zstd::bulk::Compressor<'static>,
+    out: Vec<u8>,
+}
+
+/// The head of a body as it is written.
+#[derive(Serialize, Deserialize)]
+struct BodyHead<'a>(
+    u64,                           // the message
+    TrackPoint,                    // by its word
+    #[serde(borrow)] Cow<'a, str>, // the port
+    Option<(u32, u32)>,            // the way, and its attempt
+    i64,                           // when, in microseconds since 1970
+    #[serde(borrow)] Cow<'a, str>, // the media type
+    u64,                           // its bytes
+    Option<BodyChange>,            // why it is not as it was
+);
+
+impl<'a> BodyHead<'a> {
+    fn of(tracked: &'a TrackedBody) -> Self {
+        let TrackedBody { message, point, port, attempt, at, content_type, bytes, change, body: _ } = tracked;
+        let (port, content_type) = (Cow::from(port.as_str()), Cow::from(content_type));
+        BodyHead(message.0, *point, port, *attempt, at.0, content_type, *bytes, *change)
+    }
+
+    fn read(self, body: Bytes) -> Option<TrackedBody> {
+        let BodyHead(message, point, port, attempt, at, content_type, bytes, change) = self;
+        Some(TrackedBody {
+            message: MessageId(message),
+            point,
+            port: port.parse().ok()?,
+            attempt,
+            at: Timestamp(at),
+            content_type: content_type.into_owned(),
+            bytes,
+            change,
+            body,
+        })
+    }
+}
+
+impl PlainBodies {
+    /// Adds one.
+    pub fn push(&mut self, tracked: &TrackedBody) {
+        write(&mut self.plain, &BodyHead::of(tracked), &tracked.body);
+        self.stretches.insert(stretch(tracked.message));
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.plain.is_empty()
+    }
+
+    /// All of them as a block has them; none are left here.
+    pub fn pack(&mut self, packer: &mut Packer) -> PackedBodies {
+        let packed = packer.pack(&self.plain);
+        self.plain.clear();
+        self.plain.shrink_to(KEPT_BYTES_MAX);
+        PackedBodies { packed, stretches: std::mem::take(&mut self.stretches) }
+    }
+}
+
+impl Packer {
+    fn pack(&mut self, plain: &[u8]) -> Vec<u8> {
+        self.out.clear();
+        self.out.reserve(zstd::zstd_safe::compress_bound(plain.len()));
+        self.compressor.compress_to_buffer(plain, &mut self.out).expect("memory takes it");
+        let packed = self.out.clone();
+        self.out.shrink_to(KEPT_BYTES_MAX);
+        packed
+    }
+}
+
+impl Default for Packer {
+    fn default() -> Self {
+        let compressor = zstd::bulk::Compressor::new(LEVEL).expect("the level is one of those that there are");
+        Packer { compressor, out: Vec::new() }
+    }
+}
+
+pub(crate) fn pack_findable(findable: &[Findable]) -> Vec<u8> {
+    let mut plain = Vec::new();
+    for found in findable {
+        write(&mut plain, found, &[]);
+    }
+    Packer::default().pack(&plain)
+}
+
+pub(crate) fn bodies(packed: &[u8]) -> Result<Vec<TrackedBody>, StoreError> {
+    unpack(packed, |head, body| match head.first() {
+        Some(b'[') => serde_json::from_slice::<BodyHead<'_>>(head).ok()?.read(body),
+        _ => Some(TrackedBody { body, ..serde_json::from_slice(head).ok()? }),
+    })
+}
+
+pub(crate) fn findable(packed: &[u8]) -> Result<Vec<Findable>, StoreError> {
+    unpack(packed, |head, _| serde_json::from_slice(head).ok())
+}
+
+pub(crate) fn stretch(message: MessageId) -> u64 {
+    message.0 >> STRETCH_BITS
+}
+
+fn write(plain: &mut Vec<u8>, head: &impl Serialize, body: &[u8]) {
+    let start = plain.len();
+    plain.extend([0; 4]);
+    serde_json::to_writer(&mut *plain, head).expect("a head is always JSON");
+    let length = length(plain.len() - start - 4);
+    plain[start..start + 4].copy_from_slice(&length);
+    plain.extend(self::length(body.len()));
+    plain.extend_from_slice(body);
+}
+
+fn length(bytes: usize) -> [u8; 4] {
+    u32::try_from(bytes).expect("parts are bounded").to_le_bytes()
+}
+
+fn unpack<T>(packed: &[u8], read: impl Fn(&[u8], Bytes) -> Option<T>) -> Result<Vec<T>, StoreError> {
+    let damaged = || StoreError::Damaged("a block of tracking".to_owned());
+    let mut rest = Bytes::from(zstd::stream::decode_all(packed).map_err(|_| damaged())?);
+    let mut take = || {
+        let length = rest.first_chunk::<4>().map(|bytes| u32::from_le_bytes(*bytes) as usize)?;
+        (rest.len() - 4 >= length).then(|| {
+            let _ = rest.split_to(4);
+            rest.split_to(length)
+        })
+    };
+    let mut entries = Vec::new();
+    while let Some(head) = take() {
+        let body = take().ok_or_else(damaged)?;
+        entries.push(read(&head, body).ok_or_else(damaged)?);
+    }
+    if rest.is_empty() { Ok(entries) } else { Err(damaged()) }
+}
+
+#[cfg(test)]
+pub(crate) fn packed_as_objects(bodies: &[TrackedBody]) -> Vec<u8> {
+    let mut plain = Vec::new();
+    for tracked in bodies {
+        write(&mut plain, tracked, &tracked.body);
+    }
+    Packer::default().pack(&plain)
+}
