@@ -18,6 +18,7 @@ mod deliver_smtp;
 pub(super) mod directory;
 mod exchange_paper;
 pub(super) mod exchange_roundtrip;
+mod exchange_sides;
 mod format_jinja;
 pub(super) mod format_sizes;
 mod idle_memory;
@@ -86,6 +87,7 @@ const SINGLE: &[Bench] = &[
     match_scan::BENCH,
     match_changes::BENCH,
     match_generate::BENCH,
+    match_generate::BY_32,
     match_filter::SHARED,
     match_filter::TEN_THOUSAND,
     match_pattern::TEN_THOUSAND,
@@ -126,6 +128,7 @@ const SINGLE: &[Bench] = &[
     auto_http::FAST,
     auto_http::SLOW,
     auto_http::CHANGING,
+    auto_pools::PARALLEL,
     auto_pools::MATCHING,
     auto_pools::EXCHANGE,
     deliver_file::BENCH,
@@ -152,8 +155,10 @@ const SINGLE: &[Bench] = &[
     directory::MIX,
     directory::GROUPS,
     directory::PROCESSORS,
+    directory::CLIENTS,
     directory::IMPORT,
     exchange_roundtrip::BENCH,
+    exchange_sides::BENCH,
     exchange_roundtrip::TRACKING,
     exchange_roundtrip::TRACKING_ONE,
     exchange_roundtrip::WORKERS,
@@ -164,9 +169,12 @@ const SINGLE: &[Bench] = &[
     exchange_paper::CHECKPOINTS,
     exchange_paper::SMALL,
     exchange_paper::PARTITIONS,
+    exchange_paper::PARTITIONS_FOR_FEW,
     sync::STORM,
     sync::ROWS,
     sync_sweep::SWEEP,
+    sync_sweep::FEW,
+    sync_sweep::TWENTY,
     sync_sweep::BROKEN,
     sync_sweep::CONFLICTS,
     restart::BENCH,

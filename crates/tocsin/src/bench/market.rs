@@ -31,7 +31,23 @@ pub const BATCHES: u64 = 10;
 /// # Errors
 /// The definition has mistakes.
 pub fn compiled() -> Outcome<Compiled> {
-    compile_text(DEFINITION, 1, &|_| None).map_err(|problems| {
+    compiled_text(DEFINITION)
+}
+
+/// The same with so many notifications at most in a batch.
+///
+/// # Errors
+/// The definition has mistakes.
+pub fn compiled_with(batch_size: u32) -> Outcome<Compiled> {
+    let class = "notifications:\n  trade:\n";
+    if !DEFINITION.contains(class) {
+        return Err(Failure::failed("the example's class of notifications has another name"));
+    }
+    compiled_text(&DEFINITION.replace(class, &format!("{class}    batch_size: {batch_size}\n")))
+}
+
+fn compiled_text(text: &str) -> Outcome<Compiled> {
+    compile_text(text, 1, &|_| None).map_err(|problems| {
         let failure = Failure::failed("the definition of the stock example has mistakes");
         problems.iter().fold(failure, |failure, problem| failure.detail(problem.to_string()))
     })

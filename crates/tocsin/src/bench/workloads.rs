@@ -85,14 +85,18 @@ pub enum Test {
     Falls(&'static [&'static str]),
     /// The figure is larger than what ran beside it.
     LargerThanPeer(&'static str),
+    /// The figure is no larger than what ran beside it.
+    NotLargerThanPeer(&'static str),
+    /// The figure is at least this part of what ran beside it.
+    AtLeastOfPeer(&'static str, f64),
     /// The figure is this part of what ran beside it.
     PartOfPeer(&'static str, f64),
     /// The paper's own figures exclude each other.
     Contradictory(&'static str),
     /// These statements of an example, which `tocsin capacity --paper` checks.
     Arithmetic(&'static str, &'static [&'static str]),
-    /// Not measured yet.
-    Open,
+    /// Not measured, for this reason.
+    Open(&'static str),
 }
 
 /// How a claim is answered.
@@ -191,12 +195,14 @@ impl Claim {
                 None => (Answer::NotMeasured, format!("needs {}", names.join(", "))),
             },
             Test::LargerThanPeer(name) => beside(name, &larger),
+            Test::NotLargerThanPeer(name) => beside(name, &|ratio| at_least(1.0 / ratio)),
+            Test::AtLeastOfPeer(name, part) => beside(name, &|ratio| at_least(ratio / part)),
             Test::PartOfPeer(name, part) => beside(name, &|ratio| {
                 if (ratio - part).abs() <= MARGIN { Answer::Holds } else { Answer::NoLongerHolds }
             }),
             Test::Contradictory(why) => (Answer::Contradictory, (*why).to_owned()),
             Test::Arithmetic(paper, said) => arithmetic(paper, said),
-            Test::Open => (Answer::NotMeasured, String::new()),
+            Test::Open(why) => (Answer::NotMeasured, (*why).to_owned()),
         }
     }
 }
@@ -210,6 +216,11 @@ fn larger(ratio: f64) -> Answer {
     } else {
         Answer::NoLongerHolds
     }
+}
+
+/// Of a ratio that should not be below 1.
+fn at_least(ratio: f64) -> Answer {
+    if ratio >= 1.0 - MARGIN { Answer::Holds } else { Answer::NoLongerHolds }
 }
 
 /// One step up is enough to contradict; else one without a difference leaves it open.
@@ -256,8 +267,11 @@ mod tests {
         let claims = FAMILIES.iter().flat_map(|family| family.claims).flat_map(|claim| match &claim.test {
             Test::Larger(first, second, _) => vec![*first, *second],
             Test::Falls(names) => names.to_vec(),
-            Test::LargerThanPeer(name) | Test::PartOfPeer(name, _) => vec![*name],
-            _ => Vec::new(),
+            Test::LargerThanPeer(name)
+            | Test::NotLargerThanPeer(name)
+            | Test::AtLeastOfPeer(name, _)
+            | Test::PartOfPeer(name, _) => vec![*name],
+            Test::Contradictory(_) | Test::Arithmetic(..) | Test::Open(_) => Vec::new(),
         });
         let used = workloads().flat_map(Workload::figures).chain(claims);
         let unknown: Vec<_> = used.filter(|figure| !ALL.iter().any(|bench| bench.name == *figure)).collect();
@@ -299,6 +313,10 @@ mod tests {
         check(Test::Larger("a", "b", 1.5), 140.0, Answer::NoLongerHolds);
         check(Test::LargerThanPeer("a"), 110.0, Answer::Holds);
         check(Test::LargerThanPeer("a"), 99.0, Answer::NoDifference);
+        check(Test::NotLargerThanPeer("a"), 101.0, Answer::Holds);
+        check(Test::NotLargerThanPeer("a"), 110.0, Answer::NoLongerHolds);
+        check(Test::AtLeastOfPeer("a", 0.76), 75.0, Answer::Holds);
+        check(Test::AtLeastOfPeer("a", 0.76), 70.0, Answer::NoLongerHolds);
         check(Test::PartOfPeer("a", 0.86), 87.0, Answer::Holds);
         check(Test::PartOfPeer("a", 0.86), 100.0, Answer::NoLongerHolds);
         assert_eq!(falls(&[3.0, 2.99, 1.0, 1.5]), Answer::NoLongerHolds);

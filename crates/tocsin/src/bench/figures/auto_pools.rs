@@ -29,7 +29,15 @@ pub const MATCHING: Bench = Bench {
     name: "auto.match",
     about: "events/s against 20,000 filters that no index answers, shards chosen by the server; peer: the best fixed number",
     by_default: true,
-    run: |context| -> Measuring<'_> { Box::pin(matching(context)) },
+    run: |context| -> Measuring<'_> { Box::pin(matched(context, &[1, 2, 4, 8, AUTO])) },
+};
+
+/// Shards of the match index against one.
+pub const PARALLEL: Bench = Bench {
+    name: "match.parallel",
+    about: "events/s against those filters with as many shards as the server takes by itself; beside it with one, turn by turn",
+    by_default: false,
+    run: |context| -> Measuring<'_> { Box::pin(matched(context, &[1, AUTO])) },
 };
 
 /// Worker groups of the exchanges.
@@ -110,6 +118,8 @@ async fn compare<T>(
         .under(format!("the sweep before: {}", sweep.join(", "))))
 }
 
+const SUBSCRIBERS: u32 = 200;
+
 /// A class whose filters have to be tried one by one.
 const FILTERED: &str = "
 application: filtered
@@ -120,23 +130,31 @@ rules: { high: { on: reading, subscription: alarm, when: \"event.place != sub.pl
 channels: { out: { protocol: inbox } }
 ";
 
-async fn matching(context: &Context) -> Outcome<Figure> {
+async fn matched(context: &Context, settings: &[u32]) -> Outcome<Figure> {
     let filters: u32 = context.size(20_000, 500);
     let events = context.size(2_000, 100);
     let prepare = async |server: &Server| {
         server.apply("filtered", FILTERED).await?;
-        let subscriber =
-            |out: &mut Parts| writeln!(out, r#"{{"id":"r","devices":{{"main":{{"channel":"out","address":"r"}}}}}}"#);
-        server.import_subscribers(subscriber).await?;
+        // All that a subscriber has is in one shard.
+        let subscribers = |out: &mut Parts| {
+            (0..SUBSCRIBERS).try_for_each(|number| {
+                writeln!(out, r#"{{"id":"r{number}","devices":{{"main":{{"channel":"out","address":"r"}}}}}}"#)
+            })
+        };
+        server.import_subscribers(subscribers).await?;
         let alarms = move |out: &mut Parts| {
             (0..filters).try_for_each(|number| {
                 let values = json!({"place": format!("p{number}"), "least": f64::from(number % 90) / 100.0});
-                writeln!(out, r#"{{"application":"filtered","class":"alarm","subscriber":"r","values":{values}}}"#)
+                let subscriber = number % SUBSCRIBERS;
+                writeln!(
+                    out,
+                    r#"{{"application":"filtered","class":"alarm","subscriber":"r{subscriber}","values":{values}}}"#
+                )
             })
         };
         server.import_subscriptions("filtered", "alarm", alarms).await.map(|_| ())
     };
-    let all = contenders(context, &["TOCSIN_PIPELINE_MATCH_SHARDS"], &[1, 2, 4, 8, AUTO], prepare).await?;
+    let all = contenders(context, &["TOCSIN_PIPELINE_MATCH_SHARDS"], settings, prepare).await?;
     // Nobody is told: it is matching that is measured.
     let readings: Vec<Value> = (0..events).map(|number| json!({"place": "sea", "level": number % 100})).collect();
     let readings = Value::Array(readings);
@@ -157,7 +175,8 @@ async fn matching(context: &Context) -> Outcome<Figure> {
     };
     let figure = compare(context, "events/s", all, measure).await?;
     Ok(figure.under(format!(
-        "{events} events a turn, each tried against {filters} subscriptions by a rule without an index"
+        "{events} events a turn, each tried against {filters} subscriptions of {SUBSCRIBERS} subscribers by a rule without an \
+         index"
     )))
 }
 

@@ -85,6 +85,14 @@ pub const PROCESSORS: Bench = Bench {
     run: |context| -> Measuring<'_> { Box::pin(processors(context)) },
 };
 
+/// Searches by name with more clients.
+pub const CLIENTS: Bench = Bench {
+    name: "ldap.clients",
+    about: "searches/s by name with as many connections as do most; beside it with one, and each number in the conditions",
+    by_default: false,
+    run: |context| -> Measuring<'_> { Box::pin(clients(context)) },
+};
+
 /// A file of entries.
 pub const IMPORT: Bench = Bench {
     name: "ldap.import",
@@ -286,6 +294,36 @@ async fn processors(context: &Context) -> Outcome<Figure> {
         figure = figure.under(part);
     }
     Ok(figure)
+}
+
+/// Numbers of connections, up to where more of them do no more.
+const CLIENTS_OF: [usize; 7] = [1, 2, 4, 8, 16, 64, 200];
+/// What is faster by less than this part does no more.
+const NO_MORE: f64 = 0.05;
+
+async fn clients(context: &Context) -> Outcome<Figure> {
+    let count = context.size(200_000, 1_000);
+    let time = Duration::from_millis(context.size(5_000, 250));
+    let (_folder, port, server) = serve(context, count).await?;
+    let side = Side::new(port, server.pid(), count);
+    side.load(Act::Base, CONNECTIONS, time).await?;
+    let mut rates = CLIENTS_OF.map(|clients| (clients, Samples::default()));
+    for _ in context.turns() {
+        for (clients, samples) in &mut rates {
+            samples.push(side.load(Act::Base, *clients, time).await?.per_second);
+        }
+    }
+    let most = rates.iter().map(|(_, samples)| samples.median()).fold(0.0, f64::max);
+    let is_knee = |(_, samples): &&(usize, Samples)| samples.median() >= most * (1.0 - NO_MORE);
+    let (knee, ours) = rates.iter().find(is_knee).expect("the most is one of them").clone();
+    let told: Vec<String> =
+        rates.iter().map(|(clients, samples)| format!("{clients}: {:.0}/s", samples.median())).collect();
+    let [(_, one), ..] = rates;
+    Ok(Figure::new("searches/s", ours)
+        .beside("one connection", one)
+        .under(format!("{count} entries of 20 attributes"))
+        .under(format!("{knee} connections, closed loop; the load shares the processors"))
+        .under(format!("with so many connections {}", told.join(", "))))
 }
 
 /// Lets a process run on the first processors alone, so many.

@@ -86,9 +86,17 @@ pub const SMALL: Bench = Bench {
 /// Partitions of the store.
 pub const PARTITIONS: Bench = Bench {
     name: "exchange.partitions",
-    about: "round trips/s of 64 users with 3 partitions of the spool; peer: with one; and 4 and 5, and each with 8 users",
+    about: "round trips/s of 64 users with 3 partitions of the spool; peer: with one; and 4 and 5",
     by_default: true,
-    run: |context| -> Measuring<'_> { Box::pin(partitions(context)) },
+    run: |context| -> Measuring<'_> { Box::pin(partitions(context, MANY_USERS)) },
+};
+
+/// The same where latency is the limit.
+pub const PARTITIONS_FOR_FEW: Bench = Bench {
+    name: "exchange.partitions.few",
+    about: "the same with 8 users",
+    by_default: false,
+    run: |context| -> Measuring<'_> { Box::pin(partitions(context, USERS)) },
 };
 
 const USERS: usize = 8;
@@ -613,38 +621,36 @@ async fn small(context: &Context) -> Outcome<Figure> {
 /// The numbers of stores that the paper has.
 const STORES: [(usize, &str); 4] = [(1, "1"), (3, "3"), (4, "4"), (5, "5")];
 
-async fn partitions(context: &Context) -> Outcome<Figure> {
+async fn partitions(context: &Context, users: usize) -> Outcome<Figure> {
     let time = Duration::from_millis(context.size(10_000, 250));
     let (mut ours, mut one, mut told) = (Samples::default(), Samples::default(), Vec::new());
     for turn in context.turns() {
+        let mut words = Vec::new();
         // Each after the other: those that rest would write checkpoints beside the one that is measured.
         for (count, text) in STORES {
             let folder = context.folder()?;
             let rig = Rig::start(context, folder.path(), 32, 0, &[("TOCSIN_SPOOL_PARTITIONS", text)]).await?;
-            rig.closed(USERS, time / 5).await?;
-            let mut words = Vec::new();
-            for users in [USERS, MANY_USERS] {
-                let trips = rig.closed(users, time).await?;
-                match (users, count) {
-                    (MANY_USERS, 1) => one.push(trips.per_second()),
-                    (MANY_USERS, 3) => ours.push(trips.per_second()),
-                    _ => {}
-                }
-                let (p50, p99) = (millis(&trips.whole).quantile(0.5), millis(&trips.whole).quantile(0.99));
-                words.push(format!(
-                    "{users} users {}/s, p50 {} ms, p99 {} ms, {} lost",
-                    rounded(trips.per_second(), 4),
-                    rounded(p50, 3),
-                    rounded(p99, 3),
-                    trips.lost
-                ));
+            rig.closed(users, time / 5).await?;
+            let trips = rig.closed(users, time).await?;
+            match count {
+                1 => one.push(trips.per_second()),
+                3 => ours.push(trips.per_second()),
+                _ => {}
             }
-            told.push(format!("turn {turn}, {count} partitions: {}", words.join(", ")));
+            let (p50, p99) = (millis(&trips.whole).quantile(0.5), millis(&trips.whole).quantile(0.99));
+            words.push(format!(
+                "{count} partitions {}/s, p50 {} ms, p99 {} ms, {} lost",
+                rounded(trips.per_second(), 4),
+                rounded(p50, 3),
+                rounded(p99, 3),
+                trips.lost
+            ));
         }
+        told.push(format!("turn {turn}: {}", words.join(", ")));
     }
     Ok(Figure::new("round trips/s", ours)
         .beside("one partition", one)
-        .under(format!("{MANY_USERS} users without pauses, {BODY_BYTES} bytes, B answers at once, 3 partitions"))
+        .under(format!("{users} users without pauses, {BODY_BYTES} bytes, B answers at once, 3 partitions"))
         .under(told.join("; ")))
 }
 

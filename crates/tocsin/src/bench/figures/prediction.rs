@@ -74,7 +74,7 @@ const SEED: u64 = 0x5EED_2026;
 /// Rounds of a turn of pairs.
 const PAIR_ROUNDS: u64 = 6;
 /// A turn takes some twelve minutes, one of pairs eight.
-const TURNS_MAX: usize = 2;
+const TURNS_MAX: usize = 4;
 /// What a prediction should not miss by more.
 const THROUGHPUT_GOAL: f64 = 0.1;
 const P95_GOAL: f64 = 0.25;

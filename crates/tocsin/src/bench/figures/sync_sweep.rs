@@ -29,6 +29,22 @@ pub const SWEEP: Bench = Bench {
     run: |context| -> Measuring<'_> { Box::pin(sweep(context)) },
 };
 
+/// Fewer places, where all are busy.
+pub const FEW: Bench = Bench {
+    name: "sync.pools.few",
+    about: "rows/s of 800 devices that begin again at once, by a pool of 5; beside it by one of 20, turn by turn",
+    by_default: false,
+    run: |context| -> Measuring<'_> { Box::pin(pools(context, [5, 20])) },
+};
+
+/// No more than twenty, where all are busy.
+pub const TWENTY: Bench = Bench {
+    name: "sync.pools.twenty",
+    about: "rows/s of 800 devices that begin again at once, by a pool of 20; beside it by one of 40, turn by turn",
+    by_default: false,
+    run: |context| -> Measuring<'_> { Box::pin(pools(context, [20, 40])) },
+};
+
 /// Links that break.
 pub const BROKEN: Bench = Bench {
     name: "sync.broken_links",
@@ -119,6 +135,44 @@ const HEADS: &str = "| devices | pool | high | low | mean | p50 | p95 | syncs/h 
 /// Turns in which the pool that finds its size and the best of the others are compared.
 const DUEL_TURNS: usize = 3;
 
+/// A server whose pool has so many places, and the devices of its own.
+async fn field_of(context: &Context, pool: usize, devices: usize) -> Outcome<Field> {
+    context.tell(format_args!("   {devices} devices for pool {}", pool_name(pool)));
+    let places = pool.max(1).to_string();
+    let fixed = [("TOCSIN_SYNC_RECONCILES", places.as_str()), ("TOCSIN_SYNC_RECONCILES_SIZING", "fixed")];
+    let variables = if pool == AUTO { &[][..] } else { &fixed[..] };
+    Field::prepare_with(context, devices, HALVES, variables).await
+}
+
+/// Two pools, by turns.
+async fn pools(context: &Context, sizes: [usize; 2]) -> Outcome<Figure> {
+    let devices = context.size(800, 8);
+    let lasts = Duration::from_secs(context.size(8, 1));
+    let mut sides = Vec::new();
+    for pool in sizes {
+        let field = field_of(context, pool, devices).await?;
+        sides.push((pool, field, Samples::default(), Samples::default()));
+    }
+    for turn in context.turns() {
+        for at in [turn % 2, (turn + 1) % 2] {
+            let (pool, field, rates, means) = &mut sides[at];
+            let cell = closed_loop(field, devices, *pool, lasts).await?;
+            rates.push(cell.rows_per_second);
+            means.push(cell.mean());
+        }
+    }
+    let told = sides.iter().map(|(pool, _, _, means)| format!("{pool}: {} s", rounded(means.median(), 3)));
+    let told = format!("mean session with a pool of {}", told.collect::<Vec<_>>().join(", "));
+    let [(pool, _, ours, _), (other, _, peer, _)] = &sides[..] else { unreachable!("there are two") };
+    Ok(Figure::new("rows/s", ours.clone())
+        .beside(&format!("a pool of {other}"), peer.clone())
+        .under(format!(
+            "{devices} devices, a pool of {pool}, {} s a turn, clients on the same machine",
+            lasts.as_secs()
+        ))
+        .under(told))
+}
+
 /// Each pool is a server of its own, and all of them are there all the time: what is compared is measured one after the other,
 /// since machines have fast and slow phases. Which pool is best is found out first; by how much is measured anew, so that the
 /// luck that made it the best does not count.
@@ -129,11 +183,7 @@ async fn sweep(context: &Context) -> Outcome<Figure> {
     let most = counts.iter().copied().max().unwrap_or_default();
     let mut fields = Vec::new();
     for pool in pools {
-        context.tell(format_args!("   {most} devices for pool {}", pool_name(*pool)));
-        let places = pool.max(&1).to_string();
-        let fixed = [("TOCSIN_SYNC_RECONCILES", places.as_str()), ("TOCSIN_SYNC_RECONCILES_SIZING", "fixed")];
-        let variables = if *pool == AUTO { &[][..] } else { &fixed[..] };
-        fields.push((*pool, Field::prepare_with(context, most, HALVES, variables).await?));
+        fields.push((*pool, field_of(context, *pool, most).await?));
     }
     let (mut cells, mut duels) = (Vec::new(), Vec::new());
     for devices in counts {

@@ -52,8 +52,14 @@ const WORKLOADS: [Workload; 5] = [
 ];
 
 const CLAIMS: [Claim; 4] = [
-    Claim { said: "Fewer threads make shorter sessions when all are busy", test: Test::Open },
-    Claim { said: "No more than 20 connections to the reconciler in all", test: Test::Open },
+    Claim {
+        said: "Fewer threads make shorter sessions when all are busy",
+        test: Test::LargerThanPeer("sync.pools.few"),
+    },
+    Claim {
+        said: "No more than 20 connections to the reconciler in all",
+        test: Test::LargerThanPeer("sync.pools.twenty"),
+    },
     Claim {
         said: "800 devices were faster than 600 and 700",
         test: Test::Contradictory("two things changed between the runs: 40 connections became 20, and one server two"),

@@ -1,0 +1,125 @@
+//! The two sides of an exchange, each by itself: what comes waits for a port on hold, and leaves when the port is active.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use reqwest::{Method, header::CONTENT_TYPE};
+use serde_json::json;
+
+use super::{
+    Bench, Measuring,
+    exchange_roundtrip::{CALLERS, target},
+};
+use crate::{
+    bench::{
+        context::Context,
+        far_end::{FarEnd, Nature},
+        figure::{Figure, Samples, rounded},
+        server::{Server, asked_after, processor_seconds},
+    },
+    failure::{Failure, Outcome},
+};
+
+/// Both of them.
+pub const BENCH: Bench = Bench {
+    name: "exchange.receive",
+    about: "messages/s that 64 callers leave for a port on hold; beside it how fast they leave once it is active",
+    by_default: false,
+    run: |context| -> Measuring<'_> { Box::pin(run(context)) },
+};
+
+/// Whoever waits for the last message looks that often.
+const PATIENCE: Duration = Duration::from_secs(300);
+const BODY_BYTES: usize = 1_000;
+
+fn definition(port: u16) -> String {
+    format!(
+        "exchange: bench
+open_messages: 1000000
+receive: {{ questions: {{ mode: one_way }} }}
+send:
+  answers:
+    mode: one_way
+    protocol: http
+    options: {{ url: \"http://127.0.0.1:{port}/answers\", allow_networks: [127.0.0.1] }}
+    concurrency: {CALLERS}
+    state: hold
+routes: {{ all: {{ when: 'true', to: answers }} }}
+"
+    )
+}
+
+async fn run(context: &Context) -> Outcome<Figure> {
+    let folder = context.folder()?;
+    let left = Arc::new(AtomicU64::new(0));
+    let reader = {
+        let left = left.clone();
+        Arc::new(move |_: &[u8]| {
+            left.fetch_add(1, Ordering::Relaxed);
+        })
+    };
+    let far = FarEnd::that_reads(|_| Nature { workers: CALLERS, millis: 0 }, reader).await?;
+    let server = Server::start(context, folder.path()).await?;
+    let request = server.client().request(Method::PUT, "/v1/exchanges/bench");
+    server.client().send(request.header(CONTENT_TYPE, "application/yaml").body(definition(far.port))).await?;
+    let target = target(&server, BODY_BYTES, CALLERS);
+    let time = Duration::from_millis(context.size(5_000, 300));
+    let (mut received, mut sent) = (Side::default(), Side::default());
+    // The first of them warms the server up.
+    for turn in std::iter::once(None).chain(context.turns().map(Some)) {
+        let before = processor_seconds(server.pid());
+        let load = target.closed(time).await?;
+        let came = (load.count, load.seconds, processor_seconds(server.pid()) - before);
+        let (first, begun, before) = (left.load(Ordering::Relaxed), Instant::now(), processor_seconds(server.pid()));
+        set(&server, "active").await?;
+        while left.load(Ordering::Relaxed) - first < load.count {
+            if begun.elapsed() > PATIENCE {
+                let went = left.load(Ordering::Relaxed) - first;
+                return Err(Failure::failed(format!("{} messages came, and {went} of them left", load.count)));
+            }
+            tokio::time::sleep(asked_after(begun.elapsed())).await;
+        }
+        let went = (load.count, begun.elapsed().as_secs_f64(), processor_seconds(server.pid()) - before);
+        set(&server, "hold").await?;
+        if turn.is_some() {
+            received.add(came);
+            sent.add(went);
+        }
+    }
+    let told = format!(
+        "{} µs of processor for a message that comes, {} for one that leaves",
+        rounded(received.micros.median(), 3),
+        rounded(sent.micros.median(), 3)
+    );
+    Ok(Figure::new("messages/s", received.rates)
+        .beside("as they leave", sent.rates)
+        .under(format!("{CALLERS} callers, {BODY_BYTES} bytes, one route, {} s a turn", time.as_secs_f64()))
+        .under(format!("they leave by up to {CALLERS} connections for a far end that answers at once"))
+        .under(told))
+}
+
+async fn set(server: &Server, state: &str) -> Outcome {
+    let request = server.client().request(Method::PUT, "/v1/exchanges/bench/send/answers/state");
+    server.client().send(request.json(&json!({"state": state}))).await?;
+    Ok(())
+}
+
+#[derive(Default)]
+struct Side {
+    rates: Samples,
+    micros: Samples,
+}
+
+impl Side {
+    /// Messages, their seconds, and seconds of the server's processor.
+    fn add(&mut self, (messages, seconds, processor): (u64, f64, f64)) {
+        let messages = messages.max(1) as f64;
+        self.rates.push(messages / seconds.max(1e-9));
+        self.micros.push(processor * 1e6 / messages);
+    }
+}
