@@ -39,11 +39,11 @@ pub fn compiled() -> Outcome<Compiled> {
 /// # Errors
 /// The definition has mistakes.
 pub fn compiled_with(batch_size: u32) -> Outcome<Compiled> {
-    let class = "notifications:\n  trade:\n";
-    if !DEFINITION.contains(class) {
-        return Err(Failure::failed("the example's class of notifications has another name"));
+    let given = "batch_size: 2500\n";
+    if !DEFINITION.contains(given) {
+        return Err(Failure::failed("the example's notifications come in batches of another size"));
     }
-    compiled_text(&DEFINITION.replace(class, &format!("{class}    batch_size: {batch_size}\n")))
+    compiled_text(&DEFINITION.replace(given, &format!("batch_size: {batch_size}\n")))
 }
 
 fn compiled_text(text: &str) -> Outcome<Compiled> {

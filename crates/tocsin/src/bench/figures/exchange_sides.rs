@@ -49,7 +49,7 @@ send:
     options: {{ url: \"http://127.0.0.1:{port}/answers\", allow_networks: [127.0.0.1] }}
     concurrency: {CALLERS}
     state: hold
-routes: {{ all: {{ when: 'true', to: answers }} }}
+routes: {{ every: {{ when: 'true', to: answers }} }}
 "
     )
 }

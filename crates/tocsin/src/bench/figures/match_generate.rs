@@ -34,6 +34,8 @@ pub const BY_32: Bench = Bench {
 
 /// A measured round takes at least this long, in seconds.
 const ROUND_SECONDS: f64 = 0.5;
+/// More than a rule makes of a batch of events, and as many as a batch may hold.
+const BATCH_SIZE_MAX: u32 = 100_000;
 /// Into so many batches what one holds is split.
 const SPLIT: u64 = 32;
 
@@ -124,7 +126,7 @@ async fn run_split(context: &Context) -> Outcome<Figure> {
     let subscribers = context.size(200_000, 2_000);
     let turns = context.turns();
     busy(move || {
-        let (mut whole, of_whole) = Mill::prepare(market::compiled_with(u32::MAX)?, subscribers)?;
+        let (mut whole, of_whole) = Mill::prepare(market::compiled_with(BATCH_SIZE_MAX)?, subscribers)?;
         let size = (of_whole.notifications / of_whole.batches.max(1) / SPLIT).max(1);
         let (mut split, of_split) = Mill::prepare(market::compiled_with(u32::try_from(size).expect("it is small"))?, subscribers)?;
         let (mut ours, mut peer) = (Samples::default(), Samples::default());
