@@ -20,7 +20,7 @@ use crate::{
 pub struct Args {
     #[command(subcommand)]
     below: Option<Below>,
-    /// Measure these figures only; published workloads have names as well, such as WNS-17; `all` is a whole run
+    /// Measure these figures only; published workloads have names as well, such as WNS-17; `all` is every figure, also those that are measured only when they are named
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     /// The same as a list
