@@ -34,10 +34,13 @@ pub enum Scale {
 }
 
 const WIDTH: f64 = 440.0;
-const HEIGHT: f64 = 250.0;
+const HEIGHT: f64 = 264.0;
 const LEFT: f64 = 52.0;
 const RIGHT: f64 = 10.0;
-const TOP: f64 = 26.0;
+/// Below the title, and below what the axis shows.
+const TOP: f64 = 40.0;
+/// Below the title.
+const BARS_TOP: f64 = 26.0;
 const BOTTOM: f64 = 34.0;
 
 /// Curves over one axis, with a legend.
@@ -80,10 +83,10 @@ pub fn curves(title: &str, x: &Axis, y: &Axis, curves: &[Curve]) -> String {
 /// A bar for each name, the longest across the whole width; each may have a mark, such as a value of another source.
 pub fn bars(title: &str, unit: &str, bars: &[(String, f64, Option<f64>)]) -> String {
     let most = bars.iter().flat_map(|(_, value, mark)| [Some(*value), *mark]).flatten().fold(0.0, f64::max).max(1e-12);
-    let height = TOP + 34.0 * bars.len() as f64 + 8.0;
+    let height = BARS_TOP + 34.0 * bars.len() as f64 + 8.0;
     let mut svg = opened(title, height);
     for (number, (name, value, mark)) in bars.iter().enumerate() {
-        let top = TOP + 34.0 * number as f64 + 12.0;
+        let top = BARS_TOP + 34.0 * number as f64 + 12.0;
         let long = |value: f64| (WIDTH - 2.0 * RIGHT) * (value.max(0.0) / most);
         let _ = write!(
             svg,
@@ -143,11 +146,10 @@ fn frame(title: &str, x: &Axis, y: &Axis, across: &Range, up: &Range) -> String 
     }
     let _ = write!(
         svg,
-        "<text class=\"middle dim\" x=\"{}\" y=\"{}\">{}</text><text class=\"end dim\" x=\"{}\" y=\"15\">{}</text>",
+        "<text class=\"middle dim\" x=\"{}\" y=\"{}\">{}</text><text class=\"dim\" x=\"{RIGHT}\" y=\"30\">{}</text>",
         (LEFT + WIDTH - RIGHT) / 2.0,
         HEIGHT - 5.0,
         escape(&x.title),
-        WIDTH - RIGHT,
         escape(&y.title)
     );
     svg

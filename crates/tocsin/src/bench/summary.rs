@@ -159,7 +159,7 @@ fn shown(measured: &Measured) -> String {
     format!("{} {} ({} to {})", short(measured.value), measured.unit, short(measured.low), short(measured.high))
 }
 
-/// Sizes are a curve; other rows of more than one figure are bars.
+/// Sizes are curves; other rows of more than one figure are bars.
 fn plot(workload: &Workload, results: &Results) -> String {
     let measured: Vec<(&Row, Measured)> =
         workload.rows.iter().filter_map(|row| Some((row, row.measured(results)?))).collect();
@@ -170,18 +170,8 @@ fn plot(workload: &Workload, results: &Results) -> String {
         Some((end, _)) => format!("{}…", &title[..end]),
         None => title,
     };
-    let number = |row: &Row| row.what.split(' ').next().and_then(|word| word.parse::<f64>().ok());
-    let steps: Option<Vec<(f64, &Row, &Measured)>> =
-        measured.iter().map(|(row, measured)| Some((number(row)?, *row, measured))).collect();
-    match steps {
-        Some(steps) => {
-            let ours = steps.iter().map(|(at, _, measured)| (*at, measured.value)).collect();
-            let published = steps.iter().filter_map(|(at, row, _)| Some((*at, row.value?))).collect::<Vec<_>>();
-            let mut shown = vec![Curve { name: "ours".into(), points: ours }];
-            if !published.is_empty() {
-                shown.push(Curve { name: "published".into(), points: published });
-            }
-            let unit = steps[0].1.what.split_once(' ').map_or("", |(_, unit)| unit);
+    match series_of(&measured) {
+        Some((unit, shown)) => {
             let axis = |title: &str| Axis { title: title.into(), scale: Scale::Logarithmic };
             curves(&title, &axis(unit), &axis(&first.unit), &shown)
         }
@@ -194,6 +184,32 @@ fn plot(workload: &Workload, results: &Results) -> String {
             bars(&title, &first.unit, &shown)
         }
     }
+}
+
+/// What the numbers count by which all of the rows begin, and the curves: where the numbers begin anew, another one does. None
+/// where one of them has a single point.
+fn series_of<'a>(measured: &[(&'a Row, Measured)]) -> Option<(&'a str, Vec<Curve>)> {
+    let mut unit = None;
+    let (mut ours, mut published) = (Vec::<Curve>::new(), Vec::new());
+    for (row, measured) in measured {
+        let (number, words) = row.what.split_once(' ').unwrap_or((row.what, ""));
+        let at: f64 = number.parse().ok()?;
+        let unit = *unit.get_or_insert_with(|| words.split(',').next().unwrap_or_default());
+        if ours.last().and_then(|curve| curve.points.last()).is_none_or(|(before, _)| *before >= at) {
+            let of_its_own = words.strip_prefix(unit).unwrap_or_default().trim();
+            let name = if ours.is_empty() { "ours" } else { of_its_own };
+            ours.push(Curve { name: name.to_owned(), points: Vec::new() });
+        }
+        ours.last_mut()?.points.push((at, measured.value));
+        published.extend(row.value.map(|value| (at, value)));
+    }
+    if ours.iter().any(|curve| curve.points.len() < 2) {
+        return None;
+    }
+    if !published.is_empty() {
+        ours.insert(1, Curve { name: "published".to_owned(), points: published });
+    }
+    Some((unit?, ours))
 }
 
 fn claims_table(family: &Family, results: &Results) -> String {
@@ -287,7 +303,8 @@ mod tests {
             (name.to_owned(), serde_json::from_value(line).expect("a result"))
         };
         let sizes = [("25", 9e5), ("100", 8e5), ("500", 4e5), ("2000", 1e5)];
-        sizes.iter().map(|(size, value)| line(&format!("format.xslt.{size}"), *value)).collect()
+        let of = |language: &'static str| sizes.map(|(size, value)| line(&format!("format.{language}.{size}"), value));
+        of("xslt").into_iter().chain(of("jinja")).collect()
     }
 
     #[test]
@@ -306,6 +323,29 @@ mod tests {
         }
         assert!(!page.contains("<script") && !page.contains("<one>") && !page.contains("NaN"));
         assert!(page.contains(">Formatting costs more, the longer the result</td><td data-of=\"answer\">holds</td>"));
+    }
+
+    #[test]
+    fn each_language_has_a_curve_of_its_own() {
+        let workload = crate::bench::workloads::find("WNS-17").expect("a workload");
+        let results = results();
+        let measured: Vec<(&Row, Measured)> =
+            workload.rows.iter().filter_map(|row| Some((row, row.measured(&results)?))).collect();
+        let (unit, shown) = series_of(&measured).expect("curves");
+        let told: Vec<String> = shown
+            .iter()
+            .map(|curve| format!("{}: {:?}", curve.name, curve.points.iter().map(|point| point.0).collect::<Vec<_>>()))
+            .collect();
+        assert_eq!(unit, "characters");
+        assert_eq!(
+            told,
+            [
+                "ours: [25.0, 100.0, 500.0, 2000.0]",
+                "published: [25.0, 100.0, 500.0, 2000.0]",
+                "by Jinja: [25.0, 100.0, 500.0, 2000.0]"
+            ]
+        );
+        assert!(series_of(&measured[..1]).is_none(), "a point is no curve");
     }
 
     #[test]
