@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use reqwest::{Method, header::CONTENT_TYPE};
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{
@@ -193,9 +193,7 @@ async fn exchange(context: &Context) -> Outcome<Figure> {
     let prepare = async |server: &Server| {
         // Its far end answers whatever comes.
         let far: FarEnd = exchange_roundtrip::bring(server).await?;
-        let request = server.client().request(Method::PUT, "/v1/exchanges/rendered");
-        let request = request.header(CONTENT_TYPE, "application/yaml").body(rendered(far.port));
-        server.client().send(request).await?;
+        exchange_roundtrip::apply(server, "rendered", rendered(far.port)).await?;
         Ok((exchange_roundtrip::target_of("rendered", server, 1_000, CALLERS), far))
     };
     let all = contenders(context, &variables, &[1, 2, 4, 16, 64, AUTO], prepare).await?;

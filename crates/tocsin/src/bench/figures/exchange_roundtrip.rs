@@ -59,7 +59,7 @@ pub const CALLERS: usize = 64;
 /// Callers of the exchange that is flooded: more than there are workers for its steps.
 const FLOOD: usize = 256;
 const STEPS: [usize; 3] = [1, 8, 256];
-const BODY_BYTES: usize = 1_000;
+pub const BODY_BYTES: usize = 1_000;
 /// Parts of a turn where what is compared is nearly the same.
 const PARTS: usize = 20;
 const EXCHANGE: &str = "bench";
@@ -164,7 +164,11 @@ async fn prepare_asking(context: &Context, folder: &Path) -> Outcome<(Applicatio
     Ok((application, server))
 }
 
-async fn apply(server: &Server, name: &str, definition: String) -> Outcome {
+/// Puts an exchange into force.
+///
+/// # Errors
+/// The server refuses it.
+pub async fn apply(server: &Server, name: &str, definition: String) -> Outcome {
     let request = server.client().request(Method::PUT, &format!("/v1/exchanges/{name}"));
     server.client().send(request.header(CONTENT_TYPE, "application/yaml").body(definition)).await?;
     Ok(())

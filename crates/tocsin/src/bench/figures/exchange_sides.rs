@@ -8,12 +8,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use reqwest::{Method, header::CONTENT_TYPE};
+use reqwest::Method;
 use serde_json::json;
 
 use super::{
     Bench, Measuring,
-    exchange_roundtrip::{CALLERS, target},
+    exchange_roundtrip::{BODY_BYTES, CALLERS, apply, target},
 };
 use crate::{
     bench::{
@@ -33,9 +33,8 @@ pub const BENCH: Bench = Bench {
     run: |context| -> Measuring<'_> { Box::pin(run(context)) },
 };
 
-/// Whoever waits for the last message looks that often.
+/// Messages that have not left after this time will not.
 const PATIENCE: Duration = Duration::from_secs(300);
-const BODY_BYTES: usize = 1_000;
 
 fn definition(port: u16) -> String {
     format!(
@@ -65,8 +64,7 @@ async fn run(context: &Context) -> Outcome<Figure> {
     };
     let far = FarEnd::that_reads(|_| Nature { workers: CALLERS, millis: 0 }, reader).await?;
     let server = Server::start(context, folder.path()).await?;
-    let request = server.client().request(Method::PUT, "/v1/exchanges/bench");
-    server.client().send(request.header(CONTENT_TYPE, "application/yaml").body(definition(far.port))).await?;
+    apply(&server, "bench", definition(far.port)).await?;
     let target = target(&server, BODY_BYTES, CALLERS);
     let time = Duration::from_millis(context.size(5_000, 300));
     let (mut received, mut sent) = (Side::default(), Side::default());

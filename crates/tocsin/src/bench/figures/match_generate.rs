@@ -49,7 +49,7 @@ struct Mill {
 }
 
 /// What a pass over the market made.
-#[derive(Default, PartialEq)]
+#[derive(Default)]
 struct Made {
     notifications: u64,
     batches: u64,
