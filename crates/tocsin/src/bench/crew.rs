@@ -144,6 +144,8 @@ pub const TOGETHER: usize = 50;
 pub const FEW_READERS: u32 = 20;
 /// Readers whose filters let the event through.
 const MANY_READERS: u32 = 400;
+/// Of all that is drawn at random.
+const SEED: u64 = 0x5EED_2026;
 /// How long an event may take until everybody was told.
 const TOLD_WITHIN: Duration = Duration::from_secs(60);
 
@@ -210,6 +212,9 @@ pub struct World {
     ldap_port: u16,
     crowd: Arc<Crowd>,
     devices: Vec<Device>,
+    /// Of users: each has luck of its own, also one who comes again. Otherwise all of many short runs would draw the same errands,
+    /// and have the same chance bursts.
+    chance: fastrand::Rng,
     _far: [FarEnd; 2],
     _folder: Scratch,
 }
@@ -226,7 +231,8 @@ impl World {
         let answering = exchange_roundtrip::bring(&server).await?;
         let devices = sync::devices_of(&server, users, sync::FEW).await?;
         let crowd = Arc::new(Crowd::of(people));
-        Ok(World { server, tally, ldap_port, crowd, devices, _far: [told, answering], _folder: folder })
+        let chance = fastrand::Rng::with_seed(SEED);
+        Ok(World { server, tally, ldap_port, crowd, devices, chance, _far: [told, answering], _folder: folder })
     }
 
     /// Users who are ready for these errands. Each has connections of its own.
@@ -235,13 +241,13 @@ impl World {
     /// The server does not take a connection.
     pub async fn users(&mut self, errands: &[Errand], count: usize) -> Outcome<Vec<User>> {
         let mut users = Vec::new();
-        for number in 0..count {
+        for _ in 0..count {
             let mut hands = Vec::new();
             for errand in errands {
                 hands.push(self.hand(*errand).await?);
             }
             let ports = Ports { http: self.server.port, ldap: self.ldap_port };
-            users.push(User { hands, ports, chance: fastrand::Rng::with_seed(0x5EED_2026 + number as u64) });
+            users.push(User { hands, ports, chance: self.chance.fork() });
         }
         Ok(users)
     }
@@ -546,9 +552,9 @@ pub async fn closed(users: Vec<User>, shares: &[f64], stint: Stint) -> Outcome<(
 ///
 /// # Errors
 /// An errand failed.
-pub async fn open(users: Vec<User>, shares: &[f64], rate: f64, stint: Stint) -> Outcome<(Seen, Vec<User>)> {
+pub async fn open(mut users: Vec<User>, shares: &[f64], rate: f64, stint: Stint) -> Outcome<(Seen, Vec<User>)> {
     let (settles, lasts) = (stint.settles.as_secs_f64(), stint.lasts.as_secs_f64());
-    let mut chance = fastrand::Rng::with_seed(0x5EED_2026);
+    let mut chance = users.first_mut().map_or_else(|| fastrand::Rng::with_seed(SEED), |user| user.chance.fork());
     let mut due = Vec::new();
     let mut at = 0.0;
     while at < settles + lasts {

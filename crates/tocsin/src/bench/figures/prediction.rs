@@ -162,7 +162,7 @@ async fn error(context: &Context) -> Outcome<Figure> {
         let of = mix.iter().map(|(errand, share)| format!("{share} {}", errand.word())).collect::<Vec<_>>().join(", ");
         let kinds: Vec<Kind> = mix.iter().map(|(errand, share)| kind(&alone, *errand, *share)).collect();
         let outcome = mix::closed(&kinds, USERS);
-        let measured = together.rates.median();
+        let measured = together.rates.midmean();
         let part = BELOW_KNEE * measured / outcome.per_second.max(1e-9);
         let times = [mix::open(&kinds, USERS, part), together.open.times()].map(|times| times.quantile(0.95));
         let reached = together.open.reached.median();
@@ -301,7 +301,7 @@ async fn pairs(context: &Context) -> Outcome<Figure> {
     let mut predictions = Vec::new();
     for group in &groups {
         let kinds: Vec<Kind> = group.mix.iter().map(|(errand, share)| kind(&alone, *errand, *share)).collect();
-        let (predicted, measured) = (mix::closed(&kinds, USERS).per_second, group.rates.median().max(1e-9));
+        let (predicted, measured) = (mix::closed(&kinds, USERS).per_second, group.rates.midmean().max(1e-9));
         let errors = if group.is_pair() { &mut pair_errors } else { &mut group_errors };
         errors.push((predicted / measured - 1.0).abs());
         let lost = if group.is_pair() { lost(&kinds, measured) } else { None };
@@ -371,11 +371,11 @@ async fn closed(
 }
 
 impl Opened {
-    /// How long operations take in the middle round, for every part of them: a machine that stops once for a moment would
-    /// otherwise decide over the slowest of all.
+    /// How long operations take in the middle half of the rounds, for every part of them: a machine that stops once for a moment
+    /// would otherwise decide over the slowest of all.
     fn times(&self) -> Times {
         let fractions = (0..FRACTIONS).map(|at| (f64::from(at) + 0.5) / f64::from(FRACTIONS));
-        fractions.map(|of| self.rounds.iter().map(|times| times.quantile(of)).collect::<Samples>().median()).collect()
+        fractions.map(|of| self.rounds.iter().map(|times| times.quantile(of)).collect::<Samples>().midmean()).collect()
     }
 
     /// An open loop at so many in a second, for so many milliseconds.
@@ -422,7 +422,7 @@ impl Single {
     /// What each errand does alone.
     fn all_alone(singles: [Single; Errand::ALL.len()]) -> Vec<Alone> {
         let waiting = Errand::ALL.into_iter().zip(&singles).filter(|(errand, _)| !errand.only_reads());
-        let busiest = waiting.flat_map(|(_, single)| &single.busy).map(Samples::median).fold(0.0, f64::max);
+        let busiest = waiting.flat_map(|(_, single)| &single.busy).map(Samples::midmean).fold(0.0, f64::max);
         singles.into_iter().map(|single| single.alone(busiest)).collect()
     }
 
@@ -430,8 +430,8 @@ impl Single {
     fn alone(self, busiest: f64) -> Alone {
         let level = |((users, rates), busy): ((usize, &Samples), &Samples)| {
             // Where the system does not tell, none is known to be idle.
-            let idle = if busiest > 0.0 { (1.0 - busy.median() / busiest).max(0.0) } else { 0.0 };
-            Level { users, per_second: rates.median(), idle }
+            let idle = if busiest > 0.0 { (1.0 - busy.midmean() / busiest).max(0.0) } else { 0.0 };
+            Level { users, per_second: rates.midmean(), idle }
         };
         let levels = LEVELS.into_iter().zip(&self.rates).zip(&self.busy).map(level).collect();
         let open = PARTS.into_iter().zip(self.open).map(|(part, open)| Open { part, times: open.times() }).collect();
