@@ -50,8 +50,9 @@ pub const FILES: [&str; PARTITIONS_MAX as usize] = [
 const LABELS: [&str; PARTITIONS_MAX as usize] =
     ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15"];
 
-/// Memory of the writers' caches, of all partitions together.
-const WRITER_CACHES_KIB: u32 = 64 << 10;
+/// Memory of the writers' caches, of all partitions together. After a commit that has spread rows over other pages SQLite looks
+/// through the whole of it.
+const WRITER_CACHES_KIB: u32 = 16 << 10;
 /// The same of each reader, of all partitions together.
 const READER_CACHES_KIB: u32 = 16 << 10;
 
