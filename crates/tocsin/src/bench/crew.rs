@@ -145,7 +145,7 @@ pub const FEW_READERS: u32 = 20;
 /// Readers whose filters let the event through.
 const MANY_READERS: u32 = 400;
 /// Of all that is drawn at random.
-const SEED: u64 = 0x5EED_2026;
+pub const SEED: u64 = 0x5EED_2026;
 /// How long an event may take until everybody was told.
 const TOLD_WITHIN: Duration = Duration::from_secs(60);
 

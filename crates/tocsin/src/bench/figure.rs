@@ -30,10 +30,15 @@ impl Samples {
         self.0.is_empty()
     }
 
-    /// The middle one; of an even number, the mean of the two in the middle. 0 if there are none.
-    pub fn median(&self) -> f64 {
+    fn sorted(&self) -> Vec<f64> {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
+        sorted
+    }
+
+    /// The middle one; of an even number, the mean of the two in the middle. 0 if there are none.
+    pub fn median(&self) -> f64 {
+        let sorted = self.sorted();
         match (sorted.len(), sorted.len() / 2) {
             (0, _) => 0.0,
             (length, middle) if length % 2 == 1 => sorted[middle],
@@ -44,8 +49,7 @@ impl Samples {
     /// The mean of the middle half, of whose ends the parts count that are in it. As deaf to a single odd run as the median,
     /// and it does not jump where a machine has two speeds and the middle is between them. 0 if there are none.
     pub fn midmean(&self) -> f64 {
-        let mut sorted = self.0.clone();
-        sorted.sort_by(f64::total_cmp);
+        let sorted = self.sorted();
         let quarter = sorted.len() as f64 / 4.0;
         // How much of each lies between the first quarter and the last.
         let part = |at: usize| ((at + 1) as f64).min(3.0 * quarter) - (at as f64).max(quarter);

@@ -15,7 +15,7 @@ use super::{Bench, Measuring};
 use crate::{
     bench::{
         context::Context,
-        crew::{self, Errand, FEW_READERS, Seen, Station, Stint, World},
+        crew::{self, Errand, FEW_READERS, SEED, Seen, Station, Stint, World},
         far_end::Nature,
         figure::{Figure, Predicted, Samples, rounded},
         on_time,
@@ -69,8 +69,6 @@ const CLOSED_MILLIS: u64 = 450;
 const OPEN_MILLIS: u64 = 500;
 /// Parts of the operations of a round, from the quickest to the slowest.
 const FRACTIONS: u32 = 200;
-/// Of the order in a round.
-const SEED: u64 = 0x5EED_2026;
 /// Rounds of a turn of pairs.
 const PAIR_ROUNDS: u64 = 6;
 /// A turn takes some twelve minutes, one of pairs eight.
