@@ -152,20 +152,21 @@ fn shares(mix: &[Kind]) -> f64 {
     mix.iter().map(|kind| kind.share).sum::<f64>().max(1e-9)
 }
 
+/// How many of a kind are under way, and of others as far as the same commits take them along.
+fn taken_along(mix: &[Kind], under_way: &[f64], at: usize) -> f64 {
+    let others = mix.iter().zip(under_way).enumerate().filter(|(other, _)| *other != at);
+    under_way[at] + others.map(|(_, (other, count))| mix[at].in_common(other) * count).sum::<f64>()
+}
+
 /// What so many users do together, each of whom begins the next operation as soon as one is done, drawn by its share.
 pub fn closed(mix: &[Kind], users: usize) -> Outcome {
     let all = shares(mix);
     let mut under_way: Vec<f64> = mix.iter().map(|kind| users as f64 * kind.share / all).collect();
     let mut per_second = 0.0;
     for _ in 0..STEPS {
-        // How many of a kind are under way, and of others as far as the same commits take them along.
-        let taken_along = |at: usize| {
-            let others = mix.iter().zip(&under_way).enumerate().filter(|(other, _)| *other != at);
-            under_way[at] + others.map(|(_, (other, count))| mix[at].in_common(other) * count).sum::<f64>()
-        };
         // Seconds of the machine for one operation of the mix, kind by kind.
         let seconds = mix.iter().enumerate().map(|(at, kind)| {
-            let level = if kind.only_reads { users as f64 } else { taken_along(at) };
+            let level = if kind.only_reads { users as f64 } else { taken_along(mix, &under_way, at) };
             let others = 1.0 - under_way[at] / users.max(1) as f64;
             let filled = FILLED * kind.alone.idle(level) * others;
             (1.0 - filled) * kind.share / all / kind.alone.rate(level).max(1e-9)
@@ -201,12 +202,14 @@ pub fn open(mix: &[Kind], users: usize, part: f64) -> Times {
     let all = shares(mix);
     let outcome = closed(mix, users);
     let rate = |kind: &Kind| outcome.per_second * part * kind.share / all;
-    // What part of the time the disk is at the commits of each writer, if each takes as long as for one who is alone.
+    // What part of the time the disk is at the commits of each writer. Those who are under way at this part of the load share
+    // them, as they did alone with as many users.
     let mut committing = BTreeMap::<usize, f64>::new();
-    for kind in mix {
+    for (at, kind) in mix.iter().enumerate() {
         if let Some(commits) = kind.commits {
+            let sharing = part * taken_along(mix, &outcome.under_way, at);
             *committing.entry(commits.writer).or_default() +=
-                rate(kind) * commits.part / kind.alone.rate(1.0).max(1e-9);
+                rate(kind) * commits.part / kind.alone.rate(sharing).max(1e-9);
         }
     }
     let busy = |writer: usize| committing.get(&writer).map_or(0.0, |busy| busy.min(1.0));
@@ -353,6 +356,13 @@ mod tests {
         // 30 in a second, each of which has the disk for 10 ms.
         near(open(&of([0, 1]), 16, 0.6).quantile(0.5), alone * (1.0 + 0.3 + 0.6 * 0.5));
         near(open(&of([0, 0]), 16, 0.6).quantile(0.5), alone);
+        // The more are under way, the more share a commit: 8 of each at the knee, where they do 500 in a second, and half of
+        // both at half of it, for which the disk has 400 commits in a second.
+        let sharing = of([0, 1]).map(|kind| {
+            let faster = self::kind(50.0, [100.0, 400.0, 1_600.0], [0.01, 0.01]);
+            Kind { alone: faster.alone, ..kind }
+        });
+        near(open(&sharing, 16, 0.5).quantile(0.5), alone * (1.0 + 250.0 / 400.0 + 0.5 * 0.5));
         // What has half of the load bursts half as much beside others.
         let bursting = [kind(50.0, [100.0; 3], [0.01, 0.04]), kind(50.0, [100.0; 3], [0.01, 0.04])];
         near(open(&bursting, 16, 0.6).quantile(0.5), 1.3 * 2.0 * alone);
