@@ -36,6 +36,8 @@ const AT_ONCE: usize = 64;
 pub(crate) enum Stored {
     Taken(Box<Coming>, Result<(Accepted, Option<Timestamp>), StoreError>),
     Tried(Arc<Tried>, Result<Settled, StoreError>),
+    /// A message that left before, with what came of that.
+    Both(Box<Coming>, Arc<Tried>, Result<Settled, StoreError>),
 }
 
 /// Where it is told.
@@ -58,6 +60,14 @@ pub(crate) async fn run(mut hears: UnboundedReceiver<Stored>, stopped: Cancellat
             let followed = catch_unwind(AssertUnwindSafe(|| match stored {
                 Stored::Taken(coming, stored) => coming.follow(stored),
                 Stored::Tried(tried, settled) => tried.follow(settled),
+                Stored::Both(coming, tried, Ok(settled)) => {
+                    coming.follow(Ok((Accepted::New, None)));
+                    tried.follow(Ok(settled));
+                }
+                Stored::Both(coming, tried, Err(error)) => {
+                    tried.forget(&error);
+                    coming.follow(Err(error));
+                }
             }));
             if followed.is_err() {
                 tracing::error!("what follows from a stored message broke; the next start finds the message");
@@ -83,6 +93,8 @@ pub(crate) struct Coming {
     /// Its sender, who asks only if no reply says it.
     pub sender: Option<oneshot::Sender<Result<Accepted, StoreError>>>,
     pub is_new: bool,
+    /// Whether its only leg is under way already.
+    pub has_left: bool,
     /// Its legs, which nobody else sends meanwhile.
     pub _announced: Announced,
     /// Whoever stops waits for it.
@@ -126,6 +138,7 @@ impl Coming {
             exchanges.let_be_found(running, message.id, &message.head, message.accepted_at);
         }
         match parts {
+            None if self.has_left => exchanges.expect_expiry(whole),
             None => exchanges.begin(running, whole),
             Some(parts) => parts.iter().for_each(|part| exchanges.begin(running, part)),
         }

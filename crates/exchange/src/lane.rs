@@ -368,6 +368,29 @@ impl Lane {
         self.pump();
     }
 
+    /// Takes a place among those under way for a leg whose message is not stored yet; only where it would leave at once in
+    /// any case.
+    pub fn claim(&self, place: Place) -> bool {
+        let Some(exchanges) = self.exchanges.upgrade() else { return false };
+        let most = self.way.read().0.definition.concurrency;
+        if self.state() != PortState::Active
+            || matches!(self.order(), LegOrder::Lanes { .. })
+            || exchanges.stopping.is_cancelled()
+            || self.opens_at(exchanges.parts.clock.now()).is_some()
+        {
+            return false;
+        }
+        let mut queue = self.queue.lock();
+        let is_next = queue.ready.is_empty() && !queue.behind && queue.refill.is_none();
+        if !is_next || queue.busy >= most || queue.free_at(Instant::now()).is_some() {
+            return false;
+        }
+        queue.in_hand.insert(place);
+        queue.pace.moves += 1;
+        queue.leaves();
+        true
+    }
+
     /// More is due in the spool than is known here.
     pub fn look(self: &Arc<Lane>) {
         self.queue.lock().leave_behind();
@@ -557,15 +580,20 @@ impl Queue {
     fn next(&mut self) -> Option<WaitingLeg> {
         let is_free = |leg: &WaitingLeg| leg.lane.as_ref().is_none_or(|key| !self.busy_keys.contains(key));
         let leg = self.ready.remove(self.ready.iter().position(is_free)?)?;
-        self.busy += 1;
         self.ready_bytes -= leg.body.len();
-        self.pace.moves += 1;
         self.pace.waiting = self.pace.waiting.saturating_sub(1).max(self.ready.len() as u64);
+        self.busy_keys.extend(leg.lane.clone());
+        self.leaves();
+        Some(leg)
+    }
+
+    /// One more is under way.
+    fn leaves(&mut self) {
+        self.busy += 1;
+        self.pace.moves += 1;
         if let Some((_, meter)) = &mut self.rate {
             meter.count(Instant::now());
         }
-        self.busy_keys.extend(leg.lane.clone());
-        Some(leg)
     }
 
     /// The next of a key may leave; or, if one `failed` that those behind it wait for, none that is in memory.

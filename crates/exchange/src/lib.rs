@@ -4,7 +4,8 @@
 //! A message comes through a receive port and is stored with its legs, one for each send port that a route leads it to,
 //! before anything of it leaves: routing is a function of the message, so both are one commit. A leg is sent, and what came
 //! of it, the reply and the legs of the reply are the second commit; only then the caller hears of it. After a crash the
-//! spool says what is still to be done. Far sides may see a message again, always under the same id; callers who repeat
+//! spool says what is still to be done. Where a receive port says so, a request whose caller waits and could not ask again
+//! leaves first, and both are one commit. Far sides may see a message again, always under the same id; callers who repeat
 //! their idempotency key get the stored reply.
 //!
 //! Knows nothing of SQL, and nothing of how callers reach it.

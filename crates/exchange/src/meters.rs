@@ -11,6 +11,8 @@ pub(crate) struct ReceiveMeters {
     pub new: Counter,
     /// Repetitions of them.
     pub duplicate: Counter,
+    /// Requests that left before they were stored.
+    pub left_first: Counter,
     /// How long requests waited for their reply.
     pub wait: Histogram,
 }
@@ -29,6 +31,7 @@ impl ReceiveMeters {
         ReceiveMeters {
             new: received("new"),
             duplicate: received("duplicate"),
+            left_first: metrics::counter!("exchange_left_first_total", &place),
             wait: metrics::histogram!("exchange_wait_seconds", &place),
         }
     }

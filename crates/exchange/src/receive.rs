@@ -28,7 +28,7 @@ use crate::{
     lane::Lane,
     later::Routed,
     pipeline::Parcel,
-    promote,
+    promote, send,
     track::Seen,
 };
 
@@ -283,8 +283,9 @@ impl Exchanges {
         // Before it is stored: the reply may be quicker than this task.
         let answered = waits.then(|| self.callers.wait_for(id));
         let (sender, accepted) = oneshot::channel();
+        let first = self.leaves_first(running, definition, &taken, wait);
         let parts = taken.parts.as_deref().unwrap_or(std::slice::from_ref(&taken.whole));
-        let announced = running.announce(parts);
+        let announced = running.announce(if first.is_some() { &[] } else { parts });
         let coming = Box::new(Coming {
             exchanges: Arc::downgrade(self),
             callers: self.callers.clone(),
@@ -296,10 +297,19 @@ impl Exchanges {
             seen: raw.map(|(content_type, body)| (content_type, body, row.clone())),
             sender: Some(sender),
             is_new: false,
+            has_left: first.is_some(),
             _announced: announced,
             _under_way: self.tasks.token(),
         });
-        self.store(coming).await.map_err(|error| refused(error, running, now))?;
+        match first {
+            Some((lane, leg)) => {
+                if let Some(meters) = running.meters.get(port) {
+                    meters.left_first.increment(1);
+                }
+                self.tasks.spawn(send::send_first(self.clone(), lane, leg, coming));
+            }
+            None => self.store(coming).await,
+        }
         let until = Instant::now() + wait;
         let replied = match answered {
             Some(answered) => tokio::time::timeout_at(until, answered).await.ok().and_then(Result::ok),
@@ -338,14 +348,37 @@ impl Exchanges {
         }
     }
 
+    /// The leg of a message that may leave before the message is stored, and its place is taken: somebody waits for the reply,
+    /// is promised nothing until then, and has no key by which to ask again.
+    fn leaves_first(
+        &self,
+        running: &Running,
+        port: &ReceivePort,
+        taken: &TakenMessage,
+        wait: Duration,
+    ) -> Option<(Arc<Lane>, WaitingLeg)> {
+        let TakenMessage { whole, parts: None, gather: None } = taken else { return None };
+        let [leg] = &whole.legs[..] else { return None };
+        let may = !port.store_first && whole.key.is_none() && !wait.is_zero() && leg.replies && leg.awaits.is_none();
+        if !may
+            || whole.kind != MessageKind::Request
+            || self.parts.spool.room().is_err()
+            || !self.parts.spool.is_taken(whole.id)
+        {
+            return None;
+        }
+        let lane = running.lanes.get(&leg.port)?;
+        lane.claim((whole.id, 0)).then(|| (lane.clone(), waiting_leg(whole, 0, leg)))
+    }
+
     /// Gives a message to the spool. What follows does not wait for its sender.
-    async fn store(&self, coming: Box<Coming>) -> Result<(), StoreError> {
+    pub(crate) async fn store(&self, coming: Box<Coming>) {
         let (taken, stored) = (coming.taken.clone(), self.stored.clone());
         let tell = move |accepted| {
             // Nobody hears of it once the exchanges have stopped: the next start finds the message.
             let _ = stored.send(Stored::Taken(coming, accepted));
         };
-        self.parts.spool.accept_then(taken, tell).await
+        self.parts.spool.accept_then(taken, tell).await;
     }
 
     /// Keeps the body of a reply that a caller gets, if it is tracked.
@@ -576,9 +609,7 @@ impl Exchanges {
             }
             tracing::warn!(message = %stored.id, exchange = %stored.exchange, reason, "a message is suspended");
         }
-        if let Some(expires_at) = stored.expires_at {
-            self.upkeep.expect(expires_at);
-        }
+        self.expect_expiry(stored);
         if let (Some(_), Some(request)) = (stored.settles, stored.answers) {
             // Whoever waits finds in the spool whether it came in time.
             stored.legs.iter().filter_map(|leg| running.lanes.get(&leg.port)).for_each(Lane::look);
@@ -586,31 +617,42 @@ impl Exchanges {
         }
         for (number, leg) in stored.legs.iter().enumerate() {
             let Some(lane) = running.lanes.get(&leg.port) else { continue };
-            lane.push(WaitingLeg {
-                message: stored.id,
-                from: stored.port.clone(),
-                kind: stored.kind,
-                answers: stored.answers,
-                head: stored.head.clone(),
-                body: stored.body.clone(),
-                accepted_at: stored.accepted_at,
-                expires_at: stored.expires_at,
-                lane: leg.lane.clone(),
-                rank: leg.ahead.map(|ahead| stored.accepted_at - ahead),
-                leg: Leg {
-                    number: u32::try_from(number).expect("legs are few"),
-                    port: leg.port.clone(),
-                    replies: leg.replies,
-                    through: leg.awaits.as_ref().map(|awaits| awaits.through.clone()),
-                    state: LegState::Waiting,
-                    attempts: 0,
-                    on_backup: false,
-                    due_at: stored.accepted_at,
-                    tried_at: None,
-                    said: None,
-                },
-            });
+            lane.push(waiting_leg(stored, u32::try_from(number).expect("legs are few"), leg));
         }
+    }
+
+    /// A request that nobody answers is over then.
+    pub(crate) fn expect_expiry(&self, stored: &NewMessage) {
+        if let Some(expires_at) = stored.expires_at {
+            self.upkeep.expect(expires_at);
+        }
+    }
+}
+
+fn waiting_leg(message: &NewMessage, number: u32, leg: &NewLeg) -> WaitingLeg {
+    WaitingLeg {
+        message: message.id,
+        from: message.port.clone(),
+        kind: message.kind,
+        answers: message.answers,
+        head: message.head.clone(),
+        body: message.body.clone(),
+        accepted_at: message.accepted_at,
+        expires_at: message.expires_at,
+        lane: leg.lane.clone(),
+        rank: leg.ahead.map(|ahead| message.accepted_at - ahead),
+        leg: Leg {
+            number,
+            port: leg.port.clone(),
+            replies: leg.replies,
+            through: leg.awaits.as_ref().map(|awaits| awaits.through.clone()),
+            state: LegState::Waiting,
+            attempts: 0,
+            on_backup: false,
+            due_at: message.accepted_at,
+            tried_at: None,
+            said: None,
+        },
     }
 }
 

@@ -1,6 +1,7 @@
 //! A leg leaves through its port's transport; what came of it is stored, with the reply, and then told to who waits.
 
 use std::{
+    pin::pin,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -23,7 +24,7 @@ use crate::{
     Exchanges, Running,
     callers::Answer,
     compile::Way,
-    follow::Stored,
+    follow::{Coming, Stored},
     groups::Group,
     lane::{Announced, Finished, Lane},
     pipeline::Parcel,
@@ -33,6 +34,9 @@ use crate::{
 
 /// How long an outcome that could not be stored waits to be stored again.
 const STORE_AGAIN: Duration = Duration::from_secs(1);
+
+/// How long a message that left before it is stored waits for what comes of it, to be stored together with that.
+const STORED_WITHIN: Duration = Duration::from_millis(2);
 
 /// How long a later reply is waited for where the definition does not say it any more.
 const REPLY_WITHIN: Duration = Duration::from_secs(86_400);
@@ -44,10 +48,42 @@ pub(crate) async fn send(exchanges: Arc<Exchanges>, lane: Arc<Lane>, leg: Waitin
     let is_over = leg.leg.replies && leg.expires_at.is_some_and(|at| at <= exchanges.parts.clock.now());
     // Upkeep ends what is over; it has no use for a leg that is under way.
     let running = exchanges.find(lane.exchange()).filter(|_| !is_over);
-    let Some(running) = running else { return lane.finished(finished(&leg)) };
+    match running {
+        Some(running) => attempt(exchanges, running, lane, leg, None).await,
+        None => lane.finished(finished(&leg)),
+    }
+}
+
+/// The same with the only leg of a message that is not stored yet. It is stored together with what comes of it; or, if that
+/// takes longer than a moment, meanwhile.
+pub(crate) async fn send_first(exchanges: Arc<Exchanges>, lane: Arc<Lane>, leg: WaitingLeg, coming: Box<Coming>) {
+    let running = coming.running.clone();
+    attempt(exchanges, running, lane, leg, Some(coming)).await;
+}
+
+async fn attempt(
+    exchanges: Arc<Exchanges>,
+    running: Arc<Running>,
+    lane: Arc<Lane>,
+    leg: WaitingLeg,
+    unstored: Option<Box<Coming>>,
+) {
     let (way, begun_at) = (lane.way(), tokio::time::Instant::now());
     let (place, since) = (exchanges.spans.leave(&leg), exchanges.parts.clock.now());
-    let came = go(&exchanges, &running, &way, &leg, place.as_deref()).await;
+    let (came, unstored) = {
+        let mut going = pin!(go(&exchanges, &running, &way, &leg, place.as_deref()));
+        match unstored {
+            None => (going.await, None),
+            Some(coming) => tokio::select! {
+                biased;
+                came = &mut going => (came, Some(coming)),
+                () = tokio::time::sleep(STORED_WITHIN) => {
+                    exchanges.store(coming).await;
+                    (going.await, None)
+                }
+            },
+        }
+    };
     let outcome = outcome(&exchanges, &running, &way, &leg, came);
     exchanges.spans.sent(&leg, place.as_deref(), since, &outcome);
     let reply = match &outcome.then {
@@ -57,7 +93,7 @@ pub(crate) async fn send(exchanges: Arc<Exchanges>, lane: Arc<Lane>, leg: Waitin
     let announced = running.announce(reply);
     let under_way = exchanges.tasks.token();
     let outcome = Arc::new(outcome);
-    let tried = Tried {
+    let tried = Arc::new(Tried {
         exchanges: Arc::downgrade(&exchanges),
         running,
         lane,
@@ -66,8 +102,11 @@ pub(crate) async fn send(exchanges: Arc<Exchanges>, lane: Arc<Lane>, leg: Waitin
         begun_at,
         _announced: announced,
         _under_way: under_way,
-    };
-    store(&exchanges, Arc::new(tried));
+    });
+    match unstored {
+        None => store(&exchanges, tried),
+        Some(coming) => store_both(&exchanges, coming, tried),
+    }
 }
 
 /// A leg that was tried, and what came of it. The writer may be the last to have it, and must not be the one who closes the
@@ -87,14 +126,22 @@ pub(crate) struct Tried {
 
 /// Stores what came of a leg. What follows is done once that is durable.
 fn store(exchanges: &Exchanges, tried: Arc<Tried>) {
-    let (stored, told) = (exchanges.stored.clone(), tried.clone());
+    let (stored, outcome) = (exchanges.stored.clone(), tried.outcome.clone());
     let tell = move |settled| {
         // Nobody hears of it once the exchanges have stopped.
-        let _ = stored.send(Stored::Tried(told, settled));
+        let _ = stored.send(Stored::Tried(tried, settled));
     };
-    if let Err(error) = exchanges.parts.spool.settle_then(tried.outcome.clone(), tell) {
-        tried.follow(Err(error));
-    }
+    exchanges.parts.spool.settle_then(outcome, tell);
+}
+
+/// The same with the message, which is not stored yet.
+fn store_both(exchanges: &Exchanges, coming: Box<Coming>, tried: Arc<Tried>) {
+    let stored = exchanges.stored.clone();
+    let (taken, outcome) = (coming.taken.clone(), tried.outcome.clone());
+    let tell = move |settled| {
+        let _ = stored.send(Stored::Both(coming, tried, settled));
+    };
+    exchanges.parts.spool.accept_settled_then(taken, outcome, tell);
 }
 
 /// A leg that was under way and was not tried, or of which nobody knows.
@@ -104,6 +151,15 @@ fn finished(leg: &WaitingLeg) -> Finished {
 }
 
 impl Tried {
+    /// Its message could not be stored, and neither could this. Its sender is told, and nobody was promised anything.
+    pub fn forget(&self, error: &StoreError) {
+        let Tried { lane, leg, outcome, .. } = self;
+        let said = &outcome.said;
+        lane.meters.count("unstored");
+        tracing::error!(message = %leg.message, port = %lane.port(), said, %error, "a message left and could not be stored");
+        lane.finished(finished(leg));
+    }
+
     /// Tells those who wait what was stored, and makes room for the next. While the store has no room it is stored again and
     /// again; if the store has failed for good, the leg keeps its place, since the spool would give it out again at once: a
     /// restart finds it waiting, and sends it once more under its id.

@@ -30,6 +30,7 @@ use tokio::sync::{Notify, watch};
 mod edits;
 mod flow_control;
 mod later;
+mod left_first;
 mod locations;
 mod order;
 mod partitions;

@@ -128,6 +128,9 @@ pub struct ReceivePort {
     pub wait: Duration,
     /// When a request is over that nobody answered.
     pub expires_after: Duration,
+    /// Whether each request is stored before it leaves. Otherwise one without an idempotency key, whose caller waits, leaves at
+    /// once if nothing is before it, and is stored with what comes of it.
+    pub store_first: bool,
     /// Most bytes of a body.
     pub body_bytes_max: u32,
     /// What is done to a message before it is routed.

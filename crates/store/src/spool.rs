@@ -2,7 +2,8 @@
 //!
 //! A message is stored with its legs in one commit, before anything of it leaves; what became of a leg, the reply that came
 //! of it and the legs of that reply are one commit too. So a round trip costs two shared fsyncs, and after a crash the spool
-//! says exactly what is still to be done.
+//! says exactly what is still to be done. A request that nobody could ask for again may leave first, and be stored with what
+//! comes of it.
 
 use std::time::Duration;
 

@@ -267,6 +267,11 @@ pub const STEPS: &[Metric] = &[
         "Messages that came through receive ports: `new`, or a `duplicate` by its idempotency key.",
     ),
     counter(
+        "exchange_left_first_total",
+        "exchange, port",
+        "Requests that left before they were stored, at receive ports with `store_first: false`.",
+    ),
+    counter(
         "exchange_refused_total",
         "reason",
         "Messages that receive ports refused: `operator`, `memory`, `disk`, `store_growth`, `in_flight`, `rate_imbalance` or \
@@ -326,7 +331,8 @@ pub const STEPS: &[Metric] = &[
         "exchange_sent_total",
         "exchange, port, result",
         "Attempts of send ports: `done`, `retry`, `suspended`, `wrong` for a reply that did not belong, `late` for one that \
-         nobody waited for any more, `ended` for what was ended meanwhile.",
+         nobody waited for any more, `ended` for what was ended meanwhile, `unstored` for a request \
+         that left first and could not be stored.",
     ),
     counter("exchange_expired_total", "", "Requests that nobody answered in time."),
     counter("exchange_unanswered_total", "", "Ways of messages suspended because no later reply came in time."),

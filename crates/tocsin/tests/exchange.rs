@@ -79,6 +79,7 @@ async fn the_commands_of_the_readme_do_what_it_says() {
     for expected in [
         "confirmation runs as version 1",
         r#""confirmed":true"#,
+        r#""order":null"#,
         "is stored",
         "is pending",
         "warehouse done",
@@ -140,12 +141,22 @@ fn words(line: &str) -> Vec<String> {
     words.into_iter().filter(|word| !word.is_empty()).map(path).collect()
 }
 
-/// What callers were told: the reply by key.
-type Told = Arc<Mutex<BTreeMap<String, String>>>;
+/// What callers were told: the message and its reply, by order.
+type Told = Arc<Mutex<BTreeMap<String, (String, String)>>>;
 
-/// Asks until `stop`. After a failure it waits for the next start and repeats the same request, as a client should.
+/// How callers ask.
+#[derive(Clone, Copy, PartialEq)]
+enum Asking {
+    /// With keys: after a failure the same is asked again, as a client should.
+    Keyed,
+    /// Without: then what failed is left alone, and requests leave before they are stored.
+    LeavingFirst,
+}
+
+/// Asks until `stop`. After a failure it waits for the next start.
 async fn ask_for_ever(
     caller: usize,
+    asking: Asking,
     platform: (String, String),
     told: Told,
     mut starts: watch::Receiver<usize>,
@@ -157,15 +168,19 @@ async fn ask_for_ever(
     while !stop.load(Ordering::SeqCst) {
         let order = caller * 1_000_000 + number;
         starts.mark_unchanged();
-        let answer = http
+        let request = http
             .post(format!("{url}/v1/exchanges/confirmation/receive/questions"))
             .bearer_auth(&key)
-            .header("idempotency-key", order.to_string())
-            .json(&serde_json::json!({"type": "order", "order": order, "amount": 1.5}))
-            .send()
-            .await;
-        let reply = match answer {
-            Ok(answer) if answer.status().as_u16() == 200 => answer.text().await,
+            .json(&serde_json::json!({"type": "order", "order": order, "amount": 1.5}));
+        let request = match asking {
+            Asking::Keyed => request.header("idempotency-key", order.to_string()),
+            Asking::LeavingFirst => request,
+        };
+        let reply = match request.send().await {
+            Ok(answer) if answer.status().as_u16() == 200 => {
+                let id = answer.headers()["tocsin-message"].to_str().expect("text").to_owned();
+                answer.text().await.map(|reply| (id, reply))
+            }
             Ok(answer) if matches!(answer.status().as_u16(), 202 | 429 | 503) => continue,
             Ok(answer) => panic!("{}: {}", answer.status(), answer.text().await.unwrap_or_default()),
             Err(error) => Err(error),
@@ -178,6 +193,7 @@ async fn ask_for_ever(
             }
             // Killed in the middle: nobody knows whether it was stored.
             Err(_) => {
+                number += usize::from(asking == Asking::LeavingFirst);
                 if starts.changed().await.is_err() {
                     return;
                 }
@@ -186,19 +202,27 @@ async fn ask_for_ever(
     }
 }
 
-async fn kill_under_callers(kills: usize, callers: usize, partitions: u8) {
+async fn kill_under_callers(asking: Asking, kills: usize, callers: usize, partitions: u8) {
     let warehouse = FarSide::start().await;
     let spread = partitions.to_string();
     let variables = [("WAREHOUSE", &*warehouse.url), ("TOCSIN_SPOOL_PARTITIONS", &*spread)];
     let mut platform = Platform::start(&variables).await;
     let definition = std::fs::read_to_string(support::repository("examples/confirmation/exchange.yaml")).expect("read");
+    let definition = match asking {
+        Asking::Keyed => definition,
+        Asking::LeavingFirst => {
+            let leaving_first = definition.replace("wait: 20s, expires_after: 2m }", "wait: 20s, store_first: false }");
+            assert_ne!(leaving_first, definition);
+            leaving_first
+        }
+    };
     apply(&platform, definition).await;
     let (started, starts) = watch::channel(0);
     let (told, stop) = (Told::default(), Arc::new(AtomicBool::new(false)));
-    let asking: Vec<_> = (0..callers)
+    let tasks: Vec<_> = (0..callers)
         .map(|caller| {
             let reach = (platform.url.clone(), platform.key());
-            tokio::spawn(ask_for_ever(caller, reach, told.clone(), starts.clone(), stop.clone()))
+            tokio::spawn(ask_for_ever(caller, asking, reach, told.clone(), starts.clone(), stop.clone()))
         })
         .collect();
     let mut count = warehouse.count.subscribe();
@@ -214,16 +238,21 @@ async fn kill_under_callers(kills: usize, callers: usize, partitions: u8) {
         started.send_replace(kill + 1);
     }
     stop.store(true, Ordering::SeqCst);
-    for caller in asking {
+    for caller in tasks {
         tokio::time::timeout(support::PATIENCE, caller)
             .await
             .expect("in time")
             .expect("no caller is told something else");
     }
 
-    // The caller's retry gets the same reply.
+    // What a caller was told is what is kept, and its retry gets the same.
     let told = told.lock().clone();
-    for (key, reply) in told.iter().take(500) {
+    for (key, (id, reply)) in told.iter().take(500) {
+        let kept = platform.request(Method::GET, &format!("/v1/messages/{id}/reply")).send().await.expect("an answer");
+        assert_eq!((kept.status().as_u16(), kept.text().await.expect("a body")), (200, reply.clone()), "{id}");
+        if asking == Asking::LeavingFirst {
+            continue;
+        }
         let order: u64 = key.parse().expect("a number");
         let request = platform.request(Method::POST, "/v1/exchanges/confirmation/receive/questions");
         let request = request.header("idempotency-key", key);
@@ -258,18 +287,24 @@ async fn kill_under_callers(kills: usize, callers: usize, partitions: u8) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_accepted_request_ends_in_one_outcome_over_kills() {
-    kill_under_callers(5, 16, 1).await;
+    kill_under_callers(Asking::Keyed, 5, 16, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_accepted_request_ends_in_one_outcome_over_kills_and_partitions() {
-    kill_under_callers(5, 16, 3).await;
+    kill_under_callers(Asking::Keyed, 5, 16, 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_got_a_reply_to_what_left_first_finds_it_stored_over_kills() {
+    kill_under_callers(Asking::LeavingFirst, 5, 16, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_every_accepted_request_ends_in_one_outcome_over_50_kills() {
-    kill_under_callers(50, 64, 1).await;
-    kill_under_callers(50, 64, 3).await;
+    kill_under_callers(Asking::Keyed, 50, 64, 1).await;
+    kill_under_callers(Asking::Keyed, 25, 64, 3).await;
+    kill_under_callers(Asking::LeavingFirst, 25, 64, 1).await;
 }
 
 /// Sends mails as a mail server does: each again and again until it is said to be taken.

@@ -118,6 +118,13 @@ static RECEIVE_PORT: Shape = Shape::Object(&[
         "When a request is over that nobody answered; 5m if not given.",
     ),
     optional(
+        "store_first",
+        &Shape::Boolean,
+        "Whether a request is stored before it leaves; true if not given. If false, one without an idempotency key whose \
+         caller waits leaves at once and is stored with its reply: sooner there, and lost with the caller's connection if the \
+         server dies meanwhile.",
+    ),
+    optional(
         "body_bytes",
         &Shape::Integer { least: 1, most: BODY_BYTES_MOST },
         "Most bytes of a body; 1048576 if not given.",
@@ -324,12 +331,18 @@ impl<'a> Builder<'a> {
     fn receive_port(&mut self, path: &str, node: &Node, properties: &[Property], tracking: &Tracking) -> ReceivePort {
         let mode = mode(node);
         let place = if mode == Mode::Request { At::ReceiveRequest } else { At::Receive };
+        let store_first = boolean(node, "store_first").unwrap_or(true);
+        if let (Mode::OneWay, Some(given)) = (mode, node.get("store_first").filter(|_| !store_first)) {
+            let problem = given.problem(&join(path, "store_first"), "can be false only where callers wait for replies");
+            self.problems.push(problem.hint("remove it, or give `mode: request`"));
+        }
         ReceivePort {
             description: text(node, "description"),
             mode,
             enabled: boolean(node, "enabled").unwrap_or(true),
             wait: duration(node, "wait").unwrap_or(WAIT),
             expires_after: duration(node, "expires_after").unwrap_or(EXPIRES_AFTER),
+            store_first,
             body_bytes_max: integer(node, "body_bytes").unwrap_or(BODY_BYTES),
             pipeline: self.pipeline(node, "pipeline", path, place, properties),
             window: self.window(node, path),

@@ -7,7 +7,10 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     path::Path,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -86,7 +89,20 @@ pub struct SqliteSpool {
     spread: Spread,
     free_space: FreeSpace,
     keys: Keyring,
+    taken_ids: Arc<TakenIds>,
 }
+
+/// Ids that no message gets after a restart, whether they are stored or not.
+#[derive(Default)]
+struct TakenIds {
+    /// Up to this one.
+    last: AtomicU64,
+    /// More are being taken.
+    is_asked: AtomicBool,
+}
+
+/// How many ids are taken at a time.
+const IDS_TAKEN: u64 = 4_096;
 
 /// How many messages of each exchange are not ended, as of what is committed.
 #[derive(Default)]
@@ -139,7 +155,7 @@ impl SqliteSpool {
     pub fn open(folder: &Path, options: &SpoolOptions) -> Result<SqliteSpool, StoreError> {
         let (partitions, spread) = partitions::open(folder, options)?;
         let free_space = FreeSpace::beside(&folder.join(FILES[0]), options.reserve_bytes);
-        Ok(SqliteSpool { partitions, spread, free_space, keys: options.keys.clone() })
+        Ok(SqliteSpool { partitions, spread, free_space, keys: options.keys.clone(), taken_ids: Arc::default() })
     }
 
     fn first(&self) -> &Partition {
@@ -223,7 +239,8 @@ impl SqliteSpool {
         Ok(chosen)
     }
 
-    /// An id for a new message, higher than all before. One that is not stored is never another's until a restart.
+    /// An id for a new message, higher than all before. One that is not stored is another's after a restart, unless
+    /// [`SqliteSpool::is_taken`] says that it is not.
     pub fn next_id(&self, partition: PartitionNumber) -> MessageId {
         self.spread.next_id(partition)
     }
@@ -307,25 +324,24 @@ impl SqliteSpool {
     pub async fn accept(&self, taken: impl Into<TakenMessage>) -> Result<Accepted, StoreError> {
         let (answer, answered) = oneshot::channel();
         let answer = move |accepted| _ = answer.send(accepted);
-        self.accept_then(Arc::new(taken.into()), answer).await?;
+        self.accept_then(Arc::new(taken.into()), answer).await;
         let (accepted, _) = answered.await.map_err(StoreError::unavailable)??;
         Ok(accepted)
     }
 
     /// The same for who does not wait until it is durable: `stored` is called then, or when that has failed, and must be
     /// quick, for the writer waits. It gets when the message becomes one with others, too, if it does.
-    ///
-    /// # Errors
-    /// Nothing is stored, and `stored` is not called.
     pub async fn accept_then(
         &self,
         taken: Arc<TakenMessage>,
         stored: impl FnOnce(Result<(Accepted, Option<Timestamp>), StoreError>) + Send + 'static,
-    ) -> Result<(), StoreError> {
-        self.free_space.check()?;
-        if let Some(known) = self.find_elsewhere(&taken.whole).await? {
-            stored(Ok((known, None)));
-            return Ok(());
+    ) {
+        let known = match self.free_space.check() {
+            Ok(()) => self.find_elsewhere(&taken.whole).await,
+            Err(error) => Err(error),
+        };
+        if let Some(known) = known.transpose() {
+            return stored(known.map(|known| (known, None)));
         }
         let partition = self.of(taken.whole.id);
         let open = partition.open.clone();
@@ -337,7 +353,55 @@ impl SqliteSpool {
             open.change_after(after, &taken.whole.exchange, change);
             Ok((Accepted::New, due_at))
         };
-        partition.write_again_then(job, stored)
+        partition.write_again_then(job, stored);
+    }
+
+    /// Whether a message may be known by its id before it is stored: no other gets the same, even if this one never is. If
+    /// not, that is seen to for those that come later.
+    pub fn is_taken(&self, id: MessageId) -> bool {
+        let TakenIds { last, is_asked } = &*self.taken_ids;
+        let taken = last.load(Ordering::Acquire);
+        if self.spread.ids_ahead(IDS_TAKEN / 2).0 > taken && !is_asked.swap(true, Ordering::AcqRel) {
+            let (until, taken_ids) = (self.spread.ids_ahead(IDS_TAKEN), self.taken_ids.clone());
+            let job = move |connection: &Connection, _: &mut AfterCommit| outcomes::take_ids(connection, until);
+            self.first().write_again_then(job, move |stored| {
+                if stored.is_ok() {
+                    taken_ids.last.store(until.0, Ordering::Release);
+                }
+                taken_ids.is_asked.store(false, Ordering::Release);
+            });
+        }
+        id.0 <= taken
+    }
+
+    /// Whether new messages are taken, as far as the room on the disk goes.
+    ///
+    /// # Errors
+    /// `Full`: it is in the reserve.
+    pub fn room(&self) -> Result<(), StoreError> {
+        self.free_space.check()
+    }
+
+    /// Stores a message that left before, and what came of that, in one commit. It has no key, is one, and stays alone.
+    /// `stored` is called as by [`SqliteSpool::accept_then`].
+    pub fn accept_settled_then(
+        &self,
+        taken: Arc<TakenMessage>,
+        outcome: Arc<LegOutcome>,
+        stored: impl FnOnce(Result<Settled, StoreError>) + Send + 'static,
+    ) {
+        if let Err(error) = self.free_space.check() {
+            return stored(Err(error));
+        }
+        let partition = self.of(outcome.message);
+        let open = partition.open.clone();
+        let job = move |connection: &Connection, after: &mut AfterCommit| {
+            let (came, _) = intake::insert_taken(connection, &taken)?;
+            let (settled, went) = outcomes::settle(connection, &outcome)?;
+            open.change_after(after, &outcome.exchange, came + went);
+            Ok(settled)
+        };
+        partition.write_again_then(job, stored);
     }
 
     /// Which leg waits for a message with one of these keys, and came first; if none does any more, which did last.
@@ -360,20 +424,17 @@ impl SqliteSpool {
     /// Nothing was stored.
     pub async fn settle(&self, outcome: LegOutcome) -> Result<Settled, StoreError> {
         let (answer, answered) = oneshot::channel();
-        self.settle_then(Arc::new(outcome), move |settled| _ = answer.send(settled))?;
+        self.settle_then(Arc::new(outcome), move |settled| _ = answer.send(settled));
         answered.await.map_err(StoreError::unavailable)?
     }
 
     /// The same for who does not wait until it is durable: `stored` is called then, or when that has failed, and must be
     /// quick, for the writer waits.
-    ///
-    /// # Errors
-    /// Nothing is stored, and `stored` is not called.
     pub fn settle_then(
         &self,
         outcome: Arc<LegOutcome>,
         stored: impl FnOnce(Result<Settled, StoreError>) + Send + 'static,
-    ) -> Result<(), StoreError> {
+    ) {
         let partition = self.of(outcome.message);
         let open = partition.open.clone();
         let job = move |connection: &Connection, after: &mut AfterCommit| {
@@ -381,7 +442,7 @@ impl SqliteSpool {
             open.change_after(after, &outcome.exchange, change);
             Ok(settled)
         };
-        partition.write_again_then(job, stored)
+        partition.write_again_then(job, stored);
     }
 
     /// Up to `limit` legs of a send port that are due, with all that sending needs, in an order. Those among `not` are passed

@@ -223,8 +223,13 @@ impl Health {
         self.0.get().map_or(Ok(()), |why| Err(StoreError::unavailable(why.clone())))
     }
 
+    /// Why a write could not be taken on or answered.
+    fn reason(&self) -> String {
+        self.0.get().cloned().unwrap_or_else(|| "the store has been closed".to_owned())
+    }
+
     fn error(&self) -> StoreError {
-        self.check().err().unwrap_or_else(|| StoreError::unavailable("the store has been closed"))
+        StoreError::unavailable(self.reason())
     }
 }
 
@@ -324,16 +329,13 @@ impl Database {
     }
 
     /// As [`Database::write_again`], for a caller that does not wait: `answer` is called on the writer's thread, after the
-    /// commit or when it has failed.
-    ///
-    /// # Errors
-    /// The job was not taken on; `answer` is not called.
+    /// commit or when it has failed; or, if the job is not taken on, at once.
     pub(crate) fn write_again_then<T: Send + 'static>(
         &self,
         job: impl Fn(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
         answer: impl FnOnce(Result<T, StoreError>) + Send + 'static,
-    ) -> Result<(), StoreError> {
-        self.submit(Undo::All, job, answer)
+    ) {
+        self.submit(Undo::All, job, answer);
     }
 
     /// Runs a job of one statement, which SQLite itself undoes if it fails. The job must not fail after it.
@@ -355,7 +357,7 @@ impl Database {
         let (answer, answered) = bounded(1);
         self.submit(Undo::Savepoint, once(job), move |result| {
             let _ = answer.send(result);
-        })?;
+        });
         answered.recv().unwrap_or_else(|_| Err(self.health.error()))
     }
 
@@ -368,23 +370,29 @@ impl Database {
         self.submit(undo, work, move |result| {
             // A caller that stopped waiting has its write nevertheless.
             let _ = answer.send(result);
-        })?;
+        });
         answered.await.unwrap_or_else(|_| Err(self.health.error()))
     }
 
+    /// Hands a job to the writer, which answers it; one that it does not take on is answered here.
     fn submit<T: Send + 'static>(
         &self,
         undo: Undo,
         work: impl FnMut(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
         answer: impl FnOnce(Result<T, StoreError>) + Send + 'static,
-    ) -> Result<(), StoreError> {
-        self.health.check()?;
-        let job = Box::new(Job { work, undo, after: AfterCommit::default(), result: None, answer });
-        match self.writes.as_ref().expect("open until dropped").try_send(job) {
-            Ok(()) => Ok(()),
-            Err(TrySendError::Full(_)) => Err(StoreError::Full(format!("{WAITING_WRITES_MAX} writes wait already"))),
-            Err(TrySendError::Disconnected(_)) => Err(self.health.error()),
-        }
+    ) {
+        let job: Box<dyn WriteJob> = Box::new(Job { work, undo, after: AfterCommit::default(), result: None, answer });
+        let writes = self.writes.as_ref().expect("open until dropped");
+        let refused = match self.health.check() {
+            Ok(()) => writes.try_send(job),
+            Err(_) => Err(TrySendError::Disconnected(job)),
+        };
+        let (job, fault) = match refused {
+            Ok(()) => return,
+            Err(TrySendError::Full(job)) => (job, Fault::Full(format!("{WAITING_WRITES_MAX} writes wait already"))),
+            Err(TrySendError::Disconnected(job)) => (job, Fault::Failed(self.health.reason())),
+        };
+        job.answer(Err(&fault));
     }
 
     /// Runs a read on one of the readers' threads. It sees every write that was acknowledged before the call.
@@ -629,7 +637,7 @@ impl Writer {
             }
         }
         let committed = if self.health.check().is_err() {
-            Err(Fault::Failed(self.health.error().to_string()))
+            Err(Fault::Failed(self.health.reason()))
         } else if self.connection.is_autocommit() {
             Err(Fault::Full("another write of the same commit found no room".to_owned()))
         } else {

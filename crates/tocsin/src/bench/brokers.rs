@@ -138,13 +138,16 @@ impl Brokers {
     pub fn told(&self) -> Vec<String> {
         let told = |(name, side): (&String, &Side)| {
             let (rate, p50, p99) = (side.rates.median(), side.p50.median(), side.p99.median());
-            format!(
-                "{name} ({}): {rate:.0}/s, p50 {} ms, p99 {} ms; {}",
+            let told = format!(
+                "{name} ({}): {rate:.0}/s, p50 {} ms, p99 {} ms",
                 side.conditions,
                 rounded(p50, 3),
-                rounded(p99, 3),
-                side.steps.join(", ")
-            )
+                rounded(p99, 3)
+            );
+            match side.steps.is_empty() {
+                true => told,
+                false => format!("{told}; {}", side.steps.join(", ")),
+            }
         };
         self.sides.iter().map(told).collect()
     }

@@ -158,6 +158,7 @@ const SINGLE: &[Bench] = &[
     directory::CLIENTS,
     directory::IMPORT,
     exchange_roundtrip::BENCH,
+    exchange_roundtrip::ONE,
     exchange_sides::BENCH,
     exchange_roundtrip::TRACKING,
     exchange_roundtrip::TRACKING_ONE,

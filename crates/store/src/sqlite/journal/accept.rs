@@ -115,7 +115,7 @@ fn store_gathered(database: &Database, shared: &Shared) {
         }
     };
     let gathering = shared.gathering.clone();
-    let submitted = database.write_again_then(job, move |stored| {
+    database.write_again_then(job, move |stored| {
         let mut waiting = std::mem::take(&mut taken.lock().1);
         match stored {
             Ok(accepted) => waiting.into_iter().zip(accepted).for_each(|(answer, accepted)| {
@@ -131,9 +131,6 @@ fn store_gathered(database: &Database, shared: &Shared) {
             }
         }
     });
-    if let Err(error) = submitted {
-        refuse(shared.gathering.take().1, &error);
-    }
 }
 
 /// Gives the same trouble to all.

@@ -160,10 +160,7 @@ impl SqliteRecords {
                 published.between_books(feed_kept, connection, after, |books| call.write(books))
             }
         };
-        let answering = call.clone();
-        if let Err(error) = self.database.write_again_then(job, move |result| answering.answer(result)) {
-            call.answer(Err(error));
-        }
+        self.database.write_again_then(job, move |result| call.answer(result));
     }
 }
 

@@ -182,7 +182,7 @@ fn whoever_waits_for_a_writer_that_ends_is_told() {
             let _ = held.recv();
             Ok(())
         };
-        records.database.write_again_then(hold, drop).expect("taken on");
+        records.database.write_again_then(hold, drop);
         let breaks = records.database.write_one(|_, _| {
             let cause = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR_FSYNC);
             Err::<(), _>(store_error(rusqlite::Error::SqliteFailure(cause, None)))

@@ -199,6 +199,12 @@ pub(super) fn expire(connection: &Connection, now: Timestamp, limit: usize) -> R
     Ok((Over { expired, unanswered, next }, changes))
 }
 
+/// No message gets an id up to this one any more.
+pub(super) fn take_ids(connection: &Connection, last: MessageId) -> Result<(), StoreError> {
+    let sql = "INSERT INTO taken_ids VALUES (1, ?1) ON CONFLICT DO UPDATE SET last = max(last, ?1)";
+    execute(connection, sql, [last.0]).map(drop)
+}
+
 /// Removes what need not be kept any more. A reply stays for as long as the request that it answers.
 pub(super) fn prune(connection: &Connection, now: Timestamp, limit: usize) -> Result<u64, StoreError> {
     let sql = "SELECT id FROM messages AS over WHERE ended_at + kept <= ?1 AND ended_at IS NOT NULL AND NOT EXISTS \
@@ -206,8 +212,7 @@ pub(super) fn prune(connection: &Connection, now: Timestamp, limit: usize) -> Re
                AND (asked.ended_at IS NULL OR asked.ended_at + asked.kept > ?1)) LIMIT ?2";
     let over = query_all(connection, sql, (now.0, limit), |row| row.get::<_, u64>(0))?;
     if let Some(last) = over.iter().max() {
-        let sql = "INSERT INTO taken_ids VALUES (1, ?1) ON CONFLICT DO UPDATE SET last = max(last, ?1)";
-        execute(connection, sql, [last])?;
+        take_ids(connection, MessageId(*last))?;
     }
     for id in &over {
         execute(connection, "DELETE FROM legs WHERE message = ?1", [id])?;

@@ -119,12 +119,12 @@ impl Partition {
         &self,
         job: impl Fn(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
         answer: impl FnOnce(Result<T, StoreError>) + Send + 'static,
-    ) -> Result<(), StoreError> {
+    ) {
         let (begun, seconds) = (Instant::now(), self.seconds().clone());
         self.database.write_again_then(job, move |written| {
             seconds.record(begun.elapsed());
             answer(written);
-        })
+        });
     }
 
     fn seconds(&self) -> &metrics::Histogram {

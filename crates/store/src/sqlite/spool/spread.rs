@@ -73,6 +73,16 @@ impl Spread {
         MessageId(id.0.saturating_sub(count * step))
     }
 
+    /// How much an id rises from one message to the next.
+    fn step(&self) -> u64 {
+        if self.dense.is_some() { 1 << BITS } else { 1 }
+    }
+
+    /// The last of so many ids that are given out next.
+    pub fn ids_ahead(&self, count: u64) -> MessageId {
+        MessageId(self.horizon().0 + count * self.step())
+    }
+
     /// No id from here on was given out before this call.
     pub fn horizon(&self) -> MessageId {
         let number = self.next.load(Ordering::Acquire);
@@ -141,6 +151,7 @@ mod tests {
     fn ids_rise_and_say_their_partition() {
         let one = spread(1, None, 41);
         assert_eq!((one.next_id(PartitionNumber(0)), one.of(MessageId(47))), (MessageId(42), PartitionNumber(0)));
+        assert_eq!(one.ids_ahead(10), MessageId(53));
         let three = spread(3, Some(47), 47);
         let mut last = MessageId(47);
         assert_eq!(three.of(last), PartitionNumber(0), "it is from before");
@@ -151,6 +162,8 @@ mod tests {
             assert_eq!(three.of(id), partition);
             last = id;
         }
+        let ahead = three.ids_ahead(10);
+        (0..10).for_each(|number| assert!(three.next_id(PartitionNumber(number % 3)) <= ahead));
         assert_eq!(three.of(MessageId(u64::MAX)), PartitionNumber(0));
         assert!(spread(5, Some(47), last.0).next_id(PartitionNumber(0)) > last);
     }

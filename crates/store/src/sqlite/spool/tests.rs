@@ -829,3 +829,32 @@ async fn compare(spools: &[SqliteSpool; 2], random: &mut fastrand::Rng) {
 
 const ORDERS: [LegOrder; 4] =
     [LegOrder::Due, LegOrder::Rank, LegOrder::Lanes { stops: true }, LegOrder::Lanes { stops: false }];
+
+/// A message may leave under an id before it is stored: a start after a crash does not give that out again.
+#[tokio::test]
+async fn ids_that_are_taken_are_not_given_out_after_a_restart() {
+    for partitions in [1, 3] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let spool = open_with(folder.path(), partitions).expect("the files open");
+        let taking = async {
+            while !spool.is_taken(MessageId(1)) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), taking).await.expect("in time");
+        // More are taken meanwhile, but slower than this.
+        let mut ids = (0..1 << 20).map(|_| spool.next_id(PartitionNumber(partitions - 1)));
+        let mut known = None;
+        let unknown = ids.find(|id| {
+            let is_taken = spool.is_taken(*id);
+            known = is_taken.then_some(*id).or(known);
+            !is_taken
+        });
+        let (known, unknown) = (known.expect("some are taken"), unknown.expect("not all are taken"));
+        assert!(known < unknown);
+        drop(ids);
+        drop(spool);
+        let spool = open_with(folder.path(), partitions).expect("the files open");
+        assert!(spool.next_id(PartitionNumber(0)) > known, "{partitions}");
+    }
+}

@@ -53,7 +53,7 @@ fn hold(database: &Database) -> mpsc::Sender<()> {
         gone.recv().expect("the test lets go");
         Ok(())
     };
-    database.submit(Undo::Itself, once(job), |_| ()).expect("there is room");
+    database.submit(Undo::Itself, once(job), |_| ());
     is_held.recv().expect("the writer runs the job");
     let_go
 }
@@ -232,7 +232,6 @@ fn each_job_of_a_commit_is_whole_or_not_there() {
                 Undo::All => database.submit(Undo::All, work, answer),
                 undo => database.submit(undo, once(work), answer),
             }
-            .expect("there is room");
         }
         let_go.send(()).expect("held");
         for (place, plan) in plans.iter().enumerate() {
@@ -264,7 +263,7 @@ fn what_a_failed_job_held_is_free_when_its_caller_hears() {
         let answer = move |result: Result<(), StoreError>| {
             told.send((result.is_ok(), Arc::strong_count(&held))).expect("the test waits");
         };
-        database.submit(Undo::Savepoint, once(job), answer).expect("there is room");
+        database.submit(Undo::Savepoint, once(job), answer);
     };
     submit(Ok(()));
     assert_eq!(hears.recv().expect("an answer"), (true, 1));
@@ -353,7 +352,7 @@ fn too_many_waiting_writes_are_refused() {
     for _ in 0..WAITING_WRITES_MAX {
         let answer = answer.clone();
         let job = |connection: &Connection, _: &mut AfterCommit| note(connection, "waits");
-        database.submit(Undo::Itself, job, move |result| answer.send(result).expect("counted")).expect("there is room");
+        database.submit(Undo::Itself, job, move |result| answer.send(result).expect("counted"));
     }
     assert!(matches!(block_on(write_note(&database, "one too many")), Err(StoreError::Full(_))));
     let_go.send(()).expect("held");

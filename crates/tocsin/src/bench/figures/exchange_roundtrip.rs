@@ -30,6 +30,14 @@ pub const BENCH: Bench = Bench {
     run: |context| -> Measuring<'_> { Box::pin(run(context)) },
 };
 
+/// One caller, whose requests leave before they are stored.
+pub const ONE: Bench = Bench {
+    name: "exchange.roundtrip.one",
+    about: "durable round trips/s of one caller, 1 KB, stored with the reply; peer: the best of RabbitMQ and NATS JetStream",
+    by_default: true,
+    run: |context| -> Measuring<'_> { Box::pin(run_one(context)) },
+};
+
 /// The cost of keeping bodies.
 pub const TRACKING: Bench = Bench {
     name: "exchange.tracking4",
@@ -64,6 +72,7 @@ pub const BODY_BYTES: usize = 1_000;
 const PARTS: usize = 20;
 const EXCHANGE: &str = "bench";
 const TRACKED: &str = "tracked";
+const LEAVING_FIRST: &str = "leaving_first";
 const FLOODED: &str = "flooded";
 /// Of the rate of the closed loop.
 const PACE: f64 = 0.7;
@@ -148,6 +157,15 @@ impl Application {
         }
     }
 
+    /// What is compared with it.
+    async fn brokers(&self, context: &Context) -> Option<Brokers> {
+        match self {
+            Application::Own(_) => Brokers::start(context).await,
+            // Theirs are asked by their own clients, beside which another far end is no comparison.
+            Application::Given(_) => None,
+        }
+    }
+
     /// For the conditions.
     fn name(&self) -> &'static str {
         match self {
@@ -193,11 +211,7 @@ async fn run(context: &Context) -> Outcome<Figure> {
     let (application, server) = prepare_asking(context, folder.path()).await?;
     let target = target(&server, BODY_BYTES, CALLERS);
     let time = Duration::from_secs(context.size(10, 1));
-    let mut brokers = match &application {
-        Application::Own(_) => Brokers::start(context).await,
-        // Theirs are asked by their own clients, beside which another far end is no comparison.
-        Application::Given(_) => None,
-    };
+    let mut brokers = application.brokers(context).await;
     target.closed(time / 5).await?;
     let (mut ours, mut micros, mut told) = (Samples::default(), Samples::default(), Vec::new());
     for _ in context.turns() {
@@ -232,6 +246,49 @@ async fn run(context: &Context) -> Outcome<Figure> {
         .under(paced.told())
         .under(format!("{} µs of processor for each", rounded(micros.median(), 3)))
         .under(format!("ours: {}", steps.join(", ")));
+    Ok(beside.into_iter().fold(figure, Figure::under))
+}
+
+async fn run_one(context: &Context) -> Outcome<Figure> {
+    let folder = context.folder()?;
+    let (application, server) = prepare_asking(context, folder.path()).await?;
+    let stored_first = application.definition(LEAVING_FIRST);
+    let leaving_first = stored_first.replace("wait: 30s", "wait: 30s, store_first: false");
+    apply(&server, LEAVING_FIRST, leaving_first).await?;
+    let of = |exchange, callers| target_of(exchange, &server, BODY_BYTES, callers);
+    let (ahead, behind) = (of(LEAVING_FIRST, 1), of(EXCHANGE, 1));
+    let time = Duration::from_secs(context.size(10, 1));
+    let mut brokers = application.brokers(context).await;
+    for target in [&ahead, &behind] {
+        target.closed(time / 5).await?;
+    }
+    let (mut ours, mut stored, mut told) = (Samples::default(), Samples::default(), Vec::new());
+    for _ in context.turns() {
+        let load = ahead.closed(time).await?;
+        ours.push(load.per_second());
+        told.push(load.told());
+        stored.push(behind.closed(time).await?.per_second());
+        if let Some(brokers) = &mut brokers {
+            brokers.turn(1, time).await?;
+        }
+    }
+    let mut steps = Vec::new();
+    for callers in [8, CALLERS] {
+        let load = of(LEAVING_FIRST, callers).closed(time / 2).await?;
+        steps.push(step_told(load.per_second(), load.p99_ms(), callers));
+    }
+    let (peer, rates) = brokers.as_ref().and_then(Brokers::best).unwrap_or_default();
+    let beside = brokers.as_ref().map(Brokers::told).unwrap_or_default();
+    if let Some(brokers) = brokers {
+        brokers.stop().await;
+    }
+    let figure = Figure::new("round trips/s", ours)
+        .beside(&peer, rates)
+        .under(format!("1 caller, {BODY_BYTES} bytes, two routes, {}", application.name()))
+        .under("the request leaves before it is stored, as in classic queues; it and the reply are durable before the caller has that")
+        .under(told.join("; "))
+        .under(format!("{}/s with requests that are stored before they leave", rounded(stored.median(), 4)))
+        .under(format!("with more callers: {}", steps.join(", ")));
     Ok(beside.into_iter().fold(figure, Figure::under))
 }
 
