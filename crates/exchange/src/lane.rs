@@ -254,6 +254,11 @@ impl Lane {
         self.way.read().0.definition.window.as_ref()?.opens(now)
     }
 
+    /// Whether it sends now, by its state and its service window.
+    fn is_open(&self, now: Timestamp) -> bool {
+        self.state() == PortState::Active && self.opens_at(now).is_none()
+    }
+
     fn order(&self) -> LegOrder {
         match self.way.read().0.definition.order {
             SendOrder::Due => LegOrder::Due,
@@ -315,7 +320,7 @@ impl Lane {
     /// How long a new leg would wait for its turn; `None` if that cannot be known: the port does not work at present, or its
     /// far side is dead.
     pub fn wait_of_next(&self, now: Timestamp) -> Option<Duration> {
-        if self.state() != PortState::Active || self.opens_at(now).is_some() {
+        if !self.is_open(now) {
             return None;
         }
         let queue = self.queue.lock();
@@ -373,11 +378,8 @@ impl Lane {
     pub fn claim(&self, place: Place) -> bool {
         let Some(exchanges) = self.exchanges.upgrade() else { return false };
         let most = self.way.read().0.definition.concurrency;
-        if self.state() != PortState::Active
-            || matches!(self.order(), LegOrder::Lanes { .. })
-            || exchanges.stopping.is_cancelled()
-            || self.opens_at(exchanges.parts.clock.now()).is_some()
-        {
+        let is_open = self.is_open(exchanges.parts.clock.now()) && !exchanges.stopping.is_cancelled();
+        if !is_open || matches!(self.order(), LegOrder::Lanes { .. }) {
             return false;
         }
         let mut queue = self.queue.lock();

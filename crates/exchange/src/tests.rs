@@ -213,12 +213,8 @@ async fn close(exchanges: &mut Arc<Exchanges>) -> tempfile::TempDir {
     assert!(exchanges.stop(PATIENCE).await, "all that is under way ends");
     let elsewhere = tempfile::tempdir().expect("a folder");
     let before = Arc::downgrade(&std::mem::replace(exchanges, open(elsewhere.path()).await));
-    let closing = async {
-        while before.upgrade().is_some() {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, closing).await.expect("the spool is closed with its last holder");
+    // The spool is closed with its last holder.
+    until(|| before.upgrade().is_none()).await;
     elsewhere
 }
 
@@ -241,6 +237,10 @@ impl Bed {
         let exchanges = open(folder.path()).await;
         exchanges.apply(&definition(&a, &b, more_of_b), "test").await.expect("a good definition");
         Bed { exchanges, a, b, folder }
+    }
+
+    async fn define(&self, definition: &str) {
+        self.exchanges.apply(definition, "test").await.expect("a good definition");
     }
 
     async fn post(&self, port: &str, body: &str, key: Option<&str>) -> Result<Received, ReceiveError> {
@@ -277,33 +277,36 @@ impl Bed {
         tokio::time::timeout(PATIENCE, ending).await.expect("in time")
     }
 
-    async fn suspended(&self) -> Vec<StoredMessage> {
-        let filter = MessageFilter { standing: Some(Standing::Suspended), ..MessageFilter::default() };
+    async fn found(&self, filter: MessageFilter) -> Vec<StoredMessage> {
         self.exchanges.messages(filter, None, 10).await.expect("read")
     }
 
-    /// Waits until so many messages are suspended.
-    async fn suspended_times(&self, times: usize) -> Vec<StoredMessage> {
-        let suspending = async {
+    async fn suspended(&self) -> Vec<StoredMessage> {
+        self.found(suspended()).await
+    }
+
+    /// Waits until so many messages are found.
+    async fn found_times(&self, filter: MessageFilter, times: usize) -> Vec<StoredMessage> {
+        let finding = async {
             loop {
-                let found = self.suspended().await;
+                let found = self.found(filter.clone()).await;
                 if found.len() == times {
                     return found;
                 }
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, suspending).await.expect("in time")
+        tokio::time::timeout(PATIENCE, finding).await.expect("in time")
+    }
+
+    /// Waits until so many messages are suspended.
+    async fn suspended_times(&self, times: usize) -> Vec<StoredMessage> {
+        self.found_times(suspended(), times).await
     }
 
     /// Waits until so many messages are open: they are counted a moment after it is stored.
     async fn open_is(&self, many: u64) {
-        let counting = async {
-            while self.exchanges.counts().open != many {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, counting).await.expect("in time");
+        until(|| self.exchanges.counts().open == many).await;
     }
 
     async fn restart(&mut self) {
@@ -319,6 +322,20 @@ impl Bed {
             }
         }
     }
+}
+
+fn suspended() -> MessageFilter {
+    MessageFilter { standing: Some(Standing::Suspended), ..MessageFilter::default() }
+}
+
+/// Waits until this is so.
+async fn until(mut is_so: impl FnMut() -> bool) {
+    let waiting = async {
+        while !is_so() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, waiting).await.expect("in time");
 }
 
 fn name(text: &str) -> Name {
@@ -415,7 +432,7 @@ async fn what_no_route_leads_anywhere_is_suspended_with_the_nearest_routes() {
     assert!(reason.contains("no route leads this request to a send port that replies"), "{reason}");
 
     let wider = definition(&bed.a, &bed.b, "").replace("message.type == 'order'", "message.type.startsWith('ord')");
-    bed.exchanges.apply(&wider, "test").await.expect("a good definition");
+    bed.define(&wider).await;
     let only = MessageFilter { id: Some(sent.id), ..MessageFilter::default() };
     assert_eq!(bed.exchanges.resume(only).await.expect("resumed").messages, 1);
     assert_eq!(bed.ended(sent.id).await.ending, Some(Ending::Delivered));
@@ -465,7 +482,7 @@ async fn a_backup_takes_over_where_the_first_way_has_failed() {
 async fn a_reply_that_does_not_belong_is_kept_and_suspends() {
     let bed = Bed::start().await;
     let wrong = definition(&bed.a, &bed.b, "").replace("/b\"", "/wrong\"");
-    bed.exchanges.apply(&wrong, "test").await.expect("a good definition");
+    bed.define(&wrong).await;
     let asked = bed.ask(ORDER).await;
     let Course::Suspended(reason) = &asked.course else { panic!("{asked:?}") };
     assert!(reason.contains("its `order` is `999`, not `7`"), "{reason}");
@@ -578,7 +595,7 @@ async fn bounds_and_bad_input_are_told() {
     let bed = Bed::start().await;
     let tight = definition(&bed.a, &bed.b, "state: hold").replace("\nreceive:", "\nopen_messages: 1\nreceive:");
     let tight = tight.replace("orders: { mode: one_way }", "orders: { mode: one_way, body_bytes: 40 }");
-    bed.exchanges.apply(&tight, "test").await.expect("a good definition");
+    bed.define(&tight).await;
     let long = format!("{{\"type\": \"{}\"}}", "x".repeat(50));
     assert!(matches!(bed.post("orders", &long, None).await, Err(ReceiveError::TooLarge(40))));
     assert!(matches!(bed.post("orders", ORDER, Some("")).await, Err(ReceiveError::Key)));
@@ -613,7 +630,7 @@ async fn bounds_and_bad_input_are_told() {
 async fn a_caller_waits_for_the_port_that_answers() {
     let bed = Bed::start().await;
     let both = definition(&bed.a, &bed.b, "").replace("message.type == 'slow'", "message.type in ['slow', 'order']");
-    bed.exchanges.apply(&both.replace("/b\"", "/wrong\""), "test").await.expect("a good definition");
+    bed.define(&both.replace("/b\"", "/wrong\"")).await;
     let answered = async {
         // Only when the other has failed.
         bed.suspended_times(1).await;
@@ -627,18 +644,13 @@ async fn a_caller_waits_for_the_port_that_answers() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_operator_began_is_done_to_the_end() {
     let bed = Bed::start().await;
-    bed.exchanges.apply(&definition(&bed.a, &bed.b, "state: off"), "test").await.expect("a good definition");
+    bed.define(&definition(&bed.a, &bed.b, "state: off")).await;
     let sent = bed.post("orders", ORDER, None).await.expect("taken");
     bed.suspended_times(1).await;
     let definition = definition(&bed.a, &bed.b, "");
     let again = bed.exchanges.apply(&definition, "test");
     tokio::select! { biased; _ = again => {} () = std::future::ready(()) => {} }
-    let running = async {
-        while bed.exchanges.find(&name("orders")).is_none_or(|running| running.version < 3) {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, running).await.expect("it was applied");
+    until(|| bed.exchanges.find(&name("orders")).is_some_and(|running| running.version >= 3)).await;
     let resumed = bed.exchanges.resume(MessageFilter::default());
     tokio::select! { biased; _ = resumed => {} () = std::future::ready(()) => {} }
     assert_eq!(bed.ended(sent.id).await.ending, Some(Ending::Delivered));
@@ -651,14 +663,14 @@ async fn what_waits_for_a_port_that_is_gone_is_suspended_and_resumed_by_the_rout
     let as_it_was = definition(&bed.a, &bed.b, "");
     let wider = as_it_was.replace("to: slow }", "to: [slow, a] }");
     let held = wider.replace("  slow:\n", "  slow:\n    concurrency: 1\n");
-    bed.exchanges.apply(&held, "test").await.expect("a good definition");
+    bed.define(&held).await;
     let body = r#"{"type": "slow", "order": 1}"#;
     let under_way = bed.post("orders", body, None).await.expect("taken");
     bed.b.asked_times(1).await;
     let behind = bed.post("orders", body, None).await.expect("taken");
     let gone = held.replace("slow:\n", "other:\n").replace("/slow", "/other").replace("to_slow: {", "to_other: {");
     let none = gone.replace("to: [slow, a] }", "to: a }");
-    bed.exchanges.apply(&none, "test").await.expect("a good definition");
+    bed.define(&none).await;
     let suspended = bed.suspended_times(1).await;
     let said = |stored: &StoredMessage| {
         stored.legs.iter().find_map(|leg| leg.said.clone().filter(|_| leg.port == name("slow")))
@@ -672,7 +684,7 @@ async fn what_waits_for_a_port_that_is_gone_is_suspended_and_resumed_by_the_rout
     let still = &bed.suspended_times(1).await[0];
     assert!(said(still).is_some_and(|said| said.ends_with("any more; no route leads it to another")), "{still:?}");
 
-    bed.exchanges.apply(&gone.replace("to: [slow, a] }", "to: [other, a] }"), "test").await.expect("a good definition");
+    bed.define(&gone.replace("to: [slow, a] }", "to: [other, a] }")).await;
     let acted = bed.exchanges.resume(MessageFilter::default()).await.expect("resumed");
     assert_eq!((acted.messages, acted.legs), (1, 1), "it has been at the other port of the route");
     let ended = bed.ended(behind.id).await;
@@ -691,8 +703,8 @@ async fn a_port_that_comes_back_knows_what_is_under_way_in_it() {
     bed.b.asked_times(1).await;
     let with = definition(&bed.a, &bed.b, "");
     let without = with.replace("  slow:\n", "  other:\n").replace("to: slow }", "to: other }");
-    bed.exchanges.apply(&without, "test").await.expect("a good definition");
-    bed.exchanges.apply(&with, "test").await.expect("a good definition");
+    bed.define(&without).await;
+    bed.define(&with).await;
     bed.post("orders", &slow(2), None).await.expect("taken");
     let asked = bed.b.asked_times(2).await;
     // What is due the longest leaves first.
@@ -708,7 +720,7 @@ async fn a_caller_hears_that_the_port_of_its_request_is_gone() {
     let without = definition(&bed.a, &bed.b, "").replace("  b:\n", "  c:\n").replace("to: b }", "to: c }");
     let applied = async {
         bed.open_is(1).await;
-        bed.exchanges.apply(&without, "test").await.expect("a good definition");
+        bed.define(&without).await;
     };
     let (asked, ()) = tokio::join!(bed.ask(ORDER), applied);
     let Course::Suspended(reason) = &asked.course else { panic!("{asked:?}") };
@@ -723,7 +735,7 @@ async fn a_caller_hears_that_the_port_of_its_request_is_gone() {
 async fn a_reply_that_goes_nowhere_is_suspended_too() {
     let bed = Bed::start().await;
     let narrow = definition(&bed.a, &bed.b, "").replace("message.sender == 'a'", "message.sender == 'c'");
-    bed.exchanges.apply(&narrow, "test").await.expect("a good definition");
+    bed.define(&narrow).await;
     let sent = bed.post("orders", ORDER, None).await.expect("taken");
     let reply = &bed.suspended_times(1).await[0];
     assert_eq!(reply.answers, Some(sent.id));
@@ -733,7 +745,7 @@ async fn a_reply_that_goes_nowhere_is_suspended_too() {
 async fn replies_that_go_round_are_stopped() {
     let bed = Bed::start().await;
     let round = definition(&bed.a, &bed.b, "").replace("message.kind != 'reply' && message.type == 'order'", "true");
-    bed.exchanges.apply(&round, "test").await.expect("a good definition");
+    bed.define(&round).await;
     bed.post("orders", ORDER, None).await.expect("taken");
     let stopped = &bed.suspended_times(1).await[0];
     assert!(stopped.suspended.as_deref().is_some_and(|reason| reason.contains("lead replies round")), "{stopped:?}");

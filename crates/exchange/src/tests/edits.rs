@@ -45,7 +45,7 @@ async fn what_failed_on_its_way_is_edited_unless_something_of_it_waits() {
     let bed = Bed::start().await;
     let both = definition(&bed.a, &bed.b, "")
         .replace("message.type == 'order'\", to: b", "message.type == 'order'\", to: [b, a]");
-    bed.exchanges.apply(&both, "test").await.expect("a good definition");
+    bed.define(&both).await;
     bed.exchanges.set_port(&name("orders"), &name("a"), Some(PortState::Hold)).await.expect("held");
     bed.b.failures.lock().push(400);
     let sent = bed.post("orders", ORDER, None).await.expect("taken");
@@ -120,7 +120,7 @@ async fn a_predicate_chooses_among_them() {
 async fn open_messages_are_counted_for_each_exchange() {
     let bed = Bed::start().await;
     let other = definition(&bed.a, &bed.b, "").replace("exchange: orders", "exchange: other\nopen_messages: 1");
-    bed.exchanges.apply(&other, "test").await.expect("a good definition");
+    bed.define(&other).await;
     for _ in 0..3 {
         bed.post("orders", r#"{"type": "ordr"}"#, None).await.expect("stored");
     }

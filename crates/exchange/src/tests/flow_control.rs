@@ -102,7 +102,7 @@ async fn an_operator_lets_few_in_also_after_a_restart() {
 async fn so_many_senders_are_held_open_and_no_more() {
     let bed = Bed::start().await;
     let text = definition(&bed.a, &bed.b, "") + "flow: { in_flight: 1 }\n";
-    bed.exchanges.apply(&text, "test").await.expect("a good definition");
+    bed.define(&text).await;
     let slow = bed.post("questions", r#"{"type": "slow", "order": 1}"#, None);
     let others = async {
         bed.b.asked_times(1).await;
@@ -143,7 +143,7 @@ async fn short_of_memory_nothing_comes_in_and_what_is_there_leaves() {
 async fn a_port_that_is_slower_than_what_comes_says_so_and_reads_less_ahead() {
     let bed = Bed::start().await;
     let text = definition(&bed.a, &bed.b, "") + "flow: { wait: 7d }\n";
-    bed.exchanges.apply(&text, "test").await.expect("a good definition");
+    bed.define(&text).await;
     bed.set_rate(Delivery, Some("b"), rate("1/m")).await;
     let mut ids = Vec::new();
     for _ in 0..60 {

@@ -22,10 +22,6 @@ impl Bed {
         bed
     }
 
-    async fn define(&self, definition: &str) {
-        self.exchanges.apply(definition, "test").await.expect("a good definition");
-    }
-
     /// B replies. Gives the message that says so.
     async fn result(&self, body: &str) -> MessageId {
         self.post("results", body, None).await.expect("taken").id

@@ -21,36 +21,17 @@ impl Bed {
     /// Puts a definition into force, and waits until what comes may leave: nothing is left to be looked for in the spool, and
     /// ids are there.
     async fn leave_first(&self, definition: &str) {
-        self.exchanges.apply(definition, "test").await.expect("a good definition");
+        self.define(definition).await;
         let running = self.exchanges.find(&name("orders")).expect("it runs");
         for lane in running.lanes.values().filter(|lane| lane.state() == PortState::Active) {
-            let looking = async {
-                while lane.moves_if_behind().is_some() {
-                    tokio::task::yield_now().await;
-                }
-            };
-            tokio::time::timeout(PATIENCE, looking).await.expect("in time");
+            until(|| lane.moves_if_behind().is_none()).await;
         }
-        let taking = async {
-            while !self.exchanges.parts.spool.is_taken(MessageId(1)) {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, taking).await.expect("in time");
+        until(|| self.exchanges.parts.spool.is_taken(MessageId(1))).await;
     }
 
-    /// Waits until so many messages are stored, in the order in which they came.
+    /// Waits until so many messages are stored.
     async fn stored_times(&self, times: usize) -> Vec<StoredMessage> {
-        let storing = async {
-            loop {
-                let found = self.exchanges.messages(MessageFilter::default(), None, 10).await.expect("read");
-                if found.len() == times {
-                    return found;
-                }
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, storing).await.expect("in time")
+        self.found_times(MessageFilter::default(), times).await
     }
 
     fn ids_of_b(&self) -> Vec<String> {
@@ -75,6 +56,10 @@ impl Bed {
         assert_eq!(broken.len(), usize::from(PARTITIONS));
         broken
     }
+}
+
+fn mend(broken: &[rusqlite::Connection]) {
+    broken.iter().for_each(|spool| spool.execute_batch("DROP TRIGGER broken").expect("dropped"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -173,7 +158,7 @@ async fn a_request_with_a_key_is_stored_first() {
     let refused = bed.post("questions", ORDER, Some("k")).await;
     assert!(matches!(refused, Err(ReceiveError::Store(_))), "{refused:?}");
     assert_eq!(bed.b.all().len(), 0);
-    broken.iter().for_each(|spool| spool.execute_batch("DROP TRIGGER broken").expect("dropped"));
+    mend(&broken);
     let (first, again) = (bed.post("questions", ORDER, Some("k")).await, bed.post("questions", ORDER, Some("k")).await);
     let (first, again) = (first.expect("taken"), again.expect("taken"));
     assert_eq!((first.id, reply_of(&first), true), (again.id, reply_of(&again), again.duplicate));
@@ -187,7 +172,7 @@ async fn who_cannot_be_stored_after_it_left_is_told_so() {
     let refused = bed.post("questions", ORDER, None).await;
     assert!(matches!(refused, Err(ReceiveError::Store(_))), "{refused:?}");
     assert_eq!((bed.b.all().len(), bed.exchanges.counts().open), (1, 0));
-    broken.iter().for_each(|spool| spool.execute_batch("DROP TRIGGER broken").expect("dropped"));
+    mend(&broken);
     // Its place is free again.
     assert_eq!(reply_of(&bed.ask(ORDER).await), r#"{"confirmed":true,"order":7}"#);
     assert_eq!((bed.b.all().len(), bed.stored_times(2).await.len()), (2, 2));

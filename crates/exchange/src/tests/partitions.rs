@@ -66,7 +66,7 @@ async fn callers_get_the_stored_reply_however_many_partitions_there_are() {
 async fn what_leaves_in_order_does_so_over_partitions_that_become_more() {
     let mut bed = Bed::start().await;
     bed.restart_with(2).await;
-    bed.exchanges.apply(&bed.keep_in_order(), "test").await.expect("a good definition");
+    bed.define(&bed.keep_in_order()).await;
     let (exchange, port) = (name("orders"), name("b"));
     bed.exchanges.set_port(&exchange, &port, Some(PortState::Hold)).await.expect("held");
     let mut ids = Vec::new();

@@ -216,7 +216,7 @@ async fn properties_are_taken_out_of_xml_and_of_the_envelope_of_its_parts() {
         .replace("type: $.type", "type: /order/@type")
         .replace("json: $.order", "xml: /any:order/id/text()")
         .replace(ORDERS, &format!("{ORDERS}, pipeline: [promote: {{ type: /all/kind }}, split: {{ xml: order }}]"));
-    bed.exchanges.apply(&text, "test").await.expect("a good definition");
+    bed.define(&text).await;
     let running = bed.exchanges.find(&name("orders")).expect("it runs");
     let post = async |body: &str, content_type: &str| {
         let (body, content_type) = (Bytes::copy_from_slice(body.as_bytes()), content_type.to_owned());

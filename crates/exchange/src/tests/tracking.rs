@@ -98,7 +98,7 @@ async fn what_a_route_leads_is_tracked_and_nothing_else() {
     let text = definition(&bed.a, &bed.b, "");
     let to_b = "message.type == 'order'\", to: b";
     let text = text.replace(to_b, &format!("{to_b}, tracking: {{ bodies: [sent, returned] }}"));
-    bed.exchanges.apply(&text, "test").await.expect("a good definition");
+    bed.define(&text).await;
     let points = async |bed: &Bed, id| {
         let bodies = bed.bodies(id).await;
         bodies.iter().map(|body| (body.point, body.port.to_string())).collect::<Vec<_>>()

@@ -13,7 +13,7 @@ use tokio::{
 
 use super::{
     context::Context,
-    figure::{Samples, rounded},
+    figure::{Figure, Samples, rounded},
     progress::Progress,
 };
 use crate::failure::{Failure, Outcome};
@@ -129,13 +129,13 @@ impl Brokers {
     }
 
     /// The fastest, with its turns.
-    pub fn best(&self) -> Option<(String, Samples)> {
+    fn best(&self) -> Option<(String, Samples)> {
         let fastest = self.sides.iter().max_by(|one, other| one.1.rates.median().total_cmp(&other.1.rates.median()));
         fastest.map(|(name, side)| (name.clone(), side.rates.clone()))
     }
 
     /// What stands beside the rate of each.
-    pub fn told(&self) -> Vec<String> {
+    fn told(&self) -> Vec<String> {
         let told = |(name, side): (&String, &Side)| {
             let (rate, p50, p99) = (side.rates.median(), side.p50.median(), side.p99.median());
             let told = format!(
@@ -152,8 +152,17 @@ impl Brokers {
         self.sides.iter().map(told).collect()
     }
 
+    /// A figure beside the fastest, with what is told of each; they end.
+    pub async fn beside(brokers: Option<Brokers>, figure: Figure) -> Figure {
+        let Some(brokers) = brokers else { return figure };
+        let (peer, rates) = brokers.best().unwrap_or_default();
+        let told = brokers.told();
+        brokers.stop().await;
+        told.into_iter().fold(figure.beside(&peer, rates), Figure::under)
+    }
+
     /// Lets them end, and waits until they have.
-    pub async fn stop(mut self) {
+    async fn stop(mut self) {
         drop(self.asks);
         let _ = timeout(PATIENCE, self.process.wait()).await;
     }

@@ -74,6 +74,8 @@ const EXCHANGE: &str = "bench";
 const TRACKED: &str = "tracked";
 const LEAVING_FIRST: &str = "leaving_first";
 const FLOODED: &str = "flooded";
+/// The receive port of all of them.
+const QUESTIONS: &str = "mode: request, wait: 30s";
 /// Of the rate of the closed loop.
 const PACE: f64 = 0.7;
 
@@ -88,7 +90,7 @@ fn definition_to(name: &str, answers: &str, others: &str) -> String {
     format!(
         "exchange: {name}
 properties: {{ type: $.type }}
-receive: {{ questions: {{ mode: request, wait: 30s }} }}
+receive: {{ questions: {{ {QUESTIONS} }} }}
 send:
   answers:
     mode: request
@@ -233,28 +235,21 @@ async fn run(context: &Context) -> Outcome<Figure> {
             brokers.step(callers, time / 2).await?;
         }
     }
-    let (peer, rates) = brokers.as_ref().and_then(Brokers::best).unwrap_or_default();
-    let beside = brokers.as_ref().map(Brokers::told).unwrap_or_default();
-    if let Some(brokers) = brokers {
-        brokers.stop().await;
-    }
     let figure = Figure::new("round trips/s", ours)
-        .beside(&peer, rates)
         .under(format!("{CALLERS} callers, {BODY_BYTES} bytes, two routes, {}", application.name()))
         .under("request and reply durable before the caller has it")
         .under(told.join("; "))
         .under(paced.told())
         .under(format!("{} µs of processor for each", rounded(micros.median(), 3)))
         .under(format!("ours: {}", steps.join(", ")));
-    Ok(beside.into_iter().fold(figure, Figure::under))
+    Ok(Brokers::beside(brokers, figure).await)
 }
 
 async fn run_one(context: &Context) -> Outcome<Figure> {
     let folder = context.folder()?;
     let (application, server) = prepare_asking(context, folder.path()).await?;
-    let stored_first = application.definition(LEAVING_FIRST);
-    let leaving_first = stored_first.replace("wait: 30s", "wait: 30s, store_first: false");
-    apply(&server, LEAVING_FIRST, leaving_first).await?;
+    let leaving_first = format!("{QUESTIONS}, store_first: false");
+    apply(&server, LEAVING_FIRST, application.definition(LEAVING_FIRST).replace(QUESTIONS, &leaving_first)).await?;
     let of = |exchange, callers| target_of(exchange, &server, BODY_BYTES, callers);
     let (ahead, behind) = (of(LEAVING_FIRST, 1), of(EXCHANGE, 1));
     let time = Duration::from_secs(context.size(10, 1));
@@ -277,19 +272,13 @@ async fn run_one(context: &Context) -> Outcome<Figure> {
         let load = of(LEAVING_FIRST, callers).closed(time / 2).await?;
         steps.push(step_told(load.per_second(), load.p99_ms(), callers));
     }
-    let (peer, rates) = brokers.as_ref().and_then(Brokers::best).unwrap_or_default();
-    let beside = brokers.as_ref().map(Brokers::told).unwrap_or_default();
-    if let Some(brokers) = brokers {
-        brokers.stop().await;
-    }
     let figure = Figure::new("round trips/s", ours)
-        .beside(&peer, rates)
         .under(format!("1 caller, {BODY_BYTES} bytes, two routes, {}", application.name()))
         .under("the request leaves before it is stored, as in classic queues; it and the reply are durable before the caller has that")
         .under(told.join("; "))
         .under(format!("{}/s with requests that are stored before they leave", rounded(stored.median(), 4)))
         .under(format!("with more callers: {}", steps.join(", ")));
-    Ok(beside.into_iter().fold(figure, Figure::under))
+    Ok(Brokers::beside(brokers, figure).await)
 }
 
 /// One of two exchanges whose turns are compared.
@@ -373,10 +362,10 @@ fn flooded(port: u16) -> String {
     let steps = "    pipeline:\n      - transform: { template: '{% for n in range(500) %}{{ n }} {% endfor %}' }\n";
     let ports = format!("receive:\n  questions:\n    mode: one_way\n{steps}");
     let definition = definition(FLOODED, port);
-    let receive = "receive: { questions: { mode: request, wait: 30s } }\n";
+    let receive = format!("receive: {{ questions: {{ {QUESTIONS} }} }}\n");
     // On a slow machine more wait than an exchange usually may have, and to refuse them would end the flood.
     let ports = format!("open_messages: 1000000\n{ports}");
-    definition.replace(receive, &ports).replace("when: \"message.type == 'other'\"", "when: 'true'")
+    definition.replace(&receive, &ports).replace("when: \"message.type == 'other'\"", "when: 'true'")
 }
 
 async fn run_flooded(context: &Context) -> Outcome<Figure> {
