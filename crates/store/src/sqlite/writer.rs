@@ -7,8 +7,8 @@
 //! A job that fails is undone alone. Those that can run again need no savepoint for that, which would copy every page that
 //! they change: if one of them fails, the transaction is rolled back and all of it runs again, with savepoints.
 //!
-//! The log is copied into the file behind the writer, and the file is synced there, too. Only what is left at the end, when
-//! the log is long enough to begin anew, is done by the writer itself, for nobody may append meanwhile.
+//! The log is copied into the file behind the writer, and the file is synced there, too, piece by piece. Only what is left
+//! at the end, when the log is long enough to begin anew, is done by the writer itself, for nobody may append meanwhile.
 //!
 //! Trouble is told apart by what can be done about it. A full disk fails the group with `Full`, and the writer goes on,
 //! for there may be room later. After any other I/O error nobody can say what has reached the disk (a repeated `fsync`
@@ -34,6 +34,7 @@ use tokio::sync::oneshot;
 
 use crate::error::StoreError;
 
+mod pieces; // a sync that lets commits pass
 mod turn; // how soon the writer goes on when the disk is done
 
 /// Writes that may wait; the next one gets `Full`.
@@ -756,7 +757,7 @@ impl Follower {
             match checkpoint(&self.connection) {
                 // SQLite syncs the file when the last page is copied, which is the writer's part. All that is synced here it
                 // need not wait for then.
-                Ok(Some(copied)) => match self.file.sync_data() {
+                Ok(Some(copied)) => match pieces::sync(&self.file) {
                     Ok(()) => self.log.copied.store(copied, Ordering::Relaxed),
                     Err(error) => return self.health.fail(format!("a checkpoint failed: {error}")),
                 },
