@@ -178,7 +178,9 @@ impl Recorder {
         let (mut reports, mut answers) = (Vec::new(), Vec::new());
         let at_once = self.flow.options.receipts_chunk.clamp(1, AT_ONCE);
         while reports_open || answers_open {
-            let flush = flush_at.unwrap_or(extend_at);
+            // Who has nothing on its way sleeps until there is something.
+            let extend = Some(extend_at).filter(|_| !flight.items.is_empty());
+            let wake = flush_at.into_iter().chain(extend).min();
             tokio::select! {
                 biased;
                 count = self.reports.recv_many(&mut reports, at_once), if reports_open => reports_open = count > 0,
@@ -190,7 +192,7 @@ impl Recorder {
                         reports.push(report);
                     }
                 }
-                () = tokio::time::sleep_until(flush.min(extend_at)) => {}
+                () = tokio::time::sleep_until(wake.unwrap_or(extend_at)), if wake.is_some() => {}
             }
             for report in reports.drain(..) {
                 unrecorded += self.take_report(&mut flight, report);
@@ -209,7 +211,9 @@ impl Recorder {
                 self.disabler.work(&self.flow);
                 (unrecorded, flush_at) = (0, None);
             }
-            if extend_at <= now {
+            if extend.is_none() {
+                extend_at = now + self.lease / 3;
+            } else if extend_at <= now {
                 self.extend(&flight.items).await;
                 extend_at = Instant::now() + self.lease / 3;
             }

@@ -89,7 +89,8 @@ impl Scenario {
     ///
     /// Must be called under tokio's paused clock.
     pub async fn new(definitions: &[&str]) -> Scenario {
-        Self::with(definitions, PipelineOptions::default()).await
+        // Scripts go on for weeks, and most of that would be the upkeep of every minute.
+        Self::with(definitions, PipelineOptions { upkeep_seconds: 900, ..PipelineOptions::default() }).await
     }
 
     /// As `new`, with other bounds and delays.
