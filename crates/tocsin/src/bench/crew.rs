@@ -132,7 +132,7 @@ impl Errand {
             Errand::Stock => 0.4,
             Errand::Modify => 0.6,
             Errand::Add => 0.2,
-            Errand::Trip => 0.1,
+            Errand::Trip => 0.3,
             Errand::Session => 0.45,
         }
     }
