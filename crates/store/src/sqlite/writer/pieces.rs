@@ -8,8 +8,10 @@
 use std::{fs::File, io};
 
 /// Short enough to be written in about a commit's time if all of it is to be written.
+#[cfg(target_os = "linux")]
 const PIECE_BYTES: u64 = 256 << 10;
 /// Pieces of a long file are longer: there is a system call for each, written or not.
+#[cfg(target_os = "linux")]
 const PIECES_MAX: u64 = 4_096;
 
 /// Syncs the data of a file. Blocks.
@@ -22,9 +24,10 @@ pub(super) fn sync(file: &File) -> io::Result<()> {
     file.sync_data()
 }
 
-/// Where the pieces of a file begin, and their bytes, but for the last one, which may end behind the file.
+/// Where the pieces of a file begin, and how many bytes each has; the last one may end behind the file.
+#[cfg(target_os = "linux")]
 fn pieces(file_bytes: u64) -> (impl Iterator<Item = u64>, u64) {
-    let piece_bytes = PIECE_BYTES.max(file_bytes.div_ceil(PIECES_MAX));
+    let piece_bytes = file_bytes.div_ceil(PIECES_MAX).next_multiple_of(PIECE_BYTES).max(PIECE_BYTES);
     ((0..file_bytes.div_ceil(piece_bytes)).map(move |piece| piece * piece_bytes), piece_bytes)
 }
 
@@ -64,7 +67,7 @@ fn write_out(_: &File) -> io::Result<()> {
     Ok(())
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
 
@@ -82,7 +85,6 @@ mod tests {
         }
     }
 
-    #[cfg(target_os = "linux")]
     #[test]
     fn what_has_no_pieces_is_left_to_the_sync() {
         let (reader, _writer) = io::pipe().expect("a pipe");
