@@ -176,6 +176,8 @@ const SINGLE: &[Bench] = &[
     sync_sweep::SWEEP,
     sync_sweep::FEW,
     sync_sweep::TWENTY,
+    sync_sweep::LOOP_300,
+    sync_sweep::LOOP_800,
     sync_sweep::BROKEN,
     sync_sweep::CONFLICTS,
     restart::BENCH,

@@ -45,6 +45,22 @@ pub const TWENTY: Bench = Bench {
     run: |context| -> Measuring<'_> { Box::pin(pools(context, [20, 40])) },
 };
 
+/// As many as the post tells the longest session of.
+pub const LOOP_300: Bench = Bench {
+    name: "sync.loop300",
+    about: "seconds of the longest session where 300 devices begin again at once, by the pool that finds its size",
+    by_default: false,
+    run: |context| -> Measuring<'_> { Box::pin(looped(context, 300)) },
+};
+
+/// More of them.
+pub const LOOP_800: Bench = Bench {
+    name: "sync.loop800",
+    about: "seconds of the longest session where 800 devices begin again at once, by the pool that finds its size",
+    by_default: false,
+    run: |context| -> Measuring<'_> { Box::pin(looped(context, 800)) },
+};
+
 /// Links that break.
 pub const BROKEN: Bench = Bench {
     name: "sync.broken_links",
@@ -142,6 +158,24 @@ async fn field_of(context: &Context, pool: usize, devices: usize) -> Outcome<Fie
     let fixed = [("TOCSIN_SYNC_RECONCILES", places.as_str()), ("TOCSIN_SYNC_RECONCILES_SIZING", "fixed")];
     let variables = if pool == AUTO { &[][..] } else { &fixed[..] };
     Field::prepare_with(context, devices, HALVES, variables).await
+}
+
+/// How long sessions are by the pool that finds its size.
+async fn looped(context: &Context, devices: usize) -> Outcome<Figure> {
+    let devices = context.size(devices, 8);
+    let lasts = Duration::from_secs(context.size(8, 1));
+    let mut field = field_of(context, AUTO, devices).await?;
+    let (mut longest, mut means, mut rates) = (Samples::default(), Samples::default(), Samples::default());
+    for _ in context.turns() {
+        let cell = closed_loop(&mut field, devices, AUTO, lasts).await?;
+        longest.push(cell.at(1.0));
+        means.push(cell.mean());
+        rates.push(cell.rows_per_second);
+    }
+    Ok(Figure::new("s", longest)
+        .under(format!("{devices} devices, the last session of each begins within {} s", lasts.as_secs()))
+        .under(format!("mean session {} s, {} rows/s", rounded(means.median(), 3), rounded(rates.median(), 4)))
+        .under("600 edits up and 600 rows down in a session of 116-byte rows, clients on the same machine"))
 }
 
 /// Two pools, by turns.
