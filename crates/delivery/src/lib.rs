@@ -32,7 +32,9 @@ pub mod options; // options as the definition gives them become typed options, o
 mod flow; // how much goes where at a time: lanes, pace, pauses, rates
 mod record; // a message as data, for programs
 pub mod reference; // the page that explains every option
-mod queue; // the bounded queue that sessions pull from, and the message that must be answered
+mod pending; // a message that must be answered, once
+mod queue; // the bounded queue that sessions pull from
+mod running; // the open channel of all protocols: a queue and its sessions
 pub mod tls; // connections of any kind, and whom we trust on them
 pub mod scram; // proof of a password that does not travel
 

@@ -1,41 +1,22 @@
-//! The bounded queue that a channel's sessions pull from, and the message that must be answered.
+//! The bounded queue that a channel's sessions pull from.
 
-use std::{
-    borrow::Cow,
-    collections::VecDeque,
-    future::Future,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{borrow::Cow, collections::VecDeque, sync::Arc, time::Duration};
 
-use async_trait::async_trait;
-use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tocsin_model::{
-    application::{Channel, Flow, Rate},
+    application::{Flow, Rate},
     conduct::Priority,
-    content::PartsUsed,
     id::Name,
-    receipt::{Disposition, Reason, ReasonKind},
-    time::Timestamp,
 };
-use tokio::{
-    sync::{Notify, mpsc},
-    task::JoinSet,
-    time::Instant,
-};
+use tokio::{sync::Notify, time::Instant};
 
 use crate::{
-    channel::{Answer, Clock, Context, Destination, OpenChannel, Outgoing},
     flow::{
         lanes::{Done, Event, Lanes, Pushed, Signal, Take},
         line::{Line, Waits},
         rate::Meter,
     },
-    protocol::Opened,
+    pending::Pending,
 };
 
 /// Recipients of messages that wait for a session, at most; where all go to one far side, of each priority. A multicast may
@@ -47,328 +28,15 @@ const ROOM_PATIENCE: Duration = Duration::from_secs(1);
 /// After so many messages have left, senders that wait for room are told.
 const ROOM_STEP: usize = 128;
 
-/// Answers that are given at once, at most.
-const ANSWERS_AT_ONCE: usize = 256;
-
-/// How long `close` waits for what is on its way.
-const CLOSE_PATIENCE: Duration = Duration::from_secs(30);
-
-/// What all messages of a channel share.
-pub(crate) struct Shared {
-    pub name: Name,
-    pub clock: Arc<dyn Clock>,
-    open: AtomicUsize,
-    settled: Notify,
-    attempts: [metrics::Counter; 3],
-    returned: metrics::Counter,
-    duration: metrics::Histogram,
-}
-
-impl Shared {
-    /// The metrics recorder must be in place by now.
-    pub fn new(name: &Name, clock: Arc<dyn Clock>) -> Arc<Self> {
-        let attempts = ["delivered", "deferred", "refused"].map(
-            |outcome| metrics::counter!("deliver_attempts_total", "channel" => name.to_string(), "outcome" => outcome),
-        );
-        let duration = metrics::histogram!("deliver_duration_seconds", "channel" => name.to_string());
-        let returned = metrics::counter!("deliver_returned_total", "channel" => name.to_string());
-        let (open, settled) = (AtomicUsize::new(0), Notify::new());
-        Arc::new(Shared { name: name.clone(), clock, open, settled, attempts, returned, duration })
-    }
-
-    /// Counts so many attempts that came to this, after so long, at so many recipients.
-    fn count(&self, disposition: &Disposition, lasted: Duration, attempts: usize, recipients: usize) {
-        let outcome = match disposition {
-            Disposition::Delivered { .. } => Some(0),
-            Disposition::Deferred { reason, .. } if reason.kind == ReasonKind::Untried => None,
-            Disposition::Deferred { .. } => Some(1),
-            Disposition::Refused { .. } => Some(2),
-        };
-        match outcome {
-            Some(outcome) => {
-                self.attempts[outcome].increment(recipients as u64);
-                self.duration.record_many(lasted.as_secs_f64(), attempts);
-            }
-            None => self.returned.increment(recipients as u64),
-        }
-    }
-
-    /// So many recipients have their answer.
-    fn close(&self, count: usize) {
-        if self.open.fetch_sub(count, Ordering::AcqRel) == count {
-            self.settled.notify_waiters();
-        }
-    }
-
-    async fn settle(&self) {
-        loop {
-            let mut settled = std::pin::pin!(self.settled.notified());
-            settled.as_mut().enable();
-            if self.open.load(Ordering::Acquire) == 0 {
-                return;
-            }
-            settled.await;
-        }
-    }
-}
-
-/// What messages share that came together.
-struct Arrival {
-    shared: Arc<Shared>,
-    answers: mpsc::Sender<Answer>,
-    queued: Instant,
-}
-
-/// A message inside a channel, with all its recipients. It is answered when `answer` is called, or else when it is dropped.
-pub(crate) struct Pending {
-    pub outgoing: Outgoing,
-    /// The key of its lane, once that was looked up.
-    lane: Option<Arc<str>>,
-    /// How many sessions broke under it before its content was sent.
-    pub breaks: u8,
-    /// When it was handed to the far side.
-    pub sent_at: Option<Timestamp>,
-    arrival: Arc<Arrival>,
-    /// Its answer while it waits for room.
-    ready: Option<Box<Answer>>,
-    answered: bool,
-}
-
-impl Pending {
-    /// Messages that come together.
-    fn all(outgoing: Vec<Outgoing>, shared: &Arc<Shared>, answers: &mpsc::Sender<Answer>) -> Vec<Pending> {
-        shared.open.fetch_add(outgoing.iter().map(Outgoing::count).sum(), Ordering::AcqRel);
-        let arrival = Arrival { shared: shared.clone(), answers: answers.clone(), queued: Instant::now() };
-        let arrival = Arc::new(arrival);
-        let pending = |outgoing| Pending {
-            outgoing,
-            lane: None,
-            breaks: 0,
-            sent_at: None,
-            arrival: arrival.clone(),
-            ready: None,
-            answered: false,
-        };
-        outgoing.into_iter().map(pending).collect()
-    }
-
-    /// How many recipients it has.
-    pub fn count(&self) -> usize {
-        self.outgoing.count()
-    }
-
-    /// The same to each recipient alone, in their order.
-    pub fn into_each(mut self) -> Vec<Pending> {
-        let others = std::mem::take(&mut self.outgoing.others);
-        let mut each = Vec::with_capacity(1 + others.len());
-        each.push(self);
-        for other in others {
-            let one = each[0].like(other.with(each[0].outgoing.message.clone()));
-            each.push(one);
-        }
-        each
-    }
-
-    /// A part of this one.
-    fn like(&self, outgoing: Outgoing) -> Pending {
-        let Pending { lane, breaks, sent_at, arrival, .. } = self;
-        let (lane, breaks, sent_at, arrival) = (lane.clone(), *breaks, *sent_at, arrival.clone());
-        Pending { outgoing, lane, breaks, sent_at, arrival, ready: None, answered: false }
-    }
-
-    /// Messages as one, of which `into_each` has made several.
-    pub fn together(each: Vec<Pending>) -> Option<Pending> {
-        let mut each = each.into_iter();
-        let mut first = each.next()?;
-        each.for_each(|mut next| first.join(&mut next));
-        Some(first)
-    }
-
-    /// Keeps the first so many recipients, one at least; gives the same to the rest, if there is one.
-    pub fn split_off(&mut self, at: usize) -> Option<Pending> {
-        let rest = self.outgoing.split_off(at)?;
-        Some(self.like(rest))
-    }
-
-    /// Takes the recipients of another over, which is answered with this one.
-    fn join(&mut self, next: &mut Pending) {
-        self.outgoing.join(&mut next.outgoing);
-        next.answered = true;
-    }
-
-    /// Makes one of those that follow each other and are the same.
-    fn gather(messages: &mut Vec<Pending>) {
-        messages.dedup_by(|next, last| {
-            let is_same = Arc::ptr_eq(&next.outgoing.message, &last.outgoing.message)
-                && Arc::ptr_eq(&next.arrival, &last.arrival)
-                && (next.sent_at, next.breaks) == (last.sent_at, last.breaks);
-            if is_same {
-                last.join(next);
-            }
-            is_same
-        });
-    }
-
-    /// When it came into the queue.
-    pub fn queued(&self) -> Instant {
-        self.arrival.queued
-    }
-
-    /// Notes that it is handed over now.
-    pub fn sent(&mut self) {
-        Pending::sent_together(std::slice::from_mut(self));
-    }
-
-    /// Notes that messages are handed over now, as one.
-    pub fn sent_together(messages: &mut [Pending]) {
-        let Some(first) = messages.first() else { return };
-        let now = first.arrival.shared.clock.now();
-        messages.iter_mut().for_each(|message| message.sent_at = Some(now));
-    }
-
-    /// Whether its time is over.
-    pub fn expired(&self) -> bool {
-        self.outgoing.message.expires_at.is_some_and(|at| at <= self.arrival.shared.clock.now())
-    }
-
-    /// Why it is not sent any more, if its time is over.
-    pub fn too_late(&self) -> Option<Reason> {
-        self.expired().then(|| Reason::new(ReasonKind::Expired, "its time was over before it was sent"))
-    }
-
-    /// Gives the answer to whoever sent the message; waits while they are not ready for it.
-    pub async fn answer(mut self, disposition: Disposition) {
-        let arrival = self.arrival.clone();
-        let count = self.count();
-        let answer = self.finish(disposition, arrival.shared.clock.now());
-        if let Err(mpsc::error::TrySendError::Full(answer)) = arrival.answers.try_send(answer) {
-            // From here on a cancelled wait still tells the truth: `drop` sends what is ready.
-            self.ready = Some(Box::new(answer));
-            if let Ok(permit) = arrival.answers.reserve().await
-                && let Some(answer) = self.ready.take()
-            {
-                permit.send(*answer);
-            }
-            self.ready = None;
-        }
-        self.close(count);
-    }
-
-    /// Gives it back as it is, to be sent after this time.
-    async fn give_back(self, after: Duration, why: &'static str) {
-        // Those that come back together do not come all at once.
-        let after = after.mul_f64(1.0 + 0.2 * fastrand::f64());
-        let reason = Reason::new(ReasonKind::Untried, why);
-        self.answer(Disposition::Deferred { reason, retry_after: Some(after) }).await;
-    }
-
-    /// Its answer, counted.
-    fn finish(&mut self, disposition: Disposition, answered_at: Timestamp) -> Answer {
-        let sent_at = self.sent_at.unwrap_or(answered_at);
-        self.arrival.shared.count(&disposition, answered_at.since(sent_at), 1, self.count());
-        self.answer_uncounted(disposition, answered_at)
-    }
-
-    fn answer_uncounted(&mut self, disposition: Disposition, answered_at: Timestamp) -> Answer {
-        let shared = &self.arrival.shared;
-        let sent_at = self.sent_at.unwrap_or(answered_at);
-        let (ticket, id, formatted_at) = (self.outgoing.ticket, self.outgoing.id, self.outgoing.message.formatted_at);
-        let Outgoing { address, others, .. } = &mut self.outgoing;
-        let (address, others) = (std::mem::take(address), std::mem::take(others));
-        let (channel, place) = (shared.name.clone(), self.outgoing.message.place.clone());
-        Answer { ticket, id, formatted_at, sent_at, answered_at, disposition, channel, address, place, others }
-    }
-
-    fn close(&mut self, count: usize) {
-        self.answered = true;
-        self.arrival.shared.close(count);
-    }
-}
-
-impl Waits for Pending {
-    fn priority(&self) -> Priority {
-        self.outgoing.message.priority
-    }
-
-    fn since(&self) -> Instant {
-        self.arrival.queued
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        if self.answered {
-            return;
-        }
-        let answer = self.ready.take().map(|answer| *answer).unwrap_or_else(|| {
-            let reason = if std::thread::panicking() {
-                Reason::new(ReasonKind::Internal, "the attempt broke off in the middle of our own work")
-            } else if self.sent_at.is_none() {
-                Reason::new(ReasonKind::Untried, "the channel was closed before it was sent")
-            } else {
-                Reason::new(ReasonKind::Connection, "the channel was closed before there was an answer")
-            };
-            let now = self.arrival.shared.clock.now();
-            self.finish(Disposition::Deferred { reason, retry_after: None }, now)
-        });
-        let count = answer.count();
-        if let Err(mpsc::error::TrySendError::Full(answer)) = self.arrival.answers.try_send(answer)
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            // Bounded: each such task stands for a message that held a place in a bounded queue.
-            let answers = self.arrival.answers.clone();
-            runtime.spawn(async move { answers.send(answer).await });
-        }
-        self.close(count);
-    }
-}
-
-/// Gives some messages the same answer; cheaper than one by one.
-pub(crate) async fn answer_all(mut messages: Vec<Pending>, disposition: &Disposition) {
-    Pending::gather(&mut messages);
-    let mut messages = VecDeque::from(messages);
-    while let Some(first) = messages.front() {
-        let arrival = first.arrival.clone();
-        let answers = &arrival.answers;
-        let most = ANSWERS_AT_ONCE.min(answers.max_capacity());
-        let sent_at = first.sent_at;
-        let together = |next: &&Pending| {
-            let same_way = Arc::ptr_eq(&next.arrival, &arrival) || next.arrival.answers.same_channel(answers);
-            same_way && next.sent_at == sent_at
-        };
-        let count = messages.iter().take(most).take_while(together).count();
-        let recipients = messages.iter().take(count).map(Pending::count).sum();
-        let answered_at = arrival.shared.clock.now();
-        arrival.shared.count(disposition, answered_at.since(sent_at.unwrap_or(answered_at)), count, recipients);
-        let finish = |message: &mut Pending| message.answer_uncounted(disposition.clone(), answered_at);
-        if let Ok(permits) = answers.try_reserve_many(count) {
-            for (permit, mut message) in permits.zip(messages.drain(..count)) {
-                permit.send(finish(&mut message));
-                message.answered = true;
-            }
-            arrival.shared.close(recipients);
-            continue;
-        }
-        let mut some: Vec<Pending> = messages.drain(..count).collect();
-        // From here on a cancelled wait still tells the truth: `drop` sends what is ready.
-        some.iter_mut().for_each(|message| message.ready = Some(Box::new(finish(message))));
-        let Ok(permits) = answers.reserve_many(count).await else { continue };
-        for (permit, mut message) in permits.zip(some) {
-            if let Some(answer) = message.ready.take() {
-                let count = answer.count();
-                permit.send(*answer);
-                message.close(count);
-            }
-        }
-    }
-}
+/// The lane of an address.
+pub(crate) type LaneOf = dyn for<'a> Fn(&'a str) -> Cow<'a, str> + Send + Sync;
 
 /// Messages that wait for the sessions of a channel.
 pub(crate) struct Queue {
     waiting: Mutex<Waiting>,
     arrived: Notify,
     room: Notify,
-    sessions: usize,
+    pub sessions: usize,
     has_lanes: bool,
     /// Recipients of one multicast that a turn takes, at most.
     recipients_per_turn: usize,
@@ -501,7 +169,7 @@ impl Queue {
     /// Appends messages. Those whose lane is full wait for room for a moment and then go back, as do those whose
     /// destination is let be; in a queue of a single lane they wait. Those that find the queue closed are dropped, which
     /// answers them.
-    async fn push_all(&self, mut waiting: Vec<Pending>, lane_of: &LaneOf) {
+    pub async fn push_all(&self, mut waiting: Vec<Pending>, lane_of: &LaneOf) {
         let mut deadline = None;
         loop {
             let mut room = std::pin::pin!(self.room.notified());
@@ -686,7 +354,7 @@ impl Queue {
     }
 
     /// From now on messages leave no faster than this, all together.
-    fn keep_to(&self, rate: Option<Rate>) {
+    pub fn keep_to(&self, rate: Option<Rate>) {
         let meter = rate.map(Meter::new);
         match &mut self.waiting.lock().order {
             Order::Single(single) => single.meter = meter,
@@ -709,7 +377,7 @@ impl Queue {
         self.arrived.notify_waiters();
     }
 
-    fn lanes<R>(&self, look: impl FnOnce(&Lanes<Pending>, Instant) -> R) -> Option<R> {
+    pub fn lanes<R>(&self, look: impl FnOnce(&Lanes<Pending>, Instant) -> R) -> Option<R> {
         // Asked for each notification, while the sessions take from it.
         if !self.has_lanes {
             return None;
@@ -789,17 +457,6 @@ fn tell(channel: &Name, destination: &str, event: Event) {
     }
 }
 
-/// How long a session lets its only far side be after so many failures in a row, of which there is at least one: a
-/// second, doubled with each, up to 16.
-pub(crate) fn pause_after(failures: u32) -> Duration {
-    Duration::from_secs(1 << failures.saturating_sub(1).min(4))
-}
-
-/// The lane of a protocol with a single far side.
-pub(crate) fn only_lane(_: &str) -> Cow<'_, str> {
-    "".into()
-}
-
 /// The first message that waits, to as many of its recipients as `limit`, one at least; the rest of them wait on.
 pub(crate) fn take_first(waiting: &mut VecDeque<Pending>, limit: usize) -> Option<Pending> {
     let mut first = waiting.pop_front()?;
@@ -809,164 +466,18 @@ pub(crate) fn take_first(waiting: &mut VecDeque<Pending>, limit: usize) -> Optio
     Some(first)
 }
 
-/// What a protocol adds to the queue and its sessions.
-#[async_trait]
-pub(crate) trait FarSide: Send + Sync {
-    /// See `OpenChannel::probe`.
-    async fn probe(&self) -> Result<String, Reason>;
-    /// See `OpenChannel::down`.
-    fn down(&self) -> Option<Reason>;
-    /// See `OpenChannel::parts_used`.
-    fn parts_used(&self) -> PartsUsed;
-    /// Whether the messages that its sessions take may have several recipients.
-    fn takes_multicasts(&self) -> bool {
-        false
-    }
-    /// See `OpenChannel::successor`.
-    fn successor(&self, _name: &Name, _channel: &Channel, _context: &Context) -> Option<Opened> {
-        None
-    }
-}
-
-/// The lane of an address.
-type LaneOf = dyn for<'a> Fn(&'a str) -> Cow<'a, str> + Send + Sync;
-
-/// A queue with its sessions: the one open channel of all protocols.
-pub(crate) struct Running {
-    shared: Arc<Shared>,
-    queue: Arc<Queue>,
-    lane_of: Box<LaneOf>,
-    far_side: Arc<dyn FarSide>,
-    sessions: JoinSet<()>,
-}
-
-impl Running {
-    /// Starts `sessions` sessions; each is the future that `session` makes. One that panics is started anew. Must be
-    /// called inside a tokio runtime.
-    pub fn start<F, S>(
-        shared: Arc<Shared>,
-        queue: Arc<Queue>,
-        lane_of: impl for<'a> Fn(&'a str) -> Cow<'a, str> + Send + Sync + 'static,
-        far_side: Arc<dyn FarSide>,
-        session: F,
-    ) -> Box<dyn OpenChannel>
-    where
-        F: Fn() -> S + Clone + Send + 'static,
-        S: Future<Output = ()> + Send + 'static,
-    {
-        let mut sessions = JoinSet::new();
-        for _ in 0..queue.sessions {
-            let (session, name) = (session.clone(), shared.name.clone());
-            sessions.spawn(async move {
-                // The message in hand is answered as its session unwinds, so a poison message cannot loop here.
-                while std::panic::AssertUnwindSafe(session()).catch_unwind().await.is_err() {
-                    tracing::error!(channel = %name, "a session broke off in the middle of our own work and starts anew");
-                }
-            });
-        }
-        Box::new(Running { shared, queue, lane_of: Box::new(lane_of), far_side, sessions })
-    }
-}
-
-#[async_trait]
-impl OpenChannel for Running {
-    async fn send(&self, outgoing: Outgoing, answers: &mpsc::Sender<Answer>) {
-        self.send_all(vec![outgoing], answers).await;
-    }
-
-    async fn send_all(&self, outgoing: Vec<Outgoing>, answers: &mpsc::Sender<Answer>) {
-        let pending = match self.far_side.takes_multicasts() {
-            true => {
-                let mut pending = Pending::all(outgoing, &self.shared, answers);
-                Pending::gather(&mut pending);
-                pending
-            }
-            false if outgoing.iter().all(|outgoing| outgoing.others.is_empty()) => {
-                Pending::all(outgoing, &self.shared, answers)
-            }
-            false => Pending::all(outgoing.into_iter().flat_map(Outgoing::into_each).collect(), &self.shared, answers),
-        };
-        self.queue.push_all(pending, &*self.lane_of).await;
-    }
-
-    fn parts_used(&self) -> PartsUsed {
-        self.far_side.parts_used()
-    }
-
-    fn hold(&self, address: &str, priority: Priority) -> Option<Duration> {
-        self.queue.lanes(|lanes, now| lanes.hold(&(self.lane_of)(address), priority, now)).flatten()
-    }
-
-    fn destinations(&self, limit: usize) -> Vec<Destination> {
-        self.queue.lanes(|lanes, now| lanes.destinations(limit, now)).unwrap_or_default()
-    }
-
-    fn census(&self) -> [usize; 3] {
-        self.queue.lanes(|lanes, now| lanes.census(now)).unwrap_or_default()
-    }
-
-    fn keep_to(&self, rate: Option<Rate>) {
-        self.queue.keep_to(rate);
-    }
-
-    async fn settle(&self) {
-        self.shared.settle().await;
-    }
-
-    async fn probe(&self) -> Result<String, Reason> {
-        self.far_side.probe().await
-    }
-
-    fn wind_down(&self) {
-        self.queue.close();
-    }
-
-    fn successor(&self, name: &Name, channel: &Channel, context: &Context) -> Option<Opened> {
-        let opened = self.far_side.successor(name, channel, context)?;
-        Some(opened.inspect(|open| open.keep_to(channel.flow.rate)))
-    }
-
-    fn down(&self) -> Option<Reason> {
-        self.far_side.down()
-    }
-
-    async fn close(mut self: Box<Self>) {
-        self.queue.close();
-        let finish = async { while self.sessions.join_next().await.is_some() {} };
-        if tokio::time::timeout(CLOSE_PATIENCE, finish).await.is_err() {
-            self.sessions.shutdown().await;
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // The sessions are aborted with the set; what they hold is answered as it drops.
-        self.queue.close();
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use tocsin_model::receipt::Disposition;
+    use tokio::sync::mpsc;
+
     use super::*;
-    use crate::testing::{context, outgoing, show};
-
-    struct Nobody;
-
-    #[async_trait]
-    impl FarSide for Nobody {
-        async fn probe(&self) -> Result<String, Reason> {
-            Ok(String::new())
-        }
-
-        fn down(&self) -> Option<Reason> {
-            None
-        }
-
-        fn parts_used(&self) -> PartsUsed {
-            PartsUsed::ALL
-        }
-    }
+    use crate::{
+        channel::{Answer, Outgoing},
+        pending::Shared,
+        running::only_lane,
+        testing::{context, outgoing, show},
+    };
 
     fn single() -> Arc<Queue> {
         Queue::single(1)
@@ -1090,38 +601,6 @@ mod tests {
             }
             assert_eq!(times, (0..10).map(|number| number * 500).collect::<Vec<u128>>());
         }
-    }
-
-    #[tokio::test]
-    async fn a_panic_is_an_answer_too_and_the_session_goes_on() {
-        let (queue, shared) = (single(), Shared::new(&"c".parse().expect("a name"), context().clock));
-        let sessions = queue.clone();
-        let session = move || {
-            let queue = sessions.clone();
-            async move {
-                while let Some(pending) = queue.pop_many(1).await.and_then(|mut taken| taken.pop()) {
-                    assert!(pending.outgoing.address != "poison", "swallowed poison");
-                    pending.answer(Disposition::Delivered { reply: "fine".into() }).await;
-                }
-            }
-        };
-        let open = Running::start(shared, queue, only_lane, Arc::new(Nobody), session);
-        // One place for answers, so that the answer of the panic finds none.
-        let (answers, mut answered) = mpsc::channel(1);
-        for (number, address) in ["a", "b", "poison", "poison", "c"].into_iter().enumerate() {
-            open.send(outgoing(number as u32, address), &answers).await;
-        }
-        drop(answers);
-        let mut shown = Vec::new();
-        while let Some(answer) = answered.recv().await {
-            shown.push((answer.ticket.ordinal, show(&answer.disposition)));
-        }
-        shown.sort();
-        let broken = "deferred Internal the attempt broke off in the middle of our own work";
-        let expected = ["delivered fine", "delivered fine", broken, broken, "delivered fine"];
-        assert!(shown.iter().map(|(_, shown)| shown.as_str()).eq(expected), "{shown:?}");
-        open.settle().await;
-        open.close().await;
     }
 
     #[tokio::test(start_paused = true)]

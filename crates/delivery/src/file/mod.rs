@@ -22,7 +22,9 @@ use crate::{
     channel::{Context, OpenChannel},
     folders::Folders,
     options::read,
-    queue::{Queue, Running, Shared, only_lane},
+    pending::Shared,
+    queue::Queue,
+    running::{Running, only_lane},
 };
 
 pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {

@@ -25,9 +25,11 @@ use super::{
 use crate::{
     channel::{Clock, Context},
     folders::Folders,
+    pending::{Pending, answer_all},
     protocol::Opened,
-    queue::{FarSide, Pending, Queue, answer_all},
+    queue::Queue,
     record::Ending,
+    running::FarSide,
 };
 
 /// Records written together, at most.

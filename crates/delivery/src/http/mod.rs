@@ -29,7 +29,9 @@ use tocsin_model::{application::Channel, id::Name, problem::Problem};
 use crate::{
     channel::{Context, OpenChannel},
     options::read,
-    queue::{Queue, Running, Shared},
+    pending::Shared,
+    queue::Queue,
+    running::Running,
     tls,
 };
 

@@ -11,7 +11,7 @@ use super::{
     options::{Body, HttpOptions},
     template::JsonTemplate,
 };
-use crate::{channel::Outgoing, queue::Pending};
+use crate::{channel::Outgoing, pending::Pending};
 
 /// More than any service takes at once.
 const MOST: usize = 10_000;

@@ -17,7 +17,7 @@ use super::{
     recipients::Sharing,
     template::{Escape, JsonTemplate, Template},
 };
-use crate::{channel::Outgoing, queue::Pending, record};
+use crate::{channel::Outgoing, pending::Pending, record};
 
 /// How requests of a channel are made; its options, compiled.
 #[derive(Debug)]

@@ -20,7 +20,9 @@ use crate::{
     channel::{Clock, Context},
     flow::lanes::Signal,
     options::Wait,
-    queue::{FarSide, Pending, Queue, Turn, answer_all},
+    pending::{Pending, answer_all},
+    queue::{Queue, Turn},
+    running::FarSide,
 };
 
 /// What the sessions of a channel share.

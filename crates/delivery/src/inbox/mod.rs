@@ -21,7 +21,9 @@ use tocsin_model::{application::Channel, id::Name, inbox::NewItem, problem::Prob
 use crate::{
     channel::{Context, OpenChannel},
     options::read,
-    queue::{Queue, Running, Shared, only_lane},
+    pending::Shared,
+    queue::Queue,
+    running::{Running, only_lane},
 };
 
 /// Where items go.

@@ -11,8 +11,10 @@ use tocsin_model::{
 use super::{Feeds, classify::classify, content::content, options::InboxOptions};
 use crate::{
     channel::{Message, Outgoing},
-    queue::{FarSide, Pending, Queue, answer_all},
+    pending::{Pending, answer_all},
+    queue::Queue,
     record,
+    running::FarSide,
 };
 
 /// Items of one commit, at most.

@@ -14,7 +14,7 @@ use tocsin_model::receipt::{Disposition, Reason, ReasonKind};
 use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
 
 use super::classify;
-use crate::queue::Pending;
+use crate::pending::Pending;
 
 /// What happened on the connection, as it comes.
 type Happening = Result<Event, ConnectionError>;

@@ -22,7 +22,9 @@ use tocsin_model::{application::Channel, id::Name, problem::Problem};
 use crate::{
     channel::{Context, OpenChannel},
     options::read,
-    queue::{Queue, Running, Shared, only_lane},
+    pending::Shared,
+    queue::Queue,
+    running::{Running, only_lane},
     tls,
 };
 

@@ -17,8 +17,10 @@ use super::{
 };
 use crate::{
     channel::{Clock, Context, Message},
-    queue::{FarSide, Pending, Queue, pause_after},
+    pending::Pending,
+    queue::Queue,
     record,
+    running::{FarSide, pause_after},
 };
 
 /// Room in a packet for all but topic and content.

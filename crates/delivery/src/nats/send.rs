@@ -20,8 +20,10 @@ use super::{
     options::{NatsOptions, subject},
 };
 use crate::{
-    queue::{FarSide, Pending, Queue, pause_after},
+    pending::Pending,
+    queue::Queue,
     record,
+    running::{FarSide, pause_after},
 };
 
 /// The session of a channel.

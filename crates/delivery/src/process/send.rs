@@ -24,8 +24,10 @@ use super::{
 };
 use crate::{
     channel::Context,
-    queue::{FarSide, Pending, Queue, pause_after},
+    pending::Pending,
+    queue::Queue,
     record,
+    running::{FarSide, pause_after},
 };
 
 /// While so much waits to be written to a program, no more messages are taken for it.

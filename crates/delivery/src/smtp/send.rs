@@ -18,7 +18,9 @@ use super::{
     session::{Dial, Envelope, Extensions, Session},
 };
 use crate::{
-    queue::{FarSide, Pending, Queue, take_first},
+    pending::Pending,
+    queue::{Queue, take_first},
+    running::FarSide,
     signet::{Returned, Signet},
 };
 

@@ -26,7 +26,9 @@ use crate::{
     channel::{Context, OpenChannel},
     http::connect::{Dial, TcpDial},
     options::read,
-    queue::{Queue, Running, Shared},
+    pending::Shared,
+    queue::Queue,
+    running::Running,
     tls,
 };
 

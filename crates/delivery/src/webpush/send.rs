@@ -25,7 +25,9 @@ use crate::{
         request::Request,
         send::{ask, next_of, origin, signal},
     },
-    queue::{FarSide, Pending, Queue},
+    pending::Pending,
+    queue::Queue,
+    running::FarSide,
 };
 
 /// What the sessions of a channel share.

@@ -29,6 +29,7 @@ use crate::{
         server::{Parts, Server},
         wire::{self, Connection},
     },
+    examples::stock::SEED,
     failure::{Failure, Outcome},
 };
 
@@ -144,8 +145,6 @@ pub const TOGETHER: usize = 50;
 pub const FEW_READERS: u32 = 20;
 /// Readers whose filters let the event through.
 const MANY_READERS: u32 = 400;
-/// Of all that is drawn at random.
-pub const SEED: u64 = 0x5EED_2026;
 /// How long an event may take until everybody was told.
 const TOLD_WITHIN: Duration = Duration::from_secs(60);
 

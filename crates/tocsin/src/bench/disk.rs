@@ -8,7 +8,10 @@ use std::{
 };
 
 use super::context::busy;
-use crate::failure::{Failure, Outcome};
+use crate::{
+    examples::stock::SEED,
+    failure::{Failure, Outcome},
+};
 
 /// Appends 8 KB and syncs them (`fdatasync`), again and again for this time, in this folder. Gives syncs/s.
 ///
@@ -47,7 +50,7 @@ pub async fn megabytes_per_second(folder: &Path, time: Duration) -> Outcome<f64>
     busy(move || {
         // Nothing that a disk could make smaller.
         let mut stretch = vec![0; STRETCH_BYTES];
-        fastrand::Rng::with_seed(0x5EED_2026).fill(&mut stretch);
+        fastrand::Rng::with_seed(SEED).fill(&mut stretch);
         let measured = File::create(&path).and_then(|mut file| {
             let (started, mut count) = (Instant::now(), 0_u32);
             while count == 0 || started.elapsed() < time {

@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use crate::examples::stock::SEED;
+
 /// The first entry.
 pub const SUFFIX: &str = "o=site";
 /// Where the people stand.
@@ -29,7 +31,7 @@ fn words(chance: &mut fastrand::Rng, count: usize) -> String {
 
 /// The attributes of a person: 20 with the object class, about 1 KB. The same for the same number.
 pub fn attributes(number: u64) -> Vec<(&'static str, String)> {
-    let mut chance = fastrand::Rng::with_seed(0x5EED_2026 ^ number);
+    let mut chance = fastrand::Rng::with_seed(SEED ^ number);
     let (first, last) = (word(&mut chance), word(&mut chance));
     let phone = |chance: &mut fastrand::Rng| format!("+1 555 {:07}", chance.u32(..10_000_000));
     vec![

@@ -14,6 +14,7 @@ use crate::{
         peers::{Nginx, Wrk},
         server::Server,
     },
+    examples::stock::SEED,
     failure::{Failure, Outcome},
 };
 
@@ -52,7 +53,7 @@ pub fn events(count: usize) -> Vec<Value> {
 /// So many events of so many characters, at least 60, the same each time. No two are alike, and their text is of words: the journal
 /// compresses, and would make nothing of repeated letters.
 pub fn events_of(count: usize, characters: usize) -> Vec<Value> {
-    let mut chance = fastrand::Rng::with_seed(0x5EED_2026);
+    let mut chance = fastrand::Rng::with_seed(SEED);
     let event = |_| {
         let device = format!("d-{:04}", chance.u32(..10_000));
         let value = f64::from(chance.u32(10_000..100_000)) / 1_000.0;

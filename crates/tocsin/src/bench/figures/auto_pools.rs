@@ -78,8 +78,8 @@ async fn contenders<T>(
     Ok(all)
 }
 
-/// In each turn every server is measured, in the one order and then in the other. Which fixed number is best is known only
-/// afterwards, and is the best by luck too: so the last word have turns of the two alone.
+/// In each turn every server is measured, in the one order and then in the other. Which of several fixed numbers is best is
+/// known only afterwards, and is the best by luck too: so the last word have turns of the two alone.
 async fn compare<T>(
     context: &Context,
     unit: &'static str,
@@ -106,16 +106,21 @@ async fn compare<T>(
     let (Some(auto), Some(best)) = (place(|setting| setting == AUTO), place(|setting| setting != AUTO)) else {
         return Err(Failure::failed("there is nothing to compare"));
     };
-    let (mut ours, mut theirs) = (Samples::default(), Samples::default());
-    for turn in context.turns() {
-        for is_auto in [turn % 2 == 0, turn % 2 != 0] {
-            let (at, samples) = if is_auto { (auto, &mut ours) } else { (best, &mut theirs) };
-            samples.push(measure(&mut all[at]).await?);
+    let is_swept = all.len() > 2;
+    if is_swept {
+        for at in [auto, best] {
+            all[at].samples = Samples::default();
+        }
+        for turn in context.turns() {
+            for at in if turn % 2 == 0 { [best, auto] } else { [auto, best] } {
+                let rate = measure(&mut all[at]).await?;
+                all[at].samples.push(rate);
+            }
         }
     }
-    Ok(Figure::new(unit, ours)
-        .beside(&format!("fixed at {}", all[best].setting), theirs)
-        .under(format!("the sweep before: {}", sweep.join(", "))))
+    let [ours, theirs] = [auto, best].map(|at| all[at].samples.clone());
+    let figure = Figure::new(unit, ours).beside(&format!("fixed at {}", all[best].setting), theirs);
+    Ok(if is_swept { figure.under(format!("the sweep before: {}", sweep.join(", "))) } else { figure })
 }
 
 const SUBSCRIBERS: u32 = 200;

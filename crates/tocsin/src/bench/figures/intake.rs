@@ -18,6 +18,7 @@ use crate::{
         server::Server,
         wire,
     },
+    examples::stock::SEED,
     failure::{Failure, Outcome},
 };
 
@@ -106,7 +107,7 @@ const ASKED_EVERY: Duration = Duration::from_millis(2);
 
 /// So many characters of words, another text for each number: the journal compresses, and would make nothing of repeated ones.
 pub fn text(number: u64, characters: usize) -> String {
-    words(&mut fastrand::Rng::with_seed(0x5EED_2026 ^ number), characters)
+    words(&mut fastrand::Rng::with_seed(SEED ^ number), characters)
 }
 
 fn definition(way: Way, folder: &Path) -> String {

@@ -15,13 +15,14 @@ use super::{Bench, Measuring};
 use crate::{
     bench::{
         context::Context,
-        crew::{self, Errand, FEW_READERS, SEED, Seen, Station, Stint, World},
+        crew::{self, Errand, FEW_READERS, Seen, Station, Stint, World},
         far_end::Nature,
         figure::{Figure, Predicted, Samples, rounded},
         on_time,
         server::processor_seconds,
         wire::Connection,
     },
+    examples::stock::SEED,
     failure::{Failure, Outcome},
 };
 

@@ -160,6 +160,9 @@ async fn field_of(context: &Context, pool: usize, devices: usize) -> Outcome<Fie
     Field::prepare_with(context, devices, HALVES, variables).await
 }
 
+/// What each session carries, and from where.
+const SESSIONS: &str = "600 edits up and 600 rows down in a session of 116-byte rows, clients on the same machine";
+
 /// How long sessions are by the pool that finds its size.
 async fn looped(context: &Context, devices: usize) -> Outcome<Figure> {
     let devices = context.size(devices, 8);
@@ -175,7 +178,7 @@ async fn looped(context: &Context, devices: usize) -> Outcome<Figure> {
     Ok(Figure::new("s", longest)
         .under(format!("{devices} devices, the last session of each begins within {} s", lasts.as_secs()))
         .under(format!("mean session {} s, {} rows/s", rounded(means.median(), 3), rounded(rates.median(), 4)))
-        .under("600 edits up and 600 rows down in a session of 116-byte rows, clients on the same machine"))
+        .under(SESSIONS))
 }
 
 /// Two pools, by turns.
@@ -244,12 +247,7 @@ async fn sweep(context: &Context) -> Outcome<Figure> {
     }
     context.tell(&table);
     let ours: Samples = cells.iter().map(|cell| cell.rows_per_second).reduce(f64::max).into_iter().collect();
-    let mut figure = Figure::new("rows/s", ours)
-        .under(format!(
-            "{} s for each cell, 600 edits up and 600 rows down in a session of 116-byte rows",
-            lasts.as_secs()
-        ))
-        .under("clients on the same machine");
+    let mut figure = Figure::new("rows/s", ours).under(format!("{} s for each cell", lasts.as_secs())).under(SESSIONS);
     for duel in duels {
         figure = figure.under(duel);
     }

@@ -1,0 +1,340 @@
+//! A message inside a channel: it is answered once, whatever becomes of it.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tocsin_model::{
+    conduct::Priority,
+    id::Name,
+    receipt::{Disposition, Reason, ReasonKind},
+    time::Timestamp,
+};
+use tokio::{
+    sync::{Notify, mpsc},
+    time::Instant,
+};
+
+use crate::{
+    channel::{Answer, Clock, Outgoing},
+    flow::line::Waits,
+};
+
+/// Answers that are given at once, at most.
+const ANSWERS_AT_ONCE: usize = 256;
+
+/// What all messages of a channel share.
+pub(crate) struct Shared {
+    pub name: Name,
+    pub clock: Arc<dyn Clock>,
+    open: AtomicUsize,
+    settled: Notify,
+    attempts: [metrics::Counter; 3],
+    returned: metrics::Counter,
+    duration: metrics::Histogram,
+}
+
+impl Shared {
+    /// The metrics recorder must be in place by now.
+    pub fn new(name: &Name, clock: Arc<dyn Clock>) -> Arc<Self> {
+        let attempts = ["delivered", "deferred", "refused"].map(
+            |outcome| metrics::counter!("deliver_attempts_total", "channel" => name.to_string(), "outcome" => outcome),
+        );
+        let duration = metrics::histogram!("deliver_duration_seconds", "channel" => name.to_string());
+        let returned = metrics::counter!("deliver_returned_total", "channel" => name.to_string());
+        let (open, settled) = (AtomicUsize::new(0), Notify::new());
+        Arc::new(Shared { name: name.clone(), clock, open, settled, attempts, returned, duration })
+    }
+
+    /// Counts so many attempts that came to this, after so long, at so many recipients.
+    fn count(&self, disposition: &Disposition, lasted: Duration, attempts: usize, recipients: usize) {
+        let outcome = match disposition {
+            Disposition::Delivered { .. } => Some(0),
+            Disposition::Deferred { reason, .. } if reason.kind == ReasonKind::Untried => None,
+            Disposition::Deferred { .. } => Some(1),
+            Disposition::Refused { .. } => Some(2),
+        };
+        match outcome {
+            Some(outcome) => {
+                self.attempts[outcome].increment(recipients as u64);
+                self.duration.record_many(lasted.as_secs_f64(), attempts);
+            }
+            None => self.returned.increment(recipients as u64),
+        }
+    }
+
+    /// So many recipients have their answer.
+    fn close(&self, count: usize) {
+        if self.open.fetch_sub(count, Ordering::AcqRel) == count {
+            self.settled.notify_waiters();
+        }
+    }
+
+    /// Waits until every recipient has an answer.
+    pub async fn settle(&self) {
+        loop {
+            let mut settled = std::pin::pin!(self.settled.notified());
+            settled.as_mut().enable();
+            if self.open.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            settled.await;
+        }
+    }
+}
+
+/// What messages share that came together.
+struct Arrival {
+    shared: Arc<Shared>,
+    answers: mpsc::Sender<Answer>,
+    queued: Instant,
+}
+
+/// A message inside a channel, with all its recipients. It is answered when `answer` is called, or else when it is dropped.
+pub(crate) struct Pending {
+    pub outgoing: Outgoing,
+    /// The key of its lane, once that was looked up.
+    pub lane: Option<Arc<str>>,
+    /// How many sessions broke under it before its content was sent.
+    pub breaks: u8,
+    /// When it was handed to the far side.
+    pub sent_at: Option<Timestamp>,
+    arrival: Arc<Arrival>,
+    /// Its answer while it waits for room.
+    ready: Option<Box<Answer>>,
+    answered: bool,
+}
+
+impl Pending {
+    /// Messages that come together.
+    pub fn all(outgoing: Vec<Outgoing>, shared: &Arc<Shared>, answers: &mpsc::Sender<Answer>) -> Vec<Pending> {
+        shared.open.fetch_add(outgoing.iter().map(Outgoing::count).sum(), Ordering::AcqRel);
+        let arrival = Arrival { shared: shared.clone(), answers: answers.clone(), queued: Instant::now() };
+        let arrival = Arc::new(arrival);
+        let pending = |outgoing| Pending {
+            outgoing,
+            lane: None,
+            breaks: 0,
+            sent_at: None,
+            arrival: arrival.clone(),
+            ready: None,
+            answered: false,
+        };
+        outgoing.into_iter().map(pending).collect()
+    }
+
+    /// How many recipients it has.
+    pub fn count(&self) -> usize {
+        self.outgoing.count()
+    }
+
+    /// The same to each recipient alone, in their order.
+    pub fn into_each(mut self) -> Vec<Pending> {
+        let others = std::mem::take(&mut self.outgoing.others);
+        let mut each = Vec::with_capacity(1 + others.len());
+        each.push(self);
+        for other in others {
+            let one = each[0].like(other.with(each[0].outgoing.message.clone()));
+            each.push(one);
+        }
+        each
+    }
+
+    /// A part of this one.
+    fn like(&self, outgoing: Outgoing) -> Pending {
+        let Pending { lane, breaks, sent_at, arrival, .. } = self;
+        let (lane, breaks, sent_at, arrival) = (lane.clone(), *breaks, *sent_at, arrival.clone());
+        Pending { outgoing, lane, breaks, sent_at, arrival, ready: None, answered: false }
+    }
+
+    /// Messages as one, of which `into_each` has made several.
+    pub fn together(each: Vec<Pending>) -> Option<Pending> {
+        let mut each = each.into_iter();
+        let mut first = each.next()?;
+        each.for_each(|mut next| first.join(&mut next));
+        Some(first)
+    }
+
+    /// Keeps the first so many recipients, one at least; gives the same to the rest, if there is one.
+    pub fn split_off(&mut self, at: usize) -> Option<Pending> {
+        let rest = self.outgoing.split_off(at)?;
+        Some(self.like(rest))
+    }
+
+    /// Takes the recipients of another over, which is answered with this one.
+    fn join(&mut self, next: &mut Pending) {
+        self.outgoing.join(&mut next.outgoing);
+        next.answered = true;
+    }
+
+    /// Makes one of those that follow each other and are the same.
+    pub fn gather(messages: &mut Vec<Pending>) {
+        messages.dedup_by(|next, last| {
+            let is_same = Arc::ptr_eq(&next.outgoing.message, &last.outgoing.message)
+                && Arc::ptr_eq(&next.arrival, &last.arrival)
+                && (next.sent_at, next.breaks) == (last.sent_at, last.breaks);
+            if is_same {
+                last.join(next);
+            }
+            is_same
+        });
+    }
+
+    /// When it came into the queue.
+    pub fn queued(&self) -> Instant {
+        self.arrival.queued
+    }
+
+    /// Notes that it is handed over now.
+    pub fn sent(&mut self) {
+        Pending::sent_together(std::slice::from_mut(self));
+    }
+
+    /// Notes that messages are handed over now, as one.
+    pub fn sent_together(messages: &mut [Pending]) {
+        let Some(first) = messages.first() else { return };
+        let now = first.arrival.shared.clock.now();
+        messages.iter_mut().for_each(|message| message.sent_at = Some(now));
+    }
+
+    /// Whether its time is over.
+    pub fn expired(&self) -> bool {
+        self.outgoing.message.expires_at.is_some_and(|at| at <= self.arrival.shared.clock.now())
+    }
+
+    /// Why it is not sent any more, if its time is over.
+    pub fn too_late(&self) -> Option<Reason> {
+        self.expired().then(|| Reason::new(ReasonKind::Expired, "its time was over before it was sent"))
+    }
+
+    /// Gives the answer to whoever sent the message; waits while they are not ready for it.
+    pub async fn answer(mut self, disposition: Disposition) {
+        let arrival = self.arrival.clone();
+        let count = self.count();
+        let answer = self.finish(disposition, arrival.shared.clock.now());
+        if let Err(mpsc::error::TrySendError::Full(answer)) = arrival.answers.try_send(answer) {
+            // From here on a cancelled wait still tells the truth: `drop` sends what is ready.
+            self.ready = Some(Box::new(answer));
+            if let Ok(permit) = arrival.answers.reserve().await
+                && let Some(answer) = self.ready.take()
+            {
+                permit.send(*answer);
+            }
+            self.ready = None;
+        }
+        self.close(count);
+    }
+
+    /// Gives it back as it is, to be sent after this time.
+    pub async fn give_back(self, after: Duration, why: &'static str) {
+        // Those that come back together do not come all at once.
+        let after = after.mul_f64(1.0 + 0.2 * fastrand::f64());
+        let reason = Reason::new(ReasonKind::Untried, why);
+        self.answer(Disposition::Deferred { reason, retry_after: Some(after) }).await;
+    }
+
+    /// Its answer, counted.
+    fn finish(&mut self, disposition: Disposition, answered_at: Timestamp) -> Answer {
+        let sent_at = self.sent_at.unwrap_or(answered_at);
+        self.arrival.shared.count(&disposition, answered_at.since(sent_at), 1, self.count());
+        self.answer_uncounted(disposition, answered_at)
+    }
+
+    fn answer_uncounted(&mut self, disposition: Disposition, answered_at: Timestamp) -> Answer {
+        let shared = &self.arrival.shared;
+        let sent_at = self.sent_at.unwrap_or(answered_at);
+        let (ticket, id, formatted_at) = (self.outgoing.ticket, self.outgoing.id, self.outgoing.message.formatted_at);
+        let Outgoing { address, others, .. } = &mut self.outgoing;
+        let (address, others) = (std::mem::take(address), std::mem::take(others));
+        let (channel, place) = (shared.name.clone(), self.outgoing.message.place.clone());
+        Answer { ticket, id, formatted_at, sent_at, answered_at, disposition, channel, address, place, others }
+    }
+
+    fn close(&mut self, count: usize) {
+        self.answered = true;
+        self.arrival.shared.close(count);
+    }
+}
+
+impl Waits for Pending {
+    fn priority(&self) -> Priority {
+        self.outgoing.message.priority
+    }
+
+    fn since(&self) -> Instant {
+        self.arrival.queued
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if self.answered {
+            return;
+        }
+        let answer = self.ready.take().map(|answer| *answer).unwrap_or_else(|| {
+            let reason = if std::thread::panicking() {
+                Reason::new(ReasonKind::Internal, "the attempt broke off in the middle of our own work")
+            } else if self.sent_at.is_none() {
+                Reason::new(ReasonKind::Untried, "the channel was closed before it was sent")
+            } else {
+                Reason::new(ReasonKind::Connection, "the channel was closed before there was an answer")
+            };
+            let now = self.arrival.shared.clock.now();
+            self.finish(Disposition::Deferred { reason, retry_after: None }, now)
+        });
+        let count = answer.count();
+        if let Err(mpsc::error::TrySendError::Full(answer)) = self.arrival.answers.try_send(answer)
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            // Bounded: each such task stands for a message that held a place in a bounded queue.
+            let answers = self.arrival.answers.clone();
+            runtime.spawn(async move { answers.send(answer).await });
+        }
+        self.close(count);
+    }
+}
+
+/// Gives some messages the same answer; cheaper than one by one.
+pub(crate) async fn answer_all(mut messages: Vec<Pending>, disposition: &Disposition) {
+    Pending::gather(&mut messages);
+    let mut messages = VecDeque::from(messages);
+    while let Some(first) = messages.front() {
+        let arrival = first.arrival.clone();
+        let answers = &arrival.answers;
+        let most = ANSWERS_AT_ONCE.min(answers.max_capacity());
+        let sent_at = first.sent_at;
+        let together = |next: &&Pending| {
+            let same_way = Arc::ptr_eq(&next.arrival, &arrival) || next.arrival.answers.same_channel(answers);
+            same_way && next.sent_at == sent_at
+        };
+        let count = messages.iter().take(most).take_while(together).count();
+        let recipients = messages.iter().take(count).map(Pending::count).sum();
+        let answered_at = arrival.shared.clock.now();
+        arrival.shared.count(disposition, answered_at.since(sent_at.unwrap_or(answered_at)), count, recipients);
+        let finish = |message: &mut Pending| message.answer_uncounted(disposition.clone(), answered_at);
+        if let Ok(permits) = answers.try_reserve_many(count) {
+            for (permit, mut message) in permits.zip(messages.drain(..count)) {
+                permit.send(finish(&mut message));
+                message.answered = true;
+            }
+            arrival.shared.close(recipients);
+            continue;
+        }
+        let mut some: Vec<Pending> = messages.drain(..count).collect();
+        // From here on a cancelled wait still tells the truth: `drop` sends what is ready.
+        some.iter_mut().for_each(|message| message.ready = Some(Box::new(finish(message))));
+        let Ok(permits) = answers.reserve_many(count).await else { continue };
+        for (permit, mut message) in permits.zip(some) {
+            if let Some(answer) = message.ready.take() {
+                let count = answer.count();
+                permit.send(*answer);
+                message.close(count);
+            }
+        }
+    }
+}
