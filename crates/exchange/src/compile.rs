@@ -52,13 +52,49 @@ impl Exchanges {
         let parts = &self.parts;
         compile(text, &*parts.environment, &parts.networks, &parts.programs, &parts.clock)
     }
+
+    /// Checks a definition for somebody who may not apply it: variables stand for themselves, and ports that take something
+    /// from one are not judged.
+    ///
+    /// # Errors
+    /// Every problem found, with its place in the text.
+    pub fn check_sealed(&self, text: &str) -> Result<(), Vec<Problem>> {
+        check_sealed(text, &self.parts.networks, &self.parts.programs, &self.parts.clock)
+    }
 }
 
-/// Reads and checks a definition; without a server, too.
+/// Reads and checks a definition; without a server, too. Problems tell no values of variables.
 ///
 /// # Errors
 /// Every problem found, with its place in the text.
 pub fn compile(
+    text: &str,
+    environment: &dyn Fn(&str) -> Option<String>,
+    networks: &Networks,
+    programs: &Programs,
+    clock: &Arc<dyn Clock>,
+) -> Result<Compiled, Vec<Problem>> {
+    let read =
+        |environment: &dyn Fn(&str) -> Option<String>| compile_text(text, environment, networks, programs, clock);
+    definition::read_without_saying(environment, &["send.", "receive."], read)
+}
+
+fn check_sealed(
+    text: &str,
+    networks: &Networks,
+    programs: &Programs,
+    clock: &Arc<dyn Clock>,
+) -> Result<(), Vec<Problem>> {
+    let sealed = |name: &str| Some(definition::stand_in(name));
+    let Err(mut problems) = compile_text(text, &sealed, networks, programs, clock) else { return Ok(()) };
+    let unknown = definition::ports_with_variables(text);
+    let is_of =
+        |path: &str, port: &str| path.strip_prefix(port).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    problems.retain(|problem| !unknown.iter().any(|port| is_of(&problem.path, port)));
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+fn compile_text(
     text: &str,
     environment: &dyn Fn(&str) -> Option<String>,
     networks: &Networks,
@@ -200,4 +236,78 @@ fn headers_kept(exchange: &Exchange) -> Vec<String> {
     kept.sort();
     kept.dedup();
     kept
+}
+
+#[cfg(test)]
+mod tests {
+    use tocsin_delivery::SystemClock;
+
+    use super::*;
+
+    const DEFINITION: &str = "
+exchange: orders
+receive: { orders: { mode: one_way } }
+send: { erp: PORT }
+routes: { every: { when: 'true', to: erp } }
+";
+
+    fn environment(name: &str) -> Option<String> {
+        match name {
+            "SECRET" => Some("hunter2".to_owned()),
+            "NUMBER" => Some("99999999".to_owned()),
+            _ => None,
+        }
+    }
+
+    fn told(checked: Result<(), Vec<Problem>>) -> Vec<String> {
+        let problems = checked.err().unwrap_or_default();
+        problems.iter().map(|problem| format!("{}: {}", problem.path, problem.message)).collect()
+    }
+
+    /// What is said to who may apply, and to who may not.
+    fn check(port: &str) -> [Vec<String>; 2] {
+        let text = DEFINITION.replace("PORT", port);
+        let (networks, programs) = (Networks::default(), Programs::default());
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let compiled = compile(&text, &environment, &networks, &programs, &clock);
+        let both = [compiled.map(drop), check_sealed(&text, &networks, &programs, &clock)].map(told);
+        let shown = format!("{both:?}");
+        assert!(!shown.contains("hunter2") && !shown.contains("99999999"), "{shown}");
+        both
+    }
+
+    #[test]
+    fn no_problem_tells_what_a_variable_holds() {
+        let unfit = "does not fit with what the environment gives";
+        let good = "url: 'https://a.example/'";
+        let [told, sealed] =
+            check(&format!("{{ mode: one_way, protocol: http, options: {{ {good}, timeout: '${{SECRET}}' }} }}"));
+        assert_eq!(told, [format!("send.erp.options.timeout: {unfit}")]);
+        assert!(sealed.is_empty(), "{sealed:?}");
+        let [told, sealed] = check(&format!("{{ mode: one_way, protocol: '${{SECRET}}', options: {{ {good} }} }}"));
+        assert_eq!(told, [format!("send.erp.protocol: {unfit}")]);
+        assert!(sealed.is_empty(), "{sealed:?}");
+        let [told, sealed] =
+            check(&format!("{{ mode: one_way, protocol: http, concurrency: '${{NUMBER}}', options: {{ {good} }} }}"));
+        assert_eq!(told, ["send.erp.concurrency: should be an integer, not text"]);
+        assert!(sealed.is_empty(), "{sealed:?}");
+        let [told, sealed] = check("{ mode: one_way, protocol: http, options: { url: '${SECRET}' } }");
+        assert_eq!(told, [format!("send.erp.options.url: {unfit}")]);
+        assert!(sealed.is_empty(), "{sealed:?}");
+    }
+
+    #[test]
+    fn what_takes_nothing_from_the_environment_is_judged_in_any_case() {
+        for told in check("{ mode: one_way, protocol: http, options: { url: 'https://a.example/', timeout: soon } }") {
+            assert_eq!(told.len(), 1, "{told:?}");
+            assert!(told[0].contains("`soon` is not a time"), "{told:?}");
+        }
+        // And so is what is wrong elsewhere.
+        let both = "send:\n  erp: { mode: one_way, protocol: http, options: { url: '${SECRET}' } }\n  odd: { mode: one_way, protocol: gopher, options: {} }";
+        let definition = DEFINITION.replace("send: { erp: PORT }", both);
+        let (networks, programs) = (Networks::default(), Programs::default());
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let sealed = told(check_sealed(&definition, &networks, &programs, &clock));
+        assert_eq!(sealed, ["send.odd.protocol: `gopher` is not a protocol of send ports"]);
+    }
 }

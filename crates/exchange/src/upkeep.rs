@@ -9,8 +9,13 @@ use std::{
 };
 
 use tocsin_delivery::Clock;
-use tocsin_model::time::Timestamp;
-use tocsin_store::spool::Over;
+use tocsin_model::{id::MessageId, time::Timestamp};
+use tocsin_store::{
+    error::StoreError,
+    spool::Over,
+    sqlite::tracking::OVER_MAX,
+    tracking::{Entries, NewBlock, OverBlock},
+};
 use tokio::{sync::Notify, time::Instant};
 
 use crate::{Exchanges, callers::Answer};
@@ -19,6 +24,8 @@ use crate::{Exchanges, callers::Answer};
 const STEP: usize = 500;
 /// How often messages are looked for whose time to be kept is over.
 const PRUNE_EVERY: Duration = Duration::from_secs(60);
+/// How much longer messages are found whose exchange does not run, and so says nothing of it.
+const UNKNOWN_KEPT: Duration = Duration::from_secs(86_400);
 /// The longest that nobody looks, whatever was announced.
 const RING_MAX: Duration = Duration::from_secs(3_600);
 /// When the spool is asked again after it did not answer.
@@ -79,7 +86,7 @@ pub(crate) async fn run(exchanges: Arc<Exchanges>) {
         }
         if Instant::now() >= prune_at {
             exchanges.suspend_all_strays().await;
-            let more = prune(&exchanges).await | prune_tracking(&exchanges).await;
+            let more = prune(&exchanges).await | prune_tracking(&exchanges, exchanges.parts.clock.now()).await;
             prune_at = Instant::now() + if more { Duration::ZERO } else { PRUNE_EVERY };
         }
         if let Some(next) = next {
@@ -131,9 +138,29 @@ async fn prune(exchanges: &Exchanges) -> bool {
     }
 }
 
-/// The same for what is tracked.
-async fn prune_tracking(exchanges: &Exchanges) -> bool {
-    exchanges.parts.tracking.prune(exchanges.parts.clock.now()).await.unwrap_or_else(|error| {
+/// The same for what is tracked. By its properties a message is found for as long as it is there: if it waits or is suspended,
+/// that may be longer than messages are kept otherwise.
+pub(crate) async fn prune_tracking(exchanges: &Exchanges, now: Timestamp) -> bool {
+    let replaced = async {
+        let over = exchanges.parts.tracking.over(now).await?;
+        if over.is_empty() {
+            return Ok(false);
+        }
+        let sought: Vec<MessageId> = over.iter().flat_map(|block| &block.findable).map(|found| found.message).collect();
+        let there = exchanges.parts.spool.those_there(&sought).await?;
+        let (ids, may_be_more) = (over.iter().map(|block| block.id).collect(), over.len() == OVER_MAX);
+        let kept = over.into_iter().filter_map(|mut block| {
+            block.findable.retain(|found| there.contains(&found.message));
+            let running = exchanges.find(&block.exchange);
+            let kept = running.map_or(UNKNOWN_KEPT, |running| running.compiled.definition.retention);
+            let OverBlock { exchange, findable, .. } = block;
+            let goes_at = now + kept.max(PRUNE_EVERY);
+            (!findable.is_empty()).then_some(NewBlock { exchange, goes_at, entries: Entries::Findable(findable) })
+        });
+        exchanges.parts.tracking.replace(ids, kept.collect()).await?;
+        Ok::<_, StoreError>(may_be_more)
+    };
+    replaced.await.unwrap_or_else(|error| {
         tracing::error!(%error, "what is tracked and over cannot be removed");
         false
     })

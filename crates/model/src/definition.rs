@@ -13,6 +13,7 @@ mod inline; // `{ file: ... }` becomes the file's text
 mod language; // the words of the language, as one table
 pub mod secrets; // what readers see of secrets, and how they come back
 pub mod shape; // nodes are checked against that table; the JSON Schema comes from it too
+mod unsaid; // problems that tell nothing of what the environment holds
 mod variables; // `${NAME}` and `${NAME:-default}`
 
 #[cfg(test)]
@@ -26,6 +27,7 @@ pub use difference::{Difference, DifferenceKind, difference};
 pub use duration::{parse_duration, write_duration};
 pub use exchange::{json_schema as exchange_json_schema, read as read_exchange};
 pub use inline::inline_files;
+pub use unsaid::{read_without_saying, stand_in};
 
 /// The longest text of a definition, in bytes. A longer one is refused unread.
 pub const TEXT_BYTES_MAX: usize = 1 << 20;
@@ -58,6 +60,16 @@ pub fn read(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<
 /// The name of the application that a text defines, if it says one.
 pub fn named(text: &str) -> Option<crate::id::Name> {
     document::parse(text, &mut Vec::new())?.get("application")?.text()?.parse().ok()
+}
+
+/// The name of the exchange that a text defines, if it says one.
+pub fn named_exchange(text: &str) -> Option<crate::id::Name> {
+    document::parse(text, &mut Vec::new())?.get("exchange")?.text()?.parse().ok()
+}
+
+/// The paths of those ports of an exchange that take something from the environment, such as `send.erp`.
+pub fn ports_with_variables(text: &str) -> Vec<String> {
+    document::parse(text, &mut Vec::new()).map(|root| variables::ports_that_take(&root)).unwrap_or_default()
 }
 
 /// Gives problems that others found in a definition their place in its text, by their paths.

@@ -1,8 +1,6 @@
 //! The text of a definition becomes an application that is compiled. Nobody learns from what is wrong with it what the
 //! variables of the environment hold.
 
-use std::cell::Cell;
-
 use serde_json::{Map, Value};
 use tocsin_model::{application::Application, definition, problem::Problem};
 
@@ -17,21 +15,9 @@ pub fn compile_text(
     version: u32,
     environment: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Compiled, Vec<Problem>> {
-    let is_asked = Cell::new(false);
-    let asked = |name: &str| {
-        is_asked.set(true);
-        environment(name)
-    };
     let judge = |application: &Application| check_options(application);
-    let problems = match compile(text, version, &asked, &judge) {
-        Err(problems) if is_asked.get() => problems,
-        compiled => return compiled,
-    };
-    // What is also wrong with other values tells nothing of these.
-    let others = |name: &str| environment(name).map(|_| stand_in(name));
-    let always = compile(text, version, &others, &judge).err().unwrap_or_default();
-    let told = |problem| if always.contains(&problem) { problem } else { without_value(problem, &always) };
-    Err(problems.into_iter().map(told).collect())
+    let read = |environment: &dyn Fn(&str) -> Option<String>| compile(text, version, environment, &judge);
+    definition::read_without_saying(environment, &["channels.", "sources."], read)
 }
 
 /// As [`compile_text`], for somebody who may not apply definitions: variables stand for themselves, and options of channels
@@ -40,7 +26,7 @@ pub fn compile_text(
 /// # Errors
 /// As there.
 pub fn compile_sealed(text: &str, version: u32) -> Result<Compiled, Vec<Problem>> {
-    compile(text, version, &|name| Some(stand_in(name)), &|application| {
+    compile(text, version, &|name| Some(definition::stand_in(name)), &|application| {
         let mut judged = application.clone();
         judged.channels.retain(|_, channel| !takes_something(&channel.options));
         judged.sources.retain(|_, source| !takes_something(&source.options));
@@ -69,29 +55,9 @@ fn check_options(application: &Application) -> Result<(), Vec<Problem>> {
     run_sources::check(application)
 }
 
-/// What stands for the value of a variable.
-fn stand_in(name: &str) -> String {
-    format!("${{{name}}}")
-}
-
 /// Whether options hold a variable that stands for itself.
 fn takes_something(options: &Map<String, Value>) -> bool {
     serde_json::to_string(options).is_ok_and(|text| text.contains("${"))
-}
-
-/// A problem with what the environment gives, without it. What was expected is said if that is so with other values too.
-fn without_value(problem: Problem, always: &[Problem]) -> Problem {
-    if !(problem.path.starts_with("channels.") || problem.path.starts_with("sources.")) {
-        return problem;
-    }
-    let expected =
-        |problem: &Problem| problem.message.rsplit_once(", expected ").map(|(_, expected)| expected.to_owned());
-    let is_of = |other: &&Problem| other.path == problem.path && expected(other) == expected(&problem);
-    let message = match always.iter().find(is_of).and_then(expected) {
-        Some(expected) => format!("does not fit with what the environment gives; expected {expected}"),
-        None => "does not fit with what the environment gives".to_owned(),
-    };
-    Problem { message, hint: None, ..problem }
 }
 
 #[cfg(test)]

@@ -87,6 +87,17 @@ pub struct NewBlock {
     pub entries: Entries,
 }
 
+/// A block whose time is over.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OverBlock {
+    /// Which.
+    pub id: u64,
+    /// Its exchange.
+    pub exchange: Name,
+    /// By what messages are found, if it holds that.
+    pub findable: Vec<Findable>,
+}
+
 /// What a block holds.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Entries {

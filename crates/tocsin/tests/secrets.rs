@@ -62,3 +62,33 @@ async fn an_application_that_is_exported_and_applied_keeps_its_secrets() {
         "{told}"
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_only_read_does_not_learn_by_an_exchange_what_the_environment_holds() {
+    let platform = Platform::start(&[("FAR_SECRET", "hunter2")]).await;
+    let new = serde_json::json!({"description": "reader", "scopes": ["applications:read"]});
+    let (status, made) = platform.post("/v1/keys", &new).await;
+    assert_eq!(status, 201, "{made}");
+    let definition = "
+exchange: orders
+receive: { orders: { mode: one_way } }
+send: { erp: { mode: one_way, protocol: http, options: { url: 'https://a.example/', timeout: '${FAR_SECRET}' } } }
+routes: { every: { when: 'true', to: erp } }
+";
+    let ask = async |key: &str, definition: String| {
+        let request = platform.client.put(format!("{}/v1/exchanges/orders?dry_run=true", platform.url));
+        let request = request.header("content-type", "application/yaml").bearer_auth(key).body(definition);
+        let answer = request.send().await.expect("an answer");
+        (answer.status().as_u16(), answer.text().await.expect("a body"))
+    };
+    let reader = made["key"].as_str().expect("a key");
+    let (status, told) = ask(reader, definition.to_owned()).await;
+    assert_eq!(status, 200, "{told}");
+    let (status, told) = ask(reader, definition.replace("when: 'true'", "when: 'message.odd'")).await;
+    assert!(status == 422 && told.contains("routes.every.when") && !told.contains("hunter2"), "{status} {told}");
+    let (status, told) = ask(&platform.key(), definition.to_owned()).await;
+    assert!(
+        status == 422 && told.contains("what the environment gives") && !told.contains("hunter2"),
+        "{status} {told}"
+    );
+}

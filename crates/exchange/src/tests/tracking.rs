@@ -151,6 +151,27 @@ async fn messages_are_found_by_a_property_also_those_that_a_crash_left_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_suspended_for_longer_than_messages_are_kept_is_still_found() {
+    let bed = Bed::start().await;
+    bed.track("").await;
+    let answered = bed.ask(ORDER).await;
+    bed.ended(answered.id).await;
+    let nowhere = bed.post("orders", r#"{"type": "nothing known", "order": 7}"#, None).await.expect("taken");
+    bed.suspended_times(1).await;
+    assert_eq!(bed.find("7", 9, None).await.messages.len(), 3, "the request, its reply and what leads nowhere");
+    for years in 1..=2 {
+        let much_later = bed.exchanges.parts.clock.now() + Duration::from_secs(years * 366 * 86_400);
+        bed.exchanges.parts.spool.prune(much_later, 500).await.expect("pruned");
+        crate::upkeep::prune_tracking(&bed.exchanges, much_later).await;
+        let found: Vec<MessageId> = bed.find("7", 9, None).await.messages.iter().map(|found| found.id).collect();
+        assert_eq!(found, [nowhere.id]);
+    }
+    let over = bed.exchanges.parts.clock.now() + Duration::from_secs(366 * 86_400);
+    let entries = bed.exchanges.parts.tracking.over(over).await.expect("read");
+    assert!(entries.is_empty(), "nothing leads to what is not there any more: {entries:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_looks_for_what_cannot_be_found_is_told_why() {
     let bed = Bed::start().await;
     bed.track("").await;

@@ -55,6 +55,25 @@ pub fn fill_in_exchange(root: &mut Node, environment: &dyn Fn(&str) -> Option<St
     }
 }
 
+/// The paths of those ports of an exchange in which there may be variables.
+pub fn ports_that_take(root: &Node) -> Vec<String> {
+    let ports = ["send", "receive"].into_iter().filter_map(|section| Some((section, root.get(section)?)));
+    let entries = ports.filter_map(|(section, node)| match &node.kind {
+        Kind::Map(ports) => Some(ports.iter().map(move |port| (join(section, &port.key), &port.value))),
+        _ => None,
+    });
+    entries.flatten().filter(|(_, port)| holds_variable(port)).map(|(path, _)| path).collect()
+}
+
+fn holds_variable(node: &Node) -> bool {
+    match &node.kind {
+        Kind::Text { text, .. } => text.contains("${"),
+        Kind::List(items) => items.iter().any(holds_variable),
+        Kind::Map(entries) => entries.iter().any(|entry| holds_variable(&entry.value)),
+        _ => false,
+    }
+}
+
 /// The entries of some sections, each with its section and key.
 fn below_sections<'a>(
     root: &'a mut Node,

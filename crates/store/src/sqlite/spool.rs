@@ -492,6 +492,18 @@ impl SqliteSpool {
         self.of(id).read(move |connection| reading::message(connection, id)).await
     }
 
+    /// Which of these messages are there, whatever came of them.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn those_there(&self, ids: &[MessageId]) -> Result<HashSet<MessageId>, StoreError> {
+        let there = self.of_all_numbered(|number, partition| {
+            let here: Vec<MessageId> = ids.iter().copied().filter(|id| self.spread.of(*id) == number).collect();
+            partition.read(move |connection| reading::there(connection, &here))
+        });
+        Ok(there.await?.into_iter().flatten().collect())
+    }
+
     /// The body of a message.
     ///
     /// # Errors

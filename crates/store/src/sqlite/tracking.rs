@@ -28,13 +28,14 @@ use super::{
 use crate::{
     error::StoreError,
     tracking::{
-        Entries, Findable, NewBlock, Search, SetTracking, TrackedBody,
+        Entries, Findable, NewBlock, OverBlock, Search, SetTracking, TrackedBody,
         packing::{self, stretch},
     },
 };
 
-/// Blocks that one commit removes, so that it takes no longer than others.
-const REMOVED_MAX: usize = 16;
+/// Blocks that are told to be over at a time, so that they fit into memory and one commit that removes them takes no longer than
+/// others.
+pub const OVER_MAX: usize = 8;
 /// Most bodies of one message that are told.
 const BODIES_MAX: usize = 1_000;
 const BODIES: u32 = 0;
@@ -152,12 +153,11 @@ impl SqliteTracking {
             for block in &blocks {
                 grown += insert(connection, block)?;
             }
-            let (mut gone, excess) = (0, bytes.load(Ordering::Relaxed) + grown - bytes_max);
-            let mut freed = 0;
+            let (mut gone, mut freed, excess) = (0, 0, bytes.load(Ordering::Relaxed) + grown - bytes_max);
             while freed < excess {
-                let oldest = "SELECT id, bytes FROM blocks ORDER BY goes_at, id LIMIT 1";
-                let Some(found) = query_one(connection, oldest, (), read_place)? else { break };
-                freed += remove(connection, found)?;
+                let oldest = "SELECT id FROM blocks ORDER BY goes_at, id LIMIT 1";
+                let Some(oldest) = query_one(connection, oldest, (), |row| row.get(0))? else { break };
+                freed += remove(connection, oldest)?;
                 gone += 1;
             }
             after.run(move || {
@@ -168,23 +168,45 @@ impl SqliteTracking {
         self.database.write(job).await
     }
 
-    /// Removes some blocks whose time is over. Gives whether there may be more.
+    /// Up to [`OVER_MAX`] blocks whose time is over, those first that are over for longest.
     ///
     /// # Errors
-    /// Nothing was removed.
-    pub async fn prune(&self, now: Timestamp) -> Result<bool, StoreError> {
+    /// The store does not answer.
+    pub async fn over(&self, now: Timestamp) -> Result<Vec<OverBlock>, StoreError> {
+        let job = move |connection: &Connection| {
+            let sql = "SELECT id, exchange, iif(kind = ?1, packed, NULL) FROM blocks WHERE goes_at <= ?2 ORDER BY goes_at LIMIT ?3";
+            let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+            let over: Vec<(u64, String, Option<Vec<u8>>)> =
+                query_all(connection, sql, (FINDABLE, now.0, OVER_MAX), read)?;
+            let over = over.into_iter().map(|(id, exchange, packed)| {
+                let findable = packed.map(|packed| packing::findable(&packed)).transpose()?.unwrap_or_default();
+                let exchange = exchange.parse().map_err(|error| StoreError::Damaged(format!("a block: {error}")))?;
+                Ok(OverBlock { id, exchange, findable })
+            });
+            over.collect()
+        };
+        self.database.read(job).await
+    }
+
+    /// Removes blocks, and keeps others in their place.
+    ///
+    /// # Errors
+    /// Nothing was changed.
+    pub async fn replace(&self, blocks: Vec<u64>, others: Vec<NewBlock>) -> Result<(), StoreError> {
         let bytes = self.bytes.clone();
         let job = move |connection: &Connection, after: &mut AfterCommit| {
-            let over = "SELECT id, bytes FROM blocks WHERE goes_at <= ?1 ORDER BY goes_at LIMIT ?2";
-            let over = query_all(connection, over, (now.0, REMOVED_MAX), read_place)?;
-            let mut freed = 0;
-            for found in &over {
-                freed += remove(connection, *found)?;
+            let mut grown = 0;
+            for id in &blocks {
+                grown -= remove(connection, *id)?;
+            }
+            // Behind the others: what both lead to is one row.
+            for block in &others {
+                grown += insert(connection, block)?;
             }
             after.run(move || {
-                bytes.fetch_sub(freed, Ordering::Relaxed);
+                bytes.fetch_add(grown, Ordering::Relaxed);
             });
-            Ok(over.len() == REMOVED_MAX)
+            Ok(())
         };
         self.database.write(job).await
     }
@@ -291,10 +313,6 @@ impl SqliteTracking {
     }
 }
 
-fn read_place(row: &Row<'_>) -> rusqlite::Result<(u64, i64)> {
-    Ok((row.get(0)?, row.get(1)?))
-}
-
 /// Stores a block. Gives its bytes.
 fn insert(connection: &Connection, block: &NewBlock) -> Result<i64, StoreError> {
     let (kind, packed) = match &block.entries {
@@ -331,11 +349,13 @@ fn index(connection: &Connection, exchange: &Name, findable: &[Findable]) -> Res
     Ok(())
 }
 
-/// Removes a block, and what leads to it. Gives its bytes.
-fn remove(connection: &Connection, (id, bytes): (u64, i64)) -> Result<i64, StoreError> {
-    let sql = "DELETE FROM blocks WHERE id = ?1 RETURNING exchange, kind, packed";
-    let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, u32>(1)?, row.get::<_, Vec<u8>>(2)?));
-    let Some((exchange, kind, packed)) = query_one(connection, sql, [id], read)? else { return Ok(0) };
+/// Removes a block, and what leads to it. Gives its bytes; none if it is gone already.
+fn remove(connection: &Connection, id: u64) -> Result<i64, StoreError> {
+    let sql = "DELETE FROM blocks WHERE id = ?1 RETURNING exchange, kind, bytes, packed";
+    let read = |row: &Row<'_>| {
+        Ok((row.get::<_, String>(0)?, row.get::<_, u32>(1)?, row.get::<_, i64>(2)?, row.get::<_, Vec<u8>>(3)?))
+    };
+    let Some((exchange, kind, bytes, packed)) = query_one(connection, sql, [id], read)? else { return Ok(0) };
     if kind == BODIES {
         let bodies = packing::bodies(&packed)?;
         for stretch in bodies.iter().map(|body| stretch(body.message)).collect::<BTreeSet<_>>() {

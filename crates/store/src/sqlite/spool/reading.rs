@@ -65,6 +65,13 @@ pub(super) fn message(connection: &Connection, id: MessageId) -> Result<Option<S
     Ok(Some(found))
 }
 
+/// Which of these messages are there.
+pub(super) fn there(connection: &Connection, ids: &[MessageId]) -> Result<Vec<MessageId>, StoreError> {
+    let sql = "SELECT id FROM messages WHERE id = ?1";
+    let find = |id: &MessageId| query_one(connection, sql, [id.0], |row| row.get(0).map(MessageId)).transpose();
+    ids.iter().filter_map(find).collect()
+}
+
 pub(super) fn messages(
     connection: &Connection,
     filter: &MessageFilter,

@@ -44,6 +44,12 @@ fn findable(message: u64, at: i64, value: &str) -> Findable {
     Findable { message: MessageId(message), at: Timestamp(at), properties: vec![(name("order"), value.into())] }
 }
 
+/// Removes what is over at 100.
+async fn remove_over(tracking: &SqliteTracking) {
+    let over = tracking.over(Timestamp(100)).await.expect("read");
+    tracking.replace(over.iter().map(|block| block.id).collect(), Vec::new()).await.expect("removed");
+}
+
 fn search(value: &str) -> Search {
     Search {
         exchange: name("orders"),
@@ -69,7 +75,7 @@ fn bodies_are_found_by_their_message_until_their_time_is_over() {
         assert_eq!(tracking.bodies(MessageId(1)).await.expect("read"), [first, cut, late.clone()]);
         assert_eq!(tracking.bodies(MessageId(2)).await.expect("read"), [other]);
         let full = tracking.bytes();
-        assert!(!tracking.prune(Timestamp(100)).await.expect("pruned"));
+        remove_over(&tracking).await;
         assert!(tracking.bytes() < full && tracking.bytes() > 0);
         assert_eq!(tracking.bodies(MessageId(1)).await.expect("read"), [late]);
         assert!(tracking.bodies(MessageId(2)).await.expect("read").is_empty());
@@ -95,9 +101,36 @@ fn messages_are_found_by_a_value_within_a_time_page_by_page() {
         let within = Search { since: Timestamp(20), until: Timestamp(40), ..search("7") };
         assert_eq!(ids(tracking.find(within, 9).await.expect("found")), [3, 2]);
         assert_eq!(tracking.progress(&name("orders")).await.expect("read"), Some(MessageId(9)));
-        tracking.prune(Timestamp(100)).await.expect("pruned");
+        remove_over(&tracking).await;
         assert!(tracking.find(search("7"), 9).await.expect("found").is_empty());
     });
+}
+
+#[test]
+fn what_is_still_there_is_kept_in_place_of_what_is_over() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let tracking = open(folder.path(), 1 << 20);
+    block_on(async {
+        let one = block(100, Entries::Findable(vec![findable(1, 10, "7"), findable(2, 20, "7")]));
+        let bodies = bodies(&[body(3, TrackPoint::Received, 1, "hello")]);
+        tracking
+            .keep(vec![block(90, bodies), one, block(101, Entries::Findable(vec![findable(4, 30, "7")]))])
+            .await
+            .expect("kept");
+        let over = tracking.over(Timestamp(100)).await.expect("read");
+        let told: Vec<Vec<u64>> =
+            over.iter().map(|block| block.findable.iter().map(|found| found.message.0).collect()).collect();
+        assert_eq!(told, [vec![], vec![1, 2]]);
+        let ids = over.iter().map(|block| block.id).collect();
+        tracking.replace(ids, vec![block(200, Entries::Findable(vec![findable(2, 20, "7")]))]).await.expect("replaced");
+        let found = tracking.find(search("7"), 9).await.expect("found");
+        assert_eq!(found.into_iter().map(|(_, id)| id.0).collect::<Vec<_>>(), [4, 2]);
+        assert!(tracking.over(Timestamp(100)).await.expect("read").is_empty());
+        assert!(tracking.bodies(MessageId(3)).await.expect("read").is_empty());
+    });
+    let bytes = tracking.bytes();
+    drop(tracking);
+    assert_eq!(open(folder.path(), 1 << 20).bytes(), bytes);
 }
 
 #[test]
@@ -162,7 +195,7 @@ fn bodies_of_files_of_before_are_still_found() {
             assert_eq!(tracking.bodies(body.message).await.expect("read"), std::slice::from_ref(body));
         }
         assert!(tracking.bodies(MessageId(20_032)).await.expect("read").is_empty(), "its stretch has bodies of others");
-        tracking.prune(Timestamp(100)).await.expect("pruned");
+        remove_over(&tracking).await;
         assert_eq!(tracking.bytes(), 0);
         assert!(tracking.bodies(old[0].message).await.expect("read").is_empty());
     });

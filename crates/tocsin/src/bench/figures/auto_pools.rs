@@ -6,7 +6,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{
@@ -223,14 +222,11 @@ async fn exchange(context: &Context) -> Outcome<Figure> {
 
 /// How many workers the groups have found by now, in the order of `GROUPS`.
 async fn workers(server: &Server) -> Outcome<String> {
-    let request = server.client().request(Method::GET, "/metrics");
-    let text = server.client().send(request).await?.text().await;
-    let text = text.map_err(|error| Failure::failed("the metrics could not be read").because(&error))?;
+    let status = server.status().await?;
     let of = |group: &str| {
-        let labels = [format!("group=\"{group}\""), "state=\"most\"".to_owned()];
-        let mut lines = text.lines().filter(|line| line.starts_with("exchange_workers{"));
-        let line = lines.find(|line| labels.iter().all(|label| line.contains(label)));
-        line.and_then(|line| line.rsplit(' ').next()).unwrap_or("?").to_owned()
+        let groups = status["workers"].as_array().into_iter().flatten();
+        let most = groups.filter(|load| load["group"] == group).find_map(|load| load["most"].as_u64());
+        most.map_or_else(|| "?".to_owned(), |most| most.to_string())
     };
     Ok(GROUPS.map(of).join("/"))
 }
