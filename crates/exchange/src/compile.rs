@@ -265,15 +265,19 @@ routes: { every: { when: 'true', to: erp } }
     }
 
     /// What is said to who may apply, and to who may not.
-    fn check(port: &str) -> [Vec<String>; 2] {
-        let text = DEFINITION.replace("PORT", port);
+    fn check_text(text: &str) -> [Vec<String>; 2] {
         let (networks, programs) = (Networks::default(), Programs::default());
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let compiled = compile(&text, &environment, &networks, &programs, &clock);
-        let both = [compiled.map(drop), check_sealed(&text, &networks, &programs, &clock)].map(told);
+        let compiled = compile(text, &environment, &networks, &programs, &clock);
+        let both = [compiled.map(drop), check_sealed(text, &networks, &programs, &clock)].map(told);
         let shown = format!("{both:?}");
         assert!(!shown.contains("hunter2") && !shown.contains("99999999"), "{shown}");
         both
+    }
+
+    /// The same of a send port.
+    fn check(port: &str) -> [Vec<String>; 2] {
+        check_text(&DEFINITION.replace("PORT", port))
     }
 
     #[test]
@@ -304,10 +308,7 @@ routes: { every: { when: 'true', to: erp } }
         }
         // And so is what is wrong elsewhere.
         let both = "send:\n  erp: { mode: one_way, protocol: http, options: { url: '${SECRET}' } }\n  odd: { mode: one_way, protocol: gopher, options: {} }";
-        let definition = DEFINITION.replace("send: { erp: PORT }", both);
-        let (networks, programs) = (Networks::default(), Programs::default());
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let sealed = told(check_sealed(&definition, &networks, &programs, &clock));
+        let [_, sealed] = check_text(&DEFINITION.replace("send: { erp: PORT }", both));
         assert_eq!(sealed, ["send.odd.protocol: `gopher` is not a protocol of send ports"]);
     }
 }

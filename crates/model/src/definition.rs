@@ -59,17 +59,21 @@ pub fn read(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<
 
 /// The name of the application that a text defines, if it says one.
 pub fn named(text: &str) -> Option<crate::id::Name> {
-    document::parse(text, &mut Vec::new())?.get("application")?.text()?.parse().ok()
+    name_under(text, "application")
 }
 
 /// The name of the exchange that a text defines, if it says one.
 pub fn named_exchange(text: &str) -> Option<crate::id::Name> {
-    document::parse(text, &mut Vec::new())?.get("exchange")?.text()?.parse().ok()
+    name_under(text, "exchange")
+}
+
+fn name_under(text: &str, key: &str) -> Option<crate::id::Name> {
+    document::parse(text, &mut Vec::new())?.get(key)?.text()?.parse().ok()
 }
 
 /// The paths of those ports of an exchange that take something from the environment, such as `send.erp`.
 pub fn ports_with_variables(text: &str) -> Vec<String> {
-    document::parse(text, &mut Vec::new()).map(|root| variables::ports_that_take(&root)).unwrap_or_default()
+    document::parse(text, &mut Vec::new()).map(variables::ports_that_take).unwrap_or_default()
 }
 
 /// Gives problems that others found in a definition their place in its text, by their paths.

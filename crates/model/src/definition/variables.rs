@@ -7,6 +7,9 @@ use crate::problem::Problem;
 /// What all values together may grow to, in bytes.
 const FILLED_BYTES_MAX: usize = 4 << 20;
 
+/// The sections of an exchange whose entries are ports.
+const PORTS: &[&str] = &["receive", "send"];
+
 /// Fills in the variables of channels' options and of sources.
 pub fn fill_in(root: &mut Node, environment: &dyn Fn(&str) -> Option<String>, problems: &mut Vec<Problem>) {
     let mut filler = Filler { environment, bytes: 0, problems };
@@ -33,7 +36,7 @@ pub fn fill_in(root: &mut Node, environment: &dyn Fn(&str) -> Option<String>, pr
 /// are full of dollar signs that mean themselves.
 pub fn fill_in_exchange(root: &mut Node, environment: &dyn Fn(&str) -> Option<String>, problems: &mut Vec<Problem>) {
     let mut filler = Filler { environment, bytes: 0, problems };
-    for (section, port, node) in below_sections(root, &["receive", "send"]) {
+    for (section, port, node) in below_sections(root, PORTS) {
         let path = join(&join(section, &port), "");
         let Kind::Map(parts) = &mut node.kind else { continue };
         for part in parts {
@@ -56,13 +59,9 @@ pub fn fill_in_exchange(root: &mut Node, environment: &dyn Fn(&str) -> Option<St
 }
 
 /// The paths of those ports of an exchange in which there may be variables.
-pub fn ports_that_take(root: &Node) -> Vec<String> {
-    let ports = ["send", "receive"].into_iter().filter_map(|section| Some((section, root.get(section)?)));
-    let entries = ports.filter_map(|(section, node)| match &node.kind {
-        Kind::Map(ports) => Some(ports.iter().map(move |port| (join(section, &port.key), &port.value))),
-        _ => None,
-    });
-    entries.flatten().filter(|(_, port)| holds_variable(port)).map(|(path, _)| path).collect()
+pub fn ports_that_take(mut root: Node) -> Vec<String> {
+    let ports = below_sections(&mut root, PORTS).filter(|(_, _, port)| holds_variable(port));
+    ports.map(|(section, port, _)| join(section, &port)).collect()
 }
 
 fn holds_variable(node: &Node) -> bool {

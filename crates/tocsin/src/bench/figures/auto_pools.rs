@@ -88,13 +88,8 @@ async fn compare<T>(
     for contender in &mut all {
         measure(contender).await?;
     }
-    for turn in context.turns() {
-        for at in 0..all.len() {
-            let at = if turn % 2 == 0 { at } else { all.len() - 1 - at };
-            let rate = measure(&mut all[at]).await?;
-            all[at].samples.push(rate);
-        }
-    }
+    let everybody: Vec<usize> = (0..all.len()).collect();
+    take_turns(context, &mut all, &everybody, &measure).await?;
     let named = |setting: u32| if setting == AUTO { "auto".to_owned() } else { setting.to_string() };
     let sweep: Vec<String> = all
         .iter()
@@ -110,16 +105,28 @@ async fn compare<T>(
         for at in [auto, best] {
             all[at].samples = Samples::default();
         }
-        for turn in context.turns() {
-            for at in if turn % 2 == 0 { [best, auto] } else { [auto, best] } {
-                let rate = measure(&mut all[at]).await?;
-                all[at].samples.push(rate);
-            }
-        }
+        take_turns(context, &mut all, &[auto, best], &measure).await?;
     }
     let [ours, theirs] = [auto, best].map(|at| all[at].samples.clone());
     let figure = Figure::new(unit, ours).beside(&format!("fixed at {}", all[best].setting), theirs);
     Ok(if is_swept { figure.under(format!("the sweep before: {}", sweep.join(", "))) } else { figure })
+}
+
+/// Measures those at these places in each turn, in the one order and then in the other.
+async fn take_turns<T>(
+    context: &Context,
+    all: &mut [Contender<T>],
+    places: &[usize],
+    measure: &impl AsyncFn(&mut Contender<T>) -> Outcome<f64>,
+) -> Outcome<()> {
+    for turn in context.turns() {
+        for number in 0..places.len() {
+            let contender = &mut all[places[if turn % 2 == 0 { number } else { places.len() - 1 - number }]];
+            let rate = measure(contender).await?;
+            contender.samples.push(rate);
+        }
+    }
+    Ok(())
 }
 
 const SUBSCRIBERS: u32 = 200;

@@ -87,6 +87,9 @@ const PUBLISHED: [(usize, &str, &str, &str); 6] = [
     (1_200, "3 x 10", "17 min", "6 min 38 s"),
 ];
 
+/// What each session carries, and from where.
+const SESSIONS: &str = "600 edits up and 600 rows down in a session of 116-byte rows, clients on the same machine";
+
 /// The pool that finds its size by itself.
 const AUTO: usize = 0;
 
@@ -159,9 +162,6 @@ async fn field_of(context: &Context, pool: usize, devices: usize) -> Outcome<Fie
     let variables = if pool == AUTO { &[][..] } else { &fixed[..] };
     Field::prepare_with(context, devices, HALVES, variables).await
 }
-
-/// What each session carries, and from where.
-const SESSIONS: &str = "600 edits up and 600 rows down in a session of 116-byte rows, clients on the same machine";
 
 /// How long sessions are by the pool that finds its size.
 async fn looped(context: &Context, devices: usize) -> Outcome<Figure> {
