@@ -37,7 +37,7 @@ pub struct FarEnd {
 }
 
 impl FarEnd {
-    /// Starts it; its nature may change over time.
+    /// Starts it; its nature may change over time. Its answers have no body.
     ///
     /// # Errors
     /// There is no free port.
@@ -50,6 +50,18 @@ impl FarEnd {
     /// # Errors
     /// As [`FarEnd::start`].
     pub async fn that_reads(nature: fn(Duration) -> Nature, reader: Arc<dyn Reader>) -> Outcome<Self> {
+        FarEnd::listen(nature, Manner { reader, echoes: false }).await
+    }
+
+    /// One that answers each post with its body, taken for JSON.
+    ///
+    /// # Errors
+    /// As [`FarEnd::start`].
+    pub async fn that_echoes(nature: fn(Duration) -> Nature) -> Outcome<Self> {
+        FarEnd::listen(nature, Manner { reader: Arc::new(|_: &[u8]| {}), echoes: true }).await
+    }
+
+    async fn listen(nature: fn(Duration) -> Nature, manner: Manner) -> Outcome<Self> {
         let failed = |error: std::io::Error| Failure::failed("no port for a far end").because(&error);
         let listener = TcpListener::bind("0.0.0.0:0").await.map_err(failed)?;
         let port = listener.local_addr().map_err(failed)?.port();
@@ -59,12 +71,20 @@ impl FarEnd {
             // Ends the connections with it.
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                connections.spawn(serve(stream, began, nature, desk.clone(), reader.clone()));
+                connections.spawn(serve(stream, began, nature, desk.clone(), manner.clone()));
                 while connections.try_join_next().is_some() {}
             }
         });
         Ok(FarEnd { port, _serving: serving })
     }
+}
+
+/// What it does with bodies.
+#[derive(Clone)]
+struct Manner {
+    reader: Arc<dyn Reader>,
+    /// Whether they are its answers.
+    echoes: bool,
 }
 
 /// Places to work at, as many as the far end has at the moment.
@@ -116,7 +136,7 @@ async fn serve(
     began: Instant,
     nature: fn(Duration) -> Nature,
     desk: Arc<Desk>,
-    reader: Arc<dyn Reader>,
+    Manner { reader, echoes }: Manner,
 ) {
     let _ = stream.set_nodelay(true);
     let mut unread = Vec::with_capacity(4096);
@@ -140,12 +160,21 @@ async fn serve(
             tokio::time::sleep(Duration::from_millis(millis)).await;
             desk.leave(place);
         }
-        reader(&unread[head..length]);
+        let body = &unread[head..length];
+        reader(body);
+        let answer = match echoes {
+            true => [echo_head(body).as_bytes(), body].concat(),
+            false => b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_vec(),
+        };
         unread.drain(..length);
-        if stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await.is_err() {
+        if stream.write_all(&answer).await.is_err() {
             return;
         }
     }
+}
+
+fn echo_head(body: &[u8]) -> String {
+    format!("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n", body.len())
 }
 
 #[cfg(test)]
@@ -153,6 +182,17 @@ mod tests {
     use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 
     use super::*;
+    use crate::bench::wire::{Connection, post};
+
+    #[tokio::test]
+    async fn an_echo_answers_each_post_with_its_body() {
+        let far = FarEnd::that_echoes(|_| Nature { workers: 1, millis: 0 }).await.expect("a far end");
+        let mut connection = Connection::open(far.port).await.expect("a connection");
+        for body in ["hello", "", "and more"] {
+            let answer = connection.exchange(&post("/x", "k", "text/plain", body.as_bytes())).await.expect("an answer");
+            assert_eq!(answer, (200, body.as_bytes().to_vec()));
+        }
+    }
 
     #[test]
     fn places_are_taken_away_although_others_wait_for_them() {

@@ -128,9 +128,9 @@ pub async fn bring(server: &Server) -> Outcome<FarEnd> {
     Ok(far)
 }
 
-/// A far end that answers at once.
+/// A far end that answers at once with what it was sent, as those behind the brokers do.
 async fn at_once() -> Outcome<FarEnd> {
-    FarEnd::start(|_| Nature { workers: CALLERS, millis: 0 }).await
+    FarEnd::that_echoes(|_| Nature { workers: CALLERS, millis: 0 }).await
 }
 
 /// Who answers the requests.
@@ -171,7 +171,7 @@ impl Application {
     /// For the conditions.
     fn name(&self) -> &'static str {
         match self {
-            Application::Own(_) => "a far end that answers at once without a body",
+            Application::Own(_) => "a far end that answers at once with the same body",
             Application::Given(_) => "the given far end",
         }
     }
