@@ -1,7 +1,7 @@
 //! Properties are taken out of a message: by their place in its body, of JSON or XML, or from a header.
 
 use tocsin_model::{
-    exchange::{CONTEXT_FIELDS, MessageKind, Place, Property, XmlPath},
+    exchange::{CONTEXT_FIELDS, JsonPath, MessageKind, Place, Property, XmlPath},
     field::Row,
     id::Name,
     value::Value,
@@ -51,11 +51,12 @@ pub(crate) fn take(places: &[(Property, Place)], parcel: &mut Parcel) {
 }
 
 fn find(places: &[(&Property, &Place)], parcel: &Parcel) -> Vec<(Name, Value)> {
-    let asks_body = places.iter().any(|(_, place)| matches!(place, Place::Json(_)));
+    let json_paths: Vec<&JsonPath> = places.iter().filter_map(|(_, place)| json_path(place)).collect();
     let may_be_json = parcel.content_type.is_empty() || parcel.content_type.contains("json");
     let may_be_json = may_be_json && !parcel.body.is_empty();
-    let json: Option<serde_json::Value> =
-        (asks_body && may_be_json).then(|| serde_json::from_slice(&parcel.body).ok()).flatten();
+    let json =
+        (!json_paths.is_empty() && may_be_json).then(|| JsonPath::find_each(&json_paths, &parcel.body).ok()).flatten();
+    let mut json = json.unwrap_or_default().into_iter();
     let xml_paths: Vec<&XmlPath> = places.iter().filter_map(|(_, place)| xml_path(place)).collect();
     let may_be_xml = parcel.content_type.is_empty() || parcel.content_type.contains("xml");
     let xml =
@@ -63,13 +64,20 @@ fn find(places: &[(&Property, &Place)], parcel: &Parcel) -> Vec<(Name, Value)> {
     let mut xml = xml.unwrap_or_default().into_iter();
     let found = places.iter().filter_map(|(property, place)| {
         let value = match place {
-            Place::Json(path) => Value::from(path.find(json.as_ref()?)?.clone()),
+            Place::Json(_) => Value::from(json.next()??),
             Place::Xml(_) => from_text(&xml.next()??, property.kind),
             Place::Header(name) => from_text(&parcel.headers.iter().find(|(known, _)| known == name)?.1, property.kind),
         };
         Some((property.name.clone(), accepted(property, value)?))
     });
     found.collect()
+}
+
+fn json_path(place: &Place) -> Option<&JsonPath> {
+    match place {
+        Place::Json(path) => Some(path),
+        Place::Xml(_) | Place::Header(_) => None,
+    }
 }
 
 fn xml_path(place: &Place) -> Option<&XmlPath> {

@@ -2,6 +2,10 @@
 
 use std::{collections::HashMap, fmt, str::FromStr};
 
+use serde::{
+    Deserialize,
+    de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor},
+};
 use serde_json::{Value, value::RawValue};
 
 /// Most steps of a path.
@@ -31,15 +35,23 @@ pub struct JsonPathError {
 impl JsonPath {
     /// What stands there.
     pub fn find<'a>(&self, body: &'a Value) -> Option<&'a Value> {
-        self.0.iter().try_fold(body, |value, step| match (step, value) {
-            (Step::Member(name), Value::Object(members)) => members.get(name),
-            (Step::Item(at), Value::Array(items)) => items.get(place(*at, items.len())?),
-            _ => None,
-        })
+        follow(&self.0, body)
     }
-}
 
-impl JsonPath {
+    /// What stands at each of several places in a text of JSON, read in one go; the rest of it is looked through and not
+    /// kept. Of members with the same name the last counts.
+    ///
+    /// # Errors
+    /// The text is not JSON.
+    pub fn find_each(paths: &[&JsonPath], text: &[u8]) -> serde_json::Result<Vec<Option<Value>>> {
+        let mut found = vec![None; paths.len()];
+        let wanted: Vec<Wanted<'_>> = paths.iter().enumerate().map(|(at, path)| (at, &path.0[..])).collect();
+        let mut reader = serde_json::Deserializer::from_slice(text);
+        Seek { wanted: &wanted, found: &mut found }.deserialize(&mut reader)?;
+        reader.end()?;
+        Ok(found)
+    }
+
     /// What stands there, to be changed.
     pub fn find_mut<'a>(&self, body: &'a mut Value) -> Option<&'a mut Value> {
         self.0.iter().try_fold(body, |value, step| match (step, value) {
@@ -68,6 +80,123 @@ impl JsonPath {
             }
         };
         Ok(self.0.iter().try_fold(whole, below))
+    }
+}
+
+fn follow<'a>(steps: &[Step], value: &'a Value) -> Option<&'a Value> {
+    steps.iter().try_fold(value, |value, step| match (step, value) {
+        (Step::Member(name), Value::Object(members)) => members.get(name),
+        (Step::Item(at), Value::Array(items)) => items.get(place(*at, items.len())?),
+        _ => None,
+    })
+}
+
+/// Which of several paths, and the steps that are left of it.
+type Wanted<'a> = (usize, &'a [Step]);
+
+/// Goes through a value and takes out of it what is wanted.
+struct Seek<'a> {
+    wanted: &'a [Wanted<'a>],
+    found: &'a mut [Option<Value>],
+}
+
+impl Seek<'_> {
+    fn take(self, value: &Value) {
+        for (at, steps) in self.wanted {
+            self.found[*at] = follow(steps, value).cloned();
+        }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Seek<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        if self.wanted.iter().any(|(_, steps)| steps.is_empty()) {
+            self.take(&Value::deserialize(from)?);
+            return Ok(());
+        }
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Seek<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
+        while let Some(wanted) = members.next_key_seed(Below(self.wanted))? {
+            wanted.iter().for_each(|(at, _)| self.found[*at] = None);
+            members.next_value_seed(Seek { wanted: &wanted, found: &mut *self.found })?;
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        if self.wanted.is_empty() {
+            while items.next_element_seed(Seek { wanted: &[], found: &mut *self.found })?.is_some() {}
+            return Ok(());
+        }
+        let mut all = Vec::new();
+        while let Some(item) = items.next_element()? {
+            all.push(item);
+        }
+        self.take(&Value::Array(all));
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+}
+
+/// Reads the name of a member, and gives what is wanted below it.
+struct Below<'a>(&'a [Wanted<'a>]);
+
+impl<'de, 'a> DeserializeSeed<'de> for Below<'a> {
+    type Value = Vec<Wanted<'a>>;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
+        from.deserialize_str(self)
+    }
+}
+
+impl<'a> Visitor<'_> for Below<'a> {
+    type Value = Vec<Wanted<'a>>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name of a member")
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
+        let below = self.0.iter().filter_map(|(at, steps)| match steps {
+            [Step::Member(member), rest @ ..] if member == name => Some((*at, rest)),
+            _ => None,
+        });
+        Ok(below.collect())
     }
 }
 
@@ -171,5 +300,38 @@ mod tests {
         for wrong in ["", "order", "$order", "$.", "$..id", "$.*", "$[*]", "$[0", "$['a", "$.a-b", "$[1:2]", "$.1a"] {
             assert!(wrong.parse::<JsonPath>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn several_are_found_in_one_go_as_in_the_whole_value() {
+        let paths: Vec<JsonPath> = ["$", "$.a", "$.a.b", "$.a[1]", "$.a[-1].b", "$['a'].b.c", "$.c"]
+            .map(|path| path.parse().expect(path))
+            .into();
+        let all: Vec<&JsonPath> = paths.iter().collect();
+        let (without_whole, deep) = (&all[1..], "[".repeat(200) + &"]".repeat(200));
+        for text in [
+            r#"{"a": {"b": {"c": 1}}, "c": [true, null, -2, 1.5e3, "x"]}"#,
+            r#"{"a": [1, {"b": 2}], "c": "long enough"}"#,
+            r#"{"a": {"b": 1}, "a": {"x": 2}, "c": 1, "c": null}"#,
+            r#"{"a": {"b": 1}, "a": 3}"#,
+            r#"{"\u0061": {"b": "\ud83d\ude00"}}"#,
+            "17",
+            "[]",
+            r#"{"x": "\ud800"}"#,
+            r#"{"x": 1e999}"#,
+            r#"{"a": 1} and more"#,
+            r#"{"a": 1"#,
+            "",
+            &deep,
+        ] {
+            for wanted in [&all[..], without_whole, &all[2..3], &[]] {
+                let whole = serde_json::from_str::<Value>(text).ok();
+                let expected =
+                    whole.map(|whole| wanted.iter().map(|path| path.find(&whole).cloned()).collect::<Vec<_>>());
+                assert_eq!(JsonPath::find_each(wanted, text.as_bytes()).ok(), expected, "{text}");
+            }
+        }
+        let no_text = b"{\"x\": \"\xff\", \"a\": 1}";
+        assert!(JsonPath::find_each(without_whole, no_text).is_err());
     }
 }
