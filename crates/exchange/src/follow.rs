@@ -6,7 +6,10 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use bytes::Bytes;
@@ -93,8 +96,8 @@ pub(crate) struct Coming {
     /// Its sender, who asks only if no reply says it.
     pub sender: Option<oneshot::Sender<Result<Accepted, StoreError>>>,
     pub is_new: bool,
-    /// Whether its only leg is under way already.
-    pub has_left: bool,
+    /// Of one whose only leg is under way already: whether it could not be stored.
+    pub lost: Option<Arc<AtomicBool>>,
     /// Its legs, which nobody else sends meanwhile.
     pub _announced: Announced,
     /// Whoever stops waits for it.
@@ -117,6 +120,9 @@ impl Coming {
             due_at.into_iter().for_each(|at| exchanges.gatherings.expect(at));
             accepted
         });
+        if let (Some(lost), Err(_)) = (&self.lost, &accepted) {
+            lost.store(true, Ordering::Release);
+        }
         self.is_new = matches!(accepted, Ok(Accepted::New));
         if self.is_new {
             self.begin(&exchanges);
@@ -138,7 +144,7 @@ impl Coming {
             exchanges.let_be_found(running, message.id, &message.head, message.accepted_at);
         }
         match parts {
-            None if self.has_left => exchanges.expect_expiry(whole),
+            None if self.lost.is_some() => exchanges.expect_expiry(whole),
             None => exchanges.begin(running, whole),
             Some(parts) => parts.iter().for_each(|part| exchanges.begin(running, part)),
         }

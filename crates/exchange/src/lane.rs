@@ -421,7 +421,7 @@ impl Lane {
                 break;
             }
             let Some(leg) = queue.next() else { break };
-            exchanges.tasks.spawn(send::send(exchanges.clone(), self.clone(), leg));
+            exchanges.tasks.spawn(send::send(exchanges.clone(), self.clone(), Box::new(leg)));
         }
         let enough = if is_short { 1 } else { REFILL.min(self.room(&queue) / 2).max(1) };
         if queue.behind && queue.refill.is_none() && queue.ready.len() < enough {

@@ -474,7 +474,7 @@ impl Exchanges {
             expires_at: stored.expires_at,
             kept: running.compiled.definition.retention,
         };
-        let reworked = match self.work(running, &whole, raw).await {
+        let reworked = match self.work(running, &whole, &raw).await {
             Ok(Worked::One(head, body, Routed { legs, answers })) => {
                 Reworked::One { head: Box::new(head), body, answers, legs }
             }

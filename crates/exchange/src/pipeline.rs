@@ -211,6 +211,17 @@ impl Pipeline {
         if self.is_empty() {
             return Ok(vec![parcel]);
         }
+        // Ports without steps are most, and their messages need not carry the room that steps take.
+        Box::pin(self.apply_steps(parcel, id, clock, workers)).await
+    }
+
+    async fn apply_steps(
+        self: &Arc<Self>,
+        parcel: Parcel,
+        id: &str,
+        clock: &Arc<dyn Clock>,
+        workers: &Workers,
+    ) -> Result<Vec<Parcel>, Stuck> {
         let _worker = workers.enter().await;
         let context = Context { id: id.into(), seconds: clock.now().as_millis().div_euclid(1000) };
         let (mut parcels, mut at) = (vec![parcel], 0);

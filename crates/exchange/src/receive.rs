@@ -1,6 +1,6 @@
 //! A message comes through a receive port, is stored with its legs, and its caller waits for the reply.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::BTreeSet, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use ring::digest;
@@ -22,7 +22,7 @@ use tokio::{sync::oneshot, time::Instant};
 use crate::{
     Exchanges, Running,
     callers::Answer,
-    flow,
+    flow::{self, InFlight},
     follow::{Coming, Stored},
     groups::Group,
     lane::Lane,
@@ -131,6 +131,25 @@ pub enum ReceiveError {
     Store(StoreError),
 }
 
+/// A new message that is with the spool, and what is told to its sender when.
+struct Sent {
+    id: MessageId,
+    mode: Mode,
+    /// When it came.
+    since: Timestamp,
+    /// How long its sender waits for the reply.
+    wait: Duration,
+    /// Why it goes nowhere, if it does not.
+    suspended: Option<String>,
+    /// What routes see of it, if they may be tracked.
+    row: Option<Row>,
+    /// The reply, if there may be one.
+    answered: Option<oneshot::Receiver<Answer>>,
+    /// Whether it is stored.
+    accepted: oneshot::Receiver<Result<Accepted, StoreError>>,
+    _in_flight: InFlight,
+}
+
 /// What the steps of a port made of a message.
 pub(crate) enum Worked {
     /// A message, and where it goes, or why nowhere.
@@ -198,7 +217,8 @@ impl Exchanges {
         match (self.receive_new(running, port, incoming).await, again) {
             // Who asks for the second time takes no room, and what came of the first may be there.
             (Err(refused @ (ReceiveError::Full { .. } | ReceiveError::Closed { .. })), Some((key, body, wait))) => {
-                self.receive_known(running, port, idempotency_key(key, &body), wait).await.unwrap_or(Err(refused))
+                let known = Box::pin(self.receive_known(running, port, idempotency_key(key, &body), wait)).await;
+                known.unwrap_or(Err(refused))
             }
             (received, _) => received,
         }
@@ -256,11 +276,23 @@ impl Exchanges {
         port: &Name,
         incoming: Incoming,
     ) -> Result<Received, ReceiveError> {
+        // What is at hand until a message is stored is large, and senders wait much longer behind that: it goes first.
+        let sent = Box::pin(self.send_in(running, port, incoming)).await?;
+        self.told_of(running, port, sent).await
+    }
+
+    /// Gives a new message to the spool.
+    async fn send_in(
+        self: &Arc<Self>,
+        running: &Arc<Running>,
+        port: &Name,
+        incoming: Incoming,
+    ) -> Result<Sent, ReceiveError> {
         let definition = running.receive_port(port)?;
         check(definition, &incoming)?;
         let now = self.parts.clock.now();
         check_window(port, definition, now)?;
-        let _in_flight = self.let_in(running, port, now)?;
+        let in_flight = self.let_in(running, port, now)?;
         let wait = incoming.wait.map_or(definition.wait, |wait| wait.min(definition.wait));
         let tracks = running.tracks();
         let is_tracked = tracks.of_receive(port).is_some() || tracks.has_routes();
@@ -297,7 +329,7 @@ impl Exchanges {
             seen: raw.map(|(content_type, body)| (content_type, body, row.clone())),
             sender: Some(sender),
             is_new: false,
-            has_left: first.is_some(),
+            lost: first.is_some().then(Arc::default),
             _announced: announced,
             _under_way: self.tasks.token(),
         });
@@ -310,7 +342,23 @@ impl Exchanges {
             }
             None => self.store(coming).await,
         }
-        let until = Instant::now() + wait;
+        Ok(Sent {
+            id,
+            mode: definition.mode,
+            since: now,
+            wait,
+            suspended,
+            row,
+            answered,
+            accepted,
+            _in_flight: in_flight,
+        })
+    }
+
+    /// What the sender of a message is told that is with the spool.
+    async fn told_of(&self, running: &Running, port: &Name, sent: Sent) -> Result<Received, ReceiveError> {
+        let Sent { id, mode, since, wait, suspended, row, answered, accepted, _in_flight } = sent;
+        let (until, waits) = (Instant::now() + wait, answered.is_some());
         let replied = match answered {
             Some(answered) => tokio::time::timeout_at(until, answered).await.ok().and_then(Result::ok),
             None => None,
@@ -324,7 +372,7 @@ impl Exchanges {
             Some(_) => Accepted::New,
             None => {
                 let accepted = accepted.await.unwrap_or_else(|gone| Err(StoreError::unavailable(gone)));
-                accepted.map_err(|error| refused(error, running, now))?
+                accepted.map_err(|error| refused(error, running, since))?
             }
         };
         match accepted {
@@ -332,18 +380,18 @@ impl Exchanges {
                 let course = match replied {
                     Some(replied) => replied,
                     // One of its send ports may have none, and another yet.
-                    None => self.course_without_reply(id, until).await?,
+                    None => Box::pin(self.course_without_reply(id, until)).await?,
                 };
                 self.track_returned(running, port, id, row.as_ref(), &course);
                 if let Some(meters) = running.meters.get(port) {
-                    meters.wait.record(self.parts.clock.now().since(now));
+                    meters.wait.record(self.parts.clock.now().since(since));
                 }
                 Ok(Received { id, duplicate: false, course })
             }
             Accepted::New => {
                 Ok(Received { id, duplicate: false, course: suspended.map_or(Course::Stored, Course::Suspended) })
             }
-            Accepted::Known(known) => self.repeated(running, port, definition.mode, known, wait, row.as_ref()).await,
+            Accepted::Known(known) => Box::pin(self.repeated(running, port, mode, known, wait, row.as_ref())).await,
             Accepted::Reused(known) => Err(ReceiveError::KeyReused(known)),
         }
     }
@@ -356,7 +404,7 @@ impl Exchanges {
         port: &ReceivePort,
         taken: &TakenMessage,
         wait: Duration,
-    ) -> Option<(Arc<Lane>, WaitingLeg)> {
+    ) -> Option<(Arc<Lane>, Box<WaitingLeg>)> {
         let TakenMessage { whole, parts: None, gather: None } = taken else { return None };
         let [leg] = &whole.legs[..] else { return None };
         let may = !port.store_first && whole.key.is_none() && !wait.is_zero() && leg.replies && leg.awaits.is_none();
@@ -368,7 +416,7 @@ impl Exchanges {
             return None;
         }
         let lane = running.lanes.get(&leg.port)?;
-        lane.claim((whole.id, 0)).then(|| (lane.clone(), waiting_leg(whole, 0, leg)))
+        lane.claim((whole.id, 0)).then(|| (lane.clone(), Box::new(waiting_leg(whole, 0, leg))))
     }
 
     /// Gives a message to the spool. What follows does not wait for its sender.
@@ -494,7 +542,7 @@ impl Exchanges {
         let key = key.map(|key| idempotency_key(key, &raw.body));
         let expires_at = (kind == MessageKind::Request).then(|| now + definition.expires_after);
         let whole = NewMessage { key, expires_at, ..whole };
-        match self.work(running, &whole, raw.clone()).await {
+        match self.work(running, &whole, &raw).await {
             Ok(Worked::One(head, body, routed)) => {
                 let whole = NewMessage { head, body, ..whole }.answering(routed.answers).routed(routed.legs);
                 TakenMessage::from(whole)
@@ -558,34 +606,40 @@ impl Exchanges {
     }
 
     /// What the steps of its port make of a message, with its legs; or which step failed, and why.
-    pub(crate) async fn work(&self, running: &Running, whole: &NewMessage, raw: Parcel) -> Result<Worked, String> {
+    pub(crate) async fn work(&self, running: &Running, whole: &NewMessage, raw: &Parcel) -> Result<Worked, String> {
         let gone =
             || format!("the receive port `{}`, whose steps it has not passed, does not exist any more", whole.port);
         let pipeline = running.compiled.receive.get(&whole.port).ok_or_else(gone)?;
-        let id = whole.id.to_string();
-        let worked = pipeline.apply(raw, &id, &self.parts.clock, self.groups.of(Group::Receive)).await;
-        let mut parcels = worked.map_err(|stuck| {
-            metrics::counter!("exchange_stuck_total", "exchange" => running.name(), "port" => whole.port.to_string())
-                .increment(1);
-            stuck.to_string()
-        })?;
+        let mut parcels = match pipeline.is_empty() {
+            true => vec![Cow::Borrowed(raw)],
+            false => {
+                let (id, workers) = (whole.id.to_string(), self.groups.of(Group::Receive));
+                let worked = pipeline.apply(raw.clone(), &id, &self.parts.clock, workers).await;
+                let parcels = worked.map_err(|stuck| {
+                    let (exchange, port) = (running.name(), whole.port.to_string());
+                    metrics::counter!("exchange_stuck_total", "exchange" => exchange, "port" => port).increment(1);
+                    stuck.to_string()
+                })?;
+                parcels.into_iter().map(Cow::Owned).collect()
+            }
+        };
         let _worker = self.groups.of(Group::Route).enter().await;
         if let Some(assembler) = &pipeline.assembler {
             let parcel = parcels.pop().expect("nothing is split before messages are gathered");
             let head = promote::head(&running.compiled, &parcel);
             let row = promote::row(&running.compiled, &whole.port, whole.kind, &head, parcel.body.len());
             let gather = assembler.gather(&head, &row);
-            return Ok(Worked::Gathered(head, parcel.body, gather));
+            return Ok(Worked::Gathered(head, parcel.body.clone(), gather));
         }
         let partition = self.parts.spool.partition_of(whole.id);
-        let finish = async |parcel: Parcel| {
+        let finish = async |parcel: Cow<'_, Parcel>| {
             let mut head = promote::head(&running.compiled, &parcel);
             let through = (&whole.port, whole.kind);
             let routed = self.route(running, through, &mut head, parcel.body.len(), partition).await;
             // Resumed, it is routed when the store answers.
             let unknown =
                 |error| Routed { legs: Err(format!("what waits for it cannot be read: {error}")), answers: None };
-            (head, parcel.body, routed.unwrap_or_else(unknown))
+            (head, parcel.body.clone(), routed.unwrap_or_else(unknown))
         };
         if !pipeline.splits {
             let (head, body, routed) = finish(parcels.pop().expect("one stays one unless it is split")).await;

@@ -2,7 +2,10 @@
 
 use std::{
     pin::pin,
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -44,7 +47,7 @@ const REPLY_WITHIN: Duration = Duration::from_secs(86_400);
 const CONTENT_ENCODING: &str = "content-encoding";
 
 /// Sends a leg once, and lets what came of it be stored.
-pub(crate) async fn send(exchanges: Arc<Exchanges>, lane: Arc<Lane>, leg: WaitingLeg) {
+pub(crate) async fn send(exchanges: Arc<Exchanges>, lane: Arc<Lane>, leg: Box<WaitingLeg>) {
     let is_over = leg.leg.replies && leg.expires_at.is_some_and(|at| at <= exchanges.parts.clock.now());
     // Upkeep ends what is over; it has no use for a leg that is under way.
     let running = exchanges.find(lane.exchange()).filter(|_| !is_over);
@@ -56,7 +59,7 @@ pub(crate) async fn send(exchanges: Arc<Exchanges>, lane: Arc<Lane>, leg: Waitin
 
 /// The same with the only leg of a message that is not stored yet. It is stored together with what comes of it; or, if that
 /// takes longer than a moment, meanwhile.
-pub(crate) async fn send_first(exchanges: Arc<Exchanges>, lane: Arc<Lane>, leg: WaitingLeg, coming: Box<Coming>) {
+pub(crate) async fn send_first(exchanges: Arc<Exchanges>, lane: Arc<Lane>, leg: Box<WaitingLeg>, coming: Box<Coming>) {
     let running = coming.running.clone();
     attempt(exchanges, running, lane, leg, Some(coming)).await;
 }
@@ -65,10 +68,11 @@ async fn attempt(
     exchanges: Arc<Exchanges>,
     running: Arc<Running>,
     lane: Arc<Lane>,
-    leg: WaitingLeg,
+    leg: Box<WaitingLeg>,
     unstored: Option<Box<Coming>>,
 ) {
     let (way, begun_at) = (lane.way(), tokio::time::Instant::now());
+    let lost = unstored.as_ref().and_then(|coming| coming.lost.clone());
     let (place, since) = (exchanges.spans.leave(&leg), exchanges.parts.clock.now());
     let (came, unstored) = {
         let mut going = pin!(go(&exchanges, &running, &way, &leg, place.as_deref()));
@@ -78,7 +82,7 @@ async fn attempt(
                 biased;
                 came = &mut going => (came, Some(coming)),
                 () = tokio::time::sleep(STORED_WITHIN) => {
-                    exchanges.store(coming).await;
+                    Box::pin(exchanges.store(coming)).await;
                     (going.await, None)
                 }
             },
@@ -99,6 +103,7 @@ async fn attempt(
         lane,
         leg,
         outcome,
+        lost,
         begun_at,
         _announced: announced,
         _under_way: under_way,
@@ -115,8 +120,10 @@ pub(crate) struct Tried {
     exchanges: Weak<Exchanges>,
     running: Arc<Running>,
     lane: Arc<Lane>,
-    leg: WaitingLeg,
+    leg: Box<WaitingLeg>,
     outcome: Arc<LegOutcome>,
+    /// Of one that left first: whether its message could not be stored.
+    lost: Option<Arc<AtomicBool>>,
     begun_at: tokio::time::Instant,
     /// Legs of the reply, which nobody else sends meanwhile.
     _announced: Announced,
@@ -176,6 +183,7 @@ impl Tried {
                 tell(&exchanges, running, lane, leg, outcome, settled);
                 lane.finished(Finished { took: Some(self.begun_at.elapsed()), ..finished });
             }
+            Err(error) if self.lost.as_ref().is_some_and(|lost| lost.load(Ordering::Acquire)) => self.forget(&error),
             Err(StoreError::Full(why)) if !exchanges.stopping.is_cancelled() => {
                 tracing::warn!(message = %outcome.message, why, "an outcome waits to be stored");
                 let now = exchanges.parts.clock.now();

@@ -24,6 +24,8 @@ pub(crate) const SINGLE_BYTES_MAX: usize = 1024 * 1024;
 pub(crate) const BATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Bodies up to this size do not count against the room for bodies.
 const FREE_BYTES: usize = 64 * 1024;
+/// Bodies up to this size have memory of their own.
+const OWN_BYTES: usize = 8 * 1024;
 
 /// Someone with a good key.
 pub(crate) struct Authorized(pub(crate) Caller);
@@ -166,8 +168,11 @@ pub(crate) fn id<T: FromStr<Err = IdError>>(text: &str) -> Result<T, Failure> {
 /// A body in memory, with its place in the room for bodies.
 pub(crate) struct Taken {
     pub(crate) bytes: Bytes,
-    _room: Option<OwnedSemaphorePermit>,
+    pub(crate) room: BodyRoom,
 }
+
+/// The place of a body in the room for bodies; none for one that is small.
+pub(crate) type BodyRoom = Option<OwnedSemaphorePermit>;
 
 /// Reads a whole body of at most `bytes_max`.
 pub(crate) async fn take_body(app: &App, headers: &HeaderMap, body: Body, bytes_max: usize) -> Result<Taken, Failure> {
@@ -176,7 +181,7 @@ pub(crate) async fn take_body(app: &App, headers: &HeaderMap, body: Body, bytes_
         return Err(Failure::too_large(bytes_max));
     }
     let mut room = None;
-    let reserve = |room: &mut Option<OwnedSemaphorePermit>, bytes: usize| -> Result<(), Failure> {
+    let reserve = |room: &mut BodyRoom, bytes: usize| -> Result<(), Failure> {
         let wanted = if bytes <= FREE_BYTES { 0 } else { bytes.div_ceil(1024) };
         let has = room.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         if wanted > has {
@@ -199,7 +204,9 @@ pub(crate) async fn take_body(app: &App, headers: &HeaderMap, body: Body, bytes_
         None => Bytes::new(),
     };
     if announced == Some(first.len()) {
-        return Ok(Taken { bytes: first, _room: room });
+        // A small body is a part of what its connection has read, which would be kept as long as that, head and all.
+        let bytes = if first.len() <= OWN_BYTES { Bytes::copy_from_slice(&first) } else { first };
+        return Ok(Taken { bytes, room });
     }
     let mut whole = BytesMut::with_capacity(announced.unwrap_or(first.len()).min(bytes_max));
     whole.extend_from_slice(&first);
@@ -214,7 +221,7 @@ pub(crate) async fn take_body(app: &App, headers: &HeaderMap, body: Body, bytes_
     if whole.len() > bytes_max {
         return Err(Failure::too_large(bytes_max));
     }
-    Ok(Taken { bytes: whole.freeze(), _room: room })
+    Ok(Taken { bytes: whole.freeze(), room })
 }
 
 /// The body as a stream of its chunks.

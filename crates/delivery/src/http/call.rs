@@ -294,7 +294,7 @@ impl Caller {
 
     fn request(&self, call: &Call<'_>, target: &Target) -> Result<Vec<u8>, Reason> {
         let method = Method::from(self.options.method);
-        let mut request = Request::new(&method, target);
+        let mut request = Request::new(&method, target, call.body.len());
         let given = |name: &str| self.options.headers.keys().any(|key| key.eq_ignore_ascii_case(name));
         if self.options.method.has_body() && !call.content_type.is_empty() && !given("content-type") {
             request.field("content-type", call.content_type);

@@ -194,7 +194,8 @@ impl Connections {
                 Err(Broken::After(what)) => return Err(broken(&what)),
             }
         }
-        let mut wire = self.connect(target).await?;
+        // Seldom, and large beside the rest: requests over a kept connection need not carry it.
+        let mut wire = Box::pin(self.connect(target)).await?;
         match wire.exchange(request).await {
             Ok((response, again)) => Ok(self.keep(target, wire, response, again)),
             Err(Broken::Before) => Err(broken("the far side closed the connection")),

@@ -262,10 +262,13 @@ pub(crate) struct Request {
     has_body: bool,
 }
 
+/// Room for a head: most have less.
+const HEAD_BYTES: usize = 512;
+
 impl Request {
-    /// Begins it.
-    pub fn new(method: &Method, target: &Target) -> Request {
-        let mut bytes = Vec::with_capacity(1024);
+    /// Begins it; its body will have about so many bytes.
+    pub fn new(method: &Method, target: &Target, body_bytes: usize) -> Request {
+        let mut bytes = Vec::with_capacity(HEAD_BYTES + body_bytes);
         for part in [method.as_str(), " ", &target.path, " HTTP/1.1\r\nhost: ", &target.site.authority, "\r\n"] {
             bytes.extend_from_slice(part.as_bytes());
         }

@@ -125,7 +125,7 @@ impl Courier {
         }
         let body = self.form.body(recipients);
         let seconds = self.clock.now().as_millis().div_euclid(1000);
-        let mut request = Request::new(&self.form.method, target);
+        let mut request = Request::new(&self.form.method, target, body.len());
         self.form.write_headers(outgoing, &mut request);
         request.field("webhook-id", &*id);
         request.field("webhook-timestamp", seconds.to_string());

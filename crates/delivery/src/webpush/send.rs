@@ -122,7 +122,7 @@ impl Courier {
         // A message that is worth sending has a moment left at least.
         let left = message.expires_at.map_or(u64::MAX, |end| end.since(now).as_secs().max(1));
         let ttl = u64::from(self.options.ttl_seconds).min(left);
-        let mut request = Request::new(&Method::POST, &target);
+        let mut request = Request::new(&Method::POST, &target, body.len());
         request.field("content-type", "application/octet-stream");
         request.field("content-encoding", "aes128gcm");
         request.field("authorization", authorization);

@@ -58,6 +58,12 @@ impl Bed {
     }
 }
 
+/// A definition with which B works on one slow request at a time.
+fn one_slow_at_a_time(bed: &Bed) -> String {
+    let options = "/slow\", allow_networks: [127.0.0.1] }";
+    leaving_first(&bed.a, &bed.b, "").replace(options, &format!("{options}\n    concurrency: 1"))
+}
+
 fn mend(broken: &[rusqlite::Connection]) {
     broken.iter().for_each(|spool| spool.execute_batch("DROP TRIGGER broken").expect("dropped"));
 }
@@ -126,9 +132,7 @@ async fn failures_of_what_left_first_are_retried_and_suspended() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_more_leave_first_than_may_be_under_way() {
     let bed = Bed::leaving_first("").await;
-    let options = "/slow\", allow_networks: [127.0.0.1] }";
-    let one = leaving_first(&bed.a, &bed.b, "").replace(options, &format!("{options}\n    concurrency: 1"));
-    bed.leave_first(&one).await;
+    bed.leave_first(&one_slow_at_a_time(&bed)).await;
     let (first, second, ()) = tokio::join!(bed.ask(SLOW), bed.ask(SLOW), async {
         bed.stored_times(2).await;
         assert_eq!(bed.b.all().len(), 1);
@@ -176,6 +180,27 @@ async fn who_cannot_be_stored_after_it_left_is_told_so() {
     // Its place is free again.
     assert_eq!(reply_of(&bed.ask(ORDER).await), r#"{"confirmed":true,"order":7}"#);
     assert_eq!((bed.b.all().len(), bed.stored_times(2).await.len()), (2, 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_cannot_be_stored_while_b_works_leaves_its_place_when_b_answers() {
+    let bed = Bed::leaving_first("").await;
+    bed.leave_first(&one_slow_at_a_time(&bed)).await;
+    let broken = bed.break_spool();
+    let refused = bed.post("questions", SLOW, None).await;
+    assert!(matches!(refused, Err(ReceiveError::Store(_))), "{refused:?}");
+    let slow = bed.exchanges.find(&name("orders")).expect("it runs").lanes[&name("slow")].clone();
+    assert_eq!(slow.load().0, 1);
+    bed.b.asked_times(1).await;
+    bed.b.gate.notify_one();
+    until(|| slow.load().0 == 0).await;
+    mend(&broken);
+    let (answered, ()) = tokio::join!(bed.ask(SLOW), async {
+        bed.b.asked_times(2).await;
+        bed.b.gate.notify_one();
+    });
+    assert!(reply_of(&answered).contains("true"));
+    assert_eq!(bed.stored_times(2).await.len(), 2);
 }
 
 /// Each request and each reply is stored, whichever way it went.

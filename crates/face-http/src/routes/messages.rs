@@ -17,7 +17,10 @@ use tocsin_model::{
     id::{MessageId, Name},
     time::Timestamp,
 };
-use tocsin_service::{ServiceError, exchanges::WhichMessages};
+use tocsin_service::{
+    ServiceError,
+    exchanges::{Entrance, WhichMessages},
+};
 use tocsin_store::spool::{Acted, Leg, LegState, MessageFilter, Standing, StoredMessage};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -26,7 +29,7 @@ use super::{Failures, json, located};
 use crate::{
     App,
     problems::Failure,
-    request::{Authorized, JsonBody, Parameters, Segments, id, idempotency_key, parts, take_body},
+    request::{Authorized, BodyRoom, JsonBody, Parameters, Segments, Taken, id, idempotency_key, parts, take_body},
     wire::{List, TraceContextBody},
 };
 
@@ -67,22 +70,22 @@ async fn send(
     request: Request,
 ) -> Result<Response, Failure> {
     let entrance = app.service.entrance(&caller, &id::<Name>(&exchange)?, id::<Name>(&port)?)?;
+    let (incoming, _room) = incoming(&app, &entrance, request).await?;
+    let received = app.service.receive(&entrance, incoming).await?;
+    answer(received, entrance.mode)
+}
+
+/// Reads a message; gives the room that it takes, too. Its sender may wait long: nothing else of the request is kept.
+async fn incoming(app: &App, entrance: &Entrance, request: Request) -> Result<(Incoming, BodyRoom), Failure> {
     let (headers, body) = parts(request);
     let key = idempotency_key(&headers)?.map(str::to_owned);
     let wait = wait_of(&headers)?;
-    let taken = take_body(&app, &headers, body, entrance.body_bytes_max).await?;
+    let Taken { bytes, room } = take_body(app, &headers, body, entrance.body_bytes_max).await?;
     let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let given = headers.iter().filter(|(name, _)| !is_secret(name));
     let given = given.filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned())));
-    let incoming = Incoming {
-        content_type: content_type.to_owned(),
-        headers: given.collect(),
-        body: taken.bytes.clone(),
-        key,
-        wait,
-    };
-    let received = app.service.receive(&entrance, incoming).await?;
-    answer(received, entrance.mode)
+    let content_type = content_type.to_owned();
+    Ok((Incoming { content_type, headers: given.collect(), body: bytes, key, wait }, room))
 }
 
 /// What is ours to read and nobody else's.
@@ -115,24 +118,27 @@ fn answer(received: Received, mode: Mode) -> Result<Response, Failure> {
 
 /// What is told of a request.
 fn told(id: MessageId, course: Course) -> Result<Response, Failure> {
-    let at = format!("/v1/messages/{id}/reply");
+    let at = || format!("/v1/messages/{id}/reply");
     Ok(match course {
         Course::Replied { reply, head, body } => {
-            let mut response = (StatusCode::OK, body).into_response();
-            let headers = response.headers_mut();
-            headers.remove(header::CONTENT_TYPE);
+            // With room for what every answer has besides.
+            let mut headers = HeaderMap::with_capacity(8);
             headers.extend(HeaderValue::try_from(head.content_type).ok().map(|value| (header::CONTENT_TYPE, value)));
             headers.insert(REPLY, number(reply));
             headers.insert(MESSAGE, number(id));
+            let mut response = Response::new(body.into());
+            *response.headers_mut() = headers;
             response
         }
-        Course::Pending => located(accepted(id, "pending", None), at),
+        Course::Pending => located(accepted(id, "pending", None), at()),
         Course::Stored => accepted(id, "stored", None),
-        Course::Suspended(reason) => return Err(Failure::not_answered(reason).with("message", id).with("reply", at)),
+        Course::Suspended(reason) => return Err(Failure::not_answered(reason).with("message", id).with("reply", at())),
         Course::Ended => {
-            return Err(Failure::not_answered("it was ended without an answer").with("message", id).with("reply", at));
+            return Err(Failure::not_answered("it was ended without an answer")
+                .with("message", id)
+                .with("reply", at()));
         }
-        Course::Expired => return Err(Failure::expired().with("message", id).with("reply", at)),
+        Course::Expired => return Err(Failure::expired().with("message", id).with("reply", at())),
     })
 }
 
