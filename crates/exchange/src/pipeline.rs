@@ -212,37 +212,30 @@ impl Pipeline {
             return Ok(vec![parcel]);
         }
         // Ports without steps are most, and their messages need not carry the room that steps take.
-        Box::pin(self.apply_steps(parcel, id, clock, workers)).await
-    }
-
-    async fn apply_steps(
-        self: &Arc<Self>,
-        parcel: Parcel,
-        id: &str,
-        clock: &Arc<dyn Clock>,
-        workers: &Workers,
-    ) -> Result<Vec<Parcel>, Stuck> {
-        let _worker = workers.enter().await;
-        let context = Context { id: id.into(), seconds: clock.now().as_millis().div_euclid(1000) };
-        let (mut parcels, mut at) = (vec![parcel], 0);
-        while let Some(step) = self.steps.get(at) {
-            if let Ready::Run(changer) = step {
-                for part in 0..parcels.len() {
-                    let many = parcels.len();
-                    transform::run(changer, &mut parcels[part], id)
-                        .await
-                        .map_err(|why| self.stuck(at, part, many, why))?;
+        let done = Box::pin(async {
+            let _worker = workers.enter().await;
+            let context = Context { id: id.into(), seconds: clock.now().as_millis().div_euclid(1000) };
+            let (mut parcels, mut at) = (vec![parcel], 0);
+            while let Some(step) = self.steps.get(at) {
+                if let Ready::Run(changer) = step {
+                    for part in 0..parcels.len() {
+                        let many = parcels.len();
+                        transform::run(changer, &mut parcels[part], id)
+                            .await
+                            .map_err(|why| self.stuck(at, part, many, why))?;
+                    }
+                    at += 1;
+                } else {
+                    let (pipeline, context) = (self.clone(), context.clone());
+                    let working = tokio::task::spawn_blocking(move || pipeline.work(parcels, at, &context));
+                    let broken = |_| self.stuck(at, 0, 1, "it broke; the log says more".to_owned());
+                    (parcels, at) = working.await.map_err(broken)??;
                 }
-                at += 1;
-            } else {
-                let (pipeline, context) = (self.clone(), context.clone());
-                let working = tokio::task::spawn_blocking(move || pipeline.work(parcels, at, &context));
-                let broken = |_| self.stuck(at, 0, 1, "it broke; the log says more".to_owned());
-                (parcels, at) = working.await.map_err(broken)??;
+                self.check_bytes(&parcels, at)?;
             }
-            self.check_bytes(&parcels, at)?;
-        }
-        Ok(parcels)
+            Ok(parcels)
+        });
+        done.await
     }
 
     /// Does steps up to the next that waits. Gives what became of the messages, and which step is next.

@@ -214,7 +214,12 @@ impl Exchanges {
         incoming: Incoming,
     ) -> Result<Received, ReceiveError> {
         let again = incoming.key.clone().map(|key| (key, incoming.body.clone(), incoming.wait));
-        match (self.receive_new(running, port, incoming).await, again) {
+        // What is at hand until a message is stored is large, and senders wait much longer behind that: it goes first.
+        let received = match Box::pin(self.send_in(running, port, incoming)).await {
+            Ok(sent) => self.told_of(running, port, sent).await,
+            Err(refused) => Err(refused),
+        };
+        match (received, again) {
             // Who asks for the second time takes no room, and what came of the first may be there.
             (Err(refused @ (ReceiveError::Full { .. } | ReceiveError::Closed { .. })), Some((key, body, wait))) => {
                 let known = Box::pin(self.receive_known(running, port, idempotency_key(key, &body), wait)).await;
@@ -268,17 +273,6 @@ impl Exchanges {
             }
         };
         Ok(Received { id: known, duplicate: true, course })
-    }
-
-    async fn receive_new(
-        self: &Arc<Self>,
-        running: &Arc<Running>,
-        port: &Name,
-        incoming: Incoming,
-    ) -> Result<Received, ReceiveError> {
-        // What is at hand until a message is stored is large, and senders wait much longer behind that: it goes first.
-        let sent = Box::pin(self.send_in(running, port, incoming)).await?;
-        self.told_of(running, port, sent).await
     }
 
     /// Gives a new message to the spool.

@@ -24,8 +24,6 @@ pub(crate) const SINGLE_BYTES_MAX: usize = 1024 * 1024;
 pub(crate) const BATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Bodies up to this size do not count against the room for bodies.
 const FREE_BYTES: usize = 64 * 1024;
-/// Bodies up to this size have memory of their own.
-const OWN_BYTES: usize = 8 * 1024;
 
 /// Someone with a good key.
 pub(crate) struct Authorized(pub(crate) Caller);
@@ -204,9 +202,7 @@ pub(crate) async fn take_body(app: &App, headers: &HeaderMap, body: Body, bytes_
         None => Bytes::new(),
     };
     if announced == Some(first.len()) {
-        // A small body is a part of what its connection has read, which would be kept as long as that, head and all.
-        let bytes = if first.len() <= OWN_BYTES { Bytes::copy_from_slice(&first) } else { first };
-        return Ok(Taken { bytes, room });
+        return Ok(Taken { bytes: first, room });
     }
     let mut whole = BytesMut::with_capacity(announced.unwrap_or(first.len()).min(bytes_max));
     whole.extend_from_slice(&first);

@@ -6,6 +6,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tocsin_exchange::{
     edit::Edit,
@@ -50,6 +51,9 @@ const MESSAGE: HeaderName = HeaderName::from_static("tocsin-message");
 const REPLY: HeaderName = HeaderName::from_static("tocsin-reply");
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
+/// Bodies of messages up to this size have memory of their own.
+const OWN_BYTES: usize = 8 * 1024;
+
 /// Sends a message through a receive port. The body may be anything; when an answer comes, it is durable. One-way: 202.
 /// A request: 200 with the reply, or 202 with the address of the reply if that takes longer than the port or
 /// `Prefer: wait=SECONDS` allows. A request that cannot be answered now is told with 502, one that nobody answered in
@@ -85,7 +89,9 @@ async fn incoming(app: &App, entrance: &Entrance, request: Request) -> Result<(I
     let given = headers.iter().filter(|(name, _)| !is_secret(name));
     let given = given.filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned())));
     let content_type = content_type.to_owned();
-    Ok((Incoming { content_type, headers: given.collect(), body: bytes, key, wait }, room))
+    // A small body is a part of what its connection has read, all of which would be kept with it.
+    let body = if bytes.len() <= OWN_BYTES { Bytes::copy_from_slice(&bytes) } else { bytes };
+    Ok((Incoming { content_type, headers: given.collect(), body, key, wait }, room))
 }
 
 /// What is ours to read and nobody else's.
@@ -286,7 +292,7 @@ async fn original(
 }
 
 /// A body of somebody else's: no browser should show it as a page of ours.
-pub(super) fn attached(content_type: String, body: bytes::Bytes) -> Response {
+pub(super) fn attached(content_type: String, body: Bytes) -> Response {
     let content_type = HeaderValue::try_from(content_type).ok().filter(|value| !value.is_empty());
     let content_type = content_type.unwrap_or(HeaderValue::from_static("application/octet-stream"));
     let attachment = HeaderValue::from_static("attachment");

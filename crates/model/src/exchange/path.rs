@@ -33,11 +33,6 @@ pub struct JsonPathError {
 }
 
 impl JsonPath {
-    /// What stands there.
-    pub fn find<'a>(&self, body: &'a Value) -> Option<&'a Value> {
-        follow(&self.0, body)
-    }
-
     /// What stands at each of several places in a text of JSON, read in one go; the rest of it is looked through and not
     /// kept. Of members with the same name the last counts.
     ///
@@ -83,6 +78,7 @@ impl JsonPath {
     }
 }
 
+/// What these steps lead to.
 fn follow<'a>(steps: &[Step], value: &'a Value) -> Option<&'a Value> {
     steps.iter().try_fold(value, |value, step| match (step, value) {
         (Step::Member(name), Value::Object(members)) => members.get(name),
@@ -290,7 +286,7 @@ mod tests {
             ("$.order.id.more", json!(null)),
         ] {
             let read: JsonPath = path.parse().expect(path);
-            assert_eq!(read.find(&body).cloned().unwrap_or_default(), expected, "{path}");
+            assert_eq!(follow(&read.0, &body).cloned().unwrap_or_default(), expected, "{path}");
             assert_eq!(read.find_mut(&mut body.clone()).cloned().unwrap_or_default(), expected, "{path}");
             let text = body.to_string();
             let written = read.find_written(&text).expect("it is JSON").map_or("null", |found| found.get());
@@ -327,7 +323,7 @@ mod tests {
             for wanted in [&all[..], without_whole, &all[2..3], &[]] {
                 let whole = serde_json::from_str::<Value>(text).ok();
                 let expected =
-                    whole.map(|whole| wanted.iter().map(|path| path.find(&whole).cloned()).collect::<Vec<_>>());
+                    whole.map(|whole| wanted.iter().map(|path| follow(&path.0, &whole).cloned()).collect::<Vec<_>>());
                 assert_eq!(JsonPath::find_each(wanted, text.as_bytes()).ok(), expected, "{text}");
             }
         }

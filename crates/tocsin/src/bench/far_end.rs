@@ -1,6 +1,7 @@
 //! A far end of our own: answers posts as slowly as it is told.
 
 use std::{
+    borrow::Cow,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -163,8 +164,8 @@ async fn serve(
         let body = &unread[head..length];
         reader(body);
         let answer = match echoes {
-            true => [echo_head(body).as_bytes(), body].concat(),
-            false => b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_vec(),
+            true => Cow::from([echo_head(body).as_bytes(), body].concat()),
+            false => Cow::from(&b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"[..]),
         };
         unread.drain(..length);
         if stream.write_all(&answer).await.is_err() {
