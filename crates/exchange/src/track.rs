@@ -35,8 +35,9 @@ use crate::{Exchanges, Running, compile::Compiled, groups::Workers};
 const WAITING_MAX: usize = 16_384;
 /// Bytes of their bodies.
 const WAITING_BYTES_MAX: usize = 32 << 20;
-/// With so many bytes nobody waits for more.
-const BLOCK_BYTES: usize = 1 << 20;
+/// With so many bytes nobody waits for more. It is written and read again within a moment: what is longer than a processor's
+/// own cache takes that from all others.
+const BLOCK_BYTES: usize = 512 << 10;
 /// How long entries wait for others to share a block with.
 const LINGER: Duration = Duration::from_millis(100);
 /// Up to so many bytes a body is copied: it is a part of the buffer into which it was read, and the whole of that would
@@ -245,27 +246,33 @@ impl Tracker {
             },
         };
         let tracked = if is_unread { tracked } else { cut(tracked, tracking) };
-        self.push(seen.exchange, tracking.kept, tracked.body.len(), |group| {
+        let bytes = tracked.body.len();
+        self.push(seen.exchange, tracking.kept, bytes, |group| {
             if is_unread {
                 group.unread.push((tracked, tracking.clone()));
+                bytes
             } else {
-                group.bodies.push(&tracked);
+                group.bodies.push(&tracked)
             }
         });
     }
 
     /// Lets a message be found by these properties.
     pub fn index(&self, exchange: &Name, findable: Findable, kept: Duration) {
-        self.push(exchange, kept, 0, |group| group.findable.push(findable));
+        self.push(exchange, kept, 0, |group| {
+            group.findable.push(findable);
+            0
+        });
     }
 
-    fn push(&self, exchange: &Name, kept: Duration, bytes: usize, push: impl FnOnce(&mut Group)) {
+    /// Takes an entry that has up to so many bytes; `push` gives how many they are.
+    fn push(&self, exchange: &Name, kept: Duration, bytes_max: usize, push: impl FnOnce(&mut Group) -> usize) {
         let mut queue = self.queue.lock();
-        if queue.is_closed || queue.entries >= WAITING_MAX || queue.bytes + bytes > WAITING_BYTES_MAX {
+        if queue.is_closed || queue.entries >= WAITING_MAX || queue.bytes + bytes_max > WAITING_BYTES_MAX {
             drop(queue);
             return self.count_dropped(1, "queue");
         }
-        push(queue.groups.entry((exchange.clone(), kept)).or_default());
+        let bytes = push(queue.groups.entry((exchange.clone(), kept)).or_default());
         let was_below = queue.bytes < BLOCK_BYTES;
         queue.bytes += bytes;
         queue.entries += 1;

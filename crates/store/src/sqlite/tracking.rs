@@ -82,6 +82,8 @@ CREATE TABLE stretches (stretch INTEGER NOT NULL, block INTEGER NOT NULL, PRIMAR
 INSERT OR IGNORE INTO stretches SELECT message >> 12, block FROM places;
 DROP TABLE places;
 "#,
+    // The same tables. A body may be told by its place in the block, which versions before do not know.
+    "",
 ];
 
 /// How much tracking may keep.

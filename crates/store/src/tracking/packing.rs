@@ -1,7 +1,14 @@
 //! A block as bytes: of each entry its head as JSON and its body, each behind its length, all of them compressed. The head
 //! of a body is an array, since names would cost as much as all else; those of before were objects.
+//!
+//! A message is mostly sent as it was received, and its reply returned as it came. So a body that its message had before, on
+//! the same way, is not written again: its head says how many entries before it is.
 
-use std::{borrow::Cow, collections::BTreeSet};
+use std::{
+    borrow::Cow,
+    collections::{BTreeSet, HashMap},
+    ops::Range,
+};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -22,7 +29,25 @@ const KEPT_BYTES_MAX: usize = 4 << 20;
 #[derive(Debug, Default)]
 pub struct PlainBodies {
     plain: Vec<u8>,
+    entries: u32,
+    /// The body of each message that was written last, of the way there and of the way back.
+    written: HashMap<(MessageId, Way), Written>,
     stretches: BTreeSet<u64>,
+}
+
+/// Which way a body goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Way {
+    There,
+    Back,
+}
+
+/// A body in a block.
+#[derive(Debug)]
+struct Written {
+    /// The number of its entry.
+    entry: u32,
+    place: Range<usize>,
 }
 
 /// Bodies as a block has them.
@@ -50,17 +75,24 @@ struct BodyHead<'a>(
     #[serde(borrow)] Cow<'a, str>, // the media type
     u64,                           // its bytes
     Option<BodyChange>,            // why it is not as it was
+    // So many entries before is its body, if it is not here.
+    #[serde(default, skip_serializing_if = "Option::is_none")] Option<u32>,
 );
 
 impl<'a> BodyHead<'a> {
-    fn of(tracked: &'a TrackedBody) -> Self {
+    fn of(tracked: &'a TrackedBody, before: Option<u32>) -> Self {
         let TrackedBody { message, point, port, attempt, at, content_type, bytes, change, body: _ } = tracked;
         let (port, content_type) = (Cow::from(port.as_str()), Cow::from(content_type));
-        BodyHead(message.0, *point, port, *attempt, at.0, content_type, *bytes, *change)
+        BodyHead(message.0, *point, port, *attempt, at.0, content_type, *bytes, *change, before)
     }
 
-    fn read(self, body: Bytes) -> Option<TrackedBody> {
-        let BodyHead(message, point, port, attempt, at, content_type, bytes, change) = self;
+    /// `read` is what was read of the block before.
+    fn read(self, body: Bytes, read: &[TrackedBody]) -> Option<TrackedBody> {
+        let BodyHead(message, point, port, attempt, at, content_type, bytes, change, before) = self;
+        let body = match before {
+            Some(before) => read.get(read.len().checked_sub(before as usize)?)?.body.clone(),
+            None => body,
+        };
         Some(TrackedBody {
             message: MessageId(message),
             point,
@@ -76,10 +108,28 @@ impl<'a> BodyHead<'a> {
 }
 
 impl PlainBodies {
-    /// Adds one.
-    pub fn push(&mut self, tracked: &TrackedBody) {
-        write(&mut self.plain, &BodyHead::of(tracked), &tracked.body);
+    /// Adds one. Gives how many bytes of it are new here.
+    pub fn push(&mut self, tracked: &TrackedBody) -> usize {
+        let start = self.plain.len();
+        let way = match tracked.point {
+            TrackPoint::Received | TrackPoint::Sent => Way::There,
+            TrackPoint::Replied | TrackPoint::Returned => Way::Back,
+        };
+        let before = self
+            .written
+            .get(&(tracked.message, way))
+            .filter(|written| self.plain[written.place.clone()] == tracked.body);
+        let before = before.map(|written| self.entries - written.entry);
+        let body: &[u8] = if before.is_some() { &[] } else { &tracked.body };
+        write(&mut self.plain, &BodyHead::of(tracked, before), body);
+        if !body.is_empty() {
+            let end = self.plain.len();
+            let written = Written { entry: self.entries, place: end - body.len()..end };
+            self.written.insert((tracked.message, way), written);
+        }
+        self.entries += 1;
         self.stretches.insert(stretch(tracked.message));
+        self.plain.len() - start
     }
 
     /// Whether there are none.
@@ -92,6 +142,8 @@ impl PlainBodies {
         let packed = packer.pack(&self.plain);
         self.plain.clear();
         self.plain.shrink_to(KEPT_BYTES_MAX);
+        self.written.clear();
+        self.entries = 0;
         PackedBodies { packed, stretches: std::mem::take(&mut self.stretches) }
     }
 }
@@ -123,14 +175,14 @@ pub(crate) fn pack_findable(findable: &[Findable]) -> Vec<u8> {
 }
 
 pub(crate) fn bodies(packed: &[u8]) -> Result<Vec<TrackedBody>, StoreError> {
-    unpack(packed, |head, body| match head.first() {
-        Some(b'[') => serde_json::from_slice::<BodyHead<'_>>(head).ok()?.read(body),
+    unpack(packed, |head, body, read| match head.first() {
+        Some(b'[') => serde_json::from_slice::<BodyHead<'_>>(head).ok()?.read(body, read),
         _ => Some(TrackedBody { body, ..serde_json::from_slice(head).ok()? }),
     })
 }
 
 pub(crate) fn findable(packed: &[u8]) -> Result<Vec<Findable>, StoreError> {
-    unpack(packed, |head, _| serde_json::from_slice(head).ok())
+    unpack(packed, |head, _, _| serde_json::from_slice(head).ok())
 }
 
 pub(crate) fn stretch(message: MessageId) -> u64 {
@@ -151,7 +203,8 @@ fn length(bytes: usize) -> [u8; 4] {
     u32::try_from(bytes).expect("parts are bounded").to_le_bytes()
 }
 
-fn unpack<T>(packed: &[u8], read: impl Fn(&[u8], Bytes) -> Option<T>) -> Result<Vec<T>, StoreError> {
+/// `read` sees the head and the body of an entry, and all entries before it.
+fn unpack<T>(packed: &[u8], read: impl Fn(&[u8], Bytes, &[T]) -> Option<T>) -> Result<Vec<T>, StoreError> {
     let damaged = || StoreError::Damaged("a block of tracking".to_owned());
     let mut rest = Bytes::from(zstd::stream::decode_all(packed).map_err(|_| damaged())?);
     let mut take = || {
@@ -164,7 +217,8 @@ fn unpack<T>(packed: &[u8], read: impl Fn(&[u8], Bytes) -> Option<T>) -> Result<
     let mut entries = Vec::new();
     while let Some(head) = take() {
         let body = take().ok_or_else(damaged)?;
-        entries.push(read(&head, body).ok_or_else(damaged)?);
+        let entry = read(&head, body, &entries).ok_or_else(damaged)?;
+        entries.push(entry);
     }
     if rest.is_empty() { Ok(entries) } else { Err(damaged()) }
 }
@@ -175,5 +229,12 @@ pub(crate) fn packed_as_objects(bodies: &[TrackedBody]) -> Vec<u8> {
     for tracked in bodies {
         write(&mut plain, tracked, &tracked.body);
     }
+    Packer::default().pack(&plain)
+}
+
+#[cfg(test)]
+pub(crate) fn packed_head(head: &str) -> Vec<u8> {
+    let mut plain = Vec::new();
+    write(&mut plain, &serde_json::from_str::<serde_json::Value>(head).expect("JSON"), &[]);
     Packer::default().pack(&plain)
 }

@@ -32,7 +32,9 @@ fn body(message: u64, point: TrackPoint, second: i64, text: &str) -> TrackedBody
 
 fn bodies(all: &[TrackedBody]) -> Entries {
     let mut plain = PlainBodies::default();
-    all.iter().for_each(|body| plain.push(body));
+    for body in all {
+        plain.push(body);
+    }
     Entries::Bodies(plain.pack(&mut Packer::default()))
 }
 
@@ -83,6 +85,51 @@ fn bodies_are_found_by_their_message_until_their_time_is_over() {
     let bytes = tracking.bytes();
     drop(tracking);
     assert_eq!(open(folder.path(), 1 << 20).bytes(), bytes);
+}
+
+#[test]
+fn a_body_that_its_message_had_before_is_kept_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let tracking = open(folder.path(), 1 << 20);
+    let (order, answer) = ("o".repeat(1_000), "a".repeat(1_000));
+    let all = [
+        body(1, TrackPoint::Received, 1, &order),
+        body(2, TrackPoint::Received, 2, &order),
+        body(1, TrackPoint::Sent, 3, &order),
+        TrackedBody { attempt: Some((0, 2)), ..body(1, TrackPoint::Sent, 4, &order) },
+        body(1, TrackPoint::Replied, 5, &answer),
+        body(2, TrackPoint::Sent, 6, ""),
+        body(2, TrackPoint::Replied, 7, &order),
+        body(1, TrackPoint::Returned, 8, &answer),
+        body(2, TrackPoint::Returned, 9, "else"),
+        body(2, TrackPoint::Returned, 10, "else"),
+    ];
+    let mut plain = PlainBodies::default();
+    let mut packer = Packer::default();
+    for _ in 0..2 {
+        let new: Vec<bool> = all.iter().map(|body| plain.push(body) >= 1_000).collect();
+        assert_eq!(new, [true, true, false, false, true, false, true, false, false, false]);
+        let entries = Entries::Bodies(plain.pack(&mut packer));
+        block_on(async {
+            tracking.keep(vec![block(100, entries)]).await.expect("kept");
+            for message in [1, 2] {
+                let mut expected = all.to_vec();
+                expected.retain(|body| body.message == MessageId(message));
+                assert_eq!(tracking.bodies(MessageId(message)).await.expect("read"), expected);
+            }
+            remove_over(&tracking).await;
+        });
+    }
+}
+
+#[test]
+fn a_body_that_is_said_to_be_where_there_is_none_is_damage() {
+    for before in ["0", "1", "4294967295"] {
+        let head = format!(r#"[1,"sent","intake",null,1,"text/plain",5,null,{before}]"#);
+        let packed = packing::packed_head(&head);
+        let found = packing::bodies(&packed);
+        assert!(matches!(found, Err(StoreError::Damaged(_))), "{before}: {found:?}");
+    }
 }
 
 #[test]
