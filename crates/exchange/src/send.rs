@@ -38,8 +38,9 @@ use crate::{
 /// How long an outcome that could not be stored waits to be stored again.
 const STORE_AGAIN: Duration = Duration::from_secs(1);
 
-/// How long a message that left before it is stored waits for what comes of it, to be stored together with that.
-const STORED_WITHIN: Duration = Duration::from_millis(2);
+/// How long a message that left before it is stored waits for what comes of it, to be stored together with that: longer than a
+/// good far side takes, also where many callers share the processors with it.
+const STORED_WITHIN: Duration = Duration::from_millis(20);
 
 /// How long a later reply is waited for where the definition does not say it any more.
 const REPLY_WITHIN: Duration = Duration::from_secs(86_400);

@@ -396,9 +396,8 @@ impl SqliteSpool {
         let partition = self.of(outcome.message);
         let open = partition.open.clone();
         let job = move |connection: &Connection, after: &mut AfterCommit| {
-            let (came, _) = intake::insert_taken(connection, &taken)?;
-            let (settled, went) = outcomes::settle(connection, &outcome)?;
-            open.change_after(after, &outcome.exchange, came + went);
+            let (settled, change) = outcomes::insert_settled(connection, &taken, &outcome)?;
+            open.change_after(after, &outcome.exchange, change);
             Ok(settled)
         };
         partition.write_again_then(job, stored);

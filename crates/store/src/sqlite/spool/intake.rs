@@ -10,7 +10,7 @@ use tocsin_model::{
 use super::{gathering, outcomes};
 use crate::{
     error::StoreError,
-    spool::{Accepted, Ending, IdempotencyKey, LegState, NewLeg, NewMessage, TakenMessage},
+    spool::{Accepted, Ending, IdempotencyKey, LegOutcome, LegState, NewLeg, NewMessage, TakenMessage},
     sqlite::records::{execute, query_one},
 };
 
@@ -87,35 +87,54 @@ pub(super) fn insert_parts(connection: &Connection, parts: &[NewMessage]) -> Res
 
 /// Stores a message that may have ended as it comes: then it goes nowhere.
 pub(super) fn insert_as(connection: &Connection, new: &NewMessage, ending: Option<Ending>) -> Result<(), StoreError> {
-    let head = serde_json::to_string(&new.head).expect("a head is always JSON");
     let legs = if ending.is_some() { &[][..] } else { &new.legs };
-    let suspended = new.suspended.as_deref().filter(|_| ending.is_none());
+    let end = ending.map(|ending| End { ending, at: new.accepted_at, reply: None });
+    insert_bare(connection, new, legs.len(), end)?;
+    insert_legs(connection, new.id, new.exchange.as_str(), legs, new.accepted_at.0)
+}
+
+/// How a message ended before it was stored.
+pub(super) struct End {
+    pub ending: Ending,
+    pub at: Timestamp,
+    pub reply: Option<MessageId>,
+}
+
+/// Stores a message without its legs, of which so many are open.
+pub(super) fn insert_bare(
+    connection: &Connection,
+    new: &NewMessage,
+    open: usize,
+    end: Option<End>,
+) -> Result<(), StoreError> {
+    let head = serde_json::to_string(&new.head).expect("a head is always JSON");
+    let suspended = new.suspended.as_deref().filter(|_| end.is_none());
     let kept = i64::try_from(new.kept.as_micros()).unwrap_or(i64::MAX / 4);
-    let sql = "INSERT INTO messages (id, exchange, port, kind, answers, key, digest, head, bytes, accepted_at, expires_at, \
-               open, suspended, ended_at, ending, kept, part_of) \
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)";
+    let sql = "INSERT INTO messages (id, exchange, port, kind, answers, reply, key, digest, head, bytes, accepted_at, \
+               expires_at, open, suspended, ended_at, ending, kept, part_of) \
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)";
     let row = rusqlite::params![
         new.id.0,
         new.exchange.as_str(),
         new.port.as_str(),
         place(&MessageKind::ALL, new.kind),
         new.answers.map(|id| id.0),
+        end.as_ref().and_then(|end| end.reply).map(|id| id.0),
         new.key.as_ref().map(|key| &key.key),
         new.key.as_ref().map(|key| &key.digest[..]),
         head,
         new.body.len() as u64,
         new.accepted_at.0,
         new.expires_at.map(|at| at.0),
-        legs.len() as u64,
+        open as u64,
         suspended,
-        ending.map(|_| new.accepted_at.0),
-        ending.map(|ending| place(&Ending::ALL, ending)),
+        end.as_ref().map(|end| end.at.0),
+        end.as_ref().map(|end| place(&Ending::ALL, end.ending)),
         kept,
         new.part_of.map(|id| id.0),
     ];
     execute(connection, sql, row)?;
-    execute(connection, "INSERT INTO bodies VALUES (?1, ?2)", (new.id.0, &*new.body))?;
-    insert_legs(connection, new.id, new.exchange.as_str(), legs, new.accepted_at.0)
+    execute(connection, "INSERT INTO bodies VALUES (?1, ?2)", (new.id.0, &*new.body)).map(drop)
 }
 
 pub(super) fn insert_legs(
@@ -137,17 +156,41 @@ pub(super) fn insert_legs_from(
     legs: &[NewLeg],
     due_at: i64,
 ) -> Result<(), StoreError> {
-    let sql = "INSERT INTO legs (message, number, exchange, port, replies, state, attempts, on_backup, due_at, lane, rank, \
-               through, awaits) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, 0, ?7, ?8, ?9, ?10, ?11)";
-    for (number, leg) in (first..).zip(legs) {
-        let state = place(&LegState::ALL, LegState::Waiting);
-        let rank = leg.ahead.map(|ahead| due_at - i64::try_from(ahead.as_micros()).unwrap_or(0));
-        let (port, awaits) = (leg.port.as_str(), leg.awaits.as_ref());
-        let (through, key) = (awaits.map(|awaits| awaits.through.as_str()), awaits.map(|awaits| &awaits.key));
-        let row = (id.0, number, exchange, port, leg.replies, state, due_at, &leg.lane, rank, through, key);
-        execute(connection, sql, row)?;
-    }
-    Ok(())
+    (first..).zip(legs).try_for_each(|(number, leg)| insert_leg(connection, (id, number), exchange, leg, due_at, None))
+}
+
+/// Stores a leg that waits, or one that is done already as the outcome says.
+pub(super) fn insert_leg(
+    connection: &Connection,
+    (id, number): (MessageId, u32),
+    exchange: &str,
+    leg: &NewLeg,
+    due_at: i64,
+    done: Option<&LegOutcome>,
+) -> Result<(), StoreError> {
+    let sql = "INSERT INTO legs (message, number, exchange, port, replies, state, attempts, on_backup, due_at, tried_at, said, \
+               lane, rank, through, awaits) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)";
+    let state = if done.is_some() { LegState::Done } else { LegState::Waiting };
+    let rank = leg.ahead.map(|ahead| due_at - i64::try_from(ahead.as_micros()).unwrap_or(0));
+    let awaits = leg.awaits.as_ref();
+    let row = rusqlite::params![
+        id.0,
+        number,
+        exchange,
+        leg.port.as_str(),
+        leg.replies,
+        place(&LegState::ALL, state),
+        done.map_or(0, |outcome| outcome.attempts),
+        done.is_some_and(|outcome| outcome.on_backup),
+        due_at,
+        done.map(|outcome| outcome.tried_at.0),
+        done.map(|outcome| &outcome.said),
+        &leg.lane,
+        rank,
+        awaits.map(|awaits| awaits.through.as_str()),
+        awaits.map(|awaits| &awaits.key),
+    ];
+    execute(connection, sql, row).map(drop)
 }
 
 /// The number that stands for a word in a column.

@@ -9,11 +9,11 @@ use tocsin_model::{
 
 use super::{
     OpenChanges,
-    intake::{insert_alone, insert_as, place},
+    intake::{End, insert_alone, insert_as, insert_bare, insert_leg, insert_taken, place},
 };
 use crate::{
     error::StoreError,
-    spool::{Awaiting, Awaits, Ending, LegOutcome, LegState, Over, Settled, Then},
+    spool::{Awaiting, Awaits, Ending, LegOutcome, LegState, Over, Settled, TakenMessage, Then},
     sqlite::records::{execute, query_all, query_one},
 };
 
@@ -73,6 +73,31 @@ pub(super) fn settle(connection: &Connection, outcome: &LegOutcome) -> Result<(S
             Ok((Settled::Gone, 0))
         }
         _ => Ok((Settled::Gone, 0)),
+    }
+}
+
+/// Stores a message together with what came of its only leg. Gives what both changed.
+pub(super) fn insert_settled(
+    connection: &Connection,
+    taken: &TakenMessage,
+    outcome: &LegOutcome,
+) -> Result<(Settled, i64), StoreError> {
+    match (taken, &*taken.whole.legs, &outcome.then) {
+        // What nearly always comes: the same rows, each written once.
+        (TakenMessage { whole, parts: None, gather: None }, [leg], Then::Done(Some(reply)))
+            if whole.kind == MessageKind::Request && whole.suspended.is_none() =>
+        {
+            let end = End { ending: Ending::Answered, at: outcome.tried_at, reply: Some(reply.id) };
+            insert_bare(connection, whole, 0, Some(end))?;
+            let place = (whole.id, outcome.leg);
+            insert_leg(connection, place, whole.exchange.as_str(), leg, whole.accepted_at.0, Some(outcome))?;
+            Ok((Settled::Answered, insert_alone(connection, reply, None)?))
+        }
+        _ => {
+            let (came, _) = insert_taken(connection, taken)?;
+            let (settled, went) = settle(connection, outcome)?;
+            Ok((settled, came + went))
+        }
     }
 }
 

@@ -38,16 +38,7 @@ fn message(spool: &SqliteSpool, kind: MessageKind, ports: &[&str]) -> NewMessage
         key: None,
         head: Head { content_type: "text/plain".into(), ..Head::default() },
         body: Bytes::from_static(b"hello"),
-        legs: ports
-            .iter()
-            .map(|port| NewLeg {
-                port: name(port),
-                replies: port.starts_with("ask"),
-                awaits: None,
-                lane: None,
-                ahead: None,
-            })
-            .collect(),
+        legs: ports.iter().map(|port| leg(port)).collect(),
         suspended: None,
         accepted_at: at(0),
         expires_at: (kind == MessageKind::Request).then(|| at(60)),
@@ -68,6 +59,70 @@ async fn due(spool: &SqliteSpool, port: &str, second: i64) -> Vec<MessageId> {
     let found =
         spool.due_legs(&name("orders"), &name(port), LegOrder::Due, at(second), Arc::default(), (100, 1 << 20)).await;
     found.expect("read").into_iter().map(|leg| leg.message).collect()
+}
+
+#[test]
+fn what_is_stored_with_its_outcome_is_as_if_it_came_before() {
+    let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+    let spools = [&folders[0], &folders[1]].map(|folder| open(folder.path()));
+    let [apart, together] = &spools;
+    let waits = || NewLeg { awaits: Some(Awaits { through: name("back"), key: "7".into() }), ..leg("ask") };
+    let ahead = || NewLeg { lane: Some("k".into()), ahead: Some(Duration::from_secs(5)), ..leg("ask") };
+    let request = |legs: Vec<NewLeg>| NewMessage { legs, ..message(apart, MessageKind::Request, &[]) };
+    let answer = |to: &NewMessage| Then::Done(reply(apart, to.id));
+    let answered_on = |to: &NewMessage| {
+        let goes_on = NewMessage { legs: vec![leg("tell")], ..*reply(apart, to.id).expect("made") };
+        Then::Done(Some(Box::new(goes_on)))
+    };
+    let wrong = |to: &NewMessage| Then::Suspend(reply(apart, to.id));
+    type Came<'a> = &'a dyn Fn(&NewMessage) -> Then;
+    let cases: [(NewMessage, Came<'_>); 10] = [
+        (request(vec![leg("ask")]), &answer),
+        (request(vec![leg("ask")]), &answered_on),
+        (request(vec![ahead()]), &answer),
+        (request(vec![waits()]), &|_| Then::Await(at(9))),
+        (request(vec![leg("ask")]), &wrong),
+        (request(vec![leg("ask")]), &|_| Then::Suspend(None)),
+        (request(vec![leg("tell")]), &|_| Then::Done(None)),
+        (request(vec![leg("ask")]), &|_| Then::Retry(at(7))),
+        (message(apart, MessageKind::OneWay, &["ask"]), &answer),
+        (message(apart, MessageKind::OneWay, &["ask"]), &answered_on),
+    ];
+    block_on(async {
+        for (whole, then) in cases {
+            let tried = LegOutcome { attempts: 3, on_backup: true, ..outcome(whole.id, 0, 2, then(&whole)) };
+            apart.accept(whole.clone()).await.expect("stored");
+            let expected = apart.settle(tried.clone()).await.expect("stored");
+            let taken = Arc::new(TakenMessage::from(whole));
+            let (told, settled) = oneshot::channel();
+            together.accept_settled_then(taken, Arc::new(tried), move |settled| _ = told.send(settled));
+            assert_eq!(settled.await.expect("told").expect("stored"), expected);
+            assert_eq!(together.counts().open, apart.counts().open);
+        }
+    });
+    drop(spools);
+    let [apart, together] = folders.map(|folder| rows(folder.path()));
+    assert!(apart.len() > 30, "{apart:?}");
+    assert_eq!(together, apart);
+}
+
+fn leg(port: &str) -> NewLeg {
+    NewLeg { port: name(port), replies: port.starts_with("ask"), awaits: None, lane: None, ahead: None }
+}
+
+/// All rows of messages in a spool that is closed.
+fn rows(folder: &Path) -> Vec<String> {
+    let file = Connection::open(folder.join("spool.db")).expect("the file");
+    let dump = |table| {
+        let mut all = file.prepare(&format!("SELECT * FROM {table}")).expect("a query");
+        let columns = all.column_count();
+        let row = |row: &rusqlite::Row<'_>| {
+            (0..columns).map(|at| row.get::<_, rusqlite::types::Value>(at)).collect::<Result<Vec<_>, _>>()
+        };
+        let rows = all.query_map((), row).expect("rows");
+        rows.map(|row| format!("{table} {:?}", row.expect("a row"))).collect::<Vec<_>>()
+    };
+    ["messages", "bodies", "legs"].into_iter().flat_map(dump).collect()
 }
 
 #[test]
