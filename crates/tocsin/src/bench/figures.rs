@@ -159,6 +159,7 @@ const SINGLE: &[Bench] = &[
     directory::IMPORT,
     exchange_roundtrip::BENCH,
     exchange_roundtrip::ONE,
+    exchange_roundtrip::FIRST,
     exchange_sides::BENCH,
     exchange_roundtrip::TRACKING,
     exchange_roundtrip::TRACKING_ONE,

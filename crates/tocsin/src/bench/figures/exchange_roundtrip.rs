@@ -35,7 +35,15 @@ pub const ONE: Bench = Bench {
     name: "exchange.roundtrip.one",
     about: "durable round trips/s of one caller, 1 KB, stored with the reply; peer: the best of RabbitMQ and NATS JetStream",
     by_default: true,
-    run: |context| -> Measuring<'_> { Box::pin(run_one(context)) },
+    run: |context| -> Measuring<'_> { Box::pin(run_leaving_first(context, 1)) },
+};
+
+/// Many callers, whose requests leave before they are stored.
+pub const FIRST: Bench = Bench {
+    name: "exchange.roundtrip.first",
+    about: "durable round trips/s, 64 callers, 1 KB, stored with the reply; peer: the best of RabbitMQ and NATS JetStream",
+    by_default: true,
+    run: |context| -> Measuring<'_> { Box::pin(run_leaving_first(context, CALLERS)) },
 };
 
 /// The cost of keeping bodies.
@@ -245,13 +253,13 @@ async fn run(context: &Context) -> Outcome<Figure> {
     Ok(Brokers::beside(brokers, figure).await)
 }
 
-async fn run_one(context: &Context) -> Outcome<Figure> {
+async fn run_leaving_first(context: &Context, callers: usize) -> Outcome<Figure> {
     let folder = context.folder()?;
     let (application, server) = prepare_asking(context, folder.path()).await?;
     let leaving_first = format!("{QUESTIONS}, store_first: false");
     apply(&server, LEAVING_FIRST, application.definition(LEAVING_FIRST).replace(QUESTIONS, &leaving_first)).await?;
     let of = |exchange, callers| target_of(exchange, &server, BODY_BYTES, callers);
-    let (ahead, behind) = (of(LEAVING_FIRST, 1), of(EXCHANGE, 1));
+    let (ahead, behind) = (of(LEAVING_FIRST, callers), of(EXCHANGE, callers));
     let time = Duration::from_secs(context.size(10, 1));
     let mut brokers = application.brokers(context).await;
     for target in [&ahead, &behind] {
@@ -264,20 +272,20 @@ async fn run_one(context: &Context) -> Outcome<Figure> {
         told.push(load.told());
         stored.push(behind.closed(time).await?.per_second());
         if let Some(brokers) = &mut brokers {
-            brokers.turn(1, time).await?;
+            brokers.turn(callers, time).await?;
         }
     }
     let mut steps = Vec::new();
-    for callers in [8, CALLERS] {
-        let load = of(LEAVING_FIRST, callers).closed(time / 2).await?;
-        steps.push(step_told(load.per_second(), load.p99_ms(), callers));
+    for others in [1, 8, CALLERS].into_iter().filter(|others| *others != callers) {
+        let load = of(LEAVING_FIRST, others).closed(time / 2).await?;
+        steps.push(step_told(load.per_second(), load.p99_ms(), others));
     }
     let figure = Figure::new("round trips/s", ours)
-        .under(format!("1 caller, {BODY_BYTES} bytes, two routes, {}", application.name()))
+        .under(format!("callers: {callers}, {BODY_BYTES} bytes, two routes, {}", application.name()))
         .under("the request leaves before it is stored, as in classic queues; it and the reply are durable before the caller has that")
         .under(told.join("; "))
         .under(format!("{}/s with requests that are stored before they leave", rounded(stored.median(), 4)))
-        .under(format!("with more callers: {}", steps.join(", ")));
+        .under(format!("with others: {}", steps.join(", ")));
     Ok(Brokers::beside(brokers, figure).await)
 }
 
