@@ -118,8 +118,8 @@ impl PlainBodies {
         let before = self
             .written
             .get(&(tracked.message, way))
-            .filter(|written| self.plain[written.place.clone()] == tracked.body);
-        let before = before.map(|written| self.entries - written.entry);
+            .filter(|written| self.plain[written.place.clone()] == tracked.body)
+            .map(|written| self.entries - written.entry);
         let body: &[u8] = if before.is_some() { &[] } else { &tracked.body };
         write(&mut self.plain, &BodyHead::of(tracked, before), body);
         if !body.is_empty() {

@@ -259,7 +259,7 @@ fn what_goes_nowhere_is_routed_anew() {
         spool.accept(new.clone()).await.expect("stored");
         assert_eq!(spool.counts().open, 1);
         assert!(spool.route_anew(new.id, Err("still no route".into()), at(1)).await.expect("stored"));
-        let legs = vec![NewLeg { port: name("tell"), replies: false, awaits: None, lane: None, ahead: None }];
+        let legs = vec![leg("tell")];
         assert!(spool.route_anew(new.id, Ok(legs.clone()), at(2)).await.expect("stored"));
         assert!(!spool.route_anew(new.id, Ok(legs), at(3)).await.expect("looked"), "once");
         assert_eq!(due(&spool, "tell", 2).await, [new.id]);
@@ -293,7 +293,6 @@ fn what_waits_for_a_port_that_is_gone_is_suspended_and_gets_other_legs() {
         assert_eq!(suspend(&["tell"], &ids[3..4]).await, [ids[0], ids[1], ids[2], ids[4]], "two of each partition");
         assert_eq!(suspend(&["tell"], &ids[3..4]).await, [], "one is under way");
         assert_eq!((due(&spool, "gone", 1).await, due(&spool, "tell", 1).await), (vec![ids[3]], ids.clone()));
-        let leg = |port: &str| NewLeg { port: name(port), replies: false, awaits: None, lane: None, ahead: None };
         let replace = async |legs| spool.replace_legs(&orders, ids[0], vec![1], legs, at(2)).await.expect("stored");
         assert_eq!(replace(Err("there is no other".to_owned())).await, 0);
         let stored = spool.message(ids[0]).await.expect("read").expect("there");
