@@ -76,7 +76,7 @@ impl Terms {
         }
         if let Some(filter) = &self.assertion {
             let grant = inner.access.grant(asker, entry);
-            if !Test::compile(filter, schema).is_met_by(entry, schema, &grant) {
+            if !Test::compile(filter, schema).is_met_by(entry, schema, &grant)? {
                 return Err(Refusal::new(Code::AssertionFailed, "the entry does not meet the assertion"));
             }
         }
@@ -333,7 +333,7 @@ fn free_id(
     let own = crate::password::made_up()?;
     let short = rdn_key.chars().take(100).collect::<String>();
     let last = [rdn_key.to_owned(), format!("{rdn_key},{above}"), format!("{short} {own}")];
-    for id in last.iter().filter_map(|candidate| candidate.parse().ok()) {
+    for id in last.iter().filter_map(|candidate| id_of(candidate)) {
         if is_free(&id)? {
             return Ok(id);
         }
@@ -346,10 +346,64 @@ fn wanted_ids(attributes: &[Attribute], rdn: &Rdn) -> impl Iterator<Item = Subsc
     let uid = attributes.iter().find(|attribute| &*attribute.kind.key == "uid").map(|found| found.values[0].to_vec());
     let value = rdn.assertions.first().map(|(_, value)| value.clone());
     let texts = [uid, value].into_iter().flatten().filter_map(|value| String::from_utf8(value).ok());
-    texts.filter_map(|text| text.parse().ok())
+    texts.filter_map(|text| id_of(&text))
+}
+
+/// Characters of a name that an id keeps where the name is too long for one.
+const ID_HEAD: usize = 200;
+
+/// A name as an id of a subscriber. An id has neither `/` nor control characters, is not `.` or `..`, and has at most 255 characters:
+/// these characters are percent-encoded, and a name that is longer ends with its hash. `None`: the name is empty.
+fn id_of(name: &str) -> Option<SubscriberId> {
+    if let Ok(id) = name.parse() {
+        return Some(id);
+    }
+    let mut text = String::with_capacity(name.len() + 8);
+    for c in name.chars() {
+        match c {
+            '.' if matches!(name, "." | "..") => text.push_str("%2E"),
+            '/' => text.push_str("%2F"),
+            c if c.is_control() => {
+                c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| text.push_str(&format!("%{byte:02X}")));
+            }
+            c => text.push(c),
+        }
+    }
+    if text.chars().count() > 255 {
+        use base64::Engine;
+        let hash = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
+        let hash = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(&hash.as_ref()[..18]);
+        text = format!("{}~{hash}", text.chars().take(ID_HEAD).collect::<String>());
+    }
+    text.parse().ok()
 }
 
 /// A value for storage of attributes that nobody has yet.
 fn stored_object(attributes: &[Attribute]) -> std::collections::BTreeMap<String, Value> {
     person::object_attributes(&Default::default(), &[], attributes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn b28_any_name_of_an_entry_gives_an_id() {
+        for (name, id) in [
+            ("vera", "vera"),
+            ("a b.c%d@e", "a b.c%d@e"),
+            ("a/b", "a%2Fb"),
+            ("/", "%2F"),
+            (".", "%2E"),
+            ("..", "%2E%2E"),
+            ("Jörg/Ö", "Jörg%2FÖ"),
+            ("a\nb\u{85}", "a%0Ab%C2%85"),
+        ] {
+            assert_eq!(id_of(name).expect(name).as_str(), id);
+        }
+        let long = |end: &str| id_of(&format!("{}/{end}", "ü".repeat(300))).expect("an id");
+        assert_eq!(long("a").as_str().chars().count(), ID_HEAD + 25);
+        assert!(long("a") == long("a") && long("a") != long("b"));
+        assert_eq!(id_of(""), None);
+    }
 }

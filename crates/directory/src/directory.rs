@@ -127,7 +127,12 @@ pub(crate) struct Inner {
     pub(crate) bell: watch::Sender<()>,
     /// Held by whoever builds indexes.
     building: tokio::sync::Mutex<()>,
+    /// Evaluations of filters that take long, at the same time.
+    pub(crate) evaluations: tokio::sync::Semaphore,
 }
+
+/// Evaluations of filters that may take long at the same time. Others wait for their turn, within the time of their search.
+const EVALUATIONS_MAX: usize = 2;
 
 impl Directory {
     /// Opens the directory over a store, and makes its first entry and the container of those who were not placed if they
@@ -175,6 +180,7 @@ impl Directory {
             places: RwLock::default(),
             parents: RwLock::default(),
             building: tokio::sync::Mutex::default(),
+            evaluations: tokio::sync::Semaphore::new(EVALUATIONS_MAX),
             bell: watch::Sender::new(()),
             kept: Kept::new(options.cache_bytes),
             ready: ArcSwap::from_pointee(BTreeSet::new()),
@@ -211,6 +217,11 @@ impl Directory {
     /// How many entries are kept at hand, and about how many bytes they take.
     pub fn kept(&self) -> (usize, u64) {
         self.inner.kept.size()
+    }
+
+    /// Empties the cache of entries: they are read anew.
+    pub fn forget_entries(&self) {
+        self.inner.kept.forget_all(self.inner.kept.next_moment());
     }
 
     async fn make_first_entries(&self) -> Result<(), Refusal> {

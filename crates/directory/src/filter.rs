@@ -1,6 +1,16 @@
 //! Filters over entries: the tree of RFC 4511, 4.5.1.7, and its evaluation under a schema.
+//!
+//! The evaluation of one filter on one entry has a bound of work, [`WORK_MAX`]: bytes that are prepared and compared. Beyond it the
+//! request ends with `adminLimitExceeded`; a filter is never half evaluated.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    cell::{Cell, RefCell},
+    collections::{BTreeSet, HashMap},
+    rc::Rc,
+    sync::Arc,
+};
+
+use foldhash::fast::FixedState;
 
 use tocsin_model::ldap::{
     Truth,
@@ -13,9 +23,21 @@ use crate::{
     change::tells_of_password,
     entry::{Attribute, Entry, OWN, any_value},
     groups::{MEMBER_OF, Members},
+    refusal::{Code, Refusal},
     schema::{AttributeType, Schema},
     syntax::{Act, Rule, find_rule},
 };
+
+/// Most filters within each other.
+pub const FILTER_DEPTH_MAX: usize = 100;
+/// Most parts of one filter: assertions, pieces of substrings, conjunctions, disjunctions and negations.
+pub const FILTER_TERMS_MAX: usize = 2_000;
+/// Most work of one evaluation: a unit for each byte that is compared, and [`PREPARING`] for each that is prepared.
+pub const WORK_MAX: u64 = 64 << 20;
+/// Work of preparing a byte of a value by RFC 4518, and of a value beside its bytes.
+const PREPARING: u64 = 8;
+/// After so many assertions of one evaluation, prepared values are kept for those that follow.
+const UNCACHED_ASSERTIONS: u32 = 4;
 
 /// A filter as it was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +71,54 @@ pub enum Filter {
         /// Whether the distinguished name's values count.
         names: bool,
     },
+}
+
+impl Filter {
+    /// How many parts it has.
+    pub fn terms(&self) -> usize {
+        1 + match self {
+            Filter::And(parts) | Filter::Or(parts) => parts.iter().map(Filter::terms).sum(),
+            Filter::Not(part) => part.terms(),
+            Filter::Substrings(_, first, middle, last) => {
+                usize::from(first.is_some()) + middle.len() + usize::from(last.is_some())
+            }
+            _ => 0,
+        }
+    }
+}
+
+/// The work that evaluations may still cost.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    left: Cell<u64>,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Budget { left: Cell::new(WORK_MAX) }
+    }
+}
+
+impl Budget {
+    /// Takes work off; false if there was not enough left, from then on.
+    fn take(&self, work: u64) -> bool {
+        self.left.set(self.left.get().saturating_sub(work));
+        !self.is_spent()
+    }
+
+    fn is_spent(&self) -> bool {
+        self.left.get() == 0
+    }
+
+    fn check<T>(&self, evaluated: T) -> Result<T, Refusal> {
+        match self.is_spent() {
+            false => Ok(evaluated),
+            true => Err(Refusal::new(
+                Code::AdminLimitExceeded,
+                "the filter takes too much work on one entry: use fewer assertions on attributes with long or many values",
+            )),
+        }
+    }
 }
 
 /// A filter that knows what its names mean.
@@ -111,33 +181,46 @@ impl Test {
                 None => Test::Undefined,
             }
         };
+        // An assertion value that is not of its rule's syntax makes the assertion Undefined where it is not True. The API may have
+        // stored such a value, and then it is found.
+        let asserted = |name: &str, value: &[u8], ask: &dyn Fn(&AttributeType) -> Option<(Rule, Ask)>| {
+            let found = schema.known_or_named(name).filter(|kind| &*kind.key != "userpassword");
+            match found.and_then(|kind| ask(&kind).map(|(rule, ask)| (kind, rule, ask))) {
+                Some((kind, rule, ask)) if rule.takes_assertion(value, &kind, schema) => Test::Of(kind, ask),
+                Some((kind, _, ask)) => Test::Or(vec![Test::Of(kind, ask), Test::Undefined]),
+                None => Test::Undefined,
+            }
+        };
         match filter {
             Filter::And(parts) => Test::And(all(parts)),
             Filter::Or(parts) => Test::Or(all(parts)),
             Filter::Not(part) => Test::Not(Box::new(Test::compile(part, schema))),
             Filter::Present(name) => of(name, &|_| Some(Ask::Present)),
-            Filter::Equal(name, value) => of(name, &|kind| {
+            Filter::Equal(name, value) => asserted(name, value, &|kind| {
                 let rule = kind.equality?;
-                Some(Ask::Equal(rule, rule.normal(value, schema)?))
+                Some((rule, Ask::Equal(rule, rule.normal(value, schema)?)))
             }),
-            Filter::AtLeast(name, value) => of(name, &|kind| {
+            Filter::AtLeast(name, value) => asserted(name, value, &|kind| {
                 let rule = kind.ordering?;
-                Some(Ask::AtLeast(rule, rule.normal(value, schema)?))
+                Some((rule, Ask::AtLeast(rule, rule.normal(value, schema)?)))
             }),
-            Filter::AtMost(name, value) => of(name, &|kind| {
+            Filter::AtMost(name, value) => asserted(name, value, &|kind| {
                 let rule = kind.ordering?;
-                Some(Ask::AtMost(rule, rule.normal(value, schema)?))
+                Some((rule, Ask::AtMost(rule, rule.normal(value, schema)?)))
             }),
-            Filter::Approximate(name, value) => of(name, &|kind| {
+            Filter::Approximate(name, value) => asserted(name, value, &|kind| {
                 let text = std::str::from_utf8(value).map(prepare::approximate).unwrap_or_default();
                 match kind.equality? {
-                    Rule::CaseIgnore | Rule::CaseExact if !text.is_empty() => Some(Ask::Approximate(text)),
-                    rule => Some(Ask::Equal(rule, rule.normal(value, schema)?)),
+                    rule @ (Rule::CaseIgnore | Rule::CaseExact) if !text.is_empty() => {
+                        Some((rule, Ask::Approximate(text)))
+                    }
+                    rule => Some((rule, Ask::Equal(rule, rule.normal(value, schema)?))),
                 }
             }),
             Filter::Substrings(name, first, middle, last) => of(name, &|kind| {
                 let form = kind.substrings?.form()?;
-                let text = |bytes: &Vec<u8>| String::from_utf8(bytes.clone()).ok();
+                // A substring has at least one character: RFC 4517, 3.3.30.
+                let text = |bytes: &Vec<u8>| String::from_utf8(bytes.clone()).ok().filter(|text| !text.is_empty());
                 let first = match first {
                     Some(first) => Some(text(first)?),
                     None => None,
@@ -179,10 +262,17 @@ impl Test {
             }
             // A substring assertion here would be text with stars; nobody asks so.
             Some((_, Act::Substrings)) | None => Test::Undefined,
-            Some((rule, act)) => match rule.normal(value, schema) {
-                Some(value) => Test::Any { kind, rule, act, value, names },
-                None => Test::Undefined,
-            },
+            Some((rule, act)) => {
+                let is_valid = match &kind {
+                    Some(kind) => rule.takes_assertion(value, kind, schema),
+                    None => rule.syntax().is_none_or(|syntax| syntax.allows(value, schema)),
+                };
+                match rule.normal(value, schema).map(|value| Test::Any { kind, rule, act, value, names }) {
+                    Some(test) if is_valid => test,
+                    Some(test) => Test::Or(vec![test, Test::Undefined]),
+                    None => Test::Undefined,
+                }
+            }
         }
     }
 
@@ -230,9 +320,13 @@ impl Test {
     /// What this part, one of a single attribute, says of it.
     pub(crate) fn of_attribute(&self, found: Option<&Attribute>, schema: &Schema) -> Truth {
         let values = found.into_iter().flat_map(|found| &*found.values).map(|value| &**value);
+        let budget = Budget::default();
+        let evaluation = Evaluation::new(schema, &|_| true, &budget);
         match self {
-            Test::Of(_, ask) => ask.of(values, schema),
-            Test::Any { rule, act, value, .. } => any_value(values, |own| rule_says(*rule, *act, own, value, schema)),
+            Test::Of(_, ask) => evaluation.ask(ask, values, true),
+            Test::Any { rule, act, value, .. } => {
+                any_value(values, |own| evaluation.rule_says(*rule, *act, own, value))
+            }
             _ => Truth::Undefined,
         }
     }
@@ -246,20 +340,75 @@ impl Test {
         }
     }
 
-    /// Whether an entry meets it, as far as whoever asks may ask.
-    pub fn is_met_by(&self, entry: &Entry, schema: &Schema, grant: &Grant) -> bool {
-        let visible = |kind: &AttributeType| grant.level(Some(kind)) >= Level::Search;
-        self.of(entry, schema, &visible) == Truth::True
+    /// Whether an entry meets it, as far as the asker may ask.
+    ///
+    /// # Errors
+    /// `adminLimitExceeded`: the evaluation takes more than [`WORK_MAX`].
+    pub fn is_met_by(&self, entry: &Entry, schema: &Schema, grant: &Grant) -> Result<bool, Refusal> {
+        self.is_met_within(entry, schema, grant, &Budget::default())
     }
 
-    /// What it says of an entry. `visible`: whether an attribute may be asked for; what may not is Undefined.
-    pub fn of(&self, entry: &Entry, schema: &Schema, visible: &dyn Fn(&AttributeType) -> bool) -> Truth {
-        match self {
+    /// The same, with the work of other evaluations in one bound.
+    pub(crate) fn is_met_within(
+        &self,
+        entry: &Entry,
+        schema: &Schema,
+        grant: &Grant,
+        budget: &Budget,
+    ) -> Result<bool, Refusal> {
+        let visible = |kind: &AttributeType| grant.level(Some(kind)) >= Level::Search;
+        let truth = Evaluation::new(schema, &visible, budget).of(self, entry);
+        budget.check(truth == Truth::True)
+    }
+
+    /// What it says of an entry of which every attribute may be asked for.
+    ///
+    /// # Errors
+    /// As for [`Test::is_met_by`].
+    pub(crate) fn truth(&self, entry: &Entry, schema: &Schema) -> Result<Truth, Refusal> {
+        let budget = Budget::default();
+        let truth = Evaluation::new(schema, &|_| true, &budget).of(self, entry);
+        budget.check(truth)
+    }
+}
+
+/// How a value is prepared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Preparation {
+    Rule(Rule),
+    Form(Form),
+    Approximate,
+}
+
+/// A value of the entry, by its place in memory, and how it was prepared.
+type PreparedKey = (usize, usize, Preparation);
+
+/// One evaluation of a filter on one entry.
+struct Evaluation<'a> {
+    schema: &'a Schema,
+    /// Whether an attribute may be asked for; an assertion on one that may not is Undefined.
+    visible: &'a dyn Fn(&AttributeType) -> bool,
+    budget: &'a Budget,
+    assertions: Cell<u32>,
+    /// Values that were prepared, so that many assertions on one value prepare it once.
+    prepared: RefCell<HashMap<PreparedKey, Option<Rc<[u8]>>, FixedState>>,
+}
+
+impl<'a> Evaluation<'a> {
+    fn new(schema: &'a Schema, visible: &'a dyn Fn(&AttributeType) -> bool, budget: &'a Budget) -> Self {
+        let prepared = RefCell::new(HashMap::with_hasher(FixedState::default()));
+        Evaluation { schema, visible, budget, assertions: Cell::new(0), prepared }
+    }
+
+    /// What a test says of an entry; anything, once the budget is spent.
+    fn of(&self, test: &Test, entry: &Entry) -> Truth {
+        let visible = self.visible;
+        match test {
             Test::And(parts) => {
                 let mut least = Truth::True;
                 for part in parts {
-                    least = least.min(part.of(entry, schema, visible));
-                    if least == Truth::False {
+                    least = least.min(self.of(part, entry));
+                    if least == Truth::False || self.budget.is_spent() {
                         break;
                     }
                 }
@@ -268,26 +417,36 @@ impl Test {
             Test::Or(parts) => {
                 let mut greatest = Truth::False;
                 for part in parts {
-                    greatest = greatest.max(part.of(entry, schema, visible));
-                    if greatest == Truth::True {
+                    greatest = greatest.max(self.of(part, entry));
+                    if greatest == Truth::True || self.budget.is_spent() {
                         break;
                     }
                 }
                 greatest
             }
-            Test::Not(part) => !part.of(entry, schema, visible),
+            Test::Not(part) => !self.of(part, entry),
             Test::Undefined => Truth::Undefined,
             Test::Of(kind, _) | Test::MemberOf(kind, _) | Test::OfPassword(kind, _) if !visible(kind) => {
                 Truth::Undefined
             }
             Test::OfPassword(_, found) => Truth::of(found.contains(&entry.number)),
-            Test::MemberOf(_, members) => Truth::of(members.has(entry, schema)),
+            Test::MemberOf(_, members) => match members.has(entry, self.schema, self.budget) {
+                Ok(has) => Truth::of(has),
+                Err(_) => Truth::Undefined,
+            },
             Test::Of(kind, ask) if OWN.contains(&&*kind.key) => {
-                let own = entry.own(&kind.key, schema);
-                ask.of(own.iter().map(|value| value.as_bytes()), schema)
+                let own = entry.own(&kind.key, self.schema);
+                self.ask(ask, own.iter().map(|value| value.as_bytes()), false)
             }
-            Test::Of(kind, ask) if &*kind.key == "objectclass" => ask.of_classes(entry, schema),
-            Test::Of(kind, ask) => ask.of(entry.values(kind), schema),
+            Test::Of(kind, ask) if &*kind.key == "objectclass" => ask.of_classes(entry, self.schema),
+            // A name that is neither declared nor an attribute of this entry is not recognised: RFC 4511, 4.5.1.7.
+            Test::Of(kind, _) if !kind.declared && entry.attribute(&kind.key).is_none() => Truth::Undefined,
+            Test::Of(kind, ask) => self.ask(ask, entry.values(kind), true),
+            Test::Any { kind: Some(kind), names: false, .. }
+                if !kind.declared && entry.attribute(&kind.key).is_none() =>
+            {
+                Truth::Undefined
+            }
             Test::Any { kind, rule, act, value, names } => {
                 let values = entry.attributes.iter().filter(|attribute| {
                     let meant = match kind {
@@ -297,14 +456,77 @@ impl Test {
                     meant && visible(&attribute.kind)
                 });
                 let values = values.flat_map(|attribute| attribute.values.iter().map(|value| &**value));
-                let test = |found: &[u8]| rule_says(*rule, *act, found, value, schema);
-                let found = any_value(values, test);
+                let found = any_value(values, |found| self.rule_says(*rule, *act, found, value));
                 if *names && found != Truth::True {
-                    found.max(of_names(entry, kind.as_deref(), &test, schema))
+                    // The values of the name are made for this, so they are not kept.
+                    let test = |found: &[u8]| {
+                        let work = PREPARING * (found.len() as u64 + 1);
+                        self.budget.take(work).then(|| compared(*rule, *act, found, value, self.schema)).flatten()
+                    };
+                    found.max(of_names(entry, kind.as_deref(), &test, self.schema))
                 } else {
                     found
                 }
             }
+        }
+    }
+
+    /// What an assertion says of values. `stay`: whether they lie in the entry, and not only for this call.
+    fn ask<'v>(&self, ask: &Ask, mut values: impl Iterator<Item = &'v [u8]>, stay: bool) -> Truth {
+        self.assertions.set(self.assertions.get().saturating_add(1));
+        let any = |values: &mut dyn Iterator<Item = &'v [u8]>, how: Preparation, is: &dyn Fn(&[u8]) -> bool| {
+            any_value(values, |value| self.with_prepared(how, value, stay, is))
+        };
+        match ask {
+            Ask::Present => Truth::of(values.next().is_some()),
+            Ask::Equal(rule, wanted) => any(&mut values, Preparation::Rule(*rule), &|found| found == &**wanted),
+            Ask::AtLeast(rule, wanted) => any(&mut values, Preparation::Rule(*rule), &|found| found >= &**wanted),
+            Ask::AtMost(rule, wanted) => any(&mut values, Preparation::Rule(*rule), &|found| found <= &**wanted),
+            Ask::Approximate(wanted) => any(&mut values, Preparation::Approximate, &|found| found == wanted.as_bytes()),
+            Ask::Substrings(form, parts) => any(&mut values, Preparation::Form(*form), &|found| {
+                // The pieces are looked for one after the other, so the value is gone through once.
+                std::str::from_utf8(found).is_ok_and(|found| parts.fit(found))
+            }),
+        }
+    }
+
+    fn rule_says(&self, rule: Rule, act: Act, found: &[u8], value: &[u8]) -> Option<bool> {
+        self.assertions.set(self.assertions.get().saturating_add(1));
+        if matches!(rule, Rule::AllBits | Rule::AnyBit) {
+            return self.budget.take(PREPARING).then(|| compared(rule, act, found, value, self.schema)).flatten();
+        }
+        self.with_prepared(Preparation::Rule(rule), found, true, &|found| match act {
+            Act::Before => found < value,
+            Act::Equal | Act::Substrings => found == value,
+        })
+    }
+
+    /// Prepares a value, or takes it as it was prepared before, and puts it to a test. `None`: it is not of the syntax, or the
+    /// budget is spent.
+    fn with_prepared(&self, how: Preparation, value: &[u8], stays: bool, test: &dyn Fn(&[u8]) -> bool) -> Option<bool> {
+        let cached = stays && self.assertions.get() > UNCACHED_ASSERTIONS;
+        let key = (value.as_ptr() as usize, value.len(), how);
+        if cached && let Some(known) = self.prepared.borrow().get(&key) {
+            let known = known.as_deref()?;
+            return self.budget.take(known.len() as u64 + 1).then(|| test(known));
+        }
+        if !self.budget.take(PREPARING * (value.len() as u64 + 1)) {
+            return None;
+        }
+        let prepared = self.prepare(how, value);
+        let is = prepared.as_deref().map(test);
+        if cached {
+            self.prepared.borrow_mut().insert(key, prepared.map(Rc::from));
+        }
+        is
+    }
+
+    fn prepare(&self, how: Preparation, value: &[u8]) -> Option<Vec<u8>> {
+        let text = || std::str::from_utf8(value).ok();
+        match how {
+            Preparation::Rule(rule) => rule.normal(value, self.schema),
+            Preparation::Form(form) => Some(prepare::whole(text()?, form).into_bytes()),
+            Preparation::Approximate => Some(prepare::approximate(text()?).into_bytes()),
         }
     }
 }
@@ -316,7 +538,7 @@ fn applies(rule: Rule, kind: &AttributeType) -> bool {
         || kind.equality.and_then(Rule::form).is_some() && rule.form().is_some()
 }
 
-fn rule_says(rule: Rule, act: Act, found: &[u8], value: &[u8], schema: &Schema) -> Option<bool> {
+fn compared(rule: Rule, act: Act, found: &[u8], value: &[u8], schema: &Schema) -> Option<bool> {
     if matches!(rule, Rule::AllBits | Rule::AnyBit) {
         let number = |key: &[u8]| std::str::from_utf8(key).ok()?.trim().parse::<i64>().ok();
         let (found, wanted) = (number(found)?, bits_of(value)?);
@@ -351,27 +573,6 @@ fn of_names(
 }
 
 impl Ask {
-    fn of<'a>(&self, mut values: impl Iterator<Item = &'a [u8]>, schema: &Schema) -> Truth {
-        match self {
-            Ask::Present => Truth::of(values.next().is_some()),
-            Ask::Equal(rule, wanted) => {
-                any_value(values, |value| rule.normal(value, schema).map(|found| found == *wanted))
-            }
-            Ask::AtLeast(rule, wanted) => {
-                any_value(values, |value| rule.normal(value, schema).map(|found| found >= *wanted))
-            }
-            Ask::AtMost(rule, wanted) => {
-                any_value(values, |value| rule.normal(value, schema).map(|found| found <= *wanted))
-            }
-            Ask::Approximate(wanted) => any_value(values, |value| {
-                std::str::from_utf8(value).ok().map(|value| prepare::approximate(value) == *wanted)
-            }),
-            Ask::Substrings(form, parts) => any_value(values, |value| {
-                std::str::from_utf8(value).ok().map(|value| parts.fit(&prepare::whole(value, *form)))
-            }),
-        }
-    }
-
     /// Of an entry of a class, it is also so that it is of the classes above.
     fn of_classes(&self, entry: &Entry, schema: &Schema) -> Truth {
         let Ask::Equal(_, wanted) = self else {

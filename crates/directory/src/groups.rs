@@ -13,7 +13,7 @@ use crate::{
     access::{Grant, is_below},
     directory::{Directory, Inner},
     entry::{self, Attribute, Entry},
-    filter::{Ask, Test},
+    filter::{Ask, Budget, Test},
     plan,
     refusal::{Code, Refusal},
     schema::Schema,
@@ -56,19 +56,25 @@ struct Found {
 
 impl Members {
     /// Whether an entry is in the group.
-    pub(crate) fn has(&self, entry: &Entry, schema: &Schema) -> bool {
-        self.named.contains(entry.key.as_bytes()) || self.found.iter().any(|found| found.has(entry, schema))
+    ///
+    /// # Errors
+    /// A filter by which the group finds its members takes too much work on this entry.
+    pub(crate) fn has(&self, entry: &Entry, schema: &Schema, budget: &Budget) -> Result<bool, Refusal> {
+        if self.named.contains(entry.key.as_bytes()) {
+            return Ok(true);
+        }
+        self.found.iter().try_fold(false, |is, found| Ok(is || found.has(entry, schema, budget)?))
     }
 }
 
 impl Found {
-    fn has(&self, entry: &Entry, schema: &Schema) -> bool {
+    fn has(&self, entry: &Entry, schema: &Schema, budget: &Budget) -> Result<bool, Refusal> {
         let is_within = match self.scope {
             Scope::Base => entry.key == self.base,
             Scope::One => is_below(&entry.key, &self.base) && is_child(&entry.key, &self.base),
             Scope::Subtree => entry.key == self.base || is_below(&entry.key, &self.base),
         };
-        is_within && self.test.is_met_by(entry, schema, &Grant::open())
+        Ok(is_within && self.test.is_met_within(entry, schema, &Grant::open(), budget)?)
     }
 }
 
@@ -190,10 +196,14 @@ impl Inner {
         };
         let schema = self.schema.load();
         let all = branches.found(FINDING, Bound::Unbounded, Bound::Unbounded, FINDING_MAX)?.ok_or_else(many)?;
-        let mut groups = Vec::new();
+        let (mut groups, budget) = (Vec::new(), Budget::default());
         for number in all {
             let Some(group) = self.seen(branches, number)? else { continue };
-            if found_by(&group, &schema).iter().any(|found| found.has(entry, &schema)) {
+            let mut holds = false;
+            for found in found_by(&group, &schema) {
+                holds = holds || found.has(entry, &schema, &budget)?;
+            }
+            if holds {
                 groups.push(group);
             }
         }

@@ -26,6 +26,8 @@ pub struct Shown {
     pub entry: Entry,
     /// As a face writes it, once one has.
     pub rendering: OnceLock<Rendering>,
+    /// About how many bytes it takes up, once that was counted.
+    pub(crate) bytes: OnceLock<usize>,
     /// Of a subscriber's, as it is stored: what it becomes can be worked out of it.
     pub(crate) source: Option<Source>,
 }
@@ -44,7 +46,12 @@ pub(crate) struct Source {
 impl Shown {
     /// An entry that nobody has written yet.
     pub fn of(entry: Entry) -> Shown {
-        Shown { entry, rendering: OnceLock::new(), source: None }
+        Shown { entry, rendering: OnceLock::new(), bytes: OnceLock::new(), source: None }
+    }
+
+    /// About how many bytes the entry takes up.
+    pub fn bytes(&self) -> usize {
+        *self.bytes.get_or_init(|| self.entry.bytes())
     }
 
     /// The entry of what is stored.
@@ -102,7 +109,7 @@ struct ByBytes;
 impl Weighter<EntryNumber, Arc<Shown>> for ByBytes {
     fn weight(&self, _: &EntryNumber, shown: &Arc<Shown>) -> u64 {
         // The rendering and the source are together about as large as the entry.
-        2 * shown.entry.bytes() as u64
+        2 * shown.bytes() as u64
     }
 }
 

@@ -33,5 +33,5 @@ pub use change::{Act, Given, Images, Lifetimes, Modification, Revision, Terms, t
 pub use directory::{Clock, Directory, Options};
 pub use feed::{Changes, Followed};
 pub use kept::{Rendering, Shown};
-pub use search::{Scope, Search, compare};
+pub use search::{Scope, Search, compare, is_quick};
 pub use transfer::Imported;

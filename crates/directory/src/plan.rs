@@ -34,7 +34,7 @@ const LONG: &[u8] = b"";
 /// Most keys that are read for one search.
 const READ_MAX: usize = 1_000_000;
 /// Stands among the indexes, and changes when their keys are made in another way: those of before are of no use then.
-const MADE: &str = "~2";
+const MADE: &str = "~3";
 
 /// The names of the indexes that a schema asks for.
 pub(crate) fn indexes(schema: &Schema) -> BTreeSet<String> {
@@ -282,7 +282,9 @@ fn cost(test: &Test) -> u8 {
 /// A prepared part as it stands in a key.
 fn key_form(piece: &str, form: Form) -> String {
     match form {
-        Form::CaseIgnore | Form::CaseExact => piece.replace("  ", " ").trim_matches(' ').to_owned(),
+        Form::CaseIgnore | Form::CaseIgnoreList | Form::CaseExact => {
+            piece.replace("  ", " ").trim_matches(' ').to_owned()
+        }
         _ => piece.to_owned(),
     }
 }

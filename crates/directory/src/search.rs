@@ -34,11 +34,16 @@ const PAGE: usize = 256;
 /// Entries looked up in one go by their numbers.
 const LOOKED_UP: usize = 64;
 
+/// With more work than this, by the parts of a filter and the bytes of an entry, an evaluation runs on a thread for blocking
+/// work: it would hold up others on a thread of the runtime.
+const INLINE_WORK: usize = 1 << 20;
+
 /// A search under way.
 pub struct Search {
     directory: Directory,
     schema: Arc<Schema>,
-    test: Test,
+    test: Arc<Test>,
+    terms: usize,
     base: Arc<Shown>,
     scope: Scope,
     rest: Rest,
@@ -59,14 +64,14 @@ impl Directory {
     /// # Errors
     /// There is no base; the store does not answer.
     pub async fn search(&self, base: Arc<Shown>, scope: Scope, filter: &Filter) -> Result<Search, Refusal> {
-        let schema = self.schema();
+        let (schema, terms) = (self.schema(), filter.terms());
         let test = self.with_members(Test::compile(filter, &schema)).await?;
         let test = self.with_passwords(test).await?;
         let rest = match scope {
             Scope::Base => Rest::One(base.clone()),
             Scope::One | Scope::Subtree => self.candidates(&test).await?.map_or(Rest::All(None), Rest::Numbers),
         };
-        Ok(Search { directory: self.clone(), schema, test, base, scope, rest })
+        Ok(Search { directory: self.clone(), schema, test: Arc::new(test), terms, base, scope, rest })
     }
 
     /// The entries of these numbers that are there, in their order.
@@ -179,12 +184,15 @@ impl Search {
     }
 
     /// Whether an entry is within the scope and meets the filter: what the search would find.
-    pub fn is_meant(&self, shown: &Shown, grant: &Grant) -> bool {
+    ///
+    /// # Errors
+    /// As for [`Search::meets`].
+    pub async fn is_meant(&self, shown: &Arc<Shown>, grant: &Arc<Grant>) -> Result<bool, Refusal> {
         let is_within = match self.scope {
             Scope::Base => shown.entry.number == self.base.entry.number,
             Scope::One | Scope::Subtree => self.is_within(shown),
         };
-        is_within && self.is_met_by(shown, grant)
+        Ok(is_within && self.meets(shown, grant).await?)
     }
 
     /// Whether who meets the filter depends on what does not stand in the entries, as it was when the search began: the members
@@ -193,10 +201,38 @@ impl Search {
         self.test.looked_further()
     }
 
-    /// Whether an entry meets the filter, as far as whoever asks may ask.
-    pub fn is_met_by(&self, shown: &Shown, grant: &Grant) -> bool {
+    /// Whether an entry meets the filter, as far as the asker may ask.
+    ///
+    /// # Errors
+    /// `adminLimitExceeded`: the filter takes too much work on this entry.
+    pub fn is_met_by(&self, shown: &Shown, grant: &Grant) -> Result<bool, Refusal> {
         self.test.is_met_by(&shown.entry, &self.schema, grant)
     }
+
+    /// About how much work it is to put the filter to an entry: the caller gives way to others after some of it.
+    pub fn work(&self, shown: &Shown) -> usize {
+        self.terms.saturating_mul(shown.bytes())
+    }
+
+    /// The same as [`Search::is_met_by`]. What takes long runs on a thread for blocking work, a few at a time.
+    ///
+    /// # Errors
+    /// `adminLimitExceeded`: the filter takes too much work on this entry.
+    pub async fn meets(&self, shown: &Arc<Shown>, grant: &Arc<Grant>) -> Result<bool, Refusal> {
+        if is_quick(self.terms, shown) {
+            return self.is_met_by(shown, grant);
+        }
+        let _turn = self.directory.inner.evaluations.acquire().await;
+        let (test, schema) = (self.test.clone(), self.schema.clone());
+        let (shown, grant) = (shown.clone(), grant.clone());
+        let evaluated = tokio::task::spawn_blocking(move || test.is_met_by(&shown.entry, &schema, &grant)).await;
+        evaluated.unwrap_or_else(|_| Err(Refusal::new(Code::Unavailable, "the server stops")))
+    }
+}
+
+/// Whether a filter of so many parts is put to an entry in no time.
+pub fn is_quick(terms: usize, shown: &Shown) -> bool {
+    terms.saturating_mul(shown.bytes()) <= INLINE_WORK
 }
 
 /// What a comparison says.
@@ -220,17 +256,18 @@ pub fn compare(shown: &Shown, name: &str, value: &[u8], grant: &Grant, schema: &
             absent()
         });
     }
-    let is_own = shown.entry.own(&kind.key, schema).is_some();
-    if !is_own && shown.entry.values(&kind).next().is_none() {
-        return Err(absent());
-    }
     if kind.equality.is_none() {
         return Err(Refusal::new(Code::InappropriateMatching, format!("values of `{name}` cannot be compared")));
     }
-    match Test::compile(&Filter::Equal(name.to_owned(), value.to_vec()), schema).of(&shown.entry, schema, &|_| true) {
-        Truth::Undefined => {
-            Err(Refusal::new(Code::InvalidAttributeSyntax, format!("the value is not one of `{name}`")))
-        }
+    let invalid = || Refusal::new(Code::InvalidAttributeSyntax, format!("the value is not of the syntax of `{name}`"));
+    let test = Test::compile(&Filter::Equal(name.to_owned(), value.to_vec()), schema);
+    let is_valid = matches!(test, Test::Of(..));
+    let is_own = shown.entry.own(&kind.key, schema).is_some();
+    if !is_own && shown.entry.values(&kind).next().is_none() {
+        return Err(if is_valid { absent() } else { invalid() });
+    }
+    match test.truth(&shown.entry, schema)? {
+        Truth::Undefined if !is_valid => Err(invalid()),
         truth => Ok(truth == Truth::True),
     }
 }

@@ -5,7 +5,10 @@
 
 use tocsin_model::ldap::prepare::{self, Form};
 
-use crate::{dn::Dn, schema::Schema};
+use crate::{
+    dn::Dn,
+    schema::{AttributeType, Schema},
+};
 
 /// What a value may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +23,12 @@ pub enum Syntax {
     Numeric,
     /// A printable string.
     Telephone,
+    /// A telephone number, and perhaps behind `$` signs how a page is sent.
+    Facsimile,
+    /// Lines of text between `$` signs, in which `\24` is a dollar sign and `\5C` a backslash.
+    PostalAddress,
+    /// `'0101'B`.
+    Bits,
     /// A whole number of any length.
     Integer,
     /// A number as JSON writes it. Our own: LDAP knows none but whole ones.
@@ -42,14 +51,14 @@ pub enum Syntax {
 
 const SYNTAXES: &[(&str, &str, Syntax)] = &[
     ("1.3.6.1.4.1.1466.115.121.1.15", "Directory String", Syntax::Text),
-    ("1.3.6.1.4.1.1466.115.121.1.41", "Postal Address", Syntax::Text),
+    ("1.3.6.1.4.1.1466.115.121.1.41", "Postal Address", Syntax::PostalAddress),
     ("1.3.6.1.4.1.1466.115.121.1.14", "Delivery Method", Syntax::Text),
     ("1.3.6.1.4.1.1466.115.121.1.26", "IA5 String", Syntax::Ia5),
     ("1.3.6.1.4.1.1466.115.121.1.44", "Printable String", Syntax::Printable),
     ("1.3.6.1.4.1.1466.115.121.1.11", "Country String", Syntax::Printable),
     ("1.3.6.1.4.1.1466.115.121.1.36", "Numeric String", Syntax::Numeric),
     ("1.3.6.1.4.1.1466.115.121.1.50", "Telephone Number", Syntax::Telephone),
-    ("1.3.6.1.4.1.1466.115.121.1.22", "Facsimile Telephone Number", Syntax::Telephone),
+    ("1.3.6.1.4.1.1466.115.121.1.22", "Facsimile Telephone Number", Syntax::Facsimile),
     ("1.3.6.1.4.1.1466.115.121.1.27", "INTEGER", Syntax::Integer),
     ("2.25.137279310086925753628529315834703664387.3.1", "Number", Syntax::Number),
     ("1.3.6.1.4.1.1466.115.121.1.7", "Boolean", Syntax::Boolean),
@@ -69,7 +78,7 @@ const SYNTAXES: &[(&str, &str, Syntax)] = &[
     ("1.3.6.1.4.1.1466.115.121.1.8", "Certificate", Syntax::Octets),
     ("1.3.6.1.4.1.1466.115.121.1.9", "Certificate List", Syntax::Octets),
     ("1.3.6.1.4.1.1466.115.121.1.23", "Fax", Syntax::Octets),
-    ("1.3.6.1.4.1.1466.115.121.1.6", "Bit String", Syntax::Octets),
+    ("1.3.6.1.4.1.1466.115.121.1.6", "Bit String", Syntax::Bits),
 ];
 
 /// Object identifiers and descriptions of all syntaxes.
@@ -89,13 +98,24 @@ impl Syntax {
         let text = std::str::from_utf8(value);
         match self {
             Syntax::Octets => true,
-            Syntax::Text | Syntax::Description => text.is_ok_and(|text| !text.is_empty()),
+            Syntax::Text | Syntax::Description | Syntax::PostalAddress => text.is_ok_and(|text| !text.is_empty()),
             Syntax::Ia5 => value.is_ascii(),
             Syntax::Printable | Syntax::Telephone => !value.is_empty() && value.iter().copied().all(is_printable),
-            Syntax::Numeric => !value.is_empty() && value.iter().all(|byte| byte.is_ascii_digit() || *byte == b' '),
-            Syntax::Integer | Syntax::Number | Syntax::Boolean | Syntax::Time | Syntax::Uuid | Syntax::Dn => {
-                self.rule().normal(value, schema).is_some()
+            Syntax::Facsimile => {
+                let mut parts = value.split(|byte| *byte == b'$');
+                let number = parts.next().unwrap_or_default();
+                let is_parameter =
+                    |part: &[u8]| FACSIMILE_PARAMETERS.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(part));
+                Syntax::Telephone.allows(number, schema) && parts.all(is_parameter)
             }
+            Syntax::Numeric => !value.is_empty() && value.iter().all(|byte| byte.is_ascii_digit() || *byte == b' '),
+            Syntax::Integer
+            | Syntax::Number
+            | Syntax::Boolean
+            | Syntax::Time
+            | Syntax::Uuid
+            | Syntax::Dn
+            | Syntax::Bits => self.rule().normal(value, schema).is_some(),
             Syntax::Oid => text.is_ok_and(is_oid),
         }
     }
@@ -105,7 +125,9 @@ impl Syntax {
         match self {
             Syntax::Text | Syntax::Ia5 | Syntax::Printable => Rule::CaseIgnore,
             Syntax::Numeric => Rule::Numeric,
-            Syntax::Telephone => Rule::Telephone,
+            Syntax::Telephone | Syntax::Facsimile => Rule::Telephone,
+            Syntax::PostalAddress => Rule::CaseIgnoreList,
+            Syntax::Bits => Rule::Bits,
             Syntax::Integer => Rule::Integer,
             Syntax::Number => Rule::Number,
             Syntax::Boolean => Rule::Boolean,
@@ -118,6 +140,10 @@ impl Syntax {
         }
     }
 }
+
+/// Words behind the number of a facsimile: RFC 4517, 3.3.11.
+const FACSIMILE_PARAMETERS: &[&str] =
+    &["twoDimensional", "fineResolution", "unlimitedLength", "b4Length", "a3Width", "b4Width", "uncompressed"];
 
 fn is_printable(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b" '()+,-./:=?".contains(&byte)
@@ -133,10 +159,14 @@ fn is_oid(text: &str) -> bool {
 }
 
 /// How values are compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Rule {
     /// Without case, spaces made one.
     CaseIgnore,
+    /// Line by line, each without case, spaces made one.
+    CaseIgnoreList,
+    /// Bit by bit.
+    Bits,
     /// With case, spaces made one.
     CaseExact,
     /// Digits, without spaces.
@@ -191,13 +221,14 @@ const RULES: &[(&str, &str, Rule, Act, &str)] = &[
     ("2.5.13.8", "numericStringMatch", Rule::Numeric, Act::Equal, "36"),
     ("2.5.13.9", "numericStringOrderingMatch", Rule::Numeric, Act::Before, "36"),
     ("2.5.13.10", "numericStringSubstringsMatch", Rule::Numeric, Act::Substrings, "58"),
-    ("2.5.13.11", "caseIgnoreListMatch", Rule::CaseIgnore, Act::Equal, "41"),
-    ("2.5.13.12", "caseIgnoreListSubstringsMatch", Rule::CaseIgnore, Act::Substrings, "58"),
+    ("2.5.13.11", "caseIgnoreListMatch", Rule::CaseIgnoreList, Act::Equal, "41"),
+    ("2.5.13.12", "caseIgnoreListSubstringsMatch", Rule::CaseIgnoreList, Act::Substrings, "58"),
     ("2.5.13.13", "booleanMatch", Rule::Boolean, Act::Equal, "7"),
     ("2.5.13.14", "integerMatch", Rule::Integer, Act::Equal, "27"),
     ("2.5.13.15", "integerOrderingMatch", Rule::Integer, Act::Before, "27"),
     ("2.25.137279310086925753628529315834703664387.4.1", "numberMatch", Rule::Number, Act::Equal, "15"),
     ("2.25.137279310086925753628529315834703664387.4.2", "numberOrderingMatch", Rule::Number, Act::Before, "15"),
+    ("2.5.13.16", "bitStringMatch", Rule::Bits, Act::Equal, "6"),
     ("2.5.13.17", "octetStringMatch", Rule::Octets, Act::Equal, "40"),
     ("2.5.13.18", "octetStringOrderingMatch", Rule::Octets, Act::Before, "40"),
     ("2.5.13.20", "telephoneNumberMatch", Rule::Telephone, Act::Equal, "50"),
@@ -207,6 +238,7 @@ const RULES: &[(&str, &str, Rule, Act, &str)] = &[
     ("2.5.13.28", "generalizedTimeOrderingMatch", Rule::Time, Act::Before, "24"),
     ("2.5.13.29", "integerFirstComponentMatch", Rule::FirstComponent, Act::Equal, "27"),
     ("2.5.13.30", "objectIdentifierFirstComponentMatch", Rule::FirstComponent, Act::Equal, "38"),
+    ("2.5.13.31", "directoryStringFirstComponentMatch", Rule::FirstComponent, Act::Equal, "15"),
     ("1.3.6.1.4.1.1466.109.114.1", "caseExactIA5Match", Rule::CaseExact, Act::Equal, "26"),
     ("1.3.6.1.4.1.1466.109.114.2", "caseIgnoreIA5Match", Rule::CaseIgnore, Act::Equal, "26"),
     ("1.3.6.1.4.1.1466.109.114.3", "caseIgnoreIA5SubstringsMatch", Rule::CaseIgnore, Act::Substrings, "58"),
@@ -235,10 +267,43 @@ impl Rule {
     pub fn form(self) -> Option<Form> {
         match self {
             Rule::CaseIgnore => Some(Form::CaseIgnore),
+            Rule::CaseIgnoreList => Some(Form::CaseIgnoreList),
             Rule::CaseExact => Some(Form::CaseExact),
             Rule::Numeric => Some(Form::Numeric),
             Rule::Telephone => Some(Form::Telephone),
             _ => None,
+        }
+    }
+
+    /// The syntax of its assertion values, where it has one for itself.
+    pub fn syntax(self) -> Option<Syntax> {
+        Some(match self {
+            Rule::CaseIgnore | Rule::CaseExact => Syntax::Text,
+            Rule::CaseIgnoreList => Syntax::PostalAddress,
+            Rule::Bits => Syntax::Bits,
+            Rule::Numeric => Syntax::Numeric,
+            Rule::Telephone => Syntax::Telephone,
+            Rule::Integer | Rule::AllBits | Rule::AnyBit => Syntax::Integer,
+            Rule::Number => Syntax::Number,
+            Rule::Boolean => Syntax::Boolean,
+            Rule::Dn => Syntax::Dn,
+            Rule::Time => Syntax::Time,
+            Rule::Oid => Syntax::Oid,
+            Rule::Uuid => Syntax::Uuid,
+            Rule::FirstComponent | Rule::Octets => return None,
+        })
+    }
+
+    /// Whether a value is an assertion value of the rule, put to an attribute: RFC 4517, 4.1 and 4.2. The rules of IA5 strings are
+    /// those of attributes of this syntax.
+    pub fn takes_assertion(self, value: &[u8], kind: &AttributeType, schema: &Schema) -> bool {
+        match (self, self.syntax()) {
+            (Rule::CaseIgnore | Rule::CaseExact, _) if kind.syntax == Syntax::Ia5 => value.is_ascii(),
+            // A facsimile is asked for by its number.
+            (Rule::Telephone, _) if kind.syntax == Syntax::Facsimile => Syntax::Facsimile.allows(value, schema),
+            (Rule::Oid, Some(syntax)) => syntax.allows(value, schema) && is_known_oid(value, schema),
+            (_, Some(syntax)) => syntax.allows(value, schema),
+            (_, None) => true,
         }
     }
 
@@ -248,6 +313,15 @@ impl Rule {
         match self {
             Rule::Octets => Some(value.to_vec()),
             Rule::CaseIgnore | Rule::CaseExact => Some(one_spaced(text()?, self.form()?)),
+            Rule::CaseIgnoreList => {
+                let lines = text()?.split('$').map(|line| one_spaced(&prepare::postal_line(line), Form::CaseIgnore));
+                // Prepared lines have no line ends of their own.
+                Some(lines.collect::<Vec<_>>().join(&b'\n'))
+            }
+            Rule::Bits => {
+                let bits = value.strip_prefix(b"'")?.strip_suffix(b"'B")?;
+                bits.iter().all(|bit| matches!(bit, b'0' | b'1')).then(|| bits.to_vec())
+            }
             Rule::Numeric | Rule::Telephone => Some(prepare::whole(text()?, self.form()?).into_bytes()),
             Rule::Integer | Rule::AllBits | Rule::AnyBit => integer_key(text()?.trim()),
             Rule::Number => {
@@ -273,6 +347,13 @@ impl Rule {
             }
         }
     }
+}
+
+/// Whether an object identifier is written as a number, or is a name that the schema knows.
+fn is_known_oid(value: &[u8], schema: &Schema) -> bool {
+    let Ok(text) = std::str::from_utf8(value) else { return false };
+    let is_number = text.starts_with(|c: char| c.is_ascii_digit());
+    is_number || schema.class(text).is_ok() || schema.attribute(text).is_ok() || find_rule(text).is_some()
 }
 
 /// Prepared, without spaces at the ends, and one where there are any.
@@ -338,23 +419,30 @@ pub fn instant(text: &str) -> Option<i64> {
         if length == 0 {
             return None;
         }
-        let share: f64 = format!("0.{}", &fraction[..length]).parse().ok()?;
-        let unit = match digits {
-            10 => 3_600_000_000.0,
-            12 => 60_000_000.0,
-            _ => 1_000_000.0,
+        let unit: i128 = match digits {
+            10 => 3_600_000_000,
+            12 => 60_000_000,
+            _ => 1_000_000,
         };
-        micros += (share * unit) as i64;
+        // Exact, so that one instant in two spellings is one. Later digits are below a microsecond.
+        let digits = &fraction[..length.min(18)];
+        let share = digits.parse::<i128>().ok()? * unit / 10_i128.pow(digits.len() as u32);
+        micros += i64::try_from(share).ok()?;
         rest = &fraction[length..];
     }
     let offset = match (rest, rest.get(1..)) {
         ("Z", _) => 0,
         (zone, Some(hours)) if zone.starts_with(['+', '-']) && hours.bytes().all(|byte| byte.is_ascii_digit()) => {
             let minutes = match hours.len() {
-                2 => hours.parse::<i64>().ok()? * 60,
-                4 => hours[..2].parse::<i64>().ok()? * 60 + hours[2..].parse::<i64>().ok()?,
+                2 => (hours.parse::<i64>().ok()?, 0),
+                4 => (hours[..2].parse::<i64>().ok()?, hours[2..].parse::<i64>().ok()?),
                 _ => return None,
             };
+            let (hours, minutes) = minutes;
+            if hours > 23 || minutes > 59 {
+                return None;
+            }
+            let minutes = hours * 60 + minutes;
             if zone.starts_with('-') { -minutes } else { minutes }
         }
         _ => return None,
@@ -402,10 +490,29 @@ mod tests {
         same(Rule::Dn, "cn=a+sn=b,o=x", "SN=B+CN=A,o=x");
         same(Rule::Oid, "2.5.4.3", "CN");
         same(Rule::Uuid, "F81D4FAE-7DEC-11D0-A765-00A0C91E6BF6", "f81d4fae7dec11d0a76500a0c91e6bf6");
-        assert_ne!(normal(Rule::CaseExact, "a"), normal(Rule::CaseExact, "A"));
-        for (rule, text) in
-            [(Rule::Integer, "1.5"), (Rule::Boolean, "yes"), (Rule::Time, "2026"), (Rule::Dn, "x"), (Rule::Uuid, "1")]
-        {
+        same(Rule::CaseIgnoreList, "A$ b $c", "a$b$C ");
+        same(Rule::CaseIgnoreList, "10 \\24  x$\\5C", "10 \\24 X$\\5c");
+        same(Rule::Time, "202611210930.0095Z", "20261121093000.57Z");
+        same(Rule::Bits, "'0101'B", "'0101'B");
+        for (rule, one, other) in [
+            (Rule::CaseExact, "a", "A"),
+            (Rule::CaseIgnoreList, "a$b", "a\\24b"),
+            (Rule::CaseIgnoreList, "a$b", "a b"),
+            (Rule::CaseIgnoreList, "a$b", "a$b$c"),
+            (Rule::Bits, "'0101'B", "'01010'B"),
+        ] {
+            assert_ne!(normal(rule, one), normal(rule, other), "{one} {other}");
+        }
+        for (rule, text) in [
+            (Rule::Integer, "1.5"),
+            (Rule::Boolean, "yes"),
+            (Rule::Time, "2026"),
+            (Rule::Time, "20261121093000+2500"),
+            (Rule::Dn, "x"),
+            (Rule::Uuid, "1"),
+            (Rule::Bits, "0101"),
+            (Rule::Bits, "'0121'B"),
+        ] {
             assert_eq!(normal(rule, text), None, "{text}");
         }
     }

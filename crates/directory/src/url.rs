@@ -1,11 +1,13 @@
 //! Searches as text: URLs of RFC 4516, and the filters of RFC 4515 in them.
 
-use crate::{dn::Dn, filter::Filter, search::Scope};
+use crate::{
+    dn::Dn,
+    filter::{FILTER_DEPTH_MAX, FILTER_TERMS_MAX, Filter},
+    search::Scope,
+};
 
 /// Longest URL, in bytes.
 const URL_BYTES_MAX: usize = 16 << 10;
-/// Most filters within each other.
-const DEPTH_MAX: usize = 100;
 
 /// Who is meant by a URL such as `ldap:///ou=people,o=site??sub?(l=Linz)`.
 #[derive(Debug, Clone)]
@@ -70,11 +72,14 @@ fn hex(digits: &[u8]) -> Option<u8> {
 pub(crate) fn read_filter(text: &str) -> Result<Filter, String> {
     let mut rest = text;
     let filter = parenthesised(&mut rest, 0)?;
+    if filter.terms() > FILTER_TERMS_MAX {
+        return Err(format!("has a filter of {} parts; at most {FILTER_TERMS_MAX} are evaluated", filter.terms()));
+    }
     if rest.is_empty() { Ok(filter) } else { Err(format!("has `{rest}` behind its filter")) }
 }
 
 fn parenthesised(rest: &mut &str, depth: usize) -> Result<Filter, String> {
-    if depth > DEPTH_MAX {
+    if depth > FILTER_DEPTH_MAX {
         return Err("has a filter that is too deep".to_owned());
     }
     let inner = rest.strip_prefix('(').ok_or_else(|| format!("should have `(` where `{rest}` stands"))?;

@@ -273,8 +273,8 @@ impl Connection {
     fn take(&mut self, frame: &[u8]) {
         match message::read(frame) {
             Ok(message) => self.begin(message),
-            Err(Unreadable::Request(id, tag, why)) => {
-                message::answer(&mut self.output, id, tag, Code::ProtocolError, "", why, &Default::default());
+            Err(Unreadable::Request(id, tag, code, why)) => {
+                message::answer(&mut self.output, id, tag, code, "", why, &Default::default());
             }
             Err(Unreadable::Garbled(why)) => self.end(Code::ProtocolError, why),
         }

@@ -2,17 +2,13 @@
 
 use tocsin_directory::{
     Act, Given, Modification, Scope,
-    filter::Filter,
+    filter::{FILTER_DEPTH_MAX, FILTER_TERMS_MAX, Filter},
     policy::{Notice, Warning},
     refusal::Code,
 };
 
 use crate::ber::{self, Garbled, Reader};
 
-/// Most filters within each other.
-pub const FILTER_DEPTH_MAX: usize = 100;
-/// Most parts of one filter.
-pub const FILTER_TERMS_MAX: usize = 2_000;
 /// Most attributes that one search asks for.
 pub const NAMES_MAX: usize = 1_000;
 /// Most controls of one message.
@@ -118,8 +114,17 @@ const BOOLEAN: u8 = 0x01;
 pub enum Unreadable {
     /// It is no message: the connection ends.
     Garbled(&'static str),
-    /// Its request cannot be read, but it can be answered: number, tag of the answer, why.
-    Request(u32, u8, &'static str),
+    /// Its request cannot be read, but it can be answered: number, tag of the answer, code, why.
+    Request(u32, u8, Code, &'static str),
+}
+
+/// A filter of more parts, or deeper, than the server evaluates.
+const FILTER_TOO_LARGE: &str =
+    "a filter that is too deep or has too many parts; there are at most 100 levels and 2,000 parts";
+
+/// The code of what cannot be read: a bound of the server is not the protocol's.
+pub fn code_of(why: &str) -> Code {
+    if why == FILTER_TOO_LARGE { Code::AdminLimitExceeded } else { Code::ProtocolError }
 }
 
 impl From<Garbled> for Unreadable {
@@ -144,7 +149,7 @@ pub fn read(frame: &[u8]) -> Result<Message, Unreadable> {
         Ok(request) => request,
         Err(Garbled(why)) => {
             return Err(match answer_tag(tag) {
-                Some(answer) => Unreadable::Request(id, answer, why),
+                Some(answer) => Unreadable::Request(id, answer, code_of(why), why),
                 None => Unreadable::Garbled(why),
             });
         }
@@ -283,7 +288,7 @@ fn search(mut reader: Reader<'_>) -> Result<SearchRequest, Garbled> {
 fn filter(reader: &mut Reader<'_>, depth: usize, terms: &mut usize) -> Result<Filter, Garbled> {
     *terms += 1;
     if depth > FILTER_DEPTH_MAX || *terms > FILTER_TERMS_MAX {
-        return Err(Garbled("a filter that is too deep or too long"));
+        return Err(Garbled(FILTER_TOO_LARGE));
     }
     let (tag, content) = reader.value()?;
     let mut inner = Reader(content);
@@ -304,7 +309,7 @@ fn filter(reader: &mut Reader<'_>, depth: usize, terms: &mut usize) -> Result<Fi
             Filter::Not(Box::new(part))
         }
         0xa3 => assertion(inner).map(|(name, value)| Filter::Equal(name, value))?,
-        0xa4 => substrings(inner)?,
+        0xa4 => substrings(inner, terms)?,
         0xa5 => assertion(inner).map(|(name, value)| Filter::AtLeast(name, value))?,
         0xa6 => assertion(inner).map(|(name, value)| Filter::AtMost(name, value))?,
         0x87 => Filter::Present(utf8(content)?),
@@ -347,7 +352,7 @@ fn names(mut list: Reader<'_>) -> Result<Vec<String>, Garbled> {
     Ok(names)
 }
 
-fn substrings(mut reader: Reader<'_>) -> Result<Filter, Garbled> {
+fn substrings(mut reader: Reader<'_>, terms: &mut usize) -> Result<Filter, Garbled> {
     let name = reader.text(OCTETS)?;
     let mut parts = Reader(reader.expect(SEQUENCE)?);
     let (mut first, mut middle, mut last) = (None, Vec::new(), None);
@@ -355,6 +360,10 @@ fn substrings(mut reader: Reader<'_>) -> Result<Filter, Garbled> {
         return Err(Garbled("substrings of nothing"));
     }
     while !parts.is_empty() {
+        *terms += 1;
+        if *terms > FILTER_TERMS_MAX {
+            return Err(Garbled(FILTER_TOO_LARGE));
+        }
         match parts.value()? {
             (0x80, part) if first.is_none() && middle.is_empty() && last.is_none() => first = Some(part.to_vec()),
             (0x81, part) if last.is_none() => middle.push(part.to_vec()),
@@ -493,7 +502,34 @@ mod tests {
             })
         };
         assert!(read(&search(FILTER_DEPTH_MAX)).is_ok());
-        assert!(matches!(read(&search(3_000)), Err(Unreadable::Request(7, tag::SEARCH_DONE, _))));
+        assert!(matches!(
+            read(&search(3_000)),
+            Err(Unreadable::Request(7, tag::SEARCH_DONE, Code::AdminLimitExceeded, _))
+        ));
+    }
+
+    #[test]
+    fn a12_assertions_and_pieces_of_substrings_have_one_bound() {
+        let of_pieces = |count: usize| {
+            let mut out = Vec::new();
+            ber::nested(&mut out, 0xa4, |out| {
+                ber::value(out, OCTETS, b"cn");
+                ber::nested(out, SEQUENCE, |out| (0..count).for_each(|_| ber::value(out, 0x81, b"x")));
+            });
+            out
+        };
+        let of_assertions = |count: usize| {
+            let mut out = Vec::new();
+            ber::nested(&mut out, 0xa1, |out| (0..count).for_each(|_| ber::value(out, 0x87, b"cn")));
+            out
+        };
+        for bytes in [of_pieces(FILTER_TERMS_MAX), of_assertions(FILTER_TERMS_MAX)] {
+            let Err(Garbled(why)) = lone_filter(&bytes) else { panic!("it is read") };
+            assert_eq!(code_of(why), Code::AdminLimitExceeded);
+        }
+        for (bytes, terms) in [(of_pieces(1_999), 2_000), (of_assertions(1_999), 2_000)] {
+            assert_eq!(lone_filter(&bytes).map(|filter| filter.terms()), Ok(terms));
+        }
     }
 
     #[test]

@@ -33,11 +33,6 @@ fn reasons(request: &Request, ours: &Said, theirs: &Said, client: &mut Client) -
                 .to_owned()]
             .into()
         }
-        Request::Compare { attribute: "mail", value, .. } if codes == (5, 21) && !value.is_ascii() => {
-            ["compare: an address of the API may have letters beyond ASCII: another one here, no address there"
-                .to_owned()]
-            .into()
-        }
         _ if ours.code != 0 && theirs.code != 0 => {
             let faults = faults(request, client);
             let are_right = faults.contains(&ours.code) && faults.contains(&theirs.code);
@@ -98,11 +93,7 @@ fn slapd_reading(leaf: &Filter) -> Option<(Filter, &'static str)> {
     else {
         return None;
     };
-    let is_ascii = |value: &[u8]| value.is_ascii();
     match leaf {
-        _ if name == "nothing" => {
-            Some((undefined(), "what nobody declared may be an attribute of a subscriber: absent here, unknown there"))
-        }
         Filter::Substrings(_, first, _, last) if [first, last].contains(&&Some(b" ".to_vec())) => {
             // Neither here nor there is a filter of no alternatives met.
             Some((
@@ -112,9 +103,6 @@ fn slapd_reading(leaf: &Filter) -> Option<(Filter, &'static str)> {
         }
         Filter::Extensible { rule: Some(_), .. } if name == "mail" => {
             Some((undefined(), "a rule for strings makes sense of those in ASCII here, not there"))
-        }
-        Filter::Equal(_, value) | Filter::Extensible { value, .. } if name == "mail" && !is_ascii(value) => {
-            Some((undefined(), "an address of the API may have letters beyond ASCII: not found here, unknown there"))
         }
         _ => None,
     }

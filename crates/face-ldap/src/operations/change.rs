@@ -11,7 +11,7 @@ use tocsin_directory::{
 use super::{ASSERTION, POST_READ, PRE_READ};
 use crate::{
     ber::Garbled,
-    message::{Control, Extra, Request, lone_filter, lone_names},
+    message::{Control, Extra, Request, code_of, lone_filter, lone_names},
     show::{self, Selection},
 };
 
@@ -28,8 +28,7 @@ impl Wanted {
         let mut wanted = Wanted::default();
         for control in controls {
             let value = control.value.as_deref().unwrap_or_default();
-            let wrong =
-                |Garbled(why)| Refusal::new(Code::ProtocolError, format!("the control {} has {why}", control.oid));
+            let wrong = |Garbled(why)| Refusal::new(code_of(why), format!("the control {} has {why}", control.oid));
             match control.oid.as_str() {
                 ASSERTION => wanted.terms.assertion = Some(lone_filter(value).map_err(wrong)?),
                 PRE_READ => {

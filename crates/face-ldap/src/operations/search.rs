@@ -21,9 +21,10 @@ use crate::{
 use futures_util::FutureExt;
 use tocsin_directory::{
     Directory, Scope, Search, Shown,
-    access::{Asker, Grant, Grants},
+    access::{Asker, Grant, Grants, Level},
     entry::{Attribute, Entry, SUBSCHEMA},
     filter::{Filter, Test},
+    is_quick,
     refusal::{Code, Refusal},
     schema::{AttributeType, Schema},
     syntax::{Rule, find_rule},
@@ -35,6 +36,8 @@ const PORTION_BYTES: usize = 64 << 10;
 const SORTED_MAX: usize = 50_000;
 /// Most attributes by which they are.
 const SORT_KEYS_MAX: usize = 8;
+/// Work of filters after which a search gives way to others, by the parts of the filter and the bytes of the entries.
+const UNINTERRUPTED_WORK: usize = 4 << 20;
 /// Most searches of one connection that wait for their next page; the oldest is forgotten.
 const WAITING_MAX: usize = 8;
 
@@ -83,6 +86,8 @@ pub(super) struct Hunter {
     pub(super) line: Line,
     /// How each entry is written, beside itself.
     pub(super) mark: Option<fn(&Entry) -> Vec<u8>>,
+    /// Work of filters since others could run.
+    work: usize,
 }
 
 /// What the control of RFC 2696 says.
@@ -125,10 +130,9 @@ pub(super) fn begin(
         _ => None,
     };
     if let Some(shown) = own {
-        if Test::compile(&request.filter, &schema).is_met_by(&shown.entry, &schema, &Grant::open()) {
-            show::entry(out, answered.id, &shown, &Grant::open(), &selection, &schema, &[]);
-        }
-        answered.write(out, Ok(Code::Success), &Extra::default());
+        let test = Test::compile(&request.filter, &schema);
+        let result = one(out, answered.id, &shown, &Grant::open(), &selection, Some(&test), &schema);
+        answered.write(out, result.as_ref().map(|()| Code::Success), &Extra::default());
         return Begun::Answered;
     }
     if !session.asker.is_known() && !server.options.anonymous {
@@ -138,9 +142,9 @@ pub(super) fn begin(
     if request.scope == Scope::Base
         && !selection.looks_further()
         && !test.as_ref().is_some_and(Test::looks_further)
-        && paging.is_none()
-        && sorting.is_none()
+        && controls.is_empty()
         && let Some(shown) = directory.at_hand(&request.base)
+        && (test.is_none() || is_quick(request.filter.terms(), &shown))
     {
         session.grants.follow(directory.renamed());
         let grant = session.grants.of(directory.access(), &session.asker, &shown.entry);
@@ -248,10 +252,11 @@ fn hunter(
         answered,
         line: line.clone(),
         mark: None,
+        work: 0,
     }
 }
 
-/// Whether a filter leaves somebody out: what nearly everybody asks who wants the entry itself does not.
+/// Whether a filter has to be put to an entry. The one that most clients send who want the entry itself asks only for its classes.
 fn leaves_out(filter: &Filter) -> bool {
     !matches!(filter, Filter::Present(name) if name.eq_ignore_ascii_case("objectClass"))
 }
@@ -269,7 +274,11 @@ fn one(
     if !grant.sees() {
         return Err(Refusal::new(Code::NoSuchObject, "there is no such entry"));
     }
-    if test.is_none_or(|test| test.is_met_by(&shown.entry, schema, grant)) {
+    let is_met = match test {
+        Some(test) => test.is_met_by(&shown.entry, schema, grant)?,
+        None => grant.level(schema.attribute("objectclass").ok().map(|kind| &**kind)) >= Level::Search,
+    };
+    if is_met {
         show::entry(out, id, shown, grant, selection, schema, &[]);
     }
     Ok(())
@@ -361,7 +370,7 @@ impl Hunter {
         while let Some(found) = hunt.search.next().await? {
             for shown in found {
                 let grant = self.grants.of(self.directory.access(), &self.asker, &shown.entry);
-                if grant.sees() && hunt.search.is_met_by(&shown, &grant) {
+                if grant.sees() && self.meets(&hunt.search, &shown, &grant).await? {
                     all.push(shown);
                 }
             }
@@ -379,6 +388,18 @@ impl Hunter {
         sorting.sort(&mut all, &self.directory.schema())?;
         hunt.found = all.into();
         Ok(())
+    }
+
+    /// Whether an entry meets the filter of a search. Gives way to others after some work, and sees then whether time is up.
+    async fn meets(&mut self, search: &Search, shown: &Arc<Shown>, grant: &Arc<Grant>) -> Result<bool, Refusal> {
+        let meets = search.meets(shown, grant).await?;
+        self.work = self.work.saturating_add(search.work(shown));
+        if self.work > UNINTERRUPTED_WORK {
+            self.work = 0;
+            self.in_time()?;
+            tokio::task::yield_now().await;
+        }
+        Ok(meets)
     }
 
     fn in_time(&self) -> Result<(), Refusal> {
@@ -410,7 +431,10 @@ impl Hunter {
         loop {
             while let Some(shown) = hunt.found.pop_front() {
                 let grant = self.grants.of(self.directory.access(), &self.asker, &shown.entry);
-                if !grant.sees() || !hunt.search.is_met_by(&shown, &grant) {
+                if !grant.sees() || !self.meets(&hunt.search, &shown, &grant).await? {
+                    if self.line.is_given_up() {
+                        return Ok(Stop::GivenUp);
+                    }
                     continue;
                 }
                 if on_page >= page {

@@ -202,7 +202,7 @@ impl Hunter {
             };
             let is_last = !changes.is_more;
             place = changes.place;
-            self.send(hunt, changes.entries, out);
+            self.send(hunt, changes.entries, out).await?;
             if out.len() >= 64 << 10 && !self.line.write(std::mem::take(out)).await {
                 return Ok(None);
             }
@@ -212,7 +212,7 @@ impl Hunter {
         }
     }
 
-    fn send(&mut self, hunt: &Hunt, changes: Vec<Followed>, out: &mut Vec<u8>) {
+    async fn send(&mut self, hunt: &Hunt, changes: Vec<Followed>, out: &mut Vec<u8>) -> Result<(), Refusal> {
         let (schema, id) = (self.directory.schema(), self.answered.id);
         self.grants.follow(self.directory.renamed());
         let mut gone = Vec::new();
@@ -224,7 +224,7 @@ impl Hunter {
                 continue;
             };
             let grant = self.grants.of(self.directory.access(), &self.asker, &shown.entry);
-            if grant.sees() && hunt.search.is_meant(&shown, &grant) {
+            if grant.sees() && hunt.search.is_meant(&shown, &grant).await? {
                 let mark = (SYNC_STATE, added(&shown.entry));
                 crate::show::marked(out, id, &shown, &grant, &self.selection, &schema, &[], mark);
             } else {
@@ -237,6 +237,7 @@ impl Hunter {
         } else if !gone.is_empty() {
             say_all_gone(&gone, id, out);
         }
+        Ok(())
     }
 
     fn say_refreshed(&self, refreshed: &Refreshed, place: u64, out: &mut Vec<u8>) {

@@ -5,10 +5,12 @@ use std::borrow::Cow;
 use icu_normalizer::{ComposingNormalizerBorrowed, DecomposingNormalizerBorrowed};
 
 /// How strings are prepared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Form {
     /// Case does not count.
     CaseIgnore,
+    /// Lines between `$` signs; case does not count. A substring lies within one line.
+    CaseIgnoreList,
     /// Case counts.
     CaseExact,
     /// Spaces do not count.
@@ -73,6 +75,11 @@ pub fn whole(text: &str, form: Form) -> String {
     match form {
         Form::Octets => text.to_owned(),
         Form::Numeric | Form::Telephone => bare(text, form),
+        // Prepared texts have no line ends, so that no substring goes over the end of a line.
+        Form::CaseIgnoreList => {
+            let lines = text.split('$').map(|line| whole(&postal_line(line), Form::CaseIgnore));
+            lines.collect::<Vec<_>>().join("\n")
+        }
         Form::CaseIgnore | Form::CaseExact => {
             let mapped = mapped(text, form);
             let mut out = String::with_capacity(mapped.len() + 2);
@@ -96,6 +103,7 @@ fn part(text: &str, form: Form, place: Place) -> String {
     match form {
         Form::Octets => text.to_owned(),
         Form::Numeric | Form::Telephone => bare(text, form),
+        Form::CaseIgnoreList => part(text, Form::CaseIgnore, place),
         Form::CaseIgnore | Form::CaseExact => {
             let mapped = mapped(text, form);
             let inner = mapped.trim_matches(' ');
@@ -113,6 +121,28 @@ fn part(text: &str, form: Form, place: Place) -> String {
             out
         }
     }
+}
+
+/// A line of a postal address, in which `\24` stands for a dollar sign and `\5C` for a backslash: RFC 4517, 3.3.28.
+pub fn postal_line(line: &str) -> Cow<'_, str> {
+    if !line.contains('\\') {
+        return Cow::Borrowed(line);
+    }
+    let mut out = String::with_capacity(line.len());
+    let mut rest = line;
+    while let Some((before, after)) = rest.split_once('\\') {
+        out.push_str(before);
+        let (sign, length) = match after.get(..2) {
+            Some("24") => ('$', 2),
+            Some(code) if code.eq_ignore_ascii_case("5c") => ('\\', 2),
+            // A backslash that begins no escape stands for itself.
+            _ => ('\\', 0),
+        };
+        out.push(sign);
+        rest = &after[length..];
+    }
+    out.push_str(rest);
+    Cow::Owned(out)
 }
 
 /// Letters and digits, without case, accents and anything between them.
@@ -136,7 +166,7 @@ fn bare(text: &str, form: Form) -> String {
 
 /// RFC 4518, 2.2 and 2.3: invisible characters fall, spaces are made one, case is folded, forms are made one.
 fn mapped(text: &str, form: Form) -> Cow<'_, str> {
-    let folds = matches!(form, Form::CaseIgnore | Form::Telephone);
+    let folds = matches!(form, Form::CaseIgnore | Form::CaseIgnoreList | Form::Telephone);
     if text.is_ascii() {
         let plain = |byte: u8| (b' '..0x7f).contains(&byte) && !(folds && byte.is_ascii_uppercase());
         if text.bytes().all(plain) {
