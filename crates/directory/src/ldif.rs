@@ -1,6 +1,9 @@
 //! LDIF (RFC 2849): entries as text, record by record, so that a file of any size takes the room of one record.
 
-use std::io::{BufRead, Read, Write};
+use std::{
+    collections::{HashMap, HashSet},
+    io::{BufRead, Write},
+};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 
@@ -36,10 +39,35 @@ pub enum Change {
     Rename(String, bool, Option<String>),
 }
 
+impl Change {
+    /// About how many bytes it takes up.
+    pub(crate) fn bytes(&self) -> usize {
+        let of = |name: &str, values: &[Vec<u8>]| {
+            64 + name.len() + values.iter().map(|value| 24 + value.len()).sum::<usize>()
+        };
+        match self {
+            Change::Add(attributes) => attributes.iter().map(|(name, values)| of(name, values)).sum(),
+            Change::Modify(changes) => changes.iter().map(|change| of(&change.attribute, &change.values)).sum(),
+            Change::Delete => 0,
+            Change::Rename(rdn, _, above) => rdn.len() + above.as_ref().map_or(0, String::len),
+        }
+    }
+}
+
 /// What is wrong with a file, and where.
 #[derive(Debug, thiserror::Error)]
 pub enum LdifError {
-    /// A line cannot be read.
+    /// A record cannot be read. The records behind it can.
+    #[error("line {line}: {what}")]
+    Record {
+        /// The line, from 1.
+        line: usize,
+        /// The name of the entry, if it could be read.
+        dn: String,
+        /// What is wrong, and what would be right.
+        what: String,
+    },
+    /// A line cannot be read, and nothing behind it.
     #[error("line {0}: {1}")]
     Line(usize, String),
     /// The file cannot be read.
@@ -47,100 +75,137 @@ pub enum LdifError {
     Reading(#[from] std::io::Error),
 }
 
-/// Reads records one after the other.
+/// Reads records one after the other. A record that cannot be read gives an error with its line, and reading goes on behind the next
+/// empty line.
 pub struct Reader<R> {
     input: R,
     /// The number of the last line that was read.
     line: usize,
-    /// A line that was read too far.
-    ahead: Option<String>,
-    begun: bool,
+    /// A line that was read too far, with its number.
+    ahead: Option<(usize, Vec<u8>)>,
+    /// Whether the last line ended in CR, so that an LF behind it belongs to the same end.
+    after_cr: bool,
     /// Longest line, in bytes.
     line_bytes_max: usize,
 }
 
+/// The byte-order mark of UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 type Pair = (usize, String, Vec<u8>);
+/// A fault of a record, with its line.
+type Fault = (usize, String);
 
 impl<R: BufRead> Reader<R> {
     /// Over an input.
     pub fn new(input: R) -> Self {
-        Reader { input, line: 0, ahead: None, begun: false, line_bytes_max: RECORD_BYTES_MAX }
+        Reader { input, line: 0, ahead: None, after_cr: false, line_bytes_max: RECORD_BYTES_MAX }
     }
 
-    /// The next line as it lies there, without its end.
-    fn raw(&mut self) -> Result<Option<String>, LdifError> {
+    /// The next line without its end: LF, CR LF or CR.
+    fn raw(&mut self) -> Result<Option<(usize, Vec<u8>)>, LdifError> {
         if let Some(line) = self.ahead.take() {
             return Ok(Some(line));
         }
-        let mut bytes = Vec::new();
-        if self.input.by_ref().take(self.line_bytes_max as u64 + 1).read_until(b'\n', &mut bytes)? == 0 {
+        let mut line = Vec::new();
+        let mut is_begun = false;
+        loop {
+            let chunk = match self.input.fill_buf() {
+                Ok(chunk) => chunk,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error.into()),
+            };
+            if chunk.is_empty() {
+                break;
+            }
+            if std::mem::take(&mut self.after_cr) && chunk[0] == b'\n' {
+                self.input.consume(1);
+                continue;
+            }
+            is_begun = true;
+            let end = chunk.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
+            line.extend_from_slice(&chunk[..end.unwrap_or(chunk.len())]);
+            let taken = end.map_or(chunk.len(), |end| end + 1);
+            self.after_cr = end.is_some_and(|end| chunk[end] == b'\r');
+            self.input.consume(taken);
+            if line.len() > self.line_bytes_max {
+                return Err(self.wrong(format!("the line is longer than {} bytes", self.line_bytes_max)));
+            }
+            if end.is_some() {
+                break;
+            }
+        }
+        if !is_begun {
             return Ok(None);
         }
         self.line += 1;
-        if bytes.len() > self.line_bytes_max {
-            return Err(self.wrong("the line is too long"));
+        if self.line == 1 && (line.starts_with(b"\xff\xfe") || line.starts_with(b"\xfe\xff")) {
+            return Err(
+                self.wrong("the file is in UTF-16; LDIF is in UTF-8: convert it, as by `iconv -f UTF-16 -t UTF-8`")
+            );
         }
-        while matches!(bytes.last(), Some(b'\n' | b'\r')) {
-            bytes.pop();
+        // One stands also where files were joined.
+        if line.starts_with(BYTE_ORDER_MARK) {
+            line.drain(..BYTE_ORDER_MARK.len());
         }
-        let line = String::from_utf8(bytes)
-            .map_err(|_| self.wrong("is not UTF-8; write such values in Base64, behind `::`"))?;
-        Ok(Some(line))
+        Ok(Some((self.line, line)))
     }
 
     fn wrong(&self, what: impl Into<String>) -> LdifError {
-        LdifError::Line(self.line, what.into())
+        LdifError::Line(self.line.max(1), what.into())
     }
 
-    /// The next line, with what continues it; comments are passed over.
-    fn logical(&mut self) -> Result<Option<(usize, String)>, LdifError> {
+    /// The next line, with its continuations; comments are passed over.
+    fn logical(&mut self) -> Result<Option<(usize, Vec<u8>)>, LdifError> {
         loop {
-            let Some(mut line) = self.raw()? else { return Ok(None) };
-            let at = self.line;
-            while let Some(next) = self.raw()? {
-                match next.strip_prefix(' ') {
-                    Some(rest) if !line.is_empty() => line.push_str(rest),
-                    _ => {
-                        self.ahead = Some(next);
+            let Some((at, mut line)) = self.raw()? else { return Ok(None) };
+            while !line.is_empty()
+                && let Some((number, next)) = self.raw()?
+            {
+                match next.strip_prefix(b" ") {
+                    Some(rest) => line.extend_from_slice(rest),
+                    None => {
+                        self.ahead = Some((number, next));
                         break;
                     }
                 }
                 if line.len() > RECORD_BYTES_MAX {
-                    return Err(self.wrong("the record is too long"));
+                    return Err(self.wrong(format!("the record is longer than {RECORD_BYTES_MAX} bytes")));
                 }
             }
-            if !line.starts_with('#') {
+            if !line.starts_with(b"#") {
                 return Ok(Some((at, line)));
             }
         }
     }
 
-    /// The lines of the next record, each a name and a value; `-` stands alone.
-    fn pairs(&mut self) -> Result<Vec<Pair>, LdifError> {
-        let (mut pairs, mut bytes) = (Vec::new(), 0);
+    /// The lines of the next record, each a name and a value; `-` stands alone. All lines of a record are taken, also of one with a
+    /// fault: the first is kept.
+    fn pairs(&mut self) -> Result<(Vec<Pair>, Option<Fault>), LdifError> {
+        let (mut pairs, mut bytes, mut fault) = (Vec::new(), 0, None);
         while let Some((at, line)) = self.logical()? {
-            if line.is_empty() {
-                if pairs.is_empty() {
-                    continue;
-                }
-                break;
-            }
-            bytes += line.len();
-            if bytes > RECORD_BYTES_MAX {
-                return Err(self.wrong("the record is too long"));
-            }
-            let pair = pair(&line).map_err(|what| LdifError::Line(at, what))?;
-            if pair.0.eq_ignore_ascii_case("version") && !self.begun && pairs.is_empty() {
-                self.begun = true;
-                if pair.1 != b"1" {
-                    return Err(LdifError::Line(at, "the version of LDIF should be 1".to_owned()));
+            let is_begun = !pairs.is_empty() || fault.is_some();
+            if line.iter().all(|byte| matches!(byte, b' ' | b'\t')) {
+                if is_begun {
+                    break;
                 }
                 continue;
             }
-            self.begun = true;
-            pairs.push((at, pair.0, pair.1));
+            bytes += line.len();
+            if bytes > RECORD_BYTES_MAX {
+                return Err(self.wrong(format!("the record is longer than {RECORD_BYTES_MAX} bytes")));
+            }
+            match pair(&line) {
+                Ok((name, value)) if !is_begun && name.eq_ignore_ascii_case("version") => {
+                    if value.trim_ascii() != b"1" {
+                        fault = Some((at, "the version of LDIF should be 1".to_owned()));
+                    }
+                }
+                Ok((name, value)) => pairs.push((at, name, value)),
+                Err(what) => drop(fault.get_or_insert((at, what))),
+            }
         }
-        Ok(pairs)
+        Ok((pairs, fault))
     }
 }
 
@@ -148,67 +213,103 @@ impl<R: BufRead> Iterator for Reader<R> {
     type Item = Result<Record, LdifError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        match self.pairs() {
-            Ok(pairs) if pairs.is_empty() => None,
-            Ok(pairs) => Some(record(pairs)),
-            Err(error) => Some(Err(error)),
-        }
+        let (pairs, fault) = match self.pairs() {
+            Ok((pairs, None)) if pairs.is_empty() => return None,
+            Ok(read) => read,
+            Err(error) => return Some(Err(error)),
+        };
+        let dn = match pairs.first() {
+            Some((_, name, dn)) if name.eq_ignore_ascii_case("dn") => String::from_utf8_lossy(dn).into_owned(),
+            _ => String::new(),
+        };
+        let read = match fault {
+            Some(fault) => Err(fault),
+            None => record(pairs),
+        };
+        Some(read.map_err(|(line, what)| LdifError::Record { line, dn, what }))
     }
 }
 
-fn pair(line: &str) -> Result<(String, Vec<u8>), String> {
-    if line == "-" {
+/// Reads a line of a record. A plain value ends before the spaces at its end: one that ends with a space is in Base64 (RFC 2849).
+fn pair(line: &[u8]) -> Result<(String, Vec<u8>), String> {
+    let line = std::str::from_utf8(line).map_err(|_| "is not UTF-8; write such a value in Base64, behind `::`")?;
+    if line.trim_end_matches(' ') == "-" {
         return Ok(("-".to_owned(), Vec::new()));
     }
+    if line.starts_with(' ') {
+        return Err("begins with a space, but continues no line".to_owned());
+    }
     let (name, rest) = line.split_once(':').ok_or("should read `name: value`")?;
+    let name = name.trim_end_matches(' ');
+    if name.is_empty() {
+        return Err("should read `name: value`; the name is missing".to_owned());
+    }
     let value = match rest.as_bytes().first() {
-        Some(b':') => STANDARD.decode(rest[1..].trim()).map_err(|_| "the value behind `::` is no Base64")?,
+        Some(b':') => STANDARD.decode(rest[1..].trim()).map_err(|_| "the value behind `::` is not Base64")?,
         Some(b'<') => return Err("values in other files are not read; give the value itself".to_owned()),
-        _ => rest.trim_start_matches(' ').as_bytes().to_vec(),
+        _ => rest.trim_matches(' ').as_bytes().to_vec(),
     };
     Ok((name.to_owned(), value))
 }
 
-fn text(line: usize, value: Vec<u8>) -> Result<String, LdifError> {
-    String::from_utf8(value).map_err(|_| LdifError::Line(line, "the value should be text".to_owned()))
+fn text(line: usize, value: Vec<u8>) -> Result<String, Fault> {
+    String::from_utf8(value).map_err(|_| (line, "the value should be text in UTF-8".to_owned()))
 }
 
-fn record(pairs: Vec<Pair>) -> Result<Record, LdifError> {
+fn record(pairs: Vec<Pair>) -> Result<Record, Fault> {
     let mut pairs = pairs.into_iter().peekable();
-    let (line, name, dn) = pairs.next().expect("a record has a line");
+    let Some((line, name, dn)) = pairs.next() else { return Err((0, "is empty".to_owned())) };
     if !name.eq_ignore_ascii_case("dn") {
-        return Err(LdifError::Line(line, "a record begins with `dn:`".to_owned()));
+        return Err((line, "a record begins with `dn:`".to_owned()));
     }
     let dn = text(line, dn)?;
     if let Some((at, ..)) = pairs.next_if(|(_, name, _)| name.eq_ignore_ascii_case("control")) {
-        return Err(LdifError::Line(at, "controls are not known here".to_owned()));
+        return Err((
+            at,
+            "an import carries out no controls; take the line out, or send the record by ldapmodify".to_owned(),
+        ));
     }
     let kind = match pairs.next_if(|(_, name, _)| name.eq_ignore_ascii_case("changetype")) {
-        Some((at, _, value)) => text(at, value)?.to_ascii_lowercase(),
+        Some((at, _, value)) => text(at, value)?.trim().to_ascii_lowercase(),
         None => "add".to_owned(),
     };
     let change = match kind.as_str() {
-        "add" => Change::Add(attributes(pairs)),
-        "delete" => Change::Delete,
+        "add" => Change::Add(attributes(line, pairs)?),
+        "delete" => match pairs.next() {
+            None => Change::Delete,
+            Some((at, name, _)) => return Err((at, format!("`{name}` has no meaning in a record that deletes"))),
+        },
         "modify" => Change::Modify(modifications(pairs.collect())?),
         "modrdn" | "moddn" => rename(line, pairs.collect())?,
-        other => return Err(LdifError::Line(line, format!("there is no changetype `{other}`"))),
+        other => return Err((line, format!("there is no changetype `{other}`; give add, delete, modify or modrdn"))),
     };
     Ok(Record { line, dn, change })
 }
 
-fn attributes(pairs: impl Iterator<Item = Pair>) -> Vec<Given> {
+/// The attributes of an entry. A value that stands there twice, byte for byte, is one value.
+fn attributes(line: usize, pairs: impl Iterator<Item = Pair>) -> Result<Vec<Given>, Fault> {
     let mut attributes: Vec<Given> = Vec::new();
-    for (_, name, value) in pairs {
-        match attributes.iter_mut().find(|(known, _)| known.eq_ignore_ascii_case(&name)) {
-            Some((_, values)) => values.push(value),
-            None => attributes.push((name, vec![value])),
+    let (mut places, mut known) = (HashMap::new(), HashSet::new());
+    for (at, name, value) in pairs {
+        if let "-" | "changetype" | "control" | "dn" = name.to_ascii_lowercase().as_str() {
+            return Err((at, format!("`{name}` has no meaning here; an empty line ends a record")));
+        }
+        let next = attributes.len();
+        let place = *places.entry(name.to_ascii_lowercase()).or_insert(next);
+        if place == next {
+            attributes.push((name, Vec::new()));
+        }
+        if known.insert((place, value.clone())) {
+            attributes[place].1.push(value);
         }
     }
-    attributes
+    match attributes.is_empty() {
+        true => Err((line, "an entry has attributes, at least its `objectClass`".to_owned())),
+        false => Ok(attributes),
+    }
 }
 
-fn modifications(pairs: Vec<Pair>) -> Result<Vec<Modification>, LdifError> {
+fn modifications(pairs: Vec<Pair>) -> Result<Vec<Modification>, Fault> {
     let mut made: Vec<Modification> = Vec::new();
     for part in pairs.split(|(_, name, _)| name == "-").filter(|part| !part.is_empty()) {
         let (line, word, attribute) = &part[0];
@@ -217,19 +318,11 @@ fn modifications(pairs: Vec<Pair>) -> Result<Vec<Modification>, LdifError> {
             "delete" => Act::Delete,
             "replace" => Act::Replace,
             "increment" => Act::Increment,
-            _ => {
-                return Err(LdifError::Line(
-                    *line,
-                    format!("`{word}` is no modification: add, delete, replace or increment"),
-                ));
-            }
+            _ => return Err((*line, format!("`{word}` is no modification: add, delete, replace or increment"))),
         };
         let attribute = text(*line, attribute.clone())?;
         if let Some((at, name, _)) = part[1..].iter().find(|(_, name, _)| !name.eq_ignore_ascii_case(&attribute)) {
-            return Err(LdifError::Line(
-                *at,
-                format!("here should stand a value of `{attribute}`, or `-`; not of `{name}`"),
-            ));
+            return Err((*at, format!("here should stand a value of `{attribute}`, or `-`; not of `{name}`")));
         }
         let values = part[1..].iter().map(|(.., value)| value.clone()).collect();
         made.push(Modification { act, attribute, values });
@@ -237,13 +330,23 @@ fn modifications(pairs: Vec<Pair>) -> Result<Vec<Modification>, LdifError> {
     Ok(made)
 }
 
-fn rename(line: usize, pairs: Vec<Pair>) -> Result<Change, LdifError> {
+fn rename(line: usize, pairs: Vec<Pair>) -> Result<Change, Fault> {
+    let known = ["newrdn", "deleteoldrdn", "newsuperior"];
+    let is_known = |name: &str| known.iter().any(|known| name.eq_ignore_ascii_case(known));
+    if let Some((at, name, _)) = pairs.iter().find(|(_, name, _)| !is_known(name)) {
+        return Err((*at, format!("`{name}` has no meaning in a renaming: newrdn, deleteoldrdn and newsuperior have")));
+    }
     let find = |wanted: &str| {
         let found = pairs.iter().find(|(_, name, _)| name.eq_ignore_ascii_case(wanted));
         found.map(|(at, _, value)| text(*at, value.clone())).transpose()
     };
-    let new = find("newrdn")?.ok_or_else(|| LdifError::Line(line, "a renaming needs `newrdn:`".to_owned()))?;
-    Ok(Change::Rename(new, find("deleteoldrdn")?.as_deref() != Some("0"), find("newsuperior")?))
+    let new = find("newrdn")?.ok_or_else(|| (line, "a renaming needs `newrdn:`".to_owned()))?;
+    let delete_old = match find("deleteoldrdn")?.as_deref().map(str::trim) {
+        None | Some("1") => true,
+        Some("0") => false,
+        Some(other) => return Err((line, format!("`deleteoldrdn` is `{other}`, but should be 0 or 1"))),
+    };
+    Ok(Change::Rename(new, delete_old, find("newsuperior")?))
 }
 
 /// Writes an entry as a record, long lines folded.
@@ -313,7 +416,9 @@ mod tests {
     #[test]
     fn what_is_wrong_is_told_with_its_line() {
         let check = |text: &str, line, what: &str| match &read(text)[0] {
-            Err(LdifError::Line(at, said)) => assert!(*at == line && said.contains(what), "{at}: {said}"),
+            Err(LdifError::Record { line: at, what: said, .. }) => {
+                assert!(*at == line && said.contains(what), "{at}: {said}");
+            }
             other => panic!("{other:?}"),
         };
         check("version: 2\ndn: o=x\n", 1, "version");
@@ -323,6 +428,69 @@ mod tests {
         check("dn: o=x\nphoto:< file:///etc/passwd\n", 2, "not read");
         check("dn: o=x\nchangetype: rename\n", 1, "no changetype");
         check("dn: o=x\nchangetype: modify\nadd: mail\ncn: x\n", 4, "a value of `mail`");
+        check("dn: o=x\ncontrol: 1.2.3 true\nchangetype: delete\n", 2, "no controls");
+        check("dn: o=x\nchangetype: delete\ncn: x\n", 3, "deletes");
+        check("dn: o=x\ncn: x\nchangetype: delete\n", 3, "no meaning");
+        check("dn: o=x\nchangetype: modrdn\nnewrdn: cn=a\ndeleteoldrdn: yes\n", 1, "0 or 1");
+        check("dn: o=x\n: x\n", 2, "name is missing");
+        check("\n cn: x\n", 2, "continues no line");
+        check("dn: o=x\n", 1, "objectClass");
+    }
+
+    /// The names of the records that are read, and the line, name and fault of those that are not.
+    fn names(bytes: &[u8]) -> Vec<String> {
+        let shown = |read: Result<Record, LdifError>| match read {
+            Ok(record) => record.dn,
+            Err(LdifError::Record { line, dn, what }) => format!("{line} {dn}: {what}"),
+            Err(other) => panic!("{other}"),
+        };
+        Reader::new(bytes).map(shown).collect()
+    }
+
+    #[test]
+    fn ldif_a_fault_ends_its_record_and_no_other() {
+        for fault in
+            ["photo:< file:///x.jpg", "photo:: ???", "photo:: YQ", "nothing", "control: 1.2.3 true", "-", ": x"]
+        {
+            let text = format!("dn: cn=a\ncn: a\n\ndn: cn=b\n{fault}\nmore: x\ncn: b\n\n\ndn: cn=c\ncn: c\n");
+            let found = names(text.as_bytes());
+            assert_eq!((found.len(), &*found[0], &*found[2]), (3, "cn=a", "cn=c"), "{found:?}");
+            assert!(found[1].starts_with("5 cn=b: "), "{found:?}");
+        }
+        let found = names(b"dn: cn=a\ncn: \xfc\n\ndn: cn=b\ncn: b\n");
+        assert!(found[0].starts_with("2 cn=a: is not UTF-8") && found[1] == "cn=b", "{found:?}");
+        let found = names(b"dn:: ////\ncn: a\n\ncn: x\n\ndn: cn=b\ncn: b");
+        assert_eq!((found.len(), &*found[2]), (3, "cn=b"), "{found:?}");
+    }
+
+    #[test]
+    fn ldif_marks_line_ends_and_versions_stand_where_they_are_met() {
+        let plain = "version: 1\n\ndn: cn=a\ncn: a\n  b\n# comment\n\ndn: cn=b\ncn: b\n";
+        for end in ["\n", "\r\n", "\r"] {
+            let text = plain.replace('\n', end);
+            assert_eq!(names(text.as_bytes()), ["cn=a", "cn=b"], "{end:?}");
+            assert_eq!(names(format!("\u{feff}{text}").as_bytes()), ["cn=a", "cn=b"], "{end:?}");
+            // Two files that were joined.
+            assert_eq!(names(format!("\u{feff}{text}{end}\u{feff}{text}").as_bytes()).len(), 4, "{end:?}");
+            // A reader that sees a few bytes at a time.
+            let reader = Reader::new(std::io::BufReader::with_capacity(1, text.as_bytes()));
+            let records: Vec<Record> = reader.map(|read| read.expect("fine")).collect();
+            assert_eq!((records.len(), records[1].line), (2, 8), "{end:?}");
+            assert_eq!(records[0].change, Change::Add(vec![("cn".into(), vec![b"a b".to_vec()])]));
+        }
+        assert_eq!(names(b"\n \n\t\n"), Vec::<String>::new());
+        assert_eq!(names("\u{feff}".as_bytes()), Vec::<String>::new());
+        let said = Reader::new(&b"\xff\xfed\0n\0"[..]).next();
+        assert!(matches!(said, Some(Err(LdifError::Line(1, what))) if what.contains("UTF-16")));
+    }
+
+    #[test]
+    fn ldif_values_lose_the_spaces_around_them_and_their_repetitions() {
+        let read = read("dn: cn=a \nobjectClass: top \nobjectclass: person\nobjectClass: top\ncn:: YSA=\ncn:  b  \n");
+        let Ok(Record { dn, change: Change::Add(attributes), .. }) = &read[0] else { panic!("{read:?}") };
+        assert_eq!(dn, "cn=a");
+        assert_eq!(attributes[0].1, [b"top".to_vec(), b"person".to_vec()]);
+        assert_eq!(attributes[1].1, [b"a ".to_vec(), b"b".to_vec()]);
     }
 
     #[test]
@@ -330,7 +498,7 @@ mod tests {
         let endless = std::io::BufReader::new(std::io::repeat(b'x'));
         let mut reader = Reader { line_bytes_max: 1_000, ..Reader::new(endless) };
         let Some(Err(LdifError::Line(1, said))) = reader.next() else { panic!("it is read on") };
-        assert!(said.contains("too long"), "{said}");
+        assert!(said.contains("longer than 1000 bytes"), "{said}");
     }
 
     #[test]

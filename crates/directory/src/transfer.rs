@@ -1,6 +1,7 @@
 //! Many entries, in and out, as LDIF.
 
 use std::{
+    collections::HashSet,
     io::{BufRead, Write},
     pin::pin,
 };
@@ -13,12 +14,14 @@ use tocsin_store::entries::Node;
 
 use crate::{
     access::Asker,
-    change::Terms,
+    change::{Act, Modification, Terms, tells_of_password},
     directory::Directory,
+    dn::Dn,
     entry::SUBSCHEMA,
     ldif::{self, Change, LdifError, Record},
     password::{WAITING_MAX, protect},
     refusal::{Code, Refusal},
+    schema::Schema,
 };
 
 /// Records that are under way at the same time: they share commits.
@@ -42,12 +45,15 @@ pub struct Imported {
     pub untold: u64,
 }
 
+/// Most bytes of records that wait for the entries above theirs. Those beyond are refused.
+const DEFERRED_BYTES_MAX: usize = 64 << 20;
 /// Most refusals that are told one by one.
 const TOLD_MAX: usize = 1_000;
 
 impl Directory {
     /// Does what the records of a file say, as an operator, many at the same time and each alone. What a record changes is
-    /// there for those behind it.
+    /// there for those behind it. An entry that stands before the one above it is added in the end. A record that cannot be read, or
+    /// is refused, is reported and stops no other. Operational attributes that each server keeps for itself are left out.
     ///
     /// # Errors
     /// The file cannot be read on; what was read before is done.
@@ -58,7 +64,13 @@ impl Directory {
     ) -> Result<Imported, LdifError> {
         let asker = Asker { manages: true, ..Asker::default() };
         let mut imported = Imported::default();
-        let hashing = stream::iter(ldif::Reader::new(input)).map(|record| async { Ok(self.hashed(record?).await) });
+        let mut deferred = Deferred::default();
+        let hashing = stream::iter(ldif::Reader::new(input)).map(|record| async {
+            match record {
+                Ok(record) => Ok(self.hashed(record).await),
+                Err(error) => Err(error),
+            }
+        });
         let mut records = pin!(hashing.buffered(HASHED_AHEAD).peekable());
         let mut running = FuturesOrdered::new();
         loop {
@@ -68,13 +80,15 @@ impl Directory {
                 running.push_back(self.carry_out(&asker, record?));
             }
             match running.next().await {
-                Some((line, dn, result)) => imported.count(line, dn, result),
+                Some((record, result)) => imported.settle(record, result, Some(&mut deferred)),
                 // Whatever comes next waits for all before it, and all behind it for it.
                 None => match records.next().await {
-                    Some(record) => {
-                        let (line, dn, result) = self.carry_out(&asker, record?).await;
-                        imported.count(line, dn, result);
+                    Some(Ok(record)) => {
+                        let (record, result) = self.carry_out(&asker, record).await;
+                        imported.settle(record, result, Some(&mut deferred));
                     }
+                    Some(Err(LdifError::Record { line, dn, what })) => imported.refuse(line, dn, what),
+                    Some(Err(error)) => return Err(error),
                     None => break,
                 },
             }
@@ -82,22 +96,52 @@ impl Directory {
                 progress(&imported);
             }
         }
+        for level in deferred.levels() {
+            for wave in level.chunks(UNDER_WAY) {
+                let mut running: FuturesOrdered<_> =
+                    wave.iter().map(|record| self.carry_out(&asker, record.clone())).collect();
+                while let Some((record, result)) = running.next().await {
+                    imported.settle(record, result, None);
+                }
+            }
+            progress(&imported);
+        }
         progress(&imported);
         Ok(imported)
     }
 
-    async fn carry_out(&self, asker: &Asker, record: Record) -> (usize, String, Result<(), Refusal>) {
-        let Record { line, dn, change } = record;
-        let terms = Terms::default();
-        let done = match change {
-            Change::Add(attributes) => self.add_in_turn(asker, &dn, attributes, terms).await,
-            Change::Modify(modifications) => self.modify_in_turn(asker, &dn, modifications, terms).await,
-            Change::Delete => self.remove(asker, &dn, terms).await,
+    async fn carry_out(&self, asker: &Asker, record: Record) -> (Record, Result<(), Refusal>) {
+        let (dn, terms, schema) = (record.dn.as_str(), Terms::default(), self.schema());
+        let done = match record.change.clone() {
+            Change::Add(mut attributes) => {
+                attributes.retain(|(name, _)| !is_kept_by_servers(name, &schema));
+                // The state of a password is decided about entries that are there.
+                let (states, attributes): (Vec<_>, Vec<_>) =
+                    attributes.into_iter().partition(|(name, _)| tells_of_changeable_password(name, &schema));
+                let added = self.add_in_turn(asker, dn, attributes, terms).await;
+                match (added, states.is_empty()) {
+                    (Ok(_), false) => {
+                        let replace = |(attribute, values)| Modification { act: Act::Replace, attribute, values };
+                        let states = states.into_iter().map(replace).collect();
+                        self.modify_in_turn(asker, dn, states, Terms::default()).await
+                    }
+                    (added, _) => added,
+                }
+            }
+            Change::Modify(mut modifications) => {
+                let count = modifications.len();
+                modifications.retain(|change| !is_kept_by_servers(&change.attribute, &schema));
+                match modifications.is_empty() && count > 0 {
+                    true => return (record, Ok(())),
+                    false => self.modify_in_turn(asker, dn, modifications, terms).await,
+                }
+            }
+            Change::Delete => self.remove(asker, dn, terms).await,
             Change::Rename(rdn, delete_old, above) => {
-                self.rename(asker, &dn, &rdn, delete_old, above.as_deref(), terms).await
+                self.rename(asker, dn, &rdn, delete_old, above.as_deref(), terms).await
             }
         };
-        (line, dn, done.map(|_| ()))
+        (record, done.map(|_| ()))
     }
 
     /// A record with its password hashed: a change that still had to hash would come after those behind it.
@@ -166,13 +210,91 @@ fn is_password(name: &str) -> bool {
     name.eq_ignore_ascii_case("userPassword") || name == "2.5.4.35"
 }
 
+/// Operational attributes that other servers write into their LDIF and that are not in the schema here.
+const OF_SERVERS: &[&str] = &[
+    "contextcsn",
+    "creatorsname",
+    "modifiersname",
+    "hassubordinates",
+    "numsubordinates",
+    "subordinatecount",
+    "entryid",
+    "parentid",
+    "nsuniqueid",
+    "pwdfailuretime",
+    "pwdlastsuccess",
+    "pwdpolicysubentry",
+    "authtimestamp",
+];
+
+/// Whether an attribute is one that each server keeps for itself: operational, and not for users to change. An import leaves it out.
+fn is_kept_by_servers(name: &str, schema: &Schema) -> bool {
+    match schema.attribute(name) {
+        Ok(kind) => kind.operational && !kind.changeable,
+        Err(_) => OF_SERVERS.contains(&name.to_ascii_lowercase().as_str()),
+    }
+}
+
+/// Whether an attribute says of a password whether it has to be changed, or is locked.
+fn tells_of_changeable_password(name: &str, schema: &Schema) -> bool {
+    schema.attribute(name).is_ok_and(|kind| kind.changeable && tells_of_password(kind))
+}
+
+/// Records that stand before the entries above theirs: they are done in the end.
+#[derive(Default)]
+struct Deferred {
+    records: Vec<Record>,
+    /// The names of entries that are to be added.
+    names: HashSet<String>,
+    bytes: usize,
+}
+
+impl Deferred {
+    /// Whether a record was taken, which was refused since an entry is missing.
+    fn take(&mut self, record: Record) -> Result<(), Record> {
+        let name = record.dn.to_lowercase();
+        let is_add = matches!(record.change, Change::Add(_));
+        let bytes = record.dn.len() + record.change.bytes();
+        if !(is_add || self.names.contains(&name)) || self.bytes + bytes > DEFERRED_BYTES_MAX {
+            return Err(record);
+        }
+        if is_add {
+            self.names.insert(name);
+        }
+        self.bytes += bytes;
+        self.records.push(record);
+        Ok(())
+    }
+
+    /// The records, those of one depth in the tree together, in the order of the file.
+    fn levels(mut self) -> Vec<Vec<Record>> {
+        let depth = |record: &Record| Dn::parse(&record.dn).map_or(usize::MAX, |dn| dn.0.len());
+        self.records.sort_by_cached_key(depth);
+        self.records.chunk_by(|one, other| depth(one) == depth(other)).map(<[Record]>::to_vec).collect()
+    }
+}
+
 impl Imported {
-    fn count(&mut self, line: usize, dn: String, result: Result<(), Refusal>) {
-        match result {
-            Ok(()) => self.done += 1,
-            Err(refusal) if refusal.code == Code::EntryAlreadyExists => self.present += 1,
-            Err(_) if self.refused.len() >= TOLD_MAX => self.untold += 1,
-            Err(refusal) => self.refused.push((line, dn, refusal.message)),
+    fn settle(&mut self, record: Record, result: Result<(), Refusal>, deferred: Option<&mut Deferred>) {
+        let refusal = match result {
+            Ok(()) => return self.done += 1,
+            Err(refusal) if refusal.code == Code::EntryAlreadyExists => return self.present += 1,
+            Err(refusal) => refusal,
+        };
+        let record = match deferred.filter(|_| refusal.code == Code::NoSuchObject) {
+            Some(deferred) => match deferred.take(record) {
+                Ok(()) => return,
+                Err(record) => record,
+            },
+            None => record,
+        };
+        self.refuse(record.line, record.dn, refusal.message);
+    }
+
+    fn refuse(&mut self, line: usize, dn: String, why: String) {
+        match self.refused.len() >= TOLD_MAX {
+            true => self.untold += 1,
+            false => self.refused.push((line, dn, why)),
         }
     }
 }

@@ -52,3 +52,91 @@ async fn what_is_exported_is_imported_again() {
     assert_eq!((imported.done, imported.present, imported.refused), (2, 2, Vec::new()));
     assert_eq!(written(&other).await, first);
 }
+
+/// The line and name of each record that was refused.
+fn refused(imported: &Imported) -> Vec<(usize, &str)> {
+    imported.refused.iter().map(|(line, dn, _)| (*line, dn.as_str())).collect()
+}
+
+const PERSON: &str = "objectClass: inetOrgPerson\ncn: x\nsn: y\n";
+
+#[tokio::test]
+async fn ldif_a_file_with_a_byte_order_mark_is_imported() {
+    let directory = directory().await;
+    let imported =
+        import(&directory, &format!("\u{feff}version: 1\r\n\r\ndn: uid=ann,ou=people,o=site\n{PERSON}")).await;
+    assert_eq!((imported.done, imported.refused), (1, Vec::new()));
+    let imported = import(&directory, &format!("\u{feff}dn: uid=bo,ou=people,o=site\n{PERSON}")).await;
+    assert_eq!((imported.done, imported.refused), (1, Vec::new()));
+}
+
+#[tokio::test]
+async fn ldif_a_broken_record_stops_no_other() {
+    let directory = directory().await;
+    for (number, fault) in [
+        "jpegPhoto:< file:///photos/bo.jpg",
+        "jpegPhoto:: n/o base64",
+        "control: 1.2.840.113556.1.4.805 true",
+        "no line of LDIF",
+        "nosuchattribute: x",
+        "uidNumber: many",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let of = |name: &str| format!("uid={name}{number},ou=people,o=site");
+        let ldif =
+            format!("dn: {}\n{PERSON}\ndn: {}\n{PERSON}{fault}\n\ndn: {}\n{PERSON}", of("ann"), of("bo"), of("cy"));
+        let imported = import(&directory, &ldif).await;
+        assert_eq!(imported.done, 2, "{fault}: {imported:?}");
+        let line = imported.refused[0].0;
+        assert!((line == 6 || line == 10) && imported.refused[0].1 == of("bo"), "{imported:?}");
+        directory.find(&of("cy")).await.expect("it is there");
+        assert!(directory.find(&of("bo")).await.is_err());
+    }
+    let mut bytes = format!("dn: uid=ann,ou=people,o=site\n{PERSON}description: ").into_bytes();
+    bytes.extend_from_slice(b"\xe4\n\n");
+    bytes.extend_from_slice(format!("dn: uid=cy,ou=people,o=site\n{PERSON}").as_bytes());
+    let imported = directory.import(&bytes[..], &mut |_| {}).await.expect("it is read");
+    assert_eq!((imported.done, refused(&imported)), (1, vec![(5, "uid=ann,ou=people,o=site")]));
+}
+
+#[tokio::test]
+async fn ldif_entries_may_stand_before_those_above_them() {
+    let directory = directory().await;
+    let ldif = format!(
+        "dn: uid=ann,ou=b,ou=a,o=site\n{PERSON}\n\
+         dn: uid=ann,ou=b,ou=a,o=site\nchangetype: modify\nreplace: sn\nsn: Z\n\n\
+         dn: ou=b,ou=a,o=site\nobjectClass: organizationalUnit\n\n\
+         dn: uid=gone,o=site\nchangetype: delete\n\n\
+         dn: uid=bo,ou=nowhere,o=site\n{PERSON}\n\
+         dn: ou=a,o=site\nobjectClass: organizationalUnit\n"
+    );
+    let imported = import(&directory, &ldif).await;
+    assert_eq!(
+        (imported.done, refused(&imported)),
+        (4, vec![(12, "uid=gone,o=site"), (15, "uid=bo,ou=nowhere,o=site")])
+    );
+    let ann = directory.find("uid=ann,ou=b,ou=a,o=site").await.expect("it is there");
+    assert_eq!(&*ann.entry.attribute("sn").expect("it has one").values[0], b"Z");
+}
+
+#[tokio::test]
+async fn ldif_operational_attributes_of_slapcat_are_left_out() {
+    let directory = directory().await;
+    let operational = "structuralObjectClass: inetOrgPerson\nentryUUID: 5d2b9b6e-7a0c-103f-8d3a-5f0d0c6b0f10\n\
+        creatorsName: cn=admin,o=site\ncreateTimestamp: 20260101000000Z\nentryCSN: 20260101000000.000000Z#000000#000#000000\n\
+        modifiersName: cn=admin,o=site\nmodifyTimestamp: 20260101000000Z\ncontextCSN: 20260101000000.000000Z#000000#000#000000\n\
+        hasSubordinates: FALSE\nentryDN: uid=ann,ou=people,o=site\nsubschemaSubentry: cn=Subschema\nmemberOf: cn=g,o=site\n\
+        pwdChangedTime: 20260101000000Z\n";
+    let ldif = format!("dn: uid=ann,ou=people,o=site\n{PERSON}userPassword: {{SSHA}}x\n{operational}pwdReset: TRUE\n")
+        .replace("userPassword: {SSHA}x\n", "userPassword: {SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=\n");
+    let imported = import(&directory, &ldif).await;
+    assert_eq!((imported.done, &imported.refused), (1, &Vec::new()));
+    let ann = directory.find("uid=ann,ou=people,o=site").await.expect("it is there");
+    assert!(ann.entry.attribute("creatorsname").is_none() && ann.entry.attribute("memberof").is_none());
+    let audit = "dn: uid=ann,ou=people,o=site\nchangetype: modify\nreplace: title\ntitle: Dr\n-\n\
+        replace: modifiersName\nmodifiersName: cn=admin,o=site\n-\nreplace: entryCSN\nentryCSN: x\n-\n";
+    let imported = import(&directory, audit).await;
+    assert_eq!((imported.done, &imported.refused), (1, &Vec::new()));
+}
