@@ -44,18 +44,30 @@ pub(super) fn complete(resource: &Resource, kind: &ResourceType) -> Result<(), T
 fn set(read: &mut Resource, name: &str, value: &Json, kind: &ResourceType) -> Result<(), Trouble> {
     if let Some(extension) = kind.extension.filter(|extension| extension.schema.eq_ignore_ascii_case(name)) {
         if let Some(parts) = parts(value, extension.attributes, extension.schema)? {
-            read.insert(extension.schema.to_owned(), Json::Object(parts));
+            // Attributes of it may have stood before, without its name.
+            let known = read.entry(extension.schema).or_insert_with(|| Json::Object(Map::new()));
+            known.as_object_mut().expect("an extension is an object").extend(parts);
         }
         return Ok(());
     }
-    let path = kind.resolve(name).filter(|path| path.part.is_none() && path.extension.is_none());
+    if kind.is_foreign(name) {
+        return Ok(());
+    }
+    let path = kind.resolve(name).filter(|path| path.part.is_none());
     let Some(path) = path else {
         return Err(Trouble::bad("invalidSyntax", format!("a {} has no attribute `{name}`", kind.name)));
     };
-    if path.attribute.mutability != Mutability::ReadOnly
-        && let Some(value) = typed(value, path.attribute)?
-    {
-        read.insert(path.attribute.name.to_owned(), value);
+    if path.attribute.mutability == Mutability::ReadOnly {
+        return Ok(());
+    }
+    // A list of members that is empty is not one that is left out.
+    let is_empty_list = path.attribute.name == "members" && !value.is_null();
+    if let Some(value) = typed(value, path.attribute)?.or_else(|| is_empty_list.then(|| Json::Array(Vec::new()))) {
+        let holder = match path.extension {
+            Some(schema) => read.entry(schema).or_insert_with(|| Json::Object(Map::new())).as_object_mut(),
+            None => Some(read),
+        };
+        holder.expect("an extension is an object").insert(path.attribute.name.to_owned(), value);
     }
     Ok(())
 }
@@ -81,12 +93,27 @@ pub(super) fn typed(value: &Json, attribute: &'static Attribute) -> Result<Optio
     if values.len() > VALUES_MAX {
         return Err(Trouble::bad("tooMany", format!("`{}` has more than {VALUES_MAX} values", attribute.name)));
     }
+    if values.iter().any(|value| is_nothing(value, attribute)) {
+        let what = format!("a value of `{}` says nothing; leave it out, or give its `value`", attribute.name);
+        return Err(Trouble::bad("invalidValue", what));
+    }
     let read = values.iter().filter_map(|value| single(value, attribute).transpose()).collect::<Result<Vec<_>, _>>()?;
     let preferred = read.iter().filter(|value| value.get("primary") == Some(&Json::Bool(true))).count();
     if preferred > 1 {
         return Err(Trouble::bad("invalidValue", format!("`{}` has more than one primary value", attribute.name)));
     }
     Ok((!read.is_empty()).then_some(Json::Array(read)))
+}
+
+/// Whether an item of a list names no value: it must not count as if the list had been empty. An empty text is a value that goes, but
+/// for references such as members.
+pub(super) fn is_nothing(item: &Json, attribute: &Attribute) -> bool {
+    let is_reference = attribute.part("value").is_some_and(|part| part.mutability == Mutability::Immutable);
+    let is_empty = |value: &Json| value.is_null() || value.as_str().is_some_and(str::is_empty);
+    match item {
+        Json::Object(parts) => parts.is_empty() || is_reference && parts.values().all(is_empty),
+        item => is_reference && is_empty(item),
+    }
 }
 
 fn single(value: &Json, attribute: &'static Attribute) -> Result<Option<Json>, Trouble> {
@@ -96,6 +123,7 @@ fn single(value: &Json, attribute: &'static Attribute) -> Result<Option<Json>, T
     match (attribute.kind, value) {
         (_, Json::Null) => Ok(None),
         (Kind::Complex(known), Json::Object(_)) => Ok(parts(value, known, attribute.name)?.map(Json::Object)),
+        (Kind::Complex(_), Json::String(text)) if text.is_empty() => Ok(None),
         // The value alone stands for what has it as its only part.
         (Kind::Complex(_), Json::String(_)) if attribute.part("value").is_some() => {
             Ok(Some(serde_json::json!({"value": value})))
@@ -130,6 +158,14 @@ fn parts(value: &Json, known: &'static [Attribute], of: &str) -> Result<Option<R
         {
             read.insert(attribute.name.to_owned(), value);
         }
+    }
+    // A reference without an id names the resource by its address, which ends with the id.
+    if let (Some(_), Some(_), false) =
+        (super::schema::find(known, "value"), super::schema::find(known, "$ref"), read.contains_key("value"))
+        && let Some(address) = read.get("$ref").and_then(Json::as_str)
+        && let Some(id) = address.trim_end_matches('/').rsplit('/').next().filter(|id| !id.is_empty())
+    {
+        read.insert("value".to_owned(), id.into());
     }
     Ok((!read.is_empty()).then_some(read))
 }

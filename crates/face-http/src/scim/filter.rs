@@ -1,5 +1,7 @@
 //! Filters of RFC 7644, 3.4.2.2: read, held against resources, and made narrower by what the directory can look up.
 
+use std::cell::Cell;
+
 use serde_json::Value as Json;
 use tocsin_directory::filter::Filter as Lookup;
 use tocsin_model::time::Timestamp;
@@ -209,7 +211,7 @@ impl<'a> Reader<'a> {
     }
 
     fn within(&mut self, path: Path, depth: usize) -> Result<Filter, Trouble> {
-        if path.part.is_some() || path.attribute.parts().is_empty() {
+        if path.part.is_some() || path.attribute.parts().is_empty() || !path.attribute.many {
             return Err(self.trouble(&format!("`{}` has no parts to choose by", path.attribute.name)));
         }
         let inner = self.any(Names::PartsOf(path), depth + 1)?;
@@ -265,7 +267,7 @@ impl<'a> Reader<'a> {
             );
         };
         self.spaces();
-        let value = self.value()?;
+        let value = truth(path, self.value()?);
         fits(path, operator, &value).map_err(|why| self.trouble(&why))?;
         Ok(Filter::Compare(path, operator, value))
     }
@@ -304,6 +306,18 @@ fn compared(path: Path) -> Result<&'static Attribute, String> {
     }
 }
 
+/// A boolean that a client wrote as text, such as "True".
+fn truth(path: Path, value: Json) -> Json {
+    match &value {
+        Json::String(text) if compared(path).is_ok_and(|attribute| attribute.kind == Kind::Boolean) => {
+            let known = [("true", true), ("false", false)];
+            let found = known.into_iter().find(|(word, _)| text.eq_ignore_ascii_case(word));
+            found.map_or(value, |(_, is)| Json::Bool(is))
+        }
+        _ => value,
+    }
+}
+
 fn fits(path: Path, operator: Operator, value: &Json) -> Result<(), String> {
     let attribute = compared(path)?;
     if attribute.mutability == super::schema::Mutability::WriteOnly {
@@ -325,28 +339,69 @@ fn fits(path: Path, operator: Operator, value: &Json) -> Result<(), String> {
     }
 }
 
+/// Most work of one evaluation, in bytes of text that are compared.
+pub(super) const WORK_MAX: u64 = 16 << 20;
+/// What a comparison costs beside its text.
+const COMPARING: u64 = 16;
+
+/// The work that evaluations of filters may still cost. One bound is for a list's resource, or for a whole PATCH.
+#[derive(Debug)]
+pub(super) struct Work(Cell<u64>);
+
+impl Default for Work {
+    fn default() -> Self {
+        Work(Cell::new(WORK_MAX))
+    }
+}
+
+impl Work {
+    /// Takes some off; false if there was not enough left, from then on.
+    fn take(&self, bytes: usize) -> bool {
+        self.0.set(self.0.get().saturating_sub(COMPARING + bytes as u64));
+        self.0.get() > 0
+    }
+
+    /// How much was taken.
+    pub(super) fn done(&self) -> u64 {
+        WORK_MAX - self.0.get()
+    }
+
+    /// Refuses what took too much: its result is none.
+    pub(super) fn check(&self) -> Result<(), Trouble> {
+        match self.0.get() > 0 {
+            true => Ok(()),
+            false => Err(Trouble::bad(
+                "tooMany",
+                "the filters take too much work on one resource: use fewer comparisons on attributes with long or many values",
+            )),
+        }
+    }
+}
+
 impl Filter {
-    /// Whether a resource meets it.
-    pub(super) fn is_met_by(&self, resource: &Resource) -> bool {
-        self.holds(&|path| values(resource, path))
+    /// Whether a resource meets it; anything, once the work is spent.
+    pub(super) fn is_met_by(&self, resource: &Resource, work: &Work) -> bool {
+        self.holds(&|path| values(resource, path), work)
     }
 
     /// Whether one value of an attribute meets it: what stands in `[...]`.
-    pub(super) fn is_met_by_value(&self, value: &Json) -> bool {
-        self.holds(&|path| path.part.and_then(|part| value.get(part.name)).into_iter().collect())
+    pub(super) fn is_met_by_value(&self, value: &Json, work: &Work) -> bool {
+        self.holds(&|path| path.part.and_then(|part| value.get(part.name)).into_iter().collect(), work)
     }
 
-    fn holds<'a>(&self, values: &dyn Fn(Path) -> Vec<&'a Json>) -> bool {
+    fn holds<'a>(&self, values: &dyn Fn(Path) -> Vec<&'a Json>, work: &Work) -> bool {
         match self {
-            Filter::And(parts) => parts.iter().all(|part| part.holds(values)),
-            Filter::Or(parts) => parts.iter().any(|part| part.holds(values)),
-            Filter::Not(part) => !part.holds(values),
+            Filter::And(parts) => parts.iter().all(|part| part.holds(values, work)),
+            Filter::Or(parts) => parts.iter().any(|part| part.holds(values, work)),
+            Filter::Not(part) => !part.holds(values, work),
             Filter::Present(path) => !values(*path).is_empty(),
-            Filter::Within(path, part) => values(*path).into_iter().any(|value| part.is_met_by_value(value)),
-            Filter::Compare(path, Operator::NotEqual, wanted) => !equal(*path, &values(*path), wanted),
-            Filter::Compare(path, Operator::Equal, wanted) => equal(*path, &values(*path), wanted),
+            Filter::Within(path, part) => {
+                values(*path).into_iter().any(|value| work.take(0) && part.is_met_by_value(value, work))
+            }
+            Filter::Compare(path, Operator::NotEqual, wanted) => !equal(*path, &values(*path), wanted, work),
+            Filter::Compare(path, Operator::Equal, wanted) => equal(*path, &values(*path), wanted, work),
             Filter::Compare(path, operator, wanted) => {
-                values(*path).into_iter().any(|value| compare(*path, value, *operator, wanted))
+                values(*path).into_iter().any(|value| compare(*path, value, *operator, wanted, work))
             }
         }
     }
@@ -477,14 +532,14 @@ pub(super) fn values(resource: &Resource, path: Path) -> Vec<&Json> {
     }
 }
 
-fn equal(path: Path, found: &[&Json], wanted: &Json) -> bool {
+fn equal(path: Path, found: &[&Json], wanted: &Json, work: &Work) -> bool {
     match wanted {
         Json::Null => found.is_empty(),
-        wanted => found.iter().any(|value| compare(path, value, Operator::Equal, wanted)),
+        wanted => found.iter().any(|value| compare(path, value, Operator::Equal, wanted, work)),
     }
 }
 
-fn compare(path: Path, found: &Json, operator: Operator, wanted: &Json) -> bool {
+fn compare(path: Path, found: &Json, operator: Operator, wanted: &Json, work: &Work) -> bool {
     let Ok(attribute) = compared(path) else { return false };
     let found = match found {
         Json::Object(parts) => match parts.get(attribute.name) {
@@ -493,7 +548,12 @@ fn compare(path: Path, found: &Json, operator: Operator, wanted: &Json) -> bool 
         },
         found => found,
     };
-    let (Json::String(found), Json::String(wanted)) = (found, wanted) else { return found == wanted };
+    let (Json::String(found), Json::String(wanted)) = (found, wanted) else {
+        return work.take(0) && found == wanted;
+    };
+    if !work.take(found.len() + wanted.len()) {
+        return false;
+    }
     if attribute.kind == Kind::DateTime {
         let (Ok(found), Ok(wanted)) = (found.parse::<Timestamp>(), wanted.parse::<Timestamp>()) else { return false };
         return ordered(operator, found.cmp(&wanted)).unwrap_or(false);
@@ -533,7 +593,8 @@ mod tests {
             "meta": {"lastModified": "2026-05-01T10:00:00Z"},
             "urn:ietf:params:scim:schemas:extension:enterprise:2.0:User": {"department": "Legal"},
         });
-        let found = read(text, &USER).map(|filter| filter.is_met_by(vera.as_object().expect("an object")));
+        let found =
+            read(text, &USER).map(|filter| filter.is_met_by(vera.as_object().expect("an object"), &Work::default()));
         match (found, expected) {
             (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{text}"),
             (Err(trouble), Err(why)) => assert!(trouble.detail.contains(why), "{text}: {}", trouble.detail),
@@ -552,6 +613,10 @@ mod tests {
         check("nickName eq null", Ok(true));
         check("nickName ne \"x\"", Ok(true));
         check("title ne \"dr\"", Ok(false));
+        check("active eq \"True\"", Ok(true));
+        check("emails[primary eq \"True\"]", Ok(true));
+        check("emails[primary eq \"FALSE\"]", Ok(false));
+        check("department eq \"legal\"", Ok(true));
         check("name.familyName gt \"Mu\" and name.familyName lt \"mz\"", Ok(true));
         check("emails co \"home\"", Ok(true));
         check("emails.type eq \"work\"", Ok(true));
@@ -564,6 +629,19 @@ mod tests {
         check("urn:ietf:params:scim:schemas:extension:enterprise:2.0:User:department sw \"leg\"", Ok(true));
         check("title pr or nickName pr and userName eq \"nobody\"", Ok(true));
         check("(title pr or nickName pr) and userName eq \"nobody\"", Ok(false));
+    }
+
+    #[test]
+    fn a12_a_filter_costs_a_bounded_amount_of_work() {
+        let long = json!({"userName": "vera", "emails": vec![json!({"value": "x".repeat(1_000)}); 1_000]});
+        let many = (0..100).map(|_| "emails.value co \"y\"").collect::<Vec<_>>().join(" or ");
+        let check = |text: &str, is_bounded: bool| {
+            let work = Work::default();
+            read(text, &USER).expect("a filter").is_met_by(long.as_object().expect("an object"), &work);
+            assert_eq!(work.check().is_err(), is_bounded, "{text}: {}", work.done());
+        };
+        check("emails.value co \"y\"", false);
+        check(&many, true);
     }
 
     #[test]
@@ -580,7 +658,8 @@ mod tests {
         check("userName[value eq \"x\"]", Err("no parts to choose by"));
         check("not userName pr", Err("`not` wants brackets"));
         check("active gt true", Err("compared by eq and ne"));
-        check("active eq \"true\"", Err("with true and false"));
+        check("active eq \"yes\"", Err("with true and false"));
+        check("name[familyName eq \"x\"]", Err("no parts to choose by"));
         check("meta.created gt \"yesterday\"", Err("compared with a time"));
         check("name eq \"Vera\"", Err("has parts; compare one of them: formatted"));
         check("userName eq 7", Err("text in quotation marks"));

@@ -8,7 +8,7 @@ use tocsin_directory::{Scope, Shown, filter::Filter as Lookup};
 
 use super::{
     desk::{Desk, is_of},
-    filter::{self, Filter, values},
+    filter::{self, Filter, Work, values},
     schema::{Path, RESOURCES, ResourceType},
     selection::Selection,
     trouble::Trouble,
@@ -17,6 +17,8 @@ use super::{
 /// Most resources of a page, and how many there are if nobody says.
 pub(super) const PAGE_MAX: usize = 1_000;
 const PAGE: usize = 100;
+/// Work of filters after which a list gives way to others.
+const UNINTERRUPTED_WORK: u64 = 1 << 20;
 /// Most resources that are sorted.
 const SORTED_MAX: usize = 50_000;
 
@@ -117,6 +119,8 @@ struct Found {
     page: Vec<Arc<Shown>>,
     /// All, with what they are sorted by.
     sorted: Vec<(SortKey, Arc<Shown>)>,
+    /// Work of the filter since others could run.
+    work: u64,
 }
 
 /// Those without a value come last.
@@ -202,8 +206,21 @@ impl Desk {
                     || sorted_by.is_some_and(|path| path.attribute.name == name)
             };
             let resource = self.resource(kind, &shown.entry, &wants).await?;
-            if query.filter.as_ref().is_some_and(|filter| !filter.is_met_by(&resource)) {
-                return Ok(());
+            if let Some(filter) = &query.filter {
+                let is_met = {
+                    let work = Work::default();
+                    let is_met = filter.is_met_by(&resource, &work);
+                    found.work += work.done() + 1;
+                    work.check()?;
+                    is_met
+                };
+                if found.work > UNINTERRUPTED_WORK {
+                    found.work = 0;
+                    tokio::task::yield_now().await;
+                }
+                if !is_met {
+                    return Ok(());
+                }
             }
             if let Some(path) = sorted_by {
                 if found.sorted.len() >= SORTED_MAX {

@@ -4,7 +4,7 @@ use serde_json::{Map, Value as Json};
 
 use super::{
     body::{self, Resource, typed},
-    filter::{self, Filter, Target},
+    filter::{self, Filter, Target, Work},
     schema::{Attribute, Mutability, Path, ResourceType},
     trouble::Trouble,
 };
@@ -54,18 +54,36 @@ pub(super) fn read(given: &Json, kind: &'static ResourceType) -> Result<Vec<Oper
         };
         let value = member(each, "value");
         match (member(each, "path"), act, value) {
-            (Some(Json::String(path)), act, value) => operations.extend(of_path(&path, act, value, kind)?),
-            (Some(_), ..) => return Err(Trouble::bad("invalidPath", "`path` is no text")),
-            (None, Act::Remove, _) => return Err(Trouble::bad("noTarget", "what is to be removed? `path` is missing")),
-            (None, act, Some(Json::Object(values))) => {
-                for (name, value) in values {
-                    operations.extend(of_path(&name, act, Some(value), kind)?);
-                }
+            (Some(Json::String(path)), act, value) if !path.trim().is_empty() => {
+                operations.extend(of_path(&path, act, value, kind)?);
             }
-            (None, ..) => return Err(syntax("without a path, `value` is an object of attributes")),
+            (Some(Json::String(_) | Json::Null) | None, act, value) => {
+                operations.extend(without_path(act, value, kind)?);
+            }
+            (Some(_), ..) => return Err(Trouble::bad("invalidPath", "`path` is no text")),
         }
     }
     Ok(operations)
+}
+
+/// An operation without a path has an object of attributes, whose names may be paths. Only the server writes some of them, such as the
+/// `id` that clients send along: these are passed over, as in a whole resource.
+fn without_path(act: Act, value: Option<Json>, kind: &'static ResourceType) -> Result<Vec<Operation>, Trouble> {
+    match (act, value) {
+        (Act::Remove, _) => Err(Trouble::bad("noTarget", "`path` is missing: a removal names what it removes")),
+        (act, Some(Json::Object(values))) => {
+            let mut operations = Vec::new();
+            for (name, value) in values {
+                let is_read_only =
+                    kind.resolve(&name).is_some_and(|path| path.attribute.mutability == Mutability::ReadOnly);
+                if !is_read_only {
+                    operations.extend(of_path(&name, act, Some(value), kind)?);
+                }
+            }
+            Ok(operations)
+        }
+        _ => Err(Trouble::bad("invalidSyntax", "without a path, `value` is an object of attributes")),
+    }
 }
 
 fn of_path(path: &str, act: Act, value: Option<Json>, kind: &'static ResourceType) -> Result<Vec<Operation>, Trouble> {
@@ -84,9 +102,12 @@ fn of_path(path: &str, act: Act, value: Option<Json>, kind: &'static ResourceTyp
         };
         return Ok(each.into_iter().flatten().collect());
     }
-    if path.eq_ignore_ascii_case("schemas") {
-        // What a resource has tells its schemas.
+    if path.eq_ignore_ascii_case("schemas") || kind.is_foreign(path.trim()) {
+        // The attributes of a resource say which schemas it has.
         return Ok(Vec::new());
+    }
+    if path.trim().eq_ignore_ascii_case(kind.schema) {
+        return without_path(act, value, kind);
     }
     let target = filter::target(path, kind)?;
     let meant = target.part.unwrap_or(target.path.attribute);
@@ -95,7 +116,12 @@ fn of_path(path: &str, act: Act, value: Option<Json>, kind: &'static ResourceTyp
     }
     let value = match (act, value) {
         (Act::Remove, None) => None,
-        (Act::Remove, Some(value)) => typed(&value, target.path.attribute)?,
+        (Act::Remove, Some(_)) if target.filter.is_some() || target.part.is_some() => None,
+        (Act::Remove, Some(_)) if !target.path.attribute.many => None,
+        (Act::Remove, Some(value)) => match gone(&value, target.path.attribute)? {
+            Some(value) => Some(value),
+            None => return Ok(Vec::new()),
+        },
         (_, None) => return Err(Trouble::bad("invalidValue", format!("`value` is missing for `{path}`"))),
         (_, Some(value)) => match (target.part, &target.filter) {
             (Some(part), _) => typed(&value, part)?,
@@ -104,6 +130,29 @@ fn of_path(path: &str, act: Act, value: Option<Json>, kind: &'static ResourceTyp
         },
     };
     Ok(vec![Operation { act, target, value }])
+}
+
+/// The values that a removal names; `None`: it names none, and none goes.
+///
+/// # Errors
+/// It has a `value` that names nothing: that must not remove all.
+fn gone(value: &Json, attribute: &'static Attribute) -> Result<Option<Json>, Trouble> {
+    let items = match value {
+        Json::Array(items) => items.as_slice(),
+        one => std::slice::from_ref(one),
+    };
+    if items.iter().any(|item| item.is_null() || super::body::is_nothing(item, attribute)) {
+        let what = format!("`value` names no value of `{}`; leave it out to remove all of them", attribute.name);
+        return Err(Trouble::bad("invalidValue", what));
+    }
+    match (typed(value, attribute)?, items.is_empty()) {
+        (Some(value), _) => Ok(Some(value)),
+        (None, true) => Ok(None),
+        (None, false) => {
+            let what = format!("`value` names no value of `{}`; leave it out to remove all of them", attribute.name);
+            Err(Trouble::bad("invalidValue", what))
+        }
+    }
 }
 
 /// One value of an attribute that has several.
@@ -120,14 +169,16 @@ fn one_of(value: &Json, attribute: &'static Attribute) -> Result<Option<Json>, T
 /// # Errors
 /// A filter finds nothing to replace; what is required would go.
 pub(super) fn apply(resource: &mut Resource, operations: &[Operation], kind: &ResourceType) -> Result<(), Trouble> {
+    let work = Work::default();
     for operation in operations {
-        operation.apply(resource)?;
+        operation.apply(resource, &work)?;
+        work.check()?;
     }
     body::complete(resource, kind).map_err(|trouble| Trouble::bad("mutability", trouble.detail))
 }
 
 impl Operation {
-    fn apply(&self, resource: &mut Resource) -> Result<(), Trouble> {
+    fn apply(&self, resource: &mut Resource, work: &Work) -> Result<(), Trouble> {
         let Path { extension, attribute, .. } = self.target.path;
         let holder = match extension {
             Some(schema) => {
@@ -137,7 +188,7 @@ impl Operation {
             None => &mut *resource,
         };
         if attribute.many {
-            self.apply_to_many(holder)?
+            self.apply_to_many(holder, work)?
         } else {
             self.apply_to_one(holder)
         }
@@ -173,7 +224,7 @@ impl Operation {
         }
     }
 
-    fn apply_to_many(&self, holder: &mut Resource) -> Result<(), Trouble> {
+    fn apply_to_many(&self, holder: &mut Resource, work: &Work) -> Result<(), Trouble> {
         let name = self.target.path.attribute.name;
         let mut values = match holder.remove(name) {
             Some(Json::Array(values)) => values,
@@ -185,7 +236,7 @@ impl Operation {
             None => Vec::new(),
         };
         match (self.act, &self.target.filter, self.target.part) {
-            (Act::Remove, filter, part) => self.remove(&mut values, filter.as_ref(), part, &given()),
+            (Act::Remove, filter, part) => self.remove(&mut values, filter.as_ref(), part, &given(), work),
             (Act::Replace, None, None) => values = given(),
             (Act::Add, None, None) => given().into_iter().for_each(|value| add(&mut values, value)),
             // A part of every value.
@@ -197,7 +248,7 @@ impl Operation {
                 put(&mut made, part, self.value.as_ref());
                 values.push(made);
             }
-            (act, Some(filter), part) => self.change_some(&mut values, act, filter, part)?,
+            (act, Some(filter), part) => self.change_some(&mut values, act, filter, part, work)?,
         }
         if !values.is_empty() {
             holder.insert(name.to_owned(), Json::Array(values));
@@ -211,8 +262,9 @@ impl Operation {
         filter: Option<&Filter>,
         part: Option<&'static Attribute>,
         given: &[Json],
+        work: &Work,
     ) {
-        let is_meant = |value: &Json| filter.is_none_or(|filter| filter.is_met_by_value(value));
+        let is_meant = |value: &Json| filter.is_none_or(|filter| filter.is_met_by_value(value, work));
         match part {
             Some(part) => {
                 let meant = values.iter_mut().filter(|value| is_meant(value));
@@ -233,10 +285,19 @@ impl Operation {
         act: Act,
         filter: &Filter,
         part: Option<&'static Attribute>,
+        work: &Work,
     ) -> Result<(), Trouble> {
-        let mut is_found = false;
-        for value in values.iter_mut().filter(|value| filter.is_met_by_value(value)) {
-            is_found = true;
+        let met: Vec<bool> = values.iter().map(|value| filter.is_met_by_value(value, work)).collect();
+        let is_found = met.contains(&true);
+        let becomes_primary = match (part, &self.value) {
+            (Some(part), Some(value)) => part.name == "primary" && *value == Json::Bool(true),
+            (None, Some(value)) => value.get("primary") == Some(&Json::Bool(true)),
+            _ => false,
+        };
+        if is_found && becomes_primary {
+            demote(values);
+        }
+        for (value, _) in values.iter_mut().zip(&met).filter(|(_, is_met)| **is_met) {
             match (part, &self.value) {
                 (Some(part), new) => put(value, part, new.as_ref()),
                 (None, Some(Json::Object(parts))) if act == Act::Add => {
@@ -277,17 +338,38 @@ fn put(value: &mut Json, part: &Attribute, new: Option<&Json>) {
 
 /// Adds a value that is not there yet. Only one is the primary one: the newest.
 fn add(values: &mut Vec<Json>, new: Json) {
-    if values.contains(&new) {
-        return;
+    let is_primary = new.get("primary") == Some(&Json::Bool(true));
+    let text = |value: &Json, part: &str| value.get(part).and_then(Json::as_str).map(str::to_lowercase);
+    let is_known = |known: &Json| {
+        *known == new
+            || text(&new, "value").is_some_and(|value| text(known, "value") == Some(value))
+                && text(&new, "type").is_none_or(|kind| text(known, "type") == Some(kind))
+    };
+    let place = values.iter().position(is_known);
+    if is_primary && place.is_none_or(|place| values[place].get("primary") != Some(&Json::Bool(true))) {
+        demote(values);
     }
-    if new.get("primary") == Some(&Json::Bool(true)) {
-        values.iter_mut().filter_map(Json::as_object_mut).filter(|value| value.contains_key("primary")).for_each(
-            |value| {
-                value.insert("primary".to_owned(), Json::Bool(false));
-            },
-        );
+    match (place.map(|place| &mut values[place]), new) {
+        // A value that is there gets what is new of it.
+        (Some(Json::Object(known)), Json::Object(parts)) => {
+            let value = known.get("value").cloned();
+            known.extend(parts);
+            if let Some(value) = value {
+                known.insert("value".to_owned(), value);
+            }
+        }
+        (Some(_), _) => {}
+        (None, new) => values.push(new),
     }
-    values.push(new);
+}
+
+/// Makes none of the values the primary one.
+fn demote(values: &mut [Json]) {
+    for value in values.iter_mut().filter_map(Json::as_object_mut) {
+        if let Some(primary) = value.get_mut("primary") {
+            *primary = Json::Bool(false);
+        }
+    }
 }
 
 /// Whether a value is meant by another, of which perhaps only the value is told.
@@ -382,6 +464,109 @@ mod tests {
     }
 
     #[test]
+    fn scim_changes_come_as_provisioning_services_send_them() {
+        let enterprise = "urn:ietf:params:scim:schemas:extension:enterprise:2.0:User";
+        let core = "urn:ietf:params:scim:schemas:core:2.0:User";
+        let work = json!({"value": "w@x.example", "type": "work", "primary": true});
+        let home = json!({"value": "h@x.example", "type": "home"});
+        // A rename brings the id, which only the server writes; extensions that are not known are ignored.
+        check(
+            json!([{"op": "replace", "value": {"id": "7", "schemas": [core], "userName": "veronika", "meta": {}, "groups": []}}]),
+            Ok(json!({"userName": "veronika"})),
+        );
+        check(
+            json!([{"op": "Add", "value": {"urn:okta:custom:1.0:user": {"shoe": 44}, "title": "Dr"}},
+                {"op": "Replace", "path": "urn:ietf:params:scim:schemas:extension:CustomExtension:2.0:User:tag", "value": "x"},
+                {"op": "remove", "path": "urn:okta:custom:1.0:user"}]),
+            Ok(json!({"title": "Dr"})),
+        );
+        check(json!([{"op": "replace", "value": {core: {"title": "Dr"}}}]), Ok(json!({"title": "Dr"})));
+        check(json!([{"op": "replace", "path": format!("{core}:title"), "value": "Dr"}]), Ok(json!({"title": "Dr"})));
+        check(json!([{"op": "replace", "path": null, "value": {"title": "Dr"}}]), Ok(json!({"title": "Dr"})));
+        check(json!([{"op": "replace", "path": "", "value": {"title": "Dr"}}]), Ok(json!({"title": "Dr"})));
+        // The manager with and without its schema, as text, and by its address.
+        for (path, value) in [
+            ("manager".to_owned(), json!("m-7")),
+            ("manager".to_owned(), json!({"value": "m-7"})),
+            ("Manager.Value".to_owned(), json!("m-7")),
+            (format!("{enterprise}:manager"), json!("m-7")),
+            (format!("{enterprise}:manager.value"), json!("m-7")),
+            (format!("{enterprise}:manager"), json!([{"value": "m-7"}])),
+        ] {
+            check(
+                json!([{"op": "Add", "path": path, "value": value}]),
+                Ok(json!({enterprise: {"manager": {"value": "m-7"}}})),
+            );
+            check(
+                json!([{"op": "Add", "path": path, "value": value}, {"op": "Remove", "path": "manager"}]),
+                Ok(json!({})),
+            );
+        }
+        check(
+            json!([{"op": "Replace", "value": {"manager": {"$ref": "../Users/m-7"}}}]),
+            Ok(json!({enterprise: {"manager": {"value": "m-7", "$ref": "../Users/m-7"}}})),
+        );
+        check(
+            json!([{"op": "add", "path": "manager", "value": "m-7"}, {"op": "replace", "path": "manager", "value": ""}]),
+            Ok(json!({})),
+        );
+        check(
+            json!([{"op": "add", "value": {format!("{enterprise}:department"): "Legal", "name.givenName": "V"}}]),
+            Ok(json!({enterprise: {"department": "Legal"}, "name": {"givenName": "V", "familyName": "Muster"}})),
+        );
+        // Booleans as text, in paths too.
+        let roles = json!([{"primary": true, "value": "admin"}]);
+        check(
+            json!([{"op": "Add", "path": "roles[primary eq \"True\"].value", "value": "admin"}]),
+            Ok(json!({"roles": roles})),
+        );
+        check(
+            json!([{"op": "add", "path": "roles", "value": [{"value": "user", "primary": "True"}]},
+                {"op": "replace", "path": "roles[primary eq \"True\"].value", "value": "admin"}]),
+            Ok(json!({"roles": roles})),
+        );
+        check(
+            json!([{"op": "add", "value": {"emails[type eq \"other\"].value": "o@x.example"}}]),
+            Ok(json!({"emails": [work, home, {"type": "other", "value": "o@x.example"}]})),
+        );
+        // A value that is there is not added again; only one is the primary one.
+        check(
+            json!([{"op": "add", "path": "emails", "value": [{"value": "W@X.example", "type": "work"}, {"value": "h@x.example"}]}]),
+            Ok(json!({})),
+        );
+        check(
+            json!([{"op": "add", "path": "emails", "value": {"value": "h@x.example", "display": "Home", "primary": true}}]),
+            Ok(json!({"emails": [
+                {"value": "w@x.example", "type": "work", "primary": false},
+                {"value": "h@x.example", "type": "home", "display": "Home", "primary": true},
+            ]})),
+        );
+        check(
+            json!([{"op": "replace", "path": "emails[type eq \"home\"].primary", "value": "True"}]),
+            Ok(json!({"emails": [
+                {"value": "w@x.example", "type": "work", "primary": false},
+                {"value": "h@x.example", "type": "home", "primary": true},
+            ]})),
+        );
+    }
+
+    #[test]
+    fn scim_a_removal_that_names_nothing_removes_nothing() {
+        for value in
+            [json!({}), json!([{}]), json!(null), json!([null]), json!(""), json!([{"value": "w@x.example"}, {}])]
+        {
+            check(json!([{"op": "remove", "path": "emails", "value": value}]), Err("leave it out to remove all"));
+        }
+        check(json!([{"op": "remove", "path": "emails", "value": []}]), Ok(json!({})));
+        check(json!([{"op": "remove", "path": "emails", "value": [{"value": "none@x.example"}]}]), Ok(json!({})));
+        check(json!([{"op": "remove", "path": "emails[type eq \"none\"]"}]), Ok(json!({})));
+        check(json!([{"op": "remove", "path": "emails[type eq \"none\"].value"}]), Ok(json!({})));
+        check(json!([{"op": "remove", "path": "emails[type eq \"none\"]", "value": [{}]}]), Ok(json!({})));
+        check(json!([{"op": "replace", "path": "emails", "value": [{}]}]), Err("says nothing"));
+        check(json!([{"op": "remove", "path": "title", "value": null}]), Ok(json!({})));
+    }
+
+    #[test]
     fn what_cannot_be_changed_is_told() {
         check(json!([]), Err("1 to 1000 operations"));
         check(json!([{"op": "shuffle", "path": "title"}]), Err("add, replace and remove"));
@@ -390,6 +575,7 @@ mod tests {
         check(json!([{"op": "replace", "path": "id", "value": "x"}]), Err("mutability"));
         check(json!([{"op": "add", "path": "groups", "value": [{"value": "x"}]}]), Err("mutability"));
         check(json!([{"op": "add", "path": "shoeSize", "value": "44"}]), Err("invalidPath"));
+        check(json!([{"op": "add", "path": "name[familyName eq \"x\"].givenName", "value": "y"}]), Err("invalidPath"));
         check(json!([{"op": "add", "path": "emails[type eq", "value": "44"}]), Err("invalidPath"));
         check(json!([{"op": "add", "path": "title"}]), Err("`value` is missing"));
         check(json!([{"op": "replace", "path": "active", "value": "maybe"}]), Err("invalidValue"));

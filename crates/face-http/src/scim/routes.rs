@@ -161,20 +161,105 @@ fn measured(what: &'static str, done: Answer) -> Answer {
     done
 }
 
+/// An error of SCIM: RFC 7644, 3.12.
+#[derive(utoipa::ToSchema)]
+#[allow(dead_code)]
+#[schema(as = ScimError)]
+struct ErrorBody {
+    /// `urn:ietf:params:scim:api:messages:2.0:Error`.
+    schemas: Vec<String>,
+    /// The status, as text.
+    status: String,
+    /// The kind of the error, of a status of 400 or 409.
+    #[schema(rename = "scimType")]
+    scim_type: Option<String>,
+    /// What failed, the value, and what would be right.
+    detail: String,
+}
+
+/// Statuses of every route.
+#[derive(utoipa::IntoResponses)]
+#[allow(dead_code)]
+enum Refused {
+    /// The request cannot be read, or asks for something that is not there; `scimType` says which.
+    #[response(status = 400, content_type = "application/scim+json")]
+    Invalid(#[to_schema] ErrorBody),
+    /// No key, or none that is valid.
+    #[response(status = 401, content_type = "application/scim+json")]
+    Unauthorized(#[to_schema] ErrorBody),
+    /// The key lacks the scope.
+    #[response(status = 403, content_type = "application/scim+json")]
+    Forbidden(#[to_schema] ErrorBody),
+    /// There is no such resource, or no SCIM in the configuration.
+    #[response(status = 404, content_type = "application/scim+json")]
+    Missing(#[to_schema] ErrorBody),
+    /// Too many requests; `Retry-After` says when to send it again.
+    #[response(status = 429, content_type = "application/scim+json")]
+    TooMany(#[to_schema] ErrorBody),
+    /// An internal error.
+    #[response(status = 500, content_type = "application/scim+json")]
+    Internal(#[to_schema] ErrorBody),
+    /// The store does not answer, or is full; `Retry-After` says when to send it again.
+    #[response(status = 503, content_type = "application/scim+json")]
+    Unavailable(#[to_schema] ErrorBody),
+}
+
+/// The status of kinds of resources that RFC 7644 has and this server has not.
+#[derive(utoipa::IntoResponses)]
+#[allow(dead_code)]
+enum Unsupported {
+    /// There is no `Me`.
+    #[response(status = 501, content_type = "application/scim+json")]
+    NotImplemented(#[to_schema] ErrorBody),
+}
+
+/// Statuses of routes with a body.
+#[derive(utoipa::IntoResponses)]
+#[allow(dead_code)]
+enum BodyRefused {
+    /// The body came too slowly.
+    #[response(status = 408, content_type = "application/scim+json")]
+    Timeout(#[to_schema] ErrorBody),
+    /// The body is too long, or has too many operations.
+    #[response(status = 413, content_type = "application/scim+json")]
+    TooLarge(#[to_schema] ErrorBody),
+    /// The body is not JSON by its media type.
+    #[response(status = 415, content_type = "application/scim+json")]
+    MediaType(#[to_schema] ErrorBody),
+}
+
+/// The status of changes that another resource is in the way of.
+#[derive(utoipa::IntoResponses)]
+#[allow(dead_code)]
+enum Conflict {
+    /// Another resource has the name, or resources stand below this one.
+    #[response(status = 409, content_type = "application/scim+json")]
+    Taken(#[to_schema] ErrorBody),
+}
+
+/// The status of changes under a condition.
+#[derive(utoipa::IntoResponses)]
+#[allow(dead_code)]
+enum Outdated {
+    /// The resource is not the one that `If-Match` names.
+    #[response(status = 412, content_type = "application/scim+json")]
+    Changed(#[to_schema] ErrorBody),
+}
+
 /// What the service can do.
-#[utoipa::path(get, path = "/scim/v2/ServiceProviderConfig", tag = "scim", responses((status = 200, content_type = "application/scim+json", body = serde_json::Value)))]
+#[utoipa::path(get, path = "/scim/v2/ServiceProviderConfig", tag = "scim", responses((status = 200, content_type = "application/scim+json", body = serde_json::Value), Refused))]
 async fn configuration(client: Client) -> Response {
     answer(StatusCode::OK, &service_provider_config(&client.desk.base))
 }
 
 /// The kinds of resources.
-#[utoipa::path(get, path = "/scim/v2/ResourceTypes", tag = "scim", responses((status = 200, content_type = "application/scim+json", body = serde_json::Value)))]
+#[utoipa::path(get, path = "/scim/v2/ResourceTypes", tag = "scim", responses((status = 200, content_type = "application/scim+json", body = serde_json::Value), Refused))]
 async fn resource_types(client: Client) -> Response {
     listed(RESOURCES.iter().map(|kind| kind.told(&client.desk.base)).collect())
 }
 
 /// One kind of resources.
-#[utoipa::path(get, path = "/scim/v2/ResourceTypes/{name}", tag = "scim", params(("name" = String, Path)), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value)))]
+#[utoipa::path(get, path = "/scim/v2/ResourceTypes/{name}", tag = "scim", params(("name" = String, Path)), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value), Refused))]
 async fn one_resource_type(client: Client, Path(name): Path<String>) -> Answer {
     let found = RESOURCES.iter().find(|kind| kind.name == name);
     let found = found.ok_or_else(|| Trouble::missing(format!("there is no kind of resources `{name}`")))?;
@@ -182,13 +267,13 @@ async fn one_resource_type(client: Client, Path(name): Path<String>) -> Answer {
 }
 
 /// What resources have.
-#[utoipa::path(get, path = "/scim/v2/Schemas", tag = "scim", responses((status = 200, content_type = "application/scim+json", body = serde_json::Value)))]
+#[utoipa::path(get, path = "/scim/v2/Schemas", tag = "scim", responses((status = 200, content_type = "application/scim+json", body = serde_json::Value), Refused))]
 async fn all_schemas(client: Client) -> Response {
     listed(schemas(&client.desk.base))
 }
 
 /// One schema.
-#[utoipa::path(get, path = "/scim/v2/Schemas/{id}", tag = "scim", params(("id" = String, Path)), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value)))]
+#[utoipa::path(get, path = "/scim/v2/Schemas/{id}", tag = "scim", params(("id" = String, Path)), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value), Refused))]
 async fn one_schema(client: Client, Path(id): Path<String>) -> Answer {
     let found = schemas(&client.desk.base).into_iter().find(|schema| schema["id"] == id.as_str());
     found
@@ -197,20 +282,20 @@ async fn one_schema(client: Client, Path(id): Path<String>) -> Answer {
 }
 
 /// Users or groups: filtered, sorted, a page of them. `attributes` or `excludedAttributes` say what of each is wanted.
-#[utoipa::path(get, path = "/scim/v2/{resources}", tag = "scim", params(("resources" = String, Path, description = "`Users` or `Groups`"), ("filter" = Option<String>, Query), ("sortBy" = Option<String>, Query), ("sortOrder" = Option<String>, Query), ("startIndex" = Option<i64>, Query), ("count" = Option<i64>, Query), ("attributes" = Option<String>, Query), ("excludedAttributes" = Option<String>, Query)), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value)))]
+#[utoipa::path(get, path = "/scim/v2/{resources}", tag = "scim", params(("resources" = String, Path, description = "`Users` or `Groups`"), ("filter" = Option<String>, Query), ("sortBy" = Option<String>, Query), ("sortOrder" = Option<String>, Query), ("startIndex" = Option<i64>, Query), ("count" = Option<i64>, Query), ("attributes" = Option<String>, Query), ("excludedAttributes" = Option<String>, Query)), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value), Refused, Unsupported))]
 async fn list(client: Client, Path(resources): Path<String>, query: AskedQuery) -> Answer {
     let kind = resource_type(&resources)?;
     Ok(answer(StatusCode::OK, &client.reading()?.list(kind, &asked(query)?).await?))
 }
 
 /// Users and groups at once: what the filter makes no sense of is left out.
-#[utoipa::path(post, path = "/scim/v2/.search", tag = "scim", request_body(content = serde_json::Value, content_type = "application/scim+json"), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value)))]
+#[utoipa::path(post, path = "/scim/v2/.search", tag = "scim", request_body(content = serde_json::Value, content_type = "application/scim+json"), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value), Refused, BodyRefused))]
 async fn search_all(axum::extract::State(app): State, client: Client, request: Request) -> Answer {
     Ok(answer(StatusCode::OK, &client.reading()?.list_all(&asked_in(&app, request).await?).await?))
 }
 
 /// The same, with what is asked for in the body.
-#[utoipa::path(post, path = "/scim/v2/{resources}/.search", tag = "scim", params(("resources" = String, Path)), request_body(content = serde_json::Value, content_type = "application/scim+json"), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value)))]
+#[utoipa::path(post, path = "/scim/v2/{resources}/.search", tag = "scim", params(("resources" = String, Path)), request_body(content = serde_json::Value, content_type = "application/scim+json"), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value), Refused, Unsupported, BodyRefused))]
 async fn search(
     axum::extract::State(app): State,
     client: Client,
@@ -223,7 +308,7 @@ async fn search(
 }
 
 /// Makes a user or a group.
-#[utoipa::path(post, path = "/scim/v2/{resources}", tag = "scim", params(("resources" = String, Path)), request_body(content = serde_json::Value, content_type = "application/scim+json"), responses((status = 201, content_type = "application/scim+json", body = serde_json::Value)))]
+#[utoipa::path(post, path = "/scim/v2/{resources}", tag = "scim", params(("resources" = String, Path)), request_body(content = serde_json::Value, content_type = "application/scim+json"), responses((status = 201, content_type = "application/scim+json", body = serde_json::Value), Refused, Unsupported, BodyRefused, Conflict))]
 async fn create(
     axum::extract::State(app): State,
     client: Client,
@@ -241,7 +326,7 @@ async fn create(
 }
 
 /// A user or a group.
-#[utoipa::path(get, path = "/scim/v2/{resources}/{id}", tag = "scim", params(("resources" = String, Path), ("id" = String, Path), ("attributes" = Option<String>, Query), ("excludedAttributes" = Option<String>, Query), ("If-None-Match" = Option<String>, Header)), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value), (status = 304)))]
+#[utoipa::path(get, path = "/scim/v2/{resources}/{id}", tag = "scim", params(("resources" = String, Path), ("id" = String, Path), ("attributes" = Option<String>, Query), ("excludedAttributes" = Option<String>, Query), ("If-None-Match" = Option<String>, Header)), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value), (status = 304), Refused, Unsupported))]
 async fn read(
     client: Client,
     Path((resources, id)): Path<(String, String)>,
@@ -258,7 +343,7 @@ async fn read(
 }
 
 /// Puts a user or a group in place of what is there.
-#[utoipa::path(put, path = "/scim/v2/{resources}/{id}", tag = "scim", params(("resources" = String, Path), ("id" = String, Path), ("If-Match" = Option<String>, Header)), request_body(content = serde_json::Value, content_type = "application/scim+json"), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value)))]
+#[utoipa::path(put, path = "/scim/v2/{resources}/{id}", tag = "scim", params(("resources" = String, Path), ("id" = String, Path), ("If-Match" = Option<String>, Header)), request_body(content = serde_json::Value, content_type = "application/scim+json"), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value), Refused, Unsupported, BodyRefused, Conflict, Outdated))]
 async fn replace(
     axum::extract::State(app): State,
     client: Client,
@@ -271,7 +356,7 @@ async fn replace(
 }
 
 /// Changes parts of a user or a group.
-#[utoipa::path(patch, path = "/scim/v2/{resources}/{id}", tag = "scim", params(("resources" = String, Path), ("id" = String, Path), ("If-Match" = Option<String>, Header)), request_body(content = serde_json::Value, content_type = "application/scim+json"), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value)))]
+#[utoipa::path(patch, path = "/scim/v2/{resources}/{id}", tag = "scim", params(("resources" = String, Path), ("id" = String, Path), ("If-Match" = Option<String>, Header)), request_body(content = serde_json::Value, content_type = "application/scim+json"), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value), Refused, Unsupported, BodyRefused, Conflict, Outdated))]
 async fn change(
     axum::extract::State(app): State,
     client: Client,
@@ -303,7 +388,7 @@ async fn revise(
 }
 
 /// Removes a user, with its devices and subscriptions, or a group.
-#[utoipa::path(delete, path = "/scim/v2/{resources}/{id}", tag = "scim", params(("resources" = String, Path), ("id" = String, Path), ("If-Match" = Option<String>, Header)), responses((status = 204)))]
+#[utoipa::path(delete, path = "/scim/v2/{resources}/{id}", tag = "scim", params(("resources" = String, Path), ("id" = String, Path), ("If-Match" = Option<String>, Header)), responses((status = 204), Refused, Unsupported, Conflict, Outdated))]
 async fn remove(client: Client, Path((resources, id)): Path<(String, String)>, headers: HeaderMap) -> Answer {
     let (kind, desk) = (resource_type(&resources)?, client.writing()?);
     let removed = desk.remove(kind, &id, expected(&headers).as_ref()).await;
@@ -311,7 +396,7 @@ async fn remove(client: Client, Path((resources, id)): Path<(String, String)>, h
 }
 
 /// Many changes, each a commit of its own.
-#[utoipa::path(post, path = "/scim/v2/Bulk", tag = "scim", request_body(content = serde_json::Value, content_type = "application/scim+json"), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value)))]
+#[utoipa::path(post, path = "/scim/v2/Bulk", tag = "scim", request_body(content = serde_json::Value, content_type = "application/scim+json"), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value), Refused, BodyRefused))]
 async fn bulk(axum::extract::State(app): State, client: Client, request: Request) -> Answer {
     let desk = client.writing()?;
     let (_, body) = json_of(&app, request).await?;

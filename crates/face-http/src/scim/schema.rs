@@ -158,14 +158,22 @@ pub(super) struct Path {
 impl ResourceType {
     /// Finds an attribute by its name, which may begin with a schema and end with a part.
     pub(super) fn resolve(&self, text: &str) -> Option<Path> {
-        let (extension, rest) = self.split(text)?;
+        let (mut extension, rest) = self.split(text)?;
         let (name, part) = match rest.split_once('.') {
             Some((name, part)) => (name, Some(part)),
             None => (rest, None),
         };
         let attribute = match extension {
             Some(_) => find(self.extension?.attributes, name)?,
-            None => find(COMMON, name).or_else(|| find(self.attributes, name))?,
+            None => match find(COMMON, name).or_else(|| find(self.attributes, name)) {
+                Some(attribute) => attribute,
+                // Clients leave the schema of an extension out where the name alone says which attribute is meant.
+                None => {
+                    let known = self.extension?;
+                    extension = Some(known.schema);
+                    find(known.attributes, name)?
+                }
+            },
         };
         let part = match part {
             Some(part) => Some(attribute.part(part)?),
@@ -187,6 +195,16 @@ impl ResourceType {
             return Some((self.extension.map(|extension| extension.schema), rest));
         }
         (!text.contains(':')).then_some((None, text))
+    }
+
+    /// Whether a name is that of an extension, or of an attribute of one, that is not known here. Changes of it are ignored, since the
+    /// schemas say which there are (RFC 7643, 3.3).
+    pub(super) fn is_foreign(&self, text: &str) -> bool {
+        let is_of = |schema: &str| {
+            text.get(..schema.len()).is_some_and(|start| start.eq_ignore_ascii_case(schema))
+                && matches!(text.as_bytes().get(schema.len()), None | Some(b':' | b'.'))
+        };
+        text.get(..4).is_some_and(|start| start.eq_ignore_ascii_case("urn:")) && !self.schemas().any(is_of)
     }
 
     pub(super) fn schemas(&self) -> impl Iterator<Item = &'static str> {

@@ -443,3 +443,203 @@ async fn a_checker_of_others_finds_nothing_wrong() {
     assert!(output.status.success(), "{told}\n{}", String::from_utf8_lossy(&output.stderr));
     platform.stop().await;
 }
+
+#[tokio::test]
+async fn c11_every_route_declares_the_statuses_that_it_answers() {
+    let platform = Platform::start().await;
+    let (_, document) = platform.get("/openapi.json").await;
+    let declared = |method: &str, path: &str| -> BTreeSet<String> {
+        let responses = document["paths"][path][method]["responses"].as_object();
+        responses.unwrap_or_else(|| panic!("{method} {path}")).keys().cloned().collect()
+    };
+    let paths = document["paths"].as_object().expect("paths").iter().filter(|(path, _)| path.starts_with("/scim/"));
+    let mut count = 0;
+    for (path, methods) in paths {
+        for method in methods.as_object().expect("methods").keys().filter(|method| *method != "parameters") {
+            let found = declared(method, path);
+            for status in ["400", "401", "403", "404", "429", "500", "503"] {
+                assert!(found.contains(status), "{method} {path}: {status} is missing in {found:?}");
+            }
+            count += 1;
+        }
+    }
+    assert!(count >= 14, "{count}");
+    let id = user(&platform, "vera", json!({})).await;
+    user(&platform, "max", json!({})).await;
+    let one = format!("/Users/{id}");
+    let taken = json!({"schemas": [USER], "userName": "max"});
+    let (many, each) = ("/scim/v2/{resources}", "/scim/v2/{resources}/{id}");
+    for (method, at, path, tag, body) in [
+        ("POST", "/Users", many, None, taken.clone()),
+        ("POST", "/Me", many, None, json!({})),
+        ("POST", "/Me/.search", "/scim/v2/{resources}/.search", None, json!({})),
+        ("POST", "/Users/.search", "/scim/v2/{resources}/.search", None, json!({"filter": "x"})),
+        ("POST", "/.search", "/scim/v2/.search", None, json!({"filter": "x"})),
+        (
+            "POST",
+            "/Bulk",
+            "/scim/v2/Bulk",
+            None,
+            json!({"Operations": vec![json!({"method": "x", "path": "/"}); 1_001]}),
+        ),
+        ("GET", "/Me", many, None, Json::Null),
+        ("GET", "/Me/x", each, None, Json::Null),
+        ("PUT", &one, each, None, taken.clone()),
+        ("PUT", &one, each, Some("\"77\""), taken.clone()),
+        ("PUT", "/Me/x", each, None, taken),
+        ("PATCH", &one, each, Some("\"77\""), json!({"Operations": [{"op": "add", "path": "title", "value": "x"}]})),
+        ("PATCH", &one, each, None, json!({"Operations": [{"op": "replace", "path": "userName", "value": "max"}]})),
+        ("DELETE", &one, each, Some("\"77\""), Json::Null),
+        ("DELETE", "/Me/x", each, None, Json::Null),
+    ] {
+        let (status, said) = send(&platform, method, at, tag, body).await;
+        assert!(status.as_u16() >= 400, "{method} {at}: {said}");
+        let found = declared(&method.to_lowercase(), path);
+        assert!(found.contains(status.as_str()), "{method} {at}: {status} is missing in {found:?}");
+    }
+    for (media_type, body) in [("text/plain", vec![b'x']), (SCIM, vec![b' '; (1 << 20) + 1])] {
+        let request = platform.request("POST", "/scim/v2/Users").header("content-type", media_type).body(body);
+        let (status, _) = answer(request).await;
+        assert!(declared("post", many).contains(status.as_str()), "{status}");
+    }
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn scim_a_removal_that_names_no_member_removes_none() {
+    let platform = Platform::start().await;
+    let mut members = Vec::new();
+    for name in ["ann", "bo", "cy"] {
+        members.push(json!({"value": user(&platform, name, json!({})).await}));
+    }
+    let body = json!({"schemas": [GROUP], "displayName": "Staff", "members": members});
+    let (status, made) = post(&platform, "/Groups", body).await;
+    assert_eq!(status, 201, "{made}");
+    let at = format!("/Groups/{}", made["id"].as_str().expect("an id"));
+    let left = async || get(&platform, &at).await.1["members"].as_array().map_or(0, Vec::len);
+    for (operation, expected) in [
+        (json!({"op": "remove", "path": "members", "value": []}), 200),
+        (json!({"op": "remove", "path": "members", "value": {}}), 400),
+        (json!({"op": "remove", "path": "members", "value": [{}]}), 400),
+        (json!({"op": "remove", "path": "members", "value": null}), 400),
+        (json!({"op": "Remove", "path": "Members", "value": [null]}), 400),
+        (json!({"op": "remove", "path": "members", "value": ""}), 400),
+        (json!({"op": "remove", "path": "members", "value": [{"value": ""}]}), 400),
+        (json!({"op": "remove", "path": "members", "value": [{"value": null}]}), 400),
+        (json!({"op": "remove", "path": "members", "value": [{"value": "nobody"}]}), 200),
+        (json!({"op": "remove", "path": "members[value eq \"nobody\"]"}), 200),
+        (json!({"op": "remove", "path": "members[display eq \"nobody\"]"}), 200),
+        (json!({"op": "replace", "path": "members", "value": [{}]}), 400),
+        (json!({"op": "replace", "value": {"members": [{}]}}), 400),
+        (json!({"op": "replace", "value": {"id": "x", "displayName": "Staff of all"}}), 200),
+        (json!({"op": "add", "path": "members", "value": []}), 200),
+    ] {
+        let (status, changed) = patch(&platform, &at, json!([operation])).await;
+        assert_eq!((status.as_u16(), left().await), (expected, 3), "{operation}: {changed}");
+    }
+    // A whole group that leaves its members out keeps them.
+    let (status, _) = send(&platform, "PUT", &at, None, json!({"schemas": [GROUP], "displayName": "All"})).await;
+    assert_eq!((status.as_u16(), left().await), (200, 3));
+    let whole = |members: Json| json!({"schemas": [GROUP], "displayName": "All", "members": members});
+    assert_eq!(send(&platform, "PUT", &at, None, whole(json!([{}]))).await.0, 400);
+    assert_eq!(left().await, 3);
+    // What names members removes these, and no value at all removes all.
+    let first = &members[0];
+    for (operation, expected) in [
+        (json!({"op": "remove", "path": "members", "value": [first]}), 2),
+        (json!({"op": "add", "path": "members", "value": [first, first]}), 3),
+        (json!({"op": "remove", "path": format!("members[value eq {}]", first["value"])}), 2),
+        (
+            json!({"op": "add", "path": "members", "value": {"$ref": format!("https://x.example/Users/{}", first["value"].as_str().expect("an id"))}}),
+            3,
+        ),
+        (json!({"op": "remove", "path": "members", "value": first["value"]}), 2),
+    ] {
+        let (status, changed) = patch(&platform, &at, json!([operation])).await;
+        assert_eq!((status.as_u16(), left().await), (200, expected), "{operation}: {changed}");
+    }
+    assert_eq!(send(&platform, "PUT", &at, None, whole(json!([]))).await.0, 200);
+    assert_eq!(left().await, 0);
+    assert_eq!(patch(&platform, &at, json!([{"op": "add", "path": "members", "value": members}])).await.0, 200);
+    assert_eq!(patch(&platform, &at, json!([{"op": "remove", "path": "members"}])).await.0, 200);
+    assert_eq!(left().await, 0);
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn scim_users_change_as_provisioning_services_send_them() {
+    let platform = Platform::start().await;
+    let boss = user(&platform, "boss", json!({})).await;
+    // Extensions that are not known are ignored; those of one that is may stand without its name.
+    let body =
+        json!({"urn:okta:custom:1.0:user": {"shoe": 44}, "active": "False", "manager": boss, "department": "Legal"});
+    let id = user(&platform, "vera", body).await;
+    let at = format!("/Users/{id}");
+    let (_, vera) = get(&platform, &at).await;
+    assert_eq!((&vera["active"], &vera[ENTERPRISE]["department"]), (&json!(false), &json!("Legal")), "{vera}");
+    assert_eq!(vera[ENTERPRISE]["manager"]["value"], json!(boss), "{vera}");
+    // A whole user that does not say whether it is active stays as it was.
+    let whole = json!({"schemas": [USER, "urn:okta:custom:1.0:user"], "id": id, "userName": "vera", "meta": {}});
+    let (status, vera) = send(&platform, "PUT", &at, None, whole).await;
+    assert_eq!((status.as_u16(), &vera["active"], vera.get(ENTERPRISE)), (200, &json!(false), None), "{vera}");
+    for (operation, pointer, expected) in [
+        (json!({"op": "Replace", "path": "active", "value": "True"}), "/active", json!(true)),
+        (json!({"op": "replace", "value": {"id": id, "userName": "veronika"}}), "/userName", json!("veronika")),
+        (
+            json!({"op": "Add", "path": "manager", "value": boss}),
+            "/urn:ietf:params:scim:schemas:extension:enterprise:2.0:User/manager/value",
+            json!(boss),
+        ),
+        (
+            json!({"op": "Replace", "path": format!("{ENTERPRISE}:manager"), "value": ""}),
+            "/urn:ietf:params:scim:schemas:extension:enterprise:2.0:User",
+            Json::Null,
+        ),
+        (
+            json!({"op": "Add", "path": "roles[primary eq \"True\"].value", "value": "admin"}),
+            "/roles/0/value",
+            json!("admin"),
+        ),
+        (
+            json!({"op": "Add", "path": "emails[type eq \"work\"].value", "value": "v@x.example"}),
+            "/emails/0",
+            json!({"type": "work", "value": "v@x.example"}),
+        ),
+        (json!({"op": "Add", "value": {"urn:x:y": {"z": 1}, "name.givenName": "V"}}), "/name/givenName", json!("V")),
+    ] {
+        let (status, changed) = patch(&platform, &at, json!([operation])).await;
+        let found = changed.pointer(pointer).cloned().unwrap_or(Json::Null);
+        assert_eq!((status.as_u16(), &found), (200, &expected), "{operation}: {changed}");
+    }
+    let (_, list) =
+        get(&platform, "/Users?filter=active%20eq%20%22True%22%20and%20roles.primary%20eq%20%22true%22").await;
+    assert_eq!(names(&list), ["veronika"], "{list}");
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn b28_a_user_may_have_any_name() {
+    let platform = Platform::start().await;
+    let long = format!("{}/x", "ü".repeat(300));
+    for name in
+        ["a/b", "/", "..", ".", "a b", "100%", "a%2Fb", "jörg@ex.org", "x+y=z,\"w\"", "#1", "<a>;", "\u{1f600}", &long]
+    {
+        let id = user(&platform, name, json!({})).await;
+        let (status, found) = get(&platform, &format!("/Users/{id}")).await;
+        assert_eq!((status.as_u16(), &found["userName"]), (200, &json!(name)), "{found}");
+        let asked = json!({"filter": format!("userName eq {}", json!(name))});
+        let (_, list) = post(&platform, "/Users/.search", asked).await;
+        assert_eq!(list["totalResults"], 1, "{name}: {list}");
+        let (status, changed) =
+            patch(&platform, &format!("/Users/{id}"), json!([{"op": "add", "path": "title", "value": "Dr"}])).await;
+        assert_eq!((status.as_u16(), &changed["title"]), (200, &json!("Dr")), "{name}: {changed}");
+    }
+    // A rename to such a name, and back.
+    let id = user(&platform, "vera", json!({})).await;
+    for name in ["c/d", "vera"] {
+        let rename = json!([{"op": "replace", "path": "userName", "value": name}]);
+        let (status, changed) = patch(&platform, &format!("/Users/{id}"), rename).await;
+        assert_eq!((status.as_u16(), &changed["userName"]), (200, &json!(name)), "{changed}");
+    }
+    platform.stop().await;
+}
