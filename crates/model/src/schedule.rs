@@ -240,6 +240,12 @@ impl Schedule {
         self.occurrences_from(from).before(to).take(limit).collect()
     }
 
+    /// The time that the clocks of its zone show at an instant, to the second.
+    pub fn clock_at(&self, instant: Timestamp) -> Option<DateTime> {
+        let instant = jiff::Timestamp::from_second(instant.0.div_euclid(1_000_000)).ok()?;
+        Some(self.zone_now().to_datetime(instant))
+    }
+
     /// The first `count` occurrences at or after `from`, to show a person.
     pub fn preview(&self, from: Timestamp, count: usize) -> Vec<Occurrence> {
         self.occurrences_from(from).take(count).collect()

@@ -111,7 +111,8 @@ impl Service {
         Ok((without_secrets(stored), self.pipeline.application(name)))
     }
 
-    /// All versions of an application, newest first, without the secrets written in them. They stay when it is removed.
+    /// All versions of an application, newest first, without the secrets written in them, and the one that runs. They stay
+    /// when it is removed.
     ///
     /// # Errors
     /// There never was one of this name.
@@ -119,13 +120,13 @@ impl Service {
         &self,
         caller: &Caller,
         name: &Name,
-    ) -> Result<Vec<ApplicationVersion>, ServiceError> {
+    ) -> Result<(Vec<ApplicationVersion>, Option<Arc<Compiled>>), ServiceError> {
         caller.needs(Scope::ApplicationsRead)?;
         let history = self.records.application_history(name).await?;
         if history.is_empty() {
             return Err(ServiceError::no_application(name));
         }
-        Ok(history.into_iter().map(without_secrets).collect())
+        Ok((history.into_iter().map(without_secrets).collect(), self.pipeline.application(name)))
     }
 
     /// How each rule of the running version is answered.

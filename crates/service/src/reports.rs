@@ -17,7 +17,7 @@ mod schedules; // what schedules did, and will do
 mod subscription; // what one subscription was told
 
 mod table; // tables with cells
-mod walk; // the way back through what is listed newest first
+mod walk; // pages of lists, newest first, and their cursors
 
 use std::{num::NonZeroU64, time::Duration};
 
@@ -58,9 +58,9 @@ pub struct Question {
     pub source: Option<Name>,
     /// Only in this state.
     pub status: Option<String>,
-    /// What happened from this time on.
+    /// From this time on; reports with intervals begin at the minute that it is in.
     pub from: Option<Timestamp>,
-    /// What happened before this time.
+    /// Before this time; reports with intervals end at the end of the minute that it is in.
     pub to: Option<Timestamp>,
     /// The length of an interval; whole minutes.
     pub interval: Option<Duration>,
@@ -106,10 +106,12 @@ impl Service {
             "subscription" => self.subscription_report(asked).await,
             _ => unreachable!("every report of the catalogue is made here"),
         }?;
-        Ok(Report { name: description.name, ..report })
+        let report = Report { name: description.name, ..report };
+        if description.is_listed() { Ok(report) } else { report.page(asked.before::<usize>()?, asked.limit) }
     }
 
-    /// The time of which a report tells, in parts: that which is asked for, or the last few intervals.
+    /// The time of a report in intervals: the time that is asked for, widened to whole minutes since sums are kept by the
+    /// minute, or the last few intervals.
     fn window(&self, asked: &Question, usual: Duration) -> Result<Window, ServiceError> {
         let interval = asked.interval.unwrap_or(usual);
         if interval.is_zero() || !interval.as_micros().is_multiple_of(MINUTE.as_micros()) {
@@ -118,8 +120,8 @@ impl Service {
                 "is not a number of whole minutes, such as `1m`, `15m` or `1d`",
             ));
         }
-        // The minute that goes on is told as far as it has come.
-        let to = asked.to.unwrap_or_else(|| minute_after(self.clock.now()));
+        // The minute that goes on is included as far as it has come.
+        let to = asked.to.map_or_else(|| minute_after(self.clock.now()), minute_at_or_after);
         let from = asked.from.map_or_else(|| to - interval * INTERVALS, minute_before);
         if from >= to {
             return Err(ServiceError::invalid("from", "is not before `to`"));
@@ -179,6 +181,11 @@ fn minute_before(time: Timestamp) -> Timestamp {
     Timestamp(time.0 - time.0.rem_euclid(60_000_000))
 }
 
+fn minute_at_or_after(time: Timestamp) -> Timestamp {
+    let minute = minute_before(time);
+    if minute == time { time } else { minute + MINUTE }
+}
+
 fn minute_after(time: Timestamp) -> Timestamp {
     minute_before(time) + MINUTE
 }
@@ -196,6 +203,8 @@ mod tests {
     fn minutes_are_whole() {
         assert_eq!(minute_before(Timestamp(119_999_999)), Timestamp(60_000_000));
         assert_eq!(minute_after(Timestamp(60_000_000)), Timestamp(120_000_000));
+        assert_eq!(minute_at_or_after(Timestamp(60_000_000)), Timestamp(60_000_000));
+        assert_eq!(minute_at_or_after(Timestamp(60_000_001)), Timestamp(120_000_000));
         assert_eq!((share(1, 0), share(1, 4)), (None, Some(0.25)));
     }
 }

@@ -121,11 +121,11 @@ impl ScheduleDraft {
 pub fn preview(schedule: &Schedule, from: Timestamp, count: usize) -> Preview {
     let runs = schedule.preview(from, count).into_iter().map(|run| PreviewRun {
         at: run.at,
-        local: run.local.to_string(),
+        local: schedule.clock_at(run.at).unwrap_or(run.local).to_string(),
         note: match run.reading {
             Reading::Plain => None,
             Reading::Shifted => {
-                Some("this time does not exist on that day: it is later by the length of the gap".to_owned())
+                Some(format!("{} does not exist on that day: it is later by the length of the gap", run.local.time()))
             }
             Reading::Repeated => Some("the second time that clocks show it".to_owned()),
         },

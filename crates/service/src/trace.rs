@@ -194,7 +194,7 @@ impl Service {
         wanted: impl Fn(EventId) -> bool,
         each: bool,
     ) -> Result<(), ServiceError> {
-        let batches = self.journal.notification_batches_of(of, BATCHES_MAX + 1).await?;
+        let batches = self.journal.notification_batches_of(of, NotificationBatchId(0), BATCHES_MAX + 1).await?;
         story.truncated |= batches.len() > BATCHES_MAX;
         for (id, ..) in batches.into_iter().take(BATCHES_MAX) {
             let Some(stored) = self.journal.notification_batch(id).await? else { continue };

@@ -685,10 +685,11 @@ pub trait Journal: Send + Sync + 'static {
     /// A notification batch, unpacked.
     async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError>;
 
-    /// The oldest notification batches that tell of events of a batch, oldest first: heads and counts only.
+    /// The notification batches after `after` with events of a batch, oldest first, up to `limit`: heads and counts only.
     async fn notification_batches_of(
         &self,
         events: EventBatchId,
+        after: NotificationBatchId,
         limit: usize,
     ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError>;
 

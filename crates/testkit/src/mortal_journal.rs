@@ -333,9 +333,10 @@ impl Journal for MortalJournal {
     async fn notification_batches_of(
         &self,
         events: EventBatchId,
+        after: NotificationBatchId,
         limit: usize,
     ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
-        self.live().await.notification_batches_of(events, limit).await
+        self.live().await.notification_batches_of(events, after, limit).await
     }
 
     async fn notification_batches(

@@ -149,8 +149,9 @@ async fn history(
     Segments(name): Segments<String>,
 ) -> Result<Response, Failure> {
     let name = id::<Name>(&name)?;
-    let versions = app.service.application_history(&caller, &name).await?;
-    let items = versions.into_iter().map(|stored| ApplicationBody::new(stored, None, true)).collect();
+    let (versions, running) = app.service.application_history(&caller, &name).await?;
+    let body = |stored| ApplicationBody::new(stored, running.as_deref(), true);
+    let items = versions.into_iter().map(body).collect();
     Ok(json(StatusCode::OK, &List { items, next: None }))
 }
 

@@ -68,11 +68,11 @@ struct QuestionParameters {
     /// Only in this state.
     #[serde(default)]
     status: Option<String>,
-    /// What happened from this time on.
+    /// From this time on; reports with intervals begin at the minute that it is in.
     #[serde(default)]
     #[param(value_type = Option<String>, format = DateTime)]
     from: Option<Timestamp>,
-    /// What happened before this time.
+    /// Before this time; reports with intervals end at the end of the minute that it is in.
     #[serde(default)]
     #[param(value_type = Option<String>, format = DateTime)]
     to: Option<Timestamp>,
@@ -161,6 +161,14 @@ impl From<&Description> for DescriptionBody {
 struct ReportBody {
     name: &'static str,
     tables: Vec<TableBody>,
+    /// The begin of the time that the figures are of, where a report has intervals: a whole minute.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from: Option<Timestamp>,
+    /// Its end.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to: Option<Timestamp>,
     /// Give this as `before` for more.
     next: Option<String>,
 }
@@ -179,8 +187,9 @@ struct TableBody {
 
 impl From<Report> for ReportBody {
     fn from(found: Report) -> Self {
-        let Report { name, tables, next } = found;
-        ReportBody { name, tables: tables.into_iter().map(TableBody::from).collect(), next }
+        let Report { name, tables, window, next } = found;
+        let (from, to) = (window.map(|window| window.0), window.map(|window| window.1));
+        ReportBody { name, tables: tables.into_iter().map(TableBody::from).collect(), from, to, next }
     }
 }
 

@@ -35,13 +35,15 @@ impl ApplicationBody {
         running: Option<&tocsin_service::applications::Running>,
         whole: bool,
     ) -> Self {
+        // Another version has another description.
+        let running = running.filter(|running| running.version == stored.version);
         ApplicationBody {
             name: stored.name.to_string(),
             version: stored.version,
             description: running.and_then(|running| running.application.description.clone()),
             author: stored.author,
             applied_at: stored.applied_at,
-            running: running.is_some_and(|running| running.version == stored.version),
+            running: running.is_some(),
             definition: whole.then_some(stored.text),
         }
     }

@@ -225,6 +225,9 @@ async fn applications_have_versions_and_lose_nothing_unasked() {
     let versions: Vec<u64> =
         history["items"].as_array().expect("items").iter().filter_map(|item| item["version"].as_u64()).collect();
     assert_eq!(versions, [2, 1]);
+    let running: Vec<bool> =
+        history["items"].as_array().expect("items").iter().filter_map(|item| item["running"].as_bool()).collect();
+    assert_eq!(running, [true, false], "B33: the newest version runs: {history}");
     let (_, rules) = platform.get("/v1/applications/quakes/rules").await;
     assert_eq!(rules["items"][0]["rule"], "strong_enough", "{rules}");
     let (status, checked) = platform

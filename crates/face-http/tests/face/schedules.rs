@@ -45,7 +45,9 @@ async fn a_schedule_is_shown_before_it_is_used() {
     assert_eq!(runs[0]["at"], "2027-03-27T01:30:00Z", "{told}");
     assert_eq!(runs[0].get("note"), None, "{told}");
     assert_eq!((&runs[1]["at"], runs.len()), (&json!("2027-03-28T01:30:00Z"), 2), "{told}");
-    assert!(runs[1]["note"].as_str().expect("a note").contains("does not exist"), "{told}");
+    assert_eq!(runs[1]["local"], "2027-03-28T03:30:00", "C13: the clocks show 03:30, not 02:30: {told}");
+    let note = runs[1]["note"].as_str().expect("a note");
+    assert!(note.starts_with("02:30:00 does not exist"), "{told}");
 
     // As text, in the zone of whoever it is for.
     let text = "DTSTART:20270104T080000\nRRULE:FREQ=DAILY;COUNT=1";

@@ -182,7 +182,9 @@ impl Matched {
         let limits = &compiled.application.limits;
         let notifications: u64 = cut.batches.iter().map(|cut| cut.notifications.count() as u64).sum();
         self.guard.spend(limits.throttle, notifications, now);
-        step.batches.extend(keep_busy(|| new_batches(&compiled, &compiled.rules, cut.batches, oldest, now)));
+        // Rules may take seconds; a notification is made, and its time to live begins, when they have ended.
+        let matched_at = flow.clock.now();
+        step.batches.extend(keep_busy(|| new_batches(&compiled, &compiled.rules, cut.batches, oldest, matched_at)));
         Ok(())
     }
 

@@ -89,6 +89,21 @@ const PARAMETERS: [Parameter; 11] =
     [Id, Application, Class, Rule, Channel, Source, Status, Time, Interval, Before, Limit];
 
 impl Description {
+    /// Whether it is a list that reads no more than a page of it. The others are computed whole, and then cut.
+    pub(super) fn is_listed(&self) -> bool {
+        matches!(
+            self.name,
+            "quantum-list"
+                | "event-batch-list"
+                | "event-batch-details"
+                | "notification-batch-list"
+                | "notification-batch-details"
+                | "failed-notifications"
+                | "scheduled-runs"
+                | "subscription"
+        )
+    }
+
     /// That nothing is asked which means nothing to it, and that it knows of which thing it should tell.
     pub(super) fn check(&self, asked: &Question) -> Result<(), ServiceError> {
         let known: Vec<&str> = self.parameters.iter().flat_map(|known| known.words()).copied().collect();
@@ -119,7 +134,7 @@ pub const CATALOGUE: &[Description] = &[
         name: "quantum-details",
         description: "One turn of the matcher: the event batches that it took up, the firings that it missed, and the \
                       notification batches that it made.",
-        parameters: &[Id],
+        parameters: &[Id, Before, Limit],
         tables: &[
             ("quantum", quanta::LIST),
             ("event_batches", event_batches::LIST),
@@ -154,7 +169,7 @@ pub const CATALOGUE: &[Description] = &[
     Description {
         name: "notification-batch-details",
         description: "One notification batch: the channels through which it left, and its notifications.",
-        parameters: &[Id, Limit],
+        parameters: &[Id, Before, Limit],
         tables: &[
             ("notification_batch", notification_batches::LIST),
             ("channels", notification_batches::CHANNELS),
@@ -164,32 +179,32 @@ pub const CATALOGUE: &[Description] = &[
     Description {
         name: "event-class",
         description: "By event class and interval: how much was collected, and how long the parts of the way took.",
-        parameters: &[Application, Class, Time, Interval],
+        parameters: &[Application, Class, Time, Interval, Before, Limit],
         tables: &[("intervals", diagnostics::EVENT_CLASS)],
     },
     Description {
         name: "source",
         description: "By source and interval: how much it submitted, and how long that took.",
-        parameters: &[Application, Source, Class, Time, Interval],
+        parameters: &[Application, Source, Class, Time, Interval, Before, Limit],
         tables: &[("intervals", diagnostics::SOURCE)],
     },
     Description {
         name: "notification-class",
         description: "By notification class and interval: what was made, delivered and failed.",
-        parameters: &[Application, Class, Time, Interval],
+        parameters: &[Application, Class, Time, Interval, Before, Limit],
         tables: &[("intervals", diagnostics::NOTIFICATION_CLASS)],
     },
     Description {
         name: "subscription-class",
         description: "By subscription class, rule and interval: how long its rules took, and what became of what they \
                       made.",
-        parameters: &[Application, Class, Rule, Time, Interval],
+        parameters: &[Application, Class, Rule, Time, Interval, Before, Limit],
         tables: &[("intervals", diagnostics::SUBSCRIPTION_CLASS)],
     },
     Description {
         name: "channel",
         description: "By channel and interval: batches, attempts and their outcome, and how fast the far side answers.",
-        parameters: &[Application, Channel, Time, Interval],
+        parameters: &[Application, Channel, Time, Interval, Before, Limit],
         tables: &[("intervals", diagnostics::CHANNEL)],
     },
     Description {
@@ -201,49 +216,49 @@ pub const CATALOGUE: &[Description] = &[
     Description {
         name: "timings",
         description: "How long the parts of the way took in a time, by percentile, for each application.",
-        parameters: &[Application, Time],
+        parameters: &[Application, Time, Before, Limit],
         tables: &[("timings", timings::LIST)],
     },
     Description {
         name: "administration-history",
         description: "How much there was of everything, period by period; days if nothing else is said.",
-        parameters: &[Application, Time, Interval],
+        parameters: &[Application, Time, Interval, Before, Limit],
         tables: &[("periods", history::LIST)],
     },
     Description {
         name: "snapshot-applications",
         description: "Every application now: its state, its index, and when something happened last.",
-        parameters: &[Application],
+        parameters: &[Application, Before, Limit],
         tables: &[("applications", snapshots::APPLICATIONS)],
     },
     Description {
         name: "snapshot-sources",
         description: "Every source now: its state, and when it submitted last.",
-        parameters: &[Application, Source],
+        parameters: &[Application, Source, Before, Limit],
         tables: &[("sources", snapshots::SOURCES)],
     },
     Description {
         name: "snapshot-events",
         description: "Every event class now: its state, and when the last event came.",
-        parameters: &[Application, Class],
+        parameters: &[Application, Class, Before, Limit],
         tables: &[("event_classes", snapshots::EVENTS)],
     },
     Description {
         name: "snapshot-subscriptions",
         description: "Every subscription class now: how many subscriptions there are, and when one was added last.",
-        parameters: &[Application, Class],
+        parameters: &[Application, Class, Before, Limit],
         tables: &[("subscription_classes", snapshots::SUBSCRIPTIONS)],
     },
     Description {
         name: "snapshot-channels",
         description: "Every channel now: its state, what it did last, and where it has trouble.",
-        parameters: &[Application, Channel],
+        parameters: &[Application, Channel, Before, Limit],
         tables: &[("channels", snapshots::CHANNELS)],
     },
     Description {
         name: "schedules",
         description: "How far the schedules of an application have come, and when they are due next.",
-        parameters: &[Application, Rule],
+        parameters: &[Application, Rule, Before, Limit],
         tables: &[("schedules", schedules::LIST)],
     },
     Description {
@@ -255,7 +270,7 @@ pub const CATALOGUE: &[Description] = &[
     Description {
         name: "subscription",
         description: "What one subscription was told by the newest notification batches, and when it is due next.",
-        parameters: &[Id, Limit],
+        parameters: &[Id, Before, Limit],
         tables: &[
             ("subscription", subscription::ITSELF),
             ("notifications", subscription::NOTIFICATIONS),

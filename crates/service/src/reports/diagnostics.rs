@@ -150,7 +150,7 @@ impl Service {
                 average(activity, Timing::Delivery),
             ]);
         }
-        Ok(table.alone())
+        Ok(table.alone().of_window(&window))
     }
 
     pub(super) async fn source_diagnostics(&self, asked: &Question) -> Result<Report, ServiceError> {
@@ -183,7 +183,7 @@ impl Service {
                 activity.last_at.into(),
             ]);
         }
-        Ok(table.alone())
+        Ok(table.alone().of_window(&window))
     }
 
     pub(super) async fn notification_class_diagnostics(&self, asked: &Question) -> Result<Report, ServiceError> {
@@ -218,7 +218,7 @@ impl Service {
                 average(activity, Timing::Delivery),
             ]);
         }
-        Ok(table.alone())
+        Ok(table.alone().of_window(&window))
     }
 
     pub(super) async fn subscription_class_diagnostics(&self, asked: &Question) -> Result<Report, ServiceError> {
@@ -253,7 +253,7 @@ impl Service {
                 (activity.count(Count::Refused) + activity.count(Count::Expired)).into(),
             ]);
         }
-        Ok(table.alone())
+        Ok(table.alone().of_window(&window))
     }
 
     pub(super) async fn channel_diagnostics(&self, asked: &Question) -> Result<Report, ServiceError> {
@@ -288,7 +288,7 @@ impl Service {
                 activity.timing(Timing::Answer).percentile(0.95).into(),
             ]);
         }
-        Ok(table.alone())
+        Ok(table.alone().of_window(&window))
     }
 }
 

@@ -2,7 +2,8 @@
 
 use tocsin_model::{
     event::EventBatch,
-    id::{EventBatchId, EventId},
+    id::{EventBatchId, EventId, NotificationBatchId},
+    notification::NotificationHead,
     time::Timestamp,
 };
 use tocsin_store::journal::EventBatchState;
@@ -10,7 +11,7 @@ use tocsin_store::journal::EventBatchState;
 use super::{
     Cell, Column, Question, Report, Table, is_or_any,
     table::column,
-    walk::{Look, PAGE, walk},
+    walk::{Look, PAGE, Places, walk},
 };
 use crate::{Service, error::ServiceError};
 
@@ -72,15 +73,38 @@ impl Service {
         let (batch, state) = self.find_event_batch(id).await?;
         let mut itself = Table::new("event_batch", LIST);
         itself.push(row(&batch, &state));
-        let batches = self.told_of(&self.journal.notification_batches_of(id, limit).await?).await?;
+        let Places(after, first) = asked.before()?.unwrap_or(Places(Some(0), Some(0)));
+        let (heads, after) = match after {
+            Some(after) => self.batches_of(id, NotificationBatchId(after), limit).await?,
+            None => (Vec::new(), None),
+        };
+        let batches = self.told_of(&heads).await?;
         let mut events = Table::new("events", EVENTS);
-        let first = asked.before::<u32>()?.unwrap_or(0);
-        let (found, more) = self.named_events(&batch, first, limit).await?;
-        for (ordinal, fields) in (first..).zip(found) {
-            let id = EventId { batch: id, ordinal };
-            events.push([id.to_string().into(), Cell::Fields(fields)]);
+        let mut more = None;
+        if let Some(first) = first {
+            let first = u32::try_from(first).unwrap_or(u32::MAX);
+            let (found, next) = self.named_events(&batch, first, limit).await?;
+            for (ordinal, fields) in (first..).zip(found) {
+                let id = EventId { batch: id, ordinal };
+                events.push([id.to_string().into(), Cell::Fields(fields)]);
+            }
+            more = next.map(u64::from);
         }
-        Ok(Report { name: "", tables: vec![itself, batches, events], next: more.map(|more| more.to_string()) })
+        Ok(Report { tables: vec![itself, batches, events], next: Places(after, more).next(), ..Report::default() })
+    }
+
+    /// Up to `limit` notification batches with events of a batch, and the last of them if there are more.
+    async fn batches_of(
+        &self,
+        id: EventBatchId,
+        after: NotificationBatchId,
+        limit: usize,
+    ) -> Result<(Vec<(NotificationBatchId, NotificationHead, u32)>, Option<u64>), ServiceError> {
+        let mut heads = self.journal.notification_batches_of(id, after, limit + 1).await?;
+        let is_whole = heads.len() <= limit;
+        heads.truncate(limit);
+        let last = heads.last().map(|(id, ..)| id.0);
+        Ok((heads, last.filter(|_| !is_whole)))
     }
 
     /// Before which batch everything is listed that was accepted before a time; `None`: all.

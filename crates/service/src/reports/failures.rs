@@ -5,7 +5,7 @@ use tocsin_model::{
     receipt::Outcome,
 };
 
-use super::{Column, Question, Report, Table, notification_batches::last_attempts, table::column};
+use super::{Column, Question, Report, Table, notification_batches::last_attempts, table::column, walk::Places};
 use crate::{Service, error::ServiceError};
 
 /// Batches with failures that are looked through.
@@ -29,18 +29,18 @@ impl Service {
         let (from, to) = self.span(asked)?;
         let limit = asked.limit()?;
         let mut table = Table::new("notifications", LIST);
-        let mut before = asked.before::<NotificationBatchId>()?;
-        let mut next = None;
+        // The batch that the answer before ended in, and the first place in it that is left.
+        let (begun, first) = match asked.before::<Places>()? {
+            Some(Places(batch, first)) => (batch, first.unwrap_or(0)),
+            None => (None, 0),
+        };
+        let before = begun.map(|batch| NotificationBatchId(batch + 1));
         let found = self.journal.failed_batches(before, BATCHES_MAX).await?;
-        let is_whole = found.len() < BATCHES_MAX;
-        let mut is_cut = false;
-        for (id, head) in found {
-            // A batch is told whole, so that the next answer begins with another.
-            if table.rows.len() >= limit {
-                is_cut = true;
-                break;
-            }
-            before = Some(id);
+        let last = found.last().filter(|_| found.len() == BATCHES_MAX).map(|(id, _)| *id);
+        // Behind the last batch that was looked through, if there may be more.
+        let mut next = last.and_then(|last| Places(Some(last.0.saturating_sub(1)), Some(0)).next());
+        'batches: for (id, head) in found {
+            let first = if Some(id.0) == begun { first } else { 0 };
             if !asked.wants_told(&head) {
                 continue;
             }
@@ -50,7 +50,11 @@ impl Service {
                 .into_values()
                 .filter(|(_, attempt)| matches!(attempt.outcome, Outcome::Refused | Outcome::Expired))
                 .filter(|(_, attempt)| (from..to).contains(&attempt.answered_at));
-            for (count, attempt) in failed {
+            for (count, attempt) in failed.filter(|(_, attempt)| u64::from(attempt.ordinal) >= first) {
+                if table.rows.len() == limit {
+                    next = Places(Some(id.0), Some(attempt.ordinal.into())).next();
+                    break 'batches;
+                }
                 let subscription = stored.notifications.subscriptions.get(attempt.ordinal as usize);
                 table.push([
                     NotificationId { batch: id, ordinal: attempt.ordinal }.to_string().into(),
@@ -65,9 +69,6 @@ impl Service {
                     attempt.reply.as_str().into(),
                 ]);
             }
-        }
-        if is_cut || !is_whole {
-            next = before.map(|before| before.to_string());
         }
         Ok(Report { next, ..table.alone() })
     }

@@ -55,6 +55,6 @@ impl Service {
                 diagnostics::average(activity, Timing::EndToEnd),
             ]);
         }
-        Ok(table.alone())
+        Ok(table.alone().of_window(&window))
     }
 }

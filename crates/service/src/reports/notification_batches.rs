@@ -114,7 +114,8 @@ impl Service {
         let channels = self.channels_of(id, &stored.head.channel, count, &last).await?;
         let mut notifications = Table::new("notifications", NOTIFICATIONS);
         let each = stored.notifications.subscriptions.iter().zip(stored.notifications.event_of_each());
-        for (ordinal, (subscription, event)) in (0..).zip(each).take(limit) {
+        let first = asked.before::<u32>()?.unwrap_or(0);
+        for (ordinal, (subscription, event)) in (0..).zip(each).skip(first as usize).take(limit) {
             let tried = last.get(&ordinal);
             notifications.push([
                 NotificationId { batch: id, ordinal }.to_string().into(),
@@ -128,7 +129,9 @@ impl Service {
                 tried.map(|(_, attempt)| attempt.reply.clone()).into(),
             ]);
         }
-        Ok(Report { name: "", tables: vec![itself, channels, notifications], next: None })
+        let shown = first.saturating_add(notifications.rows.len() as u32);
+        let next = (shown < count && shown > first).then(|| shown.to_string());
+        Ok(Report { tables: vec![itself, channels, notifications], next, ..Report::default() })
     }
 
     /// Where the notifications of a batch are: those that wait belong to the channel of their work item or suspension, the

@@ -80,7 +80,7 @@ impl Service {
             }
         }
         let batches = self.notification_batches_of(&quantum).await?;
-        Ok(Report { name: "", tables: vec![itself, event_batches, firings, batches], next: None })
+        Ok(Report { tables: vec![itself, event_batches, firings, batches], ..Report::default() })
     }
 
     /// Those between its first and its last that were dealt with then: others waited, or were matched before.

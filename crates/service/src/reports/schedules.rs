@@ -1,17 +1,19 @@
 //! What schedules did, and will do.
 
-use tocsin_model::{application::due_class, event::EventBatch, id::EventBatchId, value::Value};
+use tocsin_model::{
+    application::due_class,
+    event::EventBatch,
+    id::{EventBatchId, NotificationBatchId},
+    value::Value,
+};
 use tocsin_store::journal::EventBatchState;
 
 use super::{
     Column, Question, Report, Table, is_or_any,
     table::column,
-    walk::{Look, walk},
+    walk::{Look, PAGE, walk},
 };
 use crate::{Service, error::ServiceError, keys::Caller, page::LIMIT_MAX};
-
-/// Notification batches of a run that are looked at.
-const BATCHES_MAX: usize = 1_000;
 
 pub(super) const LIST: &[Column] = &[
     column("application", "The application."),
@@ -90,8 +92,16 @@ impl Service {
     async fn tell_runs(&self, id: EventBatchId, table: &mut Table) -> Result<(), ServiceError> {
         let (batch, state) = self.find_event_batch(id).await?;
         let (runs, _) = self.named_events(&batch, 0, LIMIT_MAX).await?;
-        let told = self.journal.notification_batches_of(id, BATCHES_MAX).await?;
-        let notifications: u64 = told.iter().map(|(_, _, count)| u64::from(*count)).sum();
+        let (mut batches, mut notifications, mut after) = (0_u64, 0_u64, NotificationBatchId(0));
+        loop {
+            let page = self.journal.notification_batches_of(id, after, PAGE).await?;
+            batches += page.len() as u64;
+            notifications += page.iter().map(|(_, _, count)| u64::from(*count)).sum::<u64>();
+            match page.last() {
+                Some((last, ..)) if page.len() == PAGE => after = *last,
+                _ => break,
+            }
+        }
         for fields in runs {
             let value = |name: &str| fields.iter().find(|(found, _)| found == name).map(|(_, value)| value);
             let text = |name: &str| match value(name) {
@@ -116,7 +126,7 @@ impl Service {
                 due_at.map(|due_at| batch.accepted_at.since(due_at)).into(),
                 state.word().into(),
                 skipped.into(),
-                (told.len() as u64).into(),
+                batches.into(),
                 notifications.into(),
             ]);
         }

@@ -1,14 +1,14 @@
 //! What one subscription was told, and when it is due next.
 
 use tocsin_model::{
-    id::{NotificationId, SubscriptionId},
+    id::{NotificationBatchId, NotificationId, SubscriptionId},
     schedule::Schedule,
 };
 
-use super::{Column, Question, Report, Table, table::column};
+use super::{Column, Question, Report, Table, table::column, walk::Places};
 use crate::{Service, error::ServiceError, schedules};
 
-/// The newest notification batches that are looked through.
+/// Notification batches that one answer looks through.
 const BATCHES_MAX: usize = 200;
 /// Runs to come that are shown.
 const RUNS: usize = 10;
@@ -23,7 +23,7 @@ pub(super) const ITSELF: &[Column] = &[
     column("updated_at", "When it was changed last."),
     column("filter", "Its own filter."),
     column("schedule", "Its own schedule."),
-    column("batches_looked_through", "The newest notification batches of all, in which it was looked for."),
+    column("batches_looked_through", "Notification batches of all that this answer looked through."),
 ];
 
 pub(super) const NOTIFICATIONS: &[Column] = &[
@@ -48,17 +48,27 @@ impl Service {
         let id: SubscriptionId = asked.thing("the id of a subscription, such as `s-15`")?;
         let limit = asked.limit()?;
         let found = self.find_subscription(id).await?;
-        let newest = self.journal.notification_batches(None, BATCHES_MAX).await?;
+        // The batch that the answer before ended in, and the first place in it that is left.
+        let (begun, first) = match asked.before::<Places>()? {
+            Some(Places(batch, first)) => (batch, first.unwrap_or(0)),
+            None => (None, 0),
+        };
+        let before = begun.map(|batch| NotificationBatchId(batch + 1));
+        let newest = self.journal.notification_batches(before, BATCHES_MAX).await?;
+        let last = newest.last().filter(|_| newest.len() == BATCHES_MAX).map(|(id, ..)| *id);
+        let mut more = last.and_then(|last| Places(Some(last.0.saturating_sub(1)), Some(0)).next());
         let mut notifications = Table::new("notifications", NOTIFICATIONS);
-        for (batch, head, _) in newest.iter().filter(|(_, head, _)| head.application == found.application) {
-            if notifications.rows.len() >= limit {
-                break;
-            }
+        'batches: for (batch, head, _) in newest.iter().filter(|(_, head, _)| head.application == found.application) {
+            let first = if Some(batch.0) == begun { first } else { 0 };
             let Some(stored) = self.journal.notification_batch(*batch).await? else { continue };
             let each = stored.notifications.subscriptions.iter().zip(stored.notifications.event_of_each());
             let mine: Vec<_> = (0..).zip(each).filter(|(_, (subscription, _))| **subscription == id).collect();
             let attempts = if mine.is_empty() { Vec::new() } else { self.journal.attempts(*batch).await? };
-            for (ordinal, (_, event)) in mine {
+            for (ordinal, (_, event)) in mine.into_iter().filter(|(ordinal, _)| u64::from(*ordinal) >= first) {
+                if notifications.rows.len() == limit {
+                    more = Places(Some(batch.0), Some(ordinal.into())).next();
+                    break 'batches;
+                }
                 let last = attempts.iter().rfind(|attempt| attempt.ordinal == ordinal);
                 notifications.push([
                     NotificationId { batch: *batch, ordinal }.to_string().into(),
@@ -92,6 +102,6 @@ impl Service {
             schedule.map(String::from).into(),
             (newest.len() as u64).into(),
         ]);
-        Ok(Report { name: "", tables: vec![itself, notifications, next], next: None })
+        Ok(Report { tables: vec![itself, notifications, next], next: more, ..Report::default() })
     }
 }

@@ -3,6 +3,9 @@
 use std::time::Duration;
 
 use tocsin_model::{id::Name, time::Timestamp, value::Value};
+use tocsin_store::journal::Window;
+
+use crate::{error::ServiceError, page};
 
 /// A report: one table or several, and where to go on if there is more.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -11,7 +14,9 @@ pub struct Report {
     pub name: &'static str,
     /// Its tables; of most there is one.
     pub tables: Vec<Table>,
-    /// What to give as `before` for more of a list.
+    /// The time that the figures are of, where a report has intervals: whole minutes.
+    pub window: Option<(Timestamp, Timestamp)>,
+    /// What to give as `before` for more.
     pub next: Option<String>,
 }
 
@@ -72,7 +77,39 @@ impl Table {
     }
 
     pub(super) fn alone(self) -> Report {
-        Report { name: "", tables: vec![self], next: None }
+        Report { tables: vec![self], ..Report::default() }
+    }
+}
+
+/// Most rows of a report that is computed whole; a request that names no limit gets so many.
+pub(super) const ROWS_MAX: usize = 10_000;
+
+impl Report {
+    /// Cuts a report that is computed whole: skips rows, and keeps up to `limit`, over all its tables. A first table before
+    /// others describes the thing itself, and is on each page.
+    pub(super) fn page(mut self, skipped: Option<usize>, limit: Option<usize>) -> Result<Report, ServiceError> {
+        let limit = match limit {
+            None => ROWS_MAX,
+            Some(_) => page::limit(limit)?,
+        };
+        let skipped = skipped.unwrap_or(0);
+        let (mut to_skip, mut room, mut left) = (skipped, limit, 0);
+        let heads = usize::from(self.tables.len() > 1);
+        for table in self.tables.iter_mut().skip(heads) {
+            let passed = to_skip.min(table.rows.len());
+            table.rows.drain(..passed);
+            to_skip -= passed;
+            let shown = room.min(table.rows.len());
+            left += table.rows.len() - shown;
+            table.rows.truncate(shown);
+            room -= shown;
+        }
+        self.next = (left > 0).then(|| (skipped + limit).to_string());
+        Ok(self)
+    }
+
+    pub(super) fn of_window(self, window: &Window) -> Report {
+        Report { window: Some((window.from, window.to)), ..self }
     }
 }
 
@@ -133,5 +170,43 @@ impl From<String> for Cell {
 impl<T: Into<Cell>> From<Option<T>> for Cell {
     fn from(cell: Option<T>) -> Cell {
         cell.map_or(Cell::None, Into::into)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COLUMNS: &[Column] = &[column("n", "A number.")];
+
+    fn report(sizes: &[u64]) -> Report {
+        let table = |size: &u64| {
+            let mut table = Table::new("t", COLUMNS);
+            (0..*size).for_each(|number| table.push([number.into()]));
+            table
+        };
+        Report { tables: sizes.iter().map(table).collect(), ..Report::default() }
+    }
+
+    fn sizes(report: &Report) -> Vec<usize> {
+        report.tables.iter().map(|table| table.rows.len()).collect()
+    }
+
+    #[test]
+    fn b12_a_report_that_is_computed_whole_has_pages() {
+        let check = |of: &[u64], skipped: Option<usize>, limit: Option<usize>, rows: &[usize], next: Option<&str>| {
+            let page = report(of).page(skipped, limit).expect("a page");
+            assert_eq!((sizes(&page).as_slice(), page.next.as_deref()), (rows, next), "{of:?} {skipped:?} {limit:?}");
+        };
+        check(&[5], None, None, &[5], None);
+        check(&[5], None, Some(5), &[5], None);
+        check(&[5], None, Some(2), &[2], Some("2"));
+        check(&[5], Some(4), Some(2), &[1], None);
+        check(&[1, 3, 2, 4], None, Some(4), &[1, 3, 1, 0], Some("4"));
+        check(&[1, 3, 2, 4], Some(4), Some(4), &[1, 0, 1, 3], Some("8"));
+        check(&[1, 3, 2, 4], Some(8), Some(4), &[1, 0, 0, 1], None);
+        check(&[10_001], None, None, &[10_000], Some("10000"));
+        assert!(report(&[1]).page(None, Some(0)).is_err());
+        assert!(report(&[1]).page(None, Some(1_001)).is_err());
     }
 }

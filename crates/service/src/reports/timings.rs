@@ -59,6 +59,6 @@ impl Service {
                 ]);
             }
         }
-        Ok(table.alone())
+        Ok(table.alone().of_window(&window))
     }
 }

@@ -1,9 +1,48 @@
-//! The way back through what is listed newest first.
+//! Pages of lists, newest first, and their cursors.
 
-use std::fmt::Display;
+use std::{
+    fmt::{self, Display, Formatter},
+    str::FromStr,
+};
+
+use tocsin_model::id::IdError;
 
 use super::LOOKED_THROUGH_MAX;
 use crate::error::ServiceError;
+
+/// A cursor in two parts: `12.300`. A report gives two lists at once, each with its place, or the place within an item.
+/// The part of a list that has ended is `-`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Places(pub(super) Option<u64>, pub(super) Option<u64>);
+
+impl Places {
+    /// The cursor as the `next` of an answer; `None` if both lists have ended.
+    pub(super) fn next(self) -> Option<String> {
+        (self.0.is_some() || self.1.is_some()).then(|| self.to_string())
+    }
+}
+
+impl Display for Places {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let part = |part: Option<u64>| part.map_or_else(|| "-".to_owned(), |part| part.to_string());
+        write!(f, "{}.{}", part(self.0), part(self.1))
+    }
+}
+
+impl FromStr for Places {
+    type Err = IdError;
+
+    fn from_str(text: &str) -> Result<Places, IdError> {
+        let wrong = || IdError { text: text.to_owned(), expected: "the `next` of an answer" };
+        let part = |part: &str| match part {
+            "-" => Ok(None),
+            // Stores count with signed numbers.
+            digits => digits.parse().ok().filter(|number| *number < i64::MAX as u64).map(Some).ok_or_else(wrong),
+        };
+        let (first, second) = text.split_once('.').ok_or_else(wrong)?;
+        Ok(Places(part(first)?, part(second)?))
+    }
+}
 
 /// What is read at a time.
 pub(super) const PAGE: usize = 1_000;
@@ -109,6 +148,17 @@ mod tests {
             before = Some(next.parse().expect("a number"));
         }
         assert_eq!(all, (1..=2_500).rev().filter(|n| n % 3 == 0).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn b12_cursors_of_two_parts_are_read_as_they_are_written() {
+        for places in [Places(Some(1), Some(2)), Places(None, Some(0)), Places(Some(7), None)] {
+            assert_eq!(places.to_string().parse(), Ok(places));
+        }
+        assert_eq!(Places(None, None).next(), None);
+        for wrong in ["", "7", ".", "1.", "1.x", "-1.2", "9223372036854775807.0", "1.2.3"] {
+            assert!(wrong.parse::<Places>().is_err(), "{wrong}");
+        }
     }
 
     #[tokio::test]

@@ -215,3 +215,68 @@ fn a_subscription_is_told_with_what_it_was_told() {
         platform.check("subscription", &of("s-1"), 2, vec![]).await;
     });
 }
+
+/// Follows the pages of a report, each of at most two rows a list, and joins them.
+async fn all_pages(platform: &Platform, report: &str, asked: &Question) -> Vec<Vec<Vec<Cell>>> {
+    let mut asked = Question { limit: Some(2), ..asked.clone() };
+    let mut joined: Vec<Vec<Vec<Cell>>> = Vec::new();
+    for _ in 0..1_000 {
+        let found = platform.report(report, &asked).await;
+        joined.resize(found.tables.len(), Vec::new());
+        let heads = usize::from(found.tables.len() > 1);
+        for (at, (joined, table)) in joined.iter_mut().zip(found.tables).enumerate() {
+            // What describes the thing itself is on each page.
+            if at < heads || table.name == "channels" || table.name == "next_runs" {
+                *joined = table.rows;
+            } else {
+                assert!(table.rows.len() <= 2, "{report}: {} rows of `{}`", table.rows.len(), table.name);
+                joined.extend(table.rows);
+            }
+        }
+        let Some(next) = found.next else { return joined };
+        asked.before = Some(next);
+    }
+    panic!("{report} has pages without end");
+}
+
+#[test]
+fn b12_pages_of_every_report_together_are_the_whole() {
+    on_each(async |platform| {
+        for description in CATALOGUE {
+            let asked = match description.name {
+                "quantum-details" => of("1"),
+                "event-batch-details" => of("eb-1"),
+                "notification-batch-details" => of("nb-2"),
+                "subscription" => continue,
+                _ => Question::default(),
+            };
+            let whole = platform.report(description.name, &Question { limit: Some(1_000), ..asked.clone() }).await;
+            assert_eq!(whole.next, None, "{}", description.name);
+            let whole: Vec<_> = whole.tables.into_iter().map(|table| table.rows).collect();
+            let pages = all_pages(&platform, description.name, &asked).await;
+            // What is listed with the thing itself, such as how many were looked through, differs by page.
+            assert_eq!(pages.len(), whole.len(), "{}", description.name);
+            assert_eq!(pages, whole, "{}", description.name);
+        }
+    });
+}
+
+#[test]
+fn b10_a_time_is_widened_to_the_minutes_that_are_stored() {
+    on_each(async |platform| {
+        let asked = |from: i64, to: i64| Question { from: Some(at(from)), to: Some(at(to)), ..Question::default() };
+        for report in ["event-class", "source", "notification-class", "channel", "administration-history", "timings"] {
+            let minute = 60_000;
+            let exact = platform.report(report, &asked(8 * HOUR, 12 * HOUR)).await;
+            let within = platform.report(report, &asked(8 * HOUR + 1, 12 * HOUR - minute + 1)).await;
+            assert_eq!(within.tables, exact.tables, "{report}: the rates are of the time that is counted");
+            assert_eq!(within.window, Some((at(8 * HOUR), at(12 * HOUR))), "{report} says its time");
+            if report != "timings" && report != "administration-history" {
+                let interval = Some(Duration::from_secs(3_600));
+                let last = Question { to: Some(at(12 * HOUR - minute + 1)), interval, ..Question::default() };
+                let (from, to) = platform.report(report, &last).await.window.expect("a time");
+                assert_eq!((from, to), (at(7 * HOUR), at(12 * HOUR)), "{report}: five whole intervals");
+            }
+        }
+    });
+}

@@ -635,10 +635,11 @@ impl Journal for MemoryJournal {
     async fn notification_batches_of(
         &self,
         events: EventBatchId,
+        after: NotificationBatchId,
         limit: usize,
     ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
         let state = self.state.lock();
-        let tells = |(_, batch): &(&u64, &Batch)| batch.events.contains(&events);
+        let tells = |(id, batch): &(&u64, &Batch)| **id > after.0 && batch.events.contains(&events);
         let head = |(id, batch): (&u64, &Batch)| (NotificationBatchId(*id), batch.head.clone(), batch.count);
         Ok(state.notification_batches.iter().filter(tells).take(limit).map(head).collect())
     }

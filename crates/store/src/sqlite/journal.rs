@@ -480,10 +480,13 @@ impl Journal for SqliteJournal {
     async fn notification_batches_of(
         &self,
         events: EventBatchId,
+        after: NotificationBatchId,
         limit: usize,
     ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
-        self.read(move |connection, shared| reading::notification_batches_of(connection, &shared.names, events, limit))
-            .await
+        self.read(move |connection, shared| {
+            reading::notification_batches_of(connection, &shared.names, events, after, limit)
+        })
+        .await
     }
 
     async fn notification_batches(

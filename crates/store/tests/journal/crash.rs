@@ -141,7 +141,7 @@ async fn examine(folder: &Path, before: Acknowledged) {
     let journal = open_at(folder, options()).await;
     let mut recount = Backlog::default();
     for (batch, state) in journal.event_batches(None, usize::MAX).await.expect("read") {
-        let told = journal.notification_batches_of(batch.id, usize::MAX).await.expect("read");
+        let told = journal.notification_batches_of(batch.id, NotificationBatchId(0), usize::MAX).await.expect("read");
         let (whole, _) = journal.event_batch(batch.id).await.expect("read").expect("listed");
         match state {
             EventBatchState::Accepted => {

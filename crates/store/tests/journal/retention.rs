@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use tocsin_model::{id::EventBatchId, receipt::Outcome};
+use tocsin_model::{
+    id::{EventBatchId, NotificationBatchId},
+    receipt::Outcome,
+};
 use tocsin_store::journal::{Course, Cutoffs, Resolution, Retry, Step, Suspension, SuspensionFilter, Window};
 
 use crate::support::*;
@@ -56,7 +59,9 @@ fn only_what_is_over_is_pruned() {
         let left = journal.notification_batches(None, 99).await.expect("read");
         assert_eq!(left.iter().map(|(id, _, _)| *id).collect::<Vec<_>>(), [suspended, unsent]);
         assert!(journal.attempts(done).await.expect("read").is_empty());
-        assert!(journal.notification_batches_of(EventBatchId(1), 9).await.expect("read").is_empty());
+        assert!(
+            journal.notification_batches_of(EventBatchId(1), NotificationBatchId(0), 9).await.expect("read").is_empty()
+        );
 
         // Once the operator has spoken it is over as well.
         journal.resolve(&SuspensionFilter::default(), Resolution::End, at(20)).await.expect("resolved");

@@ -27,11 +27,13 @@ fn a_match_is_one_fact() {
             assert_eq!((stored.id, &stored.head), (*id, &new.head));
             assert_eq!(stored.notifications.pack(), new.packed);
         }
-        let of_first = journal.notification_batches_of(first, 9).await.expect("read");
+        let of_first = journal.notification_batches_of(first, NotificationBatchId(0), 9).await.expect("read");
         let heads = [0, 1].map(|at| (ids[at], batches[at].head.clone(), batches[at].count));
         assert_eq!(of_first, heads);
-        assert_eq!(journal.notification_batches_of(first, 1).await.expect("read"), heads[..1]);
-        assert_eq!(journal.notification_batches_of(second, 9).await.expect("read"), heads[1..]);
+        assert_eq!(journal.notification_batches_of(first, NotificationBatchId(0), 1).await.expect("read"), heads[..1]);
+        let after = journal.notification_batches_of(first, heads[0].0, 9).await.expect("read");
+        assert!(after.iter().all(|(id, ..)| *id > heads[0].0) && after.len() + 1 == of_first.len());
+        assert_eq!(journal.notification_batches_of(second, NotificationBatchId(0), 9).await.expect("read"), heads[1..]);
         let (_, state) = journal.event_batch(second).await.expect("read").expect("there");
         assert_eq!(state, EventBatchState::Matched(at(3)));
         let listed = journal.notification_batches(None, 1).await.expect("read");

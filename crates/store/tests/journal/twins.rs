@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use tocsin_model::{
     conduct::Priority,
     event::EventBatch,
-    id::{ChangeSequence, EventBatchId, Name, WorkItemId},
+    id::{ChangeSequence, EventBatchId, Name, NotificationBatchId, WorkItemId},
     receipt::Outcome,
     state::StatePage,
     time::Timestamp,
@@ -499,8 +499,11 @@ impl Twins {
         assert_eq!(batches, sqlite.event_batches(None, usize::MAX).await.expect("read"));
         for (EventBatch { id, .. }, _) in batches {
             assert_eq!(memory.event_batch(id).await.expect("read"), sqlite.event_batch(id).await.expect("read"));
-            let told = memory.notification_batches_of(id, usize::MAX).await.expect("read");
-            assert_eq!(told, sqlite.notification_batches_of(id, usize::MAX).await.expect("read"));
+            let told = memory.notification_batches_of(id, NotificationBatchId(0), usize::MAX).await.expect("read");
+            assert_eq!(
+                told,
+                sqlite.notification_batches_of(id, NotificationBatchId(0), usize::MAX).await.expect("read")
+            );
         }
         let source = (app(), events(1, self.now).source);
         let marks = memory.marks(&source, None, usize::MAX).await.expect("read");
@@ -515,7 +518,7 @@ impl Twins {
         }
         let failed = memory.failed_batches(None, 5).await.expect("read");
         assert_eq!(failed, sqlite.failed_batches(None, 5).await.expect("read"));
-        let ids: Vec<_> = (0..60).map(tocsin_model::id::NotificationBatchId).collect();
+        let ids: Vec<_> = (0..60).map(NotificationBatchId).collect();
         assert_eq!(memory.progress(&ids).await.expect("read"), sqlite.progress(&ids).await.expect("read"));
         for (seconds, application) in [(60, None), (300, Some(app()))] {
             let window = Window { from: at(0), to: at(100_000), interval: Duration::from_secs(seconds) };

@@ -158,6 +158,10 @@ fn print_csv(terminal: &Terminal, report: &Value, wanted: &str) -> Outcome {
             let _ = write!(out, "{}{}", if at > 0 { "," } else { "" }, csv_cell(&row[*column]));
         }
     }
+    // Standard output has rows only.
+    if let Some(next) = report["next"].as_str() {
+        eprintln!("there is more: --before {}", printable(next));
+    }
     Ok(terminal.line(out)?)
 }
 

@@ -235,15 +235,18 @@ pub fn notification_batches_of(
     connection: &Connection,
     names: &Names,
     events: EventBatchId,
+    after: NotificationBatchId,
     limit: usize,
 ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
-    if events.0 > NUMBER_MAX {
+    if events.0 > NUMBER_MAX || after.0 > NUMBER_MAX {
         return Ok(Vec::new());
     }
     let sql = format!(
-        "{NOTIFICATIONS} WHERE id IN (SELECT notification_batch FROM links WHERE event_batch = ?1) ORDER BY id LIMIT ?2"
+        "{NOTIFICATIONS} WHERE id IN (SELECT notification_batch FROM links WHERE event_batch = ?1) AND id > ?2
+         ORDER BY id LIMIT ?3"
     );
-    collect(connection, &sql, (events.0, i64::try_from(limit).unwrap_or(i64::MAX)), |row| read_row(row, names))
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    collect(connection, &sql, (events.0, after.0, limit), |row| read_row(row, names))
 }
 
 /// A chunk's number leaves this many bits for its place among the chunks of its batch.
