@@ -22,7 +22,7 @@ use futures_util::FutureExt;
 use parking_lot::RwLock;
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::{State, origins::origins, problems::Failure};
+use crate::{State, idempotency, origins::origins, problems::Failure};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Pages load nothing from elsewhere, run nothing inline, and are shown in nobody's frame.
@@ -34,7 +34,14 @@ pub(crate) async fn edge(state: State, request: Request, next: Next) -> Response
     let route = request.extensions().get::<MatchedPath>().cloned();
     let known = Known::of(&request);
     let id = request.headers().get(REQUEST_ID).filter(|id| is_fair(id)).cloned().unwrap_or_else(fresh_id);
-    let mut response = match AssertUnwindSafe(origins(state.clone(), request, next)).catch_unwind().await {
+    let refused = idempotency::refuse(&request, route.as_ref().map(MatchedPath::as_str));
+    let handled = async {
+        match refused {
+            Some(failure) => failure.into_response(),
+            None => origins(state.clone(), request, next).await,
+        }
+    };
+    let mut response = match AssertUnwindSafe(handled).catch_unwind().await {
         Ok(response) => response,
         Err(_) => {
             let route = route.as_ref().map_or("none", MatchedPath::as_str);

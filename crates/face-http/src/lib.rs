@@ -5,10 +5,14 @@
 //! a problem of RFC 9457, translated in one file. The OpenAPI document is made from the routes' own code.
 
 mod edge; // 2. what every request and answer has
+mod idempotency; // 2c. routes that take `Idempotency-Key`, and those that refuse it
 mod origins; // 2a. pages of other origins
 mod needs; // 2b. who is let in where
 mod request; // what routes take from a request: caller, body, path, query, conditions
 mod routes; // 3. one file for each area
+mod host; // 1a. the header field Host
+mod seats; // 1b. connection limits
+mod write_timeout; // 1c. clients that read nothing
 mod scim; // 3a. users and groups for provisioning
 mod serve; // 1. connections: bounds, timeouts, drain
 mod wire; // the JSON that goes out
@@ -39,6 +43,8 @@ pub(crate) struct App {
     sync: Option<Arc<Replicas>>,
     /// Bodies in memory, in KiB.
     body_room: Arc<Semaphore>,
+    /// Longest pause of a body.
+    body_idle_timeout: std::time::Duration,
     /// The directory that provisioning clients see, if there is one.
     scim: Option<ScimOptions>,
     explorer: openapi::Explorer,

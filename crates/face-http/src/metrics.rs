@@ -43,6 +43,12 @@ pub const METRICS: &[Metric] = &[
     },
     Metric { name: "http_connections", kind: Kind::Gauge, labels: "", help: "Connections that are open." },
     Metric {
+        name: "http_write_timeouts_total",
+        kind: Kind::Counter,
+        labels: "",
+        help: "Connections closed because their clients read nothing of an answer.",
+    },
+    Metric {
         name: "http_connections_refused_total",
         kind: Kind::Counter,
         labels: "",

@@ -194,6 +194,10 @@ impl Failure {
         Failure::new(TOO_MANY, "too many large bodies are on their way").retry_after(Duration::from_secs(1))
     }
 
+    pub(crate) fn no_connection() -> Failure {
+        Failure::new(BUSY, "too many connections are open").retry_after(Duration::from_secs(1))
+    }
+
     pub(crate) fn not_answered(why: impl Into<String>) -> Failure {
         Failure::new(NOT_ANSWERED, why)
     }

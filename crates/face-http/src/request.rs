@@ -1,6 +1,6 @@
 //! What routes take from a request: the caller, the body, the path, the query, conditions.
 
-use std::{error::Error, str::FromStr, sync::Arc};
+use std::{error::Error, str::FromStr, sync::Arc, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
@@ -10,13 +10,20 @@ use axum::{
 use bytes::BytesMut;
 use futures_util::{Stream, StreamExt};
 use serde::{Deserialize, de::DeserializeOwned};
-use tocsin_model::{id::IdError, trace_context::TraceContext};
+use tocsin_model::{
+    id::{IdError, StoredNumber},
+    trace_context::TraceContext,
+};
 use tocsin_service::{BoxError, Caller, ServiceError, inbox::Visitor, page, subscribers::Put};
 use tocsin_sync::{Device, Replicas};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 use utoipa::IntoParams;
 
-use crate::{App, problems::Failure, serve::BodyIdle};
+use crate::{
+    App,
+    problems::Failure,
+    serve::{BODY_RATE_MIN, BodyIdle},
+};
 
 /// Largest body of a single thing.
 pub(crate) const SINGLE_BYTES_MAX: usize = 1024 * 1024;
@@ -204,6 +211,7 @@ pub(crate) async fn take_body(app: &App, headers: &HeaderMap, body: Body, bytes_
     if announced == Some(first.len()) {
         return Ok(Taken { bytes: first, room });
     }
+    let arrival = Arrival { began: Instant::now(), pause_max: app.body_idle_timeout };
     let mut whole = BytesMut::with_capacity(announced.unwrap_or(first.len()).min(bytes_max));
     whole.extend_from_slice(&first);
     while let Some(chunk) = chunks.next().await {
@@ -211,6 +219,7 @@ pub(crate) async fn take_body(app: &App, headers: &HeaderMap, body: Body, bytes_
         if whole.len() + chunk.len() > bytes_max {
             return Err(Failure::too_large(bytes_max));
         }
+        arrival.check(whole.len() + chunk.len())?;
         reserve(&mut room, whole.len() + chunk.len())?;
         whole.extend_from_slice(&chunk);
     }
@@ -218,6 +227,23 @@ pub(crate) async fn take_body(app: &App, headers: &HeaderMap, body: Body, bytes_
         return Err(Failure::too_large(bytes_max));
     }
     Ok(Taken { bytes: whole.freeze(), room })
+}
+
+/// The arrival of a body, which has a least rate: a client that sends a byte now and then would hold its connection and
+/// its room for ever.
+struct Arrival {
+    began: Instant,
+    pause_max: Duration,
+}
+
+impl Arrival {
+    fn check(&self, bytes: usize) -> Result<(), Failure> {
+        let allowed = self.pause_max + Duration::from_millis(bytes as u64 * 1000 / BODY_RATE_MIN);
+        if self.began.elapsed() <= allowed {
+            return Ok(());
+        }
+        Err(Failure::timeout(format!("the body arrives with less than {BODY_RATE_MIN} bytes a second: send it faster")))
+    }
 }
 
 /// The body as a stream of its chunks.
@@ -318,10 +344,12 @@ impl Condition {
                 return Ok(Condition::Exists);
             }
             // A weak tag or one that we never gave matches nothing.
-            let revision =
-                text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).and_then(|text| text.parse().ok());
+            let revision = text
+                .strip_prefix('"')
+                .and_then(|text| text.strip_suffix('"'))
+                .and_then(|text| text.parse::<StoredNumber>().ok());
             return revision
-                .map(Condition::Revision)
+                .map(|StoredNumber(revision)| Condition::Revision(revision))
                 .ok_or_else(|| Failure::precondition(format!("`{text}` is not its tag")));
         }
         match headers.get(header::IF_NONE_MATCH) {
@@ -359,5 +387,25 @@ impl Condition {
             }
             (_, error) => error.into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a20_a_body_that_drips_is_given_up() {
+        let arrival = Arrival { began: Instant::now(), pause_max: Duration::from_secs(30) };
+        for second in 1..=30 {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            assert!(arrival.check(second).is_ok(), "the pause is not over after {second} s");
+        }
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(arrival.check(31).is_err(), "a byte a second is too slow");
+        assert!(arrival.check(1024).is_ok(), "a kilobyte earns a second more");
+        tokio::time::advance(Duration::from_secs(600)).await;
+        assert!(arrival.check(1024 * 600).is_err());
+        assert!(arrival.check(1024 * 601).is_ok());
     }
 }

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use axum::{body::Body, http::Request};
+use axum::{body::Body, http::Request, response::IntoResponse};
 use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -25,17 +25,34 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::{App, ScimOptions, edge, openapi, routes};
+use crate::{
+    App, ScimOptions, edge, host, openapi,
+    problems::Failure,
+    routes,
+    seats::{Seat, Seats},
+    write_timeout::WriteTimeout,
+};
+
+/// Bytes a second that a body which is read whole must arrive with, once it took longer than the pause it may make.
+pub(crate) const BODY_RATE_MIN: u64 = 1024;
+/// Longest time for the head of a request of a connection beyond the limits.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The bounds of the face. Sizes are in bytes.
 #[derive(Clone)]
 pub struct HttpOptions {
-    /// Most connections; one more is told 503 and closed.
+    /// Most connections; one more is answered 503 and closed, unless it asks for health.
     pub connections_max: usize,
-    /// How long a request's head may take, and how long an idle connection is kept.
+    /// Most connections from one address (IPv6: from one /64 network).
+    pub connections_per_address_max: usize,
+    /// Connections beyond these limits that are read at the same time, for health checks.
+    pub health_connections: usize,
+    /// Longest time for the head of a request, and longest idle time of a connection.
     pub header_timeout: Duration,
-    /// How long a body may pause.
+    /// Longest pause of a body. A body that is read whole must then arrive with [`BODY_RATE_MIN`].
     pub body_idle_timeout: Duration,
+    /// Longest time in which a client reads nothing of an answer.
+    pub write_timeout: Duration,
     /// How long the requests of a draining server may still take.
     pub drain_patience: Duration,
     /// Most bytes of all request bodies in memory at the same time; streams do not count.
@@ -58,8 +75,11 @@ impl Default for HttpOptions {
     fn default() -> Self {
         HttpOptions {
             connections_max: 10_000,
+            connections_per_address_max: 5_000,
+            health_connections: 16,
             header_timeout: Duration::from_secs(30),
             body_idle_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(30),
             drain_patience: Duration::from_secs(30),
             body_memory_max: 512 * 1024 * 1024,
             origins: Vec::new(),
@@ -91,6 +111,7 @@ pub async fn serve(
         sync: options.sync.clone(),
         scim: options.scim.clone(),
         body_room: Arc::new(Semaphore::new(body_room)),
+        body_idle_timeout: options.body_idle_timeout,
         explorer: openapi::Explorer::new(),
         measures: edge::Measures::default(),
         origins: options.origins.clone().into(),
@@ -99,7 +120,7 @@ pub async fn serve(
         stopping: ending.clone(),
     });
     let router = routes::router(app);
-    let seats = Arc::new(Semaphore::new(options.connections_max));
+    let seats = Seats::new(options.connections_max, options.connections_per_address_max, options.health_connections);
     let (stop, stopping) = watch::channel(());
     let mut shutdown = pin!(shutdown);
     loop {
@@ -107,24 +128,26 @@ pub async fn serve(
             accepted = listener.accept() => accepted,
             () = &mut shutdown => break,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 // Too many open files, or a connection that was gone before it was taken: neither ends the server.
-                tracing::warn!(%error, "could not take a connection");
+                tracing::warn!(%error, "could not accept a connection");
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }
         };
         // An answer must not wait for the acknowledgement of the one before.
         let _ = stream.set_nodelay(true);
-        let Ok(seat) = seats.clone().try_acquire_owned() else {
+        let Some(seat) = seats.take(peer.ip()) else {
             metrics::counter!("http_connections_refused_total").increment(1);
             turn_away(stream);
             continue;
         };
+        let is_full = matches!(seat, Seat::Full(..));
+        let header_timeout = if is_full { options.header_timeout } else { options.header_timeout.min(HEALTH_TIMEOUT) };
         let router = router.clone();
-        let (header_timeout, idle) = (options.header_timeout, options.body_idle_timeout);
+        let (idle, write_timeout) = (options.body_idle_timeout, options.write_timeout);
         let mut stopping = stopping.clone();
         tokio::spawn(async move {
             let open = metrics::gauge!("http_connections");
@@ -132,11 +155,13 @@ pub async fn serve(
             let handle = hyper::service::service_fn(move |request: Request<Incoming>| {
                 let request = request.map(|body| Body::new(IdleBody::new(body, idle)));
                 let router = router.clone();
-                async move { Ok::<_, Infallible>(router.oneshot(request).await.unwrap_or_else(|never| match never {})) }
+                async move { Ok::<_, Infallible>(answer(router, request, is_full).await) }
             });
             let mut builder = hyper::server::conn::http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(header_timeout).max_buf_size(256 * 1024);
-            let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), handle));
+            builder.keep_alive(is_full);
+            let stream = TokioIo::new(WriteTimeout::new(stream, write_timeout));
+            let mut connection = pin!(builder.serve_connection(stream, handle));
             let ended = tokio::select! {
                 ended = connection.as_mut() => ended,
                 _ = stopping.changed() => {
@@ -155,14 +180,25 @@ pub async fn serve(
     drop(stop);
     ending.cancel();
     // Every seat is free again when every connection has ended.
-    let all = u32::try_from(options.connections_max).unwrap_or(u32::MAX);
-    if tokio::time::timeout(options.drain_patience, seats.acquire_many(all)).await.is_err() {
+    if tokio::time::timeout(options.drain_patience, seats.all_free()).await.is_err() {
         tracing::warn!("some connections did not end in time");
     }
     Ok(())
 }
 
-/// Tells a connection that there is no seat for it, without reading from it. Does not wait for a reader that is slow.
+/// Answers one request: 400 to a bad `Host`, 503 to all but health checks where the connection is beyond a limit.
+async fn answer(router: axum::Router, request: Request<Body>, is_full: bool) -> axum::response::Response {
+    if let Err(reason) = host::check(&request) {
+        return Failure::malformed(reason).into_response();
+    }
+    if !is_full && !matches!(request.uri().path(), "/livez" | "/readyz") {
+        metrics::counter!("http_connections_refused_total").increment(1);
+        return Failure::no_connection().into_response();
+    }
+    router.oneshot(request).await.unwrap_or_else(|never| match never {})
+}
+
+/// Answers 503 to a connection without a seat, and reads nothing from it. Does not wait for a slow reader.
 fn turn_away(mut stream: TcpStream) {
     const BODY: &str = r#"{"type":"/problems/busy","title":"There is no room just now","status":503,"detail":"too many connections are open"}"#;
     let answer = format!(

@@ -103,12 +103,35 @@ macro_rules! text_serde {
     };
 }
 
-/// Digits only, without sign or leading zeros, so that an id has exactly one spelling.
+/// The greatest number of an id: stores keep numbers as signed integers of 64 bits.
+pub const NUMBER_MAX: u64 = i64::MAX as u64;
+
+/// Digits only, without sign or leading zeros, so that an id has exactly one spelling; at most [`NUMBER_MAX`].
 fn parse_number(text: &str) -> Option<u64> {
     let canonical = !text.is_empty()
         && text.bytes().all(|byte| byte.is_ascii_digit())
         && (text.len() == 1 || !text.starts_with('0'));
-    if canonical { text.parse().ok() } else { None }
+    if canonical { text.parse().ok().filter(|number| *number <= NUMBER_MAX) } else { None }
+}
+
+/// A number that a store keeps, in a path, a cursor or a query: digits only, from 0 to [`NUMBER_MAX`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StoredNumber(pub u64);
+
+impl FromStr for StoredNumber {
+    type Err = IdError;
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        parse_number(text)
+            .map(StoredNumber)
+            .ok_or_else(|| IdError { text: text.to_owned(), expected: "a number from 0 to 9223372036854775807" })
+    }
+}
+
+impl<'de> Deserialize<'de> for StoredNumber {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
 }
 
 numbered!(
@@ -252,6 +275,19 @@ mod tests {
         }
         for wrong in ["n-7", "n-7-", "n-7-4294967296", "e-7-1"] {
             assert!(wrong.parse::<NotificationId>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn c6_no_id_has_a_number_that_a_store_cannot_hold() {
+        let max = NUMBER_MAX.to_string();
+        let above = (NUMBER_MAX + 1).to_string();
+        assert_eq!(format!("m-{max}").parse(), Ok(MessageId(NUMBER_MAX)));
+        assert_eq!(max.parse(), Ok(StoredNumber(NUMBER_MAX)));
+        for wrong in [above.as_str(), "18446744073709551615", "99999999999999999999", "-1", "+1", "01", "", "1e3"] {
+            assert!(format!("m-{wrong}").parse::<MessageId>().is_err(), "{wrong}");
+            assert!(format!("n-{wrong}-0").parse::<NotificationId>().is_err(), "{wrong}");
+            assert!(wrong.parse::<StoredNumber>().is_err(), "{wrong}");
         }
     }
 

@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use tocsin_delivery::InboxPass;
 use tocsin_model::{
-    id::{BroadcastId, ChangeSequence, Name, SubscriberId, SubscriberNumber},
+    id::{BroadcastId, ChangeSequence, Name, StoredNumber, SubscriberId, SubscriberNumber},
     inbox::{Item, ItemId, Mark},
     ldap::{Entry, LdapFilter},
     subscriber::Subscriber,
@@ -184,7 +184,7 @@ impl Service {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Page<Item>, ServiceError> {
-        let before: Option<u64> = key_of(after)?;
+        let before = key_of(after)?.map(|StoredNumber(number)| number);
         let reader = self.reader(feed).await?;
         let found = self.inbox.feed(&reader, filter, before, limit + 1, self.clock.now()).await?;
         Ok(Page::cut(found, limit, |item| item.number.to_string()))

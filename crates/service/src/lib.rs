@@ -45,6 +45,7 @@ pub mod page; // lists in portions
 
 mod csv_cells; // cells that no spreadsheet runs
 mod lines; // a stream of bytes, cut into blocks of whole lines
+mod turns; // optimistic concurrency of writers without a condition
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -112,6 +113,8 @@ pub struct Service {
     audiences: inbox::Audiences,
     surveys: tokio::sync::Semaphore,
     rule_tests: tokio::sync::Semaphore,
+    /// Writers that set no condition.
+    turns: turns::Turns,
 }
 
 impl Service {
@@ -143,6 +146,7 @@ impl Service {
             audiences: inbox::Audiences::default(),
             surveys: tokio::sync::Semaphore::new(segments::SURVEYS_MAX),
             rule_tests: tokio::sync::Semaphore::new(rules::CONCURRENT_MAX),
+            turns: turns::Turns::default(),
         }))
     }
 

@@ -21,8 +21,6 @@ use crate::{
 
 /// Subscriptions that a subscriber makes by devices of its own, at most; others may make more for it.
 pub const OWN_SUBSCRIPTIONS_MAX: usize = 1_000;
-/// How often something is read again that others change at the same time.
-const TRIES: usize = 8;
 
 /// A subscriber who speaks by a device of its own, about an application. Whoever makes one answers for that.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,17 +74,17 @@ impl Service {
         owner: &Owner,
         change: impl Fn(&Subscriber) -> Result<Option<Vec<(Name, Device)>>, ServiceError>,
     ) -> Result<(), ServiceError> {
-        for _ in 0..TRIES {
+        let mut turn = self.turns.take(&owner.subscriber).await;
+        loop {
             let present = self.find_subscriber(&owner.subscriber).await?;
             let Some(devices) = change(&present)? else { return Ok(()) };
             let (id, profile) = (present.id, present.profile);
             let new = NewSubscriber { id, profile, devices: Some(devices), preferences: None };
             match self.records.put_subscriber(new, Expect::Revision(present.revision), self.clock.now()).await {
-                Err(StoreError::Changed(_)) => {}
+                Err(StoreError::Changed(_)) => turn.repeat(format_args!("the subscriber `{}`", owner.subscriber))?,
                 stored => return Ok(stored.map(drop)?),
             }
         }
-        Err(ServiceError::Changed(format!("the subscriber `{}`", owner.subscriber)))
     }
 
     /// Makes a subscription of the owner's application, or replaces the one of its key.
@@ -128,7 +126,8 @@ impl Service {
         id: SubscriptionId,
         set: &Set,
     ) -> Result<(), ServiceError> {
-        for _ in 0..TRIES {
+        let mut turn = self.turns.take(&id).await;
+        loop {
             let present = self.own_subscription(owner, id).await?;
             let written = serde_json::to_value(Document::from(present.clone())).expect("a document is always JSON");
             let Json::Object(mut merged) = written else { unreachable!("a document is an object") };
@@ -136,11 +135,10 @@ impl Service {
             let text = Json::Object(merged).to_string();
             let draft: Draft<'_> = serde_json::from_str(&text).map_err(|error| json_error(&error))?;
             match self.update_subscription(&present, draft, Expect::Revision(present.revision)).await {
-                Err(ServiceError::Changed(_)) => {}
+                Err(ServiceError::Changed(_)) => turn.repeat(format_args!("the subscription `{id}`"))?,
                 updated => return updated.map(drop),
             }
         }
-        Err(ServiceError::Changed(format!("the subscription `{id}`")))
     }
 
     /// Removes a subscription of the owner's application.

@@ -283,7 +283,8 @@ impl Service {
         revision: Option<u64>,
     ) -> Result<Document, ServiceError> {
         caller.needs(Scope::SubscribersWrite)?;
-        for attempt in 0.. {
+        let mut turn = self.turns.take(id).await;
+        loop {
             let present = self.find_subscriber(id).await?;
             let seen = present.revision;
             if revision.is_some_and(|wanted| wanted != seen) {
@@ -297,12 +298,13 @@ impl Service {
             draft.preferences.get_or_insert_default();
             let new = check(draft, Some(id)).map_err(ServiceError::Invalid)?;
             match self.records.put_subscriber(new, Expect::Revision(seen), self.clock.now()).await {
-                // Somebody was faster: the patch is merged into what they made, unless the caller wanted to know.
-                Err(StoreError::Changed(_)) if revision.is_none() && attempt < 8 => {}
+                // Another writer was faster: the patch is merged into its result, unless the caller set a condition.
+                Err(StoreError::Changed(_)) if revision.is_none() => {
+                    turn.repeat(format_args!("the subscriber `{id}`"))?
+                }
                 stored => return Ok(stored?.into()),
             }
         }
-        unreachable!("the loop ends by returning")
     }
 
     /// Removes a subscriber with its devices and subscriptions.

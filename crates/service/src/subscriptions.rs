@@ -585,7 +585,8 @@ impl Service {
         revision: Option<u64>,
     ) -> Result<Document, ServiceError> {
         caller.needs(Scope::SubscribersWrite)?;
-        for attempt in 0.. {
+        let mut turn = self.turns.take(&id).await;
+        loop {
             let present = self.find_subscription(id).await?;
             if revision.is_some_and(|wanted| wanted != present.revision) {
                 return Err(ServiceError::Changed(format!("the subscription `{id}`")));
@@ -595,11 +596,12 @@ impl Service {
             let text = merged.to_string();
             let draft: Draft<'_> = serde_json::from_str(&text).map_err(|error| json_error(&error))?;
             match self.update_subscription(&present, draft, Expect::Revision(present.revision)).await {
-                Err(ServiceError::Changed(_)) if revision.is_none() && attempt < 8 => {}
+                Err(ServiceError::Changed(_)) if revision.is_none() => {
+                    turn.repeat(format_args!("the subscription `{id}`"))?
+                }
                 updated => return Ok(updated?.into()),
             }
         }
-        unreachable!("the loop ends by returning")
     }
 
     /// Removes a subscription.

@@ -8,9 +8,6 @@ use tocsin_store::{
 
 use crate::{Service, error::ServiceError};
 
-/// How often a change that another one overtook is tried again.
-const TRIES: usize = 8;
-
 /// Leave to end one subscription, which only its link gives.
 #[derive(Debug)]
 pub struct Unsubscribing {
@@ -36,7 +33,8 @@ impl Service {
     /// # Errors
     /// The records do not answer, or take no change now.
     pub async fn unsubscribe(&self, leave: &Unsubscribing) -> Result<(), ServiceError> {
-        for _ in 0..TRIES {
+        let mut turn = self.turns.take(&leave.id).await;
+        loop {
             let Some(found) = self.records.subscription(leave.id).await? else { return Ok(()) };
             if !found.is_wanted() {
                 return Ok(());
@@ -51,10 +49,9 @@ impl Service {
                     return Ok(());
                 }
                 Err(StoreError::Missing(_)) => return Ok(()),
-                Err(StoreError::Changed(_)) => {}
+                Err(StoreError::Changed(_)) => turn.repeat(format_args!("the subscription `{}`", leave.id))?,
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(ServiceError::from(StoreError::Changed(format!("the subscription `{}`", leave.id))))
     }
 }

@@ -6,6 +6,7 @@
 
 mod layers; // four layers become one configuration, each value with its source
 mod otel; // what the variables of OpenTelemetry say
+mod ranges; // permitted ranges of the numeric keys
 mod reference; // the reference page and the commented file
 mod table; // every key with its type, default and meaning, read from the structs
 mod units; // `30s`, `64MiB`, and values that are not shown
@@ -85,12 +86,18 @@ pub struct Http {
     /// Where people reach this server from outside, through the proxy, such as `https://tocsin.example.org`: links in
     /// mails begin with it. Without it mails carry no link to unsubscribe.
     pub public_url: String,
-    /// Most connections; one more is told 503.
+    /// Most connections. One more is answered 503, unless it asks for `/livez` or `/readyz`.
     pub connections_max: u32,
-    /// How long the head of a request may take, and how long a connection may be idle.
+    /// Most connections from one address; one more is answered 503. Behind a proxy all connections come from its address.
+    pub connections_per_address_max: u32,
+    /// Connections beyond `connections_max` that are read at the same time, so that `/livez` and `/readyz` are answered.
+    pub health_connections: u32,
+    /// Longest time for the head of a request, and longest idle time of a connection.
     pub header_timeout: Period,
-    /// How long a body may pause.
+    /// Longest pause of a body. A body that is read whole must also arrive with at least 1 KiB a second after that time.
     pub body_idle_timeout: Period,
+    /// Longest time in which a client reads nothing of an answer; then its connection is closed.
+    pub write_timeout: Period,
     /// Memory for request bodies that are read whole, all together; streams do not count. A request for which there is no
     /// room waits.
     pub body_memory_max: Size,
@@ -108,8 +115,11 @@ impl Default for Http {
             listen: SocketAddr::from(([127, 0, 0, 1], 8480)),
             public_url: String::new(),
             connections_max: 10_000,
+            connections_per_address_max: 5_000,
+            health_connections: 16,
             header_timeout: Period::seconds(30),
             body_idle_timeout: Period::seconds(30),
+            write_timeout: Period::seconds(30),
             body_memory_max: Size(512 << 20),
             allow_origins: Vec::new(),
             streams_max: 5_000,

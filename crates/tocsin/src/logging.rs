@@ -7,6 +7,29 @@ use crate::{
     failure::{Failure, Outcome},
 };
 
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// Checks a filter of the log. `EnvFilter` alone takes an unknown level for the name of a module, and logs nothing.
+///
+/// # Errors
+/// A part of the filter is neither a level nor `MODULE=LEVEL`; the text names the part.
+pub fn check_level(filter: &str) -> Result<(), String> {
+    let is_level = |word: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word.trim()));
+    for part in filter.split(',').map(str::trim) {
+        let fits = match part.rsplit_once('=') {
+            Some((module, level)) => !module.trim().is_empty() && is_level(level),
+            None => is_level(part),
+        };
+        if !fits {
+            return Err(format!(
+                "`{part}` is not a level: give {}, or a level for each part, such as `info,tocsin_delivery=debug`",
+                LEVELS.join(", ")
+            ));
+        }
+    }
+    EnvFilter::try_new(filter).map(|_| ()).map_err(|error| format!("`{filter}` is not a filter: {error}"))
+}
+
 /// Starts the log of this process, on standard error. The second call of a process changes nothing.
 ///
 /// # Errors
@@ -26,4 +49,21 @@ pub fn start(options: &Log) -> Outcome {
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn b31_a_level_that_does_not_exist_is_refused() {
+        for right in ["info", "WARN", "off", "info,tocsin_delivery=debug", "warn, tocsin_store=trace"] {
+            assert_eq!(check_level(right), Ok(()), "{right}");
+        }
+        for wrong in
+            ["", "verbose", "info,loud", "tocsin_delivery", "=debug", "tocsin_delivery=loud", "info,,debug", "7"]
+        {
+            assert!(check_level(wrong).is_err(), "{wrong}");
+        }
+    }
 }

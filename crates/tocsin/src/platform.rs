@@ -97,6 +97,7 @@ pub fn lock_folder(folder: &Path) -> Outcome<FolderLock> {
             .create(folder)
             .map_err(|error| Failure::file("make the data folder", folder, &error))?;
     }
+    keep_private(folder)?;
     let path = folder.join("lock");
     let failed = |error: std::io::Error| Failure::file("lock the data folder with", &path, &error);
     let file = fs::OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
@@ -109,6 +110,32 @@ pub fn lock_folder(folder: &Path) -> Outcome<FolderLock> {
         ))),
         Err(fs::TryLockError::Error(error)) => Err(failed(error)),
     }
+}
+
+/// Takes the rights of group and others from the data folder and from the files in it, which hold keys, addresses and
+/// contents. An administrator may have copied them with other modes.
+///
+/// # Errors
+/// The modes cannot be changed: another user owns the folder or a file.
+pub fn keep_private(folder: &Path) -> Outcome {
+    let close = |path: &Path, what: &str| -> Outcome {
+        let failed = |error: std::io::Error| Failure::file(&format!("keep others from {what}"), path, &error);
+        let mode = fs::symlink_metadata(path).map_err(failed)?.permissions().mode();
+        if mode & 0o077 != 0 {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode & 0o700)).map_err(failed)?;
+            tracing::warn!(path = %path.display(), "group and others had rights to {what}; they have none now");
+        }
+        Ok(())
+    };
+    close(folder, "the data folder")?;
+    let failed = |error: std::io::Error| Failure::file("read the data folder", folder, &error);
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        if entry.file_type().map_err(failed)?.is_file() {
+            close(&entry.path(), "a file of the data folder")?;
+        }
+    }
+    Ok(())
 }
 
 /// A definition, examined without a server.
@@ -316,6 +343,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
     };
     let inbox = open_inbox(&configuration).await?;
     let replicas = sync::open(&configuration, records.clone(), inbox.clone()).await?;
+    keep_private(&folder)?;
     let first_key = first_key::ensure(&*records, &folder, now()).await?;
     let page = configuration.metrics.enabled.then(recorder).flatten();
     let counted = page.clone();
@@ -373,7 +401,10 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
     replicas.set_desk(Arc::new(sync::ServiceDesk(service.clone())));
     let options = HttpOptions {
         connections_max: configuration.http.connections_max as usize,
+        connections_per_address_max: configuration.http.connections_per_address_max as usize,
+        health_connections: configuration.http.health_connections as usize,
         header_timeout: configuration.http.header_timeout.0,
+        write_timeout: configuration.http.write_timeout.0,
         body_idle_timeout: configuration.http.body_idle_timeout.0,
         drain_patience: configuration.pipeline.drain_patience.0,
         body_memory_max: usize::try_from(configuration.http.body_memory_max.0).unwrap_or(usize::MAX),
@@ -580,5 +611,26 @@ mod tests {
         drop(lock);
         lock_folder(&data).expect("free again");
         assert_eq!(fs::metadata(&data).expect("made").permissions().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn a22_group_and_others_lose_their_rights_to_the_data_folder() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let data = folder.path().join("data");
+        fs::create_dir(&data).expect("made");
+        let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
+        let set = |path: &Path, mode: u32| fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("set");
+        let files = ["journal.db", "journal.db-wal", "admin.key", "tocsin.toml"].map(|name| data.join(name));
+        for file in &files {
+            fs::write(file, "x").expect("written");
+            set(file, 0o664);
+        }
+        std::os::unix::fs::symlink("/etc/passwd", data.join("link")).expect("a link");
+        set(&data, 0o755);
+        let _lock = lock_folder(&data).expect("free");
+        assert_eq!(mode(&data), 0o700);
+        assert_eq!(files.each_ref().map(|file| mode(file)), [0o600; 4]);
+        assert_eq!(mode(&data.join("lock")), 0o600);
+        assert_eq!(mode(Path::new("/etc/passwd")), 0o644, "the target of a link stays as it is");
     }
 }

@@ -99,3 +99,74 @@ async fn what_would_hold_everybody_up_is_told_with_its_reason() {
         "1:21 filter: the regular expression is too large ()"
     );
 }
+
+/// The parts of an address that are ids with a number, in every spelling of ids.
+fn filled(path: &str, number: &str) -> Vec<String> {
+    let spellings = ["{n}", "eb-{n}", "e-{n}-0", "nb-{n}", "n-{n}-0", "w-{n}", "s-{n}", "b-{n}", "m-{n}"];
+    let ids = ["{id}", "{message}", "{item}", "{number}", "{subscriber}"];
+    if !ids.iter().any(|id| path.contains(id)) {
+        return Vec::new();
+    }
+    let fill = |spelling: &&str| {
+        let id = spelling.replace("{n}", number);
+        let named = ids.iter().fold(path.to_owned(), |path, part| path.replace(part, &id));
+        named.replace("{application}", "quakes").replace("{resources}", "Users").replace(['{', '}'], "")
+    };
+    spellings.iter().map(fill).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c6_no_number_in_an_address_is_an_error_of_the_server() {
+    let platform = Platform::start(&[("TOCSIN_LDAP_SCIM", "true")]).await;
+    let file = platform.folder.join("quakes.yaml");
+    fs::write(&file, APPLICATION).expect("a definition");
+    platform.run(&["apply", file.to_str().expect("a path"), "--yes"]);
+    let key = fs::read_to_string(platform.folder.join("admin.key")).expect("a key");
+    let ask = async |method: &str, path: &str| {
+        let method = reqwest::Method::from_bytes(method.to_uppercase().as_bytes()).expect("a method");
+        let request = platform.client.request(method, format!("{}{path}", platform.url)).bearer_auth(key.trim());
+        request.header("content-type", "application/json").body("{}").send().await.expect("an answer").status()
+    };
+    let document = platform.client.get(format!("{}/openapi.json", platform.url)).send().await.expect("an answer");
+    let document: Value = serde_json::from_slice(&document.bytes().await.expect("a body")).expect("JSON");
+    let (mut asked, mut failed) = (0, Vec::new());
+    for (path, item) in document["paths"].as_object().expect("paths") {
+        for number in ["9223372036854775807", "9223372036854775808", "18446744073709551615", "36893488147419103232"] {
+            for path in filled(path, number) {
+                for method in item.as_object().expect("methods").keys() {
+                    asked += 1;
+                    let status = ask(method, &path).await;
+                    if status.is_server_error() {
+                        failed.push(format!("{method} {path}: {status}"));
+                    }
+                }
+            }
+        }
+    }
+    assert!(asked > 1_000, "{asked}");
+    // Cursors are numbers as well.
+    for number in ["9223372036854775807", "9223372036854775808", "18446744073709551615"] {
+        for path in [
+            "/v1/event-batches?before={n}",
+            "/v1/event-batches?before=eb-{n}",
+            "/v1/notification-batches?before=nb-{n}",
+            "/v1/firings?after={n}",
+            "/v1/suspensions?after={n}",
+            "/v1/suspensions?id={n}",
+            "/v1/reports/quantum-list?before={n}",
+            "/v1/reports/quantum-details?id={n}",
+            "/v1/reports/event-batch-list?before=eb-{n}",
+            "/v1/reports/failed-notifications?before={n}.0",
+            "/v1/reports/subscription?id=s-{n}",
+            "/v1/sync/history?before={n}",
+            "/v1/messages?after={n}",
+        ] {
+            let path = path.replace("{n}", number);
+            let status = ask("GET", &path).await;
+            if status.is_server_error() {
+                failed.push(format!("GET {path}: {status}"));
+            }
+        }
+    }
+    assert_eq!(failed, Vec::<String>::new());
+}

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Deserialize;
-use tocsin_model::id::{EventBatchId, Name, NotificationBatchId, NotificationId};
+use tocsin_model::id::{EventBatchId, Name, NotificationBatchId, NotificationId, StoredNumber};
 use tocsin_service::{Caller, ServiceError, page, trace::Subject};
 use tocsin_store::journal::{Resolution, SuspensionFilter};
 use utoipa::IntoParams;
@@ -240,7 +240,8 @@ async fn edit(
 }
 
 fn suspension_number(text: &str) -> Result<u64, Failure> {
-    text.parse().map_err(|_| ServiceError::Missing(format!("the suspension `{text}`")).into())
+    let number: Result<StoredNumber, _> = text.parse();
+    number.map(|number| number.0).map_err(|_| ServiceError::Missing(format!("the suspension `{text}`")).into())
 }
 
 /// Makes suspended notifications due again, with a fresh retry schedule.

@@ -8,6 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::Deserialize;
+use tocsin_model::id::StoredNumber;
 use tocsin_service::{Page, Scope, page};
 use tocsin_sync::devices::NewDevice;
 use utoipa::IntoParams;
@@ -136,7 +137,7 @@ async fn history(
 ) -> Result<Response, Failure> {
     caller.needs(Scope::SyncRead)?;
     let limit = page::limit(asked.limit)?;
-    let before: Option<u64> = page::key_of(asked.before.as_deref())?;
+    let before = page::key_of(asked.before.as_deref())?.map(|StoredNumber(number)| number);
     let found = app.sync()?.past_sessions(asked.device.as_deref(), before, limit + 1).await?;
     let page = Page::cut(found, limit, |(number, ..)| number.to_string());
     Ok(json(StatusCode::OK, &List::from(page.map(|(_, device, past)| SessionBody::past(device, past)))))

@@ -6,6 +6,7 @@ use axum::{
     response::Response,
 };
 use serde::Deserialize;
+use tocsin_model::id::StoredNumber;
 use tocsin_service::{
     ServiceError, page,
     resends::{Document, Draft, Preview},
@@ -81,6 +82,6 @@ async fn read(
     Segments(number): Segments<String>,
 ) -> Result<Response, Failure> {
     let missing = |_| ServiceError::Missing(format!("the request `{number}` to send again"));
-    let id: u64 = number.parse().map_err(missing)?;
+    let StoredNumber(id) = number.parse().map_err(missing)?;
     Ok(json(StatusCode::OK, &app.service.find_resend(&caller, id).await?))
 }

@@ -9,7 +9,10 @@ use axum::{
 };
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
-use tocsin_model::{collection::Stamp, id::Name};
+use tocsin_model::{
+    collection::Stamp,
+    id::{Name, StoredNumber},
+};
 use tocsin_service::{Page, Scope, ServiceError, page};
 use tocsin_sync::rows::{RowChange, Together};
 use utoipa::IntoParams;
@@ -198,7 +201,7 @@ async fn conflicts(
 ) -> Result<Response, Failure> {
     caller.needs(Scope::SyncRead)?;
     let limit = page::limit(asked.limit)?;
-    let before: Option<u64> = page::key_of(asked.before.as_deref())?;
+    let before = page::key_of(asked.before.as_deref())?.map(|StoredNumber(number)| number);
     let application = id::<Name>(&application)?;
     let found = app.sync()?.conflicts(&application, asked.collection.as_deref(), before, limit + 1).await?;
     let page = Page::cut(found, limit, |shown| shown.conflict.number.to_string());
@@ -210,9 +213,9 @@ async fn conflicts(
 async fn revert(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
-    Segments((application, number)): Segments<(String, u64)>,
+    Segments((application, number)): Segments<(String, String)>,
 ) -> Result<Response, Failure> {
     caller.needs(Scope::SyncWrite)?;
-    app.sync()?.revert_conflict(&id::<Name>(&application)?, number).await?;
+    app.sync()?.revert_conflict(&id::<Name>(&application)?, id::<StoredNumber>(&number)?.0).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

@@ -23,7 +23,7 @@ use super::{
     trouble::Trouble,
 };
 use crate::{
-    App,
+    App, host,
     request::{self, Authorized, parts},
 };
 
@@ -75,8 +75,7 @@ impl FromRequestParts<Arc<App>> for Client {
         let Authorized(caller) = Authorized::from_request_parts(parts, app).await?;
         let missing = || Trouble::missing("there is no SCIM here; `ldap.scim = true` in the configuration opens it");
         let options = app.scim.as_ref().ok_or_else(missing)?;
-        let host = || parts.headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
-        let address = options.public_url.clone().unwrap_or_else(|| format!("http://{}", host()));
+        let address = options.public_url.clone().unwrap_or_else(|| host::own_address(&parts.headers));
         let base = format!("{}{ROOT}", address.trim_end_matches('/'));
         let asker = Asker { manages: true, dn: format!("key {}", caller.key()), ..Asker::default() };
         Ok(Client { caller, desk: Desk { directory: options.directory.clone(), base, asker } })

@@ -93,8 +93,17 @@ async fn pages_and_health_need_no_key() {
     platform.stop().await;
 }
 
+/// Sends the text on a connection of its own, and reads until the server closes it.
+async fn converse(address: &str, text: &str) -> String {
+    let mut stream = tokio::net::TcpStream::connect(address).await.expect("a connection");
+    stream.write_all(text.as_bytes()).await.expect("a request");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("an answer");
+    answer
+}
+
 #[tokio::test]
-async fn a_connection_too_many_is_told_so() {
+async fn a20_a_connection_beyond_the_limit_is_refused_and_health_checks_are_answered() {
     let options = HttpOptions { connections_max: 1, ..HttpOptions::default() };
     let platform = Platform::with(options, JournalOptions::default()).await;
     let address = platform.address.trim_start_matches("http://").to_owned();
@@ -103,13 +112,65 @@ async fn a_connection_too_many_is_told_so() {
     let mut answer = [0; 12];
     first.read_exact(&mut answer).await.expect("an answer");
     assert_eq!(&answer, b"HTTP/1.1 200");
-    let mut second = tokio::net::TcpStream::connect(&address).await.expect("a connection");
-    let mut refusal = String::new();
-    second.read_to_string(&mut refusal).await.expect("an answer");
+    let refusal = converse(&address, "GET /v1/status HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    let lower = refusal.to_ascii_lowercase();
+    assert!(refusal.starts_with("HTTP/1.1 503") && lower.contains("retry-after: 1"), "{refusal}");
+    assert!(lower.contains("connection: close") && refusal.contains("/problems/busy"), "{refusal}");
+    for path in ["/livez", "/readyz"] {
+        let health = converse(&address, &format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n")).await;
+        assert!(health.starts_with("HTTP/1.1 200"), "{health}");
+    }
+    drop(first);
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn a20_a_connection_without_any_seat_is_refused_before_it_says_anything() {
+    let options = HttpOptions { connections_max: 1, health_connections: 0, ..HttpOptions::default() };
+    let platform = Platform::with(options, JournalOptions::default()).await;
+    let address = platform.address.trim_start_matches("http://").to_owned();
+    let mut first = tokio::net::TcpStream::connect(&address).await.expect("a connection");
+    first.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("a request");
+    let mut answer = [0; 12];
+    first.read_exact(&mut answer).await.expect("an answer");
+    let refusal = converse(&address, "").await;
     assert!(refusal.starts_with("HTTP/1.1 503") && refusal.contains("Retry-After"), "{refusal}");
     let body = refusal.split("\r\n\r\n").nth(1).expect("a body");
     assert!(refusal.contains(&format!("Content-Length: {}\r\n", body.len())), "{refusal}");
     drop(first);
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn a20_clients_that_ask_and_never_read_are_cut_off() {
+    let options = HttpOptions {
+        write_timeout: std::time::Duration::from_millis(20),
+        header_timeout: std::time::Duration::from_millis(200),
+        ..HttpOptions::default()
+    };
+    let platform = Platform::with(options, JournalOptions::default()).await;
+    let address = platform.address.trim_start_matches("http://").to_owned();
+    let mut greedy = tokio::net::TcpStream::connect(&address).await.expect("a connection");
+    // Requests without end, until the server closes the connection: an error, or no room for the next for good.
+    let asked = async {
+        let request = b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n".repeat(16);
+        while greedy.write_all(&request).await.is_ok() {}
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(60), asked).await.expect("the server closes the connection");
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn c7_a_request_without_one_valid_host_is_refused() {
+    let platform = Platform::start().await;
+    let address = platform.address.trim_start_matches("http://").to_owned();
+    for hosts in ["", "host: a\r\nhost: a\r\n", "host: a b\r\n", "host: user@a\r\n", "host: a:b\r\n"] {
+        let request = format!("GET /livez HTTP/1.1\r\n{hosts}connection: close\r\n\r\n");
+        let answer = converse(&address, &request).await;
+        assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("/problems/malformed"), "{hosts}: {answer}");
+    }
+    let old = converse(&address, "GET /livez HTTP/1.0\r\n\r\n").await;
+    assert!(old.starts_with("HTTP/1.0 200") || old.starts_with("HTTP/1.1 200"), "{old}");
     platform.stop().await;
 }
 

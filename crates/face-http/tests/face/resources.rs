@@ -319,3 +319,33 @@ async fn the_last_admin_key_stays() {
     assert_eq!(remove(&first).await.0, 204);
     platform.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b15_patches_without_a_condition_never_fail_on_one() {
+    let platform = Platform::with_quakes().await;
+    let patch = |number: usize| {
+        let body = serde_json::json!({ "attributes": { format!("a{number}"): number } }).to_string();
+        let request = platform.request("PATCH", "/v1/subscribers/alice");
+        request.header("content-type", "application/merge-patch+json").body(body).send()
+    };
+    let statuses = futures_util::future::join_all((0..60).map(patch)).await;
+    for status in statuses {
+        assert_eq!(status.expect("an answer").status(), 200);
+    }
+    let (_, alice) = platform.get("/v1/subscribers/alice").await;
+    assert_eq!(alice["attributes"].as_object().map(serde_json::Map::len), Some(60), "{alice}");
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn b14_an_idempotency_key_is_honoured_or_refused() {
+    let platform = Platform::with_quakes().await;
+    let body = r#"{"application":"quakes","class":"strong","subscriber":"alice","values":{"magnitude":5}}"#;
+    let request = platform.request("POST", "/v1/subscriptions").header("content-type", "application/json");
+    let (status, problem) = answer(request.header("idempotency-key", "k-1").body(body)).await;
+    assert_eq!(status, 400, "{problem}");
+    assert!(problem["detail"].as_str().expect("a detail").contains("give `key` in the body"), "{problem}");
+    let (_, listed) = platform.get("/v1/subscriptions").await;
+    assert_eq!(listed["items"].as_array().map(Vec::len), Some(0), "{listed}");
+    platform.stop().await;
+}

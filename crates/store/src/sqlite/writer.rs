@@ -503,6 +503,8 @@ pub(crate) fn store_error(error: rusqlite::Error) -> StoreError {
             (ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase, _) => StoreError::Damaged(error.to_string()),
             _ => StoreError::unavailable(error),
         },
+        // A number above `i64::MAX` names nothing that is stored; the faces refuse it, and this is behind them.
+        rusqlite::Error::ToSqlConversionFailure(_) => StoreError::Missing("a thing of that number".to_owned()),
         rusqlite::Error::FromSqlConversionFailure(..)
         | rusqlite::Error::IntegralValueOutOfRange(..)
         | rusqlite::Error::InvalidColumnType(..) => StoreError::Damaged(error.to_string()),

@@ -44,15 +44,30 @@ impl Args {
     }
 }
 
-/// Prints the first key, which is shown this once.
+/// Prints the first key at a terminal, this once; elsewhere only where its file is, since pipes end in logs.
 ///
 /// # Errors
 /// The output does not take it.
 pub fn show_first_key(terminal: &Terminal, folder: &std::path::Path, key: &str) -> std::io::Result<()> {
-    terminal
-        .line(format_args!("the first admin key, shown this once:\n\n    {}\n", terminal.paint(Colour::Bold, key)))?;
+    if terminal.is_interactive() {
+        let key = terminal.paint(Colour::Bold, key);
+        terminal.line(format_args!("the first admin key, shown this once:\n\n    {key}\n"))?;
+    }
     terminal.line(format_args!(
-        "it also lies in {} (mode 0600), where the commands of this machine find it; delete the file if you keep the key elsewhere",
+        "the first admin key is in {} (mode 0600), where the commands of this machine find it; delete the file if you keep the key elsewhere",
         first_key::path(folder).display()
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a22_the_first_key_is_not_printed_into_a_pipe() {
+        let (terminal, printed) = Terminal::captured();
+        show_first_key(&terminal, std::path::Path::new("data"), "tocsin_a_b").expect("printed");
+        let printed = printed.text();
+        assert!(printed.contains("data/admin.key") && !printed.contains("tocsin_a_b"), "{printed}");
+    }
 }

@@ -224,7 +224,12 @@ fn typed(key: &Key, text: &str) -> Value {
 
 /// Whether the struct takes this value for the key, all else being default.
 fn try_alone(key: &Key, value: &Value) -> Result<(), String> {
-    assemble([(key.path.as_str(), value.clone())]).map(|_| ())
+    assemble([(key.path.as_str(), value.clone())])?;
+    key.check_range(value)?;
+    match key.path.as_str() {
+        "log.level" => crate::logging::check_level(value.as_str().unwrap_or_default()),
+        _ => Ok(()),
+    }
 }
 
 fn assemble<'a>(values: impl IntoIterator<Item = (&'a str, Value)>) -> Result<Configuration, String> {

@@ -16,18 +16,22 @@ pub fn reference_page() -> String {
          the later wins. `tocsin config` prints the\n\
          effective values, each with its source. `tocsin init` writes a file with every key and its meaning.\n\n\
          Sizes are written `64KiB`, `16MiB`, `1GiB`; durations `250ms`, `30s`, `5m`, `2h`, `7d`; in variables and flags, lists\n\
-         are separated by commas.\n",
+         are separated by commas. A value outside of its range is refused at the start.\n",
     );
     for (section, doc, keys) in SECTIONS.iter() {
-        let _ = write!(page, "\n## `[{section}]`\n\n{doc}\n\n| key | type | default | meaning |\n|---|---|---|---|\n");
+        let _ = write!(
+            page,
+            "\n## `[{section}]`\n\n{doc}\n\n| key | type | default | range | meaning |\n|---|---|---|---|---|\n"
+        );
         for key in keys {
             let _ = writeln!(
                 page,
-                "| `{}`<br>`{}` | {} | `{}` | {} |",
+                "| `{}`<br>`{}` | {} | `{}` | {} | {} |",
                 key.path,
                 key.variable(),
                 key.kind,
                 toml_value(&key.default),
+                key.range.map_or(String::new(), |range| range.to_string()),
                 key.doc
             );
         }
@@ -43,7 +47,8 @@ pub fn commented_file() -> String {
     for (section, doc, keys) in SECTIONS.iter() {
         let _ = write!(file, "\n# {doc}\n[{section}]\n");
         for key in keys {
-            for line in wrapped(&key.doc, 100) {
+            let range = key.range.map_or(String::new(), |range| format!(" Range: {range}."));
+            for line in wrapped(&format!("{}{range}", key.doc), 100) {
                 let _ = writeln!(file, "# {line}");
             }
             let name = key.path.rsplit('.').next().unwrap_or(&key.path);

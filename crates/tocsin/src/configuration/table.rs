@@ -5,7 +5,10 @@ use std::sync::LazyLock;
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
-use super::Configuration;
+use super::{
+    Configuration,
+    ranges::{self, Range},
+};
 
 /// One key.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,6 +23,8 @@ pub struct Key {
     pub doc: String,
     /// Whether its value is never shown.
     pub secret: bool,
+    /// The least and the greatest value of a numeric key.
+    pub range: Option<Range>,
 }
 
 impl Key {
@@ -47,6 +52,7 @@ pub(super) static SECTIONS: LazyLock<Vec<Section>> = LazyLock::new(|| {
                 default: defaults[section][name].clone(),
                 doc: doc(field),
                 secret: field["format"] == "secret",
+                range: ranges::range_of(&format!("{section}.{name}")),
             });
             (section.clone(), doc(schema), keys.collect())
         })

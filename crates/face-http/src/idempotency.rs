@@ -1,0 +1,122 @@
+//! `Idempotency-Key` by route. Each POST honours it, needs none, or refuses it: a key that is ignored would let a client
+//! repeat a request that has an effect each time.
+
+use axum::{extract::Request, http::Method};
+
+use crate::problems::Failure;
+
+/// The effect of a repeated POST.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Repeat {
+    /// The route honours the key: a repetition has the result of the first request.
+    Honoured,
+    /// A repetition has no effect of its own, so a key changes nothing.
+    Harmless,
+    /// A repetition has an effect of its own, and the route keeps no keys. The text says what to use instead.
+    Refused(&'static str),
+}
+
+use Repeat::{Harmless, Honoured, Refused};
+
+const READ_FIRST: &str = "read first whether the request before had its effect";
+
+#[rustfmt::skip]
+const POSTS: &[(&str, Repeat)] = &[
+    ("/unsubscribe/{token}", Harmless),
+    ("/v1/applications/check", Harmless),
+    ("/v1/applications/{application}/rematch", Refused(READ_FIRST)),
+    ("/v1/applications/{application}/channels/probe", Harmless),
+    ("/v1/applications/{application}/rules/test", Harmless),
+    ("/v1/applications/{application}/rules/{rule}/stop", Harmless),
+    ("/v1/applications/{application}/rules/{rule}/resume", Harmless),
+    ("/v1/applications/{application}/preview", Harmless),
+    ("/v1/applications/{application}/send-test", Refused(READ_FIRST)),
+    ("/v1/schedules/preview", Harmless),
+    ("/v1/applications/{application}/events", Honoured),
+    ("/v1/applications/{application}/events/{class}", Honoured),
+    ("/v1/subscribers", Refused("the `id` of the body makes a repetition known: it is answered 409")),
+    ("/v1/subscribers/{id}/claim", Refused(READ_FIRST)),
+    ("/v1/subscribers/{id}/merge", Refused(READ_FIRST)),
+    ("/scim/v2/.search", Harmless),
+    ("/scim/v2/Bulk", Refused("`userName` and `displayName` make a repetition known: it is answered 409")),
+    ("/scim/v2/{resources}", Refused("`userName` and `displayName` make a repetition known: it is answered 409")),
+    ("/scim/v2/{resources}/.search", Harmless),
+    ("/v1/segments", Refused("the `name` of the body makes a repetition known: it is answered 409")),
+    ("/v1/segments/preview", Harmless),
+    ("/v1/subscriptions", Refused("give `key` in the body: a request with the same key replaces the subscription")),
+    ("/v1/suppressions/reports", Refused(READ_FIRST)),
+    ("/v1/import/subscribers", Harmless),
+    ("/v1/import/subscriptions", Refused("give each line a `key`: a line with the same key replaces the subscription")),
+    ("/v1/import/suppressions", Harmless),
+    ("/v1/exchanges/{exchange}/receive/{port}", Honoured),
+    ("/v1/messages/edit", Harmless),
+    ("/v1/messages/resume", Harmless),
+    ("/v1/messages/end", Harmless),
+    ("/v1/suspensions/resume", Harmless),
+    ("/v1/suspensions/end", Harmless),
+    ("/v1/firings/refire", Refused(READ_FIRST)),
+    ("/v1/firings/dismiss", Harmless),
+    ("/v1/resends", Honoured),
+    ("/v1/resends/preview", Harmless),
+    ("/v1/switches/off", Harmless),
+    ("/v1/switches/on", Harmless),
+    ("/v1/retention/run", Harmless),
+    ("/v1/backups", Refused(READ_FIRST)),
+    ("/v1/keys", Refused("list the keys, and remove the one whose text was lost")),
+    ("/v1/subscribers/{id}/inbox/mark", Harmless),
+    ("/v1/subscribers/{id}/inbox/token", Harmless),
+    ("/v1/applications/{application}/collections/{collection}/rows", Harmless),
+    ("/v1/applications/{application}/conflicts/{number}/revert", Harmless),
+    ("/v1/sync/devices", Refused("list the devices, and remove the one whose token was lost")),
+    ("/v1/sync/devices/{id}/wipe", Harmless),
+    ("/v1/sync/sessions", Harmless),
+    ("/v1/sync/sessions/{id}/changes", Harmless),
+];
+
+/// The answer to a request whose `Idempotency-Key` its route would ignore although a repetition has an effect.
+pub(crate) fn refuse(request: &Request, route: Option<&str>) -> Option<Failure> {
+    if *request.method() != Method::POST || !request.headers().contains_key("idempotency-key") {
+        return None;
+    }
+    match POSTS.iter().find(|(path, _)| Some(*path) == route)?.1 {
+        Honoured | Harmless => None,
+        Refused(instead) => {
+            Some(Failure::malformed(format!("this route keeps no `Idempotency-Key`: leave it out; {instead}")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use axum::{body::Body, http};
+
+    use super::*;
+
+    #[test]
+    fn b14_every_documented_post_says_how_it_repeats() {
+        let document: serde_json::Value = serde_json::from_str(&crate::openapi_document()).expect("JSON");
+        let paths = document["paths"].as_object().expect("paths");
+        let documented: BTreeSet<&str> =
+            paths.iter().filter(|(_, item)| item.get("post").is_some()).map(|(path, _)| path.as_str()).collect();
+        let listed: BTreeSet<&str> = POSTS.iter().map(|(path, _)| *path).collect();
+        assert_eq!(listed.len(), POSTS.len(), "a route is in the table twice");
+        assert_eq!(listed, documented);
+    }
+
+    #[test]
+    fn b14_a_key_that_would_be_ignored_is_refused() {
+        let request = |method: &str| {
+            let builder = http::Request::builder().method(method).header("Idempotency-Key", "k");
+            builder.body(Body::empty()).expect("a request")
+        };
+        let refused = |method: &str, route: &str| refuse(&request(method), Some(route)).is_some();
+        assert!(refused("POST", "/v1/subscriptions"));
+        assert!(!refused("POST", "/v1/resends"));
+        assert!(!refused("POST", "/v1/schedules/preview"));
+        assert!(!refused("PUT", "/v1/subscriptions"));
+        let without = http::Request::builder().method("POST").body(Body::empty()).expect("a request");
+        assert!(refuse(&without, Some("/v1/subscriptions")).is_none());
+    }
+}
