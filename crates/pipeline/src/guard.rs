@@ -33,6 +33,9 @@ pub(crate) struct Guard {
     /// The unbroken run of skipped firings that a rule is in: its first batch and why.
     runs: BTreeMap<Name, (EventBatchId, String)>,
     bucket: Option<Bucket>,
+    /// Notifications of one event batch: the average of the last quantum, or half of what it was before if that is more.
+    /// `None`: nothing was matched under a throttle yet.
+    per_batch: Option<f64>,
 }
 
 /// Firings that do not happen, while a quantum is matched.
@@ -156,15 +159,33 @@ impl Guard {
         }
     }
 
-    /// Notes what was made, and answers how long the application must wait before it is matched again.
-    pub fn spend(&mut self, throttle: Option<Throttle>, notifications: u64, now: Timestamp) {
+    /// Notes how many notifications so many event batches made.
+    pub fn spend(&mut self, throttle: Option<Throttle>, notifications: u64, batches: usize, now: Timestamp) {
         let Some(throttle) = throttle else {
-            self.bucket = None;
+            (self.bucket, self.per_batch) = (None, None);
             return;
         };
         let bucket = self.bucket.get_or_insert_with(|| Bucket::full(throttle, now));
         bucket.fill(throttle, now);
         bucket.left -= notifications as f64;
+        let average = notifications as f64 / batches.max(1) as f64;
+        self.per_batch = Some(average.max(self.per_batch.unwrap_or_default() / 2.0));
+    }
+
+    /// How many event batches of the application one quantum may match; `None`: any number. Under a throttle these are as
+    /// many as the rate is likely to allow by what batches made lately, and at least one, since a batch is matched whole.
+    pub fn batches_max(&mut self, throttle: Option<Throttle>, now: Timestamp) -> Option<usize> {
+        let throttle = throttle?;
+        let left = match &mut self.bucket {
+            Some(bucket) => {
+                bucket.fill(throttle, now);
+                bucket.left
+            }
+            None => throttle.notifications as f64,
+        };
+        // Before anything was matched a batch may make any number.
+        let per_batch = self.per_batch.map_or(f64::INFINITY, |made| made.max(0.01));
+        Some(((left / per_batch) as usize).max(1))
     }
 
     /// How long it takes until the application may be matched again; `None` if it may.
@@ -289,22 +310,39 @@ mod tests {
     }
 
     #[test]
+    fn b13_a_quantum_takes_as_many_batches_as_the_rate_allows() {
+        let throttle = Some(Throttle { notifications: 5, per: Duration::from_secs(2) });
+        let mut guard = Guard::default();
+        let at = |seconds: i64| Timestamp(seconds * 1_000_000);
+        assert_eq!(guard.batches_max(None, at(0)), None);
+        assert_eq!(guard.batches_max(throttle, at(0)), Some(1), "what a batch makes is not known yet");
+        guard.spend(throttle, 1, 1, at(0));
+        assert_eq!(guard.batches_max(throttle, at(0)), Some(4), "4 of 5 are left, and a batch makes 1");
+        guard.spend(throttle, 4, 4, at(0));
+        assert_eq!(guard.batches_max(throttle, at(0)), Some(1), "nothing is left: at least one, once it may go on");
+        guard.spend(throttle, 3, 1, at(2));
+        assert_eq!(guard.batches_max(throttle, at(4)), Some(1), "a batch made 3");
+        guard.spend(throttle, 0, 10, at(100));
+        assert_eq!(guard.batches_max(throttle, at(100)), Some(3), "the average falls by half at most");
+    }
+
+    #[test]
     fn an_application_in_debt_waits_until_it_is_paid() {
         let throttle = Some(Throttle { notifications: 100, per: Duration::from_secs(10) });
         let mut guard = Guard::default();
         let at = |seconds: i64| Timestamp(seconds * 1_000_000);
         assert_eq!(guard.wait(throttle, at(0)), None);
-        guard.spend(throttle, 80, at(0));
+        guard.spend(throttle, 80, 1, at(0));
         assert_eq!(guard.wait(throttle, at(0)), None, "80 of 100 are made");
-        guard.spend(throttle, 70, at(0));
+        guard.spend(throttle, 70, 1, at(0));
         assert_eq!(guard.wait(throttle, at(0)), Some(Duration::from_millis(5_001)), "50 too many take 5 s");
         assert_eq!(guard.wait(throttle, at(4)), Some(Duration::from_millis(1_001)));
         assert_eq!(guard.wait(throttle, at(5)), None);
-        guard.spend(throttle, 100, at(1_000));
+        guard.spend(throttle, 100, 1, at(1_000));
         assert_eq!(guard.wait(throttle, at(1_000)), None, "no more than 100 are saved up");
-        guard.spend(throttle, 1, at(1_000));
+        guard.spend(throttle, 1, 1, at(1_000));
         assert!(guard.wait(throttle, at(1_000)).is_some());
-        guard.spend(None, 1, at(1_000));
+        guard.spend(None, 1, 1, at(1_000));
         assert_eq!(guard.wait(throttle, at(1_000)), None, "without a throttle it is forgotten");
     }
 }

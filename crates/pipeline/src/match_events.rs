@@ -141,6 +141,7 @@ impl Matcher {
             let claimed = if rests { Ok(Vec::new()) } else { self.claim(&waiting).await };
             match claimed {
                 Ok(claimed) if !claimed.is_empty() => {
+                    let claimed = self.within_rates(claimed).await;
                     let before = committing.iter().flat_map(|before: &Committing| &before.claimed);
                     let under_way = claimed.iter().chain(before).map(|events| events.batch.application.clone());
                     self.flow.switches.now_matching(under_way);
@@ -236,6 +237,35 @@ impl Matcher {
             return Err(RefireError::NotRunning(firing.application.clone()));
         };
         matched.refire(&self.flow, firing).await
+    }
+
+    /// Gives back the event batches of throttled applications that one quantum may not match: they would all be matched
+    /// before the throttle could hold any of them.
+    async fn within_rates(&mut self, claimed: Vec<ClaimedEvents>) -> Vec<ClaimedEvents> {
+        let now = self.flow.clock.now();
+        let mut rooms: BTreeMap<Name, Option<usize>> = BTreeMap::new();
+        let mut kept = Vec::with_capacity(claimed.len());
+        for events in claimed {
+            let name = &events.batch.application;
+            if !rooms.contains_key(name) {
+                let room = self.applications.get_mut(name).and_then(|matched| {
+                    let throttle = matched.compiled.application.limits.throttle;
+                    matched.guard.batches_max(throttle, now)
+                });
+                rooms.insert(name.clone(), room);
+            }
+            match rooms.get_mut(name) {
+                Some(Some(0)) => {
+                    // A claim that is lost already needs no giving back.
+                    let _ = self.flow.journal.release_events(events.claim).await;
+                    continue;
+                }
+                Some(Some(room)) => *room -= 1,
+                _ => {}
+            }
+            kept.push(events);
+        }
+        kept
     }
 
     async fn claim(&mut self, except: &[Name]) -> Result<Vec<ClaimedEvents>, StoreError> {
@@ -339,7 +369,7 @@ impl Matcher {
             // What a run makes counts like anything else: it is told, and what comes behind it waits.
             if let Some(matched) = self.applications.get_mut(&events.batch.application) {
                 let (throttle, now) = (compiled.application.limits.throttle, self.flow.clock.now());
-                matched.guard.spend(throttle, notifications_of(&step) - before, now);
+                matched.guard.spend(throttle, notifications_of(&step) - before, 1, now);
             }
         }
         let notifications = notifications_of(&step);

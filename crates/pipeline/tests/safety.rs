@@ -200,6 +200,34 @@ async fn an_application_that_makes_too_much_waits_and_loses_nothing() {
     .await;
 }
 
+/// Events that wait together are matched as fast as the throttle allows, not all in one quantum.
+#[tokio::test(start_paused = true)]
+async fn b13_a_throttle_holds_events_that_wait_together() {
+    let limits = "limits: { throttle: { notifications: 2, per: 10m } }\nrules:";
+    let script = r#"08:00 subscriber alice log=alice
+           08:00 subscribe alice above
+           08:00 switch off role:match paused
+           08:01 event note {"number": 1, "items": [0]}
+           08:01 event note {"number": 2, "items": [0]}
+           08:01 event note {"number": 3, "items": [0]}
+           08:01 event note {"number": 4, "items": [0]}
+           08:01 event note {"number": 5, "items": [0]}
+           08:10 switch on role:match
+           09:00 report"#;
+    check(
+        &NOTES.replace("rules:", limits),
+        script,
+        expect![[r#"
+        08:10:00 log alice n-1-0: plain 1 -> delivered
+        08:10:00 log alice n-2-0: plain 2 -> delivered
+        08:10:00 log alice n-3-0: plain 3 -> delivered
+        08:15:00 log alice n-4-0: plain 4 -> delivered
+        08:20:00 log alice n-5-0: plain 5 -> delivered
+        09:00:00 events 5 notifications 5 open 0 suspended 0"#]],
+    )
+    .await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_status_says_until_when_a_throttle_holds() {
     let limits = "limits: { throttle: { notifications: 2, per: 10m } }\nrules:";

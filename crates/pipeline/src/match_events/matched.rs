@@ -181,7 +181,7 @@ impl Matched {
         step.states.extend(cut.states.into_iter().map(|page| (name.clone(), page)));
         let limits = &compiled.application.limits;
         let notifications: u64 = cut.batches.iter().map(|cut| cut.notifications.count() as u64).sum();
-        self.guard.spend(limits.throttle, notifications, now);
+        self.guard.spend(limits.throttle, notifications, batches.len(), now);
         // Rules may take seconds; a notification is made, and its time to live begins, when they have ended.
         let matched_at = flow.clock.now();
         step.batches.extend(keep_busy(|| new_batches(&compiled, &compiled.rules, cut.batches, oldest, matched_at)));
