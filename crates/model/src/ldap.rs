@@ -99,13 +99,20 @@ impl LdapFilter {
         self.evaluate(entry) == Truth::True
     }
 
-    /// What each of the filters that it is a conjunction of says of a subscriber, with its text.
+    /// What each of the filters that it is a conjunction of says of a subscriber, with its text; Undefined from where all of them
+    /// together take more than [`STEPS_MAX`] steps.
     pub fn conjuncts(&self, entry: &Entry<'_>) -> Vec<(String, Truth)> {
         let parts = match &self.root {
             Node::And(parts) => parts.as_slice(),
             root => std::slice::from_ref(root),
         };
-        parts.iter().map(|part| (part.to_string(), evaluated(part, entry))).collect()
+        // One bound for all, so that many of them cost no more than the whole.
+        let mut steps = Steps::default();
+        let told = |part: &Node| {
+            let truth = part.evaluate(entry, &mut steps);
+            (part.to_string(), if steps.are_over() { Truth::Undefined } else { truth })
+        };
+        parts.iter().map(told).collect()
     }
 
     /// Its text in normal form: without what says nothing, and in one order. Reading it gives the same filter.

@@ -158,17 +158,6 @@ impl MatchingRule {
                 Ok(parts) => Prepared::Parts(parts.prepared(form)),
                 Err(hint) => return wrong("a substring assertion", hint),
             },
-            Kind::Text(Form::Numeric, _)
-                if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit() || byte == b' ') =>
-            {
-                return wrong("a numeric string", "write digits and spaces");
-            }
-            Kind::Text(Form::Telephone, _)
-                if text.is_empty()
-                    || !text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b" '()+,-./:=?".contains(&byte)) =>
-            {
-                return wrong("a telephone number", "write digits, spaces and hyphens, such as +43 1 234-5");
-            }
             Kind::Text(form, _) => Prepared::Text(prepare::whole(&text, form)),
             Kind::Word => match &prepare::words(&text)[..] {
                 [word] => Prepared::Text(word.clone()),

@@ -341,6 +341,19 @@ fn a_bomb_is_refused_before_it_costs() {
 }
 
 #[test]
+fn a12_the_parts_of_a_filter_have_one_bound() {
+    let text = serde_json::json!({"note": "abc ".repeat(5_000)}).to_string();
+    let ann = subscriber(&text);
+    let parts = |count: usize| {
+        let text = format!("(&{})", (0..count).map(|number| format!("(!(note=*z{number}*))")).collect::<String>());
+        filter(&text).conjuncts(&Entry::from(&ann))
+    };
+    assert!(parts(20).iter().all(|(_, truth)| *truth == Truth::True));
+    let many = parts(200);
+    assert_eq!((many[0].1, many[199].1), (Truth::True, Truth::Undefined));
+}
+
+#[test]
 fn times_are_read_as_rfc_4517_says() {
     let check = |text: &str, expected: Option<&str>| {
         assert_eq!(read_time(text).map(|time| time.to_string()).as_deref(), expected, "{text}");
