@@ -3,6 +3,7 @@
 mod add; // an entry is made
 mod arrive; // nearly always without waiting for others
 mod modify; // what it has changes
+mod members; // members of groups come and go one by one
 mod retouch; // without waiting for others too
 mod renew; // its password too
 mod rename; // it gets another name, or another place

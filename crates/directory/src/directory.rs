@@ -447,6 +447,18 @@ impl Inner {
 
     /// Follows a name from the first entry. Gives the entry, and where the one above is.
     pub(crate) fn walk(&self, branches: &dyn Branches, dn: &Dn) -> Result<(Node, Option<Arc<Place>>), Refusal> {
+        let (node, above) = self.walk_head(branches, dn)?;
+        match &node {
+            Node::Subscriber(..) => Ok((node, above)),
+            Node::Object(object) => {
+                let gone = || Refusal::new(Code::NoSuchObject, "there is no such entry");
+                Ok((branches.node(object.number)?.ok_or_else(gone)?, above))
+            }
+        }
+    }
+
+    /// The same; an object without the values that are rows.
+    pub(crate) fn walk_head(&self, branches: &dyn Branches, dn: &Dn) -> Result<(Node, Option<Arc<Place>>), Refusal> {
         let schema = self.schema.load();
         let missing = |matched: &str| Refusal {
             matched: matched.to_owned(),
@@ -462,7 +474,7 @@ impl Inner {
             let node = self.child(branches, &place, &rdns[0], &schema)?.ok_or_else(|| missing(&place.dn))?;
             return Ok((node, Some(place)));
         }
-        let mut node = branches.child(None, &self.suffix_key)?.ok_or_else(|| missing(""))?;
+        let mut node = branches.child_head(None, &self.suffix_key)?.ok_or_else(|| missing(""))?;
         let mut above = None;
         for rdn in rdns.iter().rev() {
             let place = Arc::new(entry::place(&node, above.as_deref(), &schema));
@@ -475,7 +487,7 @@ impl Inner {
         Ok((node, above))
     }
 
-    /// The entry of a relative name below another.
+    /// The entry of a relative name below another; an object without the values that are rows.
     pub(crate) fn child(
         &self,
         branches: &dyn Branches,
@@ -484,7 +496,7 @@ impl Inner {
         schema: &Schema,
     ) -> Result<Option<Node>, Refusal> {
         let key = schema.normal_rdn(rdn);
-        if let Some(found) = branches.child(Some(above.number), &key)? {
+        if let Some(found) = branches.child_head(Some(above.number), &key)? {
             return Ok(Some(found));
         }
         let [(name, value)] = rdn.assertions.as_slice() else { return Ok(None) };
@@ -530,7 +542,7 @@ impl Inner {
             self.parents.write().insert(number);
         }
         let since = self.kept.moment();
-        let node = match (branches.node(number)?, self.people.get()) {
+        let node = match (branches.head(number)?, self.people.get()) {
             (Some(node), _) => node,
             // A subscriber can be removed by other ways than ours, which know nothing of what stands below it.
             (None, Some(people)) if number.subscriber().is_some() => return self.place(branches, *people),
@@ -613,6 +625,8 @@ impl EntryWatcher for Inner {
                     None
                 }
                 Now::Stored(node) => self.shown_anew(&node),
+                // Whoever asks for it next reads it.
+                Now::Unread => None,
                 Now::Built(built) => {
                     let prebuilt = built.downcast_ref::<Prebuilt>();
                     prebuilt.and_then(|prebuilt| prebuilt.take(change.number)).filter(|shown| self.stands(shown))

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use tocsin_store::entries::{Branches, EntryNumber, Node};
+use tocsin_store::entries::{Branches, EntryKey, EntryNumber, Node};
 
 use crate::{
     access::{Grant, is_below},
@@ -120,6 +120,35 @@ impl Directory {
         .await
     }
 
+    /// Whether a group holds each of some names by an attribute, as its index says; `None`: the index does not say it of all.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn holds(
+        &self,
+        group: EntryNumber,
+        attribute: &str,
+        names: &[String],
+    ) -> Result<Option<Vec<bool>>, Refusal> {
+        let (inner, names) = (self.inner.clone(), names.to_vec());
+        let kind = self.schema().attribute(attribute)?.clone();
+        self.look(move |branches| {
+            let schema = inner.schema.load();
+            if !inner.ready.load().contains(&*kind.key) {
+                return Ok(None);
+            }
+            let mut held = Vec::with_capacity(names.len());
+            for name in names {
+                let normal = kind.equality.and_then(|rule| rule.normal(name.as_bytes(), &schema));
+                let Some(normal) = normal.filter(|normal| plan::is_whole(normal)) else { return Ok(None) };
+                let key = EntryKey { index: kind.key.clone(), key: normal.into() };
+                held.push(branches.is_found(&key, group)?);
+            }
+            Ok(Some(held))
+        })
+        .await
+    }
+
     /// Finds the members of the groups that a filter asks for, so that it can be held against entries.
     ///
     /// # Errors
@@ -177,6 +206,11 @@ impl Inner {
             let kind = schema.attribute(index)?;
             let key = Bound::Included(plan::cut(member.as_bytes()));
             for number in branches.found(index, key, key, GROUPS_MAX)?.ok_or_else(too_many)? {
+                if plan::is_whole(member.as_bytes()) {
+                    // The key says it all, so the other members need not be read.
+                    groups.extend(self.seen_head(branches, number)?);
+                    continue;
+                }
                 let Some(group) = self.seen(branches, number)? else { continue };
                 let normal = |value: &[u8]| kind.equality.and_then(|rule| rule.normal(value, &schema));
                 // Long names share a key.
@@ -208,6 +242,12 @@ impl Inner {
             }
         }
         Ok(groups)
+    }
+
+    /// An entry without the values that are rows.
+    fn seen_head(&self, branches: &dyn Branches, number: EntryNumber) -> Result<Option<Entry>, Refusal> {
+        let Some(node) = branches.head(number)? else { return Ok(None) };
+        self.shown(branches, &node).map(Some)
     }
 
     fn seen(&self, branches: &dyn Branches, number: EntryNumber) -> Result<Option<Entry>, Refusal> {

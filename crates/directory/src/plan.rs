@@ -123,6 +123,11 @@ fn add_keys(kind: &AttributeType, value: &[u8], schema: &Schema, keys: &mut Vec<
     }
 }
 
+/// Whether a normal form is a key as it is, so that a key stands for one value only.
+pub(crate) fn is_whole(normal: &[u8]) -> bool {
+    normal.len() <= KEY_BYTES_MAX
+}
+
 pub(crate) fn cut(key: &[u8]) -> &[u8] {
     &key[..key.len().min(KEY_BYTES_MAX)]
 }
@@ -154,6 +159,16 @@ pub(crate) fn candidates(
     ready: &BTreeSet<String>,
 ) -> Result<Option<Vec<EntryNumber>>, Refusal> {
     Plan { branches, ready, left: Cell::new(READ_MAX) }.candidates(test)
+}
+
+/// The same, if few keys tell: at most `few` are read.
+pub(crate) fn few_candidates(
+    branches: &dyn Branches,
+    test: &Test,
+    ready: &BTreeSet<String>,
+    few: usize,
+) -> Result<Option<Vec<EntryNumber>>, Refusal> {
+    Plan { branches, ready, left: Cell::new(few) }.candidates(test)
 }
 
 /// Looks up what one search needs, within its bound.

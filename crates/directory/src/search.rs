@@ -6,11 +6,11 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use tocsin_model::ldap::Truth;
-use tocsin_store::entries::{EntryNumber, Node};
+use tocsin_store::entries::{Branches, EntryNumber, Node};
 
 use crate::{
     access::{Grant, Level, is_below},
-    directory::Directory,
+    directory::{Directory, Inner},
     filter::{Filter, Test},
     kept::Shown,
     plan,
@@ -33,6 +33,14 @@ pub enum Scope {
 const PAGE: usize = 256;
 /// Entries looked up in one go by their numbers.
 const LOOKED_UP: usize = 64;
+/// With so few candidates of an index, no subtree is looked at.
+const FEW: usize = 1_000;
+/// Entries below a base that are counted before an index is asked for more candidates than [`FEW`].
+const SMALL_SUBTREE: usize = 4_096;
+/// Entries whose numbers are read in one go.
+const NUMBERS: usize = 512;
+/// Entries below a base that are looked at by their numbers where no index tells which; with more, every entry is looked at.
+const LARGE_SUBTREE: usize = 65_536;
 
 /// With more work than this, by the parts of a filter and the bytes of an entry, an evaluation runs on a thread for blocking
 /// work: it would hold up others on a thread of the runtime.
@@ -47,6 +55,7 @@ pub struct Search {
     base: Arc<Shown>,
     scope: Scope,
     rest: Rest,
+    looked_at: usize,
 }
 
 enum Rest {
@@ -69,9 +78,11 @@ impl Directory {
         let test = self.with_passwords(test).await?;
         let rest = match scope {
             Scope::Base => Rest::One(base.clone()),
-            Scope::One | Scope::Subtree => self.candidates(&test).await?.map_or(Rest::All(None), Rest::Numbers),
+            Scope::One | Scope::Subtree => {
+                self.candidates(&test, &base, scope).await?.map_or(Rest::All(None), Rest::Numbers)
+            }
         };
-        Ok(Search { directory: self.clone(), schema, test: Arc::new(test), terms, base, scope, rest })
+        Ok(Search { directory: self.clone(), schema, test: Arc::new(test), terms, base, scope, rest, looked_at: 0 })
     }
 
     /// The entries of these numbers that are there, in their order.
@@ -103,20 +114,87 @@ impl Directory {
         Ok(found.into_iter().flatten().collect())
     }
 
-    async fn candidates(&self, test: &Test) -> Result<Option<VecDeque<EntryNumber>>, Refusal> {
+    /// A superset of the entries of a search: those that an index gives, or those below the base, whichever are fewer. `None`:
+    /// neither are few enough, and every entry is looked at.
+    async fn candidates(
+        &self,
+        test: &Test,
+        base: &Shown,
+        scope: Scope,
+    ) -> Result<Option<VecDeque<EntryNumber>>, Refusal> {
         let ready = self.inner.ready.load_full();
         let key = plan::only_key(test, &ready);
         if let Some(found) = key.as_ref().and_then(|key| self.inner.kept.found(key)) {
             return Ok(Some(found.iter().copied().collect()));
         }
-        let (since, wanted) = (self.inner.kept.moment(), test.clone());
-        let found = self.look(move |branches| plan::candidates(branches, &wanted, &ready)).await?;
-        if let (Some(key), Some(found)) = (key, &found)
+        let (since, wanted, inner) = (self.inner.kept.moment(), test.clone(), self.inner.clone());
+        let (number, is_whole) = (base.entry.number, base.entry.parent.is_none() && scope == Scope::Subtree);
+        let found = self
+            .look(move |branches| {
+                if is_whole {
+                    return Ok((plan::candidates(branches, &wanted, &ready)?, true));
+                }
+                if let Some(few) = plan::few_candidates(branches, &wanted, &ready, FEW)? {
+                    let below = match few.len() > LOOKED_UP {
+                        true => inner.subtree(branches, number, scope, few.len())?,
+                        false => None,
+                    };
+                    return Ok(below.map_or((Some(few), true), |below| (Some(below), false)));
+                }
+                if let Some(below) = inner.subtree(branches, number, scope, SMALL_SUBTREE)? {
+                    return Ok((Some(below), false));
+                }
+                let found = plan::candidates(branches, &wanted, &ready)?;
+                let most = found.as_ref().map_or(LARGE_SUBTREE, Vec::len);
+                match inner.subtree(branches, number, scope, most)? {
+                    Some(below) => Ok((Some(below), false)),
+                    None => Ok((found, true)),
+                }
+            })
+            .await?;
+        let (found, is_of_index) = found;
+        if let (Some(key), Some(found), true) = (key, &found, is_of_index)
             && found.len() <= LOOKED_UP
         {
             self.inner.kept.keep_found(key, found.as_slice().into(), since);
         }
         Ok(found.map(VecDeque::from))
+    }
+}
+
+impl Inner {
+    /// The numbers of an entry and of all below it, or directly below it; `None`: there are more than `most`.
+    fn subtree(
+        &self,
+        branches: &dyn Branches,
+        base: EntryNumber,
+        scope: Scope,
+        most: usize,
+    ) -> Result<Option<Vec<EntryNumber>>, Refusal> {
+        let (mut all, mut open) = (vec![base], vec![base]);
+        while let Some(parent) = open.pop() {
+            let mut after = None;
+            loop {
+                let page = branches.children(parent, self.is_people(parent), after, NUMBERS)?;
+                all.extend(&page);
+                if all.len() > most {
+                    return Ok(None);
+                }
+                if scope == Scope::Subtree {
+                    open.extend(branches.with_children(&page)?);
+                    open.extend(page.iter().filter(|number| self.is_people(**number)));
+                }
+                match page.last() {
+                    Some(last) if page.len() == NUMBERS => after = Some(*last),
+                    _ => break,
+                }
+            }
+            open.sort_unstable();
+            open.dedup();
+        }
+        // In the order in which all entries are looked at.
+        all.sort_by_key(|number| (number.0 < 0, number.0.unsigned_abs()));
+        Ok(Some(all))
     }
 }
 
@@ -135,11 +213,13 @@ impl Search {
                     return Ok(None);
                 }
                 self.rest = Rest::Numbers(numbers);
+                self.looked_at += page.len();
                 self.directory.numbered(page).await?
             }
             Rest::All(after) => {
                 let (page, last) = self.page(after).await?;
                 self.rest = last.map_or(Rest::Nothing, |last| Rest::All(Some(last)));
+                self.looked_at += page.len();
                 page
             }
         };
@@ -176,6 +256,11 @@ impl Search {
                 Ok((shown.collect::<Result<_, Refusal>>()?, last))
             })
             .await
+    }
+
+    /// How many entries were looked at, within the scope or not.
+    pub fn looked_at(&self) -> usize {
+        self.looked_at
     }
 
     /// The name of the base.

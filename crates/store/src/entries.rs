@@ -67,6 +67,24 @@ pub struct Object {
     pub attributes: BTreeMap<String, Value>,
 }
 
+/// Attributes of objects of which each value is a row of its own, so that a member comes and goes without the others.
+pub const ROW_ATTRIBUTES: [&str; 3] = ["member", "roleOccupant", "uniqueMember"];
+
+/// Values of an object's attribute that are rows, which come and go while all else of the object stays.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RowChange {
+    /// The attribute, one of [`ROW_ATTRIBUTES`].
+    pub name: Box<str>,
+    /// Values that it gets.
+    pub added: Vec<Box<str>>,
+    /// Values that it loses.
+    pub removed: Vec<Box<str>>,
+    /// Keys under which the entry is no longer found.
+    pub gone: Vec<EntryKey>,
+    /// Keys under which it is found from now on.
+    pub made: Vec<EntryKey>,
+}
+
 /// An object as it is stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredObject {
@@ -148,6 +166,8 @@ pub enum Now {
     Stored(Node),
     /// What its watcher built beforehand.
     Built(Built),
+    /// A part of it changed, and the store did not read the rest.
+    Unread,
 }
 
 impl Now {
@@ -155,7 +175,7 @@ impl Now {
     pub fn node(&self) -> Option<&Node> {
         match self {
             Now::Stored(node) => Some(node),
-            Now::Gone | Now::Built(_) => None,
+            Now::Gone | Now::Built(_) | Now::Unread => None,
         }
     }
 }
@@ -243,6 +263,26 @@ pub trait Branches {
     fn subscriber(&self, id: &SubscriberId) -> Result<Option<Node>, StoreError>;
     /// The entry of this name in normal form that was placed below another; below none, the first.
     fn child(&self, parent: Option<EntryNumber>, rdn_key: &str) -> Result<Option<Node>, StoreError>;
+    /// The same as [`Branches::node`]; of an object without the values that are rows.
+    fn head(&self, number: EntryNumber) -> Result<Option<Node>, StoreError>;
+    /// The same as [`Branches::child`]; of an object without the values that are rows.
+    fn child_head(&self, parent: Option<EntryNumber>, rdn_key: &str) -> Result<Option<Node>, StoreError>;
+    /// Up to `limit` values of an object's attribute that are rows.
+    fn row_values(&self, number: EntryNumber, name: &str, limit: usize) -> Result<Vec<Box<str>>, StoreError>;
+    /// Whether an object's attribute has this value as a row.
+    fn has_row_value(&self, number: EntryNumber, name: &str, value: &str) -> Result<bool, StoreError>;
+    /// The numbers of up to `limit` entries directly below another, in the order of [`Branches::page`].
+    fn children(
+        &self,
+        parent: EntryNumber,
+        unplaced: bool,
+        after: Option<EntryNumber>,
+        limit: usize,
+    ) -> Result<Vec<EntryNumber>, StoreError>;
+    /// Those of some entries that have others placed below them.
+    fn with_children(&self, numbers: &[EntryNumber]) -> Result<Vec<EntryNumber>, StoreError>;
+    /// Whether an entry is found under a key.
+    fn is_found(&self, key: &EntryKey, number: EntryNumber) -> Result<bool, StoreError>;
     /// Up to `limit` entries below another, or all: first the objects and then the subscribers, each in the order of
     /// their making, after `after`. `unplaced`: with the subscribers that were not placed.
     fn page(
@@ -286,6 +326,8 @@ pub trait Tree {
     fn put_object(&mut self, new: Object, now: Timestamp) -> Result<EntryNumber, StoreError>;
     /// Replaces an object.
     fn change_object(&mut self, old: &StoredObject, new: Object, now: Timestamp) -> Result<(), StoreError>;
+    /// Changes values of an object that are rows. `old`: the object, with or without them.
+    fn change_rows(&mut self, old: &StoredObject, change: &RowChange, now: Timestamp) -> Result<(), StoreError>;
     /// Stores a subscriber and its place.
     fn put_subscriber(
         &mut self,

@@ -8,7 +8,9 @@ use tocsin_store::entries::{Node, Room, Tree};
 use super::{
     Draft, Images, Terms, changeable, checked, classes_of,
     expire::is_dynamic,
-    has_rdn, needs, normal,
+    has_rdn,
+    members::Target,
+    needs, normal,
     renew::{Renewal, is_of_password},
     replace, single_valued, valid,
 };
@@ -59,6 +61,10 @@ impl Directory {
         modifications: Vec<Modification>,
         terms: Terms,
     ) -> Result<Images, Refusal> {
+        let named = || Ok(Target::Named(parse(dn)?));
+        if let Some(images) = self.change_members(asker, named, &modifications, &terms).await? {
+            return Ok(images);
+        }
         let shown = match self.at_hand(dn) {
             Some(shown) => Some(shown),
             None if self.schema().normal_dn(&parse(dn)?) == entry::SUBSCHEMA => None,

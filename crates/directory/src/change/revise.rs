@@ -3,7 +3,7 @@
 
 use tocsin_store::entries::{EntryNumber, Room};
 
-use super::{Images, Terms, add_rdn, follow::Following, modify::Modification};
+use super::{Images, Terms, add_rdn, follow::Following, members::Target, modify::Modification};
 use crate::{
     access::Asker,
     directory::{Directory, Inner, parse},
@@ -35,6 +35,13 @@ impl Directory {
         terms: Terms,
     ) -> Result<Images, Refusal> {
         let missing = || Refusal::new(Code::NoSuchObject, "there is no such entry");
+        if revision.rdn.is_none() && !terms.followed {
+            let numbered = || Ok(Target::Numbered(number));
+            let changed = self.change_members(asker, numbered, &revision.modifications, &terms).await?;
+            if let Some(images) = changed {
+                return Ok(images);
+            }
+        }
         let shown = self.numbered(vec![number]).await?.pop().ok_or_else(missing)?;
         let rdn = revision.rdn.as_deref().map(relative).transpose()?;
         let task = self.task(asker, &shown.entry.dn, revision.modifications, rdn).await?;

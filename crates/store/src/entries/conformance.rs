@@ -436,3 +436,93 @@ fn whoever_was_worked_out_beforehand_arrives_if_there_is_room() {
         assert_eq!((store.counts().subscribers, store.counts().devices), (4, 1));
     });
 }
+
+#[test]
+fn b26_a_member_comes_and_goes_without_the_others() {
+    check(async |store| {
+        let witness = Arc::new(Witness::default());
+        store.watch(witness.clone());
+        let members = |names: &[&str]| Value::List(names.iter().map(|name| Value::from(*name)).collect());
+        let mut group = object(None, "cn=g", "g");
+        group.attributes.insert("member".to_owned(), members(&["cn=a", "cn=b"]));
+        group.attributes.insert("roleOccupant".to_owned(), Value::from("cn=r"));
+        let number = Arc::new(Mutex::new(EntryNumber(0)));
+        change(store, {
+            let number = number.clone();
+            move |tree| {
+                *number.lock() = tree.put_object(group, NOW)?;
+                Ok(())
+            }
+        })
+        .await;
+        let number = *number.lock();
+        let seen = async || {
+            let (seen, found) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(0)));
+            let job = {
+                let (seen, found) = (seen.clone(), found.clone());
+                move |branches: &dyn Branches| {
+                    let Some(Node::Object(whole)) = branches.node(number)? else { panic!("it is gone") };
+                    let Some(Node::Object(head)) = branches.child_head(None, "cn=g")? else { panic!("it is gone") };
+                    assert!(!head.object.attributes.contains_key("member"), "{head:?}");
+                    assert_eq!((head.revision, head.number), (whole.revision, number));
+                    assert_eq!(whole.object.attributes["roleOccupant"], Value::from("cn=r"));
+                    assert_eq!(whole.object.attributes["cn"], Value::from("g"));
+                    let values = branches.row_values(number, "member", 9)?;
+                    for value in &values {
+                        assert!(branches.has_row_value(number, "member", value)?, "{value}");
+                    }
+                    let items = match whole.object.attributes.get("member") {
+                        Some(Value::List(items)) => {
+                            items.iter().map(|item| item.as_text().expect("text").into()).collect()
+                        }
+                        Some(one) => vec![one.as_text().expect("text").into()],
+                        None => Vec::<Box<str>>::new(),
+                    };
+                    let sorted = |mut values: Vec<Box<str>>| {
+                        values.sort();
+                        values
+                    };
+                    assert_eq!(sorted(items), sorted(values.clone()));
+                    (*seen.lock(), *found.lock()) = (sorted(values), whole.revision);
+                    Ok(())
+                }
+            };
+            store.look(Box::new(job)).await.expect("looked");
+            (seen.lock().iter().map(|value| value.to_string()).collect::<Vec<_>>(), *found.lock())
+        };
+        assert_eq!(seen().await, (vec!["cn=a".to_owned(), "cn=b".to_owned()], 1));
+        witness.heard();
+        let key = |name: &str| EntryKey { index: "cn".into(), key: name.as_bytes().into() };
+        change(store, move |tree| {
+            let Some(Node::Object(head)) = tree.branches().head(number)? else { panic!("it is gone") };
+            let change = RowChange {
+                name: "member".into(),
+                added: vec!["cn=c".into()],
+                removed: vec!["cn=a".into()],
+                gone: Vec::new(),
+                made: vec![key("c")],
+            };
+            tree.change_rows(&head, &change, NOW)?;
+            assert!(tree.branches().is_found(&key("c"), number)? && !tree.branches().is_found(&key("d"), number)?);
+            Ok(())
+        })
+        .await;
+        assert_eq!(seen().await, (vec!["cn=b".to_owned(), "cn=c".to_owned()], 2));
+        assert_eq!(witness.heard(), [format!("{} c there", number.0)]);
+        // The whole object changes, and with it its members; it goes with them.
+        change(store, move |tree| {
+            let Some(Node::Object(whole)) = tree.branches().node(number)? else { panic!("it is gone") };
+            let mut new = whole.object.clone();
+            new.attributes.insert("member".to_owned(), members(&["cn=c", "cn=d"]));
+            tree.change_object(&whole, new, NOW)
+        })
+        .await;
+        assert_eq!(seen().await, (vec!["cn=c".to_owned(), "cn=d".to_owned()], 3));
+        change(store, move |tree| {
+            tree.remove(number, NOW)?;
+            assert_eq!(tree.branches().row_values(number, "member", 9)?, Vec::<Box<str>>::new());
+            Ok(())
+        })
+        .await;
+    });
+}

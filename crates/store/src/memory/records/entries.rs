@@ -11,13 +11,15 @@ use tocsin_model::{
     id::{SubscriberId, SubscriberNumber},
     subscriber::{Profile, Subscriber},
     time::Timestamp,
+    value::Value,
 };
 
 use super::{MemoryRecords, Shelf};
 use crate::{
     entries::{
         Arrival, Branches, Built, ChangeJob, ENTRY_FEED_KEPT, Entries, EntryChange, EntryFeed, EntryKey, EntryNumber,
-        EntryWatcher, LookJob, Node, Now, Object, Placement, Retouch, Room, StoredObject, Tree, Turn,
+        EntryWatcher, LookJob, Node, Now, Object, Placement, ROW_ATTRIBUTES, Retouch, Room, RowChange, StoredObject,
+        Tree, Turn,
     },
     error::StoreError,
     records::{Expect, NewSubscriber, NotMerged},
@@ -227,6 +229,44 @@ impl Branches for Shelf {
         }
     }
 
+    fn head(&self, number: EntryNumber) -> Result<Option<Node>, StoreError> {
+        Ok(self.node(number)?.map(without_rows))
+    }
+
+    fn child_head(&self, parent: Option<EntryNumber>, rdn_key: &str) -> Result<Option<Node>, StoreError> {
+        Ok(self.child(parent, rdn_key)?.map(without_rows))
+    }
+
+    fn row_values(&self, number: EntryNumber, name: &str, limit: usize) -> Result<Vec<Box<str>>, StoreError> {
+        let object = self.directory.objects.get(&number);
+        let value = object.and_then(|object| object.object.attributes.get(name));
+        Ok(value.map(texts).unwrap_or_default().into_iter().take(limit).collect())
+    }
+
+    fn has_row_value(&self, number: EntryNumber, name: &str, value: &str) -> Result<bool, StoreError> {
+        Ok(self.row_values(number, name, usize::MAX)?.iter().any(|known| **known == *value))
+    }
+
+    fn children(
+        &self,
+        parent: EntryNumber,
+        unplaced: bool,
+        after: Option<EntryNumber>,
+        limit: usize,
+    ) -> Result<Vec<EntryNumber>, StoreError> {
+        Ok(self.page(Some(parent), unplaced, after, limit)?.iter().map(Node::number).collect())
+    }
+
+    fn with_children(&self, numbers: &[EntryNumber]) -> Result<Vec<EntryNumber>, StoreError> {
+        let objects = self.directory.objects.values().filter_map(|object| object.object.parent);
+        let parents: BTreeSet<_> = objects.chain(self.directory.placements.values().map(|at| at.parent)).collect();
+        Ok(numbers.iter().copied().filter(|number| parents.contains(number)).collect())
+    }
+
+    fn is_found(&self, key: &EntryKey, number: EntryNumber) -> Result<bool, StoreError> {
+        Ok(self.directory.keys.contains(&(key.index.clone(), key.key.clone(), number)))
+    }
+
     fn page(
         &self,
         parent: Option<EntryNumber>,
@@ -330,6 +370,24 @@ impl Tree for Shelf {
         Ok(())
     }
 
+    fn change_rows(&mut self, old: &StoredObject, change: &RowChange, now: Timestamp) -> Result<(), StoreError> {
+        let RowChange { name, added, removed, gone, made } = change;
+        let Some(stored) = self.directory.objects.get_mut(&old.number) else { return Ok(()) };
+        let mut values = stored.object.attributes.get(&**name).map(texts).unwrap_or_default();
+        values.retain(|value| !removed.contains(value));
+        values.extend(added.iter().cloned());
+        stored.object.attributes.remove(&**name);
+        if !values.is_empty() {
+            let values = values.iter().map(|value| Value::from(&**value)).collect();
+            stored.object.attributes.insert(name.to_string(), Value::List(values));
+        }
+        (stored.updated_at, stored.revision) = (now, stored.revision + 1);
+        let keys = [&gone[..], made].concat();
+        let told = EntryChange { number: old.number, keys, renamed: false, now: Now::Unread };
+        self.directory.turned(gone.clone(), made.clone(), told);
+        Ok(())
+    }
+
     fn put_subscriber(
         &mut self,
         new: NewSubscriber,
@@ -422,4 +480,19 @@ impl Tree for Shelf {
         keys.retain(|(index, ..)| indexes.contains(&**index));
         Ok(())
     }
+}
+
+/// The texts of a value, or of its items.
+fn texts(value: &Value) -> Vec<Box<str>> {
+    match value {
+        Value::List(items) => items.iter().filter_map(Value::as_text).map(Into::into).collect(),
+        one => one.as_text().map(Into::into).into_iter().collect(),
+    }
+}
+
+fn without_rows(mut node: Node) -> Node {
+    if let Node::Object(stored) = &mut node {
+        stored.object.attributes.retain(|name, _| !ROW_ATTRIBUTES.contains(&name.as_str()));
+    }
+    node
 }

@@ -1,6 +1,10 @@
 //! The directory on SQLite: objects, where subscribers stand, and the keys by which entries are found.
 
-use std::{ops::Bound, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound,
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use rusqlite::{Connection, Row};
@@ -8,6 +12,7 @@ use tocsin_model::{
     id::{SubscriberId, SubscriberNumber},
     subscriber::Subscriber,
     time::Timestamp,
+    value::Value,
 };
 
 use super::{
@@ -17,7 +22,8 @@ use super::{
 use crate::{
     entries::{
         Arrival, Branches, ChangeJob, ENTRY_FEED_KEPT, Entries, EntryChange, EntryFeed, EntryKey, EntryNumber,
-        EntryWatcher, LookJob, Node, Object, Placement, Retouch, Room, StoredObject, Tree, Turn,
+        EntryWatcher, LookJob, Node, Now, Object, Placement, ROW_ATTRIBUTES, Retouch, Room, RowChange, StoredObject,
+        Tree, Turn,
     },
     error::StoreError,
     records::{Expect, NewSubscriber},
@@ -104,6 +110,11 @@ fn with_devices(
 }
 
 fn node(connection: &Connection, number: EntryNumber) -> Result<Option<Node>, StoreError> {
+    with_rows(connection, head(connection, number)?)
+}
+
+/// An entry; an object without the values that are rows.
+fn head(connection: &Connection, number: EntryNumber) -> Result<Option<Node>, StoreError> {
     match number.subscriber() {
         Some(number) => {
             let sql = subscriber_sql("s.number = ?1");
@@ -116,7 +127,56 @@ fn node(connection: &Connection, number: EntryNumber) -> Result<Option<Node>, St
     }
 }
 
+/// An entry with the values that are rows.
+fn with_rows(connection: &Connection, found: Option<Node>) -> Result<Option<Node>, StoreError> {
+    let Some(Node::Object(mut stored)) = found else { return Ok(found) };
+    let sql = "SELECT name, value FROM entry_values WHERE entry = ?1 ORDER BY name, value";
+    let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, Value::Text(row.get::<_, Arc<str>>(1)?)));
+    let mut rows = BTreeMap::<String, Vec<Value>>::new();
+    for (name, value) in query_all(connection, sql, [stored.number.0], read)? {
+        rows.entry(name).or_default().push(value);
+    }
+    for (name, mut values) in rows {
+        let value = if values.len() == 1 { values.remove(0) } else { Value::List(values.into()) };
+        stored.object.attributes.insert(name, value);
+    }
+    Ok(Some(Node::Object(stored)))
+}
+
+/// Attributes without the values that are rows, and these.
+fn parted(attributes: &BTreeMap<String, Value>) -> (BTreeMap<&str, &Value>, BTreeSet<(&str, &str)>) {
+    let (mut rest, mut rows) = (BTreeMap::new(), BTreeSet::new());
+    for (name, value) in attributes {
+        let items = match value {
+            Value::List(items) => &items[..],
+            one => std::slice::from_ref(one),
+        };
+        let texts: Option<Vec<&str>> = items.iter().map(Value::as_text).collect();
+        match texts {
+            Some(texts) if ROW_ATTRIBUTES.contains(&name.as_str()) => {
+                rows.extend(texts.into_iter().map(|text| (name.as_str(), text)));
+            }
+            _ => drop(rest.insert(name.as_str(), value)),
+        }
+    }
+    (rest, rows)
+}
+
+fn put_row(connection: &Connection, entry: EntryNumber, name: &str, value: &str) -> Result<(), StoreError> {
+    let sql = "INSERT INTO entry_values (entry, name, value) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING";
+    execute(connection, sql, (entry.0, name, value)).map(|_| ())
+}
+
+fn remove_row(connection: &Connection, entry: EntryNumber, name: &str, value: &str) -> Result<(), StoreError> {
+    let sql = "DELETE FROM entry_values WHERE entry = ?1 AND name = ?2 AND value = ?3";
+    execute(connection, sql, (entry.0, name, value)).map(|_| ())
+}
+
 fn child(connection: &Connection, parent: Option<EntryNumber>, rdn_key: &str) -> Result<Option<Node>, StoreError> {
+    with_rows(connection, child_head(connection, parent, rdn_key)?)
+}
+
+fn child_head(connection: &Connection, parent: Option<EntryNumber>, rdn_key: &str) -> Result<Option<Node>, StoreError> {
     let above = parent.map_or(0, |parent| parent.0);
     let sql = format!("{OBJECT} WHERE parent = ?1 AND rdn_key = ?2");
     if let Some(object) = query_one(connection, &sql, (above, rdn_key), object_of)? {
@@ -133,30 +193,61 @@ fn page(
     after: Option<EntryNumber>,
     limit: usize,
 ) -> Result<Vec<Node>, StoreError> {
+    if let Some(parent) = parent {
+        // By their numbers, from an index of what stands there.
+        let numbers = children(connection, parent, unplaced, after, limit)?;
+        let nodes = numbers.into_iter().map(|number| node(connection, number));
+        return Ok(nodes.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect());
+    }
     let mut page = Vec::new();
     let after = after.map_or(0, |after| after.0);
     if after >= 0 {
-        let condition = if parent.is_some() { "parent = ?3" } else { "?3 IS NULL" };
-        let sql = format!("{OBJECT} WHERE number > ?1 AND {condition} ORDER BY number LIMIT ?2");
-        let rows = (after, signed(limit as u64), parent.map(|parent| parent.0));
-        page.extend(query_all(connection, &sql, rows, object_of)?.into_iter().map(Node::Object));
+        let sql = format!("{OBJECT} WHERE number > ?1 ORDER BY number LIMIT ?2");
+        for found in query_all(connection, &sql, (after, signed(limit as u64)), object_of)? {
+            page.extend(with_rows(connection, Some(Node::Object(found)))?);
+        }
     }
     if page.len() == limit {
         return Ok(page);
     }
     let after = if after < 0 { after.saturating_neg() } else { 0 };
     let rest = (limit - page.len()) as u64;
-    let sql = subscriber_sql(match (parent, unplaced) {
-        (None, _) => "s.number > ?1 AND ?3 IS NULL ORDER BY s.number LIMIT ?2",
-        // Nearly all that stand there were not placed, so the index of places would not help.
-        (Some(_), true) => "s.number > ?1 AND +ifnull(s.parent, ?3) = ?3 ORDER BY s.number LIMIT ?2",
-        (Some(_), false) => "s.number > ?1 AND s.parent = ?3 ORDER BY s.number LIMIT ?2",
-    });
-    let rows = (after, signed(rest), parent.map(|parent| parent.0));
-    for found in query_all(connection, &sql, rows, placed_of)? {
+    let sql = subscriber_sql("s.number > ?1 ORDER BY s.number LIMIT ?2");
+    for found in query_all(connection, &sql, (after, signed(rest)), placed_of)? {
         page.extend(with_devices(connection, Some(found))?);
     }
     Ok(page)
+}
+
+fn children(
+    connection: &Connection,
+    parent: EntryNumber,
+    unplaced: bool,
+    after: Option<EntryNumber>,
+    limit: usize,
+) -> Result<Vec<EntryNumber>, StoreError> {
+    let after = after.map_or(0, |after| after.0);
+    let most = signed(limit as u64);
+    let mut found = Vec::new();
+    if after >= 0 {
+        let sql = "SELECT number FROM entries WHERE parent = ?1 AND number > ?2 ORDER BY number LIMIT ?3";
+        found = query_all(connection, sql, (parent.0, after, most), |row| row.get(0).map(EntryNumber))?;
+    }
+    if found.len() == limit {
+        return Ok(found);
+    }
+    let after = if after < 0 { after.saturating_neg() } else { 0 };
+    let read = |row: &Row<'_>| row.get::<_, i64>(0);
+    let sql = "SELECT number FROM subscribers WHERE parent = ?1 AND number > ?2 ORDER BY number LIMIT ?3";
+    let mut subscribers = query_all(connection, sql, (parent.0, after, most), read)?;
+    if unplaced {
+        let sql = "SELECT number FROM subscribers WHERE parent IS NULL AND number > ?1 ORDER BY number LIMIT ?2";
+        subscribers.extend(query_all(connection, sql, (after, most), read)?);
+        subscribers.sort_unstable();
+    }
+    let rest = limit - found.len();
+    found.extend(subscribers.into_iter().take(rest).map(|number| EntryNumber(-number)));
+    Ok(found)
 }
 
 fn found(
@@ -207,6 +298,54 @@ impl Branches for Connection {
 
     fn child(&self, parent: Option<EntryNumber>, rdn_key: &str) -> Result<Option<Node>, StoreError> {
         child(self, parent, rdn_key)
+    }
+
+    fn head(&self, number: EntryNumber) -> Result<Option<Node>, StoreError> {
+        head(self, number)
+    }
+
+    fn child_head(&self, parent: Option<EntryNumber>, rdn_key: &str) -> Result<Option<Node>, StoreError> {
+        child_head(self, parent, rdn_key)
+    }
+
+    fn row_values(&self, number: EntryNumber, name: &str, limit: usize) -> Result<Vec<Box<str>>, StoreError> {
+        let sql = "SELECT value FROM entry_values WHERE entry = ?1 AND name = ?2 ORDER BY value LIMIT ?3";
+        let most = i64::try_from(limit).unwrap_or(i64::MAX);
+        query_all(self, sql, (number.0, name, most), |row| row.get(0))
+    }
+
+    fn has_row_value(&self, number: EntryNumber, name: &str, value: &str) -> Result<bool, StoreError> {
+        let sql = "SELECT 1 FROM entry_values WHERE entry = ?1 AND name = ?2 AND value = ?3";
+        Ok(query_one(self, sql, (number.0, name, value), |_| Ok(()))?.is_some())
+    }
+
+    fn children(
+        &self,
+        parent: EntryNumber,
+        unplaced: bool,
+        after: Option<EntryNumber>,
+        limit: usize,
+    ) -> Result<Vec<EntryNumber>, StoreError> {
+        children(self, parent, unplaced, after, limit)
+    }
+
+    fn with_children(&self, numbers: &[EntryNumber]) -> Result<Vec<EntryNumber>, StoreError> {
+        let mut found = Vec::new();
+        for number in numbers {
+            let is_above = |table: &str| {
+                let sql = format!("SELECT 1 FROM {table} WHERE parent = ?1 LIMIT 1");
+                Ok::<_, StoreError>(query_one(self, &sql, [number.0], |_| Ok(()))?.is_some())
+            };
+            if is_above("entries")? || is_above("subscribers")? {
+                found.push(*number);
+            }
+        }
+        Ok(found)
+    }
+
+    fn is_found(&self, key: &EntryKey, number: EntryNumber) -> Result<bool, StoreError> {
+        let sql = "SELECT 1 FROM entry_keys WHERE name = ?1 AND key = ?2 AND entry = ?3";
+        Ok(query_one(self, sql, (&*key.index, &*key.key, number.0), |_| Ok(()))?.is_some())
     }
 
     fn page(
@@ -276,19 +415,30 @@ impl Tree for Writer<'_, '_> {
     fn put_object(&mut self, new: Object, now: Timestamp) -> Result<EntryNumber, StoreError> {
         let connection = self.0.connection;
         let above = new.parent.map_or(0, |parent| parent.0);
+        let (rest, rows) = parted(&new.attributes);
         execute(
             connection,
             "INSERT INTO entries (parent, rdn, rdn_key, attributes, created_at, updated_at, revision)
                 VALUES (?1, ?2, ?3, ?4, ?5, ?5, 1)",
-            (above, &new.rdn, &new.rdn_key, json(&new.attributes), now.0),
+            (above, &new.rdn, &new.rdn_key, json(&rest), now.0),
         )?;
         let number = EntryNumber(connection.last_insert_rowid());
+        for (name, value) in rows {
+            put_row(connection, number, name, value)?;
+        }
         let made = StoredObject { number, object: new, created_at: now, updated_at: now, revision: 1 };
         told(self.0, None, Some(Node::Object(made)))?;
         Ok(number)
     }
 
     fn change_object(&mut self, old: &StoredObject, new: Object, now: Timestamp) -> Result<(), StoreError> {
+        let ((_, before), (rest, rows)) = (parted(&old.object.attributes), parted(&new.attributes));
+        for (name, value) in before.difference(&rows) {
+            remove_row(self.0.connection, old.number, name, value)?;
+        }
+        for (name, value) in rows.difference(&before) {
+            put_row(self.0.connection, old.number, name, value)?;
+        }
         execute(
             self.0.connection,
             "UPDATE entries SET parent = ?2, rdn = ?3, rdn_key = ?4, attributes = ?5, updated_at = ?6, revision = ?7
@@ -298,13 +448,32 @@ impl Tree for Writer<'_, '_> {
                 new.parent.map_or(0, |parent| parent.0),
                 &new.rdn,
                 &new.rdn_key,
-                json(&new.attributes),
+                json(&rest),
                 now.0,
                 signed(old.revision + 1),
             ),
         )?;
         let changed = StoredObject { object: new, updated_at: now, revision: old.revision + 1, ..old.clone() };
         told(self.0, Some(&Node::Object(old.clone())), Some(Node::Object(changed)))
+    }
+
+    fn change_rows(&mut self, old: &StoredObject, change: &RowChange, now: Timestamp) -> Result<(), StoreError> {
+        let RowChange { name, added, removed, gone, made } = change;
+        let connection = self.0.connection;
+        for value in removed {
+            remove_row(connection, old.number, name, value)?;
+        }
+        for value in added {
+            put_row(connection, old.number, name, value)?;
+        }
+        let sql = "UPDATE entries SET updated_at = ?2, revision = ?3 WHERE number = ?1";
+        execute(connection, sql, (old.number.0, now.0, signed(old.revision + 1)))?;
+        let keys = [&gone[..], made].concat();
+        let change = EntryChange { number: old.number, keys, renamed: false, now: Now::Unread };
+        match self.0.watcher.is_some() {
+            true => turned(self.0, gone, made, change),
+            false => outdated(self.0),
+        }
     }
 
     fn put_subscriber(
@@ -333,6 +502,7 @@ impl Tree for Writer<'_, '_> {
             Node::Subscriber(subscriber, _) => subscribers::remove(self.0, &subscriber.id, Expect::Present),
             Node::Object(_) => {
                 execute(self.0.connection, "DELETE FROM entries WHERE number = ?1", [number.0])?;
+                execute(self.0.connection, "DELETE FROM entry_values WHERE entry = ?1", [number.0])?;
                 self.put_credential(number, None)?;
                 told(self.0, Some(&found), None)
             }

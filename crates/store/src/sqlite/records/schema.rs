@@ -328,4 +328,24 @@ CREATE TABLE credentials (
 INSERT INTO credentials SELECT -entry, credential FROM credentials_by_entry ORDER BY entry DESC;
 DROP TABLE credentials_by_entry;
 "#,
+    r#"
+-- Values of objects that come and go one by one, such as the members of a group: a group of many is not written as a whole.
+CREATE TABLE entry_values (
+    entry INTEGER NOT NULL,
+    name TEXT NOT NULL,                 -- the attribute
+    value TEXT NOT NULL,
+    PRIMARY KEY (entry, name, value)
+) STRICT, WITHOUT ROWID;
+INSERT INTO entry_values
+    SELECT entries.number, attribute.key, item.value
+    FROM entries, json_each(entries.attributes) AS attribute,
+        json_each(CASE attribute.type WHEN 'array' THEN attribute.value ELSE json_array(attribute.value) END) AS item
+    WHERE attribute.key IN ('member', 'roleOccupant', 'uniqueMember') AND item.type = 'text'
+    ON CONFLICT DO NOTHING;
+UPDATE entries SET attributes = json_remove(attributes, '$.member', '$.roleOccupant', '$.uniqueMember')
+    WHERE number IN (SELECT entry FROM entry_values);
+-- What stands directly below an entry, in the order of its making: a search below a small container looks only there.
+CREATE INDEX subscribers_by_parent ON subscribers (parent, number);
+CREATE INDEX entries_by_parent ON entries (parent, number);
+"#,
 ];

@@ -9,7 +9,7 @@ use tocsin_model::{
 };
 
 use super::*;
-use crate::entries::{Branches, Entries, EntryNumber, Retouch};
+use crate::entries::{Branches, Entries, EntryNumber, Node, Retouch};
 
 const NOW: Timestamp = Timestamp(1);
 
@@ -324,4 +324,101 @@ fn what_was_worked_out_beforehand_waits_for_room() {
         bound_pages(10_000).await.expect("there is room again");
         assert!(records.retouch(retouch(revision, 9_000)).await.expect("stored"));
     });
+}
+
+/// A group of so many members below nothing.
+fn group(members: usize) -> crate::entries::Object {
+    let members = (0..members).map(|number| Value::from(&*format!("uid=u{number},ou=people,o=site"))).collect();
+    let attributes = BTreeMap::from([("cn".to_owned(), Value::from("g")), ("member".to_owned(), Value::List(members))]);
+    crate::entries::Object { parent: None, rdn: "cn=g".into(), rdn_key: "cn=g".into(), attributes }
+}
+
+fn rows_written(records: &SqliteRecords) -> i64 {
+    let (answer, answered) = std::sync::mpsc::channel();
+    block_on(records.database.write_one(move |connection, _| {
+        let count = connection.query_row("SELECT total_changes()", (), |row| row.get(0)).map_err(store_error)?;
+        let _ = answer.send(count);
+        Ok(())
+    }))
+    .expect("asked");
+    answered.recv().expect("answered")
+}
+
+#[test]
+fn b26_a_member_of_a_large_group_is_a_few_rows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let records = open(folder.path());
+    Entries::watch(&records, Arc::new(Anyone));
+    let change = |job: crate::entries::ChangeJob| {
+        block_on(Entries::change(&records, crate::entries::Room::Needed, job)).expect("changed");
+    };
+    change(Box::new(|tree| tree.put_object(group(20_000), NOW).map(|_| ())));
+    let before = rows_written(&records);
+    change(Box::new(|tree| {
+        let Some(Node::Object(head)) = tree.branches().child_head(None, "cn=g")? else { panic!("it is gone") };
+        assert_eq!(head.object.attributes.len(), 1, "its members are not read");
+        let change = crate::entries::RowChange {
+            name: "member".into(),
+            added: vec!["uid=new,ou=people,o=site".into()],
+            removed: vec!["uid=u7,ou=people,o=site".into()],
+            ..Default::default()
+        };
+        tree.change_rows(&head, &change, NOW)
+    }));
+    let written = rows_written(&records) - before;
+    assert!(written <= 8, "{written} rows were written");
+    // The whole object with one member less writes no more.
+    change(Box::new(|tree| {
+        let Some(Node::Object(whole)) = tree.branches().child(None, "cn=g")? else { panic!("it is gone") };
+        let mut new = whole.object.clone();
+        let Some(Value::List(members)) = new.attributes.get("member") else { panic!("{new:?}") };
+        let rest = members.iter().skip(1).cloned().collect();
+        new.attributes.insert("member".to_owned(), Value::List(rest));
+        tree.change_object(&whole, new, NOW)
+    }));
+    let written = rows_written(&records) - before;
+    assert!(written <= 16, "{written} rows were written");
+    block_on(records.look(Box::new(|branches| {
+        let Some(Node::Object(whole)) = branches.child(None, "cn=g")? else { panic!("it is gone") };
+        let Some(Value::List(members)) = whole.object.attributes.get("member") else { panic!("no members") };
+        assert_eq!((members.len(), whole.revision), (19_999, 3));
+        Ok(())
+    })))
+    .expect("looked");
+}
+
+#[test]
+fn b26_groups_of_an_old_folder_keep_their_members() {
+    let folder = tempfile::tempdir().expect("a folder");
+    drop(open(folder.path()));
+    // As the step before wrote them: the values stood in the JSON of the entry.
+    let path = folder.path().join("records.db");
+    let connection = Connection::open(&path).expect("opens");
+    let old = r#"
+        DROP TABLE entry_values;
+        DROP INDEX subscribers_by_parent;
+        DROP INDEX entries_by_parent;
+        INSERT INTO entries (parent, rdn, rdn_key, attributes, created_at, updated_at, revision) VALUES
+            (0, 'cn=g', 'cn=g', '{"cn":"g","member":["cn=a","cn=b","cn=a"],"uniqueMember":"cn=c"}', 1, 1, 1),
+            (0, 'cn=h', 'cn=h', '{"cn":["h","i"],"description":"member"}', 1, 1, 1);
+    "#;
+    connection.execute_batch(old).expect("as it was");
+    let version: i64 = connection.query_row("PRAGMA user_version", (), |row| row.get(0)).expect("read");
+    assert_eq!(version, super::schema::MIGRATIONS.len() as i64);
+    connection.pragma_update(None, "user_version", version - 1).expect("set");
+    drop(connection);
+    let records = open(folder.path());
+    block_on(records.look(Box::new(|branches| {
+        let Some(Node::Object(group)) = branches.child(None, "cn=g")? else { panic!("it is gone") };
+        let list = |values: &[&str]| Value::List(values.iter().map(|value| Value::from(*value)).collect());
+        let expected =
+            [("cn", Value::from("g")), ("member", list(&["cn=a", "cn=b"])), ("uniqueMember", Value::from("cn=c"))];
+        let expected: BTreeMap<_, _> = expected.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        assert_eq!(group.object.attributes, expected);
+        let Some(Node::Object(other)) = branches.child(None, "cn=h")? else { panic!("it is gone") };
+        assert_eq!(other.object.attributes["cn"], list(&["h", "i"]));
+        assert_eq!(branches.row_values(group.number, "member", 1)?.len(), 1);
+        Ok(())
+    })))
+    .expect("looked");
 }

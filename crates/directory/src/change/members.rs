@@ -1,0 +1,206 @@
+//! Members of groups come and go one by one: each is a row, so a group of many is neither read nor written as a whole.
+//!
+//! What needs the whole entry is left to `modify`: an assertion, images, a value that is too long for a key of the index, a value that
+//! is written in another way than the stored one.
+
+use std::sync::Arc;
+
+use tocsin_store::entries::{Branches, EntryKey, Node, ROW_ATTRIBUTES, Room, RowChange, StoredObject};
+
+use super::{Act, Images, Modification, Terms, changeable, checked, classes_of, needs, normal, valid};
+use crate::{
+    access::Asker,
+    directory::{Directory, Inner, parse},
+    dn::Dn,
+    entry::{self, Attribute},
+    kept::Shown,
+    plan,
+    refusal::{Code, Refusal},
+    schema::{AttributeType, Schema},
+};
+use tocsin_store::entries::EntryNumber;
+
+/// Which entry is meant.
+pub(super) enum Target {
+    Named(Dn),
+    Numbered(EntryNumber),
+}
+
+/// A change of one attribute, held against the entry.
+struct Prepared {
+    kind: Arc<AttributeType>,
+    added: Vec<Box<[u8]>>,
+    removed: Vec<Box<[u8]>>,
+}
+
+impl Directory {
+    /// Adds and removes members of a group. `None`: nothing was done, and the whole entry is needed.
+    pub(super) async fn change_members(
+        &self,
+        asker: &Asker,
+        target: impl FnOnce() -> Result<Target, Refusal>,
+        modifications: &[Modification],
+        terms: &Terms,
+    ) -> Result<Option<Images>, Refusal> {
+        let schema = self.schema();
+        let is_plain = terms.assertion.is_none() && !terms.before && terms.unique.is_empty() && !asker.must_change;
+        let comes_or_goes =
+            |found: &Modification| matches!(found.act, Act::Add | Act::Delete) && !found.values.is_empty();
+        if !is_plain
+            || modifications.is_empty()
+            || !modifications.iter().all(|found| comes_or_goes(found) && is_row(&found.attribute, &schema))
+        {
+            return Ok(None);
+        }
+        let (target, inner, asker, now) = (target()?, self.inner.clone(), asker.clone(), (self.clock)());
+        let (modifications, revision, after) = (modifications.to_vec(), terms.revision, terms.after);
+        let changed = self
+            .change(Room::Needed, move |tree| {
+                let Some((head, changes)) =
+                    inner.prepared_members(tree.branches(), &asker, &target, &modifications, revision, &schema)?
+                else {
+                    return Ok(None);
+                };
+                let mut stored = head;
+                for change in changes {
+                    tree.change_rows(&stored, &change, now)?;
+                    stored.revision += 1;
+                }
+                Ok(Some(stored.number))
+            })
+            .await?;
+        let Some(number) = changed else { return Ok(None) };
+        let shown = if after { self.numbered(vec![number]).await?.pop() } else { None };
+        Ok(Some(Images { before: None, after: shown.map(|shown| Shown::of(shown.entry.clone())) }))
+    }
+}
+
+/// Whether the values of an attribute are rows of an object.
+fn is_row(name: &str, schema: &Schema) -> bool {
+    schema.attribute(name).is_ok_and(|kind| ROW_ATTRIBUTES.contains(&kind.name()))
+}
+
+impl Inner {
+    /// Holds a change of members against what is there; `None`: the whole entry is needed.
+    fn prepared_members(
+        &self,
+        branches: &dyn Branches,
+        asker: &Asker,
+        target: &Target,
+        modifications: &[Modification],
+        revision: Option<u64>,
+        schema: &Schema,
+    ) -> Result<Option<(StoredObject, Vec<RowChange>)>, Refusal> {
+        let node = match target {
+            Target::Named(dn) => match self.walk_head(branches, dn) {
+                Ok((node, _)) => Some(node),
+                // With its nearest entry above, as for every change.
+                Err(refusal) if refusal.code == Code::NoSuchObject => None,
+                Err(refusal) => return Err(refusal),
+            },
+            Target::Numbered(number) => branches.head(*number)?,
+        };
+        let Some(Node::Object(head)) = node else { return Ok(None) };
+        let above = self.above(branches, &Node::Object(head.clone()))?;
+        let shown = entry::view(&Node::Object(head.clone()), above.as_deref(), schema, &self.shape);
+        let kinds =
+            modifications.iter().map(|found| changeable(&found.attribute, schema)).collect::<Result<Vec<_>, _>>()?;
+        needs(self, asker, &shown, &kinds.iter().map(|kind| &**kind).collect::<Vec<_>>())?;
+        if revision.is_some_and(|revision| revision != head.revision) {
+            return Err(Refusal::new(Code::AssertionFailed, "the entry has changed in the meantime"));
+        }
+        let names = parse(&shown.dn)?;
+        let is_of_name = |kind: &AttributeType| {
+            let mut named = names.0[0].assertions.iter().filter_map(|(name, _)| schema.attribute(name).ok());
+            named.any(|named| named.key == kind.key)
+        };
+        let is_spelled_otherwise =
+            |kind: &AttributeType| head.object.attributes.keys().any(|name| name.eq_ignore_ascii_case(kind.name()));
+        let is_indexed_above = |kind: &AttributeType| {
+            let mut above = kind.kinds.iter().filter_map(|key| schema.attribute(key).ok());
+            above.any(|above| above.indexed != (false, false))
+        };
+        let ready = self.ready.load();
+        if kinds.iter().any(|kind| {
+            !ready.contains(&*kind.key) || is_of_name(kind) || is_spelled_otherwise(kind) || is_indexed_above(kind)
+        }) {
+            return Ok(None);
+        }
+        let mut changes: Vec<Prepared> = Vec::new();
+        for (modification, kind) in modifications.iter().zip(kinds) {
+            let at = changes.iter().position(|known| known.kind.key == kind.key);
+            let at = at.unwrap_or_else(|| {
+                changes.push(Prepared { kind: kind.clone(), added: Vec::new(), removed: Vec::new() });
+                changes.len() - 1
+            });
+            if !hold(branches, head.number, &mut changes[at], modification, schema)? {
+                return Ok(None);
+            }
+        }
+        for Prepared { kind, added, removed } in &changes {
+            let stays = !added.is_empty()
+                || branches.row_values(head.number, kind.name(), removed.len() + 1)?.len() > removed.len();
+            let has: Vec<_> = shown.attributes.iter().map(|found| &found.kind).chain(stays.then_some(kind)).collect();
+            let others = changes.iter().filter(|other| other.kind.key != kind.key).map(|other| &other.kind);
+            let has: Vec<_> = has.into_iter().chain(others).collect();
+            schema.check(&classes_of(&shown.attributes), &has, Some(std::slice::from_ref(&kind.key)))?;
+        }
+        let of = |change: Prepared| {
+            let keys = |values: &[Box<[u8]>]| -> Vec<EntryKey> {
+                let attribute = Attribute { kind: change.kind.clone(), values: Arc::new(values.to_vec()) };
+                plan::keys([&attribute], schema)
+            };
+            let texts = |values: &[Box<[u8]>]| -> Vec<Box<str>> {
+                values.iter().map(|value| String::from_utf8_lossy(value).into()).collect()
+            };
+            RowChange {
+                name: change.kind.name().into(),
+                added: texts(&change.added),
+                removed: texts(&change.removed),
+                gone: keys(&change.removed),
+                made: keys(&change.added),
+            }
+        };
+        Ok(Some((head, changes.into_iter().map(of).collect())))
+    }
+}
+
+/// Adds a modification to the change of its attribute. False: the whole entry is needed.
+fn hold(
+    branches: &dyn Branches,
+    number: EntryNumber,
+    change: &mut Prepared,
+    modification: &Modification,
+    schema: &Schema,
+) -> Result<bool, Refusal> {
+    let kind = change.kind.clone();
+    let values = match modification.act {
+        Act::Delete => valid(&kind, &modification.values, schema)?,
+        _ => checked(&kind, &modification.values, schema)?,
+    };
+    let is_same = |known: &[Box<[u8]>], wanted: &[u8]| known.iter().any(|known| normal(&kind, known, schema) == wanted);
+    for value in values {
+        let wanted = normal(&kind, &value, schema);
+        let Ok(text) = std::str::from_utf8(&value) else { return Ok(false) };
+        // What comes and goes in one request is told apart by the whole entry.
+        if !plan::is_whole(&wanted) || is_same(&change.removed, &wanted) || is_same(&change.added, &wanted) {
+            return Ok(false);
+        }
+        let key = EntryKey { index: kind.key.clone(), key: wanted.into() };
+        let is_there = branches.is_found(&key, number)?;
+        match (modification.act, is_there) {
+            (Act::Add, true) => {
+                let what = format!("modify/add: {}: value already exists", kind.name());
+                return Err(Refusal::new(Code::AttributeOrValueExists, what));
+            }
+            (Act::Add, false) => change.added.push(value),
+            (_, false) => {
+                let what = format!("modify: no such value of `{}`", kind.name());
+                return Err(Refusal::new(Code::NoSuchAttribute, what));
+            }
+            (_, true) if branches.has_row_value(number, kind.name(), text)? => change.removed.push(value),
+            (_, true) => return Ok(false),
+        }
+    }
+    Ok(true)
+}
