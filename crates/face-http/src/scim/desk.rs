@@ -23,6 +23,8 @@ use super::{
     user,
 };
 
+/// Most members that come and go by themselves in one request. With more, all members are looked at.
+const COME_AND_GO_MAX: usize = 1_000;
 /// How often a change is tried that others come before.
 const TRIES_MAX: usize = 5;
 /// Where groups stand that are made here, below the first entry.
@@ -418,6 +420,9 @@ impl Desk {
                 _ => Err(Trouble::bad("mutability", "this group finds its members by a search; it holds none")),
             };
         }
+        if let Some(modifications) = self.members_come_and_go(entry, &changes).await? {
+            return Ok(modifications);
+        }
         let mut names = group::member_names(entry);
         for change in changes {
             match change {
@@ -436,6 +441,45 @@ impl Desk {
             }
         }
         Ok(group::modifications(entry, &names, &self.directory.schema()))
+    }
+
+    /// The modifications of members that come and go by their ids, without a look at the others; `None`: all have to be looked at.
+    async fn members_come_and_go(
+        &self,
+        entry: &Entry,
+        changes: &[group::Change],
+    ) -> Result<Option<Vec<Modification>>, Trouble> {
+        let (mut added, mut removed) = (Vec::new(), Vec::new());
+        for change in changes {
+            match change {
+                group::Change::Add(ids) => added.extend(self.names(ids).await?),
+                group::Change::Remove(ids) => {
+                    let numbers = ids.iter().filter_map(|id| Entry::number_of(id)).collect();
+                    let found = self.directory.numbered(numbers).await?;
+                    removed.extend(found.iter().map(|shown| shown.entry.dn.clone()));
+                }
+                group::Change::RemoveSome(_) | group::Change::Become(_) => return Ok(None),
+            }
+        }
+        let mut seen = std::collections::HashSet::new();
+        added.retain(|name| seen.insert(name.clone()));
+        removed.retain(|name| !added.contains(name));
+        if seen.len() + removed.len() > COME_AND_GO_MAX || changes.len() > 1 && !removed.is_empty() {
+            return Ok(None);
+        }
+        removed.sort();
+        removed.dedup();
+        let attribute = group::member_attribute(entry);
+        let mut modifications = Vec::new();
+        for (act, names, wanted) in [(Act::Add, added, false), (Act::Delete, removed, true)] {
+            let Some(held) = self.directory.holds(entry.number, attribute, &names).await? else { return Ok(None) };
+            let meant = names.into_iter().zip(held).filter(|(_, held)| *held == wanted);
+            let values: Vec<_> = meant.map(|(name, _)| name.into_bytes()).collect();
+            if !values.is_empty() {
+                modifications.push(Modification { act, attribute: attribute.to_owned(), values });
+            }
+        }
+        Ok(Some(modifications))
     }
 
     /// Names without those of entries that go.

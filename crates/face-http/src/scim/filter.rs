@@ -106,9 +106,7 @@ pub(super) fn target(text: &str, kind: &'static ResourceType) -> Result<Target, 
     };
     let mut part = path.part;
     if filter.is_some() && reader.takes('.') {
-        let name = reader.name();
-        let found = path.attribute.part(name);
-        part = Some(found.ok_or_else(|| reader.trouble(&format!("`{}` has no part `{name}`", path.attribute.name)))?);
+        part = reader.part_of(path)?.part;
     }
     reader.end()?;
     Ok(Target { path: Path { part: None, ..path }, filter, part })
@@ -252,8 +250,26 @@ impl<'a> Reader<'a> {
         }
         let path = self.path(names)?;
         if self.takes('[') {
-            return Ok(Filter::Within(path, Box::new(self.within(path, depth)?)));
+            let inner = self.within(path, depth)?;
+            // Not of the RFC, but sent by some: a comparison of a part of the value that is chosen.
+            let chosen = match self.takes('.') {
+                true => Filter::And(vec![inner, self.part_of(path).and_then(|path| self.operation(path))?]),
+                false => inner,
+            };
+            return Ok(Filter::Within(path, Box::new(chosen)));
         }
+        self.operation(path)
+    }
+
+    /// The part of an attribute whose name stands here.
+    fn part_of(&mut self, path: Path) -> Result<Path, Trouble> {
+        let name = self.name();
+        let found = path.attribute.part(name).map(|part| Path { part: Some(part), ..path });
+        found.ok_or_else(|| self.trouble(&format!("`{}` has no part `{name}`", path.attribute.name)))
+    }
+
+    /// What stands behind a path: `pr`, or an operator and a value.
+    fn operation(&mut self, path: Path) -> Result<Filter, Trouble> {
         self.spaces();
         if self.takes_word("pr") {
             return Ok(Filter::Present(path));
@@ -622,6 +638,10 @@ mod tests {
         check("emails.type eq \"work\"", Ok(true));
         check("emails[type eq \"work\" and value co \"work\"]", Ok(true));
         check("emails[type eq \"work\" and value co \"home\"]", Ok(false));
+        check("emails[type eq \"work\"].value co \"work\"", Ok(true));
+        check("emails[type eq \"work\"].value co \"home\" or emails[type eq \"home\"].value pr", Ok(true));
+        check("emails[type eq \"work\"].value co \"home\"", Ok(false));
+        check("emails[type eq \"work\"].shape co \"home\"", Err("no part `shape`"));
         check("emails[type eq \"home\" and not (primary eq true)]", Ok(true));
         check("meta.lastModified ge \"2026-05-01T12:00:00+02:00\"", Ok(true));
         check("meta.lastModified gt \"2026-05-01T10:00:00Z\"", Ok(false));
