@@ -4,7 +4,7 @@
  */
 
 import { ProtocolError } from "./errors.js";
-import { later, type BlockEnd, type CollectionShape, type RowLine, type Stamp } from "./protocol.js";
+import { type BlockEnd, type CollectionShape, type RowLine, type Stamp } from "./protocol.js";
 import { own, shapes } from "./standing.js";
 import { rowKey, type Told, type Writing } from "./store.js";
 import { present } from "./values.js";
@@ -77,7 +77,7 @@ export async function beginAnew(transaction: Writing, cursor: string): Promise<v
 /** After the last block: rows that were not told again go, and rows whose edits were all sent say what the server says. */
 export async function settle(transaction: Writing, seen: Stamp): Promise<void> {
   const standing = await own(transaction);
-  await transaction.put("own", "replica", { ...standing, seen: later(standing.seen, seen) });
+  await transaction.put("own", "replica", { ...standing, seen });
   for (const [key] of await transaction.list("unseen")) {
     const isEdited = (await transaction.get("server", key)) !== undefined;
     await take(transaction, key, { version: "0", fields: null }, isEdited);
@@ -124,7 +124,7 @@ async function dropCollection(transaction: Writing, name: string): Promise<void>
   for (const space of ["rows", "pending", "server", "unseen"] as const) {
     for (const [key] of await transaction.list(space, { prefix: rowKey(name, "") })) await transaction.delete(space, key);
   }
-  for (const space of ["outbox", "refused"] as const) {
+  for (const space of ["outbox", "sent", "refused"] as const) {
     for (const [key, edit] of await transaction.list(space)) {
       if (edit.collection === name) await transaction.delete(space, key);
     }
@@ -135,5 +135,5 @@ async function dropCollection(transaction: Writing, name: string): Promise<void>
 /** Drops all that the replica has. */
 export async function wipe(transaction: Writing): Promise<void> {
   for (const shape of await shapes(transaction)) await dropCollection(transaction, shape.name);
-  await transaction.put("own", "replica", { ...(await own(transaction)), cursor: null, seen: "0" });
+  await transaction.put("own", "replica", { ...(await own(transaction)), cursor: null, seen: "0", after: null, point: null });
 }

@@ -1,9 +1,19 @@
-/** What was edited becomes edits: numbered, sent in order, and kept until the server has them. */
+/**
+ * What was edited becomes edits: numbered in batches, sent in order, and kept until the server has them. The id of a batch is
+ * random, so a copy of a store, or one that was put back to an earlier state, never numbers another edit alike.
+ */
 
-import { EDIT_BYTES_AT_ONCE, EDITS_AT_ONCE, type CollectionShape, type Edit, type Fields, type Uploaded } from "./protocol.js";
+import { EDIT_BYTES_AT_ONCE, EDITS_AT_ONCE, type CollectionShape, type Edit, type EditLog, type Fields, type Uploaded } from "./protocol.js";
 import { own, shapes } from "./standing.js";
-import { editKey, rowKey, type Kept, type Reading, type Writing } from "./store.js";
-import { fitting, present, same } from "./values.js";
+import { editKey, rowKey, type Kept, type Reading, type RefusedEdit, type Writing } from "./store.js";
+import { fitting, fittingRow, objectionToValue, present, same } from "./values.js";
+
+/** Confirmed edits that are kept, in case that the server is restored from a backup. */
+const SENT_KEPT = 1_000;
+/** Characters of these, at most. */
+const SENT_LENGTH_KEPT = 4 << 20;
+/** Refused edits that are kept; the oldest beyond that are forgotten. */
+const REFUSED_KEPT = 1_000;
 
 /** Writes some fields of a row, which is made if it is not there. */
 export async function put(transaction: Writing, shape: CollectionShape, id: string, fields: Fields): Promise<void> {
@@ -12,7 +22,9 @@ export async function put(transaction: Writing, shape: CollectionShape, id: stri
   const row = await transaction.get("rows", key);
   await note(transaction, key, row);
   const version = row?.version ?? "0";
-  await transaction.put("rows", key, { version, fields: present(shape, { ...row?.fields, ...fields }) });
+  const changed = present(shape, { ...row?.fields, ...fields });
+  fittingRow(id, changed);
+  await transaction.put("rows", key, { version, fields: changed });
 }
 
 /** Removes a row. Gives whether it was there. */
@@ -36,10 +48,23 @@ async function note(transaction: Writing, key: string, row: Kept | undefined): P
   await transaction.put("own", "replica", { ...standing, edited: order });
 }
 
-/** Makes numbered edits of what was edited. From now on they do not change; what is edited later is another edit. */
-export async function numberEdits(transaction: Writing): Promise<void> {
+/** How far the edits have come, for the server; `undefined` while there are edits that an older version numbered without batches. */
+export async function editLog(transaction: Reading): Promise<EditLog | undefined> {
+  const [first] = await transaction.list("outbox", { limit: 1 });
+  if (first && first[1].batch === undefined) return undefined;
+  const { after, point } = await own(transaction);
+  return { after, batch: first?.[1].batch ?? null, point };
+}
+
+/**
+ * Makes a numbered batch of what was edited. From now on it does not change; what is edited later is another edit. Gives how many
+ * fields were set aside because they cannot be sent.
+ */
+export async function numberEdits(transaction: Writing): Promise<number> {
   const known = new Map((await shapes(transaction)).map((shape) => [shape.name, shape]));
   const standing = await own(transaction);
+  const batch = randomId();
+  const refused: RefusedEdit[] = [];
   const pending = (await transaction.list("pending")).sort(([, one], [, other]) => one.order - other.order);
   for (const [key, { was, base, seen }] of pending) {
     await transaction.delete("pending", key);
@@ -49,18 +74,32 @@ export async function numberEdits(transaction: Writing): Promise<void> {
     const is = (await transaction.get("rows", key))?.fields ?? null;
     const change = shape && difference(shape, was, is);
     if (!change) continue;
+    // A store of an older version may have values that cannot be sent. They are set aside, and the others are sent.
+    for (const [name, value] of Object.entries(change.set ?? {})) {
+      const field = shape.fields.find((field) => field.name === name);
+      const wanted = field && objectionToValue(field.type, value);
+      if (!wanted) continue;
+      refused.push({ n: null, collection, id, why: `${name}: should be ${wanted}`, values: { [name]: value } });
+      delete change.set![name];
+      delete change.was?.[name];
+    }
+    if (was !== null && change.set && Object.keys(change.set).length === 0) continue;
+    await clearRefused(transaction, collection, id, change.set);
     const n = ++standing.last;
-    await transaction.put("outbox", editKey(n), { n, collection, id, base, seen, ...change });
+    await transaction.put("outbox", editKey(n), { n, batch, collection, id, base, seen, ...change });
   }
   await transaction.put("own", "replica", standing);
+  await noteRefused(transaction, refused);
+  return refused.length;
 }
 
 /** What an edit sets and what that was; `undefined` if nothing changed. */
 function difference(shape: CollectionShape, was: Fields | null, is: Fields | null): Pick<Edit, "set" | "was"> | undefined {
   if (is === null) return was === null ? undefined : { set: null, was };
-  if (was === null) return { set: is };
-  const changed = shape.fields.map(({ name }) => name).filter((name) => !same(was[name] ?? null, is[name] ?? null));
-  const of = (fields: Fields) => Object.fromEntries(changed.map((name) => [name, fields[name] ?? null]));
+  if (was === null) return { set: { ...is } };
+  const value = (fields: Fields, name: string) => (Object.hasOwn(fields, name) ? fields[name]! : null);
+  const changed = shape.fields.map(({ name }) => name).filter((name) => !same(value(was, name), value(is, name)));
+  const of = (fields: Fields) => Object.fromEntries(changed.map((name) => [name, value(fields, name)]));
   return changed.length ? { set: of(is), was: of(was) } : undefined;
 }
 
@@ -76,23 +115,106 @@ export async function nextBlock(transaction: Reading): Promise<{ lines: string; 
   return { lines, edits };
 }
 
-/** Notes what the server has. A store that was put back to an earlier state counts on from there. */
-export async function acknowledge(transaction: Writing, uploaded: number): Promise<void> {
-  for (const [key, { n }] of await transaction.list("outbox")) {
-    if (n > uploaded) break;
-    await transaction.delete("outbox", key);
-  }
+/** Notes what the server has of the batch that the session began with; `undefined`: of edits without batches. */
+export async function acknowledge(transaction: Writing, batch: string | undefined, uploaded: number): Promise<void> {
+  await confirm(transaction, (edit) => edit.batch === batch && edit.n <= uploaded);
   const standing = await own(transaction);
-  if (standing.last < uploaded) await transaction.put("own", "replica", { ...standing, last: uploaded });
+  if (batch === undefined && standing.last < uploaded) await transaction.put("own", "replica", { ...standing, last: uploaded });
+}
+
+/** Moves edits that the server confirmed, the first ones, out of the outbox. */
+async function confirm(transaction: Writing, isConfirmed: (edit: Edit) => boolean): Promise<void> {
+  const standing = await own(transaction);
+  let last: string | undefined;
+  let rest: Edit | undefined;
+  for (const [key, edit] of await transaction.list("outbox")) {
+    if (!isConfirmed(edit)) {
+      rest = edit;
+      break;
+    }
+    await transaction.delete("outbox", key);
+    last = edit.batch;
+    if (edit.batch === undefined) continue;
+    await transaction.put("sent", key, edit);
+    standing.sentLength += JSON.stringify(edit).length;
+  }
+  if (last !== undefined && rest?.batch !== last) standing.after = last;
+  await transaction.put("own", "replica", standing);
 }
 
 /** Notes what became of a block. */
 export async function noteOutcome(transaction: Writing, outcome: Uploaded): Promise<void> {
+  const refused: RefusedEdit[] = [];
   for (const { n, problems } of outcome.refused) {
     const edit = await transaction.get("outbox", editKey(n));
     if (!edit) continue;
     const why = problems.map(({ path, message }) => (path ? `${path}: ${message}` : message)).join("; ");
-    await transaction.put("refused", editKey(n), { n, collection: edit.collection, id: edit.id, why });
+    const named = Object.entries(edit.set ?? {}).filter(([name]) => problems.some(({ path }) => path === name));
+    refused.push({ n, collection: edit.collection, id: edit.id, why, values: Object.fromEntries(named) });
   }
-  await acknowledge(transaction, outcome.uploaded);
+  await noteRefused(transaction, refused);
+  await confirm(transaction, ({ n }) => n <= outcome.uploaded);
+  if (outcome.point) await transaction.put("own", "replica", { ...(await own(transaction)), point: outcome.point });
+}
+
+/**
+ * The server was restored from a backup: edits that it confirmed and does not have any more are sent again. `known`: the batches
+ * that it has, each with its last edit. Gives how many are sent again.
+ */
+export async function sendAgain(transaction: Writing, known: [batch: string, upto: number][]): Promise<number> {
+  const upto = new Map(known);
+  const sent = await transaction.list("sent");
+  let count = 0;
+  for (const [key, edit] of sent.reverse()) {
+    if (edit.n <= (upto.get(edit.batch!) ?? 0)) break;
+    await transaction.delete("sent", key);
+    await transaction.put("outbox", key, edit);
+    count++;
+  }
+  await transaction.put("own", "replica", { ...(await own(transaction)), point: null });
+  return count;
+}
+
+/** Forgets confirmed edits beyond what is kept. */
+export async function pruneSent(transaction: Writing): Promise<void> {
+  const standing = await own(transaction);
+  if (standing.sentLength <= SENT_LENGTH_KEPT && (await transaction.count("sent")) <= SENT_KEPT) return;
+  let [count, length] = [0, 0];
+  for (const [key, edit] of (await transaction.list("sent")).reverse()) {
+    const more = JSON.stringify(edit).length;
+    // Fewer than may be kept, so that this is not done after each sync.
+    if (count < SENT_KEPT / 2 && length + more < SENT_LENGTH_KEPT / 2) [count, length] = [count + 1, length + more];
+    else await transaction.delete("sent", key);
+  }
+  await transaction.put("own", "replica", { ...standing, sentLength: length });
+}
+
+/** An edit that removes a row or sets its refused fields makes their refusal a thing of the past. */
+async function clearRefused(transaction: Writing, collection: string, id: string, set: Fields | null): Promise<void> {
+  for (const [key, refused] of await transaction.list("refused")) {
+    if (refused.collection !== collection || refused.id !== id) continue;
+    const fields = Object.keys(refused.values ?? {});
+    if (set === null || fields.length === 0 || fields.some((name) => Object.hasOwn(set, name))) await transaction.delete("refused", key);
+  }
+}
+
+async function noteRefused(transaction: Writing, refused: RefusedEdit[]): Promise<void> {
+  if (refused.length === 0) return;
+  const standing = await own(transaction);
+  for (const one of refused) {
+    // Its own count, beside which those of an older version, by the numbers of their edits, come first.
+    await transaction.put("refused", `r${editKey(++standing.refusals)}`, one);
+  }
+  await transaction.put("own", "replica", standing);
+  const kept = await transaction.list("refused");
+  for (const [key] of kept.slice(0, Math.max(0, kept.length - REFUSED_KEPT))) await transaction.delete("refused", key);
+}
+
+/** 128 random bits. */
+function randomId(): string {
+  const bytes = new Uint8Array(16);
+  // Node 18 has no global `crypto`. Two copies of a store must not draw alike, which `Math.random` does not promise but keeps.
+  if (globalThis.crypto?.getRandomValues) globalThis.crypto.getRandomValues(bytes);
+  else bytes.forEach((_, at) => (bytes[at] = Math.floor(Math.random() * 256)));
+  return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }

@@ -2,7 +2,7 @@
 
 import { behind, SPACES, Turns, type Range, type Reading, type Space, type Spaces, type Store, type Writing } from "./store.js";
 
-const LAYOUT = 1;
+const LAYOUT = 2;
 
 /** Keeps a replica in a database of the browser. */
 export class IndexedDbStore implements Store {
@@ -16,7 +16,10 @@ export class IndexedDbStore implements Store {
   /** Opens the database of this name, which is made if it is not there. */
   static async open(name: string, factory: IDBFactory = indexedDB): Promise<IndexedDbStore> {
     const opening = factory.open(name, LAYOUT);
-    opening.onupgradeneeded = () => SPACES.forEach((space) => opening.result.createObjectStore(space));
+    opening.onupgradeneeded = () => {
+      const known = opening.result.objectStoreNames;
+      SPACES.filter((space) => !known.contains(space)).forEach((space) => opening.result.createObjectStore(space));
+    };
     const database = await done(opening);
     // Another page wants to delete or change the database; one that holds it open would keep it waiting.
     database.onversionchange = () => database.close();

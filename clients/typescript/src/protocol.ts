@@ -23,12 +23,24 @@ export interface CollectionShape {
 export interface Begin {
   cursor: string | null;
   wiped: boolean;
+  /** The log of edits. Without it, edits are counted as in the first version of the protocol. */
+  edits?: EditLog;
+}
+
+/** The state of a log of edits. */
+export interface EditLog {
+  /** The last batch that the server confirmed as a whole. */
+  after: string | null;
+  /** The batch of the first edit that the server did not confirm. */
+  batch: string | null;
+  /** The point in the server's history that was confirmed last. */
+  point: string | null;
 }
 
 /** What a device that begins is told. */
 export interface Begun {
   session: string;
-  /** The last edit that the server has. */
+  /** The last edit that the server has, of the batch that was named. */
   uploaded: number;
   /** Whether all rows are told. */
   anew: boolean;
@@ -37,11 +49,15 @@ export interface Begun {
   /** Whether to drop all. */
   wipe: boolean;
   collections: CollectionShape[];
+  /** The server was restored from a backup. The batches that it has, each with its last edit. */
+  restored?: [batch: string, upto: number][] | null;
 }
 
 /** An edit: a line of a block that is sent. */
 export interface Edit {
   n: number;
+  /** Its batch; an edit without one is of a version without batches. */
+  batch?: string;
   collection: string;
   id: string;
   base: Stamp;
@@ -58,6 +74,8 @@ export interface Uploaded {
   applied: number;
   conflicts: { n: number; winner: "client" | "server" | "both" }[];
   refused: { n: number; problems: { path?: string; message: string; hint?: string }[] }[];
+  /** The point in the server's history behind this block. */
+  point?: string;
 }
 
 /** A row that is told: collection, id, version, and what it says; `null`: it is gone. */
@@ -77,7 +95,7 @@ export const EDITS_AT_ONCE = 500;
 /** Bytes of a block of edits after which it is full: a quarter of what the server takes. */
 export const EDIT_BYTES_AT_ONCE = 1 << 20;
 
-/** The later of two stamps. */
-export function later(one: Stamp, other: Stamp): Stamp {
-  return BigInt(one) >= BigInt(other) ? one : other;
-}
+/** Bytes of a row as JSON, at most. */
+export const ROW_BYTES_MAX = 256 << 10;
+/** Characters of the id of a row, at most. */
+export const ROW_ID_CHARS_MAX = 128;

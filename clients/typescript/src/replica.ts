@@ -6,6 +6,7 @@ import { HttpLink, type Home, type Link } from "./link.js";
 import type { CollectionShape, Fields } from "./protocol.js";
 import { own, shapes, standing, type Standing } from "./standing.js";
 import { rowKey, type Reading, type Store } from "./store.js";
+import { objectionToId } from "./values.js";
 import { sync, type Summary, type SyncOptions } from "./sync.js";
 
 /** What the rows of each collection are, for programs that know: `Replica<{ notes: { text?: string } }>`. */
@@ -69,7 +70,8 @@ export class Replica<C extends Collections = Record<string, Fields>> {
 
   /** Writes some fields of a row, which is made if it is not there; `null` empties one. All or, with an `UnfitError`, none. */
   async put<N extends keyof C & string>(collection: N, id: string, fields: Partial<{ [F in keyof C[N]]: C[N][F] | null }>): Promise<void> {
-    if (id === "" || id.includes("/")) throw new UnfitError("the id of a row is not empty and has no `/`");
+    const objection = objectionToId(id);
+    if (objection) throw new UnfitError(objection);
     await this.store.write(async (transaction) => put(transaction, await shape(transaction, collection), id, fields as Fields));
     this.#tell();
     this.#edited();
@@ -163,7 +165,7 @@ export class Replica<C extends Collections = Record<string, Fields>> {
     return this.store.read(standing);
   }
 
-  /** Forgets the edits that the server refused. */
+  /** Forgets the edits that were refused. */
   async forgetRefused(): Promise<void> {
     await this.store.write(async (transaction) => {
       for (const [key] of await transaction.list("refused")) await transaction.delete("refused", key);

@@ -11,7 +11,7 @@ export interface Standing {
   edited: number;
   /** Edits that are on their way. */
   sending: number;
-  /** Edits that the server refused. */
+  /** Edits that were refused. */
   refused: RefusedEdit[];
   /** Up to when it knows all; `undefined` before its first sync. */
   seen: Date | undefined;
@@ -21,7 +21,9 @@ export interface Standing {
 const COUNT_BITS = 15n;
 
 export async function own(transaction: Reading): Promise<Own> {
-  return (await transaction.get("own", "replica")) ?? { cursor: null, seen: "0", last: 0, edited: 0 };
+  const fresh = { cursor: null, seen: "0", last: 0, edited: 0, after: null, point: null, refusals: 0, sentLength: 0 };
+  // A store of an older version lacks some of them.
+  return { ...fresh, ...(await transaction.get("own", "replica")) };
 }
 
 export async function shapes(transaction: Reading): Promise<CollectionShape[]> {

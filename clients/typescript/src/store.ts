@@ -16,9 +16,11 @@ export interface Spaces {
   server: Told;
   /** Edits in their order, until the server has them. */
   outbox: Edit;
+  /** Edits that the server confirmed, the newest of them, in case that it is restored from a backup. */
+  sent: Edit;
   /** Rows that were not told again while all is read anew. */
   unseen: true;
-  /** Edits that the server refused. */
+  /** Edits, or fields of edits, that were refused here or by the server; in the order in which that happened. */
   refused: RefusedEdit;
 }
 
@@ -26,7 +28,7 @@ export interface Spaces {
 export type Space = keyof Spaces;
 
 /** All spaces. */
-export const SPACES = ["own", "collections", "rows", "pending", "server", "outbox", "unseen", "refused"] as const;
+export const SPACES = ["own", "collections", "rows", "pending", "server", "outbox", "sent", "unseen", "refused"] as const;
 
 /** How a replica stands. */
 export interface Own {
@@ -38,6 +40,14 @@ export interface Own {
   last: number;
   /** Counts rows as they are edited, so that edits are sent in that order. */
   edited: number;
+  /** The last batch of edits that the server confirmed as a whole. */
+  after: string | null;
+  /** The point in the server's history that was confirmed last. */
+  point: string | null;
+  /** Counts refused edits. */
+  refusals: number;
+  /** About how many characters the confirmed edits have. */
+  sentLength: number;
 }
 
 /** A row. */
@@ -60,12 +70,18 @@ export interface Told {
   fields: Fields | null;
 }
 
-/** An edit that the server refused. */
+/**
+ * An edit, or fields of one, that was refused here or by the server. A later edit of the row that removes it or sets these fields
+ * ends the refusal.
+ */
 export interface RefusedEdit {
-  n: number;
+  /** Its number; `null` if it was not sent. */
+  n: number | null;
   collection: string;
   id: string;
   why: string;
+  /** What the fields were given; none: the row as a whole. */
+  values?: Fields;
 }
 
 /** What is wanted of a list: keys that begin with `prefix`, at most `limit`. */

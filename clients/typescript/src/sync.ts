@@ -1,7 +1,7 @@
 /** One sync, from its begin to its end: edits first, so that none is lost when all has to be read anew. */
 
 import { apply, beginAnew, followShapes, readBlock, settle, wipe } from "./apply.js";
-import { acknowledge, nextBlock, noteOutcome, numberEdits } from "./edits.js";
+import { acknowledge, editLog, nextBlock, noteOutcome, numberEdits, pruneSent, sendAgain } from "./edits.js";
 import { LinkError, WipedError } from "./errors.js";
 import type { Link } from "./link.js";
 import { own } from "./standing.js";
@@ -16,7 +16,7 @@ export interface Summary {
   applied: number;
   /** Those that met others. */
   conflicts: number;
-  /** Those that were refused. */
+  /** Those that were refused, here or by the server, as a whole or some of their fields. */
   refused: number;
   /** Rows that came. */
   rows: number;
@@ -26,6 +26,8 @@ export interface Summary {
   blocks: number;
   /** Whether all was read anew. */
   anew: boolean;
+  /** Edits that were sent again, because the server was restored from a backup that did not have them. */
+  sentAgain: number;
 }
 
 /** How far a sync has come. */
@@ -46,11 +48,11 @@ export interface SyncOptions {
 
 /** Synchronises. What was done before it breaks off is done; the next one goes on there. */
 export async function sync(store: Store, link: Link, options: SyncOptions): Promise<Summary> {
-  const summary: Summary = { applied: 0, conflicts: 0, refused: 0, rows: 0, removed: 0, blocks: 0, anew: false };
+  const summary: Summary = { applied: 0, conflicts: 0, refused: 0, rows: 0, removed: 0, blocks: 0, anew: false, sentAgain: 0 };
   for (let session = 0; session < SESSIONS_MAX; session++) {
     try {
-      await new Run(store, link, options, summary).run();
-      return summary;
+      const { isWhole } = await new Run(store, link, options, summary).run();
+      if (isWhole) return summary;
     } catch (error) {
       if (!(error instanceof LinkError && error.trouble === "over")) throw error;
     }
@@ -68,41 +70,50 @@ class Run {
     private readonly summary: Summary,
   ) {}
 
-  async run(): Promise<void> {
-    const begun = await this.#begin();
+  async run(): Promise<{ isWhole: boolean }> {
+    const { begun, isWhole } = await this.#begin();
     this.options.progress?.(this.#progress);
-    await this.store.write((transaction) => acknowledge(transaction, begun.uploaded));
     await this.#send(begun.session);
     this.summary.anew ||= begun.anew;
     await this.#receive(begun.session, begun.cursor);
+    await this.store.write(pruneSent);
     await this.link.end(begun.session, this.options.signal).catch((error: unknown) => {
       // All is done; a server that does not hear of it notices by itself.
       if (!(error instanceof LinkError) || error.trouble === "refused") throw error;
     });
+    return { isWhole };
   }
 
   async #begin() {
     const { store, link } = this;
     const { signal } = this.options;
-    const cursor = await store.write(async (transaction) => {
-      await numberEdits(transaction);
-      return (await own(transaction)).cursor;
-    });
-    let begun = await link.begin({ cursor, wiped: false }, signal);
+    const { cursor, edits } = await store.read(async (transaction) => ({
+      cursor: (await own(transaction)).cursor,
+      edits: await editLog(transaction),
+    }));
+    // Edits that an older version numbered without batches are sent in a session of their own.
+    const log = edits && { edits };
+    let begun = await link.begin({ cursor, wiped: false, ...log }, signal);
     if (begun.wipe) {
       await store.write(wipe);
       await link.begin({ cursor: null, wiped: true }, signal);
       throw new WipedError();
     }
     const hasNewShapes = await store.write((transaction) => followShapes(transaction, begun.collections));
+    await store.write(async (transaction) => {
+      if (!edits) await acknowledge(transaction, undefined, begun.uploaded);
+      else if (edits.batch !== null) await acknowledge(transaction, edits.batch, begun.uploaded);
+      if (edits && begun.restored) this.summary.sentAgain += await sendAgain(transaction, begun.restored);
+      if (edits) this.summary.refused += await numberEdits(transaction);
+    });
     // Rows that were read before lack the fields that are new.
-    if (hasNewShapes && cursor !== null) begun = await link.begin({ cursor: null, wiped: false }, signal);
+    if (hasNewShapes && cursor !== null) begun = await link.begin({ cursor: null, wiped: false, ...log }, signal);
     if (begun.anew) {
       await store.write(async (transaction) => {
         if ((await own(transaction)).cursor !== begun.cursor) await beginAnew(transaction, begun.cursor);
       });
     }
-    return begun;
+    return { begun, isWhole: edits !== undefined };
   }
 
   async #send(session: string): Promise<void> {

@@ -188,3 +188,77 @@ test("each answer is the trouble that it means", async () => {
   const nobody = new HttpLink({ url: "http://127.0.0.1:1", token: "x" });
   await assert.rejects(nobody.end("s"), { trouble: "broken" });
 });
+
+test("b4, b5: what JSON would write as something else is refused where it is made", async () => {
+  const shape = {
+    name: "things",
+    direction: "both" as const,
+    fields: [
+      { name: "text", type: "string" as const },
+      { name: "price", type: "number" as const },
+      { name: "qty", type: "integer" as const },
+      { name: "at", type: "timestamp" as const },
+      { name: "tags", type: "list" as const },
+      { name: "more", type: "map" as const },
+    ],
+  };
+  const replica = new Replica(new MemoryStore(), quiet({ begin: async () => ({ ...BEGUN, collections: [shape] }) }));
+  await replica.sync();
+  const bad: unknown[] = [
+    { text: "\ud800" },
+    { text: "a\udc00b" },
+    { text: "x".repeat(300_000) },
+    { price: Infinity },
+    { price: -Infinity },
+    { price: NaN },
+    { qty: 2 ** 53 },
+    { qty: 1.5 },
+    { qty: 7n },
+    { at: "2026-02-30T00:00:00Z" },
+    { at: "2026-01-02" },
+    { at: "2026-01-02T25:00:00Z" },
+    { at: new Date(0) },
+    { tags: [1, NaN] },
+    { tags: ["\ud800"] },
+    { tags: [undefined] },
+    { tags: new Array(1) },
+    { more: { a: { b: Infinity } } },
+    { more: new Date(0) },
+    { more: new Uint8Array(2) },
+    { more: new Map() },
+    { more: { "\ud800": 1 } },
+    { text: new Uint8Array(2) },
+    { unknown: 1 },
+  ];
+  for (const fields of bad) {
+    await assert.rejects(replica.put("things", "a", fields as never), { name: "UnfitError" }, Object.keys(fields as object).join());
+  }
+  for (const id of ["", "a/b", "k".repeat(129), "a\nb", "\ud800"]) await assert.rejects(replica.put("things", id, {}), { name: "UnfitError" });
+  assert.equal((await replica.standing()).edited, 0);
+  await replica.put("things", "a", { text: "🙂\0", price: 1e308, qty: 2 ** 53 - 1, at: "2024-02-29T23:59:59.5+01:00", tags: [{ a: null }], more: {} });
+  assert.equal((await replica.standing()).edited, 1);
+});
+
+test("b5: values that an older version has stored and that cannot be sent are set aside, and stop no others", async () => {
+  const store = new MemoryStore();
+  const sent: string[] = [];
+  const link = quiet({
+    upload: async (_, lines) => {
+      sent.push(lines);
+      return { uploaded: 99, applied: 1, conflicts: [], refused: [] };
+    },
+  });
+  const replica = new Replica(store, link);
+  await replica.sync();
+  await replica.put("notes", "good", { text: "x" });
+  await replica.put("notes", "bad", { text: "y" });
+  await store.write((transaction) => transaction.put("rows", "notes/bad", { version: "0", fields: { text: "\ud800" } }));
+  assert.equal((await replica.sync()).refused, 1);
+  assert.deepEqual(sent.join("").trimEnd().split("\n").map((line) => JSON.parse(line).set), [{ text: "x" }, {}]);
+  assert.match((await replica.standing()).refused[0]!.why, /^text: should be text without lone surrogates/);
+  await replica.remove("notes", "bad");
+  await replica.sync();
+  await replica.put("notes", "bad", { text: "z" });
+  await replica.sync();
+  assert.deepEqual((await replica.standing()).refused, []);
+});

@@ -4,7 +4,7 @@
  */
 
 import assert from "node:assert/strict";
-import { mkdtempSync, rmSync } from "node:fs";
+import { copyFileSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
@@ -191,4 +191,74 @@ test("replicas of every kind converge over links that break", { skip: !URL_OF_SE
   await play(stores);
   for (const store of stores) await store.close();
   rmSync(folder, { recursive: true });
+});
+
+/** A device of its own on an application of two notes. Gives a replica over a SQLite file, which can be opened again. */
+async function ofFile(folder: string, resolver = "last") {
+  const application = `copies-${resolver}`;
+  const text = `application: ${application}\ncollections: { notes: { fields: { text: string, count: integer }, partition: everyone, conflicts: { resolver: ${resolver} } } }`;
+  await ask("PUT", `/v1/applications/${application}`, text, "application/yaml");
+  await ask("PUT", `/v1/applications/${application}/collections/notes/rows/a`, { text: "milk", count: 1 });
+  await ask("POST", "/v1/subscribers", { id: application });
+  const { token } = await ask("POST", "/v1/sync/devices", { application, subscriber: application, name: "phone" });
+  const path = join(folder, "replica.db");
+  const open = (at = path) => {
+    const store = new SqliteStore(sqlite(at));
+    return { store, replica: new Replica<{ notes: { text?: string; count?: number } }>(store, { url: URL_OF_SERVER!, token }) };
+  };
+  const row = async () => (await ask("GET", `/v1/applications/${application}/collections/notes/rows/a`)).row as Fields;
+  return { path, open, row };
+}
+
+test("b2: an edit of a store that was put back to an earlier state is not lost", { skip: !URL_OF_SERVER }, async () => {
+  const folder = mkdtempSync(join(tmpdir(), "copies-"));
+  try {
+    const { path, open, row } = await ofFile(folder);
+    let { store, replica } = open();
+    await replica.sync();
+    await replica.put("notes", "a", { count: 2 });
+    await replica.sync();
+    await store.close();
+    copyFileSync(path, join(folder, "backup.db"));
+    ({ store, replica } = open());
+    for (let count = 3; count < 8; count++) {
+      await replica.put("notes", "a", { count });
+      await replica.sync();
+    }
+    await store.close();
+    copyFileSync(join(folder, "backup.db"), path);
+    ({ store, replica } = open());
+    await replica.put("notes", "a", { text: "bread" });
+    assert.equal((await replica.sync()).applied, 1);
+    assert.deepEqual(await row(), { text: "bread", count: 7 });
+    assert.deepEqual(await replica.row("notes", "a"), { text: "bread", count: 7 });
+    await store.close();
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+});
+
+test("b2: two copies of a store in use at once meet each other like two devices", { skip: !URL_OF_SERVER }, async () => {
+  const folder = mkdtempSync(join(tmpdir(), "copies-"));
+  try {
+    const { path, open, row } = await ofFile(folder, "server");
+    const first = open();
+    await first.replica.sync();
+    await first.replica.put("notes", "a", { count: 2 });
+    await first.replica.sync();
+    await first.store.close();
+    copyFileSync(path, join(folder, "second.db"));
+    const [one, two] = [open(), open(join(folder, "second.db"))];
+    await one.replica.put("notes", "a", { text: "bread" });
+    await two.replica.put("notes", "a", { text: "eggs", count: 3 });
+    assert.equal((await one.replica.sync()).applied, 1);
+    assert.equal((await two.replica.sync()).conflicts, 1);
+    assert.deepEqual(await row(), { text: "bread", count: 3 });
+    await one.replica.sync();
+    assert.deepEqual(await one.replica.row("notes", "a"), await two.replica.row("notes", "a"));
+    await one.store.close();
+    await two.store.close();
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
 });

@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { rowKey } from "../src/store.js";
+import { own } from "../src/standing.js";
 import { withEach } from "./stores_for_tests.js";
 
 const row = (text: string) => ({ version: "1", fields: { text } });
@@ -55,8 +56,8 @@ test("transactions that come together do not see halves of each other", () =>
   withEach(async (store) => {
     const add = () =>
       store.write(async (transaction) => {
-        const own = (await transaction.get("own", "replica")) ?? { cursor: null, seen: "0", last: 0, edited: 0 };
-        await transaction.put("own", "replica", { ...own, last: own.last + 1 });
+        const standing = await own(transaction);
+        await transaction.put("own", "replica", { ...standing, last: standing.last + 1 });
       });
     await Promise.all(Array.from({ length: 20 }, add));
     assert.equal((await store.read((transaction) => transaction.get("own", "replica")))?.last, 20);

@@ -140,7 +140,7 @@ impl Failure {
     }
 
     fn retry_after(self, delay: Duration) -> Failure {
-        self.header(header::RETRY_AFTER, HeaderValue::from(delay.as_secs().max(1)))
+        self.header(header::RETRY_AFTER, HeaderValue::from(delay.as_secs_f64().ceil().max(1.0) as u64))
     }
 
     /// The status, and all that is wrong in one line.

@@ -10,6 +10,7 @@ pub mod document; // text becomes nodes with positions
 mod exchange; // the text of an exchange becomes an `Exchange`
 mod duration; // `90s`, `1h30m`, `7d`
 mod inline; // `{ file: ... }` becomes the file's text
+mod names; // names that SQLite cannot hold beside each other
 mod language; // the words of the language, as one table
 pub mod secrets; // what readers see of secrets, and how they come back
 pub mod shape; // nodes are checked against that table; the JSON Schema comes from it too
@@ -27,6 +28,7 @@ pub use difference::{Difference, DifferenceKind, difference};
 pub use duration::{parse_duration, write_duration};
 pub use exchange::{json_schema as exchange_json_schema, read as read_exchange};
 pub use inline::inline_files;
+pub use names::name_clashes;
 pub use unsaid::{read_without_saying, stand_in};
 
 /// The longest text of a definition, in bytes. A longer one is refused unread.

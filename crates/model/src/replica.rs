@@ -16,6 +16,8 @@ pub const EDITS_MAX: usize = 2_000;
 pub const BLOCK_BYTES_MAX: usize = 4 << 20;
 /// Bytes of a row as JSON, at most.
 pub const ROW_BYTES_MAX: usize = 256 << 10;
+/// Characters of the id of a batch of edits, at most.
+pub const BATCH_CHARS_MAX: usize = 64;
 
 /// A device begins.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -25,6 +27,25 @@ pub struct Begin {
     pub cursor: Option<String>,
     /// It has dropped all that it had, as it was told.
     pub wiped: bool,
+    /// Its log of edits. A client of the first version of the protocol sends none, and counts its edits without batches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub edits: Option<EditLog>,
+}
+
+/// The state of a device's log of edits.
+///
+/// Edits are numbered in batches. The id of a batch is random and new each time, so two copies of one replica never use the same
+/// id for different edits. The order of the batches is the lineage of the copy: the server detects a copy that was put back to an
+/// earlier state, and a second copy, because both continue at a batch that another batch already follows.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EditLog {
+    /// The last batch of this copy that the server confirmed as a whole.
+    pub after: Option<String>,
+    /// The batch of the first edit that the server did not confirm.
+    pub batch: Option<String>,
+    /// The point in the server's history that was confirmed last.
+    pub point: Option<String>,
 }
 
 /// What a device that begins is told.
@@ -32,7 +53,8 @@ pub struct Begin {
 pub struct Begun {
     /// Its session.
     pub session: String,
-    /// The last of its edits that was taken in; it sends those behind it.
+    /// The last of its edits that was taken in; it sends those behind it. For a client that numbers its edits in batches: the
+    /// last one of the batch that it named, 0 if that batch is not known.
     pub uploaded: u64,
     /// Whether it is told all rows anew: after the last block it drops those that it was not told.
     pub anew: bool,
@@ -42,6 +64,10 @@ pub struct Begun {
     pub wipe: bool,
     /// The collections that it may use.
     pub collections: Vec<CollectionShape>,
+    /// The server was restored from a backup that is older than the point which the device knows. The batches that the server
+    /// has, each with the last edit of it; the device sends all later ones again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restored: Option<Vec<(String, u64)>>,
 }
 
 /// What a device knows of a collection.
@@ -71,6 +97,9 @@ pub struct FieldShape {
 pub struct Edit {
     /// Its number: each device counts its edits from 1, without gaps. One that came before is not taken in again.
     pub n: u64,
+    /// Its batch. Edits without one are of a client of the first version of the protocol.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<String>,
     /// The collection.
     pub collection: Name,
     /// The row.
@@ -98,8 +127,11 @@ pub struct Uploaded {
     pub applied: u64,
     /// Those that met others, and did not stay or not as they were.
     pub conflicts: Vec<Met>,
-    /// Those that cannot be.
+    /// Those that cannot be, or of which some fields cannot be.
     pub refused: Vec<Refused>,
+    /// The point in the server's history behind this block; empty for a client of the first version of the protocol.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub point: String,
 }
 
 /// An edit that met another.
@@ -155,4 +187,97 @@ pub struct BlockEnd {
     pub seen: Stamp,
     /// Whether there is more.
     pub more: bool,
+}
+
+/// An edit as it was sent.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SentEdit {
+    /// It can be read.
+    Edit(Edit),
+    /// It cannot be read, but its number can. It is refused, and the others of its block are not concerned.
+    Unreadable(UnreadableEdit),
+}
+
+/// An edit that cannot be read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UnreadableEdit {
+    /// Its number.
+    pub n: u64,
+    /// Its batch.
+    pub batch: Option<String>,
+    /// Why it cannot be read.
+    pub problem: Problem,
+}
+
+impl SentEdit {
+    /// Its number.
+    pub fn n(&self) -> u64 {
+        match self {
+            SentEdit::Edit(edit) => edit.n,
+            SentEdit::Unreadable(edit) => edit.n,
+        }
+    }
+
+    /// Its batch.
+    pub fn batch(&self) -> Option<&str> {
+        match self {
+            SentEdit::Edit(edit) => edit.batch.as_deref(),
+            SentEdit::Unreadable(edit) => edit.batch.as_deref(),
+        }
+    }
+}
+
+/// Reads the lines of a block of edits, up to [`EDITS_MAX`].
+///
+/// # Errors
+/// A line has no number that can be read, or there are too many.
+pub fn read_edits(lines: &[u8]) -> Result<Vec<SentEdit>, Vec<Problem>> {
+    /// What is read of a line that is no edit. Numbers and texts of other fields are passed over, valid or not.
+    #[derive(Deserialize)]
+    struct Numbered {
+        n: u64,
+        #[serde(default)]
+        batch: Option<String>,
+    }
+    let mut edits = Vec::new();
+    for (at, line) in lines.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.trim_ascii().is_empty()) {
+        let problem = |error: serde_json::Error| {
+            let line = u32::try_from(at + 1).unwrap_or(u32::MAX);
+            Problem::at("", format!("is not an edit: {error}")).position(line, 1)
+        };
+        edits.push(match serde_json::from_slice::<Edit>(line) {
+            Ok(edit) => SentEdit::Edit(edit),
+            Err(error) => match serde_json::from_slice::<Numbered>(line) {
+                Ok(Numbered { n, batch }) => SentEdit::Unreadable(UnreadableEdit { n, batch, problem: problem(error) }),
+                Err(_) => return Err(vec![problem(error)]),
+            },
+        });
+        if edits.len() > EDITS_MAX {
+            return Err(vec![Problem::at("", format!("has more than {EDITS_MAX} edits"))]);
+        }
+    }
+    Ok(edits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn b5_an_edit_that_cannot_be_read_stops_no_other() {
+        let check = |line: &[u8]| {
+            let mut lines = line.to_vec();
+            lines.extend_from_slice(b"\n{\"n\": 2, \"collection\": \"notes\", \"id\": \"a\", \"set\": {}}\n");
+            let edits = read_edits(&lines).expect("numbers");
+            assert!(matches!(&edits[..], [SentEdit::Unreadable(bad), SentEdit::Edit(_)] if bad.n == 1), "{edits:?}");
+        };
+        check(br#"{"n": 1, "collection": "notes", "id": "a", "set": {"text": "\ud800"}}"#);
+        check(br#"{"n": 1, "collection": "notes", "id": "a", "set": {"share": 1e999}}"#);
+        check(br#"{"n": 1, "collection": "no name", "id": "a", "set": {}}"#);
+        check(br#"{"n": 1, "collection": "notes", "id": 7, "set": {}}"#);
+        check(br#"{"n": 1, "collection": "notes", "id": "a", "set": 7}"#);
+        check(b"{\"n\": 1, \"collection\": \"notes\", \"id\": \"a\", \"set\": {\"text\": \"\xff\"}}");
+        assert!(read_edits(b"{\"n\": 1").is_err());
+        assert!(read_edits(b"{\"n\": -1, \"id\": \"a\"}").is_err());
+    }
 }

@@ -41,6 +41,11 @@ fn compile(
     judge: &dyn Fn(&Application) -> Result<(), Vec<Problem>>,
 ) -> Result<Compiled, Vec<Problem>> {
     let application = definition::read(text, environment)?;
+    // Only what is applied is refused for its names: a stored version runs on as it did.
+    let clashes = definition::name_clashes(&application);
+    if !clashes.is_empty() {
+        return Err(definition::locate(text, clashes));
+    }
     let compiled = Compiled::new(application, version).and_then(|compiled| {
         judge(&compiled.application)?;
         tocsin_matching::resolver::check(&compiled.application)?;

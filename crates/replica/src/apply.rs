@@ -3,15 +3,18 @@
 
 use std::collections::HashMap;
 
-use rusqlite::{Connection, OptionalExtension, types::Value as Cell};
+use rusqlite::{Connection, config::DbConfig, types::Value as Cell};
 use serde_json::{Map, Value as Json};
 use tocsin_model::{
     collection::Stamp,
-    field::FieldType,
     replica::{BlockEnd, CollectionShape, RowLine},
 };
 
-use crate::{Replica, ReplicaError, schema};
+use crate::{
+    Replica, ReplicaError,
+    cells::cell_of,
+    schema::{self, OF_SERVER},
+};
 
 /// What a block did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -30,6 +33,8 @@ impl Replica {
         let transaction = self.writing()?;
         transaction.execute("UPDATE _replica SET applying = 1", ())?;
         let mut applied = Applied::default();
+        let has_triggers = has_triggers(&transaction)?;
+        let mut written = Vec::new();
         let end = loop {
             let line = lines.next().ok_or_else(|| ReplicaError::Protocol("a block without its end".to_owned()))?;
             if lines.peek().is_none() {
@@ -44,8 +49,16 @@ impl Replica {
             // A collection that came into being after the session began is read by the next one.
             if let Some(table) = tables.get(collection.as_str()) {
                 table.take(&transaction, &id, version, body.as_ref())?;
+                if has_triggers && body.is_some() {
+                    written.push((table, id, version, body));
+                }
             }
         };
+        without_triggers(&transaction, !written.is_empty(), || {
+            written
+                .iter()
+                .try_for_each(|(table, id, version, body)| table.take(&transaction, id, *version, body.as_ref()))
+        })?;
         transaction.execute("UPDATE _replica SET applying = 0, cursor = ?1", (&end.cursor,))?;
         transaction.commit()?;
         Ok((applied, end))
@@ -70,7 +83,7 @@ impl Replica {
     pub(crate) fn settle(&self, seen: Stamp) -> Result<(), ReplicaError> {
         let shapes = self.shapes()?;
         let transaction = self.writing()?;
-        transaction.execute("UPDATE _replica SET applying = 1, seen = max(seen, ?1)", (seen.0,))?;
+        transaction.execute("UPDATE _replica SET applying = 1, seen = ?1", (seen.0,))?;
         for shape in &shapes {
             let (table, name) = (Table::of(shape), shape.name.as_str());
             for id in ids(&transaction, "SELECT row FROM _unseen WHERE collection = ?1", name)? {
@@ -79,9 +92,14 @@ impl Replica {
             let sql = "SELECT row FROM _server WHERE collection = ?1 \
                        AND NOT EXISTS (SELECT 1 FROM _pending p WHERE p.collection = ?1 AND p.row = _server.row) \
                        AND NOT EXISTS (SELECT 1 FROM _outbox o WHERE o.collection = ?1 AND o.row = _server.row)";
-            for id in ids(&transaction, sql, name)? {
-                table.take_over(&transaction, &id)?;
+            let settled = ids(&transaction, sql, name)?;
+            let has_triggers = !settled.is_empty() && has_triggers(&transaction)?;
+            if has_triggers {
+                settled.iter().try_for_each(|id| table.take_over(&transaction, id, Kept::Stays))?;
             }
+            without_triggers(&transaction, has_triggers, || {
+                settled.iter().try_for_each(|id| table.take_over(&transaction, id, Kept::Goes))
+            })?;
         }
         transaction.execute("DELETE FROM _unseen", ())?;
         transaction.execute("UPDATE _replica SET applying = 0", ())?;
@@ -94,7 +112,8 @@ impl Replica {
         for shape in self.shapes()? {
             schema::drop_collection(&self.connection, shape.name.as_str())?;
         }
-        self.connection.execute("UPDATE _replica SET cursor = NULL, seen = 0", ())?;
+        let sql = "UPDATE _replica SET cursor = NULL, seen = 0, after = NULL, point = NULL";
+        self.connection.execute(sql, ())?;
         Ok(self.connection.execute_batch("VACUUM; PRAGMA wal_checkpoint(TRUNCATE);")?)
     }
 }
@@ -105,25 +124,73 @@ fn ids(connection: &Connection, sql: &str, collection: &str) -> Result<Vec<Strin
     Ok(ids.collect::<Result<_, _>>()?)
 }
 
+/// Whether the application has added triggers to the file.
+fn has_triggers(connection: &Connection) -> Result<bool, ReplicaError> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND substr(name, 1, 1) <> '_')";
+    Ok(connection.query_row(sql, (), |row| row.get(0))?)
+}
+
+/// Writes rows once more without triggers, if triggers of the application's own ran for them: a row says what the server says,
+/// and not what such a trigger made of it.
+fn without_triggers(
+    connection: &Connection,
+    has_triggers: bool,
+    work: impl FnOnce() -> Result<(), ReplicaError>,
+) -> Result<(), ReplicaError> {
+    if !has_triggers {
+        return work();
+    }
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
+    let done = work();
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, true)?;
+    done
+}
+
+/// Whether what was kept of a row stays kept.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    Stays,
+    Goes,
+}
+
 /// The table of a collection, with its statements.
 struct Table<'a> {
     shape: &'a CollectionShape,
     put: String,
     remove: String,
+    /// What the server says of an edited row is kept beside it.
+    keep: String,
+    /// The row becomes what was kept.
+    restore: String,
+    know: String,
+    forget: String,
 }
 
 impl Table<'_> {
     fn of(shape: &CollectionShape) -> Table<'_> {
         let table = schema::quoted(shape.name.as_str());
+        let (shadow, known) = (schema::shadow(shape), schema::known(shape));
         let names: Vec<String> = shape.fields.iter().map(|field| schema::quoted(field.name.as_str())).collect();
         let columns = names.iter().map(|name| format!(", {name}")).collect::<String>();
         let places = (3..names.len() + 3).map(|at| format!(", ?{at}")).collect::<String>();
         let sets = names.iter().map(|name| format!(", {name} = excluded.{name}")).collect::<String>();
-        let put = format!(
-            "INSERT INTO {table} (id, _version{columns}) VALUES (?1, ?2{places}) \
-             ON CONFLICT (id) DO UPDATE SET _version = excluded._version{sets}"
-        );
-        Table { shape, put, remove: format!("DELETE FROM {table} WHERE id = ?1") }
+        let or_update = format!("ON CONFLICT (id) DO UPDATE SET _version = excluded._version{sets}");
+        Table {
+            shape,
+            put: format!("INSERT INTO {table} (id, _version{columns}) VALUES (?1, ?2{places}) {or_update}"),
+            remove: format!("DELETE FROM {table} WHERE id = ?1"),
+            keep: format!(
+                "INSERT OR REPLACE INTO {shadow} (_row, _side{columns}) VALUES (?1, {OF_SERVER} + 0 * ?2{places})"
+            ),
+            restore: format!(
+                "INSERT INTO {table} (id, _version{columns}) SELECT _row, ?2{columns} FROM {shadow} \
+                 WHERE _row = ?1 AND _side = {OF_SERVER} {or_update}"
+            ),
+            know: format!(
+                "INSERT INTO {known} (_row, _version) VALUES (?1, ?2) ON CONFLICT (_row) DO UPDATE SET _version = excluded._version"
+            ),
+            forget: format!("DELETE FROM {known} WHERE _row = ?1"),
+        }
     }
 
     /// Takes what the server says of a row; without a body it is gone.
@@ -136,12 +203,18 @@ impl Table<'_> {
     ) -> Result<(), ReplicaError> {
         let name = self.shape.name.as_str();
         connection.prepare_cached("DELETE FROM _unseen WHERE collection = ?1 AND row = ?2")?.execute((name, id))?;
-        let sql = "UPDATE _server SET version = ?3, body = ?4 WHERE collection = ?1 AND row = ?2";
-        let text = body.map(|body| serde_json::to_string(&self.cells_of(body)).expect("cells are JSON"));
-        if connection.prepare_cached(sql)?.execute((name, id, version.0, text))? > 0 {
-            return Ok(());
+        match body {
+            Some(_) => connection.prepare_cached(&self.know)?.execute((id, version.0))?,
+            None => connection.prepare_cached(&self.forget)?.execute((id,))?,
+        };
+        let sql = "UPDATE _server SET version = ?3, is_there = ?4 WHERE collection = ?1 AND row = ?2";
+        if connection.prepare_cached(sql)?.execute((name, id, version.0, body.is_some()))? == 0 {
+            return self.write(connection, id, version, body);
         }
-        self.write(connection, id, version, body)
+        match body {
+            Some(body) => self.run(connection, &self.keep, id, version, body),
+            None => self.drop_kept(connection, id),
+        }
     }
 
     fn write(
@@ -151,57 +224,85 @@ impl Table<'_> {
         version: Stamp,
         body: Option<&Map<String, Json>>,
     ) -> Result<(), ReplicaError> {
-        let Some(body) = body else {
-            connection.prepare_cached(&self.remove)?.execute((id,))?;
-            return Ok(());
-        };
-        let cells = self
-            .shape
-            .fields
-            .iter()
-            .map(|field| body.get(field.name.as_str()).map_or(Cell::Null, |value| cell(field.kind, value)));
-        let fixed = [Cell::Text(id.to_owned()), Cell::Integer(version.0.cast_signed())];
-        connection.prepare_cached(&self.put)?.execute(rusqlite::params_from_iter(fixed.into_iter().chain(cells)))?;
-        Ok(())
+        match body {
+            Some(body) => self.run(connection, &self.put, id, version, body),
+            None => {
+                connection.prepare_cached(&self.remove)?.execute((id,))?;
+                Ok(())
+            }
+        }
+    }
+
+    fn run(
+        &self,
+        connection: &Connection,
+        sql: &str,
+        id: &str,
+        version: Stamp,
+        body: &Map<String, Json>,
+    ) -> Result<(), ReplicaError> {
+        let mut cells = Vec::with_capacity(self.shape.fields.len() + 2);
+        cells.extend([Cell::Text(id.to_owned()), Cell::Integer(version.0.cast_signed())]);
+        for field in &self.shape.fields {
+            cells.push(body.get(field.name.as_str()).map_or(Ok(Cell::Null), |value| cell_of(field.kind, value))?);
+        }
+        let done = connection.prepare_cached(sql)?.execute(rusqlite::params_from_iter(cells));
+        done.map(drop).map_err(|error| self.explain(id, error))
     }
 
     /// Lets a row say what the server says of it.
-    fn take_over(&self, connection: &Connection, id: &str) -> Result<(), ReplicaError> {
+    fn take_over(&self, connection: &Connection, id: &str, kept: Kept) -> Result<(), ReplicaError> {
         let name = self.shape.name.as_str();
-        let sql = "DELETE FROM _server WHERE collection = ?1 AND row = ?2 RETURNING version, body";
-        let found = connection
-            .prepare_cached(sql)?
-            .query_row((name, id), |row| Ok((Stamp(row.get(0)?), row.get::<_, Option<String>>(1)?)))
-            .optional()?;
-        let Some((version, body)) = found else { return Ok(()) };
-        let body: Option<Map<String, Json>> = body.and_then(|text| serde_json::from_str(&text).ok());
-        self.write(connection, id, version, body.as_ref())
+        let sql = "SELECT version, is_there FROM _server WHERE collection = ?1 AND row = ?2";
+        let (version, is_there): (u64, bool) =
+            connection.prepare_cached(sql)?.query_row((name, id), |row| Ok((row.get(0)?, row.get(1)?)))?;
+        if is_there {
+            let done = connection.prepare_cached(&self.restore)?.execute((id, version));
+            done.map_err(|error| self.explain(id, error))?;
+        } else {
+            connection.prepare_cached(&self.remove)?.execute((id,))?;
+        }
+        if kept == Kept::Stays {
+            return Ok(());
+        }
+        let sql = "DELETE FROM _server WHERE collection = ?1 AND row = ?2";
+        connection.prepare_cached(sql)?.execute((name, id))?;
+        self.drop_kept(connection, id)
     }
 
-    /// Values as the triggers note them, so that both read alike.
-    fn cells_of(&self, body: &Map<String, Json>) -> Map<String, Json> {
-        let cells = self.shape.fields.iter().filter_map(|field| {
-            let value = match (field.kind, body.get(field.name.as_str())?) {
-                (FieldType::Boolean, Json::Bool(truth)) => Json::from(i64::from(*truth)),
-                (FieldType::List | FieldType::Map, value) if !value.is_string() => Json::String(value.to_string()),
-                (_, value) => value.clone(),
-            };
-            Some((field.name.to_string(), value))
-        });
-        cells.collect()
+    fn drop_kept(&self, connection: &Connection, id: &str) -> Result<(), ReplicaError> {
+        let sql = format!("DELETE FROM {} WHERE _row = ?1 AND _side = {OF_SERVER}", schema::shadow(self.shape));
+        connection.prepare_cached(&sql)?.execute((id,))?;
+        Ok(())
+    }
+
+    /// The application may have added indexes and triggers to the file that refuse what the server says.
+    fn explain(&self, id: &str, error: rusqlite::Error) -> ReplicaError {
+        match error.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::ConstraintViolation) => ReplicaError::Unfit(format!(
+                "a constraint that was added to the table `{}` of this file refuses the row `{id}` of the server: {error}; drop \
+                 the constraint or index, and synchronise again",
+                self.shape.name
+            )),
+            _ => error.into(),
+        }
     }
 }
 
-/// A value as a cell of SQLite: truth is 0 or 1, lists and maps are their JSON.
-pub(crate) fn cell(kind: FieldType, value: &Json) -> Cell {
-    match (kind, value) {
-        (_, Json::Null) => Cell::Null,
-        (_, Json::Bool(truth)) => Cell::Integer(i64::from(*truth)),
-        (FieldType::Number, Json::Number(number)) => Cell::Real(number.as_f64().unwrap_or(f64::NAN)),
-        (_, Json::Number(number)) => {
-            number.as_i64().map_or_else(|| Cell::Real(number.as_f64().unwrap_or(f64::NAN)), Cell::Integer)
-        }
-        (_, Json::String(text)) => Cell::Text(text.clone()),
-        (_, value) => Cell::Text(value.to_string()),
-    }
+/// Converts what a file of layout 1 has noted of a row: a JSON object of cells.
+pub(crate) fn keep_noted(
+    connection: &Connection,
+    shape: &CollectionShape,
+    id: &str,
+    side: i64,
+    noted: &str,
+) -> Result<(), ReplicaError> {
+    // An object that cannot be read had a cell that no field can hold. Its fields are sent as if they had been empty.
+    let body: Map<String, Json> = match serde_json::from_str(noted) {
+        Ok(body) => body,
+        Err(_) => Map::new(),
+    };
+    let table = Table::of(shape);
+    let keep = table.keep.replace(&format!("{OF_SERVER} + 0 * ?2"), &format!("{side} + 0 * ?2"));
+    table.run(connection, &keep, id, Stamp(0), &body)
 }

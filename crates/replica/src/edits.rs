@@ -1,146 +1,481 @@
-//! What was edited becomes edits: numbered, sent in order, and kept until the server has them.
+//! What was edited becomes edits: numbered in batches, sent in order, and kept until the server has them.
+//!
+//! The id of a batch is random, so a copy of the file, or one that was put back to an earlier state, never numbers another edit
+//! alike. A cell that its field cannot hold is set aside with the reason; the others of its row, and other rows, are sent.
 
 use std::collections::HashMap;
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{Connection, OptionalExtension, types::Value as Cell};
 use serde_json::{Map, Value as Json};
 use tocsin_model::{
-    collection::Stamp,
-    field::FieldType,
-    replica::{BLOCK_BYTES_MAX, CollectionShape, EDITS_MAX, Edit, Uploaded},
+    collection::{ROW_ID_CHARS_MAX, Stamp},
+    replica::{BLOCK_BYTES_MAX, CollectionShape, EDITS_MAX, Edit, EditLog, ROW_BYTES_MAX, Uploaded},
 };
 
-use crate::{Replica, ReplicaError, schema};
+use crate::{
+    Replica, ReplicaError,
+    cells::{shown, value_of},
+    schema::{self, BEFORE_EDIT},
+};
+
+/// Edits that the server confirmed and that are kept, so that they can be sent again if the server is restored from a backup.
+const SENT_KEPT: u64 = 5_000;
+/// Bytes of these, at most.
+const SENT_BYTES_KEPT: u64 = 8 << 20;
+/// Refused edits that are kept; the oldest beyond that are forgotten.
+const REFUSED_KEPT: u64 = 1_000;
 
 impl Replica {
-    /// Makes numbered edits of what was edited. From now on they do not change; what is edited later is another edit.
-    pub(crate) fn number_edits(&self) -> Result<(), ReplicaError> {
+    /// How far its edits have come, for the server.
+    pub(crate) fn edit_log(&self) -> Result<EditLog, ReplicaError> {
+        let sql = "SELECT after, (SELECT batch FROM _outbox ORDER BY n LIMIT 1), point FROM _replica";
+        let read = |row: &rusqlite::Row<'_>| Ok(EditLog { after: row.get(0)?, batch: row.get(1)?, point: row.get(2)? });
+        Ok(self.connection.query_row(sql, (), read)?)
+    }
+
+    /// Whether there are edits that a version of this program without batches has numbered.
+    pub(crate) fn has_unbatched(&self) -> Result<bool, ReplicaError> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM _outbox WHERE batch IS NULL)";
+        Ok(self.connection.query_row(sql, (), |row| row.get(0))?)
+    }
+
+    /// Makes a numbered batch of what was edited. From now on it does not change; what is edited later is another edit. Gives how
+    /// many edits, or fields of them, were set aside because they cannot be sent.
+    pub(crate) fn number_edits(&self) -> Result<u64, ReplicaError> {
         // A number that the server saw must not be given to another edit after a power cut.
         self.connection.pragma_update(None, "synchronous", "FULL")?;
         let transaction = self.writing()?;
         let shapes: HashMap<String, CollectionShape> =
             self.shapes()?.into_iter().map(|shape| (shape.name.to_string(), shape)).collect();
-        for (collection, row, was, base, seen) in pending(&transaction)? {
+        for shape in shapes.values() {
+            note_unseen_removals(&transaction, shape)?;
+        }
+        let mut set_aside = drop_unreadable_ids(&transaction, &shapes)?;
+        let batch: String = transaction.query_row("SELECT lower(hex(randomblob(16)))", (), |row| row.get(0))?;
+        for Pending { collection, row, was_there, base, seen } in pending(&transaction)? {
             let Some(shape) = shapes.get(&collection) else { continue };
-            let (was, is) = (was.map(|text| fields_of(shape, &text)), cells(&transaction, shape, &row)?);
-            if let Some((set, was)) = difference(shape, was.as_ref(), is.as_ref()) {
+            let was = if was_there { cells_before(&transaction, shape, &row)? } else { None };
+            let is = cells(&transaction, shape, &row)?;
+            let difference = match objection_to_id(&row) {
+                Some(why) if is.is_some() => Difference { change: None, refused: vec![RefusedCell::row(why)] },
+                _ => Difference::of(shape, was, is),
+            };
+            if let Some((set, _)) = &difference.change {
+                clear_refused(&transaction, &collection, &row, set.as_ref())?;
+            }
+            note_refused(&transaction, &collection, &row, None, &difference.refused)?;
+            set_aside += difference.refused.len() as u64;
+            if let Some((set, was)) = difference.change {
                 let n: u64 =
                     transaction
                         .query_row("UPDATE _replica SET last = last + 1 RETURNING last", (), |row| row.get(0))?;
-                let edit = Edit { n, collection: shape.name.clone(), id: row.clone(), base, seen, set, was };
+                let name = shape.name.clone();
+                let edit =
+                    Edit { n, batch: Some(batch.clone()), collection: name, id: row.clone(), base, seen, set, was };
                 let text = serde_json::to_string(&edit).expect("an edit is JSON");
-                transaction.execute("INSERT INTO _outbox VALUES (?1, ?2, ?3, ?4)", (n, &collection, &row, text))?;
+                let sql = "INSERT INTO _outbox (n, batch, collection, row, edit) VALUES (?1, ?2, ?3, ?4, ?5)";
+                transaction.execute(sql, (n, &batch, &collection, &row, text))?;
             }
             transaction.execute("DELETE FROM _pending WHERE collection = ?1 AND row = ?2", (&collection, &row))?;
+            let sql = format!("DELETE FROM {} WHERE _row = ?1 AND _side = {BEFORE_EDIT}", schema::shadow(shape));
+            transaction.execute(&sql, (&row,))?;
         }
         transaction.commit()?;
-        Ok(self.connection.pragma_update(None, "synchronous", "NORMAL")?)
+        self.connection.pragma_update(None, "synchronous", "NORMAL")?;
+        Ok(set_aside)
     }
 
     /// The lines of the next block to send, and how many edits are in it; empty if there is none.
     pub(crate) fn next_block(&self) -> Result<(Vec<u8>, u64), ReplicaError> {
-        let mut statement = self.connection.prepare_cached("SELECT edit FROM _outbox ORDER BY n LIMIT ?1")?;
+        let mut statement = self.connection.prepare_cached("SELECT n, edit FROM _outbox ORDER BY n LIMIT ?1")?;
         let mut rows = statement.query((EDITS_MAX / 4,))?;
         let (mut lines, mut edits) = (Vec::new(), 0);
         while let Some(row) = rows.next()? {
-            let edit = row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?;
+            let edit = row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?;
             if edits > 0 && lines.len() + edit.len() > BLOCK_BYTES_MAX / 4 {
                 break;
             }
-            lines.extend_from_slice(edit.as_bytes());
+            // An edit of an older version of this program may be longer than any block. Its number is sent without it.
+            if edit.len() >= BLOCK_BYTES_MAX {
+                lines.extend_from_slice(self.set_aside(row.get(0)?, edit)?.as_bytes());
+            } else {
+                lines.extend_from_slice(edit.as_bytes());
+            }
             lines.push(b'\n');
             edits += 1;
         }
         Ok((lines, edits))
     }
 
-    /// Notes what the server has. A file that was put back to an earlier state counts on from there.
-    pub(crate) fn acknowledge(&self, uploaded: u64) -> Result<(), ReplicaError> {
+    /// Sets an edit aside that is too long to be sent. Gives the one that takes its number and changes nothing.
+    fn set_aside(&self, n: u64, edit: &str) -> Result<String, ReplicaError> {
+        let read = serde_json::from_str::<Edit>(edit);
+        let edit_of = read.map_err(|error| ReplicaError::Unfit(format!("the edit {n} cannot be read: {error}")))?;
+        let why = format!("is an edit of {} bytes; at most {BLOCK_BYTES_MAX} can be sent", edit.len());
+        let (collection, row) = (edit_of.collection.to_string(), edit_of.id.clone());
+        note_refused(&self.connection, &collection, &row, Some(n), &[RefusedCell::row(why)])?;
+        // A version of the row makes it an edit of a row, so that none is made.
+        let base = edit_of.base.max(Stamp(1));
+        let empty = Edit { set: Some(Map::new()), was: Map::new(), base, ..edit_of };
+        let text = serde_json::to_string(&empty).expect("an edit is JSON");
+        self.connection.execute("UPDATE _outbox SET edit = ?2 WHERE n = ?1", (n, &text))?;
+        Ok(text)
+    }
+
+    /// Notes what the server has of the batch that the session began with.
+    pub(crate) fn acknowledge(&self, batch: Option<&str>, uploaded: u64) -> Result<(), ReplicaError> {
         let transaction = self.writing()?;
-        transaction.execute("DELETE FROM _outbox WHERE n <= ?1", (uploaded,))?;
-        transaction.execute("UPDATE _replica SET last = ?1 WHERE last < ?1", (uploaded,))?;
+        confirm(&transaction, "batch IS ?2 AND n <= ?1", (uploaded, batch))?;
+        if batch.is_none() {
+            transaction.execute("UPDATE _replica SET last = ?1 WHERE last < ?1", (uploaded,))?;
+        }
         Ok(transaction.commit()?)
     }
 
     /// Notes what became of a block.
     pub(crate) fn note_outcome(&self, outcome: &Uploaded) -> Result<(), ReplicaError> {
+        let transaction = self.writing()?;
         for refused in &outcome.refused {
+            let sql = "SELECT collection, row, edit FROM _outbox WHERE n = ?1";
+            let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+            let found: Option<(String, String, String)> = transaction.query_row(sql, (refused.n,), read).optional()?;
+            let Some((collection, row, edit)) = found else { continue };
             let why: Vec<String> = refused.problems.iter().map(ToString::to_string).collect();
-            let sql = "INSERT OR REPLACE INTO _refused SELECT n, collection, row, ?2 FROM _outbox WHERE n = ?1";
-            self.connection.execute(sql, (refused.n, why.join("; ")))?;
+            let edit: Edit = serde_json::from_str(&edit)
+                .map_err(|error| ReplicaError::Unfit(format!("the edit {} cannot be read: {error}", refused.n)))?;
+            let set = edit.set.unwrap_or_default();
+            let named = |name: &String| refused.problems.iter().any(|problem| problem.path == **name);
+            let values: Map<String, Json> = set.into_iter().filter(|(name, _)| named(name)).collect();
+            let fields = values.keys().cloned().collect();
+            let cell = RefusedCell { fields, why: why.join("; "), values };
+            note_refused(&transaction, &collection, &row, Some(refused.n), &[cell])?;
         }
-        self.acknowledge(outcome.uploaded)
+        confirm(&transaction, "n <= ?1 AND (?2 IS NULL OR true)", (outcome.uploaded, None))?;
+        if !outcome.point.is_empty() {
+            transaction.execute("UPDATE _replica SET point = ?1", (&outcome.point,))?;
+        }
+        Ok(transaction.commit()?)
+    }
+
+    /// The server was restored from a backup: edits that it confirmed and does not have any more are sent again. `known`: the
+    /// batches that it has, each with its last edit. Gives how many are sent again.
+    pub(crate) fn send_again(&self, known: &[(String, u64)]) -> Result<u64, ReplicaError> {
+        let known: HashMap<&str, u64> = known.iter().map(|(batch, upto)| (batch.as_str(), *upto)).collect();
+        let transaction = self.writing()?;
+        let upto = {
+            let mut statement = transaction.prepare("SELECT n, batch FROM _sent ORDER BY n DESC")?;
+            let mut rows = statement.query(())?;
+            let mut upto = 0_u64;
+            while let Some(row) = rows.next()? {
+                let n: u64 = row.get(0)?;
+                if known.get(row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?).is_some_and(|last| n <= *last) {
+                    upto = n;
+                    break;
+                }
+            }
+            upto
+        };
+        let sql = "INSERT INTO _outbox (n, batch, collection, row, edit) \
+                   SELECT n, batch, collection, row, edit FROM _sent WHERE n > ?1";
+        let count = transaction.execute(sql, (upto,))? as u64;
+        transaction.execute("DELETE FROM _sent WHERE n > ?1", (upto,))?;
+        transaction.execute("UPDATE _replica SET point = NULL", ())?;
+        transaction.commit()?;
+        Ok(count)
+    }
+
+    /// Forgets confirmed edits beyond what is kept.
+    pub(crate) fn prune_sent(&self) -> Result<(), ReplicaError> {
+        let sql = "DELETE FROM _sent WHERE n <= (SELECT max(n) FROM _sent) - ?1 OR n <= (SELECT n FROM \
+                   (SELECT n, sum(length(edit)) OVER (ORDER BY n DESC) AS bytes FROM _sent) \
+                   WHERE bytes > ?2 ORDER BY n DESC LIMIT 1)";
+        self.connection.execute(sql, (SENT_KEPT, SENT_BYTES_KEPT))?;
+        Ok(())
     }
 }
 
-/// A row that was edited: its collection, its id, what it said before, on which version and knowing what.
-type Pending = (String, String, Option<String>, Stamp, Stamp);
+/// Moves edits that the server confirmed out of the outbox.
+fn confirm(connection: &Connection, which: &str, of: (u64, Option<&str>)) -> Result<(), ReplicaError> {
+    let sql = format!("SELECT batch FROM _outbox WHERE {which} ORDER BY n DESC LIMIT 1");
+    let last: Option<Option<String>> = connection.query_row(&sql, of, |row| row.get(0)).optional()?;
+    let Some(last) = last else { return Ok(()) };
+    let sql = format!(
+        "INSERT OR REPLACE INTO _sent (n, batch, collection, row, edit) \
+         SELECT n, batch, collection, row, edit FROM _outbox WHERE {which} AND batch IS NOT NULL"
+    );
+    connection.execute(&sql, of)?;
+    connection.execute(&format!("DELETE FROM _outbox WHERE {which}"), of)?;
+    if let Some(batch) = last {
+        let sql = "UPDATE _replica SET after = ?1 WHERE NOT EXISTS (SELECT 1 FROM _outbox WHERE batch = ?1)";
+        connection.execute(sql, (batch,))?;
+    }
+    Ok(())
+}
+
+/// A row that was edited: on which version, and knowing what.
+struct Pending {
+    collection: String,
+    row: String,
+    was_there: bool,
+    base: Stamp,
+    seen: Stamp,
+}
 
 /// In the order in which rows were edited first, so that what others are shared through is there before them.
 fn pending(connection: &Connection) -> Result<Vec<Pending>, ReplicaError> {
-    let mut statement =
-        connection.prepare_cached("SELECT collection, row, was, base, seen FROM _pending ORDER BY rowid")?;
-    let rows = statement
-        .query_map((), |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, Stamp(row.get(3)?), Stamp(row.get(4)?))))?;
+    let sql = "SELECT p.collection, p.row, p.was_there, iif(p.was_there, coalesce(s.base, 0), 0), p.seen FROM _pending p \
+               LEFT JOIN _server s ON s.collection = p.collection AND s.row = p.row ORDER BY p.rowid";
+    let mut statement = connection.prepare_cached(sql)?;
+    let rows = statement.query_map((), |row| {
+        Ok(Pending {
+            collection: row.get(0)?,
+            row: row.get(1)?,
+            was_there: row.get(2)?,
+            base: Stamp(row.get(3)?),
+            seen: Stamp(row.get(4)?),
+        })
+    })?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// What a row says now; `None` if it is not there.
-fn cells(
+/// Rows whose ids are not UTF-8 cannot be sent: they are set aside, and go.
+fn drop_unreadable_ids(
+    connection: &Connection,
+    shapes: &HashMap<String, CollectionShape>,
+) -> Result<u64, ReplicaError> {
+    let mut statement = connection.prepare_cached("SELECT rowid, collection, row FROM _pending")?;
+    let mut rows = statement.query(())?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        if let rusqlite::types::ValueRef::Text(bytes) | rusqlite::types::ValueRef::Blob(bytes) = row.get_ref(2)?
+            && std::str::from_utf8(bytes).is_err()
+        {
+            found.push((row.get::<_, i64>(0)?, row.get::<_, String>(1)?, bytes.to_vec()));
+        }
+    }
+    let count = found.len() as u64;
+    for (number, collection, id) in found {
+        if let Some(shape) = shapes.get(&collection) {
+            connection.execute("UPDATE _replica SET applying = 1", ())?;
+            let sql = format!("DELETE FROM {} WHERE id = CAST(?1 AS TEXT)", schema::quoted(&collection));
+            connection.execute(&sql, (&id,))?;
+            connection.execute("UPDATE _replica SET applying = 0", ())?;
+            let sql = format!("DELETE FROM {} WHERE _row = CAST(?1 AS TEXT)", schema::shadow(shape));
+            connection.execute(&sql, (&id,))?;
+        }
+        connection.execute("DELETE FROM _pending WHERE rowid = ?1", (number,))?;
+        let sql = "DELETE FROM _server WHERE collection = ?1 AND row = CAST(?2 AS TEXT)";
+        connection.execute(sql, (&collection, &id))?;
+        let why = RefusedCell::row("id: is text that is not UTF-8".to_owned());
+        note_refused(connection, &collection, &String::from_utf8_lossy(&id), None, &[why])?;
+    }
+    Ok(count)
+}
+
+/// Rows that `REPLACE` removed through a unique index of the application's own, for which SQLite runs no trigger: those that the
+/// server gave, that are gone, and that were not noted.
+fn note_unseen_removals(connection: &Connection, shape: &CollectionShape) -> Result<(), ReplicaError> {
+    let name = shape.name.as_str();
+    let sql = "SELECT EXISTS (SELECT 1 FROM pragma_index_list(?1) WHERE \"unique\" AND origin <> 'pk')";
+    if !connection.query_row(sql, (name,), |row| row.get::<_, bool>(0))? {
+        return Ok(());
+    }
+    let (table, known) = (schema::quoted(name), schema::known(shape));
+    let unseen = format!(
+        "SELECT k._row, k._version FROM {known} k WHERE NOT EXISTS (SELECT 1 FROM {table} t WHERE t.id = k._row) \
+         AND NOT EXISTS (SELECT 1 FROM _server s WHERE s.collection = ?1 AND s.row = k._row)"
+    );
+    let sql = format!(
+        "INSERT INTO _pending (collection, row, was_there, seen) SELECT ?1, _row, 1, (SELECT seen FROM _replica) FROM ({unseen}) WHERE true ON CONFLICT DO NOTHING"
+    );
+    if connection.execute(&sql, (name,))? == 0 {
+        return Ok(());
+    }
+    let sql = format!(
+        "INSERT INTO _server (collection, row, base, version, is_there) SELECT ?1, _row, _version, _version, 0 FROM ({unseen}) WHERE true ON CONFLICT DO NOTHING"
+    );
+    connection.execute(&sql, (name,))?;
+    // What these rows said is not known here. If a removal does not stay, its row is read again with all others.
+    connection.execute("UPDATE _replica SET cursor = NULL", ())?;
+    Ok(())
+}
+
+/// The id of a row that the server would refuse.
+pub(crate) fn objection_to_id(id: &str) -> Option<String> {
+    let fits = (1..=ROW_ID_CHARS_MAX).contains(&id.chars().count()) && !id.chars().any(|c| c.is_control() || c == '/');
+    (!fits).then(|| {
+        format!("id: should be 1 to {ROW_ID_CHARS_MAX} characters, without `/` and without control characters")
+    })
+}
+
+/// The cells of a row now; `None` if it is not there.
+pub(crate) fn cells(
     connection: &Connection,
     shape: &CollectionShape,
     row: &str,
-) -> Result<Option<Map<String, Json>>, ReplicaError> {
-    let sql =
-        format!("SELECT {} FROM {} WHERE id = ?1", schema::object_of(shape, ""), schema::quoted(shape.name.as_str()));
-    let text: Option<String> = connection.prepare_cached(&sql)?.query_row((row,), |row| row.get(0)).optional()?;
-    Ok(text.map(|text| fields_of(shape, &text)))
+) -> Result<Option<Vec<Cell>>, ReplicaError> {
+    let sql = format!("SELECT {} FROM {} WHERE id = ?1", schema::columns(shape), schema::quoted(shape.name.as_str()));
+    read_cells(connection, &sql, shape, row)
 }
 
-/// Cells of SQLite as values of the fields.
-fn fields_of(shape: &CollectionShape, text: &str) -> Map<String, Json> {
-    let mut cells: Map<String, Json> = serde_json::from_str(text).unwrap_or_default();
-    let fields = shape.fields.iter().filter_map(|field| {
-        let value = match (field.kind, cells.remove(field.name.as_str())?) {
-            (FieldType::Boolean, Json::Number(number)) => Json::Bool(number.as_i64() != Some(0)),
-            (FieldType::List | FieldType::Map, Json::String(text)) => {
-                serde_json::from_str(&text).unwrap_or(Json::String(text))
-            }
-            (_, value) => value,
-        };
-        Some((field.name.to_string(), value))
-    });
-    fields.collect()
-}
-
-type Changes = (Option<Map<String, Json>>, Map<String, Json>);
-
-/// What an edit sets and what that was; `None` if nothing changed.
-fn difference(
+/// The cells of a row before it was edited; `None` if they are not known.
+fn cells_before(
+    connection: &Connection,
     shape: &CollectionShape,
-    was: Option<&Map<String, Json>>,
-    is: Option<&Map<String, Json>>,
-) -> Option<Changes> {
-    match (was, is) {
-        (None, None) => None,
-        (None, Some(is)) => Some((Some(present(is)), Map::new())),
-        (Some(was), None) => Some((None, present(was))),
-        (Some(was), Some(is)) => {
-            let (mut set, mut before) = (Map::new(), Map::new());
-            for field in &shape.fields {
-                let name = field.name.as_str();
-                let (old, new) = (was.get(name).unwrap_or(&Json::Null), is.get(name).unwrap_or(&Json::Null));
-                if old != new {
-                    set.insert(name.to_owned(), new.clone());
-                    before.insert(name.to_owned(), old.clone());
+    row: &str,
+) -> Result<Option<Vec<Cell>>, ReplicaError> {
+    let (columns, shadow) = (schema::columns(shape), schema::shadow(shape));
+    let sql = format!("SELECT {columns} FROM {shadow} WHERE _row = ?1 AND _side = {BEFORE_EDIT}");
+    // A row whose removal was not noted has no cells that are known.
+    Ok(Some(read_cells(connection, &sql, shape, row)?.unwrap_or_else(|| vec![Cell::Null; shape.fields.len()])))
+}
+
+fn read_cells(
+    connection: &Connection,
+    sql: &str,
+    shape: &CollectionShape,
+    row: &str,
+) -> Result<Option<Vec<Cell>>, ReplicaError> {
+    let mut statement = connection.prepare_cached(sql)?;
+    let read = |row: &rusqlite::Row<'_>| {
+        // Text that is not UTF-8 is kept as its bytes, which no field can hold either.
+        (0..shape.fields.len())
+            .map(|at| match row.get_ref(at)? {
+                rusqlite::types::ValueRef::Text(bytes) if std::str::from_utf8(bytes).is_err() => {
+                    Ok(Cell::Blob(bytes.to_vec()))
                 }
-            }
-            (!set.is_empty()).then_some((Some(set), before))
-        }
+                other => Cell::try_from(other)
+                    .map_err(|error| rusqlite::Error::FromSqlConversionFailure(at, other.data_type(), Box::new(error))),
+            })
+            .collect()
+    };
+    Ok(statement.query_row((row,), read).optional()?)
+}
+
+/// Fields of a row that cannot hold what they were given, and why.
+pub(crate) struct RefusedCell {
+    fields: Vec<String>,
+    why: String,
+    values: Map<String, Json>,
+}
+
+impl RefusedCell {
+    fn row(why: String) -> RefusedCell {
+        RefusedCell { fields: Vec::new(), why, values: Map::new() }
     }
 }
 
-/// Without the fields that are null.
-fn present(fields: &Map<String, Json>) -> Map<String, Json> {
-    fields.iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| (name.clone(), value.clone())).collect()
+/// What an edit sets, `None` if it removes the row, and what that was.
+type Change = (Option<Map<String, Json>>, Map<String, Json>);
+
+/// The difference that an edit made.
+struct Difference {
+    /// `None` if nothing changed that can be sent.
+    change: Option<Change>,
+    refused: Vec<RefusedCell>,
+}
+
+impl Difference {
+    fn of(shape: &CollectionShape, was: Option<Vec<Cell>>, is: Option<Vec<Cell>>) -> Difference {
+        let nothing = || vec![Cell::Null; shape.fields.len()];
+        let (was_there, is_there) = (was.is_some(), is.is_some());
+        let (was, is) = (was.unwrap_or_else(nothing), is.unwrap_or_else(nothing));
+        let (mut set, mut before, mut refused, mut bytes) = (Map::new(), Map::new(), Vec::new(), 2);
+        for ((field, was), is) in shape.fields.iter().zip(&was).zip(&is) {
+            let name = field.name.to_string();
+            let (old, new) = (value_of(field.kind, was.into()), value_of(field.kind, is.into()));
+            let is_same = match (&old, &new) {
+                (Ok(old), Ok(new)) => old == new,
+                _ => was == is,
+            };
+            // A cell that no field could hold was never sent.
+            let old = old.unwrap_or(Json::Null);
+            if !is_there {
+                if !old.is_null() {
+                    before.insert(name, old);
+                }
+                continue;
+            }
+            match new {
+                Ok(new) => {
+                    bytes += name.len() + 4 + if new.is_null() { 0 } else { new.to_string().len() };
+                    if !is_same && (was_there || !new.is_null()) {
+                        if was_there {
+                            before.insert(name.clone(), old);
+                        }
+                        set.insert(name, new);
+                    }
+                }
+                Err(_) if is_same => {}
+                Err(why) => refused.push(RefusedCell {
+                    why: format!("{name}: {why}"),
+                    values: Map::from_iter([(name.clone(), shown(is.into()))]),
+                    fields: vec![name],
+                }),
+            }
+        }
+        // The longest fields of a row that is too long are set aside, until the rest fits.
+        while bytes > ROW_BYTES_MAX {
+            let longest = set.iter().max_by_key(|(_, value)| value.to_string().len()).map(|(name, _)| name.clone());
+            let Some((name, value)) = longest.and_then(|name| set.remove_entry(&name)) else { break };
+            let length = value.to_string().len();
+            before.remove(&name);
+            let why =
+                format!("{name}: has {length} bytes as JSON, and its row {bytes}; a row has at most {ROW_BYTES_MAX}");
+            bytes -= length;
+            refused.push(RefusedCell { why, fields: vec![name.clone()], values: Map::from_iter([(name, value)]) });
+        }
+        let change = match (was_there, is_there) {
+            (false, false) => None,
+            (true, false) => Some((None, before)),
+            (false, true) => Some((Some(set), Map::new())),
+            (true, true) => (!set.is_empty()).then_some((Some(set), before)),
+        };
+        Difference { change, refused }
+    }
+}
+
+/// An edit that removes a row or sets its refused fields makes their refusal a thing of the past.
+fn clear_refused(
+    connection: &Connection,
+    collection: &str,
+    row: &str,
+    set: Option<&Map<String, Json>>,
+) -> Result<(), ReplicaError> {
+    let mut statement =
+        connection.prepare_cached("SELECT number, fields FROM _refused WHERE collection = ?1 AND row = ?2")?;
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?));
+    let found: Vec<(i64, String)> = statement.query_map((collection, row), read)?.collect::<Result<_, _>>()?;
+    for (number, fields) in found {
+        let fields: Vec<String> = serde_json::from_str(&fields)
+            .map_err(|error| ReplicaError::Unfit(format!("the list of refused edits cannot be read: {error}")))?;
+        let is_past = set.is_none_or(|set| fields.is_empty() || fields.iter().any(|name| set.contains_key(name)));
+        if is_past {
+            connection.execute("DELETE FROM _refused WHERE number = ?1", (number,))?;
+        }
+    }
+    Ok(())
+}
+
+fn note_refused(
+    connection: &Connection,
+    collection: &str,
+    row: &str,
+    n: Option<u64>,
+    refused: &[RefusedCell],
+) -> Result<(), ReplicaError> {
+    if refused.is_empty() {
+        return Ok(());
+    }
+    for cell in refused {
+        let fields = serde_json::to_string(&cell.fields).expect("names are JSON");
+        let values = serde_json::to_string(&cell.values).expect("values are JSON");
+        let same = "DELETE FROM _refused WHERE collection = ?1 AND row = ?2 AND fields = ?3";
+        connection.execute(same, (collection, row, &fields))?;
+        let sql = "INSERT INTO _refused (n, collection, row, fields, why, \"values\") VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+        connection.execute(sql, (n, collection, row, fields, &cell.why, values))?;
+    }
+    let sql = "DELETE FROM _refused WHERE number <= (SELECT max(number) FROM _refused) - ?1";
+    connection.execute(sql, (REFUSED_KEPT,))?;
+    Ok(())
 }

@@ -9,16 +9,22 @@ pub mod http; // the server, over HTTPS
 pub mod link; // the server, as a replica sees it
 
 mod apply; // what the server says comes into the tables
+mod cells; // cells of SQLite as values of fields
 mod edits; // what was edited becomes edits, numbered and sent in order
+mod layout; // files of older versions
 mod schema; // tables and triggers, made from what the server tells of its collections
 mod sync; // one sync, from its begin to its end
 mod watch; // a rest between two syncs
 
 use std::path::Path;
 
-use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, types::ValueRef};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
 use serde_json::{Map, Value as Json};
-use tocsin_model::{collection::Stamp, replica::CollectionShape, value::Value};
+use tocsin_model::{
+    collection::Stamp,
+    replica::{CollectionShape, ROW_BYTES_MAX},
+    value::Value,
+};
 
 pub use link::{Link, LinkError};
 pub use sync::{Progress, Summary};
@@ -65,7 +71,7 @@ pub struct Home {
 }
 
 /// How a replica stands.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Standing {
     /// Its collections, with how many rows it has of each.
     pub collections: Vec<(String, u64)>,
@@ -73,7 +79,7 @@ pub struct Standing {
     pub edited: u64,
     /// Edits that are on their way.
     pub sending: u64,
-    /// Edits that the server refused.
+    /// Edits that were refused.
     pub refused: Vec<RefusedEdit>,
     /// Up to when it knows all.
     pub seen: Stamp,
@@ -81,13 +87,18 @@ pub struct Standing {
     pub is_whole: bool,
 }
 
-/// An edit that the server refused.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// An edit, or fields of one, that was refused here or by the server. A later edit of the row that removes it or sets these
+/// fields ends the refusal.
+#[derive(Debug, Clone, PartialEq)]
 pub struct RefusedEdit {
-    /// Its number.
-    pub n: u64,
+    /// Its number, if it was sent.
+    pub n: Option<u64>,
     /// Its collection and row.
     pub row: (String, String),
+    /// The fields; none: the row as a whole.
+    pub fields: Vec<String>,
+    /// What these fields were given.
+    pub values: Map<String, Json>,
     /// Why.
     pub why: String,
 }
@@ -103,6 +114,7 @@ impl Replica {
             return Err(ReplicaError::Taken(path.display().to_string()));
         }
         connection.execute_batch(schema::OWN_TABLES)?;
+        connection.execute_batch(schema::TABLES_OF_LAYOUT_2)?;
         connection.execute("INSERT INTO _replica (url, token) VALUES (?1, ?2)", (&home.url, &home.token))?;
         Ok(Replica { connection })
     }
@@ -121,7 +133,9 @@ impl Replica {
             return Err(missing());
         }
         // A program that ended in the middle of an apply left nothing: its transaction was undone.
-        Ok(Replica { connection })
+        let replica = Replica { connection };
+        replica.convert_layout()?;
+        Ok(replica)
     }
 
     /// Where it gets its rows.
@@ -148,7 +162,7 @@ impl Replica {
         let mut rows = statement.query(())?;
         let mut found = Vec::new();
         while let Some(row) = rows.next()? {
-            let cells = (0..names.len()).map(|at| Ok(json_of(row.get_ref(at)?)));
+            let cells = (0..names.len()).map(|at| Ok(cells::shown(row.get_ref(at)?)));
             found.push(cells.collect::<Result<_, rusqlite::Error>>()?);
         }
         Ok((names, found))
@@ -157,10 +171,13 @@ impl Replica {
     /// Writes some fields of a row, which is made if it is not there.
     ///
     /// # Errors
-    /// There is no such collection or field.
+    /// There is no such collection or field; a field cannot hold its value; the id or the row is too long.
     pub fn put(&self, collection: &str, id: &str, fields: &Map<String, Json>) -> Result<(), ReplicaError> {
         let shape = self.shape(collection)?;
         let table = schema::quoted(collection);
+        if let Some(why) = edits::objection_to_id(id) {
+            return Err(ReplicaError::Unfit(why));
+        }
         let transaction = self.writing()?;
         transaction.execute(&format!("INSERT INTO {table} (id) VALUES (?1) ON CONFLICT DO NOTHING"), (id,))?;
         for (name, value) in fields {
@@ -169,9 +186,24 @@ impl Replica {
             let fits = field.kind.accept(Value::from(value.clone()));
             fits.map_err(|message| ReplicaError::Unfit(format!("`{name}`: {message}")))?;
             let sql = format!("UPDATE {table} SET {} = ?2 WHERE id = ?1", schema::quoted(name));
-            transaction.execute(&sql, (id, apply::cell(field.kind, value)))?;
+            transaction.execute(&sql, (id, cells::cell_of(field.kind, value)?))?;
+        }
+        let bytes = self.row_bytes(&shape, id)?;
+        if bytes > ROW_BYTES_MAX {
+            let why = format!("the row `{id}` would have {bytes} bytes as JSON; at most {ROW_BYTES_MAX} fit");
+            return Err(ReplicaError::Unfit(why));
         }
         Ok(transaction.commit()?)
+    }
+
+    /// The length of a row as JSON, as far as its cells can be sent.
+    fn row_bytes(&self, shape: &CollectionShape, id: &str) -> Result<usize, ReplicaError> {
+        let cells = edits::cells(&self.connection, shape, id)?.unwrap_or_default();
+        let lengths = shape.fields.iter().zip(&cells).map(|(field, cell)| {
+            let value = cells::value_of(field.kind, cell.into()).unwrap_or(Json::Null);
+            if value.is_null() { 0 } else { field.name.as_str().len() + 4 + value.to_string().len() }
+        });
+        Ok(2 + lengths.sum::<usize>())
     }
 
     /// Removes a row. Gives whether it was there.
@@ -195,9 +227,18 @@ impl Replica {
             let table = schema::quoted(shape.name.as_str());
             collections.push((shape.name.to_string(), count(&format!("SELECT count(*) FROM {table}"))?));
         }
-        let mut refused = self.connection.prepare("SELECT n, collection, row, why FROM _refused ORDER BY n")?;
+        let sql = "SELECT n, collection, row, fields, \"values\", why FROM _refused ORDER BY number";
+        let mut refused = self.connection.prepare(sql)?;
         let refused = refused.query_map((), |row| {
-            Ok(RefusedEdit { n: row.get(0)?, row: (row.get(1)?, row.get(2)?), why: row.get(3)? })
+            let unreadable =
+                |error| rusqlite::Error::FromSqlConversionFailure(3, rusqlite::types::Type::Text, Box::new(error));
+            Ok(RefusedEdit {
+                n: row.get(0)?,
+                row: (row.get(1)?, row.get(2)?),
+                fields: serde_json::from_str(row.get_ref(3)?.as_str()?).map_err(unreadable)?,
+                values: serde_json::from_str(row.get_ref(4)?.as_str()?).map_err(unreadable)?,
+                why: row.get(5)?,
+            })
         })?;
         let seen = self.connection.query_row("SELECT seen FROM _replica", (), |row| row.get(0))?;
         Ok(Standing {
@@ -210,7 +251,7 @@ impl Replica {
         })
     }
 
-    /// Forgets the edits that the server refused.
+    /// Forgets the edits that were refused.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -251,8 +292,6 @@ fn connect(path: &Path) -> Result<Connection, ReplicaError> {
     connection.busy_timeout(std::time::Duration::from_secs(10))?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "NORMAL")?;
-    // So that `INSERT OR REPLACE` is noted as what it is.
-    connection.pragma_update(None, "recursive_triggers", true)?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(connection)
 }
@@ -260,14 +299,4 @@ fn connect(path: &Path) -> Result<Connection, ReplicaError> {
 fn is_replica(connection: &Connection) -> Result<bool, ReplicaError> {
     let sql = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '_replica'";
     Ok(connection.query_row(sql, (), |_| Ok(())).optional()?.is_some())
-}
-
-fn json_of(value: ValueRef<'_>) -> Json {
-    match value {
-        ValueRef::Null => Json::Null,
-        ValueRef::Integer(integer) => integer.into(),
-        ValueRef::Real(number) => number.into(),
-        ValueRef::Text(text) => String::from_utf8_lossy(text).into(),
-        ValueRef::Blob(bytes) => format!("{} bytes", bytes.len()).into(),
-    }
 }

@@ -5,6 +5,9 @@ use tocsin_model::{field::FieldType, replica::CollectionShape};
 
 use crate::ReplicaError;
 
+/// The layout of the file.
+pub(crate) const LAYOUT: i64 = 2;
+
 /// What a replica keeps beside its rows.
 pub(crate) const OWN_TABLES: &str = "
 CREATE TABLE _replica (
@@ -14,30 +17,77 @@ CREATE TABLE _replica (
     cursor TEXT,                            -- how far it has read; null: all anew
     seen INTEGER NOT NULL DEFAULT 0,        -- up to when it knows all
     last INTEGER NOT NULL DEFAULT 0,        -- the number of its last edit
-    applying INTEGER NOT NULL DEFAULT 0     -- 1 while the server's rows are written: they are no edits
+    applying INTEGER NOT NULL DEFAULT 0,    -- 1 while the server's rows are written: they are no edits
+    layout INTEGER NOT NULL DEFAULT 2,
+    after TEXT,                             -- the last batch of edits that the server confirmed
+    point TEXT                              -- the point in the server's history that was confirmed last
 );
 CREATE TABLE _collections (name TEXT PRIMARY KEY, shape TEXT NOT NULL);
--- Rows that were edited since they were sent last, with what they said before.
-CREATE TABLE _pending (collection TEXT, row TEXT, was TEXT, base INTEGER NOT NULL, seen INTEGER NOT NULL, PRIMARY KEY (collection, row));
--- What the server says of rows that were edited, until they say the same.
-CREATE TABLE _server (collection TEXT, row TEXT, version INTEGER NOT NULL, body TEXT, PRIMARY KEY (collection, row));
--- Edits in their order, until the server has them.
-CREATE TABLE _outbox (n INTEGER PRIMARY KEY, collection TEXT NOT NULL, row TEXT NOT NULL, edit TEXT NOT NULL);
+-- Edits in their order, until the server has them. Those without a batch are of a version without batches.
+CREATE TABLE _outbox (n INTEGER PRIMARY KEY, collection TEXT NOT NULL, row TEXT NOT NULL, edit TEXT NOT NULL, batch TEXT);
 CREATE INDEX _outbox_by_row ON _outbox (collection, row);
 -- Rows that were not told again while all is read anew.
 CREATE TABLE _unseen (collection TEXT, row TEXT, PRIMARY KEY (collection, row));
-CREATE TABLE _refused (n INTEGER PRIMARY KEY, collection TEXT NOT NULL, row TEXT NOT NULL, why TEXT NOT NULL);
 ";
+
+/// Tables that came or changed with layout 2.
+pub(crate) const TABLES_OF_LAYOUT_2: &str = "
+-- Rows that were edited since they were sent last. What they said before is in the table `_was_` of their collection.
+CREATE TABLE _pending (
+    collection TEXT NOT NULL,
+    row TEXT NOT NULL,
+    was_there INTEGER NOT NULL,
+    seen INTEGER NOT NULL,
+    PRIMARY KEY (collection, row)
+);
+-- Rows that were edited, until they say what the server says: the version that was edited, and the one that the server told.
+CREATE TABLE _server (
+    collection TEXT NOT NULL,
+    row TEXT NOT NULL,
+    base INTEGER NOT NULL,
+    version INTEGER NOT NULL,
+    is_there INTEGER NOT NULL,
+    PRIMARY KEY (collection, row)
+);
+-- Edits that the server confirmed, the newest of them, in case that it is restored from a backup.
+CREATE TABLE _sent (n INTEGER PRIMARY KEY, batch TEXT NOT NULL, collection TEXT NOT NULL, row TEXT NOT NULL, edit TEXT NOT NULL);
+-- Edits, or fields of edits, that were refused here or by the server.
+CREATE TABLE _refused (
+    number INTEGER PRIMARY KEY,
+    n INTEGER,                              -- the number of the edit, if it was sent
+    collection TEXT NOT NULL,
+    row TEXT NOT NULL,
+    fields TEXT NOT NULL,                   -- a JSON list; empty: the row as a whole
+    why TEXT NOT NULL,
+    \"values\" TEXT NOT NULL                -- what the fields were given, a JSON object
+);
+";
+
+/// The side of `_was_` that has what the server says.
+pub(crate) const OF_SERVER: i64 = 0;
+/// The side of `_was_` that has what a row said before it was edited.
+pub(crate) const BEFORE_EDIT: i64 = 1;
+
+/// The table that has what edited rows of a collection said before, in its name as SQL. Its columns have no type, so that any
+/// cell stays as it is.
+pub(crate) fn shadow(shape: &CollectionShape) -> String {
+    quoted(&format!("_was_{}", shape.name))
+}
+
+/// The table that lists the rows of a collection that the server gave, in its name as SQL.
+pub(crate) fn known(shape: &CollectionShape) -> String {
+    quoted(&format!("_known_{}", shape.name))
+}
+
+/// The columns of the fields, in their order; `NULL` if there are none.
+pub(crate) fn columns(shape: &CollectionShape) -> String {
+    let names: Vec<String> = shape.fields.iter().map(|field| quoted(field.name.as_str())).collect();
+    if names.is_empty() { "NULL".to_owned() } else { names.join(", ") }
+}
 
 /// A name in SQL.
 pub(crate) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
-}
-
-/// What a row says as a JSON object of cells, for a trigger or a query. `of` is `OLD.`, or nothing.
-pub(crate) fn object_of(shape: &CollectionShape, of: &str) -> String {
-    let pairs = shape.fields.iter().map(|field| format!("'{}', {of}{}", field.name, quoted(field.name.as_str())));
-    format!("json_object({})", pairs.collect::<Vec<_>>().join(", "))
 }
 
 /// Makes the tables as the server's collections are. Gives whether rows have to be read anew because a table has other fields.
@@ -68,8 +118,10 @@ pub(crate) fn follow(
 
 /// Drops a collection with all that is known of it.
 pub(crate) fn drop_collection(connection: &Connection, name: &str) -> Result<(), ReplicaError> {
-    connection.execute_batch(&format!("DROP TABLE IF EXISTS {}", quoted(name)))?;
-    for table in ["_pending", "_server", "_unseen", "_outbox", "_refused"] {
+    for table in [name.to_owned(), format!("_was_{name}"), format!("_known_{name}")] {
+        connection.execute_batch(&format!("DROP TABLE IF EXISTS {}", quoted(&table)))?;
+    }
+    for table in ["_pending", "_server", "_unseen", "_outbox", "_sent", "_refused"] {
         connection.execute(&format!("DELETE FROM {table} WHERE collection = ?1"), (name,))?;
     }
     connection.execute("DELETE FROM _collections WHERE name = ?1", (name,))?;
@@ -88,30 +140,43 @@ fn make_table(connection: &Connection, shape: &CollectionShape) -> Result<(), Re
     let fields = shape.fields.iter().map(|field| format!(", {} {}", quoted(field.name.as_str()), column(field.kind)));
     let (table, fields) = (quoted(shape.name.as_str()), fields.collect::<String>());
     let sql = format!("CREATE TABLE {table} (id TEXT PRIMARY KEY NOT NULL{fields}, _version INTEGER)");
-    Ok(connection.execute_batch(&sql)?)
+    connection.execute_batch(&sql)?;
+    make_tables_beside(connection, shape)
+}
+
+/// The tables that a collection has beside its own.
+pub(crate) fn make_tables_beside(connection: &Connection, shape: &CollectionShape) -> Result<(), ReplicaError> {
+    let fields = shape.fields.iter().map(|field| format!(", {}", quoted(field.name.as_str()))).collect::<String>();
+    let (shadow, known) = (shadow(shape), known(shape));
+    Ok(connection.execute_batch(&format!(
+        "CREATE TABLE {shadow} (_row TEXT NOT NULL, _side INTEGER NOT NULL{fields}, PRIMARY KEY (_row, _side)); \
+         CREATE TABLE {known} (_row TEXT PRIMARY KEY NOT NULL, _version INTEGER NOT NULL) WITHOUT ROWID;"
+    ))?)
 }
 
 /// Fields that went stay in the table, empty; those of another type begin anew.
 fn change_table(connection: &Connection, old: &CollectionShape, new: &CollectionShape) -> Result<(), ReplicaError> {
-    let table = quoted(new.name.as_str());
     drop_triggers(connection, new)?;
-    for field in &new.fields {
-        let name = quoted(field.name.as_str());
-        match old.fields.iter().find(|old| old.name == field.name) {
-            Some(old) if old.kind == field.kind => continue,
-            Some(_) => connection.execute_batch(&format!("ALTER TABLE {table} DROP COLUMN {name}"))?,
-            None => {}
+    for (table, has_types) in [(quoted(new.name.as_str()), true), (shadow(new), false)] {
+        for field in &new.fields {
+            let name = quoted(field.name.as_str());
+            match old.fields.iter().find(|old| old.name == field.name) {
+                Some(old) if old.kind == field.kind => continue,
+                Some(_) => connection.execute_batch(&format!("ALTER TABLE {table} DROP COLUMN {name}"))?,
+                None => {}
+            }
+            let kind = if has_types { column(field.kind) } else { "" };
+            connection.execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {name} {kind}"))?;
         }
-        connection.execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {name} {}", column(field.kind)))?;
-    }
-    for field in old.fields.iter().filter(|old| new.fields.iter().all(|new| new.name != old.name)) {
-        connection.execute_batch(&format!("ALTER TABLE {table} DROP COLUMN {}", quoted(field.name.as_str())))?;
+        for field in old.fields.iter().filter(|old| new.fields.iter().all(|new| new.name != old.name)) {
+            connection.execute_batch(&format!("ALTER TABLE {table} DROP COLUMN {}", quoted(field.name.as_str())))?;
+        }
     }
     Ok(())
 }
 
 fn drop_triggers(connection: &Connection, shape: &CollectionShape) -> Result<(), ReplicaError> {
-    for what in ["inserted", "updated", "removed", "renamed"] {
+    for what in ["inserted", "replaced", "updated", "removed", "renamed", "named"] {
         let name = quoted(&format!("_{}_{what}", shape.name));
         connection.execute_batch(&format!("DROP TRIGGER IF EXISTS {name}"))?;
     }
@@ -119,27 +184,50 @@ fn drop_triggers(connection: &Connection, shape: &CollectionShape) -> Result<(),
 }
 
 /// What notes edits. What a row said when it was edited first stays noted until it is sent.
-fn make_triggers(connection: &Connection, shape: &CollectionShape) -> Result<(), ReplicaError> {
+///
+/// The triggers run before the change. So they see what `REPLACE` is about to remove, also where SQLite runs no trigger for the
+/// removal, and what a row said before triggers of the application's own change it further.
+pub(crate) fn make_triggers(connection: &Connection, shape: &CollectionShape) -> Result<(), ReplicaError> {
     drop_triggers(connection, shape)?;
-    let (name, table) = (shape.name.as_str(), quoted(shape.name.as_str()));
+    let (name, table, shadow) = (shape.name.as_str(), quoted(shape.name.as_str()), shadow(shape));
     let trigger = |what: &str| quoted(&format!("_{name}_{what}"));
-    let local = "WHEN (SELECT applying FROM _replica) = 0";
-    let old = object_of(shape, "OLD.");
-    let note = |id: &str, was: &str, version: &str| {
+    let fields: Vec<String> = shape.fields.iter().map(|field| quoted(field.name.as_str())).collect();
+    let names = fields.iter().map(|field| format!(", {field}")).collect::<String>();
+    let seen = "(SELECT seen FROM _replica)";
+    // `of` is `OLD.`, or nothing where `from` names the table.
+    let note = |of: &str, from: &str| {
+        let cells = fields.iter().map(|field| format!(", {of}{field}")).collect::<String>();
+        let and = if from.is_empty() { "WHERE" } else { "AND" };
+        let unless = |list: &str| {
+            format!("{and} NOT EXISTS (SELECT 1 FROM {list} l WHERE l.collection = '{name}' AND l.row = {of}id)")
+        };
+        let (no_server, no_pending) = (unless("_server"), unless("_pending"));
+        let version = format!("coalesce({of}_version, 0)");
         format!(
-            "INSERT INTO _server VALUES ('{name}', {id}, {version}, {was}) ON CONFLICT DO NOTHING; \
-             INSERT INTO _pending VALUES ('{name}', {id}, {was}, {version}, (SELECT seen FROM _replica)) ON CONFLICT DO NOTHING;"
+            "INSERT INTO {shadow} (_row, _side{names}) SELECT {of}id, {OF_SERVER}{cells} {from} {no_server} ON CONFLICT DO NOTHING; \
+             INSERT INTO _server (collection, row, base, version, is_there) SELECT '{name}', {of}id, {version}, {version}, 1 {from} {no_server} ON CONFLICT DO NOTHING; \
+             INSERT INTO {shadow} (_row, _side{names}) SELECT {of}id, {BEFORE_EDIT}{cells} {from} {no_pending} ON CONFLICT DO NOTHING; \
+             INSERT INTO _pending (collection, row, was_there, seen) SELECT '{name}', {of}id, 1, {seen} {from} {no_pending} ON CONFLICT DO NOTHING;"
         )
     };
-    let changed = note("OLD.id", &old, "coalesce(OLD._version, 0)");
+    let changed = note("OLD.", "");
+    let replaced = note("", &format!("FROM {table} WHERE id = NEW.id"));
+    let local = "(SELECT applying FROM _replica) = 0";
+    let is_there = format!("EXISTS (SELECT 1 FROM {table} WHERE id = NEW.id)");
     connection.execute_batch(&format!(
-        "CREATE TRIGGER {} AFTER INSERT ON {table} {local} BEGIN {} END; \
-         CREATE TRIGGER {} AFTER UPDATE ON {table} {local} BEGIN {changed} END; \
-         CREATE TRIGGER {} AFTER DELETE ON {table} {local} BEGIN {changed} END; \
-         CREATE TRIGGER {} BEFORE UPDATE OF id ON {table} WHEN OLD.id <> NEW.id \
-         BEGIN SELECT RAISE(ABORT, 'the id of a row does not change'); END;",
+        "CREATE TRIGGER {} BEFORE INSERT ON {table} WHEN typeof(NEW.id) NOT IN ('text', 'null') \
+         BEGIN SELECT RAISE(ABORT, 'id: the id of a row is text'); END; \
+         CREATE TRIGGER {} BEFORE INSERT ON {table} WHEN {local} AND {is_there} BEGIN {replaced} END; \
+         CREATE TRIGGER {} BEFORE INSERT ON {table} WHEN {local} AND NEW.id IS NOT NULL AND NOT {is_there} BEGIN \
+         INSERT INTO _server (collection, row, base, version, is_there) VALUES ('{name}', NEW.id, 0, 0, 0) ON CONFLICT DO NOTHING; \
+         INSERT INTO _pending (collection, row, was_there, seen) VALUES ('{name}', NEW.id, 0, {seen}) ON CONFLICT DO NOTHING; END; \
+         CREATE TRIGGER {} BEFORE UPDATE ON {table} WHEN {local} BEGIN {changed} END; \
+         CREATE TRIGGER {} BEFORE DELETE ON {table} WHEN {local} BEGIN {changed} END; \
+         CREATE TRIGGER {} BEFORE UPDATE OF id ON {table} WHEN OLD.id IS NOT NEW.id \
+         BEGIN SELECT RAISE(ABORT, 'id: the id of a row does not change; insert a row of the new id and delete this one'); END;",
+        trigger("named"),
+        trigger("replaced"),
         trigger("inserted"),
-        note("NEW.id", "NULL", "0"),
         trigger("updated"),
         trigger("removed"),
         trigger("renamed"),

@@ -1,7 +1,7 @@
 //! One sync, from its begin to its end: edits first, so that none is lost when all has to be read anew.
 
 use rusqlite::OptionalExtension;
-use tocsin_model::replica::{Begin, Begun};
+use tocsin_model::replica::{Begin, Begun, EditLog};
 
 use crate::{Link, LinkError, Replica, ReplicaError, schema};
 
@@ -15,7 +15,7 @@ pub struct Summary {
     pub applied: u64,
     /// Those that met others.
     pub conflicts: u64,
-    /// Those that were refused.
+    /// Those that were refused, here or by the server, as a whole or some of their fields.
     pub refused: u64,
     /// Rows that came.
     pub rows: u64,
@@ -25,6 +25,16 @@ pub struct Summary {
     pub blocks: u64,
     /// Whether all was read anew.
     pub anew: bool,
+    /// Edits that were sent again, because the server was restored from a backup that did not have them.
+    pub sent_again: u64,
+}
+
+/// How a session ended.
+enum Ended {
+    /// All was sent and read.
+    Whole,
+    /// Edits of a version without batches were sent; the rest needs a session of its own.
+    WithEditsLeft,
 }
 
 /// How far a sync has come.
@@ -51,8 +61,8 @@ impl Replica {
         let mut summary = Summary::default();
         for _ in 0..SESSIONS_MAX {
             match self.run_session(link, &mut summary, progress).await {
-                Err(ReplicaError::Link(LinkError::Over(_))) => continue,
-                done => return done.map(|()| summary),
+                Err(ReplicaError::Link(LinkError::Over(_))) | Ok(Ended::WithEditsLeft) => continue,
+                done => return done.map(|_| summary),
             }
         }
         Err(LinkError::Broken("what this device may see changes all the time".to_owned()).into())
@@ -63,24 +73,34 @@ impl Replica {
         link: &impl Link,
         summary: &mut Summary,
         progress: &mut (dyn FnMut(Progress) + Send),
-    ) -> Result<(), ReplicaError> {
-        self.number_edits()?;
+    ) -> Result<Ended, ReplicaError> {
+        let is_unbatched = self.has_unbatched()?;
+        let log = if is_unbatched { None } else { Some(self.edit_log()?) };
         let cursor = self.cursor()?;
-        let mut begun = link.begin(&Begin { cursor: cursor.clone(), wiped: false }).await?;
+        let mut begun = link.begin(&Begin { cursor: cursor.clone(), wiped: false, edits: log.clone() }).await?;
         if begun.wipe {
             self.wipe()?;
-            link.begin(&Begin { cursor: None, wiped: true }).await?;
+            link.begin(&Begin { cursor: None, wiped: true, edits: None }).await?;
             return Err(ReplicaError::Wiped);
         }
-        if self.follow_shapes(&begun)? && cursor.is_some() {
-            // Rows that were read before lack the fields that are new.
-            begun = link.begin(&Begin::default()).await?;
+        let restored = begun.restored.take();
+        let is_renewed = self.follow_shapes(&begun)?;
+        self.note_begun(&log, &begun)?;
+        // Before the log changes, so that the server still knows where it continues.
+        if let Some(known) = restored {
+            summary.sent_again += self.send_again(&known)?;
+        }
+        if !is_unbatched {
+            summary.refused += self.number_edits()?;
+        }
+        // Rows that were read before lack the fields that are new, and removals that were found are read again.
+        if cursor.is_some() && (is_renewed || self.cursor()?.is_none()) {
+            begun = link.begin(&Begin { cursor: None, wiped: false, edits: log }).await?;
         }
         if begun.anew && self.cursor()?.as_ref() != Some(&begun.cursor) {
             self.begin_anew(&begun.cursor)?;
         }
         progress(Progress::Began);
-        self.acknowledge(begun.uploaded)?;
         self.send(link, &begun.session, summary, progress).await?;
         summary.anew |= begun.anew;
         let mut cursor = begun.cursor;
@@ -97,10 +117,21 @@ impl Replica {
             }
             cursor = end.cursor;
         }
+        self.prune_sent()?;
         // All is done; a server that does not hear of it notices by itself.
         match link.end(&begun.session).await {
             Err(LinkError::Refused(why)) => Err(LinkError::Refused(why).into()),
-            _ => Ok(()),
+            _ if is_unbatched => Ok(Ended::WithEditsLeft),
+            _ => Ok(Ended::Whole),
+        }
+    }
+
+    /// Notes which edits the server has.
+    fn note_begun(&self, log: &Option<EditLog>, begun: &Begun) -> Result<(), ReplicaError> {
+        match log {
+            None => self.acknowledge(None, begun.uploaded),
+            Some(EditLog { batch: Some(batch), .. }) => self.acknowledge(Some(batch), begun.uploaded),
+            Some(_) => Ok(()),
         }
     }
 

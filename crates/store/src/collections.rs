@@ -17,8 +17,20 @@ use tocsin_model::{
 pub type CollectionNumber = u32;
 /// A partition key, as a number.
 pub type KeyNumber = u32;
-/// A device, as a number; 0 is nobody's, that of writes over the API.
+/// A device, as a number; 0 stands for writes over the API.
 pub type DeviceNumber = u32;
+/// The author of a version of a row: 0 for writes over the API, the number of a device for the first copy of its replica, and a
+/// number of its own, from [`FIRST_COPY_AUTHOR`] on, for each further copy.
+pub type AuthorNumber = u32;
+
+/// Authors from here on are further copies of a device's replica.
+pub const FIRST_COPY_AUTHOR: AuthorNumber = 1 << 31;
+/// Batches of edits that are remembered of an author. An older batch that arrives again is taken in again, as a copy's.
+pub const BATCHES_KEPT: u32 = 16;
+/// Batches of edits that are remembered of a device, over all its authors.
+pub const BATCHES_OF_DEVICE_MAX: u32 = 256;
+/// Periods of the server that are remembered. A device whose cursor is of an older one reads all rows anew.
+pub const PERIODS_KEPT: usize = 10_000;
 
 /// Generations of a device's keys that are remembered. A cursor of an older one has expired.
 pub const GENERATIONS_KEPT: u32 = 8;
@@ -39,7 +51,7 @@ pub struct StoredRow {
     /// When it, or whose it is, last changed.
     pub sequence: Stamp,
     /// Whose edit made the version.
-    pub author: DeviceNumber,
+    pub author: AuthorNumber,
     /// What the author knew then.
     pub seen: Stamp,
     /// What it says, a JSON object; `None`: it was removed.
@@ -60,7 +72,7 @@ pub struct RowWrite {
     /// See [`StoredRow`].
     pub body: Option<Box<str>>,
     /// See [`StoredRow`].
-    pub author: DeviceNumber,
+    pub author: AuthorNumber,
     /// See [`StoredRow`].
     pub seen: Stamp,
     /// See [`StoredRow`].
@@ -109,6 +121,11 @@ pub enum Stage {
 }
 
 impl Place {
+    /// The newest stamp that a device at this place may know of.
+    pub fn newest(&self) -> Stamp {
+        self.moving.map_or(self.sequence, |moving| self.sequence.max(moving.upto).max(moving.after))
+    }
+
     /// That of a device which has nothing.
     pub const NOWHERE: Place = Place { generation: 0, sequence: Stamp(0), moving: None };
 
@@ -200,6 +217,50 @@ pub struct DeviceState {
     pub keys: Vec<KeyNumber>,
     /// The last of its edits that was taken in.
     pub uploaded: u64,
+}
+
+/// A batch of edits of a device, as far as it was taken in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EditBatch {
+    /// Its id.
+    pub id: Box<str>,
+    /// Who wrote it.
+    pub author: AuthorNumber,
+    /// The last edit that was taken in.
+    pub upto: u64,
+    /// Whether no other batch of its author came after it.
+    pub is_last: bool,
+}
+
+/// A point in the history of the server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryPoint {
+    /// The id of the period; empty: before periods were numbered.
+    pub period: Box<str>,
+    /// The last stamp that was known.
+    pub stamp: Stamp,
+}
+
+/// The periods of the server: their ids, each with the last stamp before it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct History(pub Vec<(Box<str>, Stamp)>);
+
+impl History {
+    /// The id of the period of now.
+    pub fn current(&self) -> &str {
+        self.0.last().map_or("", |(id, _)| id)
+    }
+
+    /// Whether a point is of this history. It is not if the server was restored from a backup that is older than the point.
+    pub fn contains(&self, point: &HistoryPoint, newest: Stamp) -> bool {
+        let follower = match self.0.iter().position(|(id, _)| *id == point.period) {
+            Some(at) => at + 1,
+            None if point.period.is_empty() => 0,
+            None => return false,
+        };
+        let end = self.0.get(follower).map_or(newest, |(_, began)| *began);
+        point.stamp <= end
+    }
 }
 
 /// Edits that met.

@@ -99,7 +99,16 @@ struct State {
     waiting: usize,
     /// How long a place was held of late.
     held: Duration,
+    /// Requests that were sent away within a window, which will come back: its begin, and their number.
+    sent_away: (Instant, usize),
 }
+
+/// How long requests that were sent away count among those that will come back.
+const SENT_AWAY_WINDOW: Duration = Duration::from_secs(5);
+/// The longest estimate of a queue. Behind it a device comes again and asks anew.
+const WAIT_MAX: Duration = Duration::from_secs(120);
+/// The least spread of the times that are told, so that devices that are sent away together do not come back together.
+const SPREAD_MIN: Duration = Duration::from_secs(4);
 
 /// Queues that take turns: the first is served next, and then goes to the end.
 struct Turns<K, Q>(VecDeque<(K, Q)>);
@@ -155,7 +164,8 @@ impl Pool {
         };
         note_size(name, &pace);
         let (queues, held) = (Turns::default(), Duration::from_millis(1));
-        let state = Mutex::new(State { pace, busy: 0, queues, waiting: 0, held });
+        let sent_away = (Instant::now(), 0);
+        let state = Mutex::new(State { pace, busy: 0, queues, waiting: 0, held, sent_away });
         Pool(Arc::new(Shared { name, size_max, waiting_max, state }))
     }
 
@@ -186,7 +196,7 @@ impl Pool {
             metrics::counter!("sync_refused_total", "pool" => self.0.name).increment(1);
             let position = state.waiting;
             let reason = format!("{position} requests wait for the {} pool already", self.0.name);
-            return Err(SyncError::Busy { reason, retry_after: state.retry_after(), position });
+            return Err(SyncError::Busy { reason, retry_after: state.retry_after(now), position });
         }
         let (sender, receiver) = oneshot::channel();
         state.wait(application, collection, sender);
@@ -259,11 +269,16 @@ impl State {
         self.queues.next(|collections| collections.next(first)).0
     }
 
-    /// When the queue of now will be empty, by how long places are held, and up to half of that later: who is sent away
-    /// together does not come back together.
-    fn retry_after(&self) -> Duration {
-        let wait = self.held.mul_f64(self.waiting as f64 / self.pace.limit() as f64);
-        Duration::from_secs(1) + wait.min(Duration::from_secs(120)).mul_f64(1.0 + fastrand::f64() / 2.0)
+    /// When the queue of now, and those that were sent away before, will have been served, by how long places are held; and up
+    /// to half of that later, but never by less than [`SPREAD_MIN`].
+    fn retry_after(&mut self, now: Instant) -> Duration {
+        if now - self.sent_away.0 > SENT_AWAY_WINDOW {
+            self.sent_away = (now, 0);
+        }
+        self.sent_away.1 += 1;
+        let ahead = self.waiting + self.sent_away.1;
+        let wait = self.held.mul_f64(ahead as f64 / self.pace.limit() as f64).min(WAIT_MAX);
+        Duration::from_secs(1) + wait + (wait / 2).max(SPREAD_MIN).mul_f64(fastrand::f64())
     }
 }
 
@@ -305,6 +320,25 @@ mod tests {
         drop(first);
         assert!(second.await.is_ok());
         assert_eq!((pool.status().waiting, pool.status().busy), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn b37_devices_that_are_sent_away_together_do_not_come_back_together() {
+        let (pool, shop) = (Pool::new("upload", 1, Sizing::Fixed, 1), name("shop"));
+        let _first = pool.enter(&shop, None).await.expect("free");
+        let mut second = Box::pin(pool.enter(&shop, None));
+        assert!(futures_poll(&mut second).await.is_none(), "it waits");
+        let mut told = std::collections::BTreeSet::new();
+        for _ in 0..200 {
+            let Err(SyncError::Busy { retry_after, .. }) = pool.enter(&shop, None).await else { panic!("it is full") };
+            assert!(retry_after >= Duration::from_secs(1) && retry_after < Duration::from_secs(7), "{retry_after:?}");
+            told.insert(retry_after.as_secs());
+        }
+        assert!(told.len() >= 4, "200 devices come back within as many seconds: {told:?}");
+        // Places that are held for long are waited for: 100 that wait for a place of 2 s each are served after 200 s.
+        pool.0.state.lock().held = Duration::from_secs(2);
+        let Err(SyncError::Busy { retry_after, .. }) = pool.enter(&shop, None).await else { panic!("it is full") };
+        assert!(retry_after >= WAIT_MAX, "{retry_after:?}");
     }
 
     #[tokio::test]

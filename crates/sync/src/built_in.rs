@@ -5,7 +5,7 @@
 //! becomes a change of what it tells of, before the edit is noted as taken in: to do it twice changes nothing.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, hash_map::Entry},
     hash::{DefaultHasher, Hash, Hasher},
     sync::{Arc, OnceLock},
 };
@@ -19,7 +19,7 @@ use tocsin_model::{
     id::{Name, SubscriberId, SubscriberNumber, SubscriptionId},
     inbox::{Item, ItemId, Mark, Standing},
     problem::Problem,
-    replica::Edit,
+    replica::{Edit, SentEdit},
     subscriber::{Subscriber, check_profile},
 };
 use tocsin_store::{
@@ -225,20 +225,42 @@ impl Replicas {
         &self,
         device: &ReplicaDevice,
         collections: &Collections,
-        edits: &[Edit],
-    ) -> Result<HashMap<u64, Fate>, SyncError> {
+        edits: &[SentEdit],
+        may_skip: bool,
+    ) -> Result<HashMap<(Option<String>, u64), Fate>, SyncError> {
         let mut fates = HashMap::new();
         let built_in: HashMap<&Name, &Ready> = usable(device, collections)
             .filter(|ready| ready.definition.built_in.is_some() && ready.definition.direction.is_up())
             .map(|ready| (&ready.name, ready))
             .collect();
-        if !edits.iter().any(|edit| built_in.contains_key(&edit.collection)) {
+        let is_built_in =
+            |sent: &SentEdit| matches!(sent, SentEdit::Edit(edit) if built_in.contains_key(&edit.collection));
+        if !edits.iter().any(is_built_in) {
             return Ok(fates);
         }
-        let uploaded = self.store.device_state(device.number).await?.uploaded;
-        let new = edits.iter().filter(|edit| edit.n > uploaded);
-        // A gap refuses the block as a whole.
-        for (_, edit) in (uploaded + 1..).zip(new).take_while(|(expected, edit)| edit.n == *expected) {
+        // For each batch, the last edit that was taken in; 0: none is known.
+        let mut taken: HashMap<Option<&str>, u64> = HashMap::new();
+        for sent in edits {
+            let n = sent.n();
+            let upto = match taken.entry(sent.batch()) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => new.insert(match sent.batch() {
+                    Some(batch) => self.store.batch_upto(device.number, batch).await?,
+                    None => {
+                        let uploaded = self.store.device_state(device.number).await?.uploaded;
+                        if may_skip { uploaded.max(n.saturating_sub(1)) } else { uploaded }
+                    }
+                }),
+            };
+            if n <= *upto {
+                continue;
+            }
+            // A gap refuses the block as a whole.
+            if n != *upto + 1 && (sent.batch().is_none() || *upto > 0) {
+                break;
+            }
+            *upto = n;
+            let SentEdit::Edit(edit) = sent else { continue };
             let Some(ready) = built_in.get(&edit.collection) else { continue };
             let fate = match ready.definition.built_in {
                 Some(BuiltIn::Inbox) => self.mark_item(device, edit).await?,
@@ -246,7 +268,7 @@ impl Replicas {
                 Some(BuiltIn::Subscriptions) => self.change_subscription(device, ready, edit).await?,
                 _ => self.change_profile(device, edit).await?,
             };
-            fates.insert(edit.n, fate);
+            fates.insert((edit.batch.clone(), n), fate);
         }
         Ok(fates)
     }

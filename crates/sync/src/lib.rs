@@ -34,6 +34,9 @@ pub const REMOVED_KEPT: Duration = Duration::from_secs(60 * 86_400);
 /// How long conflicts and sessions are kept.
 pub const PAST_KEPT: Duration = Duration::from_secs(90 * 86_400);
 
+/// Blocks of edits whose texts are merged at a time; the others wait.
+const MERGERS: usize = 2;
+
 /// Why something was not done, as far as the caller can do something about it.
 #[derive(Debug, thiserror::Error)]
 pub enum SyncError {
@@ -118,6 +121,8 @@ pub struct Replicas {
     built_ins: built_in::BuiltIns,
     raising: raise_events::Raising,
     arbiter: programs::Arbitration,
+    /// Blocks whose texts may be merged at a time.
+    mergers: tokio::sync::Semaphore,
     watchers: watch::Watchers,
     seal: cursor::Seal,
 }
@@ -138,6 +143,7 @@ impl Replicas {
             built_ins: built_in::BuiltIns::new(inbox),
             raising: raise_events::Raising::default(),
             arbiter: programs::Arbitration::default(),
+            mergers: tokio::sync::Semaphore::new(MERGERS),
             watchers: watch::Watchers::new(limits.watchers),
             records,
             store,

@@ -1,11 +1,14 @@
 //! Two edits of one text become one: what either changed is changed, word by word. Where both changed the same words, the words
 //! of both stand there, first those that were there before.
 
-/// Pairs of words that are compared, at most; longer texts are not merged.
-const PAIRS_MAX: usize = 4_000_000;
+/// Pairs of words that are compared for one text, at most; longer changes are not merged.
+const PAIRS_MAX: u64 = 4_000_000;
+/// Pairs of words that are compared for all texts of a block of edits, at most: about a second of one processor.
+pub(crate) const PAIRS_OF_BLOCK_MAX: u64 = 200_000_000;
 
-/// The text with the changes of both. `None` if the texts are too long to be compared.
-pub(crate) fn merge(base: &str, server: &str, client: &str) -> Option<String> {
+/// The text with the changes of both. `None` if the changes are too long to be compared, or nothing is left of `pairs`, the work
+/// that the caller allows.
+pub(crate) fn merge(base: &str, server: &str, client: &str, pairs: &mut u64) -> Option<String> {
     if client == base || client == server {
         return Some(server.to_owned());
     }
@@ -13,9 +16,11 @@ pub(crate) fn merge(base: &str, server: &str, client: &str) -> Option<String> {
         return Some(client.to_owned());
     }
     let (base, server, client) = (words(base), words(server), words(client));
-    if base.len().saturating_mul(server.len().max(client.len())) > PAIRS_MAX {
+    let cost = Changes::cost(&base, &server).max(Changes::cost(&base, &client));
+    if cost > PAIRS_MAX || 2 * cost > *pairs {
         return None;
     }
+    *pairs -= 2 * cost;
     let (theirs, ours) = (Changes::of(&base, &server), Changes::of(&base, &client));
     let mut merged = String::new();
     for at in 0..=base.len() {
@@ -38,11 +43,24 @@ struct Changes<'a> {
 }
 
 impl<'a> Changes<'a> {
+    /// Pairs of words that are compared to find what an edit did. Words that both begin or end with cost nothing.
+    fn cost(base: &[&str], edited: &[&str]) -> u64 {
+        let (front, back) = alike(base, edited);
+        (base.len() - front - back) as u64 * (edited.len() - front - back) as u64
+    }
+
     fn of(base: &[&str], edited: &'a [&'a str]) -> Changes<'a> {
         let mut changes = Changes { keeps: vec![false; base.len()], inserted: vec![&[]; base.len() + 1] };
+        let (front, back) = alike(base, edited);
+        let (base_end, edited_end) = (base.len() - back, edited.len() - back);
+        let middle = common(&base[front..base_end], &edited[front..edited_end]);
+        let places = (0..front)
+            .map(Some)
+            .chain(middle.into_iter().map(|there| there.map(|there| front + there)))
+            .chain((edited_end..edited.len()).map(Some));
         // What takes the place of words stands before the first of them.
         let (mut gap, mut from) = (0, 0);
-        for (at, there) in common(base, edited).into_iter().enumerate() {
+        for (at, there) in places.enumerate() {
             let Some(there) = there else { continue };
             changes.inserted[gap] = &edited[from..there];
             changes.keeps[at] = true;
@@ -51,6 +69,14 @@ impl<'a> Changes<'a> {
         changes.inserted[gap] = &edited[from..];
         changes
     }
+}
+
+/// How many words two texts begin with alike, and how many more they end with alike.
+fn alike(one: &[&str], other: &[&str]) -> (usize, usize) {
+    let front = one.iter().zip(other).take_while(|(one, other)| one == other).count();
+    let back =
+        one[front..].iter().rev().zip(other[front..].iter().rev()).take_while(|(one, other)| one == other).count();
+    (front, back)
 }
 
 /// Words with the white space behind them.
@@ -93,7 +119,8 @@ mod tests {
     #[test]
     fn changes_of_both_stand() {
         let check = |base, server, client, expected: &str| {
-            assert_eq!(merge(base, server, client).as_deref(), Some(expected), "{base} | {server} | {client}");
+            let merged = merge(base, server, client, &mut 1_000);
+            assert_eq!(merged.as_deref(), Some(expected), "{base} | {server} | {client}");
         };
         check("call ann today", "call bob today", "call ann tomorrow", "call bob tomorrow");
         check("call ann", "call ann", "call ann now", "call ann now");
@@ -102,5 +129,18 @@ mod tests {
         check("a b", "a x b", "a y b", "a x y b");
         check("", "left", "right", "leftright");
         check("a b c", "a B c", "a B c", "a B c");
+    }
+
+    #[test]
+    fn a13_the_work_of_merging_has_a_bound() {
+        let text = |word: &str, count: usize| (0..count).map(|at| format!("{word}{at} ")).collect::<String>();
+        let (base, server, client) = (text("a", 3_000), text("b", 3_000), text("c", 3_000));
+        let mut unbounded = u64::MAX;
+        assert_eq!(merge(&base, &server, &client, &mut unbounded), None);
+        // A small change of a long text costs what it changes.
+        let (server, client) = (format!("first {base}"), format!("{base}last"));
+        let mut pairs = 10;
+        assert_eq!(merge(&base, &server, &client, &mut pairs), Some(format!("first {base}last")));
+        assert_eq!(merge("a b", "x y", "v w", &mut 7), None);
     }
 }

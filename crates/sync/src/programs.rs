@@ -1,5 +1,5 @@
-//! Programs of the operator's decide between two edits that meet. They are asked outside of all commits: an edit that needs one
-//! is put back, asked about, and comes again with the answer, as long as what it meets says the same.
+//! Programs of the operator decide between two edits that meet, and texts of both are merged. Both are done outside of all
+//! commits: an edit that needs it is put back, and comes again with the answer, as long as what it meets says the same.
 
 use std::{
     cell::RefCell,
@@ -18,9 +18,12 @@ use tocsin_model::{
     value::Value,
 };
 
+use tocsin_store::error::StoreError;
+
 use crate::{
-    Replicas,
+    Replicas, SyncError,
     catalogue::{Collections, Ready},
+    merge,
 };
 
 /// How long programs may think about one block of edits, in all. What is not decided then stays as the server has it.
@@ -81,17 +84,53 @@ pub(crate) enum Ruling {
     Set(BTreeMap<usize, Value>),
 }
 
-/// What programs have ruled of the edits of a block: by the edit, and by what the server had.
-#[derive(Clone, Default)]
+/// The number of an edit, with its batch.
+type EditKey = (Option<String>, u64);
+
+/// What programs have ruled of the edits of a block, and the texts that were merged for them.
+#[derive(Clone)]
 pub(crate) struct Rulings {
-    known: Arc<HashMap<(u64, String), Ruling>>,
+    /// By the edit, and by what the server had.
+    known: Arc<HashMap<(EditKey, String), Ruling>>,
+    /// By the edit, the place of its field, and the text that the server had. `None`: the texts are not merged.
+    merged: Arc<HashMap<(EditKey, usize, String), Option<String>>>,
     rounds: u32,
+    /// Work that is left for merging the texts of the block.
+    pairs: u64,
+}
+
+impl Default for Rulings {
+    fn default() -> Rulings {
+        Rulings { known: Arc::default(), merged: Arc::default(), rounds: 0, pairs: merge::PAIRS_OF_BLOCK_MAX }
+    }
+}
+
+/// Two texts that are to be merged.
+pub(crate) struct OpenMerge {
+    edit: EditKey,
+    field: usize,
+    base: String,
+    server: String,
+    client: String,
+}
+
+/// What has to be done before the edits of a block can be taken in.
+#[derive(Default)]
+pub(crate) struct OpenQuestions {
+    programs: Vec<(EditKey, Question)>,
+    merges: Vec<OpenMerge>,
+}
+
+impl OpenQuestions {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.programs.is_empty() && self.merges.is_empty()
+    }
 }
 
 /// Where an edit that meets another gets its ruling. What is not known yet is noted.
 pub(crate) struct Court {
     rulings: Rulings,
-    open: RefCell<Vec<Question>>,
+    open: RefCell<OpenQuestions>,
 }
 
 impl Court {
@@ -100,23 +139,52 @@ impl Court {
     }
 
     /// What is still to be asked.
-    pub(crate) fn open(self) -> Vec<Question> {
+    pub(crate) fn open(self) -> OpenQuestions {
         self.open.into_inner()
     }
 
+    /// The text with the changes of both sides; `None` if they are not merged. While that is not known, what the server has: the
+    /// commit is put back then.
+    pub(crate) fn merge(&self, edit: &Edit, field: usize, base: &str, server: &str, client: &str) -> Option<String> {
+        if client == base || client == server {
+            return Some(server.to_owned());
+        }
+        if server == base {
+            return Some(client.to_owned());
+        }
+        let key = ((edit.batch.clone(), edit.n), field, server.to_owned());
+        if let Some(merged) = self.rulings.merged.get(&key) {
+            return merged.clone();
+        }
+        if self.rulings.rounds >= ROUNDS_MAX {
+            return None;
+        }
+        let (edit, field, server) = key;
+        self.open.borrow_mut().merges.push(OpenMerge {
+            edit,
+            field,
+            base: base.into(),
+            server: server.clone(),
+            client: client.into(),
+        });
+        Some(server)
+    }
+
     pub(crate) fn ruling(&self, ready: &Ready, edit: &Edit, server: &Json) -> Ruling {
-        if let Some(ruling) = self.rulings.known.get(&(edit.n, server.to_string())) {
+        let key = ((edit.batch.clone(), edit.n), server.to_string());
+        if let Some(ruling) = self.rulings.known.get(&key) {
             return ruling.clone();
         }
         if self.rulings.rounds < ROUNDS_MAX {
-            self.open.borrow_mut().push(Question {
+            let question = Question {
                 n: edit.n,
                 collection: ready.name.clone(),
                 row: edit.id.clone(),
                 client: edit.set.clone().map_or(Json::Null, Json::Object),
                 server: server.clone(),
                 base: Json::Object(edit.was.clone()),
-            });
+            };
+            self.open.borrow_mut().programs.push((key.0, question));
         }
         Ruling::Server
     }
@@ -128,18 +196,25 @@ impl Replicas {
         let _ = self.arbiter.set(arbiter);
     }
 
-    /// Asks programs about edits that meet. `began`: when it was begun with their block. After a program failed it is not asked
-    /// again for this block; what is not decided stays as the server has it.
-    pub(crate) async fn ask_programs(
+    /// Asks programs about edits that meet, and merges texts. `began`: when it was begun with their block. After a program failed
+    /// it is not asked again for this block; what is not decided stays as the server has it.
+    ///
+    /// # Errors
+    /// Texts cannot be merged because the server stops.
+    pub(crate) async fn settle_questions(
         &self,
         application: &Name,
         collections: &Collections,
-        questions: Vec<Question>,
+        questions: OpenQuestions,
         rulings: &mut Rulings,
         began: Instant,
-    ) {
+    ) -> Result<(), SyncError> {
+        let OpenQuestions { programs, merges } = questions;
+        if !merges.is_empty() {
+            self.merge_texts(merges, rulings).await?;
+        }
         let (mut known, mut failed) = ((*rulings.known).clone(), Vec::new());
-        for question in questions {
+        for (edit, question) in programs {
             let ruling = match collections.get(question.collection.as_str()) {
                 Some(ready) if !failed.contains(&ready.number) && began.elapsed() < PATIENCE => {
                     self.ask_program(application, ready, &question).await.unwrap_or_else(|why| {
@@ -151,9 +226,32 @@ impl Replicas {
                 }
                 _ => Ruling::Server,
             };
-            known.insert((question.n, question.server.to_string()), ruling);
+            known.insert((edit, question.server.to_string()), ruling);
         }
-        *rulings = Rulings { known: Arc::new(known), rounds: rulings.rounds + 1 };
+        (rulings.known, rulings.rounds) = (Arc::new(known), rulings.rounds + 1);
+        Ok(())
+    }
+
+    /// Merges texts on a thread of their own, for few blocks at a time and within the bound of the block.
+    async fn merge_texts(&self, merges: Vec<OpenMerge>, rulings: &mut Rulings) -> Result<(), SyncError> {
+        let _seat = self.mergers.acquire().await.expect("the semaphore is never closed");
+        let (before, mut pairs) = (rulings.merged.clone(), rulings.pairs);
+        let work = move || {
+            let mut merged = (*before).clone();
+            for OpenMerge { edit, field, base, server, client } in merges {
+                let text = merge::merge(&base, &server, &client, &mut pairs);
+                if text.is_none() {
+                    metrics::counter!("sync_merges_refused_total").increment(1);
+                }
+                merged.insert((edit, field, server), text);
+            }
+            (merged, pairs)
+        };
+        let done = tokio::task::spawn_blocking(work).await;
+        let (merged, pairs) =
+            done.map_err(|error| StoreError::unavailable(format!("texts were not merged: {error}")))?;
+        (rulings.merged, rulings.pairs) = (Arc::new(merged), pairs);
+        Ok(())
     }
 
     async fn ask_program(&self, application: &Name, ready: &Ready, question: &Question) -> Result<Ruling, String> {

@@ -16,14 +16,13 @@ use tocsin_model::{
     value::Value,
 };
 use tocsin_store::{
-    collections::{Conflict, DeviceNumber, KeyNumber, RowWrite, StoredRow},
+    collections::{AuthorNumber, Conflict, DeviceNumber, KeyNumber, RowWrite, StoredRow},
     error::StoreError,
     sqlite::collections::Ledger,
 };
 
 use crate::{
     catalogue::{Collections, Ready},
-    merge::merge,
     programs::{Court, Ruling},
     raise_events, spread,
 };
@@ -44,6 +43,8 @@ pub(crate) struct Editor<'a> {
     pub(crate) application: &'a Name,
     pub(crate) collections: &'a Collections,
     pub(crate) device: DeviceNumber,
+    /// The copy of the device's replica.
+    pub(crate) author: AuthorNumber,
     /// The keys that the device holds; ascending.
     pub(crate) held: &'a [KeyNumber],
     /// What programs decided.
@@ -51,7 +52,7 @@ pub(crate) struct Editor<'a> {
 }
 
 /// Who wrote something last: when, who, and what that one knew.
-type Writer = (Stamp, DeviceNumber, Stamp);
+type Writer = (Stamp, AuthorNumber, Stamp);
 
 /// What an edit wants of the fields of a row, by their places.
 struct Wish {
@@ -66,21 +67,49 @@ struct Change {
 }
 
 impl Editor<'_> {
-    /// Takes in an edit of a device.
+    /// Takes in an edit of a device. Gives what became of it, and the fields that cannot hold what it sets: they are refused, and
+    /// the others of the edit are not concerned.
     ///
     /// # Errors
     /// The store does not answer.
-    pub(crate) fn apply(&self, ledger: &mut Ledger<'_>, ready: &Ready, edit: &Edit) -> Result<Fate, StoreError> {
+    pub(crate) fn apply(
+        &self,
+        ledger: &mut Ledger<'_>,
+        ready: &Ready,
+        edit: &Edit,
+    ) -> Result<(Fate, Vec<Problem>), StoreError> {
         if let Some(problem) = objection_to_id(&edit.id) {
-            return Ok(Fate::Refused(vec![problem]));
+            return Ok((Fate::Refused(vec![problem]), Vec::new()));
         }
-        let fields = &ready.definition.fields;
-        let wish = match edit.set.as_ref().map(|set| Wish::read(fields, set, &edit.was)).transpose() {
-            Ok(wish) => wish,
-            Err(problems) => return Ok(Fate::Refused(problems)),
-        };
         let old = ledger.row(ready.number, &edit.id)?;
         let present = old.as_ref().filter(|old| old.body.is_some());
+        let fields = &ready.definition.fields;
+        let (wish, problems) = match &edit.set {
+            None => (None, Vec::new()),
+            Some(set) => {
+                let (wish, problems) = Wish::read(fields, set, &edit.was, present.is_some());
+                if wish.set.is_empty() && !problems.is_empty() && present.is_some() {
+                    return Ok((Fate::Refused(problems), Vec::new()));
+                }
+                (Some(wish), problems)
+            }
+        };
+        let fate = self.reconcile(ledger, ready, edit, old.as_ref(), wish)?;
+        Ok(match fate {
+            Fate::Refused(more) => (Fate::Refused(problems.into_iter().chain(more).collect()), Vec::new()),
+            fate => (fate, problems),
+        })
+    }
+
+    fn reconcile(
+        &self,
+        ledger: &mut Ledger<'_>,
+        ready: &Ready,
+        edit: &Edit,
+        old: Option<&StoredRow>,
+        wish: Option<Wish>,
+    ) -> Result<Fate, StoreError> {
+        let present = old.filter(|old| old.body.is_some());
         // Who does not see a row learns nothing about it, but that its id cannot be had.
         if let Some(row) = present.filter(|row| !self.holds(&row.keys)) {
             // One that it once saw was given away meanwhile: what it says of it is kept for those who may see it.
@@ -91,7 +120,7 @@ impl Editor<'_> {
         }
         match (present, wish) {
             (None, None) => Ok(Fate::Applied),
-            (None, Some(wish)) => self.insert(ledger, ready, edit, old.as_ref(), wish),
+            (None, Some(wish)) => self.insert(ledger, ready, edit, old, wish),
             (Some(row), None) => self.remove(ledger, ready, edit, row),
             (Some(row), Some(wish)) => self.update(ledger, ready, edit, row, wish),
         }
@@ -105,8 +134,10 @@ impl Editor<'_> {
         old: Option<&StoredRow>,
         wish: Wish,
     ) -> Result<Fate, StoreError> {
-        // What was removed does not come back by an edit that did not know of it.
-        if edit.base != Stamp(0) || old.is_some_and(|old| old.author != self.device) {
+        // What was removed does not come back by an edit that did not know of it. One whose author knew of the removal makes the
+        // row again.
+        let knows = |old: &StoredRow| old.author == self.author || old.version <= edit.seen;
+        if edit.base != Stamp(0) || !old.is_none_or(knows) {
             self.log(ledger, ready, edit, Winner::Server, "removed", &Json::Null)?;
             return Ok(Fate::Met(Winner::Server));
         }
@@ -130,7 +161,7 @@ impl Editor<'_> {
             self.log(ledger, ready, edit, Winner::Server, ready.word(), &server)?;
             return Ok(Fate::Met(Winner::Server));
         }
-        let (seen, author) = (edit.seen.min(ledger.newest()), self.device);
+        let (seen, author) = (edit.seen.min(ledger.newest()), self.author);
         remove_row(ledger, self.application, self.collections, row, (author, seen))?;
         if newer.is_empty() {
             return Ok(Fate::Applied);
@@ -159,7 +190,8 @@ impl Editor<'_> {
             };
             let (is_news, is_other) = (self.is_news(edit, &writer), row[at] != value);
             let combine = definition.conflicts.fields.get(name).filter(|combine| is_news || **combine == Combine::Sum);
-            let together = combine.and_then(|combine| put_together(*combine, wish.was.get(&at), &row[at], &value));
+            let together =
+                combine.and_then(|combine| self.put_together(edit, at, *combine, wish.was.get(&at), &row[at], &value));
             if let Some(value) = together {
                 combined |= is_news && is_other;
                 if row[at] != value {
@@ -239,7 +271,7 @@ impl Editor<'_> {
             return Ok(Some(refused("", "would be a row that this device does not see")));
         }
         let seen = edit.seen.min(ledger.newest());
-        let write = Write { id: &edit.id, change: &change.row, fields: &change.fields, author: self.device, seen };
+        let write = Write { id: &edit.id, change: &change.row, fields: &change.fields, author: self.author, seen };
         write_row(ledger, self.application, self.collections, ready, old, write, belonging)
             .map(|written| written.err().map(Fate::Refused))
     }
@@ -250,7 +282,7 @@ impl Editor<'_> {
 
     /// Whether an edit did not know of something.
     fn is_news(&self, edit: &Edit, writer: &Writer) -> bool {
-        writer.0 > edit.base && writer.1 != self.device
+        writer.0 > edit.base && writer.1 != self.author
     }
 
     /// Which of two edits stays.
@@ -275,6 +307,39 @@ impl Editor<'_> {
                 // Trouble while it is evaluated leaves what is there.
                 ready.predicate.as_ref().is_some_and(|predicate| predicate.holds(&sides).unwrap_or(false))
             }
+        }
+    }
+
+    /// Both edits in one value; `None` if they cannot be put together.
+    fn put_together(
+        &self,
+        edit: &Edit,
+        field: usize,
+        combine: Combine,
+        was: Option<&Value>,
+        server: &Value,
+        client: &Value,
+    ) -> Option<Value> {
+        match (combine, was.unwrap_or(&Value::Null), server, client) {
+            (Combine::Max, _, server, client) => Some(greater(server, client)?.1),
+            (Combine::Min, _, server, client) => Some(greater(server, client)?.0),
+            (Combine::Sum, was, server, client) => match (server, client, was) {
+                (Value::Integer(server), Value::Integer(client), was) => {
+                    let was = if let Value::Integer(was) = was { *was } else { 0 };
+                    Some(Value::Integer(server.checked_add(client.checked_sub(was)?)?))
+                }
+                (Value::Number(server), Value::Number(client), was) => {
+                    let was = if let Value::Number(was) = was { *was } else { 0.0 };
+                    Some(Value::Number(server + (client - was)))
+                        .filter(|sum| matches!(sum, Value::Number(sum) if sum.is_finite()))
+                }
+                _ => None,
+            },
+            (Combine::Merge, was, Value::Text(server), Value::Text(client)) => {
+                let base = was.as_text().unwrap_or_default();
+                self.court.merge(edit, field, base, server, client).map(|text| Value::from(text.as_str()))
+            }
+            (Combine::Merge, ..) => None,
         }
     }
 
@@ -319,9 +384,19 @@ impl Ready {
 }
 
 impl Wish {
-    fn read(fields: &Fields, set: &Map<String, Json>, was: &Map<String, Json>) -> Result<Wish, Vec<Problem>> {
+    /// Reads what an edit wants. Gives what of it the fields can hold, and what is wrong with the rest.
+    fn read(
+        fields: &Fields,
+        set: &Map<String, Json>,
+        was: &Map<String, Json>,
+        is_update: bool,
+    ) -> (Wish, Vec<Problem>) {
         let mut problems = Vec::new();
         let set = set.iter().filter_map(|(name, value)| match accept(fields, name, value) {
+            Ok((at, Value::Null)) if is_update && fields[at].required => {
+                problems.push(Problem::at(name.as_str(), "is required, and cannot be emptied"));
+                None
+            }
             Ok(accepted) => Some(accepted),
             Err(problem) => {
                 problems.push(problem);
@@ -331,7 +406,7 @@ impl Wish {
         let set = set.collect();
         // What a field was before is of the device's own version of the collection; what does not fit says nothing.
         let was = was.iter().filter_map(|(name, value)| accept(fields, name, value).ok()).collect();
-        if problems.is_empty() { Ok(Wish { set, was }) } else { Err(problems) }
+        (Wish { set, was }, problems)
     }
 }
 
@@ -368,31 +443,6 @@ fn body(row: &StoredRow) -> Json {
     row.body.as_deref().and_then(|body| serde_json::from_str(body).ok()).unwrap_or(Json::Null)
 }
 
-/// Both edits in one value; `None` if they cannot be put together.
-fn put_together(combine: Combine, was: Option<&Value>, server: &Value, client: &Value) -> Option<Value> {
-    let text = |value: &Value| value.as_text().unwrap_or_default().to_owned();
-    match (combine, was.unwrap_or(&Value::Null), server, client) {
-        (Combine::Max, _, server, client) => Some(greater(server, client)?.1),
-        (Combine::Min, _, server, client) => Some(greater(server, client)?.0),
-        (Combine::Sum, was, server, client) => match (server, client, was) {
-            (Value::Integer(server), Value::Integer(client), was) => {
-                let was = if let Value::Integer(was) = was { *was } else { 0 };
-                Some(Value::Integer(server.checked_add(client.checked_sub(was)?)?))
-            }
-            (Value::Number(server), Value::Number(client), was) => {
-                let was = if let Value::Number(was) = was { *was } else { 0.0 };
-                Some(Value::Number(server + (client - was)))
-                    .filter(|sum| matches!(sum, Value::Number(sum) if sum.is_finite()))
-            }
-            _ => None,
-        },
-        (Combine::Merge, was, Value::Text(server), Value::Text(client)) => {
-            merge(&text(was), server, client).map(|text| Value::from(text.as_str()))
-        }
-        (Combine::Merge, ..) => None,
-    }
-}
-
 /// Two values of one type in their order; what is null is neither greater nor smaller.
 fn greater(one: &Value, other: &Value) -> Option<(Value, Value)> {
     let order = match (one, other) {
@@ -409,7 +459,7 @@ fn greater(one: &Value, other: &Value) -> Option<(Value, Value)> {
 
 /// Who wrote which field, where it was not the writer of the row.
 #[derive(Default)]
-struct Columns(BTreeMap<String, (Stamp, DeviceNumber, Stamp)>);
+struct Columns(BTreeMap<String, (Stamp, AuthorNumber, Stamp)>);
 
 impl Columns {
     fn read(text: Option<&str>) -> Columns {
@@ -433,7 +483,7 @@ pub(crate) struct Write<'a> {
     pub(crate) change: &'a Row,
     /// The fields that change.
     pub(crate) fields: &'a [usize],
-    pub(crate) author: DeviceNumber,
+    pub(crate) author: AuthorNumber,
     pub(crate) seen: Stamp,
 }
 
@@ -486,7 +536,7 @@ pub(crate) fn remove_row(
     application: &Name,
     collections: &Collections,
     row: &StoredRow,
-    (author, seen): (DeviceNumber, Stamp),
+    (author, seen): (AuthorNumber, Stamp),
 ) -> Result<(), StoreError> {
     let (collection, id) = (row.collection, row.id.clone());
     let gone =

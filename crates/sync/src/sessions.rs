@@ -14,11 +14,16 @@ use tocsin_model::{
     collection::Stamp,
     id::ChangeSequence,
     problem::Problem,
-    replica::{Begin, Begun, BlockEnd, CollectionShape, EDITS_MAX, Edit, FieldShape, Met, Refused, Uploaded},
+    replica::{
+        BATCH_CHARS_MAX, Begin, Begun, BlockEnd, CollectionShape, EDITS_MAX, EditLog, FieldShape, Met, Refused,
+        SentEdit, Uploaded,
+    },
     time::Timestamp,
 };
 use tocsin_store::{
-    collections::{DeviceNumber, KeyNumber, PastSession, Place, ReplicaDevice, Tally, Wanted},
+    collections::{
+        AuthorNumber, DeviceNumber, HistoryPoint, KeyNumber, PastSession, Place, ReplicaDevice, Tally, Wanted,
+    },
     error::StoreError,
     sqlite::collections::Ledger,
 };
@@ -27,7 +32,7 @@ use crate::{
     Device, PoolStatus, Replicas, SyncError,
     catalogue::{Collections, Ready},
     devices::random,
-    programs::{Court, Rulings},
+    programs::{Court, OpenQuestions, Rulings},
     reconcile::{Editor, Fate},
 };
 
@@ -53,8 +58,28 @@ pub struct Session {
     pub tally: Tally,
     /// What the device may see.
     view: Arc<View>,
+    /// Where the device's edits continue.
+    lineage: Arc<Mutex<Lineage>>,
     /// Held by the request that is at work.
     turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// Where the edits of a copy of a replica continue.
+#[derive(Debug, Clone, Default)]
+struct Lineage {
+    /// The last batches of the copy that the server may know, the newest first.
+    batches: Vec<String>,
+    /// The server was restored, so a client without batches may lack edits that only the lost state had.
+    may_skip: bool,
+}
+
+/// Which parts of a device's knowledge are of the history of this server.
+#[derive(Debug, Clone, Copy)]
+struct KnownHistory {
+    /// Its cursor.
+    cursor: bool,
+    /// The point behind its last edits.
+    point: bool,
 }
 
 /// What a device may see.
@@ -101,12 +126,17 @@ impl Replicas {
             return self.begin_wipe(kept, begin.wiped).await;
         }
         let given = begin.cursor.as_deref().map(|cursor| self.seal.place(kept.number, cursor)).transpose()?;
+        let is_here = self.is_of_our_history(kept.number, given.as_ref(), begin.edits.as_ref())?;
+        if !(is_here.cursor && is_here.point) {
+            tracing::warn!(device = %kept.id, "the device knows a later state than this server has: it was restored from a backup");
+        }
+        let given = given.map(|(place, _)| place).filter(|_| is_here.cursor);
         let collections = self.collections_of(&kept.application).await?;
         let (as_of, held) = self.held(kept, &collections).await?;
         self.follow_records(kept, &collections).await?;
         let mut state = self.store.device_state(kept.number).await?;
         if state.generation == 0 || state.keys != held {
-            state.generation = self.store.put_keys(kept.number, held.clone()).await?;
+            state.generation = self.store.put_keys(self.now(), kept.number, held.clone()).await?;
         }
         let place = match given {
             Some(place) => self.resume(kept.number, place, state.generation).await?,
@@ -115,6 +145,19 @@ impl Replicas {
         let newest = *self.store.newest().borrow();
         let place = place.unwrap_or_else(|| Place::NOWHERE.begin_move(state.generation, newest));
         let now = self.now();
+        let is_restored = !(is_here.cursor && is_here.point);
+        let (uploaded, restored) = match &begin.edits {
+            None => (state.uploaded, None),
+            Some(log) => {
+                let uploaded = match &log.batch {
+                    Some(batch) => self.store.batch_upto(kept.number, batch).await?,
+                    None => 0,
+                };
+                (uploaded, if is_restored { Some(self.store.batches(kept.number).await?) } else { None })
+            }
+        };
+        let log = begin.edits.unwrap_or_default();
+        let lineage = Lineage { batches: log.batch.into_iter().chain(log.after).collect(), may_skip: is_restored };
         let session = Session {
             id: random::<16>()?.into(),
             device: kept.clone(),
@@ -122,6 +165,7 @@ impl Replicas {
             heard_at: now,
             tally: Tally::default(),
             view: Arc::new(View { as_of, generation: state.generation, held }),
+            lineage: Arc::new(Mutex::new(lineage)),
             turn: Arc::default(),
         };
         let id = session.id.to_string();
@@ -131,12 +175,34 @@ impl Replicas {
         }
         Ok(Begun {
             session: id,
-            uploaded: state.uploaded,
+            uploaded,
             anew: place.generation == 0,
-            cursor: self.seal.cursor(kept.number, place),
+            cursor: self.seal.cursor(kept.number, place, self.store.history().current()),
             wipe: false,
             collections: shapes(kept, &collections),
+            restored,
         })
+    }
+
+    /// Whether what a device knows is of the history of this server, which it is not after the server was restored.
+    fn is_of_our_history(
+        &self,
+        device: DeviceNumber,
+        cursor: Option<&(Place, Box<str>)>,
+        log: Option<&EditLog>,
+    ) -> Result<KnownHistory, SyncError> {
+        let place = |(place, period): &(Place, Box<str>)| {
+            self.is_of_history(&HistoryPoint { period: period.clone(), stamp: place.newest() })
+        };
+        let point = match log.and_then(|log| log.point.as_deref()) {
+            Some(text) => self.is_of_history(&self.seal.read_point(device, text)?),
+            None => true,
+        };
+        Ok(KnownHistory { cursor: cursor.is_none_or(place), point })
+    }
+
+    pub(crate) fn is_of_history(&self, point: &HistoryPoint) -> bool {
+        self.store.history().contains(point, *self.store.newest().borrow())
     }
 
     /// A device that is to drop what it has gets nothing but that; when it has done so, it is told no more.
@@ -148,8 +214,8 @@ impl Replicas {
             self.set_wipe(device, device.wipe_at, Some(self.now())).await?;
             tracing::info!(device = %device.id, "a device dropped its replica");
         }
-        let (session, cursor) = (String::new(), String::new());
-        Ok(Begun { session, uploaded: 0, anew: false, cursor, wipe: true, collections: Vec::new() })
+        let (session, cursor, collections) = (String::new(), String::new(), Vec::new());
+        Ok(Begun { session, uploaded: 0, anew: false, cursor, wipe: true, collections, restored: None })
     }
 
     /// The keys that a device holds, ascending, and the place of the records at which that is so.
@@ -171,8 +237,7 @@ impl Replicas {
     /// Where a device goes on that stands at a place; `None` if it has to read all anew.
     async fn resume(&self, device: DeviceNumber, place: Place, generation: u32) -> Result<Option<Place>, SyncError> {
         let newest = *self.store.newest().borrow();
-        // A place in the future is one before the store was put back to an earlier state.
-        if !place.is_known_since(self.store.forgotten()) || place.sequence > newest {
+        if !place.is_known_since(self.store.forgotten()) {
             return Ok(None);
         }
         let is_here = place.generation == generation && place.moving.is_none();
@@ -195,7 +260,7 @@ impl Replicas {
         self: &Arc<Self>,
         device: &Device,
         session: &str,
-        edits: impl FnOnce() -> Result<(Vec<Edit>, u64), Vec<Problem>>,
+        edits: impl FnOnce() -> Result<(Vec<SentEdit>, u64), Vec<Problem>>,
     ) -> Result<Uploaded, SyncError> {
         let session = self.sessions.find(device, session)?;
         let _turn = self.turn(&session)?;
@@ -212,24 +277,29 @@ impl Replicas {
         if edits.len() > EDITS_MAX {
             return Err(SyncError::invalid("", format!("has {} edits; at most {EDITS_MAX} fit", edits.len())));
         }
+        check_batches(&edits)?;
         // A block is about what its first edit is about, mostly all of it.
-        let about = edits.first().map(|edit| edit.collection.clone());
+        let about = edits.iter().find_map(|sent| match sent {
+            SentEdit::Edit(edit) => Some(edit.collection.clone()),
+            SentEdit::Unreadable(_) => None,
+        });
         let edits = Arc::new(edits);
+        let lineage = session.lineage.lock().clone();
         let (mut rulings, began) = (Rulings::default(), Instant::now());
         let (taken, follows) = loop {
             let seat = self.admission.reconciles.enter(&device.0.application, about.as_ref()).await?;
             waited += seat.waited;
-            let decided = self.edit_records(&session.device, &collections, &edits).await?;
+            let decided = self.edit_records(&session.device, &collections, &edits, lineage.may_skip).await?;
             let follows = !decided.is_empty();
             let (kept, view, known) = (session.device.clone(), session.view.clone(), collections.clone());
-            let (sent, ruled) = (edits.clone(), rulings.clone());
-            let open = Arc::new(Mutex::new(Vec::new()));
+            let (sent, ruled, from) = (edits.clone(), rulings.clone(), lineage.clone());
+            let open = Arc::new(Mutex::new(OpenQuestions::default()));
             let asked = open.clone();
             let job = move |ledger: &mut Ledger<'_>| {
                 let court = Court::new(ruled);
-                let taken = take_in(ledger, &kept, &known, &view.held, &sent, decided, &court)?;
+                let taken = take_in(ledger, &kept, &known, &view.held, &sent, decided, &court, &from)?;
                 *asked.lock() = court.open();
-                // Nothing of it stays before programs have decided.
+                // Nothing of it stays before programs have decided and texts were merged.
                 if asked.lock().is_empty() { Ok(taken) } else { Err(StoreError::Changed("an edit".to_owned())) }
             };
             let taken = self.store.write(self.now(), job).await;
@@ -238,15 +308,24 @@ impl Replicas {
             if questions.is_empty() {
                 break (taken?, follows);
             }
-            // The place is free while programs think.
-            self.ask_programs(&device.0.application, &collections, questions, &mut rulings, began).await;
+            // The place is free while programs think and texts are merged.
+            self.settle_questions(&device.0.application, &collections, questions, &mut rulings, began).await?;
         };
-        let taken = taken?;
+        let mut taken = taken?;
+        if let Some(batch) = edits.last().and_then(SentEdit::batch) {
+            let mut lineage = session.lineage.lock();
+            lineage.batches.retain(|known| known != batch);
+            lineage.batches.insert(0, batch.to_owned());
+            lineage.batches.truncate(LINEAGE_MAX);
+            let point =
+                HistoryPoint { period: self.store.history().current().into(), stamp: *self.store.newest().borrow() };
+            taken.point = self.seal.point(session.device.number, &point);
+        }
         if follows {
             self.follow_records(&session.device, &collections).await?;
         }
         let met = taken.conflicts.len() as u64;
-        let edits = taken.applied + met + taken.refused.len() as u64;
+        let edits = edits.len() as u64;
         metrics::counter!("sync_edits_total", "outcome" => "applied").increment(taken.applied);
         metrics::counter!("sync_edits_total", "outcome" => "conflict").increment(met);
         metrics::counter!("sync_edits_total", "outcome" => "refused").increment(taken.refused.len() as u64);
@@ -274,7 +353,10 @@ impl Replicas {
         let session = self.sessions.find(device, session)?;
         let _turn = self.turn(&session)?;
         let kept = &session.device;
-        let place = self.seal.place(kept.number, cursor)?;
+        let (place, period) = self.seal.place(kept.number, cursor)?;
+        if !self.is_of_history(&HistoryPoint { period, stamp: place.newest() }) {
+            return Err(SyncError::Expired("the server was restored from an older backup: begin again".to_owned()));
+        }
         let collections = self.collections_of(&kept.application).await?;
         self.check_view(&session, &collections).await?;
         let generation = place.moving.map_or(place.generation, |moving| moving.to);
@@ -294,7 +376,11 @@ impl Replicas {
         let wanted = Wanted { place, collections, held, held_before, rows_max, bytes_max };
         let block = self.store.read_block(wanted).await?;
         let seen = if block.more { Stamp(0) } else { block.place.sequence };
-        let end = BlockEnd { cursor: self.seal.cursor(kept.number, block.place), seen, more: block.more };
+        let end = BlockEnd {
+            cursor: self.seal.cursor(kept.number, block.place, self.store.history().current()),
+            seen,
+            more: block.more,
+        };
         let (packed, bytes) = pack(block.lines, end);
         let waited = u64::try_from(seat.waited.as_millis()).unwrap_or(u64::MAX);
         drop(seat);
@@ -422,44 +508,168 @@ fn shapes(device: &ReplicaDevice, collections: &Collections) -> Vec<CollectionSh
     usable(device, collections).map(shape).collect()
 }
 
+/// Batches of a session that may be continued, at most.
+const LINEAGE_MAX: usize = 4;
+
+fn check_batches(edits: &[SentEdit]) -> Result<(), SyncError> {
+    let fits = |batch: &str| {
+        (1..=BATCH_CHARS_MAX).contains(&batch.len())
+            && batch.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    };
+    match edits.iter().filter_map(SentEdit::batch).find(|batch| !fits(batch)) {
+        Some(_) => Err(SyncError::invalid(
+            "batch",
+            format!("should be 1 to {BATCH_CHARS_MAX} letters, digits, `-` and `_`; a random id is right"),
+        )),
+        None => Ok(()),
+    }
+}
+
+/// The batch of edits that is being taken in.
+struct OpenBatch<'a> {
+    id: &'a str,
+    author: AuthorNumber,
+    /// The last edit that was taken in; `None`: the batch is new.
+    upto: Option<u64>,
+    is_changed: bool,
+}
+
+impl<'a> OpenBatch<'a> {
+    /// Finds a batch. One that is new is of the author whose last batch it continues. If another batch continues that one
+    /// already, or it is not known, the replica is a copy, and an author of its own.
+    fn open(
+        ledger: &mut Ledger<'_>,
+        device: DeviceNumber,
+        id: &'a str,
+        before: Option<&str>,
+        lineage: &Lineage,
+    ) -> Result<OpenBatch<'a>, StoreError> {
+        if let Some(known) = ledger.batch(device, id)? {
+            return Ok(OpenBatch { id, author: known.author, upto: Some(known.upto), is_changed: false });
+        }
+        let continued =
+            before.into_iter().chain(lineage.batches.iter().map(String::as_str)).filter(|known| *known != id);
+        let mut author = None;
+        for known in continued {
+            if let Some(known) = ledger.batch(device, known)? {
+                author = Some(known).filter(|known| known.is_last).map(|known| known.author);
+                let author = match author {
+                    Some(author) => author,
+                    None => ledger.make_author(device)?,
+                };
+                return Ok(OpenBatch { id, author, upto: None, is_changed: false });
+            }
+        }
+        if author.is_none() && !ledger.has_batches(device)? {
+            author = Some(device);
+        }
+        let author = match author {
+            Some(author) => author,
+            None => ledger.make_author(device)?,
+        };
+        Ok(OpenBatch { id, author, upto: None, is_changed: false })
+    }
+
+    fn close(self, ledger: &mut Ledger<'_>, device: DeviceNumber) -> Result<(), StoreError> {
+        match self.upto {
+            Some(upto) if self.is_changed => ledger.put_batch(device, self.id, self.author, upto),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Lets edits meet the rows, in their order, and notes the last of them. What became of edits of built-in rows is `decided`.
 /// Inside: what is wrong with the block as a whole.
+#[expect(clippy::too_many_arguments, reason = "the one call is next to it, and a struct would name each of them twice")]
 fn take_in(
     ledger: &mut Ledger<'_>,
     device: &ReplicaDevice,
     collections: &Collections,
     held: &[KeyNumber],
-    edits: &[Edit],
-    mut decided: HashMap<u64, Fate>,
+    edits: &[SentEdit],
+    mut decided: HashMap<(Option<String>, u64), Fate>,
     court: &Court,
+    lineage: &Lineage,
 ) -> Result<Result<Uploaded, SyncError>, StoreError> {
-    let before = ledger.uploaded(device.number)?;
-    let mut taken = Uploaded { uploaded: before, ..Uploaded::default() };
-    let editor = Editor { application: &device.application, collections, device: device.number, held, court };
-    for edit in edits.iter().filter(|edit| edit.n > before) {
-        if edit.n != taken.uploaded + 1 {
-            let message =
-                format!("is {} where {} was expected; send edits in order, without gaps", edit.n, taken.uploaded + 1);
+    let counted_before = ledger.uploaded(device.number)?;
+    let mut counted = counted_before;
+    let mut taken = Uploaded { uploaded: counted, ..Uploaded::default() };
+    let mut batch: Option<OpenBatch<'_>> = None;
+    for sent in edits {
+        let n = sent.n();
+        let expected = match sent.batch() {
+            None if n <= counted => continue,
+            None => Some(counted + 1).filter(|_| !lineage.may_skip || counted != counted_before),
+            Some(id) => {
+                if batch.as_ref().is_none_or(|batch| batch.id != id) {
+                    let before = batch.as_ref().map(|batch| batch.id);
+                    if let Some(batch) = batch.take() {
+                        batch.close(ledger, device.number)?;
+                    }
+                    batch = Some(OpenBatch::open(ledger, device.number, id, before, lineage)?);
+                }
+                let upto = batch.as_ref().and_then(|batch| batch.upto);
+                if upto.is_some_and(|upto| n <= upto) {
+                    taken.uploaded = n;
+                    continue;
+                }
+                upto.map(|upto| upto + 1)
+            }
+        };
+        if let Some(expected) = expected.filter(|expected| *expected != n) {
+            let message = format!("is {n} where {expected} was expected; send edits in order, without gaps");
             return Ok(Err(SyncError::invalid("n", message)));
         }
-        taken.uploaded = edit.n;
-        let ready = usable(device, collections).find(|ready| ready.name == edit.collection);
-        let fate = match ready {
-            Some(ready) if ready.definition.direction.is_up() && ready.definition.built_in.is_some() => {
-                decided.remove(&edit.n).expect("each edit behind the last that was taken in was decided on")
+        let author = match &mut batch {
+            Some(batch) if sent.batch().is_some() => {
+                (batch.upto, batch.is_changed) = (Some(n), true);
+                batch.author
             }
-            Some(ready) if ready.definition.direction.is_up() => editor.apply(ledger, ready, edit)?,
-            Some(_) => Fate::Refused(vec![Problem::at("collection", "is only for reading")]),
-            None => Fate::Refused(vec![Problem::at("collection", "is none that this device may use")]),
+            _ => {
+                if n > counted + 1 {
+                    tracing::warn!(device = %device.id, from = counted + 1, to = n - 1, "the server was restored, and these edits were lost");
+                }
+                counted = n;
+                device.number
+            }
         };
-        match fate {
-            Fate::Applied => taken.applied += 1,
-            Fate::Met(winner) => taken.conflicts.push(Met { n: edit.n, winner }),
-            Fate::Refused(problems) => taken.refused.push(Refused { n: edit.n, problems }),
+        taken.uploaded = n;
+        let editor =
+            Editor { application: &device.application, collections, device: device.number, author, held, court };
+        let (fate, fields) = match sent {
+            SentEdit::Unreadable(bad) => (Fate::Refused(vec![bad.problem.clone()]), Vec::new()),
+            SentEdit::Edit(edit) => match usable(device, collections).find(|ready| ready.name == edit.collection) {
+                Some(ready) if ready.definition.direction.is_up() && ready.definition.built_in.is_some() => {
+                    let fate = decided.remove(&(edit.batch.clone(), n));
+                    (fate.expect("each edit behind the last that was taken in was decided on"), Vec::new())
+                }
+                Some(ready) if ready.definition.direction.is_up() => editor.apply(ledger, ready, edit)?,
+                Some(_) => (Fate::Refused(vec![Problem::at("collection", "is only for reading")]), Vec::new()),
+                None => {
+                    (Fate::Refused(vec![Problem::at("collection", "is none that this device may use")]), Vec::new())
+                }
+            },
+        };
+        let problems = match fate {
+            Fate::Applied => {
+                taken.applied += 1;
+                fields
+            }
+            Fate::Met(winner) => {
+                taken.conflicts.push(Met { n, winner });
+                fields
+            }
+            Fate::Refused(problems) => problems,
+        };
+        if !problems.is_empty() {
+            taken.refused.push(Refused { n, problems });
         }
     }
-    if taken.uploaded != before {
-        ledger.set_uploaded(device.number, taken.uploaded)?;
+    if let Some(batch) = batch {
+        batch.close(ledger, device.number)?;
+    }
+    if counted != counted_before {
+        ledger.set_uploaded(device.number, counted)?;
     }
     Ok(Ok(taken))
 }

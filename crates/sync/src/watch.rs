@@ -15,7 +15,7 @@ use tocsin_model::{
     id::{ChangeSequence, Name, SubscriptionId},
 };
 use tocsin_store::{
-    collections::DeviceNumber,
+    collections::{DeviceNumber, HistoryPoint},
     records::{Change, Changed},
 };
 use tokio::sync::Notify;
@@ -102,7 +102,7 @@ impl Replicas {
     /// `Busy` if too many wait; the cursor is none of this device's; its subscriber is gone.
     pub async fn wait_for_news(&self, device: &Device, cursor: &str, longest: Duration) -> Result<bool, SyncError> {
         let kept = &device.0;
-        let place = self.seal.place(kept.number, cursor)?;
+        let (place, period) = self.seal.place(kept.number, cursor)?;
         let seat = self.watchers.enter(device)?;
         let collections = self.collections_of(&kept.application).await?;
         let mut of_subscriber = self.records.listen(kept.subscriber_number);
@@ -118,6 +118,7 @@ impl Replicas {
         if is_elsewhere
             || !is_known
             || !place.is_known_since(self.store.forgotten())
+            || !self.is_of_history(&HistoryPoint { period, stamp: place.newest() })
             || self.store.has_news(held, place.sequence).await?
         {
             return Ok(true);

@@ -13,7 +13,7 @@ use axum::{
 use serde::Deserialize;
 use tocsin_model::{
     problem::Problem,
-    replica::{BLOCK_BYTES_MAX, Begin, BlockEnd, EDITS_MAX, Edit},
+    replica::{BLOCK_BYTES_MAX, Begin, BlockEnd, read_edits},
 };
 use tocsin_service::ServiceError;
 use utoipa::IntoParams;
@@ -221,21 +221,6 @@ fn unpack(headers: &HeaderMap, body: &Bytes) -> Result<Bytes, Vec<Problem>> {
         return Err(vec![Problem::at("", format!("the body has more than {BLOCK_BYTES_MAX} bytes, unpacked"))]);
     }
     Ok(unpacked.into())
-}
-
-fn read_edits(lines: &[u8]) -> Result<Vec<Edit>, Vec<Problem>> {
-    let mut edits = Vec::new();
-    for (at, line) in lines.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.trim_ascii().is_empty()) {
-        let edit: Edit = serde_json::from_slice(line).map_err(|error| {
-            let line = u32::try_from(at + 1).unwrap_or(u32::MAX);
-            vec![Problem::at("", format!("is not an edit: {error}")).position(line, 1)]
-        })?;
-        edits.push(edit);
-        if edits.len() > EDITS_MAX {
-            return Err(vec![Problem::at("", format!("has more than {EDITS_MAX} edits"))]);
-        }
-    }
-    Ok(edits)
 }
 
 #[cfg(test)]

@@ -13,8 +13,7 @@ use std::{
 use serde_json::{Map, Value as Json, json};
 use tocsin_model::{
     id::Name,
-    problem::Problem,
-    replica::{Begin, Begun, Edit, RowLine, Uploaded},
+    replica::{Begin, Begun, RowLine, Uploaded, read_edits},
     subscriber::Profile,
     time::Timestamp,
 };
@@ -97,6 +96,15 @@ impl Bed {
     pub async fn restart(self) -> Bed {
         let Bed { records, inbox, sync, clock, folder } = self;
         drop(Arc::into_inner(sync).expect("nobody uses it"));
+        let sync = open(&records, &inbox, &clock, &folder).await;
+        Bed { records, inbox, sync, clock, folder }
+    }
+
+    /// Ends the server, lets something happen to its folder, and starts it again.
+    pub async fn between(self, work: impl FnOnce(&std::path::Path)) -> Bed {
+        let Bed { records, inbox, sync, clock, folder } = self;
+        drop(Arc::into_inner(sync).expect("nobody uses it"));
+        work(folder.path());
         let sync = open(&records, &inbox, &clock, &folder).await;
         Bed { records, inbox, sync, clock, folder }
     }
@@ -192,10 +200,7 @@ impl Link for Wire {
 
     async fn upload(&self, session: &str, lines: Vec<u8>) -> Result<Uploaded, LinkError> {
         self.breaks()?;
-        let read = || {
-            let edits: Result<Vec<Edit>, _> = serde_json::Deserializer::from_slice(&lines).into_iter().collect();
-            edits.map(|edits| (edits, lines.len() as u64)).map_err(|error| vec![Problem::at("", error.to_string())])
-        };
+        let read = || read_edits(&lines).map(|edits| (edits, lines.len() as u64));
         let taken = self.sync.upload(&self.device()?, session, read).await.map_err(refused)?;
         self.breaks()?;
         Ok(taken)

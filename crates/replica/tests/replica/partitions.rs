@@ -1,7 +1,7 @@
 use serde_json::{Value as Json, json};
 use tocsin_model::{
     collection::Stamp,
-    replica::{Begin, Edit},
+    replica::{Begin, Edit, SentEdit},
 };
 use tocsin_replica::Link;
 use tocsin_sync::{SyncError, rows::RowChange};
@@ -99,12 +99,13 @@ async fn rows_that_go_up_do_not_come_down() {
     assert_eq!(phone.rows("news")["n1"]["text"], "hello");
 }
 
-fn edit(n: u64, collection: &str, id: &str, set: Json) -> Edit {
+fn edit(n: u64, collection: &str, id: &str, set: Json) -> SentEdit {
     let set = if set.is_null() { None } else { Some(object(set)) };
     // As if it knew everything, but for rows that it makes.
     let seen = Stamp(i64::MAX.cast_unsigned());
     let base = if matches!(id, "c9" | "new" | "n2") { Stamp(0) } else { seen };
-    Edit { n, collection: name(collection), id: id.into(), base, seen, set, was: Default::default() }
+    let (collection, id, was) = (name(collection), id.into(), Default::default());
+    SentEdit::Edit(Edit { n, batch: None, collection, id, base, seen, set, was })
 }
 
 #[tokio::test]
@@ -141,7 +142,7 @@ async fn foreign_forged_and_old_cursors_and_sessions_are_refused() {
     let (anns, bobs) = (bed.sync.device(&ann.token).expect("known"), bed.sync.device(&bob.token).expect("known"));
     let begun = bed.sync.begin(&anns, Begin::default()).await.expect("begun");
     let theirs = bed.sync.begin(&bobs, Begin::default()).await.expect("begun");
-    let cursor = |cursor: &str| Begin { cursor: Some(cursor.to_owned()), wiped: false };
+    let cursor = |cursor: &str| Begin { cursor: Some(cursor.to_owned()), wiped: false, edits: None };
     for forged in [theirs.cursor.as_str(), "x", "", "e30.e30"] {
         assert!(matches!(bed.sync.begin(&anns, cursor(forged)).await, Err(SyncError::Invalid(_))), "{forged}");
         let read = bed.sync.download(&anns, &begun.session, forged, |_, _| ((), 0)).await;

@@ -73,9 +73,27 @@ async fn a_cut_at_any_call_loses_nothing_and_does_nothing_twice() {
 }
 
 /// Breaks once, after so many halves of calls.
-struct CutAt {
+pub struct CutAt {
     inner: crate::bed::Wire,
     left: std::sync::atomic::AtomicI32,
+}
+
+/// A link that breaks after the answer to the first block of edits was given.
+pub struct LosesAnswer;
+
+impl LosesAnswer {
+    pub fn of(inner: crate::bed::Wire) -> CutAt {
+        CutAt { inner, left: 3.into() }
+    }
+}
+
+/// A link that breaks before the first block of rows is asked for.
+pub struct LosesRows;
+
+impl LosesRows {
+    pub fn of(inner: crate::bed::Wire) -> CutAt {
+        CutAt { inner, left: 4.into() }
+    }
 }
 
 impl CutAt {
@@ -182,7 +200,7 @@ async fn what_cannot_be_is_refused_with_its_reason_and_taken_back() {
     let refused = phone.replica.standing().expect("read").refused;
     let why: Vec<&str> = refused.iter().map(|refused| refused.why.as_str()).collect();
     assert!(
-        why[0].contains("owner: is required") && why[1].contains("without `/`") && why[2].contains("does not see"),
+        why[0].contains("without `/`") && why[1].contains("owner: is required") && why[2].contains("does not see"),
         "{why:?}"
     );
     assert_eq!(phone.rows("notes"), bed.rows("notes").await);

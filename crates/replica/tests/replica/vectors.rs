@@ -13,17 +13,20 @@ use tocsin_replica::{Home, Link, LinkError, Replica, ReplicaError};
 struct Script {
     collections: Json,
     calls: Mutex<VecDeque<Json>>,
+    /// The ids of batches, in the order in which they were sent first. A case calls them `b1`, `b2`.
+    batches: Mutex<Vec<String>>,
     session: Mutex<String>,
 }
 
 impl Script {
     /// What is answered to a call, which has to be the next one.
-    fn answer(&self, made: Json) -> Result<Json, LinkError> {
+    fn answer(&self, mut made: Json) -> Result<Json, LinkError> {
         let call = self.calls.lock().expect("not poisoned").pop_front();
         let Some(Json::Object(mut call)) = call else { panic!("one call too many: {made}") };
         let answer = call.remove("answer").unwrap_or_default();
         let trouble =
             ["broken", "over", "busy", "refused"].into_iter().find_map(|word| Some((word, call.remove(word)?)));
+        self.leave_out(&mut made, &call);
         assert_eq!(made, Json::Object(call));
         let on_purpose = || "on purpose".to_owned();
         match trouble {
@@ -33,6 +36,42 @@ impl Script {
             Some(("busy", seconds)) => Err(LinkError::Busy(Duration::from_secs(seconds.as_u64().expect("seconds")))),
             Some((_, why)) => Err(LinkError::Refused(why.to_string())),
         }
+    }
+
+    /// Names batches as the case does. What the case says nothing of is left out: the log of edits, and the batch of an edit.
+    fn leave_out(&self, made: &mut Json, call: &Map<String, Json>) {
+        if let Some(begin) = made.get_mut("begin").and_then(Json::as_object_mut) {
+            match begin.get_mut("edits").filter(|_| call["begin"].get("edits").is_some()) {
+                Some(log) => {
+                    for field in ["after", "batch"] {
+                        let name = log[field].as_str().map(|id| self.name_of(id));
+                        log[field] = name.into();
+                    }
+                }
+                None => drop(begin.remove("edits")),
+            }
+        }
+        for (at, edit) in made.get_mut("upload").and_then(Json::as_array_mut).into_iter().flatten().enumerate() {
+            let name = edit["batch"].as_str().map(|id| self.name_of(id));
+            match call["upload"][at].get("batch") {
+                Some(_) => edit["batch"] = name.into(),
+                None => drop(edit.as_object_mut().expect("an edit").remove("batch")),
+            }
+        }
+    }
+
+    fn name_of(&self, id: &str) -> String {
+        let mut batches = self.batches.lock().expect("not poisoned");
+        let at = batches.iter().position(|known| known == id).unwrap_or_else(|| {
+            batches.push(id.to_owned());
+            batches.len() - 1
+        });
+        format!("b{}", at + 1)
+    }
+
+    fn id_of(&self, name: &str) -> String {
+        let at = name.strip_prefix('b').and_then(|number| number.parse::<usize>().ok()).expect("a name of a batch");
+        self.batches.lock().expect("not poisoned")[at - 1].clone()
     }
 
     fn check_session(&self, session: &str) {
@@ -53,7 +92,10 @@ impl Link for Script {
         let usual = json!({
             "session": "s", "uploaded": 0, "anew": false, "wipe": false, "cursor": "", "collections": self.collections,
         });
-        let begun: Begun = filled(usual, told);
+        let mut begun: Begun = filled(usual, told);
+        for (batch, _) in begun.restored.iter_mut().flatten() {
+            *batch = self.id_of(batch);
+        }
         self.session.lock().expect("not poisoned").clone_from(&begun.session);
         Ok(begun)
     }
@@ -137,7 +179,7 @@ async fn take(replica: &mut Replica, script: &Script, step: &Json) {
         let Ok(done) = done else { return };
         let done = json!({
             "applied": done.applied, "conflicts": done.conflicts, "refused": done.refused, "rows": done.rows,
-            "removed": done.removed, "blocks": done.blocks, "anew": done.anew,
+            "removed": done.removed, "blocks": done.blocks, "anew": done.anew, "sent_again": done.sent_again,
         });
         for (name, value) in step["summary"].as_object().into_iter().flatten() {
             assert_eq!(&done[name], value, "{name}");
@@ -176,7 +218,8 @@ async fn a_replica_does_what_every_client_does() {
             let home = Home { url: "http://localhost".to_owned(), token: "a token".to_owned() };
             let mut replica = Replica::create(&folder.path().join("replica.db"), &home).expect("made");
             let collections = file["collections"].clone();
-            let script = Script { collections, calls: Mutex::default(), session: Mutex::default() };
+            let script =
+                Script { collections, calls: Mutex::default(), batches: Mutex::default(), session: Mutex::default() };
             for (at, step) in case["steps"].as_array().expect("steps").iter().enumerate() {
                 println!("{}: {}, step {at}", path.display(), case["name"]);
                 take(&mut replica, &script, step).await;

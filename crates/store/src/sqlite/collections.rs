@@ -7,7 +7,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use rusqlite::Connection;
-use tocsin_model::{collection::Stamp, id::Name, time::Timestamp};
+use tocsin_model::{collection::Stamp, hexadecimal::digits_of, id::Name, time::Timestamp};
 use tokio::sync::{Notify, watch};
 
 use super::{
@@ -16,8 +16,8 @@ use super::{
 };
 use crate::{
     collections::{
-        Block, CollectionCounts, CollectionNumber, Conflict, DeviceNumber, DeviceState, KeyNumber, PastSession,
-        RaisedEvent, ReplicaDevice, StoredRow, Wanted,
+        Block, CollectionCounts, CollectionNumber, Conflict, DeviceNumber, DeviceState, History, KeyNumber,
+        PERIODS_KEPT, PastSession, RaisedEvent, ReplicaDevice, StoredRow, Wanted,
     },
     error::StoreError,
 };
@@ -55,6 +55,7 @@ pub struct SqliteCollections {
     database: Database,
     free_space: FreeSpace,
     published: Arc<Published>,
+    history: History,
 }
 
 /// What the last commit made true.
@@ -87,13 +88,15 @@ impl SqliteCollections {
                 migrations: MIGRATIONS,
             },
         )?;
-        let (newest, forgotten, counts) = database.write_blocking(|connection, _| {
+        let ((newest, forgotten, counts), history) = database.write_blocking(|connection, _| {
+            let history = begin_period(connection)?;
             let books =
                 query_one(connection, "SELECT sequence, forgotten, rows, removed, raised FROM books", (), |row| {
                     let counts = CollectionCounts { rows: row.get(2)?, removed: row.get(3)?, raised: row.get(4)? };
                     Ok((Stamp(row.get(0)?), Stamp(row.get(1)?), counts))
                 })?;
-            books.ok_or_else(|| StoreError::Damaged("the books of the collections".into()))
+            let books = books.ok_or_else(|| StoreError::Damaged("the books of the collections".into()))?;
+            Ok((books, history))
         })?;
         let published = Arc::new(Published {
             newest: watch::Sender::new(newest),
@@ -102,7 +105,13 @@ impl SqliteCollections {
             raised: Notify::new(),
             bell: Arc::default(),
         });
-        Ok(SqliteCollections { free_space: FreeSpace::beside(&path, options.reserve_bytes), database, published })
+        let free_space = FreeSpace::beside(&path, options.reserve_bytes);
+        Ok(SqliteCollections { free_space, database, published, history })
+    }
+
+    /// The periods of the server, the last one of which began when the store was opened.
+    pub fn history(&self) -> &History {
+        &self.history
     }
 
     /// Runs a job over the rows; all that it changes is one commit, durable when the call returns, or nothing if it fails.
@@ -348,8 +357,31 @@ impl SqliteCollections {
     ///
     /// # Errors
     /// `Missing` if there is no such device.
-    pub async fn put_keys(&self, number: DeviceNumber, keys: Vec<KeyNumber>) -> Result<u32, StoreError> {
-        self.database.write(move |connection, _| devices::put_keys(connection, number, &keys)).await
+    pub async fn put_keys(
+        &self,
+        now: Timestamp,
+        number: DeviceNumber,
+        keys: Vec<KeyNumber>,
+    ) -> Result<u32, StoreError> {
+        self.write(now, move |ledger| devices::put_keys(ledger, number, &keys)).await
+    }
+
+    /// The batches of edits of a device that are remembered, in the order in which they arrived, each with its last edit.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn batches(&self, number: DeviceNumber) -> Result<Vec<(String, u64)>, StoreError> {
+        self.database.read(move |connection| devices::batches(connection, number)).await
+    }
+
+    /// The last edit of a batch that was taken in; 0 if the batch is not remembered.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn batch_upto(&self, number: DeviceNumber, batch: &str) -> Result<u64, StoreError> {
+        let batch = batch.to_owned();
+        let find = move |connection: &Connection| ledger::find_batch(connection, number, &batch);
+        Ok(self.database.read(find).await?.map_or(0, |batch| batch.upto))
     }
 
     /// The numbers of collections, made where they are missing.
@@ -439,6 +471,20 @@ impl SqliteCollections {
     pub async fn probe(&self) -> Result<Duration, StoreError> {
         self.database.probe().await
     }
+}
+
+/// Begins a period of the server, and gives all that are remembered.
+fn begin_period(connection: &Connection) -> Result<History, StoreError> {
+    let mut bytes = [0; 16];
+    ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes)
+        .map_err(|_| StoreError::unavailable("the system gives no random numbers"))?;
+    let id = digits_of(&bytes);
+    execute(connection, "INSERT INTO periods (id, began) SELECT ?1, sequence FROM books", (id,))?;
+    let sql = "DELETE FROM periods WHERE number <= (SELECT number FROM periods ORDER BY number DESC LIMIT 1 OFFSET ?1)";
+    execute(connection, sql, (PERIODS_KEPT,))?;
+    let sql = "SELECT id, began FROM periods ORDER BY number";
+    let periods = query_all(connection, sql, (), |row| Ok((row.get::<_, String>(0)?.into(), Stamp(row.get(1)?))))?;
+    Ok(History(periods))
 }
 
 fn open_books(connection: &Connection, now: Timestamp) -> Result<Ledger<'_>, StoreError> {

@@ -213,9 +213,12 @@ fn status(terminal: &Terminal, file: &Path, forget_refused: bool, json: bool) ->
     let standing = replica.standing().map_err(|error| failure(&error))?;
     let home = replica.home().map_err(|error| failure(&error))?;
     if json {
-        let refused = standing.refused.iter().map(
-            |refused| json!({"edit": refused.n, "collection": refused.row.0, "row": refused.row.1, "why": refused.why}),
-        );
+        let refused = standing.refused.iter().map(|refused| {
+            json!({
+                "edit": refused.n, "collection": refused.row.0, "row": refused.row.1, "fields": refused.fields,
+                "values": refused.values, "why": refused.why,
+            })
+        });
         let collections: Map<String, Value> =
             standing.collections.iter().map(|(name, rows)| (name.clone(), (*rows).into())).collect();
         terminal.json(&json!({
@@ -256,16 +259,24 @@ fn open(file: &Path) -> Outcome<(Replica, HttpLink)> {
 }
 
 fn told(summary: &Summary) -> String {
-    let Summary { applied, conflicts, refused, rows, removed, .. } = summary;
+    let Summary { applied, conflicts, refused, rows, removed, sent_again, .. } = summary;
     let sent = applied + conflicts + refused;
-    format!("sent {sent} edits ({conflicts} met others, {refused} refused); received {rows} rows, dropped {removed}")
+    let mut text = format!(
+        "sent {sent} edits ({conflicts} met others, {refused} refused); received {rows} rows, dropped {removed}"
+    );
+    if *sent_again > 0 {
+        text.push_str(&format!(
+            "; the server was restored from a backup, and {sent_again} of the edits were sent again"
+        ));
+    }
+    text
 }
 
 fn as_json(summary: &Summary) -> Value {
-    let Summary { applied, conflicts, refused, rows, removed, blocks, anew } = summary;
+    let Summary { applied, conflicts, refused, rows, removed, blocks, anew, sent_again } = summary;
     json!({
         "applied": applied, "conflicts": conflicts, "refused": refused, "rows": rows, "removed": removed, "blocks": blocks,
-        "anew": anew,
+        "anew": anew, "sent_again": sent_again,
     })
 }
 

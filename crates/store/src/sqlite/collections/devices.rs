@@ -8,7 +8,7 @@ use tocsin_model::{
 
 use super::{
     super::records::{execute, query_all, query_one},
-    ledger::{packed, unpacked},
+    ledger::{Ledger, packed, unpacked},
 };
 use crate::{
     collections::{
@@ -50,7 +50,7 @@ pub(super) fn list(connection: &Connection) -> Result<Vec<ReplicaDevice>, StoreE
 
 /// Forgets a device and what is known of it; what it wrote stays.
 pub(super) fn remove(connection: &Connection, number: DeviceNumber) -> Result<(), StoreError> {
-    for table in ["generations", "sessions"] {
+    for table in ["generations", "sessions", "batches"] {
         execute(connection, &format!("DELETE FROM {table} WHERE device = ?1"), (number,))?;
     }
     match execute(connection, "DELETE FROM devices WHERE number = ?1", (number,))? {
@@ -80,6 +80,12 @@ pub(super) fn state(connection: &Connection, number: DeviceNumber) -> Result<Dev
     Ok(DeviceState { generation, keys, uploaded })
 }
 
+/// The batches of edits of a device that are remembered, in the order in which they arrived, each with its last edit.
+pub(super) fn batches(connection: &Connection, number: DeviceNumber) -> Result<Vec<(String, u64)>, StoreError> {
+    let sql = "SELECT batch, upto FROM batches WHERE device = ?1 ORDER BY place";
+    query_all(connection, sql, (number,), |row| Ok((row.get(0)?, row.get(1)?)))
+}
+
 /// The keys of a generation, if it is still known.
 pub(super) fn keys_of(
     connection: &Connection,
@@ -91,11 +97,15 @@ pub(super) fn keys_of(
 }
 
 /// Gives a device a new generation of keys, unless it is what it has. Gives its number.
-pub(super) fn put_keys(connection: &Connection, number: DeviceNumber, keys: &[KeyNumber]) -> Result<u32, StoreError> {
+///
+/// The generation gets a stamp, so that a cursor of a generation that a restored server never had is recognised by its stamp.
+pub(super) fn put_keys(ledger: &mut Ledger<'_>, number: DeviceNumber, keys: &[KeyNumber]) -> Result<u32, StoreError> {
+    let connection = ledger.connection;
     let state = state(connection, number)?;
     if state.generation > 0 && state.keys == keys {
         return Ok(state.generation);
     }
+    ledger.stamp();
     let generation = state.generation + 1;
     execute(connection, "INSERT INTO generations VALUES (?1, ?2, ?3)", (number, generation, packed(keys)))?;
     let sql = "DELETE FROM generations WHERE device = ?1 AND generation <= ?2";

@@ -5,7 +5,10 @@ use tocsin_model::{collection::Stamp, id::Name, time::Timestamp};
 
 use super::super::records::{execute, query_all, query_one};
 use crate::{
-    collections::{CollectionNumber, Conflict, DeviceNumber, KeyNumber, RowWrite, StoredRow},
+    collections::{
+        AuthorNumber, BATCHES_KEPT, BATCHES_OF_DEVICE_MAX, CollectionNumber, Conflict, DeviceNumber, EditBatch,
+        FIRST_COPY_AUTHOR, KeyNumber, RowWrite, StoredRow,
+    },
     error::StoreError,
 };
 
@@ -39,7 +42,7 @@ impl Ledger<'_> {
         self.sequence.next(self.now)
     }
 
-    fn stamp(&mut self) -> Stamp {
+    pub(super) fn stamp(&mut self) -> Stamp {
         self.sequence = self.coming();
         self.sequence
     }
@@ -239,6 +242,63 @@ impl Ledger<'_> {
         execute(self.connection, "UPDATE devices SET uploaded = ?2 WHERE number = ?1", (device, upto)).map(drop)
     }
 
+    /// A batch of edits of a device; `None` if nothing of it was taken in, or that is not remembered.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub fn batch(&self, device: DeviceNumber, batch: &str) -> Result<Option<EditBatch>, StoreError> {
+        find_batch(self.connection, device, batch)
+    }
+
+    /// Whether any batch of edits of a device is remembered.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub fn has_batches(&self, device: DeviceNumber) -> Result<bool, StoreError> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM batches WHERE device = ?1)";
+        Ok(query_one(self.connection, sql, (device,), |row| row.get(0))?.unwrap_or(false))
+    }
+
+    /// Makes an author for a further copy of a device's replica.
+    ///
+    /// # Errors
+    /// `Full` if there are too many.
+    pub fn make_author(&mut self, device: DeviceNumber) -> Result<AuthorNumber, StoreError> {
+        execute(self.connection, "INSERT INTO authors (device) VALUES (?1)", (device,))?;
+        let number = AuthorNumber::try_from(self.connection.last_insert_rowid()).ok();
+        let author = number.filter(|number| *number < FIRST_COPY_AUTHOR).map(|number| FIRST_COPY_AUTHOR | number);
+        // Only the newest is needed: its number is what the next one counts on from.
+        execute(self.connection, "DELETE FROM authors WHERE number < ?1", (self.connection.last_insert_rowid(),))?;
+        author
+            .ok_or_else(|| StoreError::Full("2,147,483,647 copies of replicas were made; no number is left".to_owned()))
+    }
+
+    /// Notes up to where a batch was taken in. Old batches of the device are forgotten.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub fn put_batch(
+        &mut self,
+        device: DeviceNumber,
+        batch: &str,
+        author: AuthorNumber,
+        upto: u64,
+    ) -> Result<(), StoreError> {
+        let sql = "UPDATE batches SET upto = ?3 WHERE device = ?1 AND batch = ?2";
+        if execute(self.connection, sql, (device, batch, upto))? > 0 {
+            return Ok(());
+        }
+        let sql = "INSERT INTO batches (device, batch, place, author, upto) \
+                   VALUES (?1, ?2, (SELECT coalesce(max(place), 0) + 1 FROM batches WHERE device = ?1), ?3, ?4)";
+        execute(self.connection, sql, (device, batch, author, upto))?;
+        let sql = "DELETE FROM batches WHERE device = ?1 AND author = ?2 AND place <= (SELECT place FROM batches \
+                   WHERE device = ?1 AND author = ?2 ORDER BY place DESC LIMIT 1 OFFSET ?3)";
+        execute(self.connection, sql, (device, author, BATCHES_KEPT))?;
+        let sql = "DELETE FROM batches WHERE device = ?1 AND place <= (SELECT place FROM batches \
+                   WHERE device = ?1 ORDER BY place DESC LIMIT 1 OFFSET ?2)";
+        execute(self.connection, sql, (device, BATCHES_OF_DEVICE_MAX)).map(drop)
+    }
+
     /// Notes that edits met. Its number is given by the store.
     ///
     /// # Errors
@@ -285,6 +345,18 @@ impl Ledger<'_> {
         execute(self.connection, "UPDATE collections SET partition = ?2 WHERE number = ?1", (collection, text))
             .map(drop)
     }
+}
+
+pub(super) fn find_batch(
+    connection: &Connection,
+    device: DeviceNumber,
+    batch: &str,
+) -> Result<Option<EditBatch>, StoreError> {
+    let sql = "SELECT author, upto, NOT EXISTS (SELECT 1 FROM batches l WHERE l.device = b.device AND l.author = b.author \
+               AND l.place > b.place) FROM batches b WHERE device = ?1 AND batch = ?2";
+    query_one(connection, sql, (device, batch), |row| {
+        Ok(EditBatch { id: batch.into(), author: row.get(0)?, upto: row.get(1)?, is_last: row.get(2)? })
+    })
 }
 
 pub(super) fn find_row(

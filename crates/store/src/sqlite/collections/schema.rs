@@ -126,4 +126,24 @@ CREATE TABLE raised (
 CREATE TABLE raisers (application TEXT PRIMARY KEY, upto INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 ALTER TABLE books ADD COLUMN raised INTEGER NOT NULL DEFAULT 0;
 "#,
+    r#"
+-- The periods of the server, one for each start. What a device knows is valid only as far as its period reached here: a server
+-- that was restored from a backup has other periods behind that moment.
+CREATE TABLE periods (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,            -- random
+    began INTEGER NOT NULL              -- the last stamp before it
+) STRICT;
+-- Batches of edits of devices. Those of one author follow each other.
+CREATE TABLE batches (
+    device INTEGER NOT NULL,
+    batch TEXT NOT NULL,
+    place INTEGER NOT NULL,             -- the order in which the batches of a device arrived
+    author INTEGER NOT NULL,
+    upto INTEGER NOT NULL,              -- the last edit that was taken in
+    PRIMARY KEY (device, batch)
+) STRICT, WITHOUT ROWID;
+-- Copies of replicas beside the first of their device: each writes as an author of its own.
+CREATE TABLE authors (number INTEGER PRIMARY KEY AUTOINCREMENT, device INTEGER NOT NULL) STRICT;
+"#,
 ];

@@ -157,8 +157,8 @@ async fn generations_are_few_and_the_same_keys_make_none() {
     let number = bed.store.put_device(device.clone()).await.expect("made");
     assert_eq!(bed.store.devices().await.expect("listed"), [ReplicaDevice { number, ..device }]);
     for key in 1..=10 {
-        assert_eq!(bed.store.put_keys(number, vec![key]).await.expect("put"), key);
-        assert_eq!(bed.store.put_keys(number, vec![key]).await.expect("put"), key);
+        assert_eq!(bed.store.put_keys(Timestamp::from_millis(1), number, vec![key]).await.expect("put"), key);
+        assert_eq!(bed.store.put_keys(Timestamp::from_millis(1), number, vec![key]).await.expect("put"), key);
     }
     assert_eq!(bed.store.keys_of(number, 2).await.expect("read"), None);
     assert_eq!(bed.store.keys_of(number, 3).await.expect("read"), Some(vec![3]));

@@ -19,7 +19,7 @@ use crate::{
         server::{Server, processor_seconds},
         wire,
     },
-    failure::Outcome,
+    failure::{Failure, Outcome},
 };
 
 /// The figure.
@@ -348,6 +348,9 @@ async fn run_tracked(context: &Context, points: &str, bodies: usize) -> Outcome<
     let counts = server.client().get(&format!("/v1/exchanges/{TRACKED}/tracking"), &[]).await?;
     let (bytes, dropped) =
         (counts["bytes"].as_f64().unwrap_or_default(), counts["dropped"].as_u64().unwrap_or_default());
+    if bytes == 0.0 {
+        return Err(Failure::failed(format!("no body was kept, although {bodies} of each round trip should be")));
+    }
     let condition = format!(
         "{CALLERS} callers, {BODY_BYTES} bytes, {bodies} of the bodies of each round trip kept, each turn {PARTS} times in \
          turns with none"
@@ -390,6 +393,9 @@ async fn run_flooded(context: &Context) -> Outcome<Figure> {
         for is_flooded in order {
             if is_flooded {
                 let (load, flooding) = tokio::try_join!(target.closed(time), flood.closed(time))?;
+                if flooding.per_second() == 0.0 {
+                    return Err(Failure::failed("the other exchange took no message, so there was no flood"));
+                }
                 with.push(load.per_second());
                 told.push(format!(
                     "{}, beside {} messages/s of the flood",

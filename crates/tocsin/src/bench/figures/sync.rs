@@ -219,7 +219,7 @@ fn link_to(http: &reqwest::Client, port: u16, token: &str) -> HttpLink {
 impl Device {
     async fn session(&mut self, turn: usize) -> Outcome<Session> {
         let (started, mut sent_away, mut taken) = (Instant::now(), 0, 0);
-        let begin = Begin { cursor: self.cursor.clone(), wiped: false };
+        let begin = Begin { cursor: self.cursor.clone(), wiped: false, edits: None };
         let begun = patiently(&mut sent_away, || self.link.begin(&begin)).await?;
         let edits = self.block(turn);
         let uploaded = patiently(&mut sent_away, || self.link.upload(&begun.session, edits.clone())).await?;
@@ -259,7 +259,7 @@ impl Device {
         let (edits, upto) = (self.same_rows(), self.edits + self.errand.up as u64);
         let is_broken = || fastrand::f64() < breaks;
         'anew: loop {
-            let begin = Begin { cursor: self.cursor.clone(), wiped: false };
+            let begin = Begin { cursor: self.cursor.clone(), wiped: false, edits: None };
             let begun = patiently(&mut session.sent_away, || self.link.begin(&begin)).await?;
             if is_broken() {
                 session.broken += 1;
@@ -306,6 +306,9 @@ impl Device {
         let edit = |row: usize| {
             let n = self.edits + row as u64 + 1;
             let text = self.errand.text_of("z", n as usize);
+            // What all say alike would be no conflict.
+            let own: String = self.owner.chars().chain(text.chars().skip(self.owner.chars().count())).collect();
+            let text = if self.meets_others { own } else { text };
             json!({
                 "n": n, "collection": collection, "id": format!("{of}-{row}"), "base": "0", "seen": "0",
                 "set": {"owner": of, "text": text, "turn": n},

@@ -349,9 +349,12 @@ async fn broken(context: &Context) -> Outcome<Figure> {
     for _ in context.turns() {
         let started = Instant::now();
         let all = field.devices.iter_mut().map(|device| broken_rounds(device, rounds));
-        let breaks = try_join_all(all).await?;
+        let breaks = try_join_all(all).await?.into_iter().sum::<usize>();
         ours.push(started.elapsed().as_secs_f64());
-        told.push(format!("{} links broke", breaks.into_iter().sum::<usize>()));
+        if breaks == 0 {
+            return Err(Failure::failed("no link broke, although a quarter of the answers should break one"));
+        }
+        told.push(format!("{breaks} links broke"));
     }
     let there = field.server.client().get("/v1/sync/status", &[]).await?["rows"].as_u64().unwrap_or_default();
     let expected = (count * HALVES.up) as u64;
@@ -376,13 +379,21 @@ async fn conflicts(context: &Context) -> Outcome<Figure> {
         // They make the rows, and know nothing of each other.
         try_join_all(field.devices.iter_mut().map(|device| device.round(0.0))).await?;
         let mut samples = Samples::default();
-        let mut met = 0;
+        let (mut met, mut turns) = (0, 0);
         for _ in context.turns() {
+            turns += 1;
             let started = Instant::now();
             let sessions = try_join_all(field.devices.iter_mut().map(|device| device.round(0.0))).await?;
             met += sessions.iter().map(|session| session.met).sum::<usize>();
             let rows = sessions.iter().map(|session| session.taken + HALVES.up).sum::<usize>();
             samples.push(rows as f64 / started.elapsed().as_secs_f64());
+        }
+        // Each edits what the others of them wrote, and knows nothing of it.
+        let (least, most) = (meeting.saturating_sub(1) * HALVES.up * turns, meeting * HALVES.up * turns);
+        if !(least..=most).contains(&met) {
+            return Err(Failure::failed(format!(
+                "{meeting} of {count} devices edit the same rows, and {met} edits met others; {least} to {most} were expected"
+            )));
         }
         told.push(format!(
             "{percent} % of the devices edit the same rows: {} rows/s, {met} edits met others",

@@ -1,0 +1,154 @@
+//! Names that become tables and columns of SQLite, in replicas and for rules in SQL: SQLite compares them without case.
+
+use std::collections::BTreeMap;
+
+use crate::{application::Application, field::Fields, id::Name, problem::Problem};
+
+/// SQLite keeps names that begin so for itself.
+const RESERVED: &str = "sqlite_";
+
+/// The names of an application that cannot be tables or columns beside each other.
+pub fn name_clashes(application: &Application) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut tables = Names::of("a table of each replica");
+    for (name, collection) in &application.collections {
+        let path = format!("collections.{name}");
+        tables.add(&path, name, &mut problems);
+        let mut columns = Names::of("a column of its table in each replica");
+        columns.reserve("id", "every row has an id of its own");
+        columns.add_fields(&format!("{path}.fields"), &collection.fields, &mut problems);
+    }
+    if application.rules.values().any(|rule| rule.sql.is_some()) {
+        add_queried(application, &mut problems);
+    }
+    problems
+}
+
+/// What rules in SQL see.
+fn add_queried(application: &Application, problems: &mut Vec<Problem>) {
+    let mut tables = Names::of("a table for rules in SQL");
+    tables.reserve("events", "rules in SQL see the events of a batch under this name");
+    for (name, class) in &application.subscriptions {
+        let path = format!("subscriptions.{name}");
+        tables.add(&path, name, problems);
+        Names::of("a column for rules in SQL").add_fields(&format!("{path}.fields"), &class.fields, problems);
+    }
+    for (name, class) in &application.events {
+        let path = format!("events.{name}");
+        let fields = format!("{path}.fields");
+        Names::of("a column for rules in SQL").add_fields(&fields, &class.fields, problems);
+        let mut columns = Names::of("a part of columns for rules in SQL");
+        for chronicle in class.chronicles.keys() {
+            columns.add(&format!("{path}.chronicles.{chronicle}"), chronicle, problems);
+        }
+    }
+    // The table of a chronicle is called after its event class.
+    let mut classes = Names::of("a part of names of tables for rules in SQL");
+    for (name, class) in &application.events {
+        if !class.chronicles.is_empty() {
+            classes.add(&format!("events.{name}"), name, problems);
+        }
+    }
+    Names::of("a part of columns for rules in SQL").add_fields("attributes", &application.attributes, problems);
+}
+
+/// Names that have to differ without case.
+struct Names {
+    kind: &'static str,
+    known: BTreeMap<String, Known>,
+}
+
+enum Known {
+    /// Another name of the application.
+    Name(String),
+    /// A name that is taken, and why.
+    Reserved(&'static str),
+}
+
+impl Names {
+    fn of(kind: &'static str) -> Names {
+        Names { kind, known: BTreeMap::new() }
+    }
+
+    fn reserve(&mut self, name: &str, why: &'static str) {
+        self.known.insert(name.to_owned(), Known::Reserved(why));
+    }
+
+    fn add_fields(&mut self, path: &str, fields: &Fields, problems: &mut Vec<Problem>) {
+        for field in fields.iter() {
+            self.add(&format!("{path}.{}", field.name), &field.name, problems);
+        }
+    }
+
+    fn add(&mut self, path: &str, name: &Name, problems: &mut Vec<Problem>) {
+        let (kind, folded) = (self.kind, name.as_str().to_ascii_lowercase());
+        let message = match self.known.get(&folded) {
+            _ if folded.starts_with(RESERVED) => {
+                format!("`{name}` is {kind}; SQLite keeps names that begin with `{RESERVED}`")
+            }
+            Some(Known::Name(other)) => {
+                format!("`{name}` and `{other}` differ by case alone; each is {kind}, and SQLite takes them for one")
+            }
+            Some(Known::Reserved(why)) => format!("`{name}` is {kind}, and that name is taken: {why}"),
+            None => {
+                self.known.insert(folded, Known::Name(name.to_string()));
+                return;
+            }
+        };
+        problems.push(Problem::at(path, message).hint("choose another name"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(definition: &str, expected: &[&str]) {
+        let text = format!("application: shop\n{definition}");
+        let application = super::super::read(&text, &|_: &str| None).expect("a definition");
+        let found: Vec<String> = name_clashes(&application).iter().map(|problem| problem.path.clone()).collect();
+        assert_eq!(found, expected, "{definition}");
+    }
+
+    #[test]
+    fn b24_names_that_sqlite_cannot_hold_beside_each_other_are_refused() {
+        let one = "{ fields: { text: string }, partition: everyone }";
+        check(&format!("collections: {{ good: {one}, notes: {one} }}"), &[]);
+        check(&format!("collections: {{ Good: {one}, good: {one} }}"), &["collections.good"]);
+        check(
+            &format!("collections: {{ sqlite_x: {one}, SQLITE_y: {one} }}"),
+            &["collections.SQLITE_y", "collections.sqlite_x"],
+        );
+        check(
+            "collections: { notes: { fields: { Name: string, name: string, ID: string, rowid: integer, select: string, sqlite_a: string }, partition: everyone } }",
+            &["collections.notes.fields.name", "collections.notes.fields.ID", "collections.notes.fields.sqlite_a"],
+        );
+    }
+
+    #[test]
+    fn b24_names_that_rules_in_sql_see_are_refused_where_there_are_such_rules() {
+        let classes = "events:\n  trade: { fields: { Price: number, price: number }, chronicles: { day: { of: Price }, DAY: { of: Price } } }\n\
+                       attributes: { Region: string, region: string }\n\
+                       subscriptions:\n  watch: { fields: { limit: number, LIMIT: number } }\n  Watch: {}\n  Events: {}\n\
+                       notifications: { note: { content: { templates: { base: { text: hello } } } } }\n";
+        check(
+            &format!(
+                "{classes}rules: {{ near: {{ on: trade, subscription: watch, when: event.price > 1.0, notify: note }} }}\n"
+            ),
+            &[],
+        );
+        check(
+            &format!(
+                "{classes}rules: {{ near: {{ on: trade, subscription: watch, sql: 'SELECT 1', notify: note }} }}\n"
+            ),
+            &[
+                "subscriptions.Events",
+                "subscriptions.watch",
+                "subscriptions.watch.fields.LIMIT",
+                "events.trade.fields.price",
+                "events.trade.chronicles.day",
+                "attributes.region",
+            ],
+        );
+    }
+}

@@ -1,0 +1,272 @@
+//! Copies of a replica's file, files that were put back to an earlier state, and a server that was.
+
+use std::{fs, path::Path};
+
+use serde_json::{Value as Json, json};
+use tocsin_replica::{Home, Replica};
+
+use crate::bed::{Bed, Phone, name, note, notes, object};
+
+/// A copy of the replica's file, as a backup program makes it.
+fn copy(phone: &Phone, to: &Path) {
+    let to = to.to_str().expect("text");
+    phone.run(&format!("VACUUM INTO '{to}'"));
+}
+
+/// Puts a copy in the place of the file.
+fn put_back(phone: Phone, from: &Path) -> Phone {
+    let Phone { replica, path, token } = phone;
+    drop(replica);
+    for end in ["", "-wal", "-shm"] {
+        let _ = fs::remove_file(format!("{}{end}", path.display()));
+    }
+    fs::copy(from, &path).expect("copied");
+    Phone { replica: Replica::open(&path).expect("opens"), path, token }
+}
+
+async fn shop(more: &str) -> (Bed, Phone) {
+    let bed = Bed::new(&notes(more)).await;
+    bed.subscriber("ann", json!({})).await;
+    bed.put("notes", "a", json!({"owner": "ann", "text": "milk", "count": 1})).await;
+    let mut phone = Phone::new(&bed, "ann").await;
+    phone.sync(&bed).await;
+    (bed, phone)
+}
+
+async fn conflicts(bed: &Bed) -> usize {
+    bed.sync.conflicts(&name("shop"), None, None, 100).await.expect("listed").len()
+}
+
+/// What `replica status` says was refused.
+pub fn refused(phone: &Phone) -> Vec<(String, String)> {
+    let refused = phone.replica.standing().expect("read").refused;
+    refused.into_iter().map(|refused| (refused.row.1, refused.why)).collect()
+}
+
+fn assert_same(phone: &Phone, rows: &std::collections::BTreeMap<String, Json>) {
+    let mut local = phone.rows("notes");
+    for row in local.values_mut() {
+        // The table has truth as 0 and 1, and lists as their text.
+        if let Some(done) = row.get_mut("done") {
+            *done = json!(*done == 1);
+        }
+        if let Some(tags) = row.get_mut("tags") {
+            *tags = serde_json::from_str(tags.as_str().expect("text")).expect("JSON");
+        }
+    }
+    assert_eq!(&local, rows);
+}
+
+#[tokio::test]
+async fn b2_an_edit_of_a_file_that_was_put_back_is_not_lost() {
+    let (bed, mut phone) = shop("").await;
+    let backup = bed.folder.path().join("backup.db");
+    phone.run("UPDATE notes SET count = 2");
+    phone.sync(&bed).await;
+    copy(&phone, &backup);
+    for count in 3..9 {
+        phone.run(&format!("UPDATE notes SET count = {count}"));
+        phone.sync(&bed).await;
+    }
+    let mut phone = put_back(phone, &backup);
+    phone.run("UPDATE notes SET text = 'bread'; INSERT INTO notes (id, owner, text) VALUES ('b', 'ann', 'new')");
+    let summary = phone.sync(&bed).await;
+    assert_eq!((summary.applied, summary.conflicts, summary.refused), (2, 0, 0));
+    assert_eq!(bed.row("notes", "a").await, Some(json!({"owner": "ann", "text": "bread", "count": 8})));
+    assert_same(&phone, &bed.rows("notes").await);
+    phone.run("UPDATE notes SET text = 'eggs' WHERE id = 'b'");
+    assert_eq!(phone.sync(&bed).await.applied, 1);
+    assert_eq!(bed.row("notes", "b").await, Some(note("ann", "eggs")));
+}
+
+#[tokio::test]
+async fn b2_a_file_that_was_put_back_meets_what_its_later_self_wrote() {
+    let (bed, mut phone) = shop("    conflicts: { resolver: server }\n").await;
+    let backup = bed.folder.path().join("backup.db");
+    copy(&phone, &backup);
+    phone.run("UPDATE notes SET text = 'bread'");
+    phone.sync(&bed).await;
+    let mut phone = put_back(phone, &backup);
+    phone.run("UPDATE notes SET text = 'eggs'");
+    assert_eq!(phone.sync(&bed).await.conflicts, 1);
+    assert_eq!(bed.row("notes", "a").await.expect("there")["text"], "bread");
+    assert_same(&phone, &bed.rows("notes").await);
+    // From here on the copy knows what it wrote itself.
+    phone.run("UPDATE notes SET text = 'jam'");
+    assert_eq!(phone.sync(&bed).await.applied, 1);
+    phone.run("UPDATE notes SET text = 'tea'");
+    assert_eq!(phone.sync(&bed).await.applied, 1);
+    assert_eq!(conflicts(&bed).await, 1);
+}
+
+#[tokio::test]
+async fn b2_two_copies_in_use_at_once_lose_no_edit() {
+    let (bed, mut one) = shop("").await;
+    one.run("UPDATE notes SET count = 2");
+    one.sync(&bed).await;
+    let path = bed.folder.path().join("second.db");
+    copy(&one, &path);
+    let mut two = Phone { replica: Replica::open(&path).expect("opens"), path, token: one.token.clone() };
+    for turn in 0..5 {
+        one.run(&format!("INSERT INTO notes (id, owner, text) VALUES ('one-{turn}', 'ann', 'x')"));
+        two.run(&format!("INSERT INTO notes (id, owner, text) VALUES ('two-{turn}', 'ann', 'y')"));
+        assert_eq!(one.sync(&bed).await.applied, 1);
+        assert_eq!(two.sync(&bed).await.applied, 1);
+    }
+    one.sync(&bed).await;
+    assert_eq!(bed.rows("notes").await.len(), 11);
+    assert_same(&one, &bed.rows("notes").await);
+    assert_same(&two, &bed.rows("notes").await);
+    assert_eq!(conflicts(&bed).await, 0);
+}
+
+#[tokio::test]
+async fn b2_a_copy_with_edits_on_their_way_sends_them_once() {
+    let (bed, mut one) = shop("    conflicts: { fields: { count: sum } }\n").await;
+    one.run("UPDATE notes SET count = 3");
+    // The link breaks after the server has the edit, and before the answer.
+    let link = crate::sessions::LosesAnswer::of(bed.link(&one.token));
+    assert!(one.replica.sync(&link, &mut |_| ()).await.is_err());
+    let path = bed.folder.path().join("second.db");
+    copy(&one, &path);
+    let mut two = Phone { replica: Replica::open(&path).expect("opens"), path, token: one.token.clone() };
+    two.sync(&bed).await;
+    one.sync(&bed).await;
+    assert_eq!(bed.row("notes", "a").await.expect("there")["count"], 3);
+}
+
+#[tokio::test]
+async fn b2_a_new_file_for_the_token_of_an_old_one_begins_anew() {
+    let (bed, mut old) = shop("").await;
+    old.run("UPDATE notes SET count = 2");
+    old.sync(&bed).await;
+    let path = bed.folder.path().join("new.db");
+    let home = Home { url: "http://localhost".to_owned(), token: old.token.clone() };
+    let mut new = Phone { replica: Replica::create(&path, &home).expect("made"), path, token: old.token.clone() };
+    new.sync(&bed).await;
+    new.run("UPDATE notes SET count = 9");
+    assert_eq!(new.sync(&bed).await.applied, 1);
+    assert_eq!(bed.row("notes", "a").await.expect("there")["count"], 9);
+}
+
+/// The server is put back to an earlier state of its rows. `later` happens after the backup, and before the server is put back.
+async fn restored(bed: Bed, later: impl AsyncFnOnce(&Bed)) -> Bed {
+    let backup = tempfile::tempdir().expect("a folder");
+    let bed = bed.restart().await;
+    let save = |from: &Path, to: &Path| {
+        for entry in fs::read_dir(from).expect("the folder") {
+            let path = entry.expect("an entry").path();
+            if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("sync.db")) {
+                fs::copy(&path, to.join(path.file_name().expect("a name"))).expect("copied");
+            }
+        }
+    };
+    let bed = bed.between(|folder| save(folder, backup.path())).await;
+    later(&bed).await;
+    bed.between(|folder| {
+        for entry in fs::read_dir(folder).expect("the folder") {
+            let path = entry.expect("an entry").path();
+            if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("sync.db")) {
+                fs::remove_file(path).expect("removed");
+            }
+        }
+        save(backup.path(), folder);
+    })
+    .await
+}
+
+#[tokio::test]
+async fn b3_edits_that_a_restored_server_lost_are_sent_again() {
+    let (bed, mut phone) = shop("").await;
+    phone.run("UPDATE notes SET count = 2");
+    phone.sync(&bed).await;
+    let mut other = Phone::new(&bed, "ann").await;
+    other.sync(&bed).await;
+    let bed = restored(bed, async |bed: &Bed| {
+        bed.pass(std::time::Duration::from_secs(60));
+        for count in 3..6 {
+            phone.run(&format!("UPDATE notes SET count = {count}"));
+            phone.sync(bed).await;
+        }
+        phone.run("INSERT INTO notes (id, owner, text) VALUES ('b', 'ann', 'lost'), ('c', 'ann', 'gone')");
+        phone.sync(bed).await;
+        phone.run("DELETE FROM notes WHERE id = 'c'");
+        phone.sync(bed).await;
+        bed.put("notes", "api", note("ann", "of the lost state")).await;
+        phone.sync(bed).await;
+        other.sync(bed).await;
+    })
+    .await;
+    assert_eq!(bed.rows("notes").await.len(), 1);
+    // Others write meanwhile, so the cursor of the phone is not in the future any more.
+    bed.pass(std::time::Duration::from_secs(3_600));
+    bed.put("notes", "new", note("ann", "after")).await;
+    phone.run("UPDATE notes SET text = 'bread' WHERE id = 'a'");
+    let summary = phone.sync(&bed).await;
+    assert!(summary.sent_again >= 5 && summary.anew, "{summary:?}");
+    assert_eq!(refused(&phone), []);
+    let row = bed.row("notes", "a").await.expect("there");
+    assert_eq!(row, json!({"owner": "ann", "text": "bread", "count": 5}));
+    assert_eq!(bed.rows("notes").await.keys().collect::<Vec<_>>(), ["a", "b", "new"]);
+    assert_same(&phone, &bed.rows("notes").await);
+    // Another device that had no edits reads what there is.
+    other.sync(&bed).await;
+    assert_same(&other, &bed.rows("notes").await);
+    assert_eq!(phone.sync(&bed).await.sent_again, 0);
+}
+
+#[tokio::test]
+async fn b3_edits_whose_rows_were_not_read_yet_are_sent_again() {
+    let (bed, mut phone) = shop("").await;
+    let bed = restored(bed, async |bed: &Bed| {
+        bed.pass(std::time::Duration::from_secs(60));
+        phone.run("UPDATE notes SET text = 'bread'");
+        // The server has the edit and confirms it; the link breaks before the rows.
+        let link = crate::sessions::LosesRows::of(bed.link(&phone.token));
+        assert!(phone.replica.sync(&link, &mut |_| ()).await.is_err());
+    })
+    .await;
+    let summary = phone.sync(&bed).await;
+    assert_eq!((summary.sent_again, summary.applied), (1, 1));
+    assert_eq!(bed.row("notes", "a").await.expect("there")["text"], "bread");
+    assert_same(&phone, &bed.rows("notes").await);
+}
+
+#[tokio::test]
+async fn b3_a_restart_without_a_backup_reads_nothing_anew() {
+    let (bed, mut phone) = shop("").await;
+    phone.run("UPDATE notes SET count = 2");
+    phone.sync(&bed).await;
+    let bed = bed.restart().await;
+    let bed = bed.restart().await;
+    bed.put("notes", "b", note("ann", "x")).await;
+    phone.run("UPDATE notes SET count = 3");
+    let summary = phone.sync(&bed).await;
+    assert_eq!((summary.anew, summary.sent_again, summary.applied), (false, 0, 1));
+    assert_same(&phone, &bed.rows("notes").await);
+}
+
+#[tokio::test]
+async fn b23_a_row_that_was_seen_to_go_can_be_made_again() {
+    for resolver in ["server", "client", "first", "last"] {
+        let (bed, mut phone) = shop(&format!("    conflicts: {{ resolver: {resolver} }}\n")).await;
+        bed.change("notes", "a", tocsin_sync::rows::RowChange::Remove).await;
+        phone.sync(&bed).await;
+        phone.run("INSERT INTO notes (id, owner, text) VALUES ('a', 'ann', 'again')");
+        let summary = phone.sync(&bed).await;
+        assert_eq!((summary.applied, summary.conflicts), (1, 0), "{resolver}");
+        assert_eq!(bed.row("notes", "a").await, Some(note("ann", "again")));
+        assert_same(&phone, &bed.rows("notes").await);
+    }
+    // One that did not know of the removal does not bring the row back.
+    let (bed, phone) = shop("").await;
+    let mut other = Phone::new(&bed, "ann").await;
+    bed.change("notes", "x", tocsin_sync::rows::RowChange::Put(object(note("ann", "x")))).await;
+    bed.change("notes", "x", tocsin_sync::rows::RowChange::Remove).await;
+    drop(other.replica.standing());
+    let mut phone = phone;
+    phone.run("INSERT INTO notes (id, owner, text) VALUES ('x', 'ann', 'unknowing')");
+    assert_eq!(phone.sync(&bed).await.conflicts, 1);
+    other.sync(&bed).await;
+    assert_eq!(bed.row("notes", "x").await, None);
+}
