@@ -6,8 +6,9 @@
 import { ProtocolError } from "./errors.js";
 import { type BlockEnd, type CollectionShape, type RowLine, type Stamp } from "./protocol.js";
 import { own, shapes } from "./standing.js";
-import { rowKey, type Told, type Writing } from "./store.js";
-import { present } from "./values.js";
+import { noteRefused } from "./edits.js";
+import { rowKey, type RefusedEdit, type Told, type Writing } from "./store.js";
+import { present, same } from "./values.js";
 
 /** What a block says. */
 export interface Block {
@@ -95,7 +96,9 @@ export async function settle(transaction: Writing, seen: Stamp): Promise<void> {
 export async function followShapes(transaction: Writing, told: CollectionShape[]): Promise<boolean> {
   const before = await shapes(transaction);
   for (const gone of before.filter((old) => told.every((shape) => shape.name !== old.name))) {
+    const unsent = await unsentOfCollection(transaction, gone.name);
     await dropCollection(transaction, gone.name);
+    await noteRefused(transaction, unsent);
   }
   let anew = false;
   for (const shape of told) {
@@ -103,10 +106,43 @@ export async function followShapes(transaction: Writing, told: CollectionShape[]
     if (old && JSON.stringify(old) === JSON.stringify(shape)) continue;
     anew = true;
     await transaction.put("collections", shape.name, shape);
+    if (old) await noteRefused(transaction, await unsentOfFields(transaction, old, shape));
     if (old) await changeRows(transaction, old, shape);
   }
   if (anew) await transaction.put("own", "replica", { ...(await own(transaction)), cursor: null });
   return anew;
+}
+
+/** Edits of a collection that goes. They are kept among the refused ones. */
+async function unsentOfCollection(transaction: Writing, name: string): Promise<RefusedEdit[]> {
+  const why = `the collection \`${name}\` is not there any more for this device`;
+  const unsent: RefusedEdit[] = [];
+  for (const [, { n, collection, id, set }] of await transaction.list("outbox")) {
+    if (collection === name) unsent.push({ n, collection, id, why, values: set ?? {} });
+  }
+  const prefix = rowKey(name, "");
+  for (const [key] of await transaction.list("pending", { prefix })) {
+    const values = (await transaction.get("rows", key))?.fields ?? {};
+    unsent.push({ n: null, collection: name, id: key.slice(prefix.length), why, values });
+  }
+  return unsent;
+}
+
+/** Edits of fields that go, or become of another type. */
+async function unsentOfFields(transaction: Writing, old: CollectionShape, shape: CollectionShape): Promise<RefusedEdit[]> {
+  const gone = old.fields.filter(({ name, type }) => shape.fields.every((field) => field.name !== name || field.type !== type));
+  const prefix = rowKey(old.name, "");
+  const unsent: RefusedEdit[] = [];
+  for (const [key, { was }] of await transaction.list("pending", { prefix })) {
+    const is = (await transaction.get("rows", key))?.fields ?? {};
+    for (const { name } of gone) {
+      const value = Object.hasOwn(is, name) ? is[name]! : null;
+      if (value === null || same(value, was && Object.hasOwn(was, name) ? was[name]! : null)) continue;
+      const why = `${name}: is not a field of \`${old.name}\` any more, or of another type`;
+      unsent.push({ n: null, collection: old.name, id: key.slice(prefix.length), why, values: { [name]: value } });
+    }
+  }
+  return unsent;
 }
 
 /** Fields that went, and those of another type, are empty from now on. */

@@ -165,10 +165,12 @@ export async function sendAgain(transaction: Writing, known: [batch: string, upt
   const upto = new Map(known);
   const sent = await transaction.list("sent");
   let count = 0;
+  // One new batch, so that the server remembers it as a whole if the link breaks while it is sent.
+  const batch = randomId();
   for (const [key, edit] of sent.reverse()) {
     if (edit.n <= (upto.get(edit.batch!) ?? 0)) break;
     await transaction.delete("sent", key);
-    await transaction.put("outbox", key, edit);
+    await transaction.put("outbox", key, { ...edit, batch });
     count++;
   }
   await transaction.put("own", "replica", { ...(await own(transaction)), point: null });
@@ -198,7 +200,8 @@ async function clearRefused(transaction: Writing, collection: string, id: string
   }
 }
 
-async function noteRefused(transaction: Writing, refused: RefusedEdit[]): Promise<void> {
+/** Keeps edits that were refused. */
+export async function noteRefused(transaction: Writing, refused: RefusedEdit[]): Promise<void> {
   if (refused.length === 0) return;
   const standing = await own(transaction);
   for (const one of refused) {

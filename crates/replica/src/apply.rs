@@ -126,8 +126,9 @@ fn ids(connection: &Connection, sql: &str, collection: &str) -> Result<Vec<Strin
 
 /// Whether the application has added triggers to the file.
 fn has_triggers(connection: &Connection) -> Result<bool, ReplicaError> {
-    let sql = "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND substr(name, 1, 1) <> '_')";
-    Ok(connection.query_row(sql, (), |row| row.get(0))?)
+    let own = schema::TRIGGERS.map(|what| format!("'_' || tbl_name || '_{what}'")).join(", ");
+    let sql = format!("SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND name NOT IN ({own}))");
+    Ok(connection.query_row(&sql, (), |row| row.get(0))?)
 }
 
 /// Writes rows once more without triggers, if triggers of the application's own ran for them: a row says what the server says,

@@ -51,7 +51,7 @@ impl Replica {
             note_unseen_removals(&transaction, shape)?;
         }
         let mut set_aside = drop_unreadable_ids(&transaction, &shapes)?;
-        let batch: String = transaction.query_row("SELECT lower(hex(randomblob(16)))", (), |row| row.get(0))?;
+        let batch = random_id(&transaction)?;
         for Pending { collection, row, was_there, base, seen } in pending(&transaction)? {
             let Some(shape) = shapes.get(&collection) else { continue };
             let was = if was_there { cells_before(&transaction, shape, &row)? } else { None };
@@ -175,10 +175,21 @@ impl Replica {
             }
             upto
         };
-        let sql = "INSERT INTO _outbox (n, batch, collection, row, edit) \
-                   SELECT n, batch, collection, row, edit FROM _sent WHERE n > ?1";
-        let count = transaction.execute(sql, (upto,))? as u64;
-        transaction.execute("DELETE FROM _sent WHERE n > ?1", (upto,))?;
+        // One new batch, so that the server remembers it as a whole if the link breaks while it is sent.
+        let batch = random_id(&transaction)?;
+        let lost: Vec<(String, String, String)> = transaction
+            .prepare("DELETE FROM _sent WHERE n > ?1 RETURNING collection, row, edit")?
+            .query_map((upto,), |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+            .collect::<Result<_, _>>()?;
+        let count = lost.len() as u64;
+        for (collection, row, edit) in lost {
+            let edit: Edit = serde_json::from_str(&edit)
+                .map_err(|error| ReplicaError::Unfit(format!("an edit that was sent cannot be read: {error}")))?;
+            let edit = Edit { batch: Some(batch.clone()), ..edit };
+            let text = serde_json::to_string(&edit).expect("an edit is JSON");
+            let sql = "INSERT INTO _outbox (n, batch, collection, row, edit) VALUES (?1, ?2, ?3, ?4, ?5)";
+            transaction.execute(sql, (edit.n, &batch, collection, row, text))?;
+        }
         transaction.execute("UPDATE _replica SET point = NULL", ())?;
         transaction.commit()?;
         Ok(count)
@@ -192,6 +203,11 @@ impl Replica {
         self.connection.execute(sql, (SENT_KEPT, SENT_BYTES_KEPT))?;
         Ok(())
     }
+}
+
+/// 128 random bits.
+fn random_id(connection: &Connection) -> Result<String, ReplicaError> {
+    Ok(connection.query_row("SELECT lower(hex(randomblob(16)))", (), |row| row.get(0))?)
 }
 
 /// Moves edits that the server confirmed out of the outbox.
@@ -354,9 +370,9 @@ fn read_cells(
 
 /// Fields of a row that cannot hold what they were given, and why.
 pub(crate) struct RefusedCell {
-    fields: Vec<String>,
-    why: String,
-    values: Map<String, Json>,
+    pub(crate) fields: Vec<String>,
+    pub(crate) why: String,
+    pub(crate) values: Map<String, Json>,
 }
 
 impl RefusedCell {
@@ -457,7 +473,7 @@ fn clear_refused(
     Ok(())
 }
 
-fn note_refused(
+pub(crate) fn note_refused(
     connection: &Connection,
     collection: &str,
     row: &str,

@@ -12,15 +12,18 @@ impl Replica {
     /// # Errors
     /// A newer version of this program made the file.
     pub(crate) fn convert_layout(&self) -> Result<(), ReplicaError> {
-        let has_layout = "SELECT EXISTS (SELECT 1 FROM pragma_table_info('_replica') WHERE name = 'layout')";
-        let transaction = self.writing()?;
-        if transaction.query_row(has_layout, (), |row| row.get::<_, bool>(0))? {
-            let layout: i64 = transaction.query_row("SELECT layout FROM _replica", (), |row| row.get(0))?;
+        // Without a transaction at first: another program may be writing, and most files are of this layout.
+        if self.has_layout()? {
+            let layout: i64 = self.connection.query_row("SELECT layout FROM _replica", (), |row| row.get(0))?;
             if layout > LAYOUT {
                 return Err(ReplicaError::Unfit(format!(
                     "a newer version of this program made the replica: its layout is {layout}, and at most {LAYOUT} is known"
                 )));
             }
+            return Ok(());
+        }
+        let transaction = self.writing()?;
+        if self.has_layout()? {
             return Ok(());
         }
         transaction.execute_batch(
@@ -70,5 +73,10 @@ impl Replica {
         }
         transaction.execute_batch("DROP TABLE _pending_1; DROP TABLE _server_1; DROP TABLE _refused_1;")?;
         Ok(transaction.commit()?)
+    }
+
+    fn has_layout(&self) -> Result<bool, ReplicaError> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM pragma_table_info('_replica') WHERE name = 'layout')";
+        Ok(self.connection.query_row(sql, (), |row| row.get(0))?)
     }
 }

@@ -1,9 +1,17 @@
 //! Tables and triggers, made from what the server tells of its collections.
 
 use rusqlite::Connection;
-use tocsin_model::{field::FieldType, replica::CollectionShape};
+use serde_json::{Map, Value as Json};
+use tocsin_model::{
+    field::FieldType,
+    replica::{CollectionShape, Edit},
+};
 
-use crate::ReplicaError;
+use crate::{
+    ReplicaError,
+    cells::shown,
+    edits::{RefusedCell, note_refused},
+};
 
 /// The layout of the file.
 pub(crate) const LAYOUT: i64 = 2;
@@ -98,13 +106,17 @@ pub(crate) fn follow(
 ) -> Result<bool, ReplicaError> {
     let mut anew = false;
     for gone in old.iter().filter(|old| new.iter().all(|new| new.name != old.name)) {
+        let unsent = unsent_of_collection(connection, gone)?;
         drop_collection(connection, gone.name.as_str())?;
+        note_unsent(connection, gone, unsent)?;
     }
     for shape in new {
         match old.iter().find(|old| old.name == shape.name) {
             Some(old) if old == shape => continue,
             Some(old) => {
+                let unsent = unsent_of_fields(connection, old, shape)?;
                 change_table(connection, old, shape)?;
+                note_unsent(connection, old, unsent)?;
                 anew = true;
             }
             None => make_table(connection, shape)?,
@@ -114,6 +126,88 @@ pub(crate) fn follow(
         connection.execute("INSERT OR REPLACE INTO _collections VALUES (?1, ?2)", (shape.name.as_str(), text))?;
     }
     Ok(anew)
+}
+
+/// An edit that cannot be sent because its collection or its field went.
+struct Unsent {
+    row: String,
+    n: Option<u64>,
+    fields: Vec<String>,
+    values: Map<String, Json>,
+    why: String,
+}
+
+/// Edits of a collection that goes.
+fn unsent_of_collection(connection: &Connection, shape: &CollectionShape) -> Result<Vec<Unsent>, ReplicaError> {
+    let name = shape.name.as_str();
+    let why = format!("the collection `{name}` is not there any more for this device");
+    let mut unsent = Vec::new();
+    let mut statement = connection.prepare("SELECT n, row, edit FROM _outbox WHERE collection = ?1 ORDER BY n")?;
+    let mut rows = statement.query((name,))?;
+    while let Some(row) = rows.next()? {
+        let edit: Edit = serde_json::from_str(row.get_ref(2)?.as_str().map_err(rusqlite::Error::from)?)
+            .map_err(|error| ReplicaError::Unfit(format!("an edit of `{name}` cannot be read: {error}")))?;
+        let (values, why) = (edit.set.unwrap_or_default(), why.clone());
+        unsent.push(Unsent { row: row.get(1)?, n: Some(row.get(0)?), fields: Vec::new(), values, why });
+    }
+    let sql = format!(
+        "SELECT p.row{} FROM _pending p LEFT JOIN {} t ON t.id = p.row WHERE p.collection = ?1 ORDER BY p.rowid",
+        shape.fields.iter().map(|field| format!(", t.{}", quoted(field.name.as_str()))).collect::<String>(),
+        quoted(name),
+    );
+    let mut statement = connection.prepare(&sql)?;
+    let mut rows = statement.query((name,))?;
+    while let Some(row) = rows.next()? {
+        let mut values = Map::new();
+        for (at, field) in shape.fields.iter().enumerate() {
+            let value = shown(row.get_ref(at + 1)?);
+            if !value.is_null() {
+                values.insert(field.name.to_string(), value);
+            }
+        }
+        let id = shown(row.get_ref(0)?).as_str().unwrap_or_default().to_owned();
+        unsent.push(Unsent { row: id, n: None, fields: Vec::new(), values, why: why.clone() });
+    }
+    Ok(unsent)
+}
+
+/// Edits of fields that go, or become of another type.
+fn unsent_of_fields(
+    connection: &Connection,
+    old: &CollectionShape,
+    new: &CollectionShape,
+) -> Result<Vec<Unsent>, ReplicaError> {
+    let mut unsent = Vec::new();
+    for field in old.fields.iter().filter(|old| !new.fields.contains(old)) {
+        let (name, column) = (field.name.to_string(), quoted(field.name.as_str()));
+        let sql = format!(
+            "SELECT p.row, t.{column} FROM _pending p JOIN {} t ON t.id = p.row \
+             LEFT JOIN {} w ON w._row = p.row AND w._side = {BEFORE_EDIT} AND p.was_there \
+             WHERE p.collection = ?1 AND t.{column} IS NOT w.{column} AND t.{column} IS NOT NULL ORDER BY p.rowid",
+            quoted(old.name.as_str()),
+            shadow(old),
+        );
+        let mut statement = connection.prepare(&sql)?;
+        let mut rows = statement.query((old.name.as_str(),))?;
+        while let Some(row) = rows.next()? {
+            unsent.push(Unsent {
+                row: shown(row.get_ref(0)?).as_str().unwrap_or_default().to_owned(),
+                n: None,
+                values: Map::from_iter([(name.clone(), shown(row.get_ref(1)?))]),
+                why: format!("{name}: is not a field of `{}` any more, or of another type", old.name),
+                fields: vec![name.clone()],
+            });
+        }
+    }
+    Ok(unsent)
+}
+
+fn note_unsent(connection: &Connection, shape: &CollectionShape, unsent: Vec<Unsent>) -> Result<(), ReplicaError> {
+    for Unsent { row, n, fields, values, why } in unsent {
+        let refused = RefusedCell { fields, why, values };
+        note_refused(connection, shape.name.as_str(), &row, n, &[refused])?;
+    }
+    Ok(())
 }
 
 /// Drops a collection with all that is known of it.
@@ -175,8 +269,11 @@ fn change_table(connection: &Connection, old: &CollectionShape, new: &Collection
     Ok(())
 }
 
+/// What the triggers of a collection are called after.
+pub(crate) const TRIGGERS: [&str; 6] = ["inserted", "replaced", "updated", "removed", "renamed", "named"];
+
 fn drop_triggers(connection: &Connection, shape: &CollectionShape) -> Result<(), ReplicaError> {
-    for what in ["inserted", "replaced", "updated", "removed", "renamed", "named"] {
+    for what in TRIGGERS {
         let name = quoted(&format!("_{}_{what}", shape.name));
         connection.execute_batch(&format!("DROP TRIGGER IF EXISTS {name}"))?;
     }

@@ -74,8 +74,9 @@ pub(crate) struct Catalogue {
     reading: tokio::sync::Mutex<()>,
 }
 
-/// What was read, and at which place of the records; `None` before the first time.
-type Read = (Option<ChangeSequence>, HashMap<Name, Arc<Collections>>);
+/// What was read, and at which place of the records; `None` before the first time. An application that cannot be read has no
+/// collections that are known: its devices wait, for one that is told of none drops all that it has.
+type Read = (Option<ChangeSequence>, HashMap<Name, Option<Arc<Collections>>>);
 
 impl Catalogue {
     pub(crate) fn new(environment: Environment) -> Catalogue {
@@ -87,11 +88,15 @@ impl Replicas {
     /// The collections of an application as they are now.
     ///
     /// # Errors
-    /// `Missing` if there is no such application.
+    /// `Missing` if there is no such application; `Unavailable` if its definition cannot be read.
     pub async fn collections_of(&self, application: &Name) -> Result<Arc<Collections>, SyncError> {
         self.collections().await?;
         let found = self.catalogue.read.read().1.get(application).cloned();
-        found.ok_or_else(|| SyncError::Missing(format!("the application `{application}`")))
+        let found = found.ok_or_else(|| SyncError::Missing(format!("the application `{application}`")))?;
+        found.ok_or_else(|| {
+            let message = format!("the definition of `{application}` cannot be read; apply it anew");
+            SyncError::Store(StoreError::unavailable(message))
+        })
     }
 
     /// Looks whether applications changed, and reads them if so.
@@ -110,10 +115,10 @@ impl Replicas {
         let mut applications = HashMap::new();
         for stored in self.records.applications().await? {
             let collections = match definition::read(&stored.text, &*self.catalogue.environment) {
-                Ok(application) => self.ready(&application.name, application.collections).await?,
+                Ok(application) => Some(self.ready(&application.name, application.collections).await?),
                 Err(problems) => {
                     tracing::warn!(application = %stored.name, problem = ?problems.first(), "an application cannot be read");
-                    Arc::default()
+                    None
                 }
             };
             applications.insert(stored.name, collections);

@@ -3,8 +3,8 @@
 
 /// Pairs of words that are compared for one text, at most; longer changes are not merged.
 const PAIRS_MAX: u64 = 4_000_000;
-/// Pairs of words that are compared for all texts of a block of edits, at most: about a second of one processor.
-pub(crate) const PAIRS_OF_BLOCK_MAX: u64 = 200_000_000;
+/// Pairs of words that are compared for all texts of a block of edits, at most: a few seconds of one processor.
+pub(crate) const PAIRS_OF_BLOCK_MAX: u64 = 600_000_000;
 
 /// The text with the changes of both. `None` if the changes are too long to be compared, or nothing is left of `pairs`, the work
 /// that the caller allows.

@@ -189,7 +189,13 @@ impl Editor<'_> {
                 Track::Row => (old.version, old.author, old.seen),
             };
             let (is_news, is_other) = (self.is_news(edit, &writer), row[at] != value);
-            let combine = definition.conflicts.fields.get(name).filter(|combine| is_news || **combine == Combine::Sum);
+            // A text that an earlier edit of the device was merged into is not the one that the device knows.
+            let is_merged = wish.was.get(&at).is_some_and(|was| *was != row[at]);
+            let combine = definition.conflicts.fields.get(name).filter(|combine| match combine {
+                Combine::Sum => true,
+                Combine::Merge => is_news || is_merged,
+                Combine::Max | Combine::Min => is_news,
+            });
             let together =
                 combine.and_then(|combine| self.put_together(edit, at, *combine, wish.was.get(&at), &row[at], &value));
             if let Some(value) = together {

@@ -221,7 +221,8 @@ impl Replicas {
             let Some(conflict) = ledger.conflict(number)? else { return Ok(Err(missing())) };
             let Some(ready) = collections.of_number(conflict.collection) else { return Ok(Err(missing())) };
             let present = ledger.row(ready.number, &conflict.row)?.is_some_and(|row| row.body.is_some());
-            let done = change_one(ledger, &application, &collections, ready, &conflict.row, loser(&conflict, present))?;
+            let change = loser(&conflict, present)?;
+            let done = change_one(ledger, &application, &collections, ready, &conflict.row, change)?;
             if done.is_ok() {
                 ledger.revert_conflict(number)?;
             }
@@ -247,21 +248,24 @@ impl Replicas {
 }
 
 /// What would be so if the other side had won. A row that is gone comes back as a whole.
-fn loser(conflict: &Conflict, is_present: bool) -> RowChange {
-    let object = |text: &str| serde_json::from_str::<Option<Map<String, Json>>>(text).unwrap_or_default();
-    let (client, server) = (object(&conflict.client), object(&conflict.server));
+fn loser(conflict: &Conflict, is_present: bool) -> Result<RowChange, StoreError> {
+    let object = |text: &str| {
+        let read = serde_json::from_str::<Option<Map<String, Json>>>(text);
+        read.map_err(|_| StoreError::Damaged(format!("the conflict {}", conflict.number)))
+    };
+    let (client, server) = (object(&conflict.client)?, object(&conflict.server)?);
     if &*conflict.winner != "server" {
-        return server.map_or(RowChange::Remove, RowChange::Put);
+        return Ok(server.map_or(RowChange::Remove, RowChange::Put));
     }
-    match client {
+    Ok(match client {
         None => RowChange::Remove,
         Some(fields) if is_present => RowChange::Patch(fields),
         Some(fields) => {
-            let mut whole = object(&conflict.base).unwrap_or_default();
+            let mut whole = object(&conflict.base)?.unwrap_or_default();
             whole.extend(fields);
             RowChange::Put(whole)
         }
-    }
+    })
 }
 
 fn shown(row: StoredRow) -> Option<RowShown> {

@@ -465,7 +465,7 @@ impl Replicas {
     fn turn(&self, session: &Session) -> Result<tokio::sync::OwnedMutexGuard<()>, SyncError> {
         session.turn.clone().try_lock_owned().map_err(|_| SyncError::Busy {
             reason: "a request of this session is at work".to_owned(),
-            retry_after: Duration::from_secs(1),
+            retry_after: Duration::from_millis(500).mul_f64(1.0 + 4.0 * fastrand::f64()),
             position: 0,
         })
     }

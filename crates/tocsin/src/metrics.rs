@@ -226,6 +226,11 @@ pub const STEPS: &[Metric] = &[
         "",
         "Times that a program which decides between edits did not; what the server has stayed.",
     ),
+    counter(
+        "sync_merges_refused_total",
+        "",
+        "Texts of two edits that were not merged, because their changes are too long to be compared; the resolver decided.",
+    ),
     gauge("sync_watchers", "", "Devices that wait for news."),
     counter(
         "sync_refused_total",

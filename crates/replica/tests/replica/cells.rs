@@ -206,3 +206,37 @@ async fn b4_a_field_that_the_server_has_no_more_is_refused_alone() {
     assert_eq!(bed.row("things", "new").await, Some(json!({"name": "N"})));
     let _ = name("things");
 }
+
+#[tokio::test]
+async fn b5_edits_of_fields_and_collections_that_went_are_reported() {
+    let (bed, mut phone) = shop(&things()).await;
+    phone.run("UPDATE things SET note = 'unsent', qty = 8 WHERE id = 'a'");
+    bed.apply(&things().replace("note: string, ", "")).await;
+    phone.sync(&bed).await;
+    assert_eq!(
+        refused(&phone),
+        [("a".to_owned(), "note: is not a field of `things` any more, or of another type".to_owned())]
+    );
+    assert_eq!(phone.replica.standing().expect("read").refused[0].values["note"], "unsent");
+    assert_eq!(bed.row("things", "a").await.expect("there")["qty"], 8);
+    phone.run("UPDATE things SET qty = 9 WHERE id = 'a'");
+    bed.apply(&things().replace("things:", "others:")).await;
+    phone.sync(&bed).await;
+    let standing = phone.replica.standing().expect("read");
+    let last = standing.refused.last().expect("there");
+    assert_eq!(
+        (last.why.as_str(), &last.values["qty"]),
+        ("the collection `things` is not there any more for this device", &json!(9))
+    );
+}
+
+#[tokio::test]
+async fn an_application_that_cannot_be_read_costs_no_device_its_rows() {
+    let (bed, mut phone) = shop(&things()).await;
+    phone.run("UPDATE things SET qty = 8 WHERE id = 'a'");
+    bed.apply("application: shop\nnonsense: {").await;
+    assert!(phone.try_sync(&bed).await.is_err());
+    assert_eq!(phone.rows("things").len(), 2);
+    bed.apply(&things()).await;
+    assert_eq!(phone.sync(&bed).await.applied, 1);
+}

@@ -146,3 +146,50 @@ async fn what_a_device_says_of_a_row_that_it_lost_is_kept_for_others() {
     bed.sync.revert_conflict(&name("shop"), found[0].conflict.number).await.expect("put back");
     assert_eq!(bed.row("notes", "n1").await, Some(note("bob", "hers")));
 }
+
+#[tokio::test]
+async fn a_later_edit_of_a_merged_text_keeps_what_was_merged_into_it() {
+    let bed = Bed::new(&notes("    conflicts: { fields: { text: merge } }\n")).await;
+    bed.subscriber("ann", json!({})).await;
+    bed.put("notes", "a", note("ann", "call ann today")).await;
+    let mut phone = Phone::new(&bed, "ann").await;
+    phone.sync(&bed).await;
+    bed.put("notes", "a", note("ann", "call bob today")).await;
+    phone.run("UPDATE notes SET text = 'call ann tomorrow'");
+    let link = crate::sessions::LosesRows::of(bed.link(&phone.token));
+    assert!(phone.replica.sync(&link, &mut |_| ()).await.is_err());
+    phone.run("UPDATE notes SET text = 'call ann tomorrow at noon'");
+    phone.sync(&bed).await;
+    assert_eq!(bed.row("notes", "a").await, Some(note("ann", "call bob tomorrow at noon")));
+    assert_eq!(phone.rows("notes"), bed.rows("notes").await);
+}
+
+#[tokio::test]
+async fn a13_many_long_merges_hold_up_no_other_write() {
+    let definition = notes("    conflicts: { resolver: server, fields: { text: merge } }\n");
+    let bed = Bed::new(&definition).await;
+    bed.subscriber("ann", json!({})).await;
+    let text = |word: &str| (0..300).map(|at| format!("{word}{at} ")).collect::<String>();
+    for row in 0..20 {
+        bed.put("notes", &format!("r{row}"), note("ann", &text("a"))).await;
+    }
+    let mut phone = Phone::new(&bed, "ann").await;
+    phone.sync(&bed).await;
+    for row in 0..20 {
+        bed.put("notes", &format!("r{row}"), note("ann", &text("b"))).await;
+    }
+    phone.run("UPDATE notes SET text = replace(text, 'a', 'c')");
+    // The block is put back before its texts are merged, so each other write is one commit away.
+    let summary = phone.sync(&bed).await;
+    assert_eq!(summary.conflicts, 20);
+    assert_eq!(bed.row("notes", "r0").await.expect("there")["text"], format!("{}{}", text("b"), text("c")));
+    assert_eq!(phone.rows("notes"), bed.rows("notes").await);
+    // Texts that are too long are decided on by the resolver.
+    let long = |word: &str| (0..3_000).map(|at| format!("{word}{at} ")).collect::<String>();
+    bed.put("notes", "r0", note("ann", &long("x"))).await;
+    phone.sync(&bed).await;
+    bed.put("notes", "r0", note("ann", &long("y"))).await;
+    phone.run("UPDATE notes SET text = replace(text, 'x', 'z') WHERE id = 'r0'");
+    assert_eq!(phone.sync(&bed).await.conflicts, 1);
+    assert_eq!(bed.row("notes", "r0").await.expect("there")["text"], long("y"));
+}

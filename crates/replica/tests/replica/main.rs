@@ -6,6 +6,7 @@ mod cells; // cells that fields cannot hold
 mod copies; // copies of a file, and what was put back to an earlier state
 mod conflicts; // edits that meet
 mod convergence; // random edits, broken links and crashes
+mod layout; // files of older versions
 mod partitions; // who sees what
 mod programs; // those that decide between edits
 mod raising; // events of changes

@@ -157,9 +157,13 @@ fn read(row: &Row<'_>) -> rusqlite::Result<ReplicaDevice> {
         subscriber: subscriber.parse().map_err(|error| super::super::records::conversion_failed(3, error))?,
         subscriber_number: SubscriberNumber(row.get(4)?),
         name: row.get(5)?,
-        collections: collections.and_then(|text| serde_json::from_str(&text).ok()),
+        // Without a list the device may use all collections, so a list that cannot be read is an error.
+        collections: collections
+            .map(|text| serde_json::from_str(&text))
+            .transpose()
+            .map_err(|error| super::super::records::conversion_failed(6, error))?,
         may_write: row.get(7)?,
-        hash: row.get_ref(8)?.as_blob()?.try_into().unwrap_or_default(),
+        hash: row.get(8)?,
         created_at: Timestamp(row.get(9)?),
         expires_at: time(10)?,
         wipe_at: time(11)?,
