@@ -3,7 +3,10 @@
 //! A rule brings a value into a normal form. Two values are equal where their normal forms are, and those of an ordered
 //! rule are in the order of their bytes, so that an index answers both.
 
-use tocsin_model::ldap::prepare::{self, Form};
+use tocsin_model::{
+    ldap::prepare::{self, Form},
+    time::Timestamp,
+};
 
 use crate::{
     dn::Dn,
@@ -452,19 +455,19 @@ pub fn instant(text: &str) -> Option<i64> {
 
 /// An instant as Generalized Time, to the second.
 pub fn generalized_time(micros: i64) -> String {
-    let time = jiff::Timestamp::from_microsecond(micros).unwrap_or_default();
-    time.strftime("%Y%m%d%H%M%SZ").to_string()
+    format!("{}Z", digits_of_time(micros))
+}
+
+/// `YYYYMMDDHHMMSS` in UTC. An instant beyond the years 0 to 9999 becomes the nearest that the syntax can write.
+fn digits_of_time(micros: i64) -> String {
+    const YEARS: std::ops::RangeInclusive<i64> = -62_167_219_200_000_000..=253_402_300_799_999_999;
+    let text = Timestamp(micros.clamp(*YEARS.start(), *YEARS.end())).to_string();
+    text.bytes().take(19).filter(u8::is_ascii_digit).map(char::from).collect()
 }
 
 /// An instant as a change sequence number, as OpenLDAP writes them, to the microsecond.
 pub fn change_number(micros: i64, count: u64) -> String {
-    let time = jiff::Timestamp::from_microsecond(micros).unwrap_or_default();
-    format!(
-        "{}.{:06}Z#{:06x}#000#000000",
-        time.strftime("%Y%m%d%H%M%S"),
-        micros.rem_euclid(1_000_000),
-        count & 0xff_ffff
-    )
+    format!("{}.{:06}Z#{:06x}#000#000000", digits_of_time(micros), micros.rem_euclid(1_000_000), count & 0xff_ffff)
 }
 
 #[cfg(test)]

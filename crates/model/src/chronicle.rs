@@ -124,8 +124,7 @@ impl Calendar {
     /// RFC 5545 reads it; where they are put back over it, with the first of both. An hour of the clock that comes twice
     /// is two periods.
     pub fn begin(&self, zone: &TimeZone, at: Timestamp) -> Timestamp {
-        let Ok(instant) = jiff::Timestamp::from_microsecond(at.0) else { return Timestamp(i64::MIN) };
-        let local = zone.to_datetime(instant);
+        let Some(local) = at.in_zone(zone) else { return Timestamp(i64::MIN) };
         if self.every == Period::Hour {
             let past = i64::from(local.minute()) * 60 + i64::from(local.second());
             let past = past * 1_000_000 + i64::from(local.subsec_nanosecond()) / 1_000;

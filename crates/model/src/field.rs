@@ -5,13 +5,14 @@ use std::{borrow::Cow, sync::Arc};
 use schemars::JsonSchema;
 use serde::{
     Deserialize, Serialize,
-    de::{DeserializeSeed, MapAccess, Visitor},
+    de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor},
 };
 
 use crate::{
     id::Name,
+    json::{BoundedValue, Budget, without_mark},
     pack::{Reader, write_bytes, write_signed, write_varint},
-    problem::{Problem, closest},
+    problem::{PROBLEMS_MAX, Problem, and_more, closest},
     time::Timestamp,
     value::Value,
 };
@@ -81,7 +82,15 @@ impl FieldType {
             (FieldType::Timestamp, Value::Text(text)) => {
                 text.parse().map(Value::Timestamp).map_err(|error: crate::time::TimestampError| error.to_string())
             }
-            (FieldType::Timestamp, Value::Integer(millis)) => Ok(Value::Timestamp(Timestamp::from_millis(millis))),
+            (FieldType::Timestamp, Value::Integer(millis)) => {
+                let time = Timestamp::from_millis(millis);
+                match time.has_text() {
+                    true => Ok(Value::Timestamp(time)),
+                    false => {
+                        Err(format!("{millis} milliseconds since 1970 lie outside of the years 0000 to 9999 in UTC"))
+                    }
+                }
+            }
             (_, value) => wrong(&value),
         }
     }
@@ -170,7 +179,7 @@ impl Fields {
     /// # Errors
     /// Every problem, or the one place where it is not JSON.
     pub fn row_from_json(&self, json: &[u8]) -> Result<Row, Vec<Problem>> {
-        let mut reader = serde_json::Deserializer::from_slice(json);
+        let mut reader = serde_json::Deserializer::from_slice(without_mark(json));
         let row = RowSeed { fields: self }.deserialize(&mut reader).and_then(|row| reader.end().map(|()| row));
         row.unwrap_or_else(|error| Err(vec![not_json(&error)]))
     }
@@ -266,8 +275,18 @@ impl<'de> Visitor<'de> for RowSeed<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
         let mut checker = RowChecker::new(self.fields);
+        let mut budget = Budget::new();
         while let Some(name) = entries.next_key_seed(FieldName)? {
-            checker.take(&name, entries.next_value()?);
+            let Some(at) = self.fields.position(&name) else {
+                entries.next_value::<IgnoredAny>()?;
+                checker.refuse_unknown(&name);
+                continue;
+            };
+            let value = entries.next_value_seed(BoundedValue { budget: &mut budget, depth: 1 })?;
+            match budget.excess.take() {
+                None => checker.take_at(at, value),
+                Some(message) => checker.refuse(&name, message),
+            }
         }
         Ok(checker.finish())
     }
@@ -306,7 +325,12 @@ struct RowChecker<'a> {
     row: Row,
     given: Vec<bool>,
     problems: Vec<Problem>,
+    /// Problems beyond the bound.
+    more: usize,
 }
+
+/// Longest name of a field that a problem shows, in characters.
+const NAME_SHOWN_MAX: usize = 100;
 
 impl<'a> RowChecker<'a> {
     fn new(fields: &'a Fields) -> Self {
@@ -315,22 +339,46 @@ impl<'a> RowChecker<'a> {
             row: vec![Value::Null; fields.len()],
             given: vec![false; fields.len()],
             problems: Vec::new(),
+            more: 0,
         }
     }
 
     fn take(&mut self, name: &str, value: Value) {
-        let Some(at) = self.fields.position(name) else {
-            self.problems.push(self.fields.unknown(name));
-            return;
-        };
+        match self.fields.position(name) {
+            Some(at) => self.take_at(at, value),
+            None => self.refuse_unknown(name),
+        }
+    }
+
+    fn take_at(&mut self, at: usize, value: Value) {
+        let name = &self.fields[at].name;
         if std::mem::replace(&mut self.given[at], true) {
-            self.problems.push(Problem::at(name, "is given twice"));
-            return;
+            return self.refuse(name.as_str(), "is given twice".to_owned());
         }
         match self.fields[at].kind.accept(value) {
             Ok(value) => self.row[at] = value,
-            Err(message) => self.problems.push(Problem::at(name, message)),
+            Err(message) => self.refuse(name.as_str(), message),
         }
+    }
+
+    fn refuse(&mut self, name: &str, message: String) {
+        match self.problems.len() < PROBLEMS_MAX {
+            true => self.problems.push(Problem::at(name, message)),
+            false => self.more += 1,
+        }
+    }
+
+    /// A name that no field has. Its look-alike is only sought for problems that are shown.
+    fn refuse_unknown(&mut self, name: &str) {
+        if self.problems.len() >= PROBLEMS_MAX {
+            self.more += 1;
+            return;
+        }
+        let shown: String = name.chars().take(NAME_SHOWN_MAX).collect();
+        self.problems.push(match shown.len() == name.len() {
+            true => self.fields.unknown(name),
+            false => Problem::at(format!("{shown}…"), "is not a field of this class"),
+        });
     }
 
     fn finish(mut self) -> Result<Row, Vec<Problem>> {
@@ -342,8 +390,11 @@ impl<'a> RowChecker<'a> {
             let already_reported = self.problems.iter().any(|problem| problem.path == field.name.as_str());
             if field.required && self.row[at].is_null() && !already_reported {
                 let message = format!("is required: give {}", article(field.kind.name()));
-                self.problems.push(Problem::at(field.name.as_str(), message));
+                self.refuse(field.name.as_str(), message);
             }
+        }
+        if self.more > 0 {
+            self.problems.push(and_more(self.more));
         }
         if self.problems.is_empty() { Ok(self.row) } else { Err(self.problems) }
     }
@@ -458,6 +509,64 @@ mod tests {
             Ok(r#"["TOC",3.0,4,"1970-01-01T00:00:01.5Z",[1,{"a":null}]]"#),
         );
         check(r#"{"symbol": "TOC", "price": 2.5}"#, Ok(r#"["TOC",2.5,null,null,null]"#));
+    }
+
+    #[test]
+    fn a19_many_unknown_keys_are_counted_and_not_kept() {
+        let keys: Vec<String> = (0..300_000).map(|at| format!("\"k{at}\":{{\"a\":[1,2]}}")).collect();
+        let problems = fields().row_from_json(format!("{{{}}}", keys.join(",")).as_bytes()).expect_err("unknown keys");
+        assert_eq!(problems.len(), 101);
+        assert_eq!(problems[100].message, "and 299902 more");
+        let long = format!("{{\"{}\":1}}", "k".repeat(1_000_000));
+        let problems = fields().row_from_json(long.as_bytes()).expect_err("an unknown key");
+        assert!(problems[0].path.len() < 110, "{}", problems[0].path.len());
+    }
+
+    #[test]
+    fn a19_depth_and_values_of_a_field_are_bounded() {
+        let problem = |tags: &str| {
+            let text = format!(r#"{{"symbol": "A", "price": 1, "tags": {tags}, "count": 2}}"#);
+            fields().row_from_json(text.as_bytes()).map(|_| ()).map_err(|problems| problems[0].to_string())
+        };
+        let deep = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        assert_eq!(problem(&deep(100)), Ok(()));
+        assert_eq!(problem(&deep(101)), Err("tags: is nested deeper than 100 lists and objects".to_owned()));
+        assert_eq!(problem(&deep(100_000)), Err("tags: is nested deeper than 100 lists and objects".to_owned()));
+        let objects = format!("[{}{}]", r#"{"a":"#.repeat(100_000), format!("1{}", "}".repeat(100_000)));
+        assert_eq!(problem(&objects), Err("tags: is nested deeper than 100 lists and objects".to_owned()));
+        let wide = |count: usize| format!("[{}]", vec!["{}"; count].join(","));
+        assert_eq!(problem(&wide(90_000)), Ok(()));
+        assert_eq!(problem(&wide(1_000_000)), Err("tags: holds more than 100000 values and keys".to_owned()));
+        // The text is not JSON all the same.
+        assert!(problem(&"[".repeat(100_000)).expect_err("no end").contains("is not a JSON object of this class"));
+    }
+
+    #[test]
+    fn b29_times_in_fields_have_the_range_of_their_text() {
+        let read = |at: &str| {
+            let text = format!(r#"{{"symbol": "A", "price": 1, "at": {at}}}"#);
+            fields()
+                .row_from_json(text.as_bytes())
+                .map(|row| row[3].clone())
+                .map_err(|problems| problems[0].to_string())
+        };
+        let last = Value::Timestamp("9999-12-31T23:59:59Z".parse().expect("a time"));
+        assert_eq!(read("\"9999-12-31T23:59:59Z\""), Ok(last.clone()));
+        assert_eq!(read("253402300799000"), Ok(last));
+        assert_eq!(
+            read("253402300800000"),
+            Err("at: 253402300800000 milliseconds since 1970 lie outside of the years 0000 to 9999 in UTC".to_owned())
+        );
+        assert_eq!(
+            read("\"9999-12-31T23:59:59-01:00\""),
+            Err("at: `9999-12-31T23:59:59-01:00` lies outside of the years 0000 to 9999 in UTC".to_owned())
+        );
+    }
+
+    #[test]
+    fn a_byte_order_mark_before_json_is_ignored() {
+        let with = "\u{feff}{\"symbol\": \"A\", \"price\": 1}";
+        assert_eq!(fields().row_from_json(with.as_bytes()), fields().row_from_json(&with.as_bytes()[3..]));
     }
 
     #[test]

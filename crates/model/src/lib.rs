@@ -35,9 +35,11 @@ pub mod time; // instants, to the microsecond
 pub mod hours; // hours of the day by somebody's clock
 pub mod schedule; // when something recurs: rules of RFC 5545 in time zones
 pub mod value; // the one value type
+pub mod json; // bounds of JSON texts from outside
 
 pub mod merge_patch; // JSON changed by JSON
 pub mod charset; // bytes from outside become text, in any known encoding
 pub mod hexadecimal; // bytes as digits, for people and in links
 pub mod markup; // text inside HTML
+pub mod stack; // a large stack for libraries that recurse
 pub mod pack; // varints and length-prefixed bytes, shared by the packed forms

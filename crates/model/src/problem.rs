@@ -4,6 +4,24 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+/// Most problems of one answer. Further ones are counted.
+pub const PROBLEMS_MAX: usize = 100;
+
+/// The first problems, at most [`PROBLEMS_MAX`], and the number of the others.
+pub fn first_of(mut problems: Vec<Problem>) -> Vec<Problem> {
+    let more = problems.len().saturating_sub(PROBLEMS_MAX);
+    if more > 0 {
+        problems.truncate(PROBLEMS_MAX);
+        problems.push(and_more(more));
+    }
+    problems
+}
+
+/// The last problem of a list that leaves some out.
+pub fn and_more(count: usize) -> Problem {
+    Problem::at("", format!("and {count} more")).hint("mend these first")
+}
+
 /// One thing wrong in a definition, a row or an expression. A checker reports all of them at once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
@@ -90,6 +108,14 @@ fn edit_distance(left: &str, right: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a19_an_answer_has_at_most_100_problems() {
+        let many = |count: usize| (0..count).map(|at| Problem::at(at.to_string(), "is wrong")).collect::<Vec<_>>();
+        assert_eq!(first_of(many(100)), many(100));
+        let first = first_of(many(3_000));
+        assert_eq!((first.len(), first[100].message.as_str()), (101, "and 2900 more"));
+    }
 
     #[test]
     fn a_slip_finds_its_word() {

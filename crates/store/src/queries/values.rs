@@ -33,9 +33,11 @@ pub(super) fn to_sql(value: &Value) -> Sql {
 
 /// Always as long, so that texts sort as times do. Beyond the years 0 to 9999 it is the plain text.
 pub(super) fn timestamp_text(time: Timestamp) -> String {
-    match jiff::Timestamp::from_microsecond(time.0) {
-        Ok(time) => format!("{time:.6}"),
-        Err(_) => time.to_string(),
+    let text = time.to_string();
+    match text.strip_suffix('Z') {
+        Some(second) if second.len() == 19 => format!("{second}.000000Z"),
+        Some(fraction) if fraction.len() > 19 => format!("{fraction:0<26}Z"),
+        _ => text,
     }
 }
 
@@ -102,6 +104,8 @@ mod tests {
     fn times_sort_as_text() {
         let text = |text: &str| timestamp_text(text.parse().expect("a time"));
         assert_eq!(text("2026-11-21T09:30:00Z"), "2026-11-21T09:30:00.000000Z");
+        assert_eq!(text("2026-11-21T09:30:00.25Z"), "2026-11-21T09:30:00.250000Z");
+        assert_eq!(text("9999-12-31T23:59:59Z"), "9999-12-31T23:59:59.000000Z");
         assert!(text("2026-11-21T09:30:00Z") < text("2026-11-21T09:30:00.5Z"));
     }
 

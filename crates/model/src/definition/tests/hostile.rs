@@ -64,6 +64,42 @@ fn naughty_texts_are_only_wrong() {
     }
 }
 
+/// Each production of YAML that adds a level, many times, on a stack smaller than that of any thread of the server.
+#[test]
+fn a14_no_definition_overflows_the_stack() {
+    let work = || {
+        for (open, close) in [
+            ("[", "]"),
+            ("{a: ", "}"),
+            ("[{a: ", "}]"),
+            ("- ", ""),
+            ("? ", ""),
+            ("!!map {a: ", "}"),
+            ("&a [", "]"),
+            ("!a ", ""),
+            ("? [", "]"),
+            ("{[", "]: 1}"),
+            ("{? ", "}"),
+        ] {
+            for count in [10, 31, 33, 200, 10_000] {
+                let text = format!("{}x{}", open.repeat(count), close.repeat(count));
+                let _ = read(&text, &environment);
+                let _ = read(&format!("application: a\nevents: {text}\n"), &environment);
+                let _ = read(&open.repeat(count), &environment);
+                let _ = inline_files(&text, &|_| Ok("x".to_owned()));
+            }
+        }
+        let block: String = (0..2_000).map(|level| format!("{}a:\n", " ".repeat(level))).collect();
+        let _ = read(&block, &environment);
+        let list: String = (0..2_000).map(|level| format!("{}-\n", " ".repeat(level))).collect();
+        let _ = read(&list, &environment);
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(512 << 10);
+        thread.spawn_scoped(scope, work).expect("a thread").join().expect("no panic");
+    });
+}
+
 proptest! {
     #[test]
     fn any_text_is_read_or_refused(text in "\\PC*|[ \n:{}\\[\\],&*!|>'\"#%@`?a-c0-9$-]{0,200}") {
