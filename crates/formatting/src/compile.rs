@@ -7,14 +7,16 @@ use tocsin_model::{
     application::{TemplateEngine, TemplateText},
     id::Name,
     problem::{Problem, closest},
+    stack::with_large_stack,
 };
 
 use crate::{
-    formatter::{COMPUTED_VALUE, Template, said},
+    formatter::{COMPUTED_VALUE, Template},
     lint, mjml,
     parts::Part,
     sandbox::{self, Prepared, Reference},
     scope::{KnownVariables, Uses},
+    template_depth::{self, SyntaxError},
     xslt::Stylesheet,
 };
 
@@ -44,6 +46,8 @@ pub struct CompiledTemplates {
     pub environment: Environment<'static>,
     pub templates: Vec<Template>,
     pub computed: Option<Uses>,
+    /// The variables of each template by its name in the environment, with the line of each.
+    pub variables: BTreeMap<String, Vec<(String, u32)>>,
     pub problems: Vec<Problem>,
     pub warnings: Vec<Problem>,
 }
@@ -68,8 +72,14 @@ pub struct Compiler<'a> {
 impl<'a> Compiler<'a> {
     pub fn new(environment: Environment<'static>, class_path: &'a str, variables: &'a KnownVariables) -> Self {
         let (partial_bytes, circles, problems) = partials(&variables.partials);
-        let done =
-            CompiledTemplates { environment, templates: Vec::new(), computed: None, problems, warnings: Vec::new() };
+        let done = CompiledTemplates {
+            environment,
+            templates: Vec::new(),
+            computed: None,
+            variables: BTreeMap::new(),
+            problems,
+            warnings: Vec::new(),
+        };
         let (added, assigned, unchecked) = Default::default();
         Compiler { class_path, variables, done, partial_bytes, circles, added, assigned, unchecked }
     }
@@ -82,13 +92,14 @@ impl<'a> Compiler<'a> {
             let before = format!("{{% set {COMPUTED_VALUE} = (");
             let source = format!("{before}{expression}\n) %}}");
             let told = self.done.problems.len();
-            let prepared = match minijinja::machinery::parse_expr(expression)
-                .and_then(|_| sandbox::prepare(&source, &self.partial_bytes))
+            let prepared = match template_depth::check_expression(expression)
+                .and_then(|()| sandbox::prepare(&source, &self.partial_bytes))
             {
                 Ok(prepared) => prepared,
                 Err(error) => {
-                    let problem = Problem::at(path, said(&error)).hint("give one expression, without braces");
-                    self.done.problems.push(problem.position(error.line().unwrap_or(1) as u32, 1));
+                    let problem = Problem::at(path, error.message);
+                    let problem = problem.hint(error.hint.unwrap_or("give one expression, without braces"));
+                    self.done.problems.push(problem.position(error.line, 1));
                     continue;
                 }
             };
@@ -98,8 +109,13 @@ impl<'a> Compiler<'a> {
             let known = KnownVariables { computed: BTreeMap::new(), ..self.variables.clone() };
             let template = format!("{COMPUTED}{name}");
             match self.done.environment.add_template_owned(template.clone(), prepared.source.clone()) {
-                Ok(()) => self.unknown(&path, &template, &prepared, &known),
-                Err(error) => self.done.problems.push(Problem::at(path, said(&error))),
+                Ok(()) => {
+                    self.keep_variables(&template, &prepared);
+                    self.unknown(&path, &template, &prepared, &known);
+                }
+                Err(error) => {
+                    self.done.problems.push(SyntaxError::read(&prepared.source, &error).problem(&path).position(1, 1));
+                }
             }
             // Places are told in what a person wrote.
             for problem in self.done.problems[told..].iter_mut().filter(|problem| problem.line == Some(1)) {
@@ -201,10 +217,7 @@ impl<'a> Compiler<'a> {
         let (told, prepared) = match read(source).and_then(|prepared| Ok((read(written)?, prepared))) {
             Ok(read) => read,
             Err(error) => {
-                let problem = Problem::at(path, format!("the template has an error: {}", said(&error)));
-                let line = error.line().and_then(|line| u32::try_from(line).ok()).unwrap_or(1);
-                let column = error.range().map_or(1, |range| column_of(source, range.start));
-                self.done.problems.push(problem.position(line, column));
+                self.done.problems.push(error.in_template(path));
                 return None;
             }
         };
@@ -219,10 +232,11 @@ impl<'a> Compiler<'a> {
             }
         }
         if let Err(error) = self.done.environment.add_template_owned(name.to_owned(), prepared.source.clone()) {
-            let problem = Problem::at(path, format!("the template has an error: {}", said(&error)));
-            self.done.problems.push(problem.position(error.line().unwrap_or(1) as u32, 1));
+            let error = SyntaxError { column: 1, ..SyntaxError::read(&prepared.source, &error) };
+            self.done.problems.push(error.in_template(path));
             return None;
         }
+        self.keep_variables(name, &prepared);
         if depth == 0 {
             self.unknown(path, name, &told, self.variables);
         } else {
@@ -294,6 +308,15 @@ impl<'a> Compiler<'a> {
         self.done.problems.extend(unknown.into_iter().map(|problem| Problem { path: path.to_owned(), ..problem }));
     }
 
+    /// Keeps which variables a template reads in which line, for errors that name those without a value.
+    fn keep_variables(&mut self, name: &str, prepared: &Prepared) {
+        let mut read: Vec<(String, u32)> =
+            prepared.variables.iter().map(|(path, line, _)| (path.clone(), *line)).collect();
+        read.sort();
+        read.dedup();
+        self.done.variables.insert(name.to_owned(), read);
+    }
+
     /// Reports variables that nothing gives a value.
     fn unknown(&mut self, path: &str, name: &str, prepared: &Prepared, known: &KnownVariables) {
         let found = lint::unknown(&self.done.environment, name, prepared, known);
@@ -318,7 +341,9 @@ pub fn stylesheets(partials: &BTreeMap<Name, TemplateText>) -> BTreeMap<&str, &s
 
 /// The partials that a text names. Nothing if it cannot be read.
 pub fn references(text: &str) -> Vec<Reference> {
-    sandbox::prepare(text, &BTreeMap::new()).map(|prepared| prepared.references).unwrap_or_default()
+    let prepare = || sandbox::prepare(text, &BTreeMap::new());
+    let prepared = with_large_stack(prepare).ok().and_then(Result::ok);
+    prepared.map(|prepared| prepared.references).unwrap_or_default()
 }
 
 /// How much text each partial has with those it includes; which use themselves, and the problems of these.

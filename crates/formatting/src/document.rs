@@ -19,12 +19,12 @@ use quick_xml::{
     Reader,
     events::{BytesRef, BytesStart, Event},
 };
-use tocsin_model::{id::Name, problem::Problem, value::Value};
+use tocsin_model::{id::Name, problem::Problem, stack::with_large_stack, value::Value};
 
 use crate::{
-    compile::column_of,
     formatter::{Bounded, OUTPUT_BYTES_MAX, environment, run, said},
     sandbox,
+    template_depth::SyntaxError,
     xslt::{ATTRIBUTES_MAX, Stylesheet, Tree, XsltError},
 };
 
@@ -59,7 +59,14 @@ impl DocumentFormatter {
     /// # Errors
     /// What is wrong with it, with line and column.
     pub fn template(source: &str, content_type: &str) -> Result<DocumentFormatter, Problem> {
-        let prepared = sandbox::prepare(source, &BTreeMap::new()).map_err(|error| broken(source, &error))?;
+        with_large_stack(|| DocumentFormatter::compile_template(source, content_type)).unwrap_or_else(|error| {
+            let hint = "raise the limit of threads of the process, or try again later";
+            Err(Problem::at("", format!("the template was not compiled, as no thread starts: {error}")).hint(hint))
+        })
+    }
+
+    fn compile_template(source: &str, content_type: &str) -> Result<DocumentFormatter, Problem> {
+        let prepared = sandbox::prepare(source, &BTreeMap::new()).map_err(|error| error.in_template(""))?;
         if let Some((message, hint, line, column)) = prepared.objections.first() {
             return Err(Problem::at("", message.clone()).hint(*hint).position(*line, *column));
         }
@@ -72,7 +79,7 @@ impl DocumentFormatter {
         let mut environment = Box::new(environment());
         environment
             .add_template_owned(name.clone(), prepared.source.clone())
-            .map_err(|error| broken(source, &error))?;
+            .map_err(|error| SyntaxError::read(source, &error).in_template(""))?;
         check_variables(&environment, &name, &prepared)?;
         Ok(DocumentFormatter(Engine::Template { environment, name }))
     }
@@ -107,12 +114,6 @@ fn target(content_type: &str) -> &'static str {
         kind if kind.contains("xml") || kind.contains("html") => "html",
         _ => "text",
     }
-}
-
-fn broken(source: &str, error: &minijinja::Error) -> Problem {
-    let line = error.line().and_then(|line| u32::try_from(line).ok()).unwrap_or(1);
-    let column = error.range().map_or(1, |range| column_of(source, range.start));
-    Problem::at("", format!("the template has an error: {}", said(error))).position(line, column)
 }
 
 fn check_variables(environment: &Environment<'_>, name: &str, prepared: &sandbox::Prepared) -> Result<(), Problem> {

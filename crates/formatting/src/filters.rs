@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use jiff::{Zoned, tz::TimeZone};
+use jiff::{civil::DateTime, tz::TimeZone};
 use minijinja::{
     Environment, Error, ErrorKind, State, filters,
-    functions::Function,
+    functions::{self, Function},
     value::{FunctionArgs, FunctionResult, Kwargs, Rest, Value as Jinja, ValueOrKwargs},
 };
 use tocsin_model::{problem::closest, time::Timestamp};
@@ -171,11 +171,36 @@ pub fn install(environment: &mut Environment<'static>) {
     environment.add_filter("time", time);
     environment.add_filter("relative", relative);
     environment.add_filter("url", url);
-    environment.add_filter("truncate", truncate);
-    environment.add_filter("gsm", |text: &str| pass(text).map(|()| sms::to_gsm(text)));
-    environment.add_filter("segments", |text: &str| pass(text).map(|()| sms::measure(text).segments));
-    environment.add_filter("sms", shorten);
-    environment.add_filter("replace", replace);
+    environment.add_filter("\u{0}gsm", |text: &str| pass(text).map(|()| sms::to_gsm(text)));
+    environment.add_filter("\u{0}segments", |text: &str| pass(text).map(|()| sms::measure(text).segments));
+    environment.add_filter("\u{0}sms", shorten);
+    environment.add_filter("\u{0}replace", replace);
+    environment.add_filter("\u{0}truncate", truncate);
+    for (name, hidden) in [
+        ("gsm", "\u{0}gsm"),
+        ("segments", "\u{0}segments"),
+        ("sms", "\u{0}sms"),
+        ("replace", "\u{0}replace"),
+        ("truncate", "\u{0}truncate"),
+    ] {
+        nullable(environment, name, hidden);
+    }
+    environment.add_filter("\u{0}abs", filters::abs);
+    environment.add_filter("\u{0}attr", filters::attr);
+    environment.add_filter("\u{0}first", filters::first);
+    environment.add_filter("\u{0}last", filters::last);
+    environment.add_filter("\u{0}safe", filters::safe);
+    environment.add_filter("\u{0}string", filters::string);
+    for (name, hidden) in [
+        ("abs", "\u{0}abs"),
+        ("attr", "\u{0}attr"),
+        ("first", "\u{0}first"),
+        ("last", "\u{0}last"),
+        ("safe", "\u{0}safe"),
+        ("string", "\u{0}string"),
+    ] {
+        nullable(environment, name, hidden);
+    }
     environment.add_filter("join", join);
     charged(environment, "capitalize", "\u{0}capitalize", filters::capitalize);
     charged(environment, "count", "\u{0}count", filters::length);
@@ -202,6 +227,13 @@ pub fn install(environment: &mut Environment<'static>) {
     charged(environment, "urlencode", "\u{0}urlencode", filters::urlencode);
     bound(environment, "indent", "\u{0}indent", filters::indent);
     environment.add_function("range", range);
+    environment.add_function("dict", |value: Option<Jinja>, update: Kwargs| {
+        functions::dict(value.filter(|value| !value.is_none()), update)
+    });
+    environment.add_test("startingwith", |value: &Jinja, start: &Jinja| {
+        pair(value, start, |text, start| text.starts_with(start))
+    });
+    environment.add_test("endingwith", |value: &Jinja, end: &Jinja| pair(value, end, |text, end| text.ends_with(end)));
     bound(environment, "round", "\u{0}round", filters::round);
     bound(environment, "batch", "\u{0}batch", filters::batch);
     bound(environment, "slice", "\u{0}slice", filters::slice);
@@ -222,6 +254,80 @@ pub fn install(environment: &mut Environment<'static>) {
     environment.remove_global("namespace");
 }
 
+/// The rule of a filter for null: a field without a value reads as nothing in each.
+enum Null {
+    /// The filter has a rule of its own for null.
+    Kept,
+    /// The result is an empty list.
+    List,
+    /// The result is 0.
+    Zero,
+    /// The result is null.
+    Null,
+}
+
+fn null_rule(name: &str) -> Null {
+    match name {
+        "default" | "d" | "bool" | "int" | "float" | "join" | "tojson" => Null::Kept,
+        "batch" | "chain" | "dictsort" | "groupby" | "items" | "lines" | "list" | "map" | "reject" | "rejectattr"
+        | "select" | "selectattr" | "slice" | "sort" | "split" | "unique" | "zip" => Null::List,
+        "count" | "length" | "segments" | "sum" => Null::Zero,
+        _ => Null::Null,
+    }
+}
+
+/// Applies the rule for null; the result, if the filter is not asked.
+fn take_null(name: &str, arguments: &mut [Jinja]) -> Option<Jinja> {
+    // Lists are put together with lists.
+    if matches!(name, "chain" | "zip") {
+        arguments.iter_mut().filter(|argument| argument.is_none()).for_each(|argument| *argument = empty_list());
+    }
+    // What has no value counts nothing.
+    if name == "sum"
+        && let Ok(items) = arguments[0].try_iter()
+        && !arguments[0].is_none()
+    {
+        let items: Vec<Jinja> = items.collect();
+        if items.iter().any(Jinja::is_none) {
+            arguments[0] = items.into_iter().filter(|item| !item.is_none()).collect();
+        }
+    }
+    if !arguments[0].is_none() {
+        return None;
+    }
+    match null_rule(name) {
+        Null::Kept => None,
+        Null::List => Some(empty_list()),
+        Null::Zero => Some(Jinja::from(0)),
+        Null::Null => Some(Jinja::from(())),
+    }
+}
+
+fn empty_list() -> Jinja {
+    Jinja::from(Vec::<Jinja>::new())
+}
+
+/// Puts the rule for null before a filter that is kept under a name that no template can spell.
+fn nullable(environment: &mut Environment<'static>, name: &'static str, hidden: &'static str) {
+    environment.add_filter(name, move |state: &mut State<'_, '_>, value: Jinja, rest: Rest<ValueOrKwargs>| {
+        let mut arguments = vec![value];
+        arguments.extend(rest.into_values());
+        match take_null(name, &mut arguments) {
+            Some(result) => Ok(result),
+            None => state.apply_filter(hidden, &arguments),
+        }
+    });
+}
+
+/// A test of two texts. Null passes none.
+fn pair(value: &Jinja, other: &Jinja, test: fn(&str, &str) -> bool) -> Result<bool, Error> {
+    match (value.as_str(), other.as_str()) {
+        (Some(value), Some(other)) => Ok(test(value, other)),
+        _ if value.is_none() || other.is_none() => Ok(false),
+        _ => Err(invalid(format!("the test takes two texts, not {} and {}", value.kind(), other.kind()))),
+    }
+}
+
 /// Puts a filter of the engine, kept under a name that no template can spell, behind a charge for what it goes through: the
 /// engine counts one step, however long a text is.
 fn charged<F, Rv, Args>(environment: &mut Environment<'static>, name: &'static str, hidden: &'static str, filter: F)
@@ -240,7 +346,10 @@ where
         }
         let mut arguments = vec![value];
         arguments.extend(rest.into_values());
-        state.apply_filter(hidden, &arguments)
+        match take_null(name, &mut arguments) {
+            Some(result) => Ok(result),
+            None => state.apply_filter(hidden, &arguments),
+        }
     });
 }
 
@@ -261,6 +370,9 @@ where
     environment.add_filter(name, move |state: &mut State<'_, '_>, value: Jinja, rest: Rest<ValueOrKwargs>| {
         let mut arguments = vec![value];
         arguments.extend(rest.into_values());
+        if let Some(result) = take_null(name, &mut arguments) {
+            return Ok(result);
+        }
         let too_large = |argument: &Jinja| argument.as_i64().is_some_and(|size| size.abs() > SIZE_MAX);
         let holds_too_large = |argument: &Jinja| {
             argument.is_kwargs()
@@ -284,7 +396,16 @@ where
     });
 }
 
-fn range(lower: i64, upper: Option<i64>, step: Option<i64>) -> Result<Jinja, Error> {
+fn range(lower: Jinja, rest: Rest<Jinja>) -> Result<Jinja, Error> {
+    // Without a value there is nothing to count to, or from.
+    if lower.is_none() || rest.iter().any(Jinja::is_none) {
+        return Ok(empty_list());
+    }
+    if rest.len() > 2 {
+        return Err(Error::from(ErrorKind::TooManyArguments));
+    }
+    let number = |at: usize| rest.get(at).cloned().map(i64::try_from).transpose();
+    let (lower, upper, step) = (i64::try_from(lower)?, number(0)?, number(1)?);
     let (from, to) = upper.map_or((0, lower), |upper| (lower, upper));
     let step = step.unwrap_or(1);
     let length = match step {
@@ -378,10 +499,12 @@ fn number(state: &State<'_, '_>, value: Jinja, digits: Option<u32>) -> Result<Ji
 
 /// `{{ price|money("EUR") }}`: an amount of a currency by its code of ISO 4217, as the reader writes it, with as many
 /// digits as the currency has, or this many.
-fn money(state: &State<'_, '_>, value: Jinja, code: &str, digits: Option<u32>) -> Result<Jinja, Error> {
+fn money(state: &State<'_, '_>, value: Jinja, code: Option<&str>, digits: Option<u32>) -> Result<Jinja, Error> {
     if value.is_none() {
         return Ok(value);
     }
+    // An amount whose currency has no value is a number.
+    let Some(code) = code else { return number(state, value, Some(digits.unwrap_or(2))) };
     let code = code.to_ascii_uppercase();
     if code.len() != 3 || !code.bytes().all(|byte| byte.is_ascii_uppercase()) {
         return Err(invalid(format!("`{code}` is no currency; give a code of ISO 4217, such as `EUR`")));
@@ -422,6 +545,10 @@ fn counted(
         let message = format!("`{filter}` needs the form `other`, which every language has");
         return Err(Error::new(ErrorKind::MissingArgument, message));
     };
+    if value.is_none() {
+        words.assert_all_used().ok();
+        return Ok(Jinja::from(()));
+    }
     let category = category(customs(state), &plain(value, None, filter)?).to_owned();
     let word = words.get::<Option<Jinja>>(&category).ok().flatten();
     words.assert_all_used().ok();
@@ -433,9 +560,9 @@ fn counted(
 fn date(state: &State<'_, '_>, value: Jinja, form: Option<&str>) -> Result<Jinja, Error> {
     let Some(moment) = moment(state, &value, "date")? else { return Ok(value) };
     let form = form.unwrap_or("long");
-    let written = match customs(state).date(moment.date(), form) {
+    let written = match customs(state).date(moment.local.date(), form) {
         Some(written) => written,
-        None if form == "iso" => moment.date().to_string(),
+        None if form == "iso" => moment.local.date().to_string(),
         None => by_pattern(form, &moment, "`full`, `long`, `medium`, `short`, `iso`")?,
     };
     Ok(Jinja::from(written))
@@ -446,9 +573,9 @@ fn date(state: &State<'_, '_>, value: Jinja, form: Option<&str>) -> Result<Jinja
 fn time(state: &State<'_, '_>, value: Jinja, form: Option<&str>) -> Result<Jinja, Error> {
     let Some(moment) = moment(state, &value, "time")? else { return Ok(value) };
     let written = match form.unwrap_or("short") {
-        "short" => customs(state).time(moment.time(), false),
-        "seconds" => customs(state).time(moment.time(), true),
-        "zone" => format!("{} {}", customs(state).time(moment.time(), false), moment.strftime("%Z")),
+        "short" => customs(state).time(moment.local.time(), false),
+        "seconds" => customs(state).time(moment.local.time(), true),
+        "zone" => format!("{} {}", customs(state).time(moment.local.time(), false), strftime("%Z", &moment)?),
         pattern => by_pattern(pattern, &moment, "`short`, `seconds`, `zone`")?,
     };
     Ok(Jinja::from(written))
@@ -458,11 +585,12 @@ fn time(state: &State<'_, '_>, value: Jinja, form: Option<&str>) -> Result<Jinja
 fn relative(state: &State<'_, '_>, value: Jinja, from: Option<Jinja>) -> Result<Jinja, Error> {
     let Some(then) = moment(state, &value, "relative")? else { return Ok(value) };
     let from = match from {
-        Some(from) => moment(state, &from, "relative")?.map(|from| from.timestamp()),
-        None => reader(state).and_then(|reader| jiff::Timestamp::from_microsecond(reader.now.0).ok()),
+        Some(from) => moment(state, &from, "relative")?.map(|from| from.instant),
+        None => reader(state).map(|reader| reader.now),
     };
     let Some(from) = from else { return Ok(value) };
-    Ok(Jinja::from(customs(state).relative(then.timestamp().as_second() - from.as_second())))
+    let second = |instant: Timestamp| instant.0.div_euclid(1_000_000);
+    Ok(Jinja::from(customs(state).relative(second(then.instant) - second(from))))
 }
 
 /// `{{ link|url }}`: an address that a reader can follow without harm: of the web, of mail or of a phone. Any other
@@ -483,8 +611,9 @@ fn url(value: Jinja) -> Result<Jinja, Error> {
 }
 
 /// `{{ text|truncate(80) }}`: at most so many characters, the last of which are `end` if some were cut off.
-fn truncate(text: &str, length: usize, end: Option<&str>) -> Result<String, Error> {
+fn truncate(text: &str, length: Option<usize>, end: Option<&str>) -> Result<String, Error> {
     let end = end.unwrap_or("…");
+    let length = length.unwrap_or(usize::MAX);
     pass(&text[..text.len().min(length.saturating_mul(4))])?;
     let kept = length.saturating_sub(end.chars().count());
     if text.chars().nth(length).is_none() {
@@ -504,8 +633,9 @@ fn shorten(text: &str, segments: Option<usize>) -> Result<String, Error> {
 }
 
 /// As the engine's, with a bound on what it makes.
-fn replace(text: &str, from: &str, to: &str) -> Result<String, Error> {
+fn replace(text: &str, from: Option<&str>, to: Option<&str>) -> Result<String, Error> {
     pass(text)?;
+    let (Some(from), to) = (from, to.unwrap_or_default()) else { return Ok(text.to_owned()) };
     let count = if from.is_empty() { text.chars().count() + 1 } else { text.matches(from).count() };
     within(text.len().saturating_add(count.saturating_mul(to.len())), "replace")?;
     Ok(text.replace(from, to))
@@ -540,7 +670,7 @@ fn within(bytes: usize, filter: &str) -> Result<(), Error> {
     sandbox::charge(bytes / 64)
 }
 
-fn by_pattern(pattern: &str, moment: &Zoned, forms: &str) -> Result<String, Error> {
+fn by_pattern(pattern: &str, moment: &LocalTime, forms: &str) -> Result<String, Error> {
     if !pattern.contains('%') {
         return Err(invalid(format!("`{pattern}` is not a form; give {forms} or a pattern such as `%d.%m.%Y`")));
     }
@@ -550,16 +680,31 @@ fn by_pattern(pattern: &str, moment: &Zoned, forms: &str) -> Result<String, Erro
     {
         return Err(invalid(format!("a pattern has at most {PATTERN_BYTES_MAX} bytes and no widths")));
     }
-    jiff::fmt::strtime::format(pattern, moment)
-        .map_err(|error| invalid(format!("the pattern `{pattern}` is wrong: {error}")))
+    strftime(pattern, moment)
 }
 
-/// The instant in the reader's zone; `None` for none.
-fn moment(state: &State<'_, '_>, value: &Jinja, filter: &str) -> Result<Option<Zoned>, Error> {
+fn strftime(pattern: &str, moment: &LocalTime) -> Result<String, Error> {
+    let written = match jiff::Timestamp::from_microsecond(moment.instant.0) {
+        Ok(instant) => jiff::fmt::strtime::format(pattern, &instant.to_zoned(moment.zone.clone())),
+        // On the last day of the calendar library there is no zone's abbreviation.
+        Err(_) => jiff::fmt::strtime::format(pattern, moment.local),
+    };
+    written.map_err(|error| invalid(format!("the pattern `{pattern}` is wrong: {error}")))
+}
+
+/// An instant by the reader's clock.
+struct LocalTime {
+    instant: Timestamp,
+    local: DateTime,
+    zone: TimeZone,
+}
+
+/// The instant in the reader's zone; `None` for none. In UTC where the reader's year has five digits.
+fn moment(state: &State<'_, '_>, value: &Jinja, filter: &str) -> Result<Option<LocalTime>, Error> {
     if value.is_none() {
         return Ok(None);
     }
-    let timestamp = match (value.downcast_object_ref::<Moment>(), value.as_str(), whole(value)) {
+    let instant = match (value.downcast_object_ref::<Moment>(), value.as_str(), whole(value)) {
         (Some(Moment(time)), ..) => *time,
         (_, Some(text), _) => {
             text.parse().map_err(|error: tocsin_model::time::TimestampError| invalid(error.to_string()))?
@@ -567,11 +712,11 @@ fn moment(state: &State<'_, '_>, value: &Jinja, filter: &str) -> Result<Option<Z
         (_, _, Some(millis)) => Timestamp::from_millis(millis),
         _ => return Err(invalid(format!("`{filter}` takes a timestamp, not {}", value.kind()))),
     };
-    let instant =
-        jiff::Timestamp::from_microsecond(timestamp.0).map_err(|_| invalid("the timestamp is beyond the calendar"))?;
     let reader = reader(state);
     let zone = reader.as_ref().and_then(|reader| reader.time_zone.as_deref()).and_then(|zone| TimeZone::get(zone).ok());
-    Ok(Some(instant.to_zoned(zone.unwrap_or(TimeZone::UTC))))
+    let zone = zone.filter(|zone| instant.in_zone(zone).is_some()).unwrap_or(TimeZone::UTC);
+    let local = instant.in_zone(&zone).ok_or_else(|| invalid("the timestamp is beyond the calendar"))?;
+    Ok(Some(LocalTime { instant, local, zone }))
 }
 
 fn reader(state: &State<'_, '_>) -> Option<Arc<Reader>> {

@@ -1,7 +1,7 @@
 //! Compile once, look up by locale and channel, render into bounds.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt, io,
 };
 
@@ -12,6 +12,7 @@ use tocsin_model::{
     field::Fields,
     id::Name,
     problem::Problem,
+    stack::with_large_stack,
 };
 
 use crate::{
@@ -41,6 +42,8 @@ pub struct Formatter {
     /// Which roots the computed fields use, if there are any.
     computed: Option<Uses>,
     computed_names: Vec<Name>,
+    /// The variables of each template, with the line of each.
+    variables: BTreeMap<String, Vec<(String, u32)>>,
     /// For no locale.
     base: Place,
     /// By locale, in lower case.
@@ -180,6 +183,18 @@ impl Formatter {
         templates: &ContentTemplates,
         variables: &KnownVariables,
     ) -> Result<Formatter, Vec<Problem>> {
+        with_large_stack(|| Formatter::compile_all(class_path, templates, variables)).unwrap_or_else(|error| {
+            let message = format!("the templates were not compiled, as no thread starts: {error}");
+            let hint = "raise the limit of threads of the process, or try again later";
+            Err(vec![Problem::at(class_path, message).hint(hint)])
+        })
+    }
+
+    fn compile_all(
+        class_path: &str,
+        templates: &ContentTemplates,
+        variables: &KnownVariables,
+    ) -> Result<Formatter, Vec<Problem>> {
         let mut compiler = Compiler::new(environment(), class_path, variables);
         compiler.add_computed();
         let mut formatter = Formatter {
@@ -188,6 +203,7 @@ impl Formatter {
             templates: Vec::new(),
             computed: None,
             computed_names: variables.computed.keys().cloned().collect(),
+            variables: BTreeMap::new(),
             base: Place::default(),
             locales: HashMap::new(),
             has_headers: false,
@@ -212,8 +228,11 @@ impl Formatter {
         formatter.templates = compiled.templates;
         formatter.computed = compiled.computed;
         formatter.warnings = compiled.warnings;
+        formatter.variables = compiled.variables;
         if problems.is_empty() {
-            problems.extend(lint::rehearse(&formatter, class_path, variables));
+            let (found, warnings) = lint::rehearse(&formatter, class_path, variables);
+            problems.extend(found);
+            formatter.warnings.extend(warnings);
         }
         if problems.is_empty() { Ok(formatter) } else { Err(problems) }
     }
@@ -415,7 +434,10 @@ impl Formatter {
             let template =
                 self.environment.get_template(&format!("{COMPUTED}{name}")).map_err(|error| failed(&error))?;
             let mut nowhere = Bounded { bytes: Vec::new(), full: false, most: 0 };
-            let captured = template.render_captured_to(root.clone(), &mut nowhere).map_err(|error| failed(&error))?;
+            let captured = template.render_captured_to(root.clone(), &mut nowhere).map_err(|error| {
+                let message = format!("{}{}", said(&error), self.null_variables(&error, &root));
+                FormatError::Computed { field: name.to_string(), message }
+            })?;
             values.push((name.clone(), captured.state().lookup(COMPUTED_VALUE).unwrap_or_default()));
         }
         Ok(values)
@@ -496,9 +518,34 @@ impl Formatter {
                 ErrorKind::UndefinedError => self.run_with_notes(template, root).unwrap_or(error),
                 _ => error,
             };
-            return Err(failed(&error, said(&error)));
+            return Err(failed(&error, format!("{}{}", said(&error), self.null_variables(&error, root))));
         }
         Ok(String::from_utf8(output.bytes).expect("templates and values are UTF-8"))
+    }
+
+    /// The variables without a value in the line of an error, as the end of its message.
+    pub(crate) fn null_variables(&self, error: &Error, root: &minijinja::Value) -> String {
+        if error.kind() == ErrorKind::OutOfFuel {
+            return String::new();
+        }
+        let read = error.name().and_then(|name| self.variables.get(name)).map(Vec::as_slice).unwrap_or_default();
+        let of_line = read.iter().filter(|(_, line)| error.line() == Some(*line as usize)).map(|(path, _)| path);
+        let is_null = |path: &&String| {
+            let mut value = Some(root.clone());
+            for step in path.split('.') {
+                value = value.and_then(|value| value.get_attr(step).ok());
+                if value.as_ref().is_some_and(minijinja::Value::is_none) {
+                    return true;
+                }
+            }
+            false
+        };
+        let without: Vec<String> = of_line.filter(is_null).take(5).map(|path| format!("`{path}`")).collect();
+        match without.len() {
+            0 => String::new(),
+            1 => format!(" ({} has no value)", without[0]),
+            _ => format!(" ({} have no value)", without.join(", ")),
+        }
     }
 
     fn run_with_notes(&self, template: &Template, root: &minijinja::Value) -> Option<Error> {

@@ -33,6 +33,8 @@ pub mod xsd; // documents of XML are compared with a schema
 
 pub mod document; // messages of systems become other documents, by templates and stylesheets
 
+mod template_depth; // depth of a template, bounded before the engine parses it
+
 mod sandbox; // what a template may make on its way
 
 mod scope; // what a template sees

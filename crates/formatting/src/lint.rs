@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use minijinja::{Environment, ErrorKind};
 use tocsin_model::{
     application::{Application, TemplateEngine, TemplateParts},
-    field::{FieldType, Fields, Row},
+    field::{Field, FieldType, Fields, Row},
     id::{Name, NotificationBatchId, NotificationId},
     problem::{Problem, closest},
     subscriber::{Profile, is_language_tag},
@@ -16,7 +16,7 @@ use tocsin_model::{
 use crate::{
     compile::references,
     filters,
-    formatter::{Formatter, said},
+    formatter::{Formatter, Template, said},
     locale::truncations,
     parts::Part,
     sandbox::{self, Called, Prepared},
@@ -91,74 +91,116 @@ pub fn addresses(source: &str) -> Vec<Problem> {
     found
 }
 
-/// Renders every template with made-up values, to find filters, tests and functions that do not exist or are called
-/// wrongly. What else fails may do so because of the values, and is no problem.
-pub fn rehearse(formatter: &Formatter, class_path: &str, variables: &KnownVariables) -> Vec<Problem> {
-    let sample = |fields: &Fields| fields.iter().map(|field| sample(field.kind)).collect();
-    let nothing = |fields: &Fields| vec![Value::Null; fields.len()];
-    let rows: [fn(&Fields) -> Row; 2] = [sample, nothing];
-    let empty = Fields::default();
-    let event_fields = variables.events.first().map_or(&empty, |(_, fields)| fields);
-    let sub_fields = variables.subscriptions.first().map_or(&empty, |(_, fields)| fields);
-    let mut problems = Vec::new();
+/// Renders every template with made-up values, to find filters, tests and functions that do not exist or are called wrongly:
+/// with a value in each field, and without the optional ones. Gives problems, and warnings of templates that fail without
+/// the optional values only. What else fails may do so because of the values.
+pub fn rehearse(formatter: &Formatter, class_path: &str, variables: &KnownVariables) -> (Vec<Problem>, Vec<Problem>) {
+    let full = |fields: &Fields| fields.iter().map(|field| sample(field.kind)).collect();
+    let least = |fields: &Fields| {
+        let value = |field: &Field| if field.required { sample(field.kind) } else { field.default.clone() };
+        fields.iter().map(value).collect()
+    };
+    let (mut problems, mut warnings) = (Vec::new(), Vec::new());
     for template in &formatter.templates {
-        let path = match &template.header {
-            Some(header) => format!("{class_path}.content.templates.{}.headers.{header}", template.key),
-            None => format!("{class_path}.content.templates.{}.{}", template.key, template.part.name()),
-        };
-        let problem = rows.into_iter().find_map(|row| {
-            let id = NotificationId { batch: NotificationBatchId(1), ordinal: 0 };
-            let (rule, fields) = ("rule".parse().expect("`rule` is a name"), row(&variables.fields));
-            let event = EventScope::new(event_fields, &row(event_fields));
-            let (matched_at, accepted_at) = (Timestamp(0), Timestamp(0));
-            let items = [DigestItem { id, rule: &rule, matched_at, accepted_at, fields: &fields, event: &event }];
-            let scope = Scope {
-                id,
-                rule: &rule,
-                matched_at,
-                accepted_at,
-                now: Timestamp(0),
-                fields: &fields,
-                event: &event,
-                digest: variables.digest.then_some(DigestScope { items: &items, count: 2 }),
-                subscriber: &"someone".parse().expect("`someone` is an id"),
-                profile: &Profile::default(),
-                subscription: (sub_fields, &row(sub_fields)),
-                device: DeviceScope { name: "device", channel: "channel", address: "address" },
-            };
-            if let Some(stylesheet) = &template.stylesheet {
-                let input = xslt::Input { fields: &variables.fields, scope: &scope, locale: None, uses: template.uses };
-                return stylesheet.apply(&input).err().filter(|error| error.is_static).map(|error| {
-                    Problem::at("", format!("the stylesheet fails: {}", error.message))
-                        .position(error.line.unwrap_or(1), 1)
+        let path = path_of(class_path, template);
+        let found: Option<Problem> = match &template.stylesheet {
+            Some(stylesheet) => [full as fn(&Fields) -> Row, least].into_iter().find_map(|row| {
+                let failed = with_scope(variables, row, |scope| {
+                    let (fields, uses) = (&variables.fields, template.uses);
+                    stylesheet.apply(&xslt::Input { fields, scope, locale: None, uses }).err()
                 });
+                let error = failed.filter(|error| error.is_static)?;
+                let problem = Problem::at("", format!("the stylesheet fails: {}", error.message));
+                Some(problem.position(error.line.unwrap_or(1), 1))
+            }),
+            None => {
+                let with_values = try_out(formatter, template, variables, full);
+                let without = try_out(formatter, template, variables, least);
+                let found =
+                    [&with_values, &without].into_iter().flatten().find_map(|(error, _)| wrong_call(template, error));
+                if let (None, None, Some((error, missing))) = (&found, &with_values, &without) {
+                    let message = format!("fails where optional fields have no value: {}{missing}", said(error));
+                    let hint = "ask with `{% if field is not none %}`, give one with `{{ field or 'text' }}`, or make the field required";
+                    let line = error.line().unwrap_or(1) as u32;
+                    warnings.push(Problem::at(&path, message).hint(hint).position(line, 1));
+                }
+                found
             }
-            let computed = variables.computed.keys().map(|name| (name.clone(), minijinja::Value::from(1)));
-            let root = Root::new(&variables.fields, &scope, None, template.uses).with_computed(computed.collect());
-            let error = formatter.try_out(&template.name, &minijinja::Value::from_object(root))?;
-            let about = match error.kind() {
-                ErrorKind::UnknownFilter => filters::hint(error.detail().unwrap_or_default()),
-                ErrorKind::UnknownTest => {
-                    "tests are those of Jinja: `defined`, `none`, `number`, `string`, ...".to_owned()
-                }
-                ErrorKind::UnknownFunction | ErrorKind::UnknownMethod => {
-                    "only `range`, `dict` and your own macros can be called".to_owned()
-                }
-                ErrorKind::TooManyArguments | ErrorKind::MissingArgument => "check the arguments".to_owned(),
-                _ => return None,
-            };
-            let partial = error.name().filter(|name| *name != template.name).and_then(crate::compile::partial_of_name);
-            let path = partial.map(|partial| format!("partials.{partial}")).unwrap_or_default();
-            let problem = Problem::at(path, format!("the template fails: {}", said(&error))).hint(about);
-            Some(problem.position(error.line().unwrap_or(1) as u32, 1))
-        });
-        problems.extend(problem.map(|problem| match problem.path.is_empty() {
+        };
+        problems.extend(found.map(|problem| match problem.path.is_empty() {
             true => Problem { path, ..problem },
             false => problem,
         }));
     }
     problems.dedup();
-    problems
+    (problems, warnings)
+}
+
+/// The problem of a filter, test or function that does not exist or is called wrongly, whatever the values are.
+fn wrong_call(template: &Template, error: &minijinja::Error) -> Option<Problem> {
+    let about = match error.kind() {
+        ErrorKind::UnknownFilter => filters::hint(error.detail().unwrap_or_default()),
+        ErrorKind::UnknownTest => "tests are those of Jinja: `defined`, `none`, `number`, `string`, ...".to_owned(),
+        ErrorKind::UnknownFunction | ErrorKind::UnknownMethod => {
+            "only `range`, `dict` and your own macros can be called".to_owned()
+        }
+        ErrorKind::TooManyArguments | ErrorKind::MissingArgument => "check the arguments".to_owned(),
+        _ => return None,
+    };
+    let partial = error.name().filter(|name| *name != template.name).and_then(crate::compile::partial_of_name);
+    let path = partial.map(|partial| format!("partials.{partial}")).unwrap_or_default();
+    let problem = Problem::at(path, format!("the template fails: {}", said(error))).hint(about);
+    Some(problem.position(error.line().unwrap_or(1) as u32, 1))
+}
+
+fn path_of(class_path: &str, template: &Template) -> String {
+    match &template.header {
+        Some(header) => format!("{class_path}.content.templates.{}.headers.{header}", template.key),
+        None => format!("{class_path}.content.templates.{}.{}", template.key, template.part.name()),
+    }
+}
+
+/// Renders a template over rows that are made up. Gives its error, with the variables without a value in its line.
+fn try_out(
+    formatter: &Formatter,
+    template: &Template,
+    variables: &KnownVariables,
+    row: fn(&Fields) -> Row,
+) -> Option<(minijinja::Error, String)> {
+    with_scope(variables, row, |scope| {
+        let computed = variables.computed.keys().map(|name| (name.clone(), minijinja::Value::from(1)));
+        let root = Root::new(&variables.fields, scope, None, template.uses).with_computed(computed.collect());
+        let root = minijinja::Value::from_object(root);
+        let error = formatter.try_out(&template.name, &root)?;
+        let without = formatter.null_variables(&error, &root);
+        Some((error, without))
+    })
+}
+
+/// A scope over rows that are made up.
+fn with_scope<T>(variables: &KnownVariables, row: fn(&Fields) -> Row, work: impl FnOnce(&Scope<'_>) -> T) -> T {
+    let empty = Fields::default();
+    let event_fields = variables.events.first().map_or(&empty, |(_, fields)| fields);
+    let sub_fields = variables.subscriptions.first().map_or(&empty, |(_, fields)| fields);
+    let id = NotificationId { batch: NotificationBatchId(1), ordinal: 0 };
+    let (rule, fields) = ("rule".parse().expect("`rule` is a name"), row(&variables.fields));
+    let event = EventScope::new(event_fields, &row(event_fields));
+    let (matched_at, accepted_at) = (Timestamp(0), Timestamp(0));
+    let items = [DigestItem { id, rule: &rule, matched_at, accepted_at, fields: &fields, event: &event }];
+    work(&Scope {
+        id,
+        rule: &rule,
+        matched_at,
+        accepted_at,
+        now: Timestamp(0),
+        fields: &fields,
+        event: &event,
+        digest: variables.digest.then_some(DigestScope { items: &items, count: 2 }),
+        subscriber: &"someone".parse().expect("`someone` is an id"),
+        profile: &Profile::default(),
+        subscription: (sub_fields, &row(sub_fields)),
+        device: DeviceScope { name: "device", channel: "channel", address: "address" },
+    })
 }
 
 /// What an application's templates probably lack. `needs` gives, for a protocol, the parts of which a message through it

@@ -63,8 +63,17 @@ const KNOWN: [&str; 35] = [
     "mj-wrapper",
 ];
 
-/// How deep elements may be nested. A parser of its kind goes down as deep as its text.
+/// Most elements of MJML within each other.
 const DEPTH_MAX: usize = 64;
+/// Most elements of any kind within each other, HTML included. The library recurses once for each.
+const HTML_DEPTH_MAX: usize = 128;
+/// Most elements of MJML. The library's time and memory grow with the square of their number.
+const ELEMENTS_MAX: usize = 1_000;
+/// Most elements of any kind.
+const HTML_ELEMENTS_MAX: usize = 10_000;
+/// HTML elements without content and end tag. The library reads no children of them.
+const VOID: [&str; 14] =
+    ["area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"];
 /// The longest template in MJML, in bytes.
 const TEXT_BYTES_MAX: usize = 256 << 10;
 
@@ -80,6 +89,7 @@ pub fn html(source: &str) -> Result<String, Problem> {
             .hint(format!("a template in MJML has at most {TEXT_BYTES_MAX}; put parts of it into partials")));
     }
     let (text, tags) = take_out(source)?;
+    check_size(&text)?;
     let options = ParserOptions { include_loader: Box::new(NoopIncludeLoader) };
     let parsed = mrml::parse_with_options(&text, &options).map_err(|error| unreadable(&error, &text))?;
     let rendered = parsed
@@ -95,6 +105,46 @@ pub fn html(source: &str) -> Result<String, Problem> {
 /// The word that stands for a tag of Jinja while MJML is read. Nothing in it means anything to MJML or HTML.
 fn word(number: usize) -> String {
     format!("jinjatag{number:05}x")
+}
+
+/// Bounds depth and number of the elements, by the tokens that the library reads. O(length), without recursion.
+fn check_size(text: &str) -> Result<(), Problem> {
+    use htmlparser::{ElementEnd, Token};
+    let (mut depth, mut of_mjml, mut elements, mut is_void) = (0usize, 0, 0, false);
+    for token in htmlparser::Tokenizer::from(text) {
+        // The library stops at the same error, and names its place.
+        let Ok(token) = token else { return Ok(()) };
+        let at = match token {
+            Token::ElementStart { local, span, .. } => {
+                is_void = VOID.contains(&local.as_str());
+                of_mjml += usize::from(local.starts_with("mj"));
+                elements += 1;
+                span.start()
+            }
+            Token::ElementEnd { end: ElementEnd::Open, span } => {
+                depth += usize::from(!is_void);
+                span.start()
+            }
+            Token::ElementEnd { end: ElementEnd::Close(..), .. } => {
+                depth = depth.saturating_sub(1);
+                continue;
+            }
+            _ => continue,
+        };
+        let (message, hint) = if depth > HTML_DEPTH_MAX {
+            let message = format!("has more than {HTML_DEPTH_MAX} elements within each other");
+            (message, "close elements where they end, or nest fewer")
+        } else if of_mjml > ELEMENTS_MAX {
+            (format!("has more than {ELEMENTS_MAX} elements of MJML"), "write repeated parts as HTML within `mj-raw`")
+        } else if elements > HTML_ELEMENTS_MAX {
+            (format!("has more than {HTML_ELEMENTS_MAX} elements"), "put repeated parts into a loop of Jinja")
+        } else {
+            continue;
+        };
+        let line = text[..at].matches('\n').count() as u32 + 1;
+        return Err(Problem::at("", message).hint(hint).position(line, 1));
+    }
+    Ok(())
 }
 
 /// Puts a word in the place of each tag of Jinja.

@@ -18,7 +18,10 @@ use minijinja::{
     value::{Value as Jinja, ValueKind},
 };
 
-use crate::formatter::OUTPUT_BYTES_MAX;
+use crate::{
+    formatter::OUTPUT_BYTES_MAX,
+    template_depth::{self, SyntaxError},
+};
 
 /// The largest sum of the weights of one render: bytes of texts, and a few for each element of a list.
 const WEIGHT_MAX: usize = 16 << 20;
@@ -33,6 +36,7 @@ const WEIGHED: &str = "weighed__";
 const TIMES: &str = "times__";
 const TURNS: &str = "turns__";
 const SEARCHED: &str = "searched__";
+const JOINED: &str = "joined__";
 
 thread_local! {
     static WEIGHT: Cell<usize> = const { Cell::new(0) };
@@ -64,11 +68,12 @@ pub fn install(environment: &mut Environment<'static>) {
     environment.add_function(TIMES, times);
     environment.add_function(TURNS, turns);
     environment.add_function(SEARCHED, searched);
+    environment.add_function(JOINED, joined);
 }
 
 /// Whether a name is one of ours.
 pub fn is_own(name: &str) -> bool {
-    [WEIGHED, TIMES, TURNS, SEARCHED].contains(&name)
+    [WEIGHED, TIMES, TURNS, SEARCHED, JOINED].contains(&name)
 }
 
 /// Passes a value on after weighing it.
@@ -103,8 +108,25 @@ fn weigh(value: &Jinja, left: &mut usize, depth: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Passes on what something is looked for in, after charging for that.
+/// `left ~ right`, in which null reads as nothing.
+fn joined(left: Jinja, right: Jinja) -> Result<Jinja, Error> {
+    let mut text = String::new();
+    for part in [left, right] {
+        match part.as_str() {
+            Some(part) => text.push_str(part),
+            None if part.is_none() => {}
+            None => text.push_str(&part.to_string()),
+        }
+    }
+    charge(text.len() + ELEMENT_WEIGHT)?;
+    Ok(Jinja::from(text))
+}
+
+/// Passes on what something is looked for in, after charging for that. Nothing is found in null.
 fn searched(place: Jinja) -> Result<Jinja, Error> {
+    if place.is_none() {
+        return Ok(Jinja::from(Vec::<Jinja>::new()));
+    }
     charge(place.as_str().map_or_else(|| place.len().unwrap_or_default(), |text| text.len() / 16))?;
     Ok(place)
 }
@@ -206,11 +228,14 @@ pub struct Reference {
 }
 
 /// Reads a template and puts the weights in. `partial_bytes` says how much text the partials have by themselves.
+/// Needs the room of [`with_large_stack`](tocsin_model::stack::with_large_stack).
 ///
 /// # Errors
-/// The syntax is wrong.
-pub fn prepare(source: &str, partial_bytes: &BTreeMap<String, usize>) -> Result<Prepared, Error> {
-    let tree = minijinja::machinery::parse(source, "template", SyntaxConfig::default())?;
+/// The syntax is wrong, or the template is beyond a bound of [`template_depth`].
+pub fn prepare(source: &str, partial_bytes: &BTreeMap<String, usize>) -> Result<Prepared, SyntaxError> {
+    template_depth::check(source, false)?;
+    let tree = minijinja::machinery::parse(source, "template", SyntaxConfig::default())
+        .map_err(|error| SyntaxError::read(source, &error))?;
     let mut reader = Reader { source, partial_bytes, inserts: Vec::new(), prepared: Prepared::default(), captured: 0 };
     reader.statement(&tree);
     let Reader { mut inserts, mut prepared, .. } = reader;
@@ -356,10 +381,14 @@ impl Reader<'_> {
             Expr::BinOp(found) => {
                 let span = found.span();
                 match found.op {
-                    BinOpKind::Add | BinOpKind::Concat => self.around(span, WEIGHED, ")"),
+                    BinOpKind::Add => self.around(span, WEIGHED, ")"),
+                    BinOpKind::Concat => {
+                        self.around(span, JOINED, ")");
+                        self.comma(&found.left, "~");
+                    }
                     BinOpKind::Mul => {
                         self.around(span, TIMES, ")");
-                        self.star(&found.left);
+                        self.comma(&found.left, "*");
                     }
                     BinOpKind::In => self.searched(&found.right),
                     _ => {}
@@ -520,10 +549,10 @@ impl Reader<'_> {
     }
 
     /// Makes the operator after an operand the comma between two arguments.
-    fn star(&mut self, left: &Expr<'_>) {
+    fn comma(&mut self, left: &Expr<'_>, operator: &str) {
         let end = left.span().end_offset as usize;
         let gap = self.source[end..].find(|c: char| !c.is_whitespace() && c != ')').unwrap_or_default();
-        debug_assert!(self.source[end + gap..].starts_with('*'), "`*` follows its operand");
+        debug_assert!(self.source[end + gap..].starts_with(operator), "`{operator}` follows its operand");
         self.inserts.push(Insert { at: end + gap, order: 0, text: Rc::from(","), replaces: 1 });
     }
 }

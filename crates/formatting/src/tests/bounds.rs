@@ -75,7 +75,7 @@ fn a_long_text_is_not_gone_through_for_ever() {
         "{{ 'b' in ('a', 'b') }} {{ 'o' in place }} {{ 'x' not in (place|upper) }} {{ not 2 in tags }} {{ 'a' in {'a': 1} }} \
          {{ place is upper }} {{ place in [place] and 'K' in place ~ 'x' }} {{ [1, 2]|sum }} {{ tags|map('string')|join('-') }}",
         "en",
-        expect!["True True True False True False True 3 a-2-None"],
+        expect!["True True True False True False True 3 a-2-"],
     );
 }
 
@@ -118,4 +118,258 @@ fn what_is_weighed_means_what_it_meant() {
             "error: template `base`, text, line 1: invalid operation: tried to use * operator on unsupported types string and number"
         ],
     );
+}
+
+fn mjml_templates(mail: &str) -> ContentTemplates {
+    let html = TemplateText { engine: TemplateEngine::Mjml, text: mail.to_owned() };
+    let parts = TemplateParts { html: Some(html), ..TemplateParts::default() };
+    ContentTemplates { engine: TemplateEngine::Jinja, templates: BTreeMap::from([(String::new(), parts)]) }
+}
+
+/// Runs on a stack of 512 KiB, less than any thread of the server has.
+fn on_a_small_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(512 << 10);
+        thread.spawn_scoped(scope, work).expect("a thread").join().expect("no panic")
+    })
+}
+
+/// Every production of the grammar that adds a level, 10,000 times.
+fn deep_templates() -> Vec<(&'static str, String)> {
+    let many = |text: &str| text.repeat(10_000);
+    let expression =
+        |before: &str, middle: &str, after: &str| format!("{{{{ {}{middle}{} }}}}", many(before), many(after));
+    let tags = |before: &str, after: &str| format!("{}{}", many(before), many(after));
+    let mut all = vec![
+        ("filter", expression("", "place", "|upper")),
+        ("filter with argument", expression("", "place", "|default('x')")),
+        ("nested filter argument", expression("place|default(", "1", ")")),
+        ("not", expression("not ", "1", "")),
+        ("minus", expression("-", "1", "")),
+        ("minus apart", expression("- ", "place", "")),
+        ("ternary", expression("", "1", " if 1 else 2")),
+        ("ternary without else", expression("", "1", " if 1")),
+        ("ternary within", expression("1 if ", "1", " else 2")),
+        ("attribute", expression("", "place", ".a")),
+        ("index by dot", expression("", "place", ".0")),
+        ("index", expression("", "place", "[0]")),
+        ("slice", expression("", "place", "[1:2]")),
+        ("slice step", expression("", "place", "[::1]")),
+        ("index within", expression("place[", "0", "]")),
+        ("call", expression("", "place", "()")),
+        ("call within", expression("range(", "1", ")")),
+        ("keyword argument", expression("dict(a=", "1", ")")),
+        ("spread", expression("dict(**", "more", ")")),
+        ("test", expression("", "place", " is defined")),
+        ("negated test", expression("", "place", " is not defined")),
+        ("test with argument", expression("", "1", " is divisibleby 2")),
+        ("test with bracket", expression("1 is in [", "1", "]")),
+        ("parentheses", expression("(", "1", ")")),
+        ("tuple", expression("(", "1", ",)")),
+        ("list", expression("[", "1", "]")),
+        ("dict", expression("{'a': ", "1", "}")),
+        ("dict key", expression("{", "1", ": 1}")),
+        ("unclosed parentheses", expression("(", "1", "")),
+        ("unclosed list", expression("[", "", "")),
+        ("unclosed dict", expression("{1:", "", "")),
+        ("if", tags("{% if 1 %}", "{% endif %}")),
+        ("unclosed if", tags("{% if 1 %}", "")),
+        ("if in else", tags("{% if 1 %}{% else %}", "{% endif %}")),
+        ("elif", format!("{{% if 1 %}}{}{{% endif %}}", many("{% elif 1 %}"))),
+        ("elif without end", format!("{{% if 1 %}}{}", many("{%- elif 1 -%}"))),
+        ("for", tags("{% for a in tags %}", "{% endfor %}")),
+        ("for in else", tags("{% for a in tags %}{% else %}", "{% endfor %}")),
+        ("for target", format!("{{% for {}a{} in tags %}}{{% endfor %}}", many("("), many(")"))),
+        ("set target", format!("{{% set {}a{} = 1 %}}", many("("), many(")"))),
+        ("set attribute", format!("{{% set a{} = 1 %}}", many(".b"))),
+        ("set block", tags("{% set a %}", "{% endset %}")),
+        ("set block with filter", tags("{% set a | upper %}", "{% endset %}")),
+        ("set filters", format!("{{% set a | upper{} %}}{{% endset %}}", many(" | upper"))),
+        ("filter block", tags("{% filter upper %}", "{% endfilter %}")),
+        ("filter block chain", format!("{{% filter upper{} %}}{{% endfilter %}}", many("|upper"))),
+        ("with", tags("{% with a = 1 %}", "{% endwith %}")),
+        ("macro", tags("{% macro m() %}", "{% endmacro %}")),
+        ("call block", tags("{% call m() %}", "{% endcall %}")),
+        (
+            "block",
+            format!(
+                "{}{}",
+                (0..10_000).map(|at| format!("{{% block b{at} %}}")).collect::<String>(),
+                many("{% endblock %}")
+            ),
+        ),
+        ("autoescape", tags("{% autoescape false %}", "{% endautoescape %}")),
+        ("mixed", expression("(1 + [not ", "1", "|string])[0]")),
+    ];
+    for operator in
+        ["+", "-", "*", "/", "//", "%", "**", "~", "and", "or", "==", "!=", "<", "<=", ">", ">=", "in", "not in"]
+    {
+        all.push((operator, expression("", "1", &format!(" {operator} 1"))));
+        all.push((operator, expression("", "place", &format!(" {operator} count"))));
+        all.push((operator, expression("(1 ", &format!("{operator} 1"), ")")));
+    }
+    all
+}
+
+#[test]
+fn a14_no_template_overflows_the_stack() {
+    on_a_small_stack(|| {
+        for (name, template) in deep_templates() {
+            let compiled = Formatter::compile("n", &templates(&[("", Part::Text, &template)]), &known());
+            if let Ok(formatter) = compiled {
+                let made = formatter.format(None, "email", &Sample::new("Kobe").scope());
+                assert!(made.is_ok() || made.is_err(), "{name}");
+            }
+            let _ = crate::document::DocumentFormatter::template(&template, "text/plain");
+            let expression = template.trim_start_matches("{{ ").trim_end_matches(" }}").to_owned();
+            let mut known = known();
+            known.computed.insert("c".parse().expect("a name"), expression);
+            let _ = Formatter::compile("n", &templates(&[("", Part::Text, "{{ c }}")]), &known);
+        }
+    });
+}
+
+#[test]
+fn a14_deep_templates_name_the_bound_and_its_place() {
+    let error = |template: &str| {
+        let problems =
+            Formatter::compile("n", &templates(&[("", Part::Text, template)]), &known()).expect_err("too deep");
+        problems[0].to_string()
+    };
+    let levels = "1:1: n.content.templates.base.text: the template has an error: is more than 400 levels deep: operators, \
+                  filters, members, `elif` and brackets count one each; give parts of it names with `{% set %}`, or put them into partials";
+    let chain = error(&format!("{{{{ place{} }}}}", "|upper".repeat(8_000)));
+    assert!(chain.ends_with(levels.split_once(' ').expect("a place").1), "{chain}");
+    let nested = error(&"{% if 1 %}".repeat(65));
+    assert!(nested.contains("nests more than 64 brackets and block tags within each other"), "{nested}");
+    let made = error(&format!("{{{{ 'a'{} }}}}", " ~ 'a'".repeat(300)));
+    assert!(made.contains("nest deeper than the engine's 150 levels"), "{made}");
+}
+
+#[test]
+fn a14_long_templates_that_are_not_deep_work() {
+    let elif: String = (0..150).map(|at| format!("{{% elif count == {at} %}}{at}")).collect();
+    check(&format!("{{% if 1 == 2 %}}{elif}{{% else %}}none{{% endif %}}"), "en", expect!["none"]);
+    let or: String = (0..190).map(|at| format!(" or count == {at}")).collect();
+    check(&format!("{{{{ count == 1{or} }}}}"), "en", expect!["False"]);
+    let items = (0..5_000).map(|at| at.to_string()).collect::<Vec<_>>().join(", ");
+    check(&format!("{{{{ [{items}]|length }}}}"), "en", expect!["5000"]);
+    check(&format!("{}{{{{ place }}}}", "{% if place|upper == 'x' %}{% endif %}".repeat(500)), "en", expect!["Kobe"]);
+}
+
+#[test]
+fn a14_no_mail_in_mjml_overflows_the_stack() {
+    let many = |text: &str| text.repeat(10_000);
+    let mail = |body: String| format!("<mjml><mj-body>{body}</mj-body></mjml>");
+    let within = |element: &str, body: String| {
+        mail(format!("<mj-section><mj-column><{element}>{body}</{element}></mj-column></mj-section>"))
+    };
+    let nested = |open: &str, close: &str| format!("{}x{}", many(open), many(close));
+    let mut mails = vec![
+        ("closed before opened", within("mj-text", nested("</b><b>", "</b>"))),
+        ("an end in an attribute", within("mj-text", nested("<b title=\"/>\">", "</b>"))),
+        ("an end in an attribute in quotes", within("mj-text", nested("<b title='>'>", "</b>"))),
+        ("prefix", within("mj-text", nested("<o:p>", "</o:p>"))),
+        ("upper case", within("mj-text", nested("<DIV>", "</DIV>"))),
+        ("conditional comment", within("mj-raw", nested("<!--[if mso]><b>", "</b><![endif]-->"))),
+        ("body", mail(nested("<b>", "</b>"))),
+        ("root", nested("<b>", "</b>")),
+        ("root mjml", nested("<mjml>", "</mjml>")),
+        ("body in body", nested("<mj-body>", "</mj-body>")),
+        ("cdata", within("mj-text", many("<![CDATA[<b>]]>"))),
+        (
+            "head",
+            format!(
+                "<mjml><mj-head>{}</mj-head><mj-body></mj-body></mjml>",
+                nested("<mj-attributes>", "</mj-attributes>")
+            ),
+        ),
+        (
+            "preview",
+            format!(
+                "<mjml><mj-head><mj-preview>{}</mj-preview></mj-head><mj-body></mj-body></mjml>",
+                nested("<b>", "</b>")
+            ),
+        ),
+        (
+            "style",
+            format!(
+                "<mjml><mj-head><mj-style>{}</mj-style></mj-head><mj-body></mj-body></mjml>",
+                nested("<b>", "</b>")
+            ),
+        ),
+    ];
+    for element in
+        ["mj-text", "mj-button", "mj-table", "mj-raw", "mj-navbar-link", "mj-accordion-text", "mj-social-element"]
+    {
+        mails.push((element, within(element, nested("<b>", "</b>"))));
+        mails.push((element, within(element, many("<b>"))));
+        mails.push((element, within(element, many("<td><tr>"))));
+    }
+    for element in [
+        "mj-section",
+        "mj-column",
+        "mj-wrapper",
+        "mj-group",
+        "mj-hero",
+        "mj-navbar",
+        "mj-accordion",
+        "mj-social",
+        "mj-carousel",
+        "mj-raw",
+        "mj-text",
+    ] {
+        mails.push((element, mail(nested(&format!("<{element}>"), &format!("</{element}>")))));
+        mails.push((element, mail(many(&format!("<{element}>")))));
+    }
+    on_a_small_stack(|| {
+        for (name, mail) in mails {
+            let templates = mjml_templates(&mail);
+            let problems = Formatter::compile("n", &templates, &known()).map(|_| ()).err().unwrap_or_default();
+            assert!(!problems.is_empty(), "{name}");
+        }
+        // Elements side by side are not deep.
+        let mail = within("mj-text", "<b>x</b><br><img src='x'>".repeat(300));
+        let made = Formatter::compile("n", &mjml_templates(&mail), &known());
+        assert!(made.is_ok(), "{:?}", made.err());
+    });
+}
+
+#[test]
+fn a21_the_number_of_elements_of_a_mail_is_bounded() {
+    for (element, expected) in [
+        ("<mj-image src='x'/>", "has more than 1000 elements of MJML"),
+        ("<mj-spacer/>", "has more than 1000 elements of MJML"),
+        ("<mj-raw>{{ place }}</mj-raw>", "has more than 1000 elements of MJML"),
+        ("{{ place }}", "has more than 1000 elements of MJML"),
+    ] {
+        let mail = format!(
+            "<mjml><mj-body><mj-section><mj-column>{}</mj-column></mj-section></mj-body></mjml>",
+            element.repeat(7_000)
+        );
+        let problems = Formatter::compile("n", &mjml_templates(&mail), &known()).map(|_| ()).expect_err(element);
+        assert!(problems[0].message.contains(expected), "{element}: {}", problems[0]);
+    }
+}
+
+#[test]
+fn a14_deep_values_are_rendered_on_a_small_stack() {
+    let deep = (0..tocsin_model::json::DEPTH_MAX).fold(Value::Null, |inner, at| match at % 2 {
+        0 => Value::List([inner].into()),
+        _ => Value::Map([("a".into(), inner)].into()),
+    });
+    let field = Field::new("deep".parse().expect("a name"), FieldType::List);
+    let known = KnownVariables { fields: Fields::new(vec![field]), ..KnownVariables::default() };
+    let work = "{{ deep }}{{ deep|tojson }}{{ deep == deep }}{{ deep|string|length }}{{ deep ~ '' }}{{ deep + [] }}{{ [deep]|sort|unique|list }}\
+                {{ deep in [deep] }}{% macro m(n) %}{% if n %}{{ m(n - 1) }}{% endif %}{{ deep }}{% endmacro %}{{ m(12) }}";
+    on_a_small_stack(|| {
+        for part in [Part::Text, Part::Json, Part::Html] {
+            let formatter = Formatter::compile("n", &templates(&[("", part, work)]), &known).expect("templates");
+            let sample = Sample::new("Kobe");
+            let fields = [deep.clone()];
+            let made = formatter.format(None, "email", &Scope { fields: &fields, ..sample.scope() });
+            assert!(made.is_ok() || made.is_err());
+        }
+        drop(deep);
+    });
 }

@@ -185,8 +185,7 @@ impl Writer {
 
     fn time(&mut self, time: Timestamp) {
         self.tree.attribute("value", &time.to_string());
-        let Ok(instant) = jiff::Timestamp::from_microsecond(time.0) else { return };
-        let local = instant.to_zoned(self.zone.clone());
+        let Some(local) = time.in_zone(&self.zone) else { return };
         let date = self.customs.date(local.date(), "long").unwrap_or_default();
         let hour = self.customs.time(local.time(), false);
         self.tree.attribute("date", &date);
