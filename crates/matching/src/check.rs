@@ -9,7 +9,7 @@ use tocsin_model::{field::Fields, problem::Problem, value::Value};
 
 use crate::{
     defined::Functions,
-    dialect::{Node, NodeKind, Operator, Span, cel},
+    dialect::{Node, NodeKind, Operator, Span, cel, read_with_room},
     expression::{Constant, Expression, Function, Kind, Type},
     regular::Budget,
     subscriber::SubscriberColumns,
@@ -61,8 +61,10 @@ pub struct Scope {
 /// # Errors
 /// Every problem found, with line and column in the expression.
 pub fn compile(source: &str, scope: &Scope) -> Result<Expression, Vec<Problem>> {
-    let node = cel::parse(source).map_err(|problem| vec![problem])?;
-    check(source, &node, scope)
+    read_with_room(source, || {
+        let node = cel::parse(source).map_err(|problem| vec![problem])?;
+        check(source, &node, scope)
+    })
 }
 
 /// Reads and types a predicate: like [`compile`], and the result must be boolean.

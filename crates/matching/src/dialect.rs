@@ -4,7 +4,7 @@ pub mod cel; // rules, and the default of filters
 
 use std::sync::Arc;
 
-use tocsin_model::problem::Problem;
+use tocsin_model::{problem::Problem, stack::with_large_stack};
 
 /// Longest expression, in bytes.
 pub const EXPRESSION_BYTES_MAX: usize = 16 * 1024;
@@ -12,8 +12,31 @@ pub const EXPRESSION_BYTES_MAX: usize = 16 * 1024;
 /// Deepest nesting of parentheses, calls, lists and the like.
 pub const EXPRESSION_NESTING_MAX: usize = 64;
 
-/// Highest syntax tree, which also bounds long chains such as `a + b + c`. `&&` and `||` chains count once.
-pub const EXPRESSION_HEIGHT_MAX: u16 = 256;
+/// Highest syntax tree, which also bounds long chains such as `a + b + c`. `&&` and `||` chains count once. An evaluation of
+/// this height fits into half of the stack of a worker, which has 1 MiB.
+pub const EXPRESSION_HEIGHT_MAX: u16 = 128;
+
+/// Levels that a text may have to be read on the stack of a worker.
+const LEVELS_ON_WORKER_MAX: usize = 48;
+
+/// Reads a text of a language: on the stack at hand if the text cannot be deep, else on a large one.
+///
+/// # Errors
+/// Those of `read`; or no thread starts.
+pub(crate) fn read_with_room<T: Send>(
+    text: &str,
+    read: impl FnOnce() -> Result<T, Vec<Problem>> + Send,
+) -> Result<T, Vec<Problem>> {
+    // Each level of a tree has a sign or the word `in`.
+    let signs = text.bytes().filter(|byte| b"([{?!-.+*/%=<>|&".contains(byte)).count();
+    if signs + text.matches("in").count() <= LEVELS_ON_WORKER_MAX {
+        return read();
+    }
+    with_large_stack(read).unwrap_or_else(|error| {
+        let problem = Problem::at("", format!("the expression was not read, as no thread starts: {error}"));
+        Err(vec![problem.hint("raise the limit of threads of the process, or try again later")])
+    })
+}
 
 /// A stretch of an expression's text, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

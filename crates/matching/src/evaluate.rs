@@ -7,10 +7,12 @@ use tocsin_model::value::Value;
 
 use crate::{
     datum::{Datum, List, Map, Text, Trouble, compare, equal},
+    defined::Defined,
     dialect::Operator,
-    expression::{Constant, Expression, Kind, Macro, MacroParts},
+    expression::{Constant, Expression, Function, Kind, Macro, MacroParts},
     functions,
     index::table::Table,
+    regular::Pattern,
 };
 
 /// Most steps of one evaluation.
@@ -141,126 +143,195 @@ impl<'a> Evaluator<'a> {
         Evaluator { scene, variables }
     }
 
+    /// Recurses once for each level of an expression. What a level needs stands in functions of its own, so that the frame
+    /// of this one stays small.
     pub fn run(&mut self, expression: &'a Expression, steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
         steps.take(1)?;
         match &expression.kind {
-            Kind::Constant(Constant::Value(value)) => Ok(Datum::of(value)),
-            Kind::Constant(Constant::Duration(micros)) => Ok(Datum::Duration(*micros)),
-            Kind::Constant(Constant::Unsigned(value)) => Ok(Datum::Unsigned(*value)),
-            Kind::Constant(Constant::Bytes(bytes)) => Ok(Datum::Bytes(bytes.clone())),
-            Kind::Constant(Constant::Type(name)) => Ok(Datum::Type(name)),
-            Kind::Event(at) => Ok(self.scene.event.get(*at).map_or(Datum::Null, Datum::of)),
-            Kind::Subscription(at) => Ok(match self.scene.parameters {
+            Kind::Constant(_) | Kind::Event(_) | Kind::Subscription(_) | Kind::Variable(_) => {
+                self.leaf(&expression.kind)
+            }
+            Kind::Has(inner) => self.has(inner, steps),
+            Kind::HasKey(inner, key) => self.has_key(inner, key, steps),
+            Kind::Select(inner, key) => self.select(inner, key, steps),
+            Kind::Index(parts) => self.index(parts, steps),
+            Kind::Not(inner) => self.not(inner, steps),
+            Kind::Negate(inner) => self.negate(inner, steps),
+            Kind::And(parts) => self.absorb(parts.iter(), false, steps),
+            Kind::Or(parts) => self.absorb(parts.iter(), true, steps),
+            Kind::Binary(operator, parts) => self.binary(*operator, parts, steps),
+            Kind::Conditional(parts) => self.conditional(parts, steps),
+            Kind::List(items) => self.list(items, steps),
+            // Stands only in lists and maps, which look into it themselves.
+            Kind::IfPresent(_) => Err(Trouble::Type),
+            Kind::Bind(values, body) => self.bind(values, body, steps),
+            Kind::Map(entries) => self.map(entries, steps),
+            Kind::Call(function, arguments) => self.call(*function, arguments, steps),
+            Kind::Defined(function, arguments) => self.defined(function, arguments, steps),
+            Kind::Matches(inner, pattern) => self.matches(inner, pattern, steps),
+            Kind::Macro(which, parts) => self.expand(*which, parts, steps),
+        }
+    }
+
+    #[inline]
+    fn leaf(&self, kind: &'a Kind) -> Result<Datum<'a>, Trouble> {
+        Ok(match kind {
+            Kind::Constant(Constant::Value(value)) => Datum::of(value),
+            Kind::Constant(Constant::Duration(micros)) => Datum::Duration(*micros),
+            Kind::Constant(Constant::Unsigned(value)) => Datum::Unsigned(*value),
+            Kind::Constant(Constant::Bytes(bytes)) => Datum::Bytes(bytes.clone()),
+            Kind::Constant(Constant::Type(name)) => Datum::Type(name),
+            Kind::Event(at) => self.scene.event.get(*at).map_or(Datum::Null, Datum::of),
+            Kind::Subscription(at) => match self.scene.parameters {
                 Parameters::None => Datum::Null,
                 Parameters::Row(row) => row.get(*at).map_or(Datum::Null, Datum::of),
                 Parameters::Slot(table, slot) => table.parameter(*at, slot),
-            }),
-            Kind::Variable(at) => self.variables.get(*at).cloned().ok_or(Trouble::NoSuchKey),
-            Kind::Has(inner) => Ok(Datum::Boolean(!matches!(self.run(inner, steps)?, Datum::Null))),
-            Kind::HasKey(inner, key) => {
-                let target = match self.run(inner, steps)? {
-                    Datum::Optional(None) => Datum::Null,
-                    Datum::Optional(Some(value)) => (*value).clone(),
-                    target => target,
-                };
-                match target {
-                    Datum::Map(map) => {
-                        steps.take(map.len() / 8)?;
-                        let found = map.find(&Datum::Text(Text::Borrowed(key)));
-                        Ok(Datum::Boolean(!matches!(found, None | Some(Datum::Null))))
-                    }
-                    Datum::Null => Ok(Datum::Boolean(false)),
-                    _ => Err(Trouble::Type),
-                }
-            }
-            Kind::Select(inner, key) => match self.run(inner, steps)? {
-                Datum::Map(map) => {
-                    steps.take(map.len() / 8)?;
-                    map.find(&Datum::Text(Text::Borrowed(key))).ok_or(Trouble::NoSuchKey)
-                }
-                target @ Datum::Optional(_) => {
-                    functions::optional::index(&target, &Datum::Text(Text::Borrowed(key)), steps)
-                }
-                Datum::Null => Err(Trouble::Null),
-                _ => Err(Trouble::Type),
             },
-            Kind::Index(parts) => {
-                let (target, index) = (self.run(&parts[0], steps)?, self.run(&parts[1], steps)?);
-                index_of(&target, &index, steps)
+            Kind::Variable(at) => return self.variables.get(*at).cloned().ok_or(Trouble::NoSuchKey),
+            _ => return Err(Trouble::Type),
+        })
+    }
+
+    fn has(&mut self, inner: &'a Expression, steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
+        self.run(inner, steps).map(|found| Datum::Boolean(!matches!(found, Datum::Null)))
+    }
+
+    #[inline(never)]
+    fn has_key(&mut self, inner: &'a Expression, key: &'a str, steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
+        let target = match self.run(inner, steps)? {
+            Datum::Optional(None) => Datum::Null,
+            Datum::Optional(Some(value)) => (*value).clone(),
+            target => target,
+        };
+        match target {
+            Datum::Map(map) => {
+                steps.take(map.len() / 8)?;
+                // A key whose value is null is there (CEL, "Macros").
+                Ok(Datum::Boolean(map.find(&Datum::Text(Text::Borrowed(key))).is_some()))
             }
-            Kind::Not(inner) => match self.run(inner, steps)? {
-                Datum::Boolean(value) => Ok(Datum::Boolean(!value)),
-                Datum::Null => Err(Trouble::Null),
-                _ => Err(Trouble::Type),
-            },
-            Kind::Negate(inner) => match self.run(inner, steps)? {
-                Datum::Integer(value) => value.checked_neg().map(Datum::Integer).ok_or(Trouble::Range),
-                Datum::Number(value) => Ok(Datum::Number(-value)),
-                Datum::Duration(micros) => micros.checked_neg().map(Datum::Duration).ok_or(Trouble::Range),
-                Datum::Null => Err(Trouble::Null),
-                _ => Err(Trouble::Type),
-            },
-            Kind::And(parts) => self.absorb(parts.iter(), false, steps),
-            Kind::Or(parts) => self.absorb(parts.iter(), true, steps),
-            Kind::Binary(operator, parts) => {
-                let (left, right) = (self.run(&parts[0], steps)?, self.run(&parts[1], steps)?);
-                binary(*operator, left, right, steps)
-            }
-            Kind::Conditional(parts) => match self.run(&parts[0], steps)? {
-                Datum::Boolean(true) => self.run(&parts[1], steps),
-                Datum::Boolean(false) => self.run(&parts[2], steps),
-                Datum::Null => Err(Trouble::Null),
-                _ => Err(Trouble::Type),
-            },
-            Kind::List(items) => {
-                let mut made = Vec::with_capacity(items.len());
-                for item in items {
-                    made.extend(self.item(item, steps)?);
+            Datum::Null => Ok(Datum::Boolean(false)),
+            _ => Err(Trouble::Type),
+        }
+    }
+
+    fn select(&mut self, inner: &'a Expression, key: &'a str, steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
+        let target = self.run(inner, steps)?;
+        select_of(&target, key, steps)
+    }
+
+    fn index(&mut self, parts: &'a [Expression; 2], steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
+        let target = self.run(&parts[0], steps)?;
+        let index = self.run(&parts[1], steps)?;
+        index_of(&target, &index, steps)
+    }
+
+    fn not(&mut self, inner: &'a Expression, steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
+        match self.run(inner, steps)? {
+            Datum::Boolean(value) => Ok(Datum::Boolean(!value)),
+            Datum::Null => Err(Trouble::Null),
+            _ => Err(Trouble::Type),
+        }
+    }
+
+    fn negate(&mut self, inner: &'a Expression, steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
+        match self.run(inner, steps)? {
+            Datum::Integer(value) => value.checked_neg().map(Datum::Integer).ok_or(Trouble::Range),
+            Datum::Number(value) => Ok(Datum::Number(-value)),
+            Datum::Duration(micros) => micros.checked_neg().map(Datum::Duration).ok_or(Trouble::Range),
+            Datum::Null => Err(Trouble::Null),
+            _ => Err(Trouble::Type),
+        }
+    }
+
+    fn binary(
+        &mut self,
+        operator: Operator,
+        parts: &'a [Expression; 2],
+        steps: &mut Steps,
+    ) -> Result<Datum<'a>, Trouble> {
+        let left = self.run(&parts[0], steps)?;
+        let right = self.run(&parts[1], steps)?;
+        binary(operator, left, right, steps)
+    }
+
+    fn conditional(&mut self, parts: &'a [Expression; 3], steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
+        let chosen = match self.run(&parts[0], steps)? {
+            Datum::Boolean(true) => 1,
+            Datum::Boolean(false) => 2,
+            Datum::Null => return Err(Trouble::Null),
+            _ => return Err(Trouble::Type),
+        };
+        self.run(&parts[chosen], steps)
+    }
+
+    fn list(&mut self, items: &'a [Expression], steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
+        let mut made = Vec::with_capacity(items.len());
+        for item in items {
+            made.extend(self.item(item, steps)?);
+        }
+        Ok(Datum::List(List::Made(made.into())))
+    }
+
+    #[inline(never)]
+    fn bind(
+        &mut self,
+        values: &'a [Expression],
+        body: &'a Expression,
+        steps: &mut Steps,
+    ) -> Result<Datum<'a>, Trouble> {
+        let outside = self.variables.len();
+        let mut bound = Ok(());
+        for value in values {
+            match self.run(value, steps) {
+                Ok(datum) => self.variables.push(datum),
+                Err(trouble) => {
+                    bound = Err(trouble);
+                    break;
                 }
-                Ok(Datum::List(List::Made(made.into())))
             }
-            // Stands only in lists and maps, which look into it themselves.
-            Kind::IfPresent(_) => Err(Trouble::Type),
-            Kind::Bind(values, body) => {
-                let outside = self.variables.len();
-                let mut bound = Ok(());
-                for value in values {
-                    match self.run(value, steps) {
-                        Ok(datum) => self.variables.push(datum),
-                        Err(trouble) => {
-                            bound = Err(trouble);
-                            break;
-                        }
-                    }
-                }
-                let result = bound.and_then(|()| self.run(body, steps));
-                self.variables.truncate(outside);
-                result
+        }
+        let result = bound.and_then(|()| self.run(body, steps));
+        self.variables.truncate(outside);
+        result
+    }
+
+    /// The values of arguments.
+    fn given(&mut self, arguments: &'a [Expression], steps: &mut Steps) -> Result<Vec<Datum<'a>>, Trouble> {
+        let mut given = Vec::with_capacity(arguments.len());
+        for argument in arguments {
+            given.push(self.run(argument, steps)?);
+        }
+        Ok(given)
+    }
+
+    fn call(
+        &mut self,
+        function: Function,
+        arguments: &'a [Expression],
+        steps: &mut Steps,
+    ) -> Result<Datum<'a>, Trouble> {
+        let given = self.given(arguments, steps)?;
+        functions::call(function, &given, steps)
+    }
+
+    fn defined(
+        &mut self,
+        function: &'a Defined,
+        arguments: &'a [Expression],
+        steps: &mut Steps,
+    ) -> Result<Datum<'a>, Trouble> {
+        let given = self.given(arguments, steps)?;
+        function.call(given, steps)
+    }
+
+    fn matches(&mut self, inner: &'a Expression, pattern: &Pattern, steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
+        match self.run(inner, steps)? {
+            Datum::Text(text) => {
+                steps.take(pattern.steps(&text))?;
+                Ok(Datum::Boolean(pattern.is_match(&text)))
             }
-            Kind::Map(entries) => self.map(entries, steps),
-            Kind::Call(function, arguments) => {
-                let mut given = Vec::with_capacity(arguments.len());
-                for argument in arguments {
-                    given.push(self.run(argument, steps)?);
-                }
-                functions::call(*function, &given, steps)
-            }
-            Kind::Defined(function, arguments) => {
-                let mut given = Vec::with_capacity(arguments.len());
-                for argument in arguments {
-                    given.push(self.run(argument, steps)?);
-                }
-                function.call(given, steps)
-            }
-            Kind::Matches(inner, pattern) => match self.run(inner, steps)? {
-                Datum::Text(text) => {
-                    steps.take(pattern.steps(&text))?;
-                    Ok(Datum::Boolean(pattern.is_match(&text)))
-                }
-                Datum::Null => Err(Trouble::Null),
-                _ => Err(Trouble::Type),
-            },
-            Kind::Macro(which, parts) => self.expand(*which, parts, steps),
+            Datum::Null => Err(Trouble::Null),
+            _ => Err(Trouble::Type),
         }
     }
 
@@ -314,8 +385,20 @@ impl<'a> Evaluator<'a> {
     }
 
     fn expand(&mut self, which: Macro, parts: &'a MacroParts, steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
+        let range = self.run(&parts.range, steps)?;
+        self.expand_over(which, parts, range, steps)
+    }
+
+    #[inline(never)]
+    fn expand_over(
+        &mut self,
+        which: Macro,
+        parts: &'a MacroParts,
+        range: Datum<'a>,
+        steps: &mut Steps,
+    ) -> Result<Datum<'a>, Trouble> {
         let optional = matches!(which, Macro::OptMap | Macro::OptFlatMap);
-        let (items, map): (List<'a>, Option<Map<'a>>) = match self.run(&parts.range, steps)? {
+        let (items, map): (List<'a>, Option<Map<'a>>) = match range {
             Datum::List(items) => (items, None),
             Datum::Map(map) => {
                 steps.take(map.len())?;
@@ -381,6 +464,19 @@ impl<'a> Evaluator<'a> {
                 _ => Err(Trouble::Type),
             },
         }
+    }
+}
+
+/// The value of a key of a map that is written with a dot.
+fn select_of<'a>(target: &Datum<'a>, key: &'a str, steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
+    match target {
+        Datum::Map(map) => {
+            steps.take(map.len() / 8)?;
+            map.find(&Datum::Text(Text::Borrowed(key))).ok_or(Trouble::NoSuchKey)
+        }
+        Datum::Optional(_) => functions::optional::index(target, &Datum::Text(Text::Borrowed(key)), steps),
+        Datum::Null => Err(Trouble::Null),
+        _ => Err(Trouble::Type),
     }
 }
 

@@ -28,6 +28,7 @@ use crate::{
     check::Subject,
     datum::{Datum, Trouble, compare, equal},
     defined::Functions,
+    dialect::read_with_room,
     regular::Pattern,
     subscriber::SubscriberColumns,
 };
@@ -444,11 +445,11 @@ pub(crate) fn compile_for(
     scope: &FilterScope,
     subscriber: Option<&[Value]>,
 ) -> Result<CompiledFilter, Vec<Problem>> {
-    match filter.dialect {
+    read_with_room(&filter.text, || match filter.dialect {
         Dialect::Cel => cel::compile(&filter.text, scope, subscriber),
         Dialect::Jmespath => jmespath::compile(&filter.text, &scope.event, &scope.functions),
         Dialect::EventPattern => pattern::compile(&filter.text, &scope.event),
-    }
+    })
 }
 
 impl CompiledFilter {

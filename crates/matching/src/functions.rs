@@ -6,8 +6,13 @@ pub mod optional; // values that may be absent
 
 use std::{cmp::Ordering, rc::Rc};
 
-use base64::prelude::{BASE64_STANDARD, Engine};
-use jiff::{Zoned, tz::TimeZone};
+use base64::{
+    Engine,
+    alphabet::STANDARD,
+    engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
+    prelude::BASE64_STANDARD,
+};
+use jiff::tz::TimeZone;
 use tocsin_model::time::Timestamp;
 
 use crate::{
@@ -20,9 +25,14 @@ use crate::{
 /// Mean radius of the Earth, in kilometres (IUGG).
 pub const EARTH_RADIUS_KM: f64 = 6371.0088;
 
-/// From the year 1 to the end of jiff's time, 9999-12-30T22:00:00Z, in microseconds since 1970; CEL's own end comes 26
-/// hours later.
-const TIMESTAMPS: std::ops::RangeInclusive<i64> = -62_135_596_800_000_000..=253_402_207_200_999_999;
+/// The years 1 to 9999, which are CEL's range, in microseconds since 1970.
+const TIMESTAMPS: std::ops::RangeInclusive<i64> = -62_135_596_800_000_000..=253_402_300_799_999_999;
+
+/// Base64 with or without padding, as CEL's encoders extension decodes it.
+const BASE64_LENIENT: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
 
 /// About 10,000 years, in microseconds; what a duration of CEL may be written as.
 const DURATION_MAX: i64 = 315_576_000_000_000_000;
@@ -320,8 +330,7 @@ pub fn call<'a>(function: Function, given: &[Datum<'a>], steps: &mut Steps) -> R
             let count = if separator.is_empty() { text.len() } else { text.matches(separator).count() + 1 };
             steps.take(count.min(most))?;
             let parts: Vec<Datum<'a>> = if separator.is_empty() {
-                let letters: Vec<&str> = text.split("").filter(|part| !part.is_empty()).collect();
-                letters.into_iter().take(most).map(Datum::text).collect()
+                letters(text, most)
             } else if most == 0 {
                 Vec::new()
             } else {
@@ -381,9 +390,8 @@ pub fn call<'a>(function: Function, given: &[Datum<'a>], steps: &mut Steps) -> R
             let Some(start) = text.char_indices().map(|(at, _)| at).chain([text.len()]).nth(last) else {
                 return Err(Trouble::Range);
             };
-            // The last occurrence that starts no later.
-            let end = text.len().min(start + needle.len());
-            let end = (end..=text.len()).find(|end| text.is_char_boundary(*end)).unwrap_or(text.len());
+            // The last occurrence that starts no later: it ends within so many bytes, at the end of a character.
+            let end = text.floor_char_boundary(start.saturating_add(needle.len()));
             Ok(Datum::Integer(text[..end].rfind(needle).map_or(-1, count)))
         }
         Function::Reverse => {
@@ -415,7 +423,7 @@ pub fn call<'a>(function: Function, given: &[Datum<'a>], steps: &mut Steps) -> R
             _ => Err(Trouble::Type),
         },
         Function::Base64Decode => {
-            Ok(Datum::bytes(BASE64_STANDARD.decode(text(first)?).map_err(|_| Trouble::Conversion)?))
+            Ok(Datum::bytes(BASE64_LENIENT.decode(text(first)?).map_err(|_| Trouble::Conversion)?))
         }
         Function::Greatest
         | Function::Least
@@ -539,6 +547,21 @@ fn to_text<'a>(given: &Datum<'a>) -> Result<Datum<'a>, Trouble> {
     })
 }
 
+/// The characters of a text, at most so many parts: the last one is the rest.
+fn letters<'a>(text: &str, most: usize) -> Vec<Datum<'a>> {
+    let mut parts = Vec::new();
+    for (at, letter) in text.char_indices() {
+        if parts.len() + 1 == most {
+            parts.push(Datum::text(&text[at..]));
+        }
+        if parts.len() >= most {
+            break;
+        }
+        parts.push(Datum::text(&text[at..at + letter.len_utf8()]));
+    }
+    parts
+}
+
 /// A timestamp, if it lies in the years 1 to 9999.
 pub fn timestamp<'a>(micros: i64) -> Result<Datum<'a>, Trouble> {
     if TIMESTAMPS.contains(&micros) { Ok(Datum::Timestamp(Timestamp(micros))) } else { Err(Trouble::Range) }
@@ -595,8 +618,7 @@ fn of_timestamp<'a>(accessor: Function, time: Timestamp, zone: Option<&str>) -> 
         None => TimeZone::UTC,
         Some(name) => time_zone(name).ok_or(Trouble::Conversion)?,
     };
-    let time = jiff::Timestamp::from_microsecond(time.0).map_err(|_| Trouble::Range)?;
-    let local = Zoned::new(time, zone);
+    let local = time.in_zone(&zone).ok_or(Trouble::Range)?;
     Ok(Datum::Integer(match accessor {
         Function::FullYear => i64::from(local.year()),
         Function::Month => i64::from(local.month()) - 1,

@@ -14,7 +14,7 @@
 //! | case | meaning |
 //! |---|---|
 //! | a field that is missing or null | is null; `has(event.x)` is false |
-//! | a key that a map lacks | an error; `has(event.x.key)` is false, also where the value is null |
+//! | a key that a map lacks | an error; `has(event.x.key)` is false, and true where the value is null |
 //! | `==`, `!=` with null | null equals null and nothing else |
 //! | `<`, `<=`, `>`, `>=`, arithmetic, functions with null | an error |
 //! | errors in `&&`, `\|\|`, `all`, `exists` | absorbed where another operand decides, in any order |

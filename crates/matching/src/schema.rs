@@ -1,24 +1,42 @@
 //! JSON Schemas: what a body of an exchange or a row of a collection must be like beyond its type.
 
+mod cost; // evaluations of a schema, bounded before the work
+
 use jsonschema::{PatternOptions, Validator};
 use serde_json::Value as Json;
-use tocsin_model::{application::Application, problem::Problem};
+use tocsin_model::{application::Application, problem::Problem, stack::with_large_stack};
+
+use self::cost::Cost;
 
 /// Differences that are told of one value.
 const TOLD_MAX: usize = 3;
 
+/// Evaluations for which differences are listed. Each may take a few hundred bytes until the list is made.
+const TOLD_STEPS_MAX: u64 = 100_000;
+
 /// A schema, ready for use.
 #[derive(Debug)]
-pub struct Schema(Validator);
+pub struct Schema {
+    validator: Validator,
+    cost: Cost,
+}
 
 impl Schema {
     /// Nothing is fetched: what a schema refers to stands in it. Patterns take time that grows with the text and no faster.
     ///
     /// # Errors
-    /// It is no JSON Schema.
+    /// It is no JSON Schema, or is beyond a bound of its cost.
     pub fn compile(schema: &Json) -> Result<Schema, Problem> {
+        let cost = Cost::of(schema)?;
+        with_large_stack(|| Schema::build(schema))
+            .map_err(|error| no_thread(&error))
+            .flatten()
+            .map(|validator| Schema { validator, cost })
+    }
+
+    fn build(schema: &Json) -> Result<Validator, Problem> {
         let options = jsonschema::options().with_pattern_options(PatternOptions::regex()).offline();
-        options.build(schema).map(Schema).map_err(|error| {
+        options.build(schema).map_err(|error| {
             let place = error.instance_path().to_string();
             let at = if place.is_empty() { String::new() } else { format!(" at `{place}`") };
             let message = format!("is no JSON Schema: {error}{at}");
@@ -33,10 +51,22 @@ impl Schema {
     /// The first differences, each with its place as a JSON pointer; that there are more is the last. They name places and
     /// rules, not values: they are written into logs.
     pub fn check(&self, json: &Json) -> Result<(), Vec<Problem>> {
-        if self.0.is_valid(json) {
+        self.cost.check_document(json).map_err(|problem| vec![problem])?;
+        match self.cost.is_deep(json) {
+            false => self.compare(json),
+            true => with_large_stack(|| self.compare(json)).map_err(|error| vec![no_thread(&error)])?,
+        }
+    }
+
+    fn compare(&self, json: &Json) -> Result<(), Vec<Problem>> {
+        if self.validator.is_valid(json) {
             return Ok(());
         }
-        let mut errors = self.0.iter_errors(json);
+        if self.cost.count(json, TOLD_STEPS_MAX).is_err() {
+            let message = "does not fit the schema; its differences are not listed, as it takes too many evaluations";
+            return Err(vec![Problem::at("", message).hint("compare smaller parts of it")]);
+        }
+        let mut errors = self.validator.iter_errors(json);
         let told = errors.by_ref().take(TOLD_MAX);
         let mut told: Vec<Problem> =
             told.map(|error| Problem::at(error.instance_path().to_string(), error.masked().to_string())).collect();
@@ -45,6 +75,11 @@ impl Schema {
         }
         Err(told)
     }
+}
+
+fn no_thread(error: &std::io::Error) -> Problem {
+    let message = format!("was not compared with its schema, as no thread starts: {error}");
+    Problem::at("schema", message).hint("raise the limit of threads of the process, or try again later")
 }
 
 /// Checks the schemas of an application's collections.

@@ -201,3 +201,65 @@ fn bombs_are_refused_or_stopped() {
     assert_eq!(value(&wide), "true");
     assert!(compile("'a'.matches('(((a{100}){100}){100}){100}')", &scope()).is_err());
 }
+
+#[test]
+fn c8_functions_of_the_string_and_encoder_extensions_follow_cel() {
+    let check = |source: &str| {
+        let scope = tocsin_matching::check::Scope::default();
+        let expression =
+            tocsin_matching::check::compile(source, &scope).unwrap_or_else(|problems| panic!("{source}: {problems:?}"));
+        let value = tocsin_matching::evaluate::evaluate_over(&expression, Vec::new()).map(|datum| datum.to_value());
+        assert_eq!(value, Ok(tocsin_model::value::Value::Boolean(true)), "{source}");
+    };
+    for source in [
+        "'aéaé'.lastIndexOf('é', 0) == -1",
+        "'aéaé'.lastIndexOf('é', 1) == 1",
+        "'aéaé'.lastIndexOf('é', 2) == 1",
+        "'aéaé'.lastIndexOf('é', 3) == 3",
+        "'日本日本'.lastIndexOf('日本', 1) == 0",
+        "'日本日本'.lastIndexOf('日本', 2) == 2",
+        "'a😀b😀'.lastIndexOf('b😀', 3) == 2",
+        "'a😀b😀'.lastIndexOf('b😀', 1) == -1",
+        "'hello mellow'.lastIndexOf('ello', 6) == 1",
+        "'日本日本'.indexOf('日', 1) == 2",
+        "'日本'.indexOf('', 1) == 1 && '日本'.lastIndexOf('') == 2",
+        "'日本語'.substring(1, 2) == '本' && '日本語'.charAt(2) == '語' && '日本語'.charAt(3) == ''",
+        "size('a😀e\\u0301') == 4",
+        "base64.decode('aGVsbG8=') == b'hello'",
+        "base64.decode('aGVsbG8') == b'hello'",
+        "base64.decode('aGk') == b'hi' && base64.decode('') == b''",
+        "'abc'.split('', 2) == ['a', 'bc'] && 'abc'.split('') == ['a', 'b', 'c'] && 'abc'.split('', 0) == []",
+        "'éa'.split('', 1) == ['éa'] && 'a,b,c'.split(',', 2) == ['a', 'b,c'] && 'a'.split('', 5) == ['a']",
+        "has({'a': null}.a) && !has({'a': null}.b)",
+        "has({'a': {'b': null}}.a.b) && {'a': null}.?a.hasValue()",
+        "timestamp('9999-12-31T23:59:59Z').getFullYear() == 9999",
+        "timestamp('9999-12-31T23:59:59Z').getHours('-05:00') == 18",
+        "timestamp('0001-01-01T00:00:00Z').getDayOfYear() == 0",
+        "string(timestamp('9999-12-31T23:59:59Z')) == '9999-12-31T23:59:59Z'",
+        "timestamp(253402300799) == timestamp('9999-12-31T23:59:59Z')",
+        "timestamp('9999-12-31T00:00:00Z') + duration('23h') == timestamp('9999-12-31T23:00:00Z')",
+        "timestamp('2016-12-31t23:59:60z') == timestamp('2016-12-31T23:59:59Z')",
+        "int('-9223372036854775808') < 0 && uint('18446744073709551615') > 0u",
+    ] {
+        check(source);
+    }
+    for source in [
+        "timestamp('9999-12-31T23:59:59Z') + duration('1s')",
+        "timestamp(253402300800)",
+        "timestamp('0001-01-01T00:00:00Z') - duration('1s')",
+        "timestamp('0000-12-31T23:59:59Z')",
+        "base64.decode('a')",
+        "base64.decode('aGVsbG8==')",
+        "int(9223372036854775808.0)",
+        "uint(-1)",
+        "int('9223372036854775808')",
+        "'abc'.charAt(4)",
+        "'abc'.substring(2, 1)",
+        "'abc'.lastIndexOf('a', -1)",
+    ] {
+        let scope = tocsin_matching::check::Scope::default();
+        let Ok(expression) = tocsin_matching::check::compile(source, &scope) else { continue };
+        let value = tocsin_matching::evaluate::evaluate_over(&expression, Vec::new());
+        assert!(value.is_err(), "{source}: {value:?}");
+    }
+}

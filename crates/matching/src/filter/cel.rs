@@ -202,11 +202,11 @@ impl Lowering<'_> {
                 None => UNKNOWN,
             },
             Kind::HasKey(inner, key) => match self.path(inner) {
-                // Below a key that is missing itself, or that holds no map, `!has()` is an error.
+                // A key with the value null is there, which no test of the index says; so these find more.
+                Some(path) if path.reach == Reach::One && !negated => (Condition::test(path, How::Exists), false),
                 Some(mut path) if path.reach == Reach::One => {
-                    let sure = !negated || path.keys.is_empty();
                     path.keys.push(key.clone());
-                    (Condition::test(path, if negated { How::Missing } else { How::Exists }), sure)
+                    (Condition::test(path, How::Missing), false)
                 }
                 _ => UNKNOWN,
             },
@@ -272,13 +272,33 @@ impl Lowering<'_> {
     }
 
     fn parts(&mut self, parts: &[Expression], negated: bool, all: bool) -> Lowered {
-        let (mut conditions, mut exact) = (Vec::with_capacity(parts.len()), true);
-        for part in parts {
-            let (condition, sure) = self.lower(part, negated);
-            exact &= sure;
-            conditions.push(condition);
+        let mut lowered: Vec<Lowered> = parts.iter().map(|part| self.lower(part, negated)).collect();
+        if all && !negated {
+            self.drop_implied(parts, &mut lowered);
         }
+        let exact = lowered.iter().all(|(_, exact)| *exact);
+        let conditions = lowered.into_iter().map(|(condition, _)| condition).collect();
         (if all { Condition::All(conditions) } else { Condition::Any(conditions) }, exact)
+    }
+
+    /// `has(m.a) && m.a == 1`: the second part alone finds the same events.
+    fn drop_implied(&self, parts: &[Expression], lowered: &mut [Lowered]) {
+        for (at, part) in parts.iter().enumerate() {
+            let Kind::HasKey(inner, key) = &part.kind else { continue };
+            let Some(mut path) = self.path(inner).filter(|path| path.reach == Reach::One) else { continue };
+            path.keys.push(key.clone());
+            let is_implied = lowered.iter().any(|(condition, exact)| match condition {
+                Condition::Test(test) => {
+                    let needs_value =
+                        !matches!(test.how, How::Exists | How::Missing) && !test.how.accepts(&Value::Null);
+                    *exact && needs_value && test.path == path
+                }
+                _ => false,
+            });
+            if is_implied {
+                lowered[at] = (Condition::Always, true);
+            }
+        }
     }
 
     /// A test of text. Of what is no text, the expression is an error, negated or not.

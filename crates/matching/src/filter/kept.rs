@@ -207,7 +207,9 @@ mod tests {
         let texts = [
             (true, "event.s == 'a' || event.s in ['b', 'é'] && event.i >= -5 && event.i < 9007199254740993"),
             (true, "event.n > 0.5 && event.n != 18446744073709549568.0 && event.i == -9223372036854775807"),
-            (true, "event.at > timestamp('2026-01-01T00:00:00Z') && (event.b || !has(event.m.x))"),
+            (true, "event.at > timestamp('2026-01-01T00:00:00Z') && (event.b || !has(event.s))"),
+            (true, "has(event.m.x) && event.m.x == 1"),
+            (false, "event.b || !has(event.m.x)"),
             (true, "event.s.startsWith('a') && event.s.endsWith('b') && event.s.contains_ci('c') && event.s == null"),
             (true, "event.l.exists(x, x == 'a') && event.m.x.y == 1e300"),
             (true, "true"),
