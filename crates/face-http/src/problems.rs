@@ -8,7 +8,7 @@ use axum::{
     response::IntoResponse,
 };
 use serde::Serialize;
-use tocsin_model::problem::Problem;
+use tocsin_model::problem::{Problem, first_of};
 use tocsin_service::ServiceError;
 use tocsin_sync::SyncError;
 use utoipa::ToSchema;
@@ -123,7 +123,7 @@ impl Failure {
     }
 
     fn problems(mut self, problems: Vec<Problem>) -> Failure {
-        self.0.body.problems = problems;
+        self.0.body.problems = first_of(problems);
         self
     }
 

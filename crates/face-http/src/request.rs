@@ -12,6 +12,7 @@ use futures_util::{Stream, StreamExt};
 use serde::{Deserialize, de::DeserializeOwned};
 use tocsin_model::{
     id::{IdError, StoredNumber},
+    json::{VALUE_BYTES, VALUES_MAX, check, without_mark},
     trace_context::TraceContext,
 };
 use tocsin_service::{BoxError, Caller, ServiceError, inbox::Visitor, page, subscribers::Put};
@@ -29,7 +30,7 @@ use crate::{
 pub(crate) const SINGLE_BYTES_MAX: usize = 1024 * 1024;
 /// Largest body of a batch of events.
 pub(crate) const BATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Bodies up to this size do not count against the room for bodies.
+/// Bodies up to this size in memory do not count against the room for bodies.
 const FREE_BYTES: usize = 64 * 1024;
 
 /// Someone with a good key.
@@ -186,21 +187,8 @@ pub(crate) async fn take_body(app: &App, headers: &HeaderMap, body: Body, bytes_
         return Err(Failure::too_large(bytes_max));
     }
     let mut room = None;
-    let reserve = |room: &mut BodyRoom, bytes: usize| -> Result<(), Failure> {
-        let wanted = if bytes <= FREE_BYTES { 0 } else { bytes.div_ceil(1024) };
-        let has = room.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        if wanted > has {
-            let more = u32::try_from(wanted - has).unwrap_or(u32::MAX);
-            let more = app.body_room.clone().try_acquire_many_owned(more).map_err(|_| Failure::no_body_room())?;
-            match room {
-                Some(room) => room.merge(more),
-                None => *room = Some(more),
-            }
-        }
-        Ok(())
-    };
     if let Some(length) = announced {
-        reserve(&mut room, length)?;
+        reserve_room(app, &mut room, length)?;
     }
     let mut chunks = body.into_data_stream();
     let broken = |error: axum::Error| body_failure(&error).unwrap_or_else(|| Failure::malformed("the body broke off"));
@@ -220,7 +208,7 @@ pub(crate) async fn take_body(app: &App, headers: &HeaderMap, body: Body, bytes_
             return Err(Failure::too_large(bytes_max));
         }
         arrival.check(whole.len() + chunk.len())?;
-        reserve(&mut room, whole.len() + chunk.len())?;
+        reserve_room(app, &mut room, whole.len() + chunk.len())?;
         whole.extend_from_slice(&chunk);
     }
     if whole.len() > bytes_max {
@@ -280,7 +268,39 @@ pub(crate) async fn json_body_of(app: &App, headers: &HeaderMap, body: Body, kno
     if !known.contains(&given.as_str()) {
         return Err(Failure::unsupported(&given, known));
     }
-    take_body(app, headers, body, SINGLE_BYTES_MAX).await
+    let taken = take_body(app, headers, body, SINGLE_BYTES_MAX).await?;
+    let mark = taken.bytes.len() - without_mark(&taken.bytes).len();
+    let Taken { bytes, room } = taken;
+    let mut taken = Taken { bytes: bytes.slice(mark..), room };
+    taken.reserve_values(app, VALUES_MAX)?;
+    Ok(taken)
+}
+
+impl Taken {
+    /// Reserves the memory that a JSON body takes as a tree, before it is read. Small bodies need none.
+    ///
+    /// # Errors
+    /// The body is nested too deeply, holds more than `values_max` values and keys, or there is no room now.
+    pub(crate) fn reserve_values(&mut self, app: &App, values_max: usize) -> Result<(), Failure> {
+        let values = check(&self.bytes, values_max).map_err(|problem| ServiceError::Invalid(vec![problem]))?;
+        let bytes = self.bytes.len().saturating_add(values.saturating_mul(VALUE_BYTES));
+        reserve_room(app, &mut self.room, bytes)
+    }
+}
+
+/// Raises what a body holds of the room for bodies to so many bytes.
+fn reserve_room(app: &App, room: &mut BodyRoom, bytes: usize) -> Result<(), Failure> {
+    let wanted = if bytes <= FREE_BYTES { 0 } else { bytes.div_ceil(1024) };
+    let has = room.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+    if wanted > has {
+        let more = u32::try_from(wanted - has).unwrap_or(u32::MAX);
+        let more = app.body_room.clone().try_acquire_many_owned(more).map_err(|_| Failure::no_body_room())?;
+        match room {
+            Some(room) => room.merge(more),
+            None => *room = Some(more),
+        }
+    }
+    Ok(())
 }
 
 /// Reads a JSON object.

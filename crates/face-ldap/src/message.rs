@@ -503,7 +503,7 @@ mod tests {
         };
         assert!(read(&search(FILTER_DEPTH_MAX)).is_ok());
         assert!(matches!(
-            read(&search(3_000)),
+            read(&search(16_000)),
             Err(Unreadable::Request(7, tag::SEARCH_DONE, Code::AdminLimitExceeded, _))
         ));
     }

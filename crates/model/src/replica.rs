@@ -7,6 +7,7 @@ use crate::{
     collection::{Direction, Stamp},
     field::FieldType,
     id::Name,
+    json::{self, VALUES_MAX},
     problem::Problem,
 };
 
@@ -241,15 +242,16 @@ pub fn read_edits(lines: &[u8]) -> Result<Vec<SentEdit>, Vec<Problem>> {
     }
     let mut edits = Vec::new();
     for (at, line) in lines.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.trim_ascii().is_empty()) {
-        let problem = |error: serde_json::Error| {
-            let line = u32::try_from(at + 1).unwrap_or(u32::MAX);
-            Problem::at("", format!("is not an edit: {error}")).position(line, 1)
-        };
-        edits.push(match serde_json::from_slice::<Edit>(line) {
+        let number = u32::try_from(at + 1).unwrap_or(u32::MAX);
+        let read = json::check(line, VALUES_MAX).and_then(|_| {
+            let problem = |error: serde_json::Error| Problem::at("", format!("is not an edit: {error}"));
+            serde_json::from_slice::<Edit>(line).map_err(problem)
+        });
+        edits.push(match read.map_err(|problem| problem.position(number, 1)) {
             Ok(edit) => SentEdit::Edit(edit),
-            Err(error) => match serde_json::from_slice::<Numbered>(line) {
-                Ok(Numbered { n, batch }) => SentEdit::Unreadable(UnreadableEdit { n, batch, problem: problem(error) }),
-                Err(_) => return Err(vec![problem(error)]),
+            Err(problem) => match serde_json::from_slice::<Numbered>(line) {
+                Ok(Numbered { n, batch }) => SentEdit::Unreadable(UnreadableEdit { n, batch, problem }),
+                Err(_) => return Err(vec![problem]),
             },
         });
         if edits.len() > EDITS_MAX {

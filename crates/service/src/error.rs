@@ -143,6 +143,7 @@ impl From<IdError> for ServiceError {
 /// # Errors
 /// It is no JSON, no object, or an object of another shape.
 pub fn read_object<'de, T: serde::Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Problem> {
+    let bytes = tocsin_model::json::without_mark(bytes);
     if bytes.trim_ascii_start().starts_with(b"[") {
         return Err(Problem::at("", "should be a JSON object with named members").position(1, 1));
     }

@@ -5,6 +5,11 @@
 
 use std::sync::Arc;
 
+use base64::{
+    Engine,
+    alphabet::STANDARD,
+    engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
+};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
 use ring::digest;
@@ -18,7 +23,8 @@ use tocsin_model::{
     event::{EventPacker, PackedEvents},
     field::Fields,
     id::{EventBatchId, Name},
-    problem::Problem,
+    json::without_mark,
+    problem::{PROBLEMS_MAX, Problem},
     time::Timestamp,
     trace_context::{TraceContext, Traces},
 };
@@ -40,8 +46,6 @@ pub const LINES_PER_BATCH: usize = 1_000;
 pub const CLOUD_EVENTS_MAX: usize = 10_000;
 /// Longest idempotency key, in characters.
 pub const IDEMPOTENCY_KEY_MAX: usize = 255;
-/// Most problems told of one array.
-const PROBLEMS_MAX: usize = 100;
 /// Bodies of more bytes than this are read off the threads that serve connections.
 const INLINE_BYTES_MAX: usize = 64 * 1024;
 /// Most CloudEvents of one request that wait for their commit at the same time.
@@ -110,24 +114,28 @@ pub struct CloudEvent {
     pub trace: Option<TraceContext>,
 }
 
-/// A CloudEvent in JSON, as far as it matters here. Extensions are passed over.
+/// A CloudEvent in JSON, as far as it matters here. Extensions are passed over. Attributes are read one by one, so that the
+/// problem of each has its name.
 #[derive(Deserialize)]
 struct StructuredCloudEvent<'a> {
-    specversion: String,
-    id: String,
-    source: String,
-    #[serde(rename = "type")]
-    kind: String,
-    #[serde(default)]
-    datacontenttype: Option<String>,
+    #[serde(default, borrow)]
+    specversion: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    id: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    source: Option<&'a RawValue>,
+    #[serde(default, borrow, rename = "type")]
+    kind: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    datacontenttype: Option<&'a RawValue>,
     #[serde(default, borrow)]
     data: Option<&'a RawValue>,
-    #[serde(default)]
-    data_base64: Option<String>,
-    #[serde(default)]
-    traceparent: Option<String>,
-    #[serde(default)]
-    tracestate: Option<String>,
+    #[serde(default, borrow)]
+    data_base64: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    traceparent: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    tracestate: Option<&'a RawValue>,
 }
 
 impl Service {
@@ -279,9 +287,6 @@ impl Service {
         caller.needs(Scope::EventsWrite)?;
         let received_at = self.clock.now();
         let compiled = self.running_by_text(application)?;
-        if events.is_empty() {
-            return Err(ServiceError::invalid("", "holds no event"));
-        }
         if events.len() > CLOUD_EVENTS_MAX {
             return Err(ServiceError::invalid(
                 "",
@@ -483,28 +488,117 @@ fn prepare_cloud_event(
 /// # Errors
 /// `Malformed`, or `Invalid` where a required attribute is missing or the data is not JSON.
 pub fn read_cloud_events(body: &Bytes, batch: bool) -> Result<Vec<CloudEvent>, ServiceError> {
-    let structured: Vec<StructuredCloudEvent<'_>> = if batch {
-        serde_json::from_slice(body).map_err(|error| json_error(&error))?
+    let text = without_mark(body);
+    if !batch && text.trim_ascii_start().starts_with(b"[") {
+        let problem = Problem::at("", "is a list, and one event is an object").position(1, 1);
+        let hint = "send a batch as `application/cloudevents-batch+json`";
+        return Err(ServiceError::Invalid(vec![problem.hint(hint)]));
+    }
+    let events = if batch {
+        let CloudEventBatch(events) = serde_json::from_slice(text).map_err(|error| json_error(&error))?;
+        events
     } else {
-        vec![serde_json::from_slice(body).map_err(|error| json_error(&error))?]
+        vec![serde_json::from_slice(text).map_err(|error| json_error(&error))?]
     };
     let mut problems = Vec::new();
-    let mut events = Vec::with_capacity(structured.len());
-    for (at, event) in structured.into_iter().enumerate() {
-        let place = |path: &str| if batch { format!("[{at}].{path}") } else { path.to_owned() };
-        if event.specversion != "1.0" {
-            let problem = Problem::at(place("specversion"), format!("is `{}`", event.specversion));
-            problems.push(problem.hint("this platform speaks CloudEvents 1.0"));
+    let mut read = Vec::with_capacity(events.len());
+    for (at, event) in events.into_iter().enumerate() {
+        match read_cloud_event(body, &event) {
+            Ok(event) => read.push(event),
+            Err(found) => {
+                let place = |path: String| if batch { format!("[{at}].{path}") } else { path };
+                problems.extend(found.into_iter().map(|problem| Problem { path: place(problem.path), ..problem }));
+            }
         }
-        if event.data_base64.is_some() || event.datacontenttype.as_deref().is_some_and(|kind| !is_json(kind)) {
-            problems.push(Problem::at(place("data"), "is not JSON").hint("events are JSON objects"));
-            continue;
-        }
-        let data = event.data.map_or(Bytes::from_static(b"{}"), |data| body.slice_ref(data.get().as_bytes()));
-        let trace = event.traceparent.and_then(|parent| TraceContext::read(&parent, event.tracestate.as_deref()));
-        events.push(CloudEvent { source: event.source, id: event.id, kind: event.kind, data, trace });
     }
-    if problems.is_empty() { Ok(events) } else { Err(ServiceError::Invalid(problems)) }
+    if problems.is_empty() { Ok(read) } else { Err(ServiceError::Invalid(problems)) }
+}
+
+/// A list of CloudEvents. More than fit are not read.
+struct CloudEventBatch<'a>(Vec<StructuredCloudEvent<'a>>);
+
+impl<'de> Deserialize<'de> for CloudEventBatch<'de> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Events;
+        impl<'de> Visitor<'de> for Events {
+            type Value = CloudEventBatch<'de>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an array of CloudEvents")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+                let mut events = Vec::new();
+                while let Some(event) = items.next_element()? {
+                    if events.len() == CLOUD_EVENTS_MAX {
+                        let message = format!(
+                            "holds more than {CLOUD_EVENTS_MAX} events; send the others in a batch of their own"
+                        );
+                        return Err(serde::de::Error::custom(message));
+                    }
+                    events.push(event);
+                }
+                Ok(CloudEventBatch(events))
+            }
+        }
+        deserializer.deserialize_seq(Events)
+    }
+}
+
+/// Base64 of RFC 4648 with or without its padding.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
+
+fn read_cloud_event(body: &Bytes, event: &StructuredCloudEvent<'_>) -> Result<CloudEvent, Vec<Problem>> {
+    let mut problems = Vec::new();
+    let mut text = |name: &str, given: Option<&RawValue>| -> Option<String> {
+        match serde_json::from_str(given?.get()) {
+            Ok(text) => text,
+            Err(_) => {
+                problems.push(Problem::at(name, "should be a string"));
+                None
+            }
+        }
+    };
+    let version = text("specversion", event.specversion);
+    let (id, source, kind) = (text("id", event.id), text("source", event.source), text("type", event.kind));
+    let content_type = text("datacontenttype", event.datacontenttype);
+    let encoded = text("data_base64", event.data_base64);
+    let trace = text("traceparent", event.traceparent).zip(Some(text("tracestate", event.tracestate)));
+    for (name, given) in [("specversion", &version), ("id", &id), ("source", &source), ("type", &kind)] {
+        if given.is_none() && !problems.iter().any(|problem| problem.path == name) {
+            problems.push(Problem::at(name, "is required"));
+        }
+    }
+    if let Some(version) = version.filter(|version| version != "1.0") {
+        let problem = Problem::at("specversion", format!("is `{version}`"));
+        problems.push(problem.hint("this platform speaks CloudEvents 1.0"));
+    }
+    if content_type.as_deref().is_some_and(|kind| !is_json(kind)) {
+        problems.push(Problem::at("data", "is not JSON").hint("events are JSON objects"));
+    }
+    if event.data.is_some() && encoded.is_some() {
+        let problem = Problem::at("data_base64", "stands beside `data`");
+        problems.push(problem.hint("give the data once (CloudEvents JSON format, 3.1)"));
+    }
+    let data = match (event.data, encoded.map(|text| BASE64.decode(text))) {
+        (_, Some(Ok(bytes))) => Bytes::from(bytes),
+        (_, Some(Err(error))) => {
+            problems.push(Problem::at("data_base64", format!("is not Base64: {error}")));
+            Bytes::new()
+        }
+        (Some(data), None) => body.slice_ref(data.get().as_bytes()),
+        (None, None) => Bytes::from_static(b"{}"),
+    };
+    match (id, source, kind) {
+        (Some(id), Some(source), Some(kind)) if problems.is_empty() => {
+            let trace = trace.and_then(|(parent, state)| TraceContext::read(&parent, state.as_deref()));
+            Ok(CloudEvent { source, id, kind, data, trace })
+        }
+        _ => Err(problems),
+    }
 }
 
 /// Whether a media type is JSON: `application/json`, or any with the suffix `+json`.
@@ -555,6 +649,7 @@ impl Intake {
     }
 
     fn pack(&self, body: &[u8]) -> Result<PackedEvents, ServiceError> {
+        let body = without_mark(body);
         let mut packer = EventPacker::new(self.fields.clone());
         if body.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'[') {
             packer.push(&self.fields.row_from_json(body).map_err(row_error)?);
@@ -629,7 +724,9 @@ impl<'de> Visitor<'de> for ArraySeed<'_> {
                     let below = |problem: Problem| Problem { path: format!("[{at}].{}", problem.path), ..problem };
                     self.problems.extend(problems.into_iter().map(below));
                     if self.problems.len() >= PROBLEMS_MAX {
-                        self.problems.push(Problem::at("", "has more problems than are told here"));
+                        self.problems.truncate(PROBLEMS_MAX);
+                        let more = Problem::at("", "and more: what follows was not read");
+                        self.problems.push(more.hint("mend these first"));
                         return Err(serde::de::Error::custom("too many problems"));
                     }
                 }

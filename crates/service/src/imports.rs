@@ -8,7 +8,14 @@ use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 use bytes::Bytes;
 use futures_util::Stream;
 use serde::Serialize;
-use tocsin_model::{id::Name, problem::Problem, suppression::Suppression, time::Timestamp, value::Value};
+use tocsin_model::{
+    id::Name,
+    json::{self, VALUES_MAX},
+    problem::{Problem, and_more},
+    suppression::Suppression,
+    time::Timestamp,
+    value::Value,
+};
 use tocsin_pipeline::Compiled;
 use tocsin_store::{
     error::StoreError,
@@ -28,6 +35,8 @@ use crate::{
 pub const LINES_PER_COMMIT: usize = 10_000;
 /// Most refused lines that are told; all are counted.
 pub const REFUSALS_MAX: usize = 1_000;
+/// Most problems that are reported of one line.
+const LINE_PROBLEMS_MAX: usize = 10;
 /// Most imports at the same time.
 pub const CONCURRENT_MAX: usize = 4;
 
@@ -70,6 +79,13 @@ impl Imported {
         self.refusals.extend(refusals);
         self.refusals.sort_by_key(|refusal| refusal.line);
         self.refusals.truncate(REFUSALS_MAX);
+        for refusal in &mut self.refusals {
+            let more = refusal.problems.len().saturating_sub(LINE_PROBLEMS_MAX);
+            if more > 1 {
+                refusal.problems.truncate(LINE_PROBLEMS_MAX);
+                refusal.problems.push(and_more(more));
+            }
+        }
     }
 }
 
@@ -283,7 +299,11 @@ fn read_ndjson<L: LineKind>(kind: &L, first: u64, bytes: &[u8]) -> Read<L::Item>
         if text.is_empty() {
             continue;
         }
-        match kind.read_json(text) {
+        let read_line = || {
+            json::check(text, VALUES_MAX).map_err(|problem| vec![in_line(problem)])?;
+            kind.read_json(json::without_mark(text))
+        };
+        match read_line() {
             Ok(item) => read.items.push((line, item)),
             Err(problems) => read.refusals.push(Refusal { line, problems }),
         }

@@ -107,7 +107,8 @@ async fn submit_cloud_events(
     let batch = given == "application/cloudevents-batch+json";
     let structured = given == "application/cloudevents+json";
     let is_binary = headers.contains_key("ce-specversion") || headers.contains_key("ce-type");
-    if !batch && !structured && (!is_binary || !is_json(&given)) {
+    // Without `Content-Type` the data is of the default type, JSON, or missing.
+    if !batch && !structured && (!is_binary || !(given.is_empty() || is_json(&given))) {
         let known =
             ["application/cloudevents+json", "application/cloudevents-batch+json", "application/json with ce- headers"];
         return Err(Failure::unsupported(&given, &known));
@@ -148,6 +149,10 @@ async fn submit_cloud_events(
 fn binary_cloud_event(headers: &HeaderMap, data: axum::body::Bytes) -> Result<CloudEvent, Failure> {
     let mut problems = Vec::new();
     let mut attribute = |name: &str| match headers.get(name).map(|value| percent_decoded(value.as_bytes())) {
+        Some(_) if headers.get_all(name).iter().count() > 1 => {
+            problems.push(tocsin_model::problem::Problem::at(name, "is given more than once"));
+            String::new()
+        }
         Some(Some(text)) => text,
         Some(None) => {
             problems.push(tocsin_model::problem::Problem::at(name, "is not percent-encoded UTF-8"));
@@ -168,6 +173,8 @@ fn binary_cloud_event(headers: &HeaderMap, data: axum::body::Bytes) -> Result<Cl
         let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let parent = header("ce-traceparent");
         let trace = parent.and_then(|parent| TraceContext::read(parent, header("ce-tracestate")));
+        // No data is an event without values.
+        let data = if data.is_empty() { axum::body::Bytes::from_static(b"{}") } else { data };
         Ok(CloudEvent { source, id, kind, data, trace })
     } else {
         Err(ServiceError::Invalid(problems).into())
@@ -176,10 +183,15 @@ fn binary_cloud_event(headers: &HeaderMap, data: axum::body::Bytes) -> Result<Cl
 
 /// The value of a header of the HTTP binding of CloudEvents, section 3.1.3.2: percent-encoded, perhaps quoted.
 fn percent_decoded(value: &[u8]) -> Option<String> {
-    let value = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
+    let quoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
+    let value_bytes = quoted.unwrap_or(value);
     let mut out = Vec::with_capacity(value.len());
-    let mut bytes = value.iter();
+    let mut bytes = value_bytes.iter();
     while let Some(byte) = bytes.next() {
+        if *byte == b'\\' && quoted.is_some() {
+            out.push(*bytes.next()?);
+            continue;
+        }
         if *byte != b'%' {
             out.push(*byte);
             continue;

@@ -80,6 +80,9 @@ struct PutParameters {
     partial: bool,
 }
 
+/// Most values and keys of the rows of one request. As trees they take about 400 MB.
+const ROWS_VALUES_MAX: usize = 6_000_000;
+
 /// Puts many rows, a line for each, in one commit: all or none, or with `partial` those that can be. Needs the scope `sync:write`.
 #[utoipa::path(post, path = "/v1/applications/{application}/collections/{collection}/rows", tag = "sync", params(("application" = String, Path), ("collection" = String, Path), PutParameters), request_body(content = RowLine, content_type = "application/x-ndjson"), responses((status = 200, body = PutBody), Failures))]
 async fn put_many(
@@ -95,8 +98,10 @@ async fn put_many(
     if given != NDJSON {
         return Err(Failure::unsupported(&given, &[NDJSON]));
     }
-    let taken = take_body(&app, &headers, body, BATCH_BYTES_MAX).await?;
-    let lines = serde_json::Deserializer::from_slice(&taken.bytes).into_iter::<RowLine>();
+    let mut taken = take_body(&app, &headers, body, BATCH_BYTES_MAX).await?;
+    taken.reserve_values(&app, ROWS_VALUES_MAX)?;
+    let lines =
+        serde_json::Deserializer::from_slice(tocsin_model::json::without_mark(&taken.bytes)).into_iter::<RowLine>();
     let rows = lines.map(|line| line.map(|line| (line.id, line.row))).collect::<Result<Vec<_>, _>>();
     let rows = rows.map_err(|error| Failure::from(tocsin_service::error::json_error(&error)))?;
     let (given, together) = (rows.len(), if partial { Together::Those } else { Together::All });

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use tocsin_model::definition::Difference;
-use tocsin_model::problem::Problem;
+use tocsin_model::problem::{Problem, first_of};
 use tocsin_model::time::Timestamp;
 use tocsin_service::applications::Applied;
 use tocsin_service::applications::Checked;
@@ -109,6 +109,6 @@ pub(crate) struct CheckedBody {
 impl From<Checked> for CheckedBody {
     fn from(checked: Checked) -> Self {
         let rules = checked.rules.into_iter().map(RuleBody::from).collect();
-        CheckedBody { problems: checked.problems, warnings: checked.warnings, rules }
+        CheckedBody { problems: first_of(checked.problems), warnings: first_of(checked.warnings), rules }
     }
 }

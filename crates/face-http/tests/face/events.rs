@@ -145,3 +145,155 @@ async fn an_event_can_be_followed_to_its_receipt() {
     assert_eq!(platform.far_ends.seen().len(), 1, "{:?}", platform.far_ends.seen());
     platform.stop().await;
 }
+
+#[tokio::test]
+async fn d_cloud_events_of_every_form_are_read_by_the_specification() {
+    let platform = Platform::with_quakes().await;
+    let encoded = base64::Engine::encode(&base64::prelude::BASE64_STANDARD, KOBE);
+    let unpadded = encoded.trim_end_matches('=').to_owned();
+    let mut number = 0;
+    let mut event = |more: &str| {
+        number += 1;
+        format!(r#"{{"specversion":"1.0","id":"n{number}","source":"/usgs","type":"quake"{more}}}"#)
+    };
+    let mut good = vec![
+        format!(r#","datacontenttype":"application/json","data_base64":"{encoded}""#),
+        format!(r#","data_base64":"{encoded}""#),
+        format!(r#","data_base64":"{unpadded}""#),
+        format!(r#","data_base64":null,"data":{KOBE}"#),
+        format!(r#","datacontenttype":null,"data":{KOBE}"#),
+    ];
+    for kind in ["APPLICATION/JSON", "application/json; charset=utf-8", "application/vnd.quake+JSON;v=1", "text/json"] {
+        good.push(format!(r#","datacontenttype":"{kind}","data":{KOBE}"#));
+        good.push(format!(r#","datacontenttype":"{kind}","data_base64":"{encoded}""#));
+    }
+    good.push(format!(r#","comexample":"x","a1":7,"b2":true,"data":{KOBE}"#));
+    for more in &good {
+        let body = event(more);
+        let (status, answer) = platform.post(EVENTS, "application/cloudevents+json", &body).await;
+        assert_eq!(status.as_u16(), 202, "{body}: {answer}");
+        let (status, answer) = platform
+            .post(EVENTS, "Application/CloudEvents-Batch+JSON; charset=UTF-8", &format!("\u{feff}[{}]", event(more)))
+            .await;
+        assert_eq!((status.as_u16(), answer["events"].as_u64()), (202, Some(1)), "{more}: {answer}");
+    }
+    let (status, none) = platform.post(EVENTS, "application/cloudevents-batch+json", "[]").await;
+    assert_eq!((status.as_u16(), none["events"].as_u64()), (202, Some(0)), "{none}");
+    for (body, expected) in [
+        (event(r#","data_base64":"!!""#), "data_base64"),
+        (event(r#","data_base64":7"#), "should be a string"),
+        (event(&format!(r#","data_base64":"{encoded}","data":{KOBE}"#)), "stands beside `data`"),
+        (event(r#","datacontenttype":"text/plain","data":"x""#), "is not JSON"),
+        (event(r#","data":"{\"place\": \"Kobe\"}""#), "an object with the fields"),
+        (event(r#","data":[1]"#), "an object with the fields"),
+        (event(&format!(r#","data":{KOBE},"id":"again""#)), "is given twice"),
+        (event(r#","data":{"place":"\ud800"}"#), "surrogate"),
+        (r#"{"id":"1","source":"/s","type":"quake"}"#.to_owned(), "\"path\":\"specversion\""),
+        (r#"{"specversion":"0.3","id":"1","source":"/s","type":"quake"}"#.to_owned(), "CloudEvents 1.0"),
+        (r#"{"specversion":1.0,"id":"1","source":"/s","type":"quake"}"#.to_owned(), "\"path\":\"specversion\""),
+        (r#"{"specversion":"1.0","id":7,"source":"/s","type":"quake"}"#.to_owned(), "\"path\":\"id\""),
+        (r#"{"specversion":"1.0","id":"","source":"/s","type":"quake"}"#.to_owned(), "\"path\":\"id\""),
+        (r#"{"specversion":"1.0"}"#.to_owned(), "\"path\":\"source\""),
+        ("[]".to_owned(), "cloudevents-batch+json"),
+        ("7".to_owned(), "problems"),
+    ] {
+        let (status, answer) = platform.post(EVENTS, "application/cloudevents+json", &body).await;
+        assert!(matches!(status.as_u16(), 400 | 422), "{body}: {answer}");
+        assert!(answer.to_string().contains(expected), "{body} should say {expected}: {answer}");
+    }
+    let many = vec!["{}"; 11_000].join(",");
+    let (status, answer) = platform.post(EVENTS, "application/cloudevents-batch+json", &format!("[{many}]")).await;
+    assert_eq!(status, 422, "{answer}");
+    let many = vec!["{}"; 2_000].join(",");
+    let (_, answer) = platform.post(EVENTS, "application/cloudevents-batch+json", &format!("[{many}]")).await;
+    assert_eq!(answer["problems"].as_array().map(Vec::len), Some(101), "{answer}");
+    assert_eq!(answer["problems"][100]["message"], "and 7900 more", "{answer}");
+    let binary = |id: &str, kind: Option<&str>| {
+        let request = platform.request("POST", EVENTS);
+        let request =
+            request.header("ce-specversion", "1.0").header("ce-type", "quake").header("ce-source", "\"a \\\"b\\\"\"");
+        let request = request.header("ce-id", id);
+        if let Some(kind) = kind { request.header("content-type", kind) } else { request }
+    };
+    for (id, kind) in [("b1", Some("application/json")), ("b2", Some("APPLICATION/vnd.x+json; a=b")), ("b3", None)] {
+        let (status, answer) = answer(binary(id, kind).body(format!("\u{feff}{KOBE}"))).await;
+        assert_eq!(status, 202, "{id}: {answer}");
+    }
+    let (status, answer) = answer(binary("b4", Some("application/json")).header("ce-id", "b5").body(KOBE)).await;
+    assert!(status == 422 && answer.to_string().contains("more than once"), "{answer}");
+    platform.stop().await;
+}
+
+async fn answer_of(request: reqwest::RequestBuilder) -> u16 {
+    answer(request).await.0.as_u16()
+}
+
+#[tokio::test]
+async fn a19_a_body_is_counted_by_the_values_it_holds() {
+    let platform = Platform::with_quakes().await;
+    let keys: Vec<String> = (0..200_000).map(|at| format!("\"k{at}\":{{}}")).collect();
+    let unknown = format!("{{{}}}", keys.join(","));
+    for body in [unknown.clone(), format!("[{unknown}]")] {
+        let response = platform.request("POST", QUAKE).header("content-type", "application/json").body(body);
+        let response = response.send().await.expect("an answer");
+        assert_eq!(response.status(), 422);
+        let text = response.text().await.expect("text");
+        assert!(text.len() < 40_000 && text.contains("and 199900 more"), "{} bytes", text.len());
+    }
+    let (status, answer) =
+        platform.post(QUAKE, "application/x-ndjson", &format!("{{{}}}", keys[..20_000].join(","))).await;
+    assert!(status == 422 && answer["problems"].as_array().is_some_and(|problems| problems.len() == 101), "{answer}");
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    let wide = format!("[{}]", vec!["{}"; 300_000].join(","));
+    for value in [&deep, &wide] {
+        let subscriber = format!(r#"{{"id":"bob","attributes":{{"a":{value}}}}}"#);
+        let (status, answer) = platform.post("/v1/subscribers", "application/json", &subscriber).await;
+        assert_eq!(status, 422, "{answer}");
+        let patch = platform.request("PATCH", "/v1/subscribers/alice");
+        let patch = patch.header("content-type", "application/merge-patch+json").body(subscriber.clone());
+        assert_eq!(answer_of(patch).await, 422);
+        let (_, answer) = platform.post("/v1/import/subscribers", "application/x-ndjson", &subscriber).await;
+        let answer = answer.to_string();
+        assert!(answer.contains("nested deeper") || answer.contains("holds more than"), "{answer}");
+    }
+    // A byte-order mark in front of any JSON is passed over.
+    let (status, answer) = platform.post("/v1/subscribers", "application/json", "\u{feff}{\"id\":\"bom\"}").await;
+    assert_eq!(status, 201, "{answer}");
+    let (status, answer) = platform.post(QUAKE, "application/json", &format!("\u{feff}{KOBE}")).await;
+    assert_eq!(status, 202, "{answer}");
+    let (status, answer) = platform.post(QUAKE, "application/json", &format!("\u{feff}[{KOBE}]")).await;
+    assert_eq!(status, 202, "{answer}");
+    let (status, answer) = platform.post(QUAKE, "application/x-ndjson", &format!("\u{feff}{KOBE}\n{KOBE}")).await;
+    assert_eq!((status.as_u16(), answer["events"].as_u64()), (202, Some(2)), "{answer}");
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn e4_no_text_of_json_test_suite_is_more_than_refused() {
+    let platform = Platform::with_quakes().await;
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../sources/testdata/json-parsing");
+    let mut count = 0;
+    for entry in std::fs::read_dir(folder).expect("the suite is in the repository") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().and_then(|name| name.to_str()).expect("a name").to_owned();
+        let text = std::fs::read(&path).expect("a file");
+        for (address, kind) in [
+            (QUAKE, "application/json"),
+            (QUAKE, "application/x-ndjson"),
+            (EVENTS, "application/cloudevents+json"),
+            ("/v1/subscribers", "application/json"),
+        ] {
+            let response = platform.request("POST", address).header("content-type", kind).body(text.clone());
+            let status = response.send().await.expect("an answer").status().as_u16();
+            // Lines that are empty are passed over, so a text of blanks has no line.
+            let is_refused = matches!(status, 400 | 422)
+                || kind == "application/x-ndjson" && status == 202 && text.trim_ascii().is_empty();
+            assert!(is_refused, "{name} to {address} as {kind}: {status}");
+        }
+        count += 1;
+    }
+    assert_eq!(count, 318);
+    let (status, answer) = platform.post(QUAKE, "application/json", KOBE).await;
+    assert_eq!(status, 202, "{answer}");
+    platform.stop().await;
+}
