@@ -202,12 +202,12 @@ async fn d_cloud_events_of_every_form_are_read_by_the_specification() {
         assert!(answer.to_string().contains(expected), "{body} should say {expected}: {answer}");
     }
     let many = vec!["{}"; 11_000].join(",");
-    let (status, answer) = platform.post(EVENTS, "application/cloudevents-batch+json", &format!("[{many}]")).await;
-    assert_eq!(status, 422, "{answer}");
+    let (status, listed) = platform.post(EVENTS, "application/cloudevents-batch+json", &format!("[{many}]")).await;
+    assert_eq!(status, 422, "{listed}");
     let many = vec!["{}"; 2_000].join(",");
-    let (_, answer) = platform.post(EVENTS, "application/cloudevents-batch+json", &format!("[{many}]")).await;
-    assert_eq!(answer["problems"].as_array().map(Vec::len), Some(101), "{answer}");
-    assert_eq!(answer["problems"][100]["message"], "and 7900 more", "{answer}");
+    let (_, listed) = platform.post(EVENTS, "application/cloudevents-batch+json", &format!("[{many}]")).await;
+    assert_eq!(listed["problems"].as_array().map(Vec::len), Some(101), "{listed}");
+    assert_eq!(listed["problems"][100]["message"], "and 7900 more", "{listed}");
     let binary = |id: &str, kind: Option<&str>| {
         let request = platform.request("POST", EVENTS);
         let request =
