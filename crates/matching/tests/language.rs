@@ -85,7 +85,7 @@ fn operators() {
 fn what_is_missing_is_null_and_errors_are_absorbed() {
     check(&[
         ("has(sub.since)", "false"),
-        ("has(event.place) && has(event.data.depth) && !has(event.data.width) && !has(event.data.none)", "true"),
+        ("has(event.place) && has(event.data.depth) && !has(event.data.width) && has(event.data.none)", "true"),
         ("sub.since == null && event.place != null", "true"),
         ("sub.since < event.at", "error: a value is missing"),
         ("sub.since < event.at || true", "true"),
