@@ -3,17 +3,18 @@
 use bytes::Bytes;
 use serde_json::Value as Json;
 use tocsin_model::{
+    exact_json::Exact,
     id::{MessageId, Name},
-    merge_patch::{TooDeep, merge_patch},
+    merge_patch::TooDeep,
     value::Value,
 };
 use tocsin_store::{
     error::StoreError,
-    spool::{EditedMessage, Head, MessageEdit, OriginalMessage, Standing, StoredMessage},
+    spool::{EditedMessage, Head, LegState, MessageEdit, NewLeg, OriginalMessage, Standing, StoredMessage},
 };
 
 use crate::{
-    Exchanges,
+    Exchanges, Running,
     operate::{Choice, OperateError},
     pipeline::Parcel,
     promote,
@@ -30,8 +31,8 @@ const PATCH_DEPTH_MAX: usize = 128;
 pub struct Edit {
     /// Another body.
     pub body: Option<Bytes>,
-    /// A merge patch (RFC 7396) of a body of JSON.
-    pub patch: Option<Json>,
+    /// A merge patch (RFC 7396) of a body of JSON. What it does not name stays as it is written, numbers digit by digit.
+    pub patch: Option<Exact>,
     /// Another media type.
     pub content_type: Option<String>,
     /// Properties with other values, whatever the body says; null takes one away.
@@ -93,13 +94,24 @@ impl Exchanges {
             trace: stored.head.trace.clone(),
             ..Parcel::default()
         };
+        let old = Parcel { content_type: stored.head.content_type.clone(), body: before, ..parcel.clone() };
         let head = promote::head(&running.compiled, &parcel);
+        let properties = match stored.head.raw {
+            true => head.properties.clone(),
+            false => promote::promote_again(&running.compiled, &stored.port, (&stored.head, &old), &parcel),
+        };
+        let head = Head { properties, ..head };
         let head = match with_properties(&running.compiled.definition.properties, head, &stored.head, edit) {
             Ok(head) => Head { edits: stored.head.edits + u32::from(is_other), ..head },
             Err(why) => return Ok(Err(why)),
         };
+        let legs = match suspended_legs(&running, stored, &head) {
+            Ok(legs) => legs,
+            Err(why) => return Ok(Err(why)),
+        };
         self.let_be_found(&running, stored.id, &head, stored.accepted_at);
-        let edited = EditedMessage { head, body: parcel.body, by: by.to_owned(), at: self.parts.clock.now() };
+        let (by, at, change) = (by.to_owned(), self.parts.clock.now(), described(edit));
+        let edited = EditedMessage { head, body: parcel.body, legs, is_other, change, by, at };
         Ok(match self.parts.spool.edit(stored.id, edited).await? {
             MessageEdit::Done => Ok(()),
             MessageEdit::NotSuspended => Err("it is not suspended any more".to_owned()),
@@ -119,23 +131,37 @@ impl Exchanges {
 fn changed(body: &Bytes, edit: &Edit) -> Result<Bytes, String> {
     let body = edit.body.as_ref().unwrap_or(body);
     let Some(patch) = &edit.patch else { return Ok(body.clone()) };
-    let mut json: Json = serde_json::from_slice(body).map_err(|error| format!("its body is not JSON: {error}"))?;
-    merge_patch(&mut json, patch, PATCH_DEPTH_MAX).map_err(|TooDeep| "the patch is nested too deeply")?;
+    let mut json = Exact::read(body).map_err(|error| format!("its body is not JSON: {error}"))?;
+    json.merge(patch, PATCH_DEPTH_MAX).map_err(|TooDeep| "the patch is nested too deeply")?;
     Ok(json.to_string().into())
 }
 
-/// What the body does not say holds as it was: it may have come from an envelope, or from what it answers.
+/// What an edit changes, for the history of the message.
+fn described(edit: &Edit) -> String {
+    let Edit { body, patch, content_type, properties } = edit;
+    let mut parts: Vec<String> = Vec::new();
+    parts.extend(body.as_ref().map(|_| "another body".to_owned()));
+    parts.extend(patch.as_ref().map(|_| "a merge patch".to_owned()));
+    parts.extend(content_type.as_ref().map(|kind| format!("media type `{kind}`")));
+    parts.extend(properties.iter().map(|(name, _)| format!("property `{name}`")));
+    parts.join(", ")
+}
+
+/// The suspended legs of a message with the keys that its properties give now: the lane of each, and by what a later reply is
+/// known. A leg keeps its send port: only a message without legs is routed anew.
+fn suspended_legs(running: &Running, stored: &StoredMessage, head: &Head) -> Result<Vec<(u32, NewLeg)>, String> {
+    let suspended = stored.legs.iter().filter(|leg| leg.state == LegState::Suspended);
+    let lanes = suspended.filter_map(|leg| Some((leg.number, running.lanes.get(&leg.port)?)));
+    lanes.map(|(number, lane)| Ok((number, lane.new_leg(head)?))).collect()
+}
+
+/// The properties that an operator sets.
 fn with_properties(
     declared: &[tocsin_model::exchange::Property],
     mut head: Head,
     before: &Head,
     edit: &Edit,
 ) -> Result<Head, String> {
-    for (name, value) in &before.properties {
-        if !head.properties.iter().any(|(known, _)| known == name) {
-            head.properties.push((name.clone(), value.clone()));
-        }
-    }
     for (name, value) in &edit.properties {
         let property = declared.iter().find(|property| property.name == *name);
         let property = property.ok_or_else(|| format!("its exchange has no property `{name}`"))?;

@@ -60,6 +60,10 @@ pub(crate) async fn run(mut hears: UnboundedReceiver<Stored>, stopped: Cancellat
         }
         for stored in told.drain(..) {
             // What breaks takes nobody else with it.
+            let tried = match &stored {
+                Stored::Tried(tried, _) | Stored::Both(_, tried, _) => Some(tried.clone()),
+                Stored::Taken(..) => None,
+            };
             let followed = catch_unwind(AssertUnwindSafe(|| match stored {
                 Stored::Taken(coming, stored) => coming.follow(stored),
                 Stored::Tried(tried, settled) => tried.follow(settled),
@@ -74,6 +78,7 @@ pub(crate) async fn run(mut hears: UnboundedReceiver<Stored>, stopped: Cancellat
             }));
             if followed.is_err() {
                 tracing::error!("what follows from a stored message broke; the next start finds the message");
+                tried.iter().for_each(|tried| tried.give_up());
             }
         }
         tokio::task::yield_now().await;

@@ -157,6 +157,8 @@ pub(crate) struct Finished {
 struct Refill {
     /// Finished since it began: it may still show as waiting.
     finished: HashSet<Place>,
+    /// Messages that an operator ended since.
+    ended: HashSet<MessageId>,
     /// Keys of which one failed since: what was read of them is behind it.
     failed_keys: HashSet<String>,
     /// Whether something came since that it may not show.
@@ -391,6 +393,23 @@ impl Lane {
         queue.pace.moves += 1;
         queue.leaves();
         true
+    }
+
+    /// Messages that have ended do not leave, though they are in memory or being read. One that is under way goes on.
+    pub fn forget(&self, ended: &HashSet<MessageId>) {
+        let mut queue = self.queue.lock();
+        let Queue { ready, ready_bytes, in_hand, refill, .. } = &mut *queue;
+        ready.retain(|leg| {
+            let stays = !ended.contains(&leg.message);
+            if !stays {
+                *ready_bytes -= leg.body.len();
+                in_hand.remove(&place(leg));
+            }
+            stays
+        });
+        if let Some(refill) = refill {
+            refill.ended.extend(ended);
+        }
     }
 
     /// More is due in the spool than is known here.
@@ -646,7 +665,9 @@ async fn refill(exchanges: Arc<Exchanges>, lane: Arc<Lane>) {
             let is_off = lane.state() == PortState::Off;
             queue.behind |= is_off;
             let has_failed = |leg: &WaitingLeg| leg.lane.as_ref().is_some_and(|key| refill.failed_keys.contains(key));
-            let is_good = |leg: &WaitingLeg| !is_off && !refill.finished.contains(&place(leg)) && !has_failed(leg);
+            let has_ended =
+                |leg: &WaitingLeg| refill.finished.contains(&place(leg)) || refill.ended.contains(&leg.message);
+            let is_good = |leg: &WaitingLeg| !is_off && !has_ended(leg) && !has_failed(leg);
             for leg in due.into_iter().filter(is_good) {
                 if !queue.announced.contains(&place(&leg)) {
                     queue.take(leg);

@@ -1,6 +1,9 @@
 //! What operators do: definitions, the states of ports, and messages that are suspended.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use tocsin_matching::filter::{CompiledFilter, compile_for_messages};
@@ -14,8 +17,8 @@ use tocsin_model::{
 use tocsin_store::{
     error::StoreError,
     spool::{
-        Acted, Head, Leg, LegState, MessageFilter, NewLeg, NewMessage, Reworked, SpoolCounts, Standing, StoredExchange,
-        StoredMessage,
+        Acted, Head, HistoryEntry, Leg, LegState, MessageFilter, NewLeg, NewMessage, Reworked, SpoolCounts, Standing,
+        StoredExchange, StoredMessage,
     },
 };
 
@@ -175,7 +178,12 @@ impl Exchanges {
         let known: Arc<[Name]> = running.lanes.keys().cloned().collect();
         let under_way = Arc::new(running.leaving.values().flat_map(|lane| lane.under_way()).collect());
         loop {
-            match self.parts.spool.suspend_strays(name, known.clone(), Arc::clone(&under_way), STEP).await {
+            match self
+                .parts
+                .spool
+                .suspend_strays(name, known.clone(), Arc::clone(&under_way), STEP, self.parts.clock.now())
+                .await
+            {
                 Ok(suspended) if suspended.is_empty() => return,
                 Ok(suspended) => {
                     let count = suspended.len();
@@ -300,6 +308,14 @@ impl Exchanges {
         self.parts.spool.message(id).await
     }
 
+    /// The history of a message, oldest first: attempts that failed, and what was done to it.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn history(&self, id: MessageId) -> Result<Vec<HistoryEntry>, StoreError> {
+        self.parts.spool.history(id).await
+    }
+
     /// The body of a message.
     ///
     /// # Errors
@@ -363,10 +379,10 @@ impl Exchanges {
     ///
     /// # Errors
     /// The store does not answer; what was done before stays.
-    pub async fn resume(self: &Arc<Self>, choice: impl Into<Choice>) -> Result<Acted, StoreError> {
-        let (exchanges, choice) = (self.clone(), choice.into());
+    pub async fn resume(self: &Arc<Self>, choice: impl Into<Choice>, by: &str) -> Result<Acted, StoreError> {
+        let (exchanges, choice, by) = (self.clone(), choice.into(), by.to_owned());
         self.to_the_end(async move {
-            let acted = exchanges.resume_all(&choice).await;
+            let acted = exchanges.resume_all(&choice, &by).await;
             // Also what was resumed before an error goes on.
             exchanges.look();
             acted
@@ -374,14 +390,14 @@ impl Exchanges {
         .await
     }
 
-    async fn resume_all(&self, choice: &Choice) -> Result<Acted, StoreError> {
+    async fn resume_all(&self, choice: &Choice, by: &str) -> Result<Acted, StoreError> {
         let mut acted = Acted::default();
         let mut before = None;
         while let Some((found, last)) = self.step(choice, Standing::Suspended, before).await? {
             before = Some(last);
             let now = self.parts.clock.now();
             for stored in found.iter().filter(|stored| stored.suspended.is_some()) {
-                let routed = self.route_anew(stored).await?;
+                let routed = self.route_anew(stored, by).await?;
                 acted.messages += u64::from(routed > 0);
                 acted.legs += routed;
             }
@@ -393,14 +409,14 @@ impl Exchanges {
                 let suspended = stored.legs.iter().filter(|leg| leg.state == LegState::Suspended);
                 let (strays, others): (Vec<&Leg>, Vec<&Leg>) = suspended.partition(|leg| is_stray(leg));
                 let routed = match &running {
-                    Some(running) if !strays.is_empty() => self.route_strays(running, stored, &strays).await?,
+                    Some(running) if !strays.is_empty() => self.route_strays(running, stored, &strays, by).await?,
                     _ => 0,
                 };
                 acted.messages += u64::from(routed > 0 && others.is_empty());
                 acted.legs += routed;
                 legs.extend(others.iter().map(|leg| (stored.id, leg.number)));
             }
-            let resumed = self.parts.spool.resume_legs(legs, now).await?;
+            let resumed = self.parts.spool.resume_legs(legs, by, now).await?;
             acted.messages += resumed.messages;
             acted.legs += resumed.legs;
         }
@@ -408,10 +424,10 @@ impl Exchanges {
     }
 
     /// Routes a message that went nowhere. Gives how many legs it has now.
-    async fn route_anew(&self, stored: &StoredMessage) -> Result<u64, StoreError> {
+    async fn route_anew(&self, stored: &StoredMessage, by: &str) -> Result<u64, StoreError> {
         let Some(running) = self.find(&stored.exchange) else { return Ok(0) };
         if stored.head.raw {
-            return self.rework(&running, stored).await;
+            return self.rework(&running, stored, by).await;
         }
         let bytes = usize::try_from(stored.bytes).unwrap_or(usize::MAX);
         let (mut head, partition) = (stored.head.clone(), self.parts.spool.partition_of(stored.id));
@@ -420,10 +436,10 @@ impl Exchanges {
         if answers.is_some() {
             let Some(body) = self.parts.spool.body(stored.id).await? else { return Ok(0) };
             let reply = Reworked::One { head: Box::new(head), body, answers, legs };
-            return self.store_reworked(&running, stored, reply).await;
+            return self.store_reworked(&running, stored, reply, by).await;
         }
         let many = legs.as_ref().map_or(0, Vec::len) as u64;
-        self.parts.spool.route_anew(stored.id, legs, self.parts.clock.now()).await?;
+        self.parts.spool.route_anew(stored.id, legs, by, self.parts.clock.now()).await?;
         Ok(many)
     }
 
@@ -434,6 +450,7 @@ impl Exchanges {
         running: &Running,
         stored: &StoredMessage,
         strays: &[&Leg],
+        by: &str,
     ) -> Result<u64, StoreError> {
         let bytes = usize::try_from(stored.bytes).unwrap_or(usize::MAX);
         let had = |port: &Name| stored.legs.iter().any(|leg| leg.port == *port && leg.state != LegState::Ended);
@@ -449,11 +466,11 @@ impl Exchanges {
         let port = &strays[0].port;
         let legs = legs.map_err(|why| format!("the send port `{port}` does not exist any more; {why}"));
         let strays = strays.iter().map(|leg| leg.number).collect();
-        self.parts.spool.replace_legs(&stored.exchange, stored.id, strays, legs, self.parts.clock.now()).await
+        self.parts.spool.replace_legs(&stored.exchange, stored.id, strays, legs, by, self.parts.clock.now()).await
     }
 
     /// Does the steps of its port again to a message that did not get to their end. Gives how many legs came of it.
-    async fn rework(&self, running: &Running, stored: &StoredMessage) -> Result<u64, StoreError> {
+    async fn rework(&self, running: &Running, stored: &StoredMessage, by: &str) -> Result<u64, StoreError> {
         let Some(body) = self.parts.spool.body(stored.id).await? else { return Ok(0) };
         let Head { content_type, headers, trace, .. } = stored.head.clone();
         let raw = Parcel { content_type, headers, body: body.clone(), trace, ..Parcel::default() };
@@ -466,6 +483,7 @@ impl Exchanges {
             settles: None,
             part_of: stored.part_of,
             key: None,
+            sender: stored.sender.clone(),
             head: stored.head.clone(),
             body,
             legs: Vec::new(),
@@ -482,7 +500,7 @@ impl Exchanges {
             Ok(Worked::Gathered(head, body, gather)) => Reworked::Gathered { head: Box::new(head), body, gather },
             Err(stuck) => Reworked::Stuck(stuck),
         };
-        self.store_reworked(running, stored, reworked).await
+        self.store_reworked(running, stored, reworked, by).await
     }
 
     /// Stores what a suspended message became, and tells those who wait for it. Gives how many legs came of it.
@@ -491,6 +509,7 @@ impl Exchanges {
         running: &Running,
         stored: &StoredMessage,
         reworked: Reworked,
+        by: &str,
     ) -> Result<u64, StoreError> {
         let legs = match &reworked {
             // The reply to a request goes to nobody but who waits for it.
@@ -517,7 +536,7 @@ impl Exchanges {
             Reworked::Gathered { .. } | Reworked::Stuck(_) => Vec::new(),
         };
         let now = self.parts.clock.now();
-        self.parts.spool.rework(&stored.exchange, stored.id, reworked, now).await?;
+        self.parts.spool.rework(&stored.exchange, stored.id, reworked, by, now).await?;
         answered.into_iter().for_each(|request| self.callers.answer(request, Answer::None));
         self.gatherings.expect(now);
         Ok(legs as u64)
@@ -527,10 +546,10 @@ impl Exchanges {
     ///
     /// # Errors
     /// The store does not answer; what was done before stays.
-    pub async fn end(self: &Arc<Self>, choice: impl Into<Choice>) -> Result<Acted, StoreError> {
-        let (exchanges, choice) = (self.clone(), choice.into());
+    pub async fn end(self: &Arc<Self>, choice: impl Into<Choice>, by: &str) -> Result<Acted, StoreError> {
+        let (exchanges, choice, by) = (self.clone(), choice.into(), by.to_owned());
         self.to_the_end(async move {
-            let acted = exchanges.end_all(&choice).await;
+            let acted = exchanges.end_all(&choice, &by).await;
             // Others of their keys may have waited for them.
             exchanges.look();
             acted
@@ -538,19 +557,28 @@ impl Exchanges {
         .await
     }
 
-    async fn end_all(&self, choice: &Choice) -> Result<Acted, StoreError> {
+    async fn end_all(&self, choice: &Choice, by: &str) -> Result<Acted, StoreError> {
         let standing = choice.filter.standing.unwrap_or(Standing::Suspended);
         let mut acted = Acted::default();
         let mut before = None;
         while let Some((found, last)) = self.step(choice, standing, before).await? {
             before = Some(last);
             let ids: Vec<MessageId> = found.iter().map(|stored| stored.id).collect();
-            let ended = self.parts.spool.end(ids.clone(), self.parts.clock.now()).await?;
+            let ended = self.parts.spool.end(ids.clone(), by, self.parts.clock.now()).await?;
             acted.messages += ended.messages;
             acted.legs += ended.legs;
+            self.forget(&ids);
             ids.iter().for_each(|id| self.callers.answer(*id, Answer::None));
         }
         Ok(acted)
+    }
+
+    /// Takes what ended out of the memory of all send ports.
+    fn forget(&self, ended: &[MessageId]) {
+        let ended: HashSet<MessageId> = ended.iter().copied().collect();
+        for running in self.running.read().values() {
+            running.lanes.values().chain(running.leaving.values()).for_each(|lane| lane.forget(&ended));
+        }
     }
 
     /// Lets all send ports look into the spool.

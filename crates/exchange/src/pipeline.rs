@@ -124,7 +124,9 @@ fn ready(step: &Step, path: &str, tools: &Tools<'_>) -> Result<Ready, Vec<Proble
             Ready::Decompress(Unpack { compression: *compression, bytes_max: *bytes_max as usize })
         }
         Step::Compress(compression) => Ready::Compress(*compression),
-        Step::Split { into, most } => Ready::Split(Splitter { into: into.clone(), most: *most as usize }),
+        Step::Split { into, most, may_be_empty } => {
+            Ready::Split(Splitter { into: into.clone(), most: *most as usize, may_be_empty: *may_be_empty })
+        }
         Step::Validate(schema) => Ready::Validate(Schema::compile(schema).map_err(within)?),
         Step::Assemble(assembly) => {
             let compiled = Assembler::compile(assembly, &tools.exchange.fields());

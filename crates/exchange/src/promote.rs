@@ -1,9 +1,11 @@
 //! Properties are taken out of a message: by their place in its body, of JSON or XML, or from a header.
 
 use tocsin_model::{
-    exchange::{CONTEXT_FIELDS, JsonPath, MessageKind, Place, Property, XmlPath},
-    field::Row,
+    exact_json,
+    exchange::{CONTEXT_FIELDS, JsonPath, MessageKind, Place, Property, Step, XmlPath},
+    field::{FieldType, Row},
     id::Name,
+    media_type,
     value::Value,
 };
 use tocsin_store::spool::Head;
@@ -41,6 +43,44 @@ pub(crate) fn head(compiled: &Compiled, parcel: &Parcel) -> Head {
     Head { content_type, headers, properties, trace, ..Head::default() }
 }
 
+/// The properties of a message whose body an operator changed, from what it was and what it is.
+///
+/// A property that the body before gave has the value that the body now gives at the same place, or none if it gives none. One
+/// that came from elsewhere, such as an envelope, the request that it answers or an operator, stays, unless the body now gives
+/// one where the definition looks for it. Places are those that steps of the receive port promote from, the last first, and then
+/// the one of the definition.
+pub(crate) fn promote_again(
+    compiled: &Compiled,
+    port: &Name,
+    before: (&Head, &Parcel),
+    now: &Parcel,
+) -> Vec<(Name, Value)> {
+    let (head, old) = before;
+    let steps = compiled.definition.receive.get(port).map_or(&[][..], |port| &port.pipeline.0);
+    let promoted = steps.iter().rev().filter_map(|step| match step {
+        Step::Promote(places) => Some(places),
+        _ => None,
+    });
+    let promoted: Vec<&(Name, Place)> = promoted.flatten().collect();
+    let mut properties = Vec::new();
+    for property in &compiled.definition.properties {
+        let steps = promoted.iter().filter(|(name, _)| *name == property.name).map(|(_, place)| place);
+        let places: Vec<&Place> = steps.chain([&property.from]).collect();
+        let given = |parcel: &Parcel, place: &Place| find(&[(property, place)], parcel).pop().map(|(_, value)| value);
+        let stored = head.properties.iter().find(|(name, _)| *name == property.name);
+        let stored = stored.and_then(|(_, value)| property.kind.accept(value.clone()).ok());
+        let origin =
+            stored.as_ref().and_then(|stored| places.iter().find(|place| given(old, **place).as_ref() == Some(stored)));
+        let value = match (origin, stored) {
+            (Some(place), _) => given(now, *place),
+            (None, Some(stored)) => given(now, &property.from).or(Some(stored)),
+            (None, None) => places.iter().find_map(|place| given(now, *place)),
+        };
+        properties.extend(value.map(|value| (property.name.clone(), value)));
+    }
+    properties
+}
+
 /// Takes properties out of a message as it is now.
 pub(crate) fn take(places: &[(Property, Place)], parcel: &mut Parcel) {
     let places: Vec<(&Property, &Place)> = places.iter().map(|(property, place)| (property, place)).collect();
@@ -52,13 +92,13 @@ pub(crate) fn take(places: &[(Property, Place)], parcel: &mut Parcel) {
 
 fn find(places: &[(&Property, &Place)], parcel: &Parcel) -> Vec<(Name, Value)> {
     let json_paths: Vec<&JsonPath> = places.iter().filter_map(|(_, place)| json_path(place)).collect();
-    let may_be_json = parcel.content_type.is_empty() || parcel.content_type.contains("json");
+    let kind = &*parcel.content_type;
+    let may_be_json = kind.is_empty() || media_type::is_json(kind) || media_type::is_json_lines(kind);
     let may_be_json = may_be_json && !parcel.body.is_empty();
-    let json =
-        (!json_paths.is_empty() && may_be_json).then(|| JsonPath::find_each(&json_paths, &parcel.body).ok()).flatten();
+    let json = (!json_paths.is_empty() && may_be_json).then(|| find_json(&json_paths, &parcel.body)).flatten();
     let mut json = json.unwrap_or_default().into_iter();
     let xml_paths: Vec<&XmlPath> = places.iter().filter_map(|(_, place)| xml_path(place)).collect();
-    let may_be_xml = parcel.content_type.is_empty() || parcel.content_type.contains("xml");
+    let may_be_xml = kind.is_empty() || media_type::is_xml(kind);
     let xml =
         (!xml_paths.is_empty() && may_be_xml).then(|| xml::find(&parcel.body, &xml_paths, TEXT_BYTES_MAX)).flatten();
     let mut xml = xml.unwrap_or_default().into_iter();
@@ -71,6 +111,15 @@ fn find(places: &[(&Property, &Place)], parcel: &Parcel) -> Vec<(Name, Value)> {
         Some((property.name.clone(), accepted(property, value)?))
     });
     found.collect()
+}
+
+fn find_json(paths: &[&JsonPath], body: &[u8]) -> Option<Vec<Option<serde_json::Value>>> {
+    match JsonPath::find_each(paths, body) {
+        Ok(found) => Some(found),
+        // A number beyond a double keeps nothing else from being found.
+        Err(_) if exact_json::has_inexact_numbers(body) => JsonPath::find_each_exact(paths, body).ok(),
+        Err(_) => None,
+    }
 }
 
 fn json_path(place: &Place) -> Option<&JsonPath> {
@@ -94,12 +143,50 @@ fn accepted(property: &Property, value: Value) -> Option<Value> {
     is_short.then_some(value)
 }
 
-/// A header is text, and so is XML; what a number or a truth value should be is read from it.
-fn from_text(text: &str, kind: tocsin_model::field::FieldType) -> Value {
-    use tocsin_model::field::FieldType;
-    match kind {
-        FieldType::String | FieldType::Timestamp => Value::from(text),
-        _ => serde_json::from_str::<serde_json::Value>(text).map_or_else(|_| Value::from(text), Value::from),
+/// A header is text, and so is XML: a number, a truth value or an instant is read from it as XML Schema writes these, with
+/// white space collapsed: `007`, `+7`, `.5`, `1`. What cannot be read stays text, which is no value of another type.
+fn from_text(text: &str, kind: FieldType) -> Value {
+    let trimmed = text.trim_matches(|character| matches!(character, ' ' | '\t' | '\r' | '\n'));
+    let read = match kind {
+        FieldType::String => None,
+        FieldType::Boolean => match trimmed {
+            "true" | "1" => Some(Value::Boolean(true)),
+            "false" | "0" => Some(Value::Boolean(false)),
+            _ => None,
+        },
+        FieldType::Integer => integer(trimmed),
+        FieldType::Number => number(trimmed),
+        FieldType::Timestamp => Some(instant(trimmed)),
+        FieldType::List | FieldType::Map => serde_json::from_str::<serde_json::Value>(trimmed).ok().map(Value::from),
+    };
+    read.unwrap_or_else(|| Value::from(text))
+}
+
+/// An `xs:integer`, or a number without a fraction, such as `7.0` or `1e3`.
+fn integer(text: &str) -> Option<Value> {
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return text.parse::<i64>().ok().map(Value::Integer);
+    }
+    number(text)
+}
+
+/// An `xs:decimal` or a finite `xs:double`.
+fn number(text: &str) -> Option<Value> {
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'+' | b'-' | b'.' | b'e' | b'E'));
+    let read = text.parse::<f64>().ok().filter(|number| is_number && number.is_finite());
+    read.map(Value::Number)
+}
+
+/// An `xs:dateTime` with a zone, which is RFC 3339; or an `xs:date` with a zone, which is its first moment. One without a zone
+/// is no instant.
+fn instant(text: &str) -> Value {
+    let date = text.get(..10).filter(|date| date.bytes().filter(|byte| *byte == b'-').count() == 2);
+    match (date, text.get(10..)) {
+        (Some(date), Some(zone)) if zone == "Z" || zone.starts_with(['+', '-']) => {
+            Value::from(format!("{date}T00:00:00{zone}").as_str())
+        }
+        _ => Value::from(text),
     }
 }
 
@@ -108,11 +195,19 @@ pub(crate) fn row(compiled: &Compiled, port: &Name, kind: MessageKind, head: &He
     let mut row = vec![Value::Null; compiled.fields.len()];
     row[0] = Value::from(port.as_str());
     row[1] = Value::from(kind.word());
-    row[2] = if head.content_type.is_empty() { Value::Null } else { Value::from(head.content_type.as_str()) };
+    // Types are equal in any case: predicates see them in lower case.
+    row[2] =
+        if head.content_type.is_empty() { Value::Null } else { Value::from(&*media_type::normal(&head.content_type)) };
     row[3] = Value::Integer(i64::try_from(bytes).unwrap_or(i64::MAX));
     for (name, value) in &head.properties {
         if let Some(at) = compiled.fields.position(name.as_str()).filter(|at| *at >= CONTEXT_FIELDS.len()) {
-            row[at] = value.clone();
+            row[at] = match (value, compiled.fields.iter().as_slice()[at].kind) {
+                // A head that was stored has instants as texts.
+                (Value::Text(_), FieldType::Timestamp) => {
+                    FieldType::Timestamp.accept(value.clone()).unwrap_or_default()
+                }
+                _ => value.clone(),
+            };
         }
     }
     row

@@ -49,6 +49,8 @@ pub struct Incoming {
     pub body: Bytes,
     /// What makes a repetition known as such.
     pub key: Option<String>,
+    /// The API key that sends it, which alone may ask for its reply; empty if it comes in another way.
+    pub sender: Box<str>,
     /// How long its caller would wait, at most.
     pub wait: Option<Duration>,
 }
@@ -188,7 +190,15 @@ impl Running {
         let lanes = self.compiled.routes.targets(&row).into_iter().filter_map(|target| self.lanes.get(target));
         let open = lanes.filter(|lane| lane.state() != PortState::Off);
         let legs = open.map(|lane| lane.new_leg(head)).collect::<Result<Vec<NewLeg>, String>>()?;
-        let nearest = || match self.compiled.routes.nearest(&row, &self.compiled.fields) {
+        let closed = |port: &Name| match self.lanes.get(port).map(|lane| lane.state()) {
+            Some(PortState::Off) => Some(format!("its send port `{port}` is off")),
+            None => Some(format!("its send port `{port}` does not exist")),
+            Some(PortState::Hold | PortState::Active) => {
+                let replies = self.compiled.definition.send.get(port).is_some_and(|port| port.mode == Mode::Request);
+                (!replies).then(|| format!("its send port `{port}` does not reply"))
+            }
+        };
+        let nearest = || match self.compiled.routes.nearest(&row, &self.compiled.fields, closed) {
             nearest if nearest.is_empty() => "the exchange has no routes".to_owned(),
             nearest => format!("nearest: {}", nearest.join("; ")),
         };
@@ -213,6 +223,7 @@ impl Exchanges {
         port: &Name,
         incoming: Incoming,
     ) -> Result<Received, ReceiveError> {
+        let sender = incoming.sender.clone();
         let again = incoming.key.clone().map(|key| (key, incoming.body.clone(), incoming.wait));
         // What is at hand until a message is stored is large, and senders wait much longer behind that: it goes first.
         let received = match Box::pin(self.send_in(running, port, incoming)).await {
@@ -222,7 +233,8 @@ impl Exchanges {
         match (received, again) {
             // Who asks for the second time takes no room, and what came of the first may be there.
             (Err(refused @ (ReceiveError::Full { .. } | ReceiveError::Closed { .. })), Some((key, body, wait))) => {
-                let known = Box::pin(self.receive_known(running, port, idempotency_key(key, &body), wait)).await;
+                let key = idempotency_key(key, &body);
+                let known = Box::pin(self.receive_known(running, port, &sender, key, wait)).await;
                 known.unwrap_or(Err(refused))
             }
             (received, _) => received,
@@ -234,12 +246,13 @@ impl Exchanges {
         &self,
         running: &Running,
         port: &Name,
+        sender: &str,
         key: IdempotencyKey,
         wait: Option<Duration>,
     ) -> Option<Result<Received, ReceiveError>> {
         let definition = running.receive_port(port).ok()?;
         let wait = wait.map_or(definition.wait, |wait| wait.min(definition.wait));
-        match self.parts.spool.known(&running.compiled.definition.name, port, &key).await {
+        match self.parts.spool.known(&running.compiled.definition.name, port, sender, &key).await {
             Ok(None) => None,
             Ok(Some(Accepted::Reused(known))) => Some(Err(ReceiveError::KeyReused(known))),
             Ok(Some(Accepted::Known(known))) => {
@@ -529,13 +542,13 @@ impl Exchanges {
             Mode::OneWay => MessageKind::OneWay,
             Mode::Request => MessageKind::Request,
         };
-        let Incoming { content_type, headers, body, key, .. } = incoming;
+        let Incoming { content_type, headers, body, key, sender, .. } = incoming;
         let whole = self.new_message(running, partition, port, kind, body.clone(), now);
         let trace = self.spans.enter(&headers, whole.id);
         let raw = Parcel { content_type, headers, body, trace, ..Parcel::default() };
         let key = key.map(|key| idempotency_key(key, &raw.body));
         let expires_at = (kind == MessageKind::Request).then(|| now + definition.expires_after);
-        let whole = NewMessage { key, expires_at, ..whole };
+        let whole = NewMessage { key, sender, expires_at, ..whole };
         match self.work(running, &whole, &raw).await {
             Ok(Worked::One(head, body, routed)) => {
                 let whole = NewMessage { head, body, ..whole }.answering(routed.answers).routed(routed.legs);
@@ -589,6 +602,7 @@ impl Exchanges {
             settles: None,
             part_of: None,
             key: None,
+            sender: Box::default(),
             head: Head::default(),
             body,
             legs: Vec::new(),

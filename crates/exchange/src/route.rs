@@ -10,6 +10,8 @@ use tocsin_model::{exchange::Exchange, field::Fields, id::Name, problem::Problem
 
 /// Routes that an unroutable message is told of.
 const NEAREST: usize = 3;
+/// Alternatives of a predicate that are shown of those that lack the same.
+const ALTERNATIVES: usize = 3;
 /// Desks that are kept for the next message.
 const DESKS_MAX: usize = 64;
 
@@ -73,25 +75,65 @@ impl Routes {
         found.iter().map(|number| &self.routes[*number as usize]).collect()
     }
 
-    /// The routes that a message misses by the least, each with what it lacks, for people.
-    pub fn nearest(&self, row: &[Value], fields: &Fields) -> Vec<String> {
-        let mut missed: Vec<(usize, String)> = self.routes.iter().map(|route| route.lacks(row, fields)).collect();
+    /// Why no route leads a message to an open send port, for people: the routes that it met, with the state of their ports;
+    /// then those that it misses by the least, each with what decides that it does. `closed` says why a port takes nothing.
+    pub fn nearest(&self, row: &[Value], fields: &Fields, closed: impl Fn(&Name) -> Option<String>) -> Vec<String> {
+        let met: Vec<*const Route> = self.met(row).into_iter().map(std::ptr::from_ref).collect();
+        let is_met = |route: &&Route| met.contains(&std::ptr::from_ref::<Route>(route));
+        let states = |route: &Route| {
+            let states: Vec<String> = route.to.iter().filter_map(&closed).collect();
+            format!("`{}` matches, and {}", route.name, states.join(", "))
+        };
+        let mut told: Vec<String> = self.routes.iter().filter(is_met).map(states).collect();
+        let missed = self.routes.iter().filter(|route| !is_met(route));
+        let mut missed: Vec<(usize, String)> = missed.map(|route| route.lacks(row, fields)).collect();
         missed.sort_by_key(|(lacking, _)| *lacking);
-        missed.truncate(NEAREST);
-        missed.into_iter().map(|(_, text)| text).collect()
+        told.extend(missed.into_iter().map(|(_, text)| text));
+        told.truncate(NEAREST);
+        told
     }
 }
 
 impl Route {
     /// How many of the conditions that it joins do not hold, and which.
     fn lacks(&self, row: &[Value], fields: &Fields) -> (usize, String) {
-        let parts = match self.when.condition() {
-            Condition::All(parts) => parts.as_slice(),
-            one => std::slice::from_ref(one),
-        };
-        let lacking: Vec<&Condition> = parts.iter().filter(|part| !part.holds(row)).collect();
-        let shown: Vec<String> = lacking.iter().map(|condition| show(condition, fields)).collect();
-        let what = if shown.is_empty() { "its predicate".to_owned() } else { shown.join(" and ") };
-        (lacking.len(), format!("`{}` lacks {what}", self.name))
+        match lacking(self.when.condition(), row, fields) {
+            (0, _) => {
+                // What only evaluating tells counts as holding, so it decides.
+                let fails = match self.when.holds(row) {
+                    Err(_) => "it cannot be evaluated for this message",
+                    Ok(_) => "the part of its predicate that no index answers does not hold",
+                };
+                (1, format!("`{}` does not match: {fails}", self.name))
+            }
+            (count, what) => (count, format!("`{}` lacks {what}", self.name)),
+        }
+    }
+}
+
+/// How many tests would have to hold for a condition to hold, at least, and which. Of alternatives those that lack the least
+/// decide; how many others there are is said.
+fn lacking(condition: &Condition, row: &[Value], fields: &Fields) -> (usize, String) {
+    match condition {
+        holds if holds.holds(row) => (0, String::new()),
+        Condition::All(parts) => {
+            let parts: Vec<(usize, String)> = parts.iter().map(|part| lacking(part, row, fields)).collect();
+            let lacking: Vec<&(usize, String)> = parts.iter().filter(|(count, _)| *count > 0).collect();
+            let texts: Vec<&str> = lacking.iter().map(|(_, text)| text.as_str()).collect();
+            (lacking.iter().map(|(count, _)| count).sum(), texts.join(" and "))
+        }
+        Condition::Any(parts) if !parts.is_empty() => {
+            let parts: Vec<(usize, String)> = parts.iter().map(|part| lacking(part, row, fields)).collect();
+            let least = parts.iter().map(|(count, _)| *count).min().unwrap_or(1);
+            let nearest: Vec<&str> =
+                parts.iter().filter(|(count, _)| *count == least).map(|(_, text)| text.as_str()).collect();
+            let shown = nearest.iter().take(ALTERNATIVES).copied().collect::<Vec<_>>().join(" or ");
+            match parts.len().saturating_sub(nearest.len().min(ALTERNATIVES)) {
+                0 if nearest.len() > 1 => (least, format!("({shown})")),
+                0 => (least, shown),
+                others => (least, format!("({shown}, or one of {others} other alternatives)")),
+            }
+        }
+        one => (1, show(one, fields)),
     }
 }

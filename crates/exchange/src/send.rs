@@ -1,6 +1,7 @@
 //! A leg leaves through its port's transport; what came of it is stored, with the reply, and then told to who waits.
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
     sync::{
         Arc, Weak,
@@ -10,6 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::{FutureExt, TryFutureExt};
 use tocsin_delivery::http::call::{Call, Returned};
 use tocsin_model::{
     exchange::{FlowSide, MessageKind, ThrottleReason, TrackPoint, Transport},
@@ -45,6 +47,9 @@ const STORED_WITHIN: Duration = Duration::from_millis(20);
 /// How long a later reply is waited for where the definition does not say it any more.
 const REPLY_WITHIN: Duration = Duration::from_secs(86_400);
 
+/// Why a message is suspended whose sending panicked.
+const BROKEN: &str = "sending it broke; this is a fault of the platform, and the log says more";
+
 const CONTENT_ENCODING: &str = "content-encoding";
 
 /// Sends a leg once, and lets what came of it be stored.
@@ -76,7 +81,9 @@ async fn attempt(
     let lost = unstored.as_ref().and_then(|coming| coming.lost.clone());
     let (place, since) = (exchanges.spans.leave(&leg), exchanges.parts.clock.now());
     let (came, unstored) = {
-        let mut going = pin!(go(&exchanges, &running, &way, &leg, place.as_deref()));
+        // A fault of the platform suspends the message; the port goes on with the next.
+        let going = AssertUnwindSafe(go(&exchanges, &running, &way, &leg, place.as_deref())).catch_unwind();
+        let mut going = pin!(going.unwrap_or_else(|_| Came::Stuck(BROKEN.to_owned())));
         match unstored {
             None => (going.await, None),
             Some(coming) => tokio::select! {
@@ -89,7 +96,8 @@ async fn attempt(
             },
         }
     };
-    let outcome = outcome(&exchanges, &running, &way, &leg, came);
+    let outcome = catch_unwind(AssertUnwindSafe(|| outcome(&exchanges, &running, &way, &leg, came)))
+        .unwrap_or_else(|_| self::outcome(&exchanges, &running, &way, &leg, Came::Stuck(BROKEN.to_owned())));
     exchanges.spans.sent(&leg, place.as_deref(), since, &outcome);
     let reply = match &outcome.then {
         Then::Done(Some(reply)) => std::slice::from_ref(&**reply),
@@ -106,6 +114,7 @@ async fn attempt(
         outcome,
         lost,
         begun_at,
+        is_finished: AtomicBool::new(false),
         _announced: announced,
         _under_way: under_way,
     });
@@ -126,6 +135,8 @@ pub(crate) struct Tried {
     /// Of one that left first: whether its message could not be stored.
     lost: Option<Arc<AtomicBool>>,
     begun_at: tokio::time::Instant,
+    /// Whether the lane has its place back.
+    is_finished: AtomicBool,
     /// Legs of the reply, which nobody else sends meanwhile.
     _announced: Announced,
     /// Whoever stops waits for it.
@@ -165,7 +176,19 @@ impl Tried {
         let said = &outcome.said;
         lane.meters.count("unstored");
         tracing::error!(message = %leg.message, port = %lane.port(), said, %error, "a message left and could not be stored");
-        lane.finished(finished(leg));
+        self.finish(finished(leg));
+    }
+
+    /// Gives the lane its place back, once.
+    fn finish(&self, finished: Finished) {
+        if !self.is_finished.swap(true, Ordering::AcqRel) {
+            self.lane.finished(finished);
+        }
+    }
+
+    /// What was to follow broke: the next of the lane has its turn all the same.
+    pub fn give_up(&self) {
+        self.finish(finished(&self.leg));
     }
 
     /// Tells those who wait what was stored, and makes room for the next. While the store has no room it is stored again and
@@ -182,7 +205,7 @@ impl Tried {
                     Then::Suspend(_) => Finished { is_suspended: true, ..finished(leg) },
                 };
                 tell(&exchanges, running, lane, leg, outcome, settled);
-                lane.finished(Finished { took: Some(self.begun_at.elapsed()), ..finished });
+                self.finish(Finished { took: Some(self.begun_at.elapsed()), ..finished });
             }
             Err(error) if self.lost.as_ref().is_some_and(|lost| lost.load(Ordering::Acquire)) => self.forget(&error),
             Err(StoreError::Full(why)) if !exchanges.stopping.is_cancelled() => {
@@ -310,6 +333,7 @@ fn outcome(exchanges: &Exchanges, running: &Running, way: &Way, leg: &WaitingLeg
         exchange: running.compiled.definition.name.clone(),
         leg: leg.leg.number,
         attempts,
+        is_first: leg.leg.tried_at.is_none(),
         on_backup: leg.leg.on_backup,
         said,
         tried_at: now,

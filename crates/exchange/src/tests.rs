@@ -29,9 +29,12 @@ use tokio::sync::{Notify, watch};
 
 mod edits;
 mod flow_control;
+mod history;
+mod lanes;
 mod later;
 mod left_first;
 mod locations;
+mod open_requests;
 mod order;
 mod partitions;
 mod pipelines;
@@ -250,7 +253,7 @@ impl Bed {
             headers: vec![("x-sender".into(), "a".into())],
             body: Bytes::copy_from_slice(body.as_bytes()),
             key: key.map(str::to_owned),
-            wait: None,
+            ..Incoming::default()
         };
         self.exchanges.receive(&running, &name(port), incoming).await
     }
@@ -430,11 +433,12 @@ async fn what_no_route_leads_anywhere_is_suspended_with_the_nearest_routes() {
     let asked = bed.ask(r#"{"type": "note", "order": 7}"#).await;
     let Course::Suspended(reason) = &asked.course else { panic!("{asked:?}") };
     assert!(reason.contains("no route leads this request to a send port that replies"), "{reason}");
+    assert!(reason.contains("nearest: `only_told` matches, and its send port `a` does not reply"), "{reason}");
 
     let wider = definition(&bed.a, &bed.b, "").replace("message.type == 'order'", "message.type.startsWith('ord')");
     bed.define(&wider).await;
     let only = MessageFilter { id: Some(sent.id), ..MessageFilter::default() };
-    assert_eq!(bed.exchanges.resume(only).await.expect("resumed").messages, 1);
+    assert_eq!(bed.exchanges.resume(only, "op").await.expect("resumed").messages, 1);
     assert_eq!(bed.ended(sent.id).await.ending, Some(Ending::Delivered));
     assert_eq!(bed.suspended().await.len(), 1, "the other one stays");
 }
@@ -457,7 +461,7 @@ async fn a_b_that_stays_down_suspends_and_a_resumed_message_is_answered() {
     let Course::Suspended(reason) = &failed.course else { panic!("{failed:?}") };
     assert!(reason.starts_with("b: 503"), "{reason}");
     assert_eq!(bed.suspended().await[0].legs[0].state, LegState::Suspended);
-    let acted = bed.exchanges.resume(MessageFilter::default()).await.expect("resumed");
+    let acted = bed.exchanges.resume(MessageFilter::default(), "op").await.expect("resumed");
     assert_eq!((acted.messages, acted.legs), (1, 1));
     let answered = bed.post("questions", ORDER, Some("k")).await.expect("taken");
     assert_eq!((answered.id, reply_of(&answered)), (failed.id, r#"{"confirmed":true,"order":7}"#.to_owned()));
@@ -488,7 +492,7 @@ async fn a_reply_that_does_not_belong_is_kept_and_suspends() {
     assert!(reason.contains("its `order` is `999`, not `7`"), "{reason}");
     let all = bed.exchanges.messages(MessageFilter::default(), None, 10).await.expect("read");
     assert_eq!(all[0].ending, Some(Ending::Wrong), "the reply is there to be looked at");
-    let ended = bed.exchanges.end(MessageFilter::default()).await.expect("ended");
+    let ended = bed.exchanges.end(MessageFilter::default(), "op").await.expect("ended");
     assert_eq!((ended.messages, bed.exchanges.counts().open), (1, 0));
 }
 
@@ -609,7 +613,7 @@ async fn bounds_and_bad_input_are_told() {
     assert!(matches!(bed.post("orders", "{}", Some("k")).await, Err(ReceiveError::KeyReused(_))));
     assert!(matches!(bed.exchanges.remove(&name("orders")).await, Err(OperateError::InUse(_))));
     let open = MessageFilter { standing: Some(Standing::Open), ..MessageFilter::default() };
-    bed.exchanges.end(open).await.expect("ended");
+    bed.exchanges.end(open, "op").await.expect("ended");
     bed.exchanges.remove(&name("orders")).await.expect("nothing is open");
     assert!(bed.exchanges.find(&name("orders")).is_none());
 
@@ -651,7 +655,7 @@ async fn what_an_operator_began_is_done_to_the_end() {
     let again = bed.exchanges.apply(&definition, "test");
     tokio::select! { biased; _ = again => {} () = std::future::ready(()) => {} }
     until(|| bed.exchanges.find(&name("orders")).is_some_and(|running| running.version >= 3)).await;
-    let resumed = bed.exchanges.resume(MessageFilter::default());
+    let resumed = bed.exchanges.resume(MessageFilter::default(), "op");
     tokio::select! { biased; _ = resumed => {} () = std::future::ready(()) => {} }
     assert_eq!(bed.ended(sent.id).await.ending, Some(Ending::Delivered));
 }
@@ -680,12 +684,12 @@ async fn what_waits_for_a_port_that_is_gone_is_suspended_and_resumed_by_the_rout
     bed.b.gate.notify_one();
     assert_eq!(bed.ended(under_way.id).await.ending, Some(Ending::Delivered));
 
-    assert_eq!(bed.exchanges.resume(MessageFilter::default()).await.expect("tried").legs, 0);
+    assert_eq!(bed.exchanges.resume(MessageFilter::default(), "op").await.expect("tried").legs, 0);
     let still = &bed.suspended_times(1).await[0];
     assert!(said(still).is_some_and(|said| said.ends_with("any more; no route leads it to another")), "{still:?}");
 
     bed.define(&gone.replace("to: [slow, a] }", "to: [other, a] }")).await;
-    let acted = bed.exchanges.resume(MessageFilter::default()).await.expect("resumed");
+    let acted = bed.exchanges.resume(MessageFilter::default(), "op").await.expect("resumed");
     assert_eq!((acted.messages, acted.legs), (1, 1), "it has been at the other port of the route");
     let ended = bed.ended(behind.id).await;
     let legs: Vec<_> = ended.legs.iter().map(|leg| (leg.port.as_str(), leg.state)).collect();
@@ -726,7 +730,7 @@ async fn a_caller_hears_that_the_port_of_its_request_is_gone() {
     let Course::Suspended(reason) = &asked.course else { panic!("{asked:?}") };
     assert_eq!(reason, "b: the send port `b` does not exist any more");
     bed.restart().await;
-    bed.exchanges.resume(MessageFilter::default()).await.expect("resumed");
+    bed.exchanges.resume(MessageFilter::default(), "op").await.expect("resumed");
     let course = bed.exchanges.wait_for(asked.id, PATIENCE).await.expect("read");
     assert!(matches!(course, Some(Course::Replied { .. })), "{course:?}");
 }

@@ -16,6 +16,7 @@ use std::{
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use tocsin_model::{
+    exact_json::Exact,
     exchange::{JsonPath, Route, TrackPlace, TrackPoint, TrackSwitch, Tracking},
     field::Row,
     id::{MessageId, Name},
@@ -421,14 +422,9 @@ fn redacted(body: &[u8], paths: &[JsonPath]) -> Option<Option<Bytes>> {
     if body.len() > REDACTED_BYTES_MAX {
         return None;
     }
-    let mut json: serde_json::Value = serde_json::from_slice(body).ok()?;
-    let mut struck = false;
-    for path in paths {
-        if let Some(found) = path.find_mut(&mut json) {
-            *found = STRUCK.into();
-            struck = true;
-        }
-    }
+    let mut json = Exact::read(body).ok()?;
+    let with = Exact::Literal(serde_json::Value::from(STRUCK).to_string().into());
+    let struck = paths.iter().fold(false, |struck, path| path.replace(&mut json, &with) || struck);
     Some(struck.then(|| json.to_string().into()))
 }
 

@@ -7,16 +7,19 @@
 use std::{collections::HashMap, fmt::Write, sync::LazyLock};
 
 use axum::{
-    extract::{MatchedPath, Request},
+    extract::{MatchedPath, Query, RawPathParams, Request},
     http::Method,
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use tocsin_model::id::{IdError, NotificationBatchId, StoredNumber, SubscriberId};
 use tocsin_service::{
     Caller,
     Scope::{self, *},
     ServiceError,
+    resources::{Resource, Thing},
     roles::ROLES,
+    trace::Subject,
 };
 use utoipa::openapi::{path::Operation, security::SecurityRequirement};
 
@@ -262,6 +265,13 @@ pub(crate) async fn needs(state: State, mut request: Request, next: Next) -> Res
         }),
         Some(Nothing | Device) | None => Ok(None),
     };
+    let let_in = match (let_in, route) {
+        (Ok(Some(caller)), Some(route)) if caller.is_limited() => {
+            let (reach, path) = (reach(request.method(), route.as_str()), request.uri().path().to_owned());
+            limit(&state, &mut request, &caller, reach, &path).await.map(|()| Some(caller))
+        }
+        (let_in, _) => let_in,
+    };
     match let_in {
         Ok(Some(caller)) => _ = request.extensions_mut().insert(caller),
         Ok(None) => {}
@@ -281,6 +291,165 @@ fn need(method: &Method, path: &str) -> Option<Need> {
     });
     let method = if *method == Method::HEAD { "GET" } else { method.as_str() };
     BY_PATH.get(path)?.iter().find(|row| row.0 == method).map(|row| row.2)
+}
+
+/// How a route is found to be within the resources of a limited key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// It says nothing of any resource.
+    Open,
+    /// The application in the path.
+    Application,
+    /// The application in the path, or a source of it; the service looks at the source.
+    Source,
+    /// The exchange in the path.
+    Exchange,
+    /// The exchange and the port in the path.
+    Port,
+    /// What the thing with the id in the path belongs to.
+    Thing,
+    /// The container of the subscriber in the path.
+    Subscriber,
+    /// The application that the query names.
+    ApplicationQuery,
+    /// The exchange that the query names, and the port if it does.
+    ExchangeQuery,
+    /// The service looks at what the body names, or leaves out of a list what is not within.
+    Service,
+    /// It concerns all resources: no limited key may use it.
+    All,
+}
+
+/// How a limited key may use a route. What is not named here it may not use.
+fn reach(method: &Method, path: &str) -> Reach {
+    if let Some(rest) = path.strip_prefix(APPLICATION) {
+        return if rest == "/events" || rest == "/events/{class}" { Reach::Source } else { Reach::Application };
+    }
+    if let Some(rest) = path.strip_prefix("/v1/exchanges/{exchange}") {
+        return if rest.contains("/{port}") { Reach::Port } else { Reach::Exchange };
+    }
+    match (method.as_str(), path) {
+        (_, "/v1/schedules/preview" | "/v1/reports" | "/v1/roles") => Reach::Open,
+        (_, "/v1/applications" | "/v1/applications/check" | "/v1/exchanges") => Reach::Service,
+        (_, "/v1/switches" | "/v1/switches/off" | "/v1/switches/on") => Reach::Service,
+        (_, "/v1/messages/edit" | "/v1/messages/resume" | "/v1/messages/end") => Reach::Service,
+        (_, "/v1/suspensions/resume" | "/v1/suspensions/end") => Reach::Service,
+        (_, "/v1/firings/refire" | "/v1/firings/dismiss") => Reach::Service,
+        ("POST", "/v1/resends" | "/v1/resends/preview" | "/v1/subscriptions") => Reach::Service,
+        (_, "/v1/keys" | "/v1/keys/{id}") => Reach::Service,
+        (_, "/v1/messages") => Reach::ExchangeQuery,
+        ("GET", "/v1/subscriptions" | "/v1/suspensions" | "/v1/firings" | "/v1/slow-firings" | "/v1/stopped-rules")
+        | (_, "/v1/endpoints" | "/v1/export/subscriptions") => Reach::ApplicationQuery,
+        (_, path) if path.starts_with("/v1/messages/{message}") => Reach::Thing,
+        (_, path) if path.starts_with("/v1/event-batches/{id}") || path.starts_with("/v1/notification") => {
+            if path.ends_with("batches") { Reach::All } else { Reach::Thing }
+        }
+        (_, path) if path.starts_with("/v1/suspensions/{id}") || path.starts_with("/v1/subscriptions/{id}") => {
+            Reach::Thing
+        }
+        (_, "/v1/trace/{id}") => Reach::Thing,
+        // These name another subscriber in the body.
+        (_, "/v1/subscribers/{id}/merge" | "/v1/subscribers/{id}/claim") => Reach::All,
+        (_, path) if path.starts_with("/v1/subscribers/{id}") => Reach::Subscriber,
+        (_, "/v1/suppressions/devices/{subscriber}/{device}") => Reach::Subscriber,
+        _ => Reach::All,
+    }
+}
+
+/// Lets a limited key use a route on its own resources. What is another's is as missing as what does not exist.
+async fn limit(
+    state: &State,
+    request: &mut Request,
+    caller: &Caller,
+    reach: Reach,
+    path: &str,
+) -> Result<(), ServiceError> {
+    use axum::RequestExt as _;
+    let missing = || ServiceError::Missing(format!("`{path}`"));
+    let found = request.extract_parts::<RawPathParams>().await;
+    let segments = found.map_err(|_| missing())?;
+    let segment = |name: &str| segments.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_owned());
+    // What is no name or id is no other's either: the route says what is wrong with it.
+    let named = |name: &str| segment(name).and_then(|text| text.parse().ok());
+    let resource = match reach {
+        Reach::Open | Reach::Service => return Ok(()),
+        Reach::All => return Err(caller.limited("this concerns things of all applications and exchanges")),
+        Reach::Application => named("application").map(Resource::Application),
+        Reach::Source => {
+            let Some(application) = named("application") else { return Ok(()) };
+            let is_within = |own: &Resource| match own {
+                Resource::Application(name) | Resource::Source(name, _) => *name == application,
+                _ => false,
+            };
+            return if caller.resources().iter().any(is_within) { Ok(()) } else { Err(missing()) };
+        }
+        Reach::Exchange => named("exchange").map(Resource::Exchange),
+        Reach::Port => named("exchange").zip(named("port")).map(|(exchange, port)| Resource::Port(exchange, port)),
+        Reach::ApplicationQuery => match queried(request, "application")?.as_slice() {
+            [] => return Err(caller.limited("give `application`")),
+            [name] => name.parse().ok().map(Resource::Application),
+            _ => return Ok(()), // refused by the route: it is given twice
+        },
+        Reach::ExchangeQuery => {
+            let (exchange, port) = (queried(request, "exchange")?, queried(request, "port")?);
+            match (exchange.as_slice(), port.as_slice()) {
+                ([], _) => return Err(caller.limited("give `exchange`")),
+                ([exchange], []) => exchange.parse().ok().map(Resource::Exchange),
+                ([exchange], [port]) => {
+                    exchange.parse().ok().zip(port.parse().ok()).map(|(exchange, port)| Resource::Port(exchange, port))
+                }
+                _ => return Ok(()), // refused by the route: one is given twice
+            }
+        }
+        Reach::Thing => {
+            let text = segment("message").or_else(|| segment("id")).unwrap_or_default();
+            match thing(path, &text) {
+                Err(_) => None,
+                Ok(None) => return Err(missing()),
+                Ok(Some(thing)) => Some(state.service.resource_of(thing).await?.ok_or_else(missing)?),
+            }
+        }
+        Reach::Subscriber => {
+            let text = segment("id").or_else(|| segment("subscriber")).unwrap_or_default();
+            let Ok(id) = text.parse::<SubscriberId>() else { return Ok(()) };
+            Some(Resource::Container(state.container_of(&id).await?.ok_or_else(missing)?))
+        }
+    };
+    match resource {
+        Some(resource) if !caller.reaches(&resource) => Err(missing()),
+        _ => Ok(()),
+    }
+}
+
+/// The values of a parameter of the query.
+fn queried(request: &Request, name: &str) -> Result<Vec<String>, ServiceError> {
+    let pairs = Query::<Vec<(String, String)>>::try_from_uri(request.uri());
+    let Query(pairs) = pairs.map_err(|_| ServiceError::invalid("", "the query cannot be read"))?;
+    Ok(pairs.into_iter().filter(|(known, _)| known == name).map(|(_, value)| value).collect())
+}
+
+/// The thing with this id below a path; `None`: a thing that belongs to no resource.
+fn thing(path: &str, id: &str) -> Result<Option<Thing>, IdError> {
+    Ok(Some(match path.split('/').nth(2).unwrap_or_default() {
+        "messages" => Thing::Message(id.parse()?),
+        "event-batches" => Thing::EventBatch(id.parse()?),
+        "notification-batches" => Thing::NotificationBatch(id.parse()?),
+        "notifications" => Thing::NotificationBatch(batch_of(id)?),
+        "subscriptions" => Thing::Subscription(id.parse()?),
+        "suspensions" => Thing::Suspension(id.parse::<StoredNumber>()?.0),
+        _ => match Subject::read(id) {
+            Ok(Subject::Event(id)) => Thing::EventBatch(id.batch),
+            Ok(Subject::EventBatch(id)) => Thing::EventBatch(id),
+            Ok(Subject::Notification(id)) => Thing::NotificationBatch(id.batch),
+            Ok(Subject::NotificationBatch(id)) => Thing::NotificationBatch(id),
+            Ok(Subject::Message(id)) => Thing::Message(id),
+            Ok(Subject::Subscriber(_)) | Err(_) => return Ok(None),
+        },
+    }))
+}
+
+fn batch_of(id: &str) -> Result<NotificationBatchId, IdError> {
+    Ok(id.parse::<tocsin_model::id::NotificationId>()?.batch)
 }
 
 /// Who asks, with one of these scopes; with no scopes, whoever it is.
@@ -316,10 +485,19 @@ pub(crate) fn describe(method: &Method, path: &str, operation: &mut Operation) {
 
 /// `docs/reference/scopes.md`: the roles, the routes of each scope, and those that need none.
 pub fn scopes_page() -> String {
-    let mut page = "# Scopes and roles\n\n\
+    let mut page = "# Scopes, roles and resources\n\n\
         <!-- Generated from crates/face-http/src/needs.rs and crates/service/src/roles.rs; `make docs` writes it anew. -->\n\n\
         A key has scopes. A request is answered 403 if its key has none of those that its route needs, before its body is \
         read, and 401 without a good key. `admin` may do everything that any scope may.\n\n\
+        ## Resources\n\nA key may be limited to resources, for `tocsin keys create --resource`: it uses its scopes on these alone. \
+        A thing of another resource is answered 404, as one that does not exist; a route that concerns all resources is \
+        answered 403.\n\n\
+        | resource | what it reaches |\n|---|---|\n\
+        | `application:NAME` | an application, its events, batches, notifications, suspensions and subscriptions |\n\
+        | `source:APPLICATION/NAME` | events that are submitted in the name of this source |\n\
+        | `exchange:NAME` | an exchange, its ports and messages |\n\
+        | `port:EXCHANGE/NAME` | a port of an exchange, and the messages that came through it |\n\
+        | `container:DN` | the subscribers below a container of the directory, with their devices and inboxes |\n\n\
         ## Roles\n\nA role is a short word for a set of scopes, for `tocsin keys create --role`. The key keeps the scopes: \
         an update does not change what it may do.\n\n| role | for | scopes |\n|---|---|---|\n"
         .to_owned();
@@ -333,6 +511,13 @@ pub fn scopes_page() -> String {
             page.push_str("All routes, and alone:\n\n");
         }
         list(&mut page, |need| matches!(need, Key(scopes) | Visitor(scopes) if scopes.contains(&scope)));
+    }
+    page.push_str("\n## A limited key cannot use\n\n");
+    for (method, path, need) in NEEDS.iter().filter(|row| matches!(row.2, AnyKey | Key(_) | Visitor(_))) {
+        let method_of_row = Method::from_bytes(method.as_bytes()).expect("a method");
+        if *need != Key(&[Admin]) && reach(&method_of_row, path) == Reach::All {
+            let _ = writeln!(page, "- `{method} {path}`");
+        }
     }
     page.push_str("\n## Any key\n\n");
     list(&mut page, |need| matches!(need, AnyKey | Visitor([])));
@@ -384,5 +569,28 @@ mod tests {
             missing.is_empty() && gone.is_empty(),
             "say in needs.rs what these need: {missing:?}; no routes: {gone:?}"
         );
+    }
+
+    #[test]
+    fn a8_every_route_that_names_a_resource_is_limited_by_it() {
+        for (method, path, need) in NEEDS {
+            if matches!(need, Nothing | Device) {
+                continue;
+            }
+            let method = Method::from_bytes(method.as_bytes()).expect("a method");
+            let reach = reach(&method, path);
+            let expected: &[Reach] = match path {
+                path if path.contains("{application}") => &[Reach::Application, Reach::Source],
+                path if path.contains("{exchange}") && path.contains("{port}") => &[Reach::Port],
+                path if path.contains("{exchange}") => &[Reach::Exchange],
+                path if path.contains("{message}") => &[Reach::Thing],
+                path if path.contains("/subscribers/{id}") || path.contains("{subscriber}") => {
+                    &[Reach::Subscriber, Reach::All]
+                }
+                path if path.contains("/{id}") => &[Reach::Thing, Reach::All, Reach::Service],
+                _ => &[Reach::Open, Reach::Service, Reach::All, Reach::ApplicationQuery, Reach::ExchangeQuery],
+            };
+            assert!(expected.contains(&reach), "{method} {path} is limited by {reach:?}");
+        }
     }
 }

@@ -218,6 +218,7 @@ impl From<ServiceError> for Failure {
             ServiceError::Unauthenticated(_) => Failure::new(UNAUTHENTICATED, detail)
                 .header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"tocsin\"")),
             ServiceError::Forbidden(scope) => Failure::new(FORBIDDEN, detail).with("scope", scope.word()),
+            ServiceError::Limited(_) => Failure::new(FORBIDDEN, detail),
             ServiceError::Malformed(problem) => Failure::new(MALFORMED, detail).problems(vec![problem]),
             ServiceError::Invalid(problems) => Failure::new(INVALID, detail).problems(problems),
             ServiceError::Missing(_) => Failure::new(NOT_FOUND, detail),

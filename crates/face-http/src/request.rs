@@ -10,9 +10,11 @@ use axum::{
 use bytes::BytesMut;
 use futures_util::{Stream, StreamExt};
 use serde::{Deserialize, de::DeserializeOwned};
+use tocsin_directory::dn::Dn;
 use tocsin_model::{
-    id::{IdError, StoredNumber},
+    id::{IdError, StoredNumber, SubscriberId},
     json::{VALUE_BYTES, VALUES_MAX, check, without_mark},
+    media_type,
     trace_context::TraceContext,
 };
 use tocsin_service::{BoxError, Caller, ServiceError, inbox::Visitor, page, subscribers::Put};
@@ -77,20 +79,22 @@ pub(crate) fn shown(headers: &HeaderMap) -> Result<Option<&str>, ServiceError> {
     Ok(headers.get("x-api-key").map(|key| key.to_str().unwrap_or_default().trim()))
 }
 
-/// Someone with a good key, or with an inbox token: in the header, or as `?token=` where no header can be set.
+/// A caller with a good key, or with an inbox token: in the header, or the token as `?token=` where no header can be set.
 pub(crate) struct Visiting(pub(crate) Visitor);
 
 impl FromRequestParts<Arc<App>> for Visiting {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Failure> {
-        let queried = || {
-            let pairs = parts.uri.query().unwrap_or_default().split('&');
-            pairs.filter_map(|pair| pair.split_once('=')).find(|(name, _)| *name == "token").map(|(_, token)| token)
-        };
-        let shown = shown(&parts.headers)?.or_else(queried);
-        let shown = shown.ok_or(ServiceError::Unauthenticated("no key and no inbox token was given"))?;
-        Ok(Visiting(app.service.visitor(shown)?))
+        if let Some(shown) = shown(&parts.headers)? {
+            return Ok(Visiting(app.service.visitor(shown)?));
+        }
+        let pairs = parts.uri.query().unwrap_or_default().split('&');
+        let mut pairs = pairs.filter_map(|pair| pair.split_once('='));
+        let queried = pairs.find(|(name, _)| *name == "token").map(|(_, token)| token);
+        let queried = queried.ok_or(ServiceError::Unauthenticated("no key and no inbox token was given"))?;
+        // Addresses are logged by what they pass: a key, which does not end by itself, is no part of one.
+        Ok(Visiting(app.service.visitor_of_address(queried)?))
     }
 }
 
@@ -107,6 +111,29 @@ impl FromRequestParts<Arc<App>> for Keeping {
 }
 
 impl App {
+    /// The name of a subscriber's entry in the directory, in normal form; `None`: there is none, or no directory here.
+    pub(crate) async fn container_of(&self, id: &SubscriberId) -> Result<Option<String>, ServiceError> {
+        let Some(options) = &self.scim else { return Ok(None) };
+        let Some(number) = self.service.subscriber_number(id).await? else { return Ok(None) };
+        let found = options.directory.numbered(vec![number.into()]).await;
+        let found = found.map_err(|refusal| ServiceError::Unavailable(refusal.message.into()))?;
+        Ok(found.first().map(|shown| shown.entry.key.clone()))
+    }
+
+    /// Resources that a key is to be limited to, with the names of containers in normal form.
+    pub(crate) fn normal_resources(&self, resources: Vec<String>) -> Result<Vec<String>, ServiceError> {
+        let normal = |(at, text): (usize, String)| {
+            let Some(name) = text.strip_prefix("container:") else { return Ok(text) };
+            let wrong = |message: String| ServiceError::invalid(format!("resources[{at}]"), message);
+            let options = self.scim.as_ref();
+            let directory =
+                &options.ok_or_else(|| wrong("needs the directory: set `ldap.scim = true`".to_owned()))?.directory;
+            let dn = Dn::parse(name).map_err(|error| wrong(format!("is no distinguished name: {error}")))?;
+            Ok(format!("container:{}", directory.schema().normal_dn(&dn)))
+        };
+        resources.into_iter().enumerate().map(normal).collect()
+    }
+
     /// The rows of devices.
     pub(crate) fn sync(&self) -> Result<&Arc<Replicas>, Failure> {
         let missing = || ServiceError::Missing("what devices keep replicas of".to_owned()).into();
@@ -254,7 +281,7 @@ pub(crate) fn body_failure(error: &(dyn Error + 'static)) -> Option<Failure> {
 /// The media type without its parameters, in lower case; empty if none is given.
 pub(crate) fn media_type(headers: &HeaderMap) -> String {
     let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+    media_type::essence(given)
 }
 
 /// Reads a JSON body of a single thing. The bytes are given, so that what is read may borrow from them.

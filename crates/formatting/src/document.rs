@@ -12,14 +12,21 @@
 use std::collections::BTreeMap;
 
 use minijinja::{
-    Environment,
-    value::{Serde, Value as Jinja},
+    AutoEscape, Environment, State,
+    value::{Serde, Value as Jinja, ValueKind},
 };
 use quick_xml::{
     Reader,
     events::{BytesRef, BytesStart, Event},
 };
-use tocsin_model::{id::Name, problem::Problem, stack::with_large_stack, value::Value};
+use tocsin_model::{
+    exact_json::{self, Exact, ExactError, Numbers},
+    id::Name,
+    media_type,
+    problem::Problem,
+    stack::with_large_stack,
+    value::Value,
+};
 
 use crate::{
     formatter::{Bounded, OUTPUT_BYTES_MAX, environment, run, said},
@@ -110,8 +117,8 @@ impl DocumentFormatter {
 /// For what values are escaped.
 fn target(content_type: &str) -> &'static str {
     match content_type {
-        kind if kind.contains("json") => "json",
-        kind if kind.contains("xml") || kind.contains("html") => "html",
+        kind if media_type::is_json(kind) || media_type::is_json_lines(kind) => "json",
+        kind if media_type::is_xml(kind) || media_type::is_html(kind) => "html",
         _ => "text",
     }
 }
@@ -134,9 +141,22 @@ fn check_variables(environment: &Environment<'_>, name: &str, prepared: &sandbox
 }
 
 fn render(environment: &Environment<'static>, name: &str, document: &Document<'_>) -> Result<String, String> {
-    let body = match serde_json::from_slice::<serde_json::Value>(document.body) {
-        Ok(json) => Jinja::from(Serde(&json)),
-        Err(_) => Jinja::from(std::str::from_utf8(document.body).map_err(|_| "the body is not text")?),
+    let exact = exact_value(document.body);
+    let (json, numbers) = match exact {
+        Some((value, numbers)) => (Some(serde_json::Value::from(value)), numbers),
+        None => (serde_json::from_slice(document.body).ok(), Numbers::default()),
+    };
+    let exactly;
+    let environment = match numbers.is_empty() {
+        true => environment,
+        false => {
+            exactly = exact_environment(environment, numbers);
+            &exactly
+        }
+    };
+    let body = match &json {
+        Some(json) => Jinja::from(Serde(json)),
+        None => Jinja::from(std::str::from_utf8(document.body).map_err(|_| "the body is not text")?),
     };
     let properties: serde_json::Map<String, serde_json::Value> =
         document.properties.iter().map(|(name, value)| (name.to_string(), value.clone().into())).collect();
@@ -152,16 +172,54 @@ fn render(environment: &Environment<'static>, name: &str, document: &Document<'_
     }
 }
 
+/// What a body of JSON holds, if it has numbers that a double does not write as they stand.
+fn exact_value(body: &[u8]) -> Option<(Value, Numbers)> {
+    if !exact_json::has_inexact_numbers(body) {
+        return None;
+    }
+    let mut numbers = Numbers::default();
+    let value = Exact::read(body).ok()?.value(&mut numbers).ok()?;
+    Some((value, numbers))
+}
+
+/// An environment that writes numbers as they stand in the document, alone and within lists and objects of JSON.
+fn exact_environment(environment: &Environment<'static>, numbers: Numbers) -> Environment<'static> {
+    let mut exact = environment.clone();
+    exact.set_formatter(move |out, state: &mut State<'_, '_>, value: &Jinja| {
+        let is_json = *state.auto_escape() == AutoEscape::Json;
+        let text = match value.kind() {
+            ValueKind::Number if !value.is_integer() => {
+                f64::try_from(value.clone()).ok().and_then(|number| numbers.text(number)).map(str::to_owned)
+            }
+            ValueKind::Seq | ValueKind::Map if is_json => {
+                let mut text = String::new();
+                numbers.write(&Value::from(crate::scope::json(value)), &mut text);
+                Some(text)
+            }
+            _ => None,
+        };
+        match text {
+            Some(text) => {
+                sandbox::charge(text.len())?;
+                out.write_str(&text).map_err(minijinja::Error::from)
+            }
+            None => crate::formatter::write_value(out, state, value),
+        }
+    });
+    exact
+}
+
 /// The document that a stylesheet reads.
 fn tree(document: &Document<'_>) -> Result<Tree, XsltError> {
     let text = std::str::from_utf8(document.body).map_err(|_| failed("the body is not text"))?;
-    match serde_json::from_str::<serde_json::Value>(text) {
+    match Exact::read(document.body) {
         Ok(json) => {
             let mut tree = Tree::new("document");
             write_json(&mut tree, &json, 0)?;
             Ok(tree)
         }
-        Err(_) => read_xml(text),
+        Err(ExactError::Deep) => Err(failed(format!("the document is nested deeper than {DEPTH_MAX} levels"))),
+        Err(ExactError::Json(_)) => read_xml(text),
     }
 }
 
@@ -179,27 +237,31 @@ fn check_size(tree: &Tree, depth: usize) -> Result<(), XsltError> {
     Ok(())
 }
 
-fn write_json(tree: &mut Tree, value: &serde_json::Value, depth: usize) -> Result<(), XsltError> {
-    use serde_json::Value;
+fn write_json(tree: &mut Tree, value: &Exact, depth: usize) -> Result<(), XsltError> {
     check_size(tree, depth)?;
+    let decoded = |literal: &str| {
+        serde_json::from_str::<String>(literal)
+            .map_err(|error| failed(format!("a text of the body cannot be read: {error}")))
+    };
     match value {
-        Value::Null => {}
-        Value::Bool(_) | Value::Number(_) => tree.text(&value.to_string()),
-        Value::String(text) => tree.text(text),
-        Value::Array(items) => {
+        Exact::Literal(literal) if **literal == *"null" => {}
+        Exact::Literal(literal) if literal.starts_with('"') => tree.text(&decoded(literal)?),
+        Exact::Literal(literal) => tree.text(literal),
+        Exact::List(items) => {
             for item in items {
                 tree.open("item");
                 write_json(tree, item, depth + 1)?;
                 tree.close();
             }
         }
-        Value::Object(members) => {
+        Exact::Object(members) => {
             for (name, value) in members {
-                if is_element_name(name) {
-                    tree.open(name);
+                let name = decoded(name)?;
+                if is_element_name(&name) {
+                    tree.open(&name);
                 } else {
                     tree.open("entry");
-                    tree.attribute("key", name);
+                    tree.attribute("key", &name);
                 }
                 write_json(tree, value, depth + 1)?;
                 tree.close();

@@ -608,18 +608,25 @@ pub(crate) fn environment() -> Environment<'static> {
         crate::compile::partial_name(name, target).into()
     });
     // A field without a value reads as nothing, not as the word `none`; in JSON it is null.
-    environment.set_formatter(|out, state: &mut State<'_, '_>, value: &minijinja::Value| {
-        if value.is_none() && *state.auto_escape() != AutoEscape::Json {
-            return Ok(());
-        }
-        if let Some(text) = value.as_str() {
-            sandbox::charge(text.len())?;
-        }
-        minijinja::escape_formatter(out, state, value)
-    });
+    environment.set_formatter(write_value);
     filters::install(&mut environment);
     sandbox::install(&mut environment);
     environment
+}
+
+/// Writes a value as its target has it. One without a value reads as nothing; in JSON it is null.
+pub(crate) fn write_value(
+    out: &mut minijinja::Output<'_>,
+    state: &mut State<'_, '_>,
+    value: &minijinja::Value,
+) -> Result<(), Error> {
+    if value.is_none() && *state.auto_escape() != AutoEscape::Json {
+        return Ok(());
+    }
+    if let Some(text) = value.as_str() {
+        sandbox::charge(text.len())?;
+    }
+    minijinja::escape_formatter(out, state, value)
 }
 
 pub(crate) fn run(

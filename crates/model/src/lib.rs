@@ -37,6 +37,8 @@ pub mod schedule; // when something recurs: rules of RFC 5545 in time zones
 pub mod value; // the one value type
 pub mod json; // bounds of JSON texts from outside
 
+pub mod exact_json; // JSON whose numbers stay as they are written
+pub mod media_type; // how content says of which kind it is
 pub mod merge_patch; // JSON changed by JSON
 pub mod charset; // bytes from outside become text, in any known encoding
 pub mod hexadecimal; // bytes as digits, for people and in links

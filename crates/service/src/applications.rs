@@ -15,6 +15,7 @@ use crate::{
     Service,
     error::ServiceError,
     keys::{Caller, Scope},
+    resources::Resource,
 };
 
 /// How a rule is answered.
@@ -94,7 +95,8 @@ impl Service {
     ) -> Result<Vec<(ApplicationVersion, Option<Arc<Compiled>>)>, ServiceError> {
         caller.needs(Scope::ApplicationsRead)?;
         let stored = self.records.applications().await?.into_iter().map(without_secrets);
-        Ok(stored.map(|version| (version.clone(), self.pipeline.application(&version.name))).collect())
+        let reached = stored.filter(|version| caller.reaches(&Resource::Application(version.name.clone())));
+        Ok(reached.map(|version| (version.clone(), self.pipeline.application(&version.name))).collect())
     }
 
     /// The current version of an application, without the secrets written in it, and what runs of it.
@@ -146,7 +148,9 @@ impl Service {
     /// Only for want of the scope: what is wrong with the text is the answer.
     pub async fn check_application(&self, caller: &Caller, text: String) -> Result<Checked, ServiceError> {
         caller.needs(Scope::ApplicationsRead)?;
-        let text = match definition::named(&text) {
+        let named = definition::named(&text);
+        caller.check_application(named.as_ref())?;
+        let text = match named {
             Some(name) => self.with_secrets(&name, text).await?,
             None => text,
         };

@@ -21,6 +21,9 @@ pub enum ServiceError {
     /// The key is good but does not hold this scope.
     #[error("this needs the scope `{}`", .0.word())]
     Forbidden(Scope),
+    /// The key holds the scope, but is limited to resources that this is not within.
+    #[error("{0}")]
+    Limited(String),
     /// The text cannot be read at all.
     #[error("{0}")]
     Malformed(Problem),

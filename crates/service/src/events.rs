@@ -36,6 +36,7 @@ use crate::{
     error::{ServiceError, json_error, row_error},
     keys::{Caller, Scope},
     lines::{Block, Blocks, BoxError, LINE_BYTES_MAX, Lines},
+    resources::Resource,
 };
 
 /// Most events of one array.
@@ -153,7 +154,9 @@ impl Service {
         caller.needs(Scope::EventsWrite)?;
         let received_at = self.clock.now();
         let compiled = self.running_by_text(application)?;
-        open_intake(compiled, class, source, received_at)
+        let intake = open_intake(compiled, class, source, received_at)?;
+        intake.check_source(caller)?;
+        Ok(intake)
     }
 
     fn running_by_text(&self, application: &str) -> Result<Arc<Compiled>, ServiceError> {
@@ -302,7 +305,10 @@ impl Service {
             }
             let place = |path: &str| if single { path.to_owned() } else { format!("[{at}].{path}") };
             match prepare_cloud_event(&compiled, source, received_at, &event) {
-                Ok(prepared) => ready.push(prepared),
+                Ok(prepared) => {
+                    prepared.0.check_source(caller)?;
+                    ready.push(prepared);
+                }
                 Err(found) => {
                     problems.extend(found.into_iter().map(|problem| Problem { path: place(&problem.path), ..problem }))
                 }
@@ -601,13 +607,7 @@ fn read_cloud_event(body: &Bytes, event: &StructuredCloudEvent<'_>) -> Result<Cl
     }
 }
 
-/// Whether a media type is JSON: `application/json`, or any with the suffix `+json`.
-pub fn is_json(media_type: &str) -> bool {
-    let essence = media_type.split(';').next().unwrap_or_default().trim();
-    essence.eq_ignore_ascii_case("application/json")
-        || essence.eq_ignore_ascii_case("text/json")
-        || essence.rsplit_once('+').is_some_and(|(_, suffix)| suffix.eq_ignore_ascii_case("json"))
-}
+pub use tocsin_model::media_type::is_json;
 
 fn check_key(key: &str) -> Result<&str, ServiceError> {
     if key.is_empty() || key.chars().count() > IDEMPOTENCY_KEY_MAX {
@@ -639,6 +639,17 @@ impl Intake {
     /// With the place at which the events stand in a trace.
     pub fn traced(self, trace: Option<TraceContext>) -> Intake {
         Intake { trace, ..self }
+    }
+
+    /// Refuses a caller whose key is limited to other sources.
+    fn check_source(&self, caller: &Caller) -> Result<(), ServiceError> {
+        let application = self.compiled.application.name.clone();
+        match caller.reaches(&Resource::Source(application, self.source.clone())) {
+            true => Ok(()),
+            false => {
+                Err(caller.limited(&format!("it submits no events of the source `{}`; give `source`", self.source)))
+            }
+        }
     }
 
     fn idempotency(&self, kind: &str, key: &str, content: [u8; 16]) -> Idempotency {

@@ -25,7 +25,7 @@ use tocsin_model::{
     problem::Problem,
 };
 use tocsin_store::{
-    spool::{Acted, MessageFilter, OriginalMessage, StoredExchange, StoredMessage, ThrottleChange},
+    spool::{Acted, HistoryEntry, MessageFilter, OriginalMessage, StoredExchange, StoredMessage, ThrottleChange},
     tracking::TrackedBody,
 };
 
@@ -33,6 +33,7 @@ use crate::{
     Service,
     error::ServiceError,
     keys::{Caller, Scope},
+    resources::Resource,
 };
 
 /// Longest that somebody may wait for a reply that is asked for by its address.
@@ -85,9 +86,17 @@ impl Service {
     /// What came of a request, waiting for up to `wait` while that is not known.
     ///
     /// # Errors
-    /// Both scopes `messages:write` and `operations:read` are missing; there is no such message.
+    /// Both scopes `messages:write` and `operations:read` are missing; there is no such message; or it was sent with another
+    /// key, and `operations:read` is missing.
     pub async fn reply(&self, caller: &Caller, id: MessageId, wait: Duration) -> Result<Course, ServiceError> {
-        caller.needs(Scope::MessagesWrite).or_else(|_| caller.needs(Scope::OperationsRead))?;
+        if caller.needs(Scope::OperationsRead).is_err() {
+            caller.needs(Scope::MessagesWrite)?;
+            let sent = self.exchanges()?.message(id).await?;
+            // Another sender's message and none have one answer, so ids that count up tell nothing.
+            if !sent.is_some_and(|sent| *sent.sender == *caller.key()) {
+                return Err(no_message(id));
+            }
+        }
         let course = self.exchanges()?.reply_to(id, wait.min(WAIT_MAX)).await?;
         course.ok_or_else(|| no_message(id))
     }
@@ -99,6 +108,15 @@ impl Service {
     pub async fn message(&self, caller: &Caller, id: MessageId) -> Result<StoredMessage, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
         self.exchanges()?.message(id).await?.ok_or_else(|| no_message(id))
+    }
+
+    /// The history of a message, oldest first: attempts that failed, and what was done to it.
+    ///
+    /// # Errors
+    /// As [`Service::message`].
+    pub async fn message_history(&self, caller: &Caller, id: MessageId) -> Result<Vec<HistoryEntry>, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        Ok(self.exchanges()?.history(id).await?)
     }
 
     /// The body of a message, and its media type.
@@ -132,8 +150,9 @@ impl Service {
     /// The scope `operations:write` is missing.
     pub async fn resume_messages(&self, caller: &Caller, which: WhichMessages) -> Result<Acted, ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
+        self.check_messages(caller, &which.filter).await?;
         let exchanges = self.exchanges()?;
-        let acted = exchanges.resume(exchanges.choice(which.filter, which.when.as_ref())?).await?;
+        let acted = exchanges.resume(exchanges.choice(which.filter, which.when.as_ref())?, caller.key()).await?;
         tracing::info!(messages = acted.messages, by = caller.key(), "messages were resumed");
         Ok(acted)
     }
@@ -144,8 +163,9 @@ impl Service {
     /// The scope `operations:write` is missing.
     pub async fn end_messages(&self, caller: &Caller, which: WhichMessages) -> Result<Acted, ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
+        self.check_messages(caller, &which.filter).await?;
         let exchanges = self.exchanges()?;
-        let acted = exchanges.end(exchanges.choice(which.filter, which.when.as_ref())?).await?;
+        let acted = exchanges.end(exchanges.choice(which.filter, which.when.as_ref())?, caller.key()).await?;
         tracing::info!(messages = acted.messages, by = caller.key(), "messages were ended");
         Ok(acted)
     }
@@ -162,6 +182,7 @@ impl Service {
         resume: bool,
     ) -> Result<(Edited, Acted), ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
+        self.check_messages(caller, &which.filter).await?;
         let exchanges = self.exchanges()?;
         let choice = exchanges.choice(which.filter, which.when.as_ref())?;
         let edited = exchanges.edit(&choice, edit, caller.key()).await?;
@@ -170,7 +191,7 @@ impl Service {
         if resume {
             for id in &edited.messages {
                 let only = MessageFilter { id: Some(*id), ..MessageFilter::default() };
-                let resumed = exchanges.resume(only).await?;
+                let resumed = exchanges.resume(only, caller.key()).await?;
                 acted.messages += resumed.messages;
                 acted.legs += resumed.legs;
             }
@@ -244,7 +265,8 @@ impl Service {
     /// The scope `applications:read` is missing.
     pub async fn stored_exchanges(&self, caller: &Caller) -> Result<Vec<(StoredExchange, bool)>, ServiceError> {
         caller.needs(Scope::ApplicationsRead)?;
-        let stored = self.exchanges()?.stored().await?;
+        let mut stored = self.exchanges()?.stored().await?;
+        stored.retain(|(stored, _)| caller.reaches(&Resource::Exchange(stored.name.clone())));
         let shown = |stored: StoredExchange| {
             let text = secrets::redact(Language::Exchange, &stored.text);
             StoredExchange { text, ..stored }

@@ -72,6 +72,7 @@ impl Service {
         all: bool,
     ) -> Result<RefiredFirings, ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
+        caller.check_application(filter.application.as_ref())?;
         named(filter, all)?;
         let mut refired = RefiredFirings::default();
         for firing in self.journal.firings(filter, 0, REFIRED_MAX).await? {
@@ -99,6 +100,7 @@ impl Service {
         all: bool,
     ) -> Result<u64, ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
+        caller.check_application(filter.application.as_ref())?;
         named(filter, all)?;
         let batches = self.journal.dismiss_firings(filter).await?;
         tracing::info!(batches, by = caller.key(), "dismissed firings");
@@ -111,7 +113,9 @@ impl Service {
     /// The scope `operations:read` is missing.
     pub fn stopped_rules(&self, caller: &Caller) -> Result<Vec<RuleStop>, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
-        Ok(self.pipeline.stopped_rules())
+        let mut stops = self.pipeline.stopped_rules();
+        stops.retain(|stop| caller.check_application(Some(&stop.application)).is_ok());
+        Ok(stops)
     }
 
     /// Stops a rule until it is let go on. What it misses is listed, so nothing is lost.

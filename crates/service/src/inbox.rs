@@ -117,6 +117,19 @@ impl Service {
         }
     }
 
+    /// The holder of an inbox token that an address carries, as pages of browsers do for streams.
+    ///
+    /// # Errors
+    /// `Unauthenticated`: it is no inbox token, or it has expired.
+    pub fn visitor_of_address(&self, shown: &str) -> Result<Visitor, ServiceError> {
+        match self.signet.shown_pass(shown) {
+            Some(_) => self.visitor(shown),
+            None => Err(ServiceError::Unauthenticated(
+                "`?token=` takes an inbox token; an API key goes into the header `Authorization`",
+            )),
+        }
+    }
+
     /// Opens the feed of a subscriber.
     ///
     /// # Errors

@@ -23,6 +23,7 @@ use tocsin_store::{
 use crate::{
     Service,
     error::ServiceError,
+    resources::{RESOURCE_FORMS, RESOURCES_MAX, Resource},
     roles::{find_role, known_roles},
 };
 
@@ -113,8 +114,17 @@ impl Scopes {
         Scopes(Scope::ALL.into_iter().filter(|scope| words.iter().any(|word| word == scope.word())).map(bit).sum())
     }
 
+    fn of_all(scopes: &[Scope]) -> Scopes {
+        Scopes(scopes.iter().fold(0, |bits, scope| bits | bit(*scope)))
+    }
+
     fn contain(self, scope: Scope) -> bool {
         self.0 & (bit(scope) | bit(Scope::Admin)) != 0
+    }
+
+    /// The first scope of another key that these do not include.
+    fn lack(self, other: Scopes) -> Option<Scope> {
+        Scope::ALL.into_iter().find(|scope| other.0 & bit(*scope) != 0 && !self.contain(*scope))
     }
 }
 
@@ -127,10 +137,17 @@ fn bit(scope: Scope) -> u16 {
 pub struct Caller {
     key: Arc<str>,
     scopes: Scopes,
+    /// The resources that the key is limited to; `None`: it is unlimited.
+    resources: Option<Arc<[Resource]>>,
     expires_at: Option<Timestamp>,
 }
 
 impl Caller {
+    fn of(key: &ApiKey) -> Caller {
+        let (scopes, resources) = (Scopes::of(&key.scopes), resources_of(key));
+        Caller { key: key.id.as_str().into(), scopes, resources, expires_at: key.expires_at }
+    }
+
     /// The public part of the key.
     pub fn key(&self) -> &str {
         &self.key
@@ -143,6 +160,57 @@ impl Caller {
     pub fn needs(&self, scope: Scope) -> Result<(), ServiceError> {
         if self.scopes.contain(scope) { Ok(()) } else { Err(ServiceError::Forbidden(scope)) }
     }
+
+    /// Whether the key is limited to resources.
+    pub fn is_limited(&self) -> bool {
+        self.resources.is_some()
+    }
+
+    /// Whether the key may use its scopes on this resource.
+    pub fn reaches(&self, resource: &Resource) -> bool {
+        self.resources.as_ref().is_none_or(|own| own.iter().any(|own| own.contains(resource)))
+    }
+
+    /// The resources that the key is limited to; empty for an unlimited key.
+    pub fn resources(&self) -> &[Resource] {
+        self.resources.as_deref().unwrap_or_default()
+    }
+
+    /// Whether the caller may do this to all things, as some acts concern more than one resource.
+    ///
+    /// # Errors
+    /// `Forbidden`, naming the scope, or `Limited`.
+    pub fn needs_everywhere(&self, scope: Scope) -> Result<(), ServiceError> {
+        self.needs(scope)?;
+        if self.is_limited() { Err(self.limited("this concerns things of all applications")) } else { Ok(()) }
+    }
+
+    /// Why a limited key may not do something.
+    pub fn limited(&self, why: &str) -> ServiceError {
+        let own: Vec<String> = self.resources().iter().map(Resource::to_string).collect();
+        ServiceError::Limited(format!("the key is limited to {}: {why}", own.join(", ")))
+    }
+
+    /// Whether this caller may make, or revoke, a key with such rights.
+    ///
+    /// # Errors
+    /// `Forbidden` names the scope that the caller lacks; `Limited`: the other key reaches more.
+    fn covers(&self, scopes: Scopes, resources: Option<&[Resource]>) -> Result<(), ServiceError> {
+        if let Some(scope) = self.scopes.lack(scopes) {
+            return Err(ServiceError::Forbidden(scope));
+        }
+        match resources {
+            _ if !self.is_limited() => Ok(()),
+            Some(resources) if resources.iter().all(|resource| self.reaches(resource)) => Ok(()),
+            _ => Err(self.limited("it gives no access to other resources; give `resources` within these")),
+        }
+    }
+}
+
+/// The resources of a stored key. One that this version cannot read gives no access; it never makes a key unlimited.
+fn resources_of(key: &ApiKey) -> Option<Arc<[Resource]>> {
+    let read = || key.resources.iter().filter_map(|text| text.parse().ok()).collect();
+    (!key.resources.is_empty()).then(read)
 }
 
 /// A key that is asked for.
@@ -154,7 +222,9 @@ pub struct NewKey {
     pub scopes: Vec<String>,
     /// Names of roles, whose scopes it gets as well.
     pub roles: Vec<String>,
-    /// When it stops working.
+    /// The resources that it is limited to, as [`Resource`] reads them; empty: those of its maker, or unlimited.
+    pub resources: Vec<String>,
+    /// When it stops working; `None`: as its maker does, or never.
     pub expires_at: Option<Timestamp>,
 }
 
@@ -180,7 +250,7 @@ pub async fn first_key<E: From<ServiceError>>(
     if !records.api_keys().await.map_err(ServiceError::from)?.is_empty() {
         return Ok(None);
     }
-    let made = generate("first admin key", vec![Scope::Admin.word().to_owned()], None, now)?;
+    let made = generate("first admin key", vec![Scope::Admin.word().to_owned()], Vec::new(), None, now)?;
     keep(&made.text)?;
     records.put_api_key(made.kept).await.map_err(ServiceError::from)?;
     Ok(Some(made.text))
@@ -189,6 +259,7 @@ pub async fn first_key<E: From<ServiceError>>(
 fn generate(
     description: &str,
     scopes: Vec<String>,
+    resources: Vec<String>,
     expires_at: Option<Timestamp>,
     now: Timestamp,
 ) -> Result<MadeKey, ServiceError> {
@@ -199,8 +270,8 @@ fn generate(
     let (id, secret) = random.split_at(4);
     let id = digits_of(id);
     let text = format!("tocsin_{id}_{}", digits_of(secret));
-    let kept =
-        ApiKey { id, hash: hash(&text), description: description.to_owned(), scopes, created_at: now, expires_at };
+    let (hash, description) = (hash(&text), description.to_owned());
+    let kept = ApiKey { id, hash, description, scopes, resources, created_at: now, expires_at };
     Ok(MadeKey { kept, text })
 }
 
@@ -224,10 +295,7 @@ impl Keys {
     }
 
     async fn refresh(&self) -> Result<(), StoreError> {
-        let known = self.records.api_keys().await?.into_iter().map(|key| {
-            let caller = Caller { key: key.id.into(), scopes: Scopes::of(&key.scopes), expires_at: key.expires_at };
-            (key.hash, caller)
-        });
+        let known = self.records.api_keys().await?.into_iter().map(|key| (key.hash, Caller::of(&key)));
         self.known.store(Arc::new(known.collect()));
         Ok(())
     }
@@ -263,19 +331,22 @@ impl Service {
         }
     }
 
-    /// All keys, oldest first, without their secrets.
+    /// All keys, oldest first, without their secrets; for a limited key those within its resources.
     ///
     /// # Errors
     /// The scope `keys:write` is missing, or the records do not answer.
     pub async fn api_keys(&self, caller: &Caller) -> Result<Vec<ApiKey>, ServiceError> {
         caller.needs(Scope::KeysWrite)?;
-        Ok(self.records.api_keys().await?)
+        let mut keys = self.records.api_keys().await?;
+        keys.retain(|key| caller.sees_key(key));
+        Ok(keys)
     }
 
-    /// Makes a key. Nobody can give what they do not hold themselves.
+    /// Makes a key. A caller gives no right that it does not hold itself: no other scope, no other resource, no longer time.
     ///
     /// # Errors
-    /// A scope that the caller does not hold; a scope or role that does not exist; the records do not answer.
+    /// A scope or resource that the caller does not hold; a scope, role or resource that does not exist; the records do not
+    /// answer.
     pub async fn make_api_key(&self, caller: &Caller, new: NewKey) -> Result<MadeKey, ServiceError> {
         caller.needs(Scope::KeysWrite)?;
         let now = self.clock.now();
@@ -289,15 +360,23 @@ impl Service {
         if new.expires_at.is_some_and(|end| end <= now) {
             problems.push(Problem::at("expires_at", "lies in the past"));
         }
+        if let (Some(end), Some(own)) = (new.expires_at, caller.expires_at)
+            && end > own
+        {
+            let problem = Problem::at("expires_at", format!("is later than {own}, when the key that makes it expires"));
+            problems.push(problem.hint("give an earlier time, or leave it out"));
+        }
         let asked = asked_scopes(&new, &mut problems);
+        let resources = asked_resources(&new, &asked, &mut problems);
         if !problems.is_empty() {
             return Err(ServiceError::Invalid(problems));
         }
-        for scope in &asked {
-            caller.needs(*scope)?;
-        }
+        // Without a word a limited key makes keys that are limited as it is.
+        let resources = if resources.is_empty() { caller.resources().to_vec() } else { resources };
+        caller.covers(Scopes::of_all(&asked), Some(&*resources).filter(|resources| !resources.is_empty()))?;
         let scopes = asked.into_iter().map(|scope| scope.word().to_owned()).collect();
-        let made = generate(&new.description, scopes, new.expires_at, now)?;
+        let resources = resources.iter().map(Resource::to_string).collect();
+        let made = generate(&new.description, scopes, resources, new.expires_at.or(caller.expires_at), now)?;
         self.records.put_api_key(made.kept.clone()).await?;
         self.keys.refresh().await?;
         tracing::info!(key = made.kept.id, by = caller.key(), "made an API key");
@@ -307,8 +386,8 @@ impl Service {
     /// Removes a key; it works nowhere from within a second on, here from the next request on.
     ///
     /// # Errors
-    /// There is none of this id; it is the last with the scope `admin` that still holds, without which nobody could
-    /// make another; or the records do not answer.
+    /// There is none of this id; it has rights that the caller has not, and is not the caller's own; it is the last with the
+    /// scope `admin` that still holds; or the records do not answer.
     pub async fn remove_api_key(&self, caller: &Caller, id: &str) -> Result<(), ServiceError> {
         caller.needs(Scope::KeysWrite)?;
         let _one_at_a_time = self.keys.removing.lock().await;
@@ -316,6 +395,11 @@ impl Service {
         let is_admin =
             |key: &ApiKey| Scopes::of(&key.scopes).contain(Scope::Admin) && key.expires_at.is_none_or(|end| end > now);
         let keys = self.records.api_keys().await?;
+        let sought = keys.iter().find(|key| key.id == id && caller.sees_key(key));
+        let sought = sought.ok_or_else(|| ServiceError::Missing(format!("API key `{id}`")))?;
+        if sought.id != caller.key() {
+            caller.covers(Scopes::of(&sought.scopes), resources_of(sought).as_deref())?;
+        }
         let mut admins = keys.iter().filter(|key| is_admin(key));
         if admins.next().is_some_and(|first| first.id == id) && admins.next().is_none() {
             return Err(ServiceError::LastAdmin(id.to_owned()));
@@ -325,6 +409,37 @@ impl Service {
         tracing::info!(key = id, by = caller.key(), "removed an API key");
         Ok(())
     }
+}
+
+impl Caller {
+    /// Whether the caller sees a key in lists: a limited one sees those within its resources, and itself.
+    fn sees_key(&self, key: &ApiKey) -> bool {
+        let is_within = || resources_of(key).is_some_and(|all| all.iter().all(|resource| self.reaches(resource)));
+        !self.is_limited() || key.id == self.key() || is_within()
+    }
+}
+
+/// The resources of a key that is asked for, each once; texts that name none become problems.
+fn asked_resources(new: &NewKey, scopes: &[Scope], problems: &mut Vec<Problem>) -> Vec<Resource> {
+    let mut resources: Vec<Resource> = Vec::new();
+    if new.resources.len() > RESOURCES_MAX {
+        problems.push(Problem::at("resources", format!("has more than {RESOURCES_MAX} resources")));
+        return resources;
+    }
+    for (at, text) in new.resources.iter().enumerate() {
+        match text.parse::<Resource>() {
+            Ok(resource) if resources.contains(&resource) => {}
+            Ok(resource) => resources.push(resource),
+            Err(error) => {
+                problems.push(Problem::at(format!("resources[{at}]"), error.to_string()).hint(RESOURCE_FORMS));
+            }
+        }
+    }
+    if !resources.is_empty() && scopes.contains(&Scope::Admin) {
+        let problem = Problem::at("resources", "cannot limit the scope `admin`, which includes backups of everything");
+        problems.push(problem.hint("give the scopes that it needs"));
+    }
+    resources
 }
 
 /// The scopes of a key that is asked for, its roles' too, each once; words that are none become problems.
@@ -358,11 +473,11 @@ mod tests {
 
     #[test]
     fn a_key_has_256_secret_bits_and_is_kept_as_a_hash() {
-        let made = generate("test", vec!["events:write".into()], None, Timestamp(0)).expect("a key");
+        let made = generate("test", vec!["events:write".into()], vec![], None, Timestamp(0)).expect("a key");
         let [tocsin, id, secret] = made.text.split('_').collect::<Vec<_>>()[..] else { panic!("{}", made.text) };
         assert_eq!((tocsin, id, secret.len()), ("tocsin", made.kept.id.as_str(), 64));
         assert_eq!(made.kept.hash, hash(&made.text));
-        let other = generate("test", vec![], None, Timestamp(0)).expect("a key");
+        let other = generate("test", vec![], vec![], None, Timestamp(0)).expect("a key");
         assert_ne!(other.text, made.text);
     }
 

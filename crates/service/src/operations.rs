@@ -231,6 +231,7 @@ impl Service {
         resolution: Resolution,
     ) -> Result<u64, ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
+        self.check_suspensions(caller, filter).await?;
         if !all && *filter == SuspensionFilter::default() {
             let problem = tocsin_model::problem::Problem::at("", "names no suspension");
             return Err(ServiceError::Invalid(vec![

@@ -308,7 +308,8 @@ impl Service {
         caller: &Caller,
         id: SubscriberId,
     ) -> Result<(SubscriberId, Profile, Option<Subscriber>), ServiceError> {
-        caller.needs(Scope::SubscribersRead)?;
+        // A subscriber belongs to no application.
+        caller.needs_everywhere(Scope::SubscribersRead)?;
         let stored = self.records.subscriber(&id).await?;
         let stored = stored.ok_or_else(|| ServiceError::Missing(format!("the subscriber `{id}`")))?;
         Ok((id, stored.profile.clone(), Some(stored)))

@@ -183,6 +183,7 @@ impl Service {
     pub async fn preview_resend(&self, caller: &Caller, draft: Draft) -> Result<Preview, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
         let after: Option<NotificationBatchId> = key_of(draft.after.as_deref())?;
+        caller.check_application(draft.application.as_ref())?;
         let request = self.resend_request(draft).await?;
         let after = after.unwrap_or(NotificationBatchId(0));
         let count = self.pipeline.count_resend(&request, after, LOOKS_MAX).await?;
@@ -202,6 +203,7 @@ impl Service {
         key: Option<&str>,
     ) -> Result<(Document, bool), ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
+        caller.check_application(draft.application.as_ref())?;
         if draft.after.is_some() {
             return Err(ServiceError::invalid("after", "is for previews"));
         }

@@ -535,6 +535,8 @@ impl Service {
     /// `Invalid` with every problem, an unknown subscriber among them.
     pub async fn add_subscription(&self, caller: &Caller, draft: Draft<'_>) -> Result<(Document, bool), ServiceError> {
         caller.needs(Scope::SubscribersWrite)?;
+        let named = draft.application.as_deref().and_then(|name| name.parse().ok());
+        caller.check_application(named.as_ref())?;
         self.make_subscription(draft).await
     }
 

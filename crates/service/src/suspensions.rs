@@ -93,7 +93,7 @@ impl Service {
             .map_err(|problems| ServiceError::Invalid(problems.into_iter().map(within).collect()))
     }
 
-    async fn find_suspension(&self, id: u64) -> Result<StoredSuspension, ServiceError> {
+    pub(crate) async fn find_suspension(&self, id: u64) -> Result<StoredSuspension, ServiceError> {
         let filter = SuspensionFilter { id: Some(id), ..SuspensionFilter::default() };
         let found = self.journal.suspensions(&filter, 0, 1).await?.pop();
         found.ok_or_else(|| ServiceError::Missing(format!("the suspension {id}")))

@@ -31,7 +31,9 @@ impl Service {
     /// The scope `operations:read` is missing.
     pub fn switches(&self, caller: &Caller) -> Result<Vec<Switched>, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
-        Ok(self.pipeline.switches())
+        let mut switches = self.pipeline.switches();
+        switches.retain(|switched| caller.check_component(&switched.switch.component).is_ok());
+        Ok(switches)
     }
 
     /// Switches something off, or otherwise than it was. What is begun is finished first.
@@ -46,6 +48,7 @@ impl Service {
         reason: &str,
     ) -> Result<(), ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
+        caller.check_component(&component)?;
         self.check_switch(&component, state)?;
         let reason = check_reason(reason)?;
         let (by, since) = (caller.key().to_owned(), self.clock.now());
@@ -59,6 +62,7 @@ impl Service {
     /// The scope `operations:write` is missing, or the store failed.
     pub async fn switch_on(&self, caller: &Caller, component: &Component) -> Result<bool, ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
+        caller.check_component(component)?;
         Ok(self.pipeline.switch_on(component).await?)
     }
 

@@ -74,6 +74,8 @@ pub struct ApiKey {
     pub description: String,
     /// What it may do, as `area:right` words.
     pub scopes: Vec<String>,
+    /// The resources that it is limited to, as `kind:name` words; empty: it is unlimited.
+    pub resources: Vec<String>,
     /// When it was made.
     pub created_at: Timestamp,
     /// When it stops working.

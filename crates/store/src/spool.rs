@@ -108,6 +108,8 @@ pub struct NewMessage {
     pub part_of: Option<MessageId>,
     /// What makes a repetition known as such.
     pub key: Option<IdempotencyKey>,
+    /// The API key that sent it, which alone may ask for its reply; empty if it came in another way.
+    pub sender: Box<str>,
     /// See [`Head`].
     pub head: Head,
     /// Its body.
@@ -258,7 +260,7 @@ pub enum LegOrder {
 /// A caller's own name for a message, and what the body was.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdempotencyKey {
-    /// The key; one for each receive port.
+    /// The key; one for each receive port and sender.
     pub key: String,
     /// SHA-256 of the body.
     pub digest: [u8; 32],
@@ -292,6 +294,8 @@ pub struct StoredMessage {
     pub reply: Option<MessageId>,
     /// The message that it is a part of, if one was split.
     pub part_of: Option<MessageId>,
+    /// See [`NewMessage`].
+    pub sender: Box<str>,
     /// See [`Head`].
     pub head: Head,
     /// Bytes of its body.
@@ -456,6 +460,8 @@ pub struct LegOutcome {
     pub leg: u32,
     /// How often it was tried, this time included.
     pub attempts: u32,
+    /// Whether this is the first attempt that the leg ever had.
+    pub is_first: bool,
     /// Whether the backup transport is at it, from here on.
     pub on_backup: bool,
     /// What the far side said, or why there was no answer.
@@ -531,6 +537,12 @@ pub struct EditedMessage {
     pub head: Head,
     /// Its body.
     pub body: Bytes,
+    /// Suspended legs, by their numbers, with the keys that the head gives them.
+    pub legs: Vec<(u32, NewLeg)>,
+    /// Whether something is other than before.
+    pub is_other: bool,
+    /// What was changed, in words.
+    pub change: String,
     /// Who made it so.
     pub by: String,
     /// When.
@@ -600,6 +612,99 @@ pub enum Standing {
     Suspended,
     /// Nothing is left to be done.
     Ended,
+}
+
+/// Most entries of the history of one message. Of more, the oldest behind the first ones are dropped.
+pub const HISTORY_MAX: u32 = 200;
+
+/// Entries at the beginning of a history that are never dropped: how it came that the message needed one.
+pub const HISTORY_FIRST: u32 = 20;
+
+/// Longest text of an entry of the history, in bytes; longer ones are cut.
+pub const HISTORY_TEXT_BYTES_MAX: usize = 1_024;
+
+/// An attempt to send a message, or an act on it, as its history keeps it. The first attempt of a leg that succeeds has no
+/// entry: the leg says all of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HistoryEntry {
+    /// Its number among those of the message, from 1. Where one is missing, entries were dropped.
+    pub number: u32,
+    /// When.
+    pub at: Timestamp,
+    /// What happened.
+    pub act: HistoryAct,
+    /// The send port of the leg, if it is of one.
+    pub port: Option<Name>,
+    /// Of an attempt: its number on its transport.
+    pub attempt: Option<u32>,
+    /// Of an attempt: whether the backup transport made it.
+    pub on_backup: bool,
+    /// The API key of the operator who did it; empty if the server did.
+    pub by: Box<str>,
+    /// What the receiver answered, or the reason.
+    pub text: Box<str>,
+}
+
+/// What happened to a message. Their places are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HistoryAct {
+    /// An attempt succeeded.
+    Sent,
+    /// An attempt failed, and the leg is tried again.
+    Failed,
+    /// The first transport gave up; the backup transport takes over.
+    Backup,
+    /// The receiver accepted the message, and its reply comes later.
+    Awaiting,
+    /// A leg, or the message as a whole, was suspended.
+    Suspended,
+    /// An operator resumed it.
+    Resumed,
+    /// An operator edited it.
+    Edited,
+    /// An operator ended it.
+    Ended,
+    /// No reply came in time.
+    Expired,
+    /// It was routed anew.
+    Routed,
+    /// Its later reply came.
+    Replied,
+}
+
+impl HistoryAct {
+    /// All of them.
+    pub const ALL: [HistoryAct; 11] = [
+        HistoryAct::Sent,
+        HistoryAct::Failed,
+        HistoryAct::Backup,
+        HistoryAct::Awaiting,
+        HistoryAct::Suspended,
+        HistoryAct::Resumed,
+        HistoryAct::Edited,
+        HistoryAct::Ended,
+        HistoryAct::Expired,
+        HistoryAct::Routed,
+        HistoryAct::Replied,
+    ];
+
+    /// Its one word.
+    pub fn word(self) -> &'static str {
+        match self {
+            HistoryAct::Sent => "sent",
+            HistoryAct::Failed => "failed",
+            HistoryAct::Backup => "backup",
+            HistoryAct::Awaiting => "awaiting",
+            HistoryAct::Suspended => "suspended",
+            HistoryAct::Resumed => "resumed",
+            HistoryAct::Edited => "edited",
+            HistoryAct::Ended => "ended",
+            HistoryAct::Expired => "expired",
+            HistoryAct::Routed => "routed",
+            HistoryAct::Replied => "replied",
+        }
+    }
 }
 
 /// What an operator's act changed.

@@ -4,6 +4,7 @@ use std::{fs, path::PathBuf, time::Duration};
 
 use clap::Args;
 use reqwest::{Method, RequestBuilder, Response, StatusCode, header};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
@@ -158,7 +159,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::send`], or the answer is not JSON.
-    pub async fn post(&self, path: &str, body: &Value) -> Outcome<Value> {
+    pub async fn post(&self, path: &str, body: &(impl Serialize + ?Sized)) -> Outcome<Value> {
         let answer = self.send(self.request(Method::POST, path).json(body)).await?;
         self.json(answer).await
     }

@@ -123,6 +123,61 @@ async fn an_operator_slows_an_exchange_down_and_senders_are_told_why() {
     platform.run(&["exchange", "flow", "confirmation", "--changes"]);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a8_a_reply_belongs_to_the_key_that_sent_the_request() {
+    let far = FarSide::start().await;
+    let mut platform = Platform::start(&[("SHOP", &far.url), ("WAREHOUSE", &far.url)]).await;
+    let definition = support::repository("examples/confirmation/exchange.yaml");
+    platform.run(&["exchange", "apply", definition.to_str().expect("a path")]);
+    let make = |platform: &Platform, arguments: &[&str]| {
+        let made = platform.run(&[&["keys", "create", "x", "--json"], arguments].concat());
+        let made: serde_json::Value = serde_json::from_str(&made).expect("JSON");
+        made["key"].as_str().expect("a key").to_owned()
+    };
+    let partner = ["--role", "partner"];
+    let (owner, other) = (make(&platform, &partner), make(&platform, &partner));
+    let limited = make(&platform, &["--role", "partner", "--resource", "port:confirmation/questions"]);
+    let reader = make(&platform, &["--role", "analyst"]);
+    let elsewhere = make(&platform, &["--role", "analyst", "--resource", "exchange:another"]);
+    let post = async |platform: &Platform, key: &str, port: &str| {
+        let path = format!("/v1/exchanges/confirmation/receive/{port}");
+        let request = platform.client.post(format!("{}{path}", platform.url)).bearer_auth(key);
+        let request = request.header("content-type", "application/json").body(r#"{"type": "order", "order": 7}"#);
+        let answer = request.send().await.expect("an answer");
+        let id = answer.headers().get("tocsin-message").map(|id| id.to_str().expect("text").to_owned());
+        (answer.status().as_u16(), id.unwrap_or_default())
+    };
+    let get = async |platform: &Platform, key: &str, path: &str| {
+        let request = platform.client.get(format!("{}{path}", platform.url)).bearer_auth(key);
+        let answer = request.send().await.expect("an answer");
+        (answer.status().as_u16(), answer.text().await.expect("a body"))
+    };
+    let (status, id) = post(&platform, &owner, "questions").await;
+    assert_eq!(status, 200);
+    for _ in 0..2 {
+        let reply = format!("/v1/messages/{id}/reply");
+        let (status, body) = get(&platform, &owner, &reply).await;
+        assert!(status == 200 && body.contains(r#""confirmed":true"#), "{status} {body}");
+        assert_eq!(get(&platform, &reader, &reply).await.0, 200, "an operator may read");
+        let (status, refused) = get(&platform, &other, &reply).await;
+        let (_, none) = get(&platform, &other, "/v1/messages/m-999999/reply").await;
+        assert_eq!((status, refused.replace(&id, "m-999999")), (404, none), "ids that count up tell nothing");
+        for path in ["", "/body", "/tracked", "/original", "/reply"] {
+            assert_eq!(get(&platform, &elsewhere, &format!("/v1/messages/{id}{path}")).await.0, 404, "{path}");
+        }
+        assert_eq!(get(&platform, &other, &format!("/v1/messages/{id}")).await.0, 403);
+        platform.kill();
+        platform.restart().await;
+    }
+    assert_eq!(post(&platform, &limited, "questions").await.0, 200);
+    assert_eq!(post(&platform, &limited, "orders").await.0, 404, "another port of the exchange");
+    let (status, found) = get(&platform, &elsewhere, "/v1/messages?exchange=confirmation").await;
+    assert_eq!(status, 404, "{found}");
+    assert_eq!(get(&platform, &elsewhere, "/v1/messages").await.0, 403);
+    let (_, shown) = get(&platform, &platform.key(), &format!("/v1/messages/{id}")).await;
+    assert!(shown.contains(r#""sender""#) && shown.contains(r#""history":[]"#), "{shown}");
+}
+
 /// The words of a command line of the README; what is in quotes is one.
 fn words(line: &str) -> Vec<String> {
     let mut words = vec![String::new()];

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use quick_xml::{Reader, events::Event};
 use tocsin_matching::filter::{CompiledFilter, compile_for_messages};
 use tocsin_model::{
+    exact_json,
     exchange::{Assembled, Assembly},
     field::{Fields, Row},
     problem::Problem,
@@ -121,9 +122,11 @@ fn line(body: &[u8]) -> Result<Bytes, String> {
     if !body.contains(&b'\n') {
         return Ok(Bytes::copy_from_slice(body));
     }
-    let json: serde_json::Value =
-        serde_json::from_slice(body).map_err(|_| "the body has several lines, and is not JSON")?;
-    Ok(json.to_string().into())
+    let several = "the body has several lines, and is not JSON";
+    let text = std::str::from_utf8(body).map_err(|_| several)?;
+    serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(|_| several)?;
+    // Nothing but white space goes: numbers, names and their order stay as they are written.
+    Ok(exact_json::compact(text).into())
 }
 
 /// The root element of a body, as it stands there.
@@ -187,6 +190,8 @@ mod tests {
     fn bodies_become_one() {
         check("json", &["{\"a\": 1}", " 2\n"], Ok("[{\"a\": 1},2]"));
         check("lines", &["{\"a\": 1}\n", "{\n\"a\": 2}", "x"], Ok("{\"a\": 1}\n{\"a\":2}\nx\n"));
+        check("lines", &["{\n \"b\": 1.10, \"a\": 1e400,\n\"b\": -0 }"], Ok("{\"b\":1.10,\"a\":1e400,\"b\":-0}\n"));
+        check("lines", &["[1,\n2] x"], Err("several lines"));
         check("lines", &["a\nb"], Err("several lines"));
         check(
             "xml:all",

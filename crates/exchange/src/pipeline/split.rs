@@ -22,6 +22,8 @@ type Scope = Rc<BTreeMap<Rc<str>, Rc<str>>>;
 pub(super) struct Splitter {
     pub into: Split,
     pub most: usize,
+    /// Whether a message may become none.
+    pub may_be_empty: bool,
 }
 
 impl Splitter {
@@ -31,6 +33,16 @@ impl Splitter {
             Split::Lines => self.lines(&whole.body)?,
             Split::Xml(name) => self.elements(name, &whole.body)?,
         };
+        if bodies.is_empty() && !self.may_be_empty {
+            let nothing = match &self.into {
+                Split::Json(path) => format!("the list at {path} is empty"),
+                Split::Lines => "the body has no line that is not empty".to_owned(),
+                Split::Xml(name) => format!("the body has no element `{name}`"),
+            };
+            return Err(format!(
+                "{nothing}, and nothing would be left of the message; `may_be_empty: true` allows that"
+            ));
+        }
         Ok(bodies.into_iter().map(|body| Parcel { body, ..whole.clone() }).collect())
     }
 
@@ -44,9 +56,14 @@ impl Splitter {
     fn items(&self, path: &JsonPath, body: &Bytes) -> Result<Vec<Bytes>, String> {
         let text = std::str::from_utf8(body).map_err(|_| "the body is not JSON: it is not UTF-8")?;
         let found = path.find_written(text).map_err(|error| format!("the body is not JSON: {error}"))?;
-        let found = found.ok_or_else(|| format!("nothing stands at {path}"))?;
-        let items: Vec<&RawValue> =
-            serde_json::from_str(found.get()).map_err(|_| format!("at {path} stands no list"))?;
+        let is_nothing = found.is_none_or(|found| found.get() == "null");
+        let found = match found {
+            _ if is_nothing && self.may_be_empty => return Ok(Vec::new()),
+            Some(found) => found,
+            None => return Err(format!("nothing stands at {path}")),
+        };
+        let items: Vec<&RawValue> = serde_json::from_str(found.get())
+            .map_err(|_| format!("at {path} stands {}, not a list", kind(found.get())))?;
         self.check_count(items.len())?;
         Ok(items.into_iter().map(|item| body.slice_ref(item.get().as_bytes())).collect())
     }
@@ -104,6 +121,17 @@ impl Splitter {
                 _ => {}
             }
         }
+    }
+}
+
+/// What a value of JSON is.
+fn kind(text: &str) -> &'static str {
+    match text.bytes().next() {
+        Some(b'{') => "an object",
+        Some(b'"') => "a text",
+        Some(b'n') => "null",
+        Some(b't' | b'f') => "a truth value",
+        _ => "a number",
     }
 }
 

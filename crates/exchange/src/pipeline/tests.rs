@@ -87,9 +87,8 @@ fn bodies_are_unpacked_up_to_a_bound() {
 fn a_message_is_split_into_all_its_parts_or_none() {
     let json = "split: { json: $.orders, most: 3 }";
     check(&[json], r#"{"orders": [{"n": 1e400}, 2, "x"]}"#, Ok(&[r#"{"n": 1e400}"#, "2", r#""x""#]));
-    check(&[json], r#"{"orders": []}"#, Ok(&[]));
     check(&[json], r#"{"orders": [1, 2, 3, 4]}"#, Err("more than 3 parts"));
-    check(&[json], r#"{"orders": {}}"#, Err("no list"));
+    check(&[json], r#"{"orders": {}}"#, Err("stands an object, not a list"));
     check(&[json], "{}", Err("nothing stands at"));
     check(&[json], "hello", Err("not JSON"));
     check(&["split: { lines: true }"], "a\r\n\n b\nc", Ok(&["a", " b", "c"]));
@@ -112,6 +111,62 @@ fn a_message_is_split_into_all_its_parts_or_none() {
     check(&["split: { xml: order }"], &format!("<r{prefixes}>{parts}</r>"), Err("more than 256 namespaces"));
     let whole = ["split: { lines: true }", "validate: { schema: { type: object } }"];
     check(&whole, "{}\n1\n{}", Err("step 2 of the pipeline (`validate`) at part 2: the body does not fit its schema"));
+}
+
+#[test]
+fn b18_a_message_that_would_become_none_is_suspended_unless_it_may() {
+    for (step, body, why) in [
+        ("json: $.items", r#"{"items": []}"#, "the list at $['items'] is empty"),
+        ("json: $.items", r#"{"items": null}"#, "stands null, not a list"),
+        ("json: $.items", r#"{"item": [1]}"#, "nothing stands at $['items']"),
+        ("json: $", "[]", "the list at $ is empty"),
+        ("xml: line", "<order><lines/></order>", "has no element `line`"),
+        ("xml: line", "<order/>", "has no element `line`"),
+        ("xml: line", "<order><lines2><Line/></lines2></order>", "has no element `line`"),
+        ("lines: true", "", "no line that is not empty"),
+        ("lines: true", "\r\n \n\t\n", "no line that is not empty"),
+    ] {
+        check(&[&format!("split: {{ {step} }}")], body, Err(why));
+        check(&[&format!("split: {{ {step}, may_be_empty: false }}")], body, Err(why));
+        check(&[&format!("split: {{ {step}, may_be_empty: true }}")], body, Ok(&[]));
+    }
+    let may = "split: { json: $.items, may_be_empty: true }";
+    check(&[may], r#"{"items": {}}"#, Err("stands an object, not a list"));
+    check(&[may], r#"{"items": [1]}"#, Ok(&["1"]));
+    check(&["split: { xml: line, may_be_empty: true }"], "<order>", Err("ends inside"));
+}
+
+#[test]
+fn b19_numbers_leave_steps_as_they_came() {
+    let numbers = r#"[123456789012345678901234567890,123456789012345678901234567891,1.10,1e400,-0,0.1e1,1.5,7]"#;
+    let body = format!(r#"{{"b": {numbers}, "a": {{"n": 1.10}}, "id": 12345678901234567890123}}"#);
+    check(&["transform: { jmespath: 'b' }"], &body, Ok(&[numbers]));
+    check(
+        &["transform: { jmespath: '{n: a.n, id: id, many: b[?@ > `1.2`] | [-1]}' }"],
+        &body,
+        Ok(&[r#"{"n":1.10,"id":12345678901234567890123,"many":7}"#]),
+    );
+    check(&["transform: { jmespath: 'sum(b[6:])' }"], &body, Ok(&["8.5"]));
+    let template = r#"transform: { template: '{"id": {{ body.id }}, "n": {{ body.a.n }}, "b": {{ body.b }}, "a": {{ body.a }}}' }"#;
+    let made = format!(r#"{{"id": 12345678901234567890123, "n": 1.10, "b": {numbers}, "a": {{"n":1.10}}}}"#);
+    check(&[template], &body, Ok(&[&made]));
+    let sheet = "<xsl:stylesheet version=\"1.0\" xmlns:xsl=\"http://www.w3.org/1999/XSL/Transform\"><xsl:output \
+                 omit-xml-declaration=\"yes\"/><xsl:template match=\"/\"><r><xsl:for-each select=\"//item\"><n><xsl:value-of \
+                 select=\".\"/></n></xsl:for-each></r></xsl:template></xsl:stylesheet>";
+    let elements: String =
+        numbers.trim_matches(['[', ']']).split(',').map(|number| format!("<n>{number}</n>")).collect();
+    check(&[&format!("transform: {{ xslt: '{sheet}' }}")], &body, Ok(&[&format!("<r>{elements}</r>\n")]));
+    let schema = "validate: { schema: { properties: { b: { items: { type: number } } } } }";
+    check(&[schema], &body, Ok(&[&body]));
+    check(&["split: { json: $.b }"], &body, Ok(&numbers.trim_matches(['[', ']']).split(',').collect::<Vec<_>>()));
+}
+
+#[test]
+fn b21_media_types_of_transforms_are_compared_without_case() {
+    let step = "transform: { template: 'x{{ body.order }}', content_type: 'Application/Vnd.x+JSON; charset=utf-8' }";
+    check(&[step], r#"{"order": 1}"#, Err("what it makes is not JSON"));
+    let step = "transform: { template: 'x{{ body.order }}', content_type: 'application/jsonx' }";
+    check(&[step], r#"{"order": "a<b"}"#, Ok(&["xa<b"]));
 }
 
 #[test]

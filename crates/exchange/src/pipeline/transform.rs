@@ -3,7 +3,14 @@
 use tocsin_delivery::process::change::{Changed, Changer};
 use tocsin_formatting::document::{Document, DocumentFormatter};
 use tocsin_matching::filter::jmespath::Query;
-use tocsin_model::{exchange::TransformLanguage, id::Name, problem::Problem, value::Value};
+use tocsin_model::{
+    exact_json::{self, Exact, Numbers},
+    exchange::TransformLanguage,
+    id::Name,
+    media_type,
+    problem::Problem,
+    value::Value,
+};
 
 use super::Parcel;
 
@@ -39,7 +46,7 @@ impl Transformer {
                 formatter.format(&Document { body: &parcel.body, properties: &parcel.properties })?
             }
         };
-        if self.content_type.contains("json")
+        if media_type::is_json(&self.content_type)
             && let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(&made)
         {
             return Err(format!("what it makes is not JSON: {error}"));
@@ -51,11 +58,22 @@ impl Transformer {
 }
 
 fn search(query: &Query, body: &[u8]) -> Result<String, String> {
-    let json: serde_json::Value =
-        serde_json::from_slice(body).map_err(|error| format!("the body is not JSON: {error}"))?;
-    match query.search(&Value::from(json)) {
+    let broken = |error: &dyn std::fmt::Display| format!("the body is not JSON: {error}");
+    let mut numbers = Numbers::default();
+    let value = if exact_json::has_inexact_numbers(body) {
+        let exact = Exact::read(body).map_err(|error| broken(&error))?;
+        exact.value(&mut numbers).map_err(|error| broken(&error))?
+    } else {
+        Value::from(serde_json::from_slice::<serde_json::Value>(body).map_err(|error| broken(&error))?)
+    };
+    match query.search(&value) {
         Ok(Value::Null) => Err("the expression gives nothing".to_owned()),
-        Ok(found) => Ok(serde_json::Value::from(found).to_string()),
+        Ok(found) if numbers.is_empty() => Ok(serde_json::Value::from(found).to_string()),
+        Ok(found) => {
+            let mut text = String::new();
+            numbers.write(&found, &mut text);
+            Ok(text)
+        }
         Err(trouble) => Err(format!("the expression fails: {trouble}")),
     }
 }

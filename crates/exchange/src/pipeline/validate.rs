@@ -2,7 +2,11 @@
 
 use tocsin_formatting::xsd::XmlSchema;
 use tocsin_matching::schema;
-use tocsin_model::{exchange::Validation, problem::Problem};
+use tocsin_model::{
+    exact_json::{Exact, Numbers, has_inexact_numbers},
+    exchange::Validation,
+    problem::Problem,
+};
 
 pub(super) enum Schema {
     Json(Box<schema::Schema>),
@@ -26,8 +30,7 @@ impl Schema {
             Schema::Json(schema) => schema,
             Schema::Xml(schema) => return schema.check(body),
         };
-        let json: serde_json::Value =
-            serde_json::from_slice(body).map_err(|error| format!("the body is not JSON: {error}"))?;
+        let json = read(body).map_err(|error| format!("the body is not JSON: {error}"))?;
         let told = |problem: Problem| match &*problem.path {
             "" => problem.message,
             place => format!("{} at `{place}`", problem.message),
@@ -36,5 +39,18 @@ impl Schema {
             let told: Vec<String> = problems.into_iter().map(told).collect();
             format!("the body does not fit its schema: {}", told.join("; "))
         })
+    }
+}
+
+/// A body as a schema sees it. A number that is larger than a double is the largest one.
+fn read(body: &[u8]) -> Result<serde_json::Value, String> {
+    match serde_json::from_slice(body) {
+        Ok(json) => Ok(json),
+        Err(_) if has_inexact_numbers(body) => {
+            let exact = Exact::read(body).map_err(|error| error.to_string())?;
+            let value = exact.value(&mut Numbers::default()).map_err(|error| error.to_string())?;
+            Ok(value.into())
+        }
+        Err(error) => Err(error.to_string()),
     }
 }

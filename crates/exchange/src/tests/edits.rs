@@ -1,7 +1,10 @@
 //! Operators change what is suspended, and let it go on.
 
 use serde_json::json;
-use tocsin_model::filter::{Dialect, Filter};
+use tocsin_model::{
+    exact_json::Exact,
+    filter::{Dialect, Filter},
+};
 
 use super::*;
 use crate::{edit::Edit, operate::Choice, promote};
@@ -10,8 +13,12 @@ fn one(id: MessageId) -> Choice {
     MessageFilter { id: Some(id), ..MessageFilter::default() }.into()
 }
 
+fn exact(json: &serde_json::Value) -> Exact {
+    Exact::read(json.to_string().as_bytes()).expect("JSON")
+}
+
 fn patch(patch: serde_json::Value) -> Edit {
-    Edit { patch: Some(patch), ..Edit::default() }
+    Edit { patch: Some(exact(&patch)), ..Edit::default() }
 }
 
 impl Bed {
@@ -30,7 +37,7 @@ async fn an_unroutable_message_is_edited_and_goes_on() {
     let edited = bed.exchanges.edit(&one(wrong.id), &edit, "ann").await.expect("edited");
     assert_eq!((edited.messages, edited.unchanged), (vec![wrong.id], vec![]));
     assert_eq!(bed.suspended().await.len(), 1, "it waits to be resumed");
-    bed.exchanges.resume(one(wrong.id)).await.expect("resumed");
+    bed.exchanges.resume(one(wrong.id), "op").await.expect("resumed");
     let course = bed.exchanges.wait_for(wrong.id, PATIENCE).await.expect("read");
     assert!(matches!(course, Some(Course::Replied { .. })), "{course:?}");
     assert_eq!(bed.b.all()[0].body, r#"{"type":"order","order":7,"x":{"z":[1]}}"#);
@@ -64,7 +71,7 @@ async fn what_failed_on_its_way_is_edited_unless_something_of_it_waits() {
     for (edit, why) in [
         (Edit { properties: vec![(name("nobody"), json!(1))], ..Edit::default() }, "no property `nobody`"),
         (Edit { properties: vec![(name("order"), json!("x"))], ..Edit::default() }, "the property `order`"),
-        (Edit { body: Some("x".into()), patch: Some(json!({})), ..Edit::default() }, "not JSON"),
+        (Edit { body: Some("x".into()), patch: Some(exact(&json!({}))), ..Edit::default() }, "not JSON"),
     ] {
         let edited = bed.exchanges.edit(&one(sent.id), &edit, "ann").await.expect("tried");
         assert!(edited.unchanged[0].1.contains(why), "{edited:?}");
@@ -72,7 +79,7 @@ async fn what_failed_on_its_way_is_edited_unless_something_of_it_waits() {
     let edited = bed.exchanges.edit(&one(sent.id), &edit, "ann").await.expect("edited");
     assert_eq!(edited.messages, [sent.id]);
     assert_eq!(promote::text_of(&bed.message(sent.id).await.head, "order").as_deref(), Some("8"));
-    bed.exchanges.resume(one(sent.id)).await.expect("resumed");
+    bed.exchanges.resume(one(sent.id), "op").await.expect("resumed");
     bed.b.asked_times(2).await;
     assert_eq!(bed.b.all()[1].body, "{}");
     let ids: Vec<String> = bed.b.all().iter().map(|asked| asked.headers["idempotency-key"].clone()).collect();
@@ -87,7 +94,7 @@ async fn another_property_makes_another_message_for_the_far_side_too() {
     bed.suspended_times(1).await;
     let edit = Edit { properties: vec![(name("order"), json!(8))], ..Edit::default() };
     assert_eq!(bed.exchanges.edit(&one(sent.id), &edit, "ann").await.expect("edited").messages, [sent.id]);
-    bed.exchanges.resume(one(sent.id)).await.expect("resumed");
+    bed.exchanges.resume(one(sent.id), "op").await.expect("resumed");
     let asked = bed.a.asked_times(2).await;
     let (paths, ids): (Vec<_>, Vec<_>) =
         asked.into_iter().map(|mut asked| (asked.path, asked.headers.remove("idempotency-key").expect("one"))).unzip();
@@ -106,9 +113,9 @@ async fn a_predicate_chooses_among_them() {
         bed.exchanges.edit(&high, &patch(json!({"type": "note"})), "ann").await.expect("edited").messages.len(),
         2
     );
-    assert_eq!(bed.exchanges.resume(high.clone()).await.expect("resumed").messages, 2);
+    assert_eq!(bed.exchanges.resume(high.clone(), "op").await.expect("resumed").messages, 2);
     bed.a.asked_times(2).await;
-    let ended = bed.exchanges.end(bed.of_exchange("message.order == 1").expect("good")).await.expect("ended");
+    let ended = bed.exchanges.end(bed.of_exchange("message.order == 1").expect("good"), "op").await.expect("ended");
     assert_eq!((ended.messages, bed.suspended().await.len()), (1, 1));
     assert!(matches!(bed.of_exchange("message.ordr > 2"), Err(OperateError::Invalid(_))));
     let nowhere = Filter { dialect: Dialect::Cel, text: "true".to_owned() };
@@ -130,7 +137,7 @@ async fn open_messages_are_counted_for_each_exchange() {
     let full = bed.exchanges.receive(&running, &name("orders"), post()).await;
     assert!(matches!(full, Err(ReceiveError::Full { code: ThrottleReason::StoreGrowth, .. })), "{full:?}");
     let ended = MessageFilter { exchange: Some(name("other")), ..MessageFilter::default() };
-    bed.exchanges.end(ended).await.expect("ended");
+    bed.exchanges.end(ended, "op").await.expect("ended");
     bed.exchanges.receive(&running, &name("orders"), post()).await.expect("it has room again");
     assert_eq!(bed.exchanges.counts().open, 4);
 }

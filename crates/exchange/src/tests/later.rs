@@ -119,7 +119,7 @@ async fn a_message_waits_for_its_reply_over_a_restart_and_for_so_long() {
     bed.define(&later(&bed.a, &bed.b, "1s")).await;
     let asked = bed.ask(r#"{"type": "order", "order": 8}"#).await;
     assert_eq!(asked.course, Course::Suspended("b: no reply came through `results` in time".into()));
-    let acted = bed.exchanges.resume(MessageFilter::default()).await.expect("resumed");
+    let acted = bed.exchanges.resume(MessageFilter::default(), "op").await.expect("resumed");
     assert_eq!((acted.messages, acted.legs), (1, 1));
     bed.b.asked_times(3).await;
     bed.result(r#"{"order": 8}"#).await;
@@ -173,7 +173,7 @@ async fn what_nobody_waits_for_is_routed_or_suspended_and_edited_it_finds_its_me
     let edit = Edit { body: Some(Bytes::from_static(RESULT.as_bytes())), ..Edit::default() };
     let edited = bed.exchanges.edit(&Choice::from(only()), &edit, "test").await.expect("edited");
     assert_eq!(edited.messages, [odd.id]);
-    assert_eq!(bed.exchanges.resume(only()).await.expect("resumed").messages, 1);
+    assert_eq!(bed.exchanges.resume(only(), "op").await.expect("resumed").messages, 1);
     assert_eq!(bed.ended(sent.id).await.reply, Some(odd.id));
     bed.ended(odd.id).await;
     assert_eq!(bed.a.asked_times(2).await[1].body, RESULT);

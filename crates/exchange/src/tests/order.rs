@@ -103,7 +103,7 @@ async fn a_suspended_message_keeps_those_behind_it_if_so_asked() {
     bed.ended(other).await;
     assert_eq!(bed.message(second).await.legs[0].state, LegState::Waiting);
     let only = MessageFilter { id: Some(first), ..MessageFilter::default() };
-    bed.exchanges.end(only).await.expect("ended");
+    bed.exchanges.end(only, "op").await.expect("ended");
     bed.ended(second).await;
     assert_eq!(bed.b.all().iter().map(order_of).collect::<Vec<_>>(), [1, 3, 2]);
 
@@ -168,6 +168,7 @@ fn note(bed: &Bed) -> NewMessage {
         settles: None,
         part_of: None,
         key: None,
+        sender: Box::default(),
         legs: vec![running.lanes[&name("a")].new_leg(&head).expect("no reply comes later")],
         head,
         body: Bytes::from_static(b"{}"),

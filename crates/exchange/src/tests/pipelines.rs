@@ -63,11 +63,11 @@ async fn a_step_that_fails_suspends_and_the_resumed_message_goes_through_the_ste
     let choice = MessageFilter { id: Some(sent.id), ..MessageFilter::default() }.into();
     let edited = bed.exchanges.edit(&choice, &edit, "ann").await.expect("tried");
     assert!(edited.unchanged[0].1.contains("edit its body instead"), "{edited:?}");
-    assert_eq!(bed.exchanges.resume(MessageFilter::default()).await.expect("tried").messages, 0);
+    assert_eq!(bed.exchanges.resume(MessageFilter::default(), "op").await.expect("tried").messages, 0);
     assert_eq!(bed.suspended().await.len(), 1, "the steps are the same");
 
     bed.change(&[(ORDERS, ", pipeline: [transform: { jmespath: '{type: type, order: order, by: `op`}' }]")]).await;
-    assert_eq!(bed.exchanges.resume(MessageFilter::default()).await.expect("resumed").messages, 1);
+    assert_eq!(bed.exchanges.resume(MessageFilter::default(), "op").await.expect("resumed").messages, 1);
     assert_eq!(bed.ended(sent.id).await.ending, Some(Ending::Delivered));
     assert!(bed.a.all()[0].body.contains(r#""by":"op""#), "{:?}", bed.a.all());
     assert!(!bed.message(sent.id).await.head.raw);
@@ -75,7 +75,7 @@ async fn a_step_that_fails_suspends_and_the_resumed_message_goes_through_the_ste
     bed.change(&[(ORDERS, ", pipeline: [split: { json: $ }]")]).await;
     let odd = bed.post("orders", r#"{"type": "note", "order": 8}"#, None).await.expect("stored");
     bed.change(&[(ORDERS, ", pipeline: [transform: { jmespath: '[@, @]' }, split: { json: $ }]")]).await;
-    bed.exchanges.resume(MessageFilter::default()).await.expect("resumed");
+    bed.exchanges.resume(MessageFilter::default(), "op").await.expect("resumed");
     assert_eq!(bed.message(odd.id).await.ending, Some(Ending::Split));
     assert_eq!(bed.parts(odd.id).await.len(), 2);
     for part in bed.parts(odd.id).await {
@@ -109,7 +109,7 @@ async fn a_step_that_fails_on_the_way_out_or_back_suspends_the_leg() {
 
     let back = "\n    reply_pipeline: [validate: { schema: { required: [receipt] } }]";
     bed.change(&[("correlate: [order]", back)]).await;
-    bed.exchanges.resume(MessageFilter::default()).await.expect("resumed");
+    bed.exchanges.resume(MessageFilter::default(), "op").await.expect("resumed");
     bed.b.asked_times(1).await;
     let course = bed.exchanges.wait_for(asked.id, PATIENCE).await.expect("read");
     let Some(Course::Suspended(reason)) = course else { panic!("{course:?}") };
@@ -118,7 +118,7 @@ async fn a_step_that_fails_on_the_way_out_or_back_suspends_the_leg() {
     assert_eq!(all[0].ending, Some(Ending::Wrong), "the reply is there to be looked at");
 
     bed.change(&[]).await;
-    bed.exchanges.resume(MessageFilter::default()).await.expect("resumed");
+    bed.exchanges.resume(MessageFilter::default(), "op").await.expect("resumed");
     let course = bed.exchanges.wait_for(asked.id, PATIENCE).await.expect("read");
     assert!(matches!(course, Some(Course::Replied { .. })), "{course:?}");
 }
@@ -172,15 +172,15 @@ async fn what_waits_becomes_one_in_time_and_may_be_ended_before() {
     bed.gather(GATHER).await;
     let (kept, ended) = (bed.of_key(1, "x").await, bed.of_key(2, "x").await);
     let only = MessageFilter { id: Some(ended), standing: Some(Standing::Open), ..MessageFilter::default() };
-    assert_eq!(bed.exchanges.end(only).await.expect("ended").messages, 1);
+    assert_eq!(bed.exchanges.end(only, "op").await.expect("ended").messages, 1);
     let wrong = bed.post("orders", "no json", None).await.expect("stored");
     let Course::Suspended(reason) = &wrong.course else { panic!("{wrong:?}") };
     assert!(reason.contains("`assemble`") && reason.contains("not JSON"), "{reason}");
     bed.gather(", pipeline: [assemble: { within: 1s, as: lines }]").await;
-    assert_eq!(bed.exchanges.resume(MessageFilter::default()).await.expect("resumed").messages, 1);
+    assert_eq!(bed.exchanges.resume(MessageFilter::default(), "op").await.expect("resumed").messages, 1);
     bed.ended(wrong.id).await;
     let only = MessageFilter { id: Some(kept), standing: Some(Standing::Open), ..MessageFilter::default() };
-    bed.exchanges.end(only).await.expect("ended");
+    bed.exchanges.end(only, "op").await.expect("ended");
     // The line has no key, so that no route leads it anywhere.
     bed.suspended_times(1).await;
     bed.open_is(1).await;

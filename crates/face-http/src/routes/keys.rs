@@ -20,14 +20,15 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(list, make)).routes(routes!(remove)).routes(routes!(roles))
 }
 
-/// All keys, oldest first, without their secrets.
+/// All keys, oldest first, without their secrets. A limited key sees those within its resources.
 #[utoipa::path(get, path = "/v1/keys", tag = "keys", responses((status = 200, body = List<KeyBody>), Failures))]
 async fn list(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
     let keys = app.service.api_keys(&caller).await?;
     Ok(json(StatusCode::OK, &List { items: keys.into_iter().map(KeyBody::from).collect(), next: None }))
 }
 
-/// Makes a key. It is shown in this answer and never again. Nobody can give a scope that they do not hold.
+/// Makes a key. It is shown in this answer and never again. A caller gives no right that its own key does not have: no other
+/// scope, no other resource, no longer time.
 #[utoipa::path(post, path = "/v1/keys", tag = "keys", request_body = NewKeyBody, responses((status = 201, body = KeyBody), Failures))]
 async fn make(
     State(app): State<Arc<App>>,
@@ -38,6 +39,7 @@ async fn make(
         description: asked.description,
         scopes: asked.scopes,
         roles: asked.roles,
+        resources: app.normal_resources(asked.resources)?,
         expires_at: asked.expires_at,
     };
     let made = app.service.make_api_key(&caller, new).await?;
@@ -47,7 +49,8 @@ async fn make(
     Ok(response)
 }
 
-/// Removes a key. It stops working at once. The last one with the scope `admin` stays (409 `last-admin-key`).
+/// Removes a key. It stops working at once. A caller removes its own key, and those with no right that it does not have. The
+/// last one with the scope `admin` stays (409 `last-admin-key`).
 #[utoipa::path(delete, path = "/v1/keys/{id}", tag = "keys", params(("id" = String, Path)), responses((status = 204), Failures))]
 async fn remove(
     State(app): State<Arc<App>>,

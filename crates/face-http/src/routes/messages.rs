@@ -8,21 +8,23 @@ use axum::{
 use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use tocsin_exchange::{
     edit::Edit,
     receive::{Course, Incoming, Received},
 };
 use tocsin_model::{
+    exact_json::Exact,
     exchange::Mode,
     filter::{Dialect, Filter},
     id::{MessageId, Name},
     time::Timestamp,
 };
 use tocsin_service::{
-    ServiceError,
+    Caller, ServiceError,
     exchanges::{Entrance, WhichMessages},
 };
-use tocsin_store::spool::{Acted, Leg, LegState, MessageFilter, Standing, StoredMessage};
+use tocsin_store::spool::{Acted, HistoryEntry, Leg, LegState, MessageFilter, Standing, StoredMessage};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -74,13 +76,18 @@ async fn send(
     request: Request,
 ) -> Result<Response, Failure> {
     let entrance = app.service.entrance(&caller, &id::<Name>(&exchange)?, id::<Name>(&port)?)?;
-    let (incoming, _room) = incoming(&app, &entrance, request).await?;
+    let (incoming, _room) = incoming(&app, &entrance, &caller, request).await?;
     let received = app.service.receive(&entrance, incoming).await?;
     answer(received, entrance.mode)
 }
 
 /// Reads a message; gives the room that it takes, too. Its sender may wait long: nothing else of the request is kept.
-async fn incoming(app: &App, entrance: &Entrance, request: Request) -> Result<(Incoming, BodyRoom), Failure> {
+async fn incoming(
+    app: &App,
+    entrance: &Entrance,
+    caller: &Caller,
+    request: Request,
+) -> Result<(Incoming, BodyRoom), Failure> {
     let (headers, body) = parts(request);
     let key = idempotency_key(&headers)?.map(str::to_owned);
     let wait = wait_of(&headers)?;
@@ -91,7 +98,7 @@ async fn incoming(app: &App, entrance: &Entrance, request: Request) -> Result<(I
     let content_type = content_type.to_owned();
     // A small body is a part of what its connection has read, all of which would be kept with it.
     let body = if bytes.len() <= OWN_BYTES { Bytes::copy_from_slice(&bytes) } else { bytes };
-    Ok((Incoming { content_type, headers: given.collect(), body, key, wait }, room))
+    Ok((Incoming { content_type, headers: given.collect(), body, key, sender: caller.key().into(), wait }, room))
 }
 
 /// What is ours to read and nobody else's.
@@ -214,8 +221,11 @@ async fn message(
     Authorized(caller): Authorized,
     Segments(message): Segments<String>,
 ) -> Result<Response, Failure> {
-    let found = app.service.message(&caller, id(&message)?).await?;
-    Ok(json(StatusCode::OK, &MessageBody::from(found)))
+    let id = id(&message)?;
+    let found = app.service.message(&caller, id).await?;
+    let history = app.service.message_history(&caller, id).await?;
+    let history = Some(history.into_iter().map(HistoryEntryBody::from).collect());
+    Ok(json(StatusCode::OK, &MessageBody { history, ..MessageBody::from(found) }))
 }
 
 /// The body of a message, with its media type.
@@ -229,7 +239,8 @@ async fn body(
     Ok(attached(content_type, body))
 }
 
-/// The reply to a request: 200 with it, 202 while there is none; waits as `Prefer: wait=SECONDS` asks.
+/// The reply to a request: 200 with it, 202 while there is none; waits as `Prefer: wait=SECONDS` asks. The key that sent the
+/// request may ask, and keys with `operations:read`; to others there is no such message.
 #[utoipa::path(get, path = "/v1/messages/{message}/reply", tag = "exchanges", params(("message" = String, Path)), responses((status = 200, content_type = "*/*", description = "The reply, with its own media type"), (status = 202, body = AcceptedBody), Failures))]
 async fn reply(
     State(app): State<Arc<App>>,
@@ -264,8 +275,9 @@ async fn end(
     Ok(json(StatusCode::OK, &ActedBody::from(acted)))
 }
 
-/// Changes suspended messages: their bodies, or parts of them, their media types, their properties. With `resume` they go on
-/// at once: what went nowhere is routed anew, what failed is sent again. What a message was before is kept.
+/// Changes suspended messages: their bodies, or parts of them, their media types, their properties. Properties that the body
+/// gave are read anew. With `resume` they go on at once: what went nowhere is routed anew, what failed is sent again to the same
+/// send port. What a message was before is kept.
 #[utoipa::path(post, path = "/v1/messages/edit", tag = "exchanges", request_body = EditMessagesBody, responses((status = 200, body = EditedMessagesBody), Failures))]
 async fn edit(
     State(app): State<Arc<App>>,
@@ -319,9 +331,9 @@ struct EditBody {
     body: Option<String>,
     /// Another body that is not text, in base64.
     body_base64: Option<String>,
-    /// A merge patch (RFC 7396) of bodies of JSON.
+    /// A merge patch (RFC 7396) of bodies of JSON. What it does not name stays as it is written, numbers digit by digit.
     #[schema(value_type = Option<serde_json::Value>)]
-    patch: Option<serde_json::Value>,
+    patch: Option<Box<RawValue>>,
     content_type: Option<String>,
     /// Properties with other values; null takes one away.
     #[schema(value_type = Option<serde_json::Value>)]
@@ -350,6 +362,10 @@ impl EditBody {
             Err(_) => Err(ServiceError::invalid("edit.properties", format!("`{name}` is not a name"))),
         });
         let properties = named.collect::<Result<Vec<_>, _>>()?;
+        let read = |patch: Box<RawValue>| {
+            Exact::read(patch.get().as_bytes()).map_err(|error| ServiceError::invalid("edit.patch", error.to_string()))
+        };
+        let patch = patch.map(read).transpose()?;
         let edit = Edit { body: body.map(Into::into), patch, content_type, properties };
         if edit == Edit::default() {
             let text = "changes nothing: give `body`, `patch`, `content_type` or `properties`";
@@ -508,7 +524,49 @@ pub(super) struct MessageBody {
     /// Where it stands in a trace through many systems (W3C Trace Context).
     #[serde(skip_serializing_if = "Option::is_none")]
     context: Option<TraceContextBody>,
+    /// The id of the key that sent it, if it came through the API.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sender: Option<String>,
     legs: Vec<LegBody>,
+    /// Attempts that failed and what was done to it, oldest first; not in lists. A first attempt that succeeds is in `legs`
+    /// alone. The first 20 entries are kept, and the last 180.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    history: Option<Vec<HistoryEntryBody>>,
+}
+
+/// An attempt to send a message, or an act on it.
+#[derive(Serialize, ToSchema)]
+#[schema(as = HistoryEntry)]
+struct HistoryEntryBody {
+    /// Its number; where one is missing, entries were dropped.
+    number: u32,
+    #[schema(value_type = String, format = DateTime)]
+    at: Timestamp,
+    /// `sent`, `failed`, `backup`, `awaiting`, `suspended`, `resumed`, `edited`, `ended`, `expired`, `routed` or `replied`.
+    act: &'static str,
+    /// The send port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    port: Option<Name>,
+    /// The number of the attempt on its transport.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt: Option<u32>,
+    /// Whether the backup transport made it.
+    on_backup: bool,
+    /// The id of the key of the operator who did it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by: Option<String>,
+    /// What the receiver answered, or the reason.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    text: String,
+}
+
+impl From<HistoryEntry> for HistoryEntryBody {
+    fn from(entry: HistoryEntry) -> Self {
+        let HistoryEntry { number, at, act, port, attempt, on_backup, by, text } = entry;
+        let by = (!by.is_empty()).then(|| by.into());
+        HistoryEntryBody { number, at, act: act.word(), port, attempt, on_backup, by, text: text.into() }
+    }
 }
 
 /// One way of a message, to one send port.
@@ -560,7 +618,9 @@ impl From<StoredMessage> for MessageBody {
             ending: stored.ending.map(|ending| ending.word()),
             suspended: stored.suspended,
             context: stored.head.trace.map(|trace| TraceContextBody::from(*trace)),
+            sender: (!stored.sender.is_empty()).then(|| stored.sender.into()),
             legs: stored.legs.into_iter().map(LegBody::from).collect(),
+            history: None,
         }
     }
 }

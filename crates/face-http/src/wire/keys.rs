@@ -13,6 +13,8 @@ pub(crate) struct KeyBody {
     id: String,
     description: String,
     scopes: Vec<String>,
+    /// The resources that it is limited to; empty: it is unlimited.
+    resources: Vec<String>,
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
     #[schema(value_type = Option<String>, format = DateTime)]
@@ -28,6 +30,7 @@ impl From<ApiKey> for KeyBody {
             id: key.id,
             description: key.description,
             scopes: key.scopes,
+            resources: key.resources,
             created_at: key.created_at,
             expires_at: key.expires_at,
             key: None,
@@ -56,7 +59,11 @@ pub(crate) struct NewKeyBody {
     /// Roles, whose scopes it gets as well; `/v1/roles` lists them.
     #[serde(default)]
     pub(crate) roles: Vec<String>,
-    /// When it stops working.
+    /// Resources that it is limited to: `application:NAME`, `source:APPLICATION/NAME`, `exchange:NAME`,
+    /// `port:EXCHANGE/NAME`, `container:DN`. If not given, those of the key that makes it.
+    #[serde(default)]
+    pub(crate) resources: Vec<String>,
+    /// When it stops working; if not given, with the key that makes it.
     #[serde(default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub(crate) expires_at: Option<Timestamp>,

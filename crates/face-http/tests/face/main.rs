@@ -5,6 +5,7 @@ mod chronicles;
 mod endpoints;
 mod events;
 mod inbox;
+mod limits;
 mod merges;
 mod platform;
 mod preview;

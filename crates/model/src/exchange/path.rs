@@ -8,6 +8,8 @@ use serde::{
 };
 use serde_json::{Value, value::RawValue};
 
+use crate::exact_json::{Exact, ExactError};
+
 /// Most steps of a path.
 const STEPS_MAX: usize = 32;
 
@@ -37,7 +39,7 @@ impl JsonPath {
     /// kept. Of members with the same name the last counts.
     ///
     /// # Errors
-    /// The text is not JSON.
+    /// The text is not JSON, or a number there is larger than a double.
     pub fn find_each(paths: &[&JsonPath], text: &[u8]) -> serde_json::Result<Vec<Option<Value>>> {
         let mut found = vec![None; paths.len()];
         let wanted: Vec<Wanted<'_>> = paths.iter().enumerate().map(|(at, path)| (at, &path.0[..])).collect();
@@ -47,16 +49,19 @@ impl JsonPath {
         Ok(found)
     }
 
-    /// What stands there, to be changed.
-    pub fn find_mut<'a>(&self, body: &'a mut Value) -> Option<&'a mut Value> {
-        self.0.iter().try_fold(body, |value, step| match (step, value) {
-            (Step::Member(name), Value::Object(members)) => members.get_mut(name),
-            (Step::Item(at), Value::Array(items)) => {
-                let at = place(*at, items.len())?;
-                items.get_mut(at)
-            }
-            _ => None,
-        })
+    /// The same of a text with numbers that are larger than a double: what has one is not found.
+    ///
+    /// # Errors
+    /// The text is not JSON.
+    pub fn find_each_exact(paths: &[&JsonPath], text: &[u8]) -> Result<Vec<Option<Value>>, ExactError> {
+        let exact = Exact::read(text)?;
+        let value = |found: &Exact| serde_json::from_str(&found.to_string()).ok();
+        Ok(paths.iter().map(|path| follow_exact(&path.0, &exact).and_then(value)).collect())
+    }
+
+    /// Replaces what stands there; of members with the same name each. Gives whether anything did.
+    pub fn replace(&self, body: &mut Exact, with: &Exact) -> bool {
+        replace(&self.0, body, with)
     }
 
     /// What stands there in a text of JSON, as it is written.
@@ -76,6 +81,39 @@ impl JsonPath {
         };
         Ok(self.0.iter().try_fold(whole, below))
     }
+}
+
+fn replace(steps: &[Step], value: &mut Exact, with: &Exact) -> bool {
+    let Some((step, rest)) = steps.split_first() else {
+        value.clone_from(with);
+        return true;
+    };
+    match (step, value) {
+        (Step::Member(name), Exact::Object(members)) => {
+            let named = members.iter_mut().filter(|(known, _)| is_named(known, name));
+            named.fold(false, |found, (_, value)| replace(rest, value, with) || found)
+        }
+        (Step::Item(at), Exact::List(items)) => {
+            let at = place(*at, items.len());
+            at.and_then(|at| items.get_mut(at)).is_some_and(|item| replace(rest, item, with))
+        }
+        _ => false,
+    }
+}
+
+fn is_named(literal: &str, name: &str) -> bool {
+    serde_json::from_str::<String>(literal).is_ok_and(|known| known == name)
+}
+
+/// What these steps lead to in JSON whose numbers a double does not hold.
+fn follow_exact<'a>(steps: &[Step], value: &'a Exact) -> Option<&'a Exact> {
+    steps.iter().try_fold(value, |value, step| match (step, value) {
+        (Step::Member(name), Exact::Object(members)) => {
+            members.iter().rev().find(|(known, _)| is_named(known, name)).map(|(_, value)| value)
+        }
+        (Step::Item(at), Exact::List(items)) => items.get(place(*at, items.len())?),
+        _ => None,
+    })
 }
 
 /// What these steps lead to.
@@ -287,7 +325,10 @@ mod tests {
         ] {
             let read: JsonPath = path.parse().expect(path);
             assert_eq!(follow(&read.0, &body).cloned().unwrap_or_default(), expected, "{path}");
-            assert_eq!(read.find_mut(&mut body.clone()).cloned().unwrap_or_default(), expected, "{path}");
+            let mut exact = Exact::read(body.to_string().as_bytes()).expect("JSON");
+            let found = follow_exact(&read.0, &exact).map_or("null".to_owned(), Exact::to_string);
+            assert_eq!(found, expected.to_string(), "{path}");
+            assert_eq!(read.replace(&mut exact, &Exact::Literal("1".into())), !expected.is_null(), "{path}");
             let text = body.to_string();
             let written = read.find_written(&text).expect("it is JSON").map_or("null", |found| found.get());
             assert_eq!(written, expected.to_string(), "{path}");

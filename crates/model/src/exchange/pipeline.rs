@@ -34,6 +34,8 @@ pub enum Step {
         into: Split,
         /// Most of them.
         most: u32,
+        /// Whether there may be none.
+        may_be_empty: bool,
     },
     /// The body must be like this.
     Validate(Validation),

@@ -5,7 +5,7 @@ use std::collections::{HashSet, VecDeque};
 use tocsin_exchange::Exchanges;
 use tocsin_model::{exchange::MessageKind, id::MessageId};
 use tocsin_store::{
-    spool::{Ending, LegState, MessageFilter, StoredMessage},
+    spool::{Ending, HistoryAct, HistoryEntry, LegState, MessageFilter, StoredMessage},
     tracking::TrackedBody,
 };
 
@@ -31,7 +31,8 @@ impl Service {
             if !told.insert(message.id) {
                 continue;
             }
-            story.message(&message);
+            let history = exchanges.history(message.id).await?;
+            story.message(&message, &history);
             for body in exchanges.tracked(message.id).await? {
                 story.tracked(&body);
             }
@@ -73,7 +74,7 @@ async fn next(exchanges: &Exchanges, message: &StoredMessage) -> Result<Vec<Stor
 }
 
 impl Story {
-    fn message(&mut self, message: &StoredMessage) {
+    fn message(&mut self, message: &StoredMessage, history: &[HistoryEntry]) {
         let (id, bytes) = (message.id, message.bytes);
         let (what, how) = match message.kind {
             MessageKind::OneWay => ("received", "through"),
@@ -83,7 +84,9 @@ impl Story {
         let whole = message.part_of.map(|whole| format!(", part of {whole}")).unwrap_or_default();
         let text = format!("{how} `{}` of `{}`, {bytes} bytes{whole}", message.port, message.exchange);
         self.point(message.accepted_at, what, id, text);
-        if let Some(reason) = &message.suspended {
+        history.iter().for_each(|entry| self.entry(id, entry));
+        let was_suspended = history.iter().any(|entry| entry.port.is_none() && entry.act == HistoryAct::Suspended);
+        if let Some(reason) = message.suspended.as_ref().filter(|_| !was_suspended) {
             self.point(message.accepted_at, "suspended", id, reason.clone());
         }
         for leg in &message.legs {
@@ -94,7 +97,8 @@ impl Story {
                 LegState::Ended => "ended",
             };
             let way = if leg.on_backup { " on its backup" } else { "" };
-            if let Some(at) = leg.tried_at {
+            let is_told = |at| history.iter().any(|entry| entry.at == at && entry.port.as_ref() == Some(&leg.port));
+            if let Some(at) = leg.tried_at.filter(|at| !is_told(*at)) {
                 let said = leg.said.as_deref().unwrap_or_default();
                 self.point(at, what, id, format!("to `{}`{way}, attempt {}: {said}", leg.port, leg.attempts));
             }
@@ -108,6 +112,30 @@ impl Story {
         if let (Some(at), Some(ending)) = (message.ended_at, message.ending) {
             self.point(at, "over", id, ending.word().to_owned());
         }
+    }
+
+    /// An attempt or an act, as the history of a message has it.
+    fn entry(&mut self, id: MessageId, entry: &HistoryEntry) {
+        let what = match entry.act {
+            HistoryAct::Sent | HistoryAct::Awaiting => "delivered",
+            HistoryAct::Failed => "retry",
+            act => act.word(),
+        };
+        let way = if entry.on_backup { " on its backup" } else { "" };
+        let mut text = String::new();
+        if let Some(port) = &entry.port {
+            text.push_str(&format!("to `{port}`{way}"));
+        }
+        if let Some(attempt) = entry.attempt {
+            text.push_str(&format!(", attempt {attempt}"));
+        }
+        if !entry.by.is_empty() {
+            text.push_str(&format!("{}by the key {}", if text.is_empty() { "" } else { ", " }, entry.by));
+        }
+        if !entry.text.is_empty() {
+            text.push_str(&format!("{}{}", if text.is_empty() { "" } else { ": " }, entry.text));
+        }
+        self.point(entry.at, what, id, text);
     }
 
     fn tracked(&mut self, body: &TrackedBody) {

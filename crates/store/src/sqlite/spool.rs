@@ -33,15 +33,16 @@ use crate::{
     error::StoreError,
     keyring::Keyring,
     spool::{
-        Accepted, Acted, Awaiting, Awaits, Beside, EditedMessage, IdempotencyKey, LegOrder, LegOutcome, MessageEdit,
-        MessageFilter, NewLeg, NewMessage, OriginalMessage, Over, PartitionLoad, PartitionNumber, Reworked, SetPort,
-        Settled, SpoolCounts, StoredExchange, StoredMessage, TakenMessage, WaitingLeg,
+        Accepted, Acted, Awaiting, Awaits, Beside, EditedMessage, HistoryEntry, IdempotencyKey, LegOrder, LegOutcome,
+        MessageEdit, MessageFilter, NewLeg, NewMessage, OriginalMessage, Over, PartitionLoad, PartitionNumber,
+        Reworked, SetPort, Settled, SpoolCounts, StoredExchange, StoredMessage, TakenMessage, WaitingLeg,
     },
 };
 
 mod acts; // what operators do to messages
 mod flow; // what slows messages down, and since when
 mod gathering; // messages that become one with others
+mod history; // attempts and acts, for people
 mod intake; // messages come
 mod locations; // messages are taken, with how far their locations have come
 mod outcomes; // what became of their legs; what is over
@@ -288,11 +289,13 @@ impl SqliteSpool {
         &self,
         exchange: &Name,
         port: &Name,
+        sender: &str,
         key: &IdempotencyKey,
     ) -> Result<Option<Accepted>, StoreError> {
         for partition in &self.partitions {
             let (exchange, port, key) = (exchange.clone(), port.clone(), key.clone());
-            let find = move |connection: &Connection| intake::find_key(connection, &exchange, &port, &key);
+            let sender = sender.to_owned();
+            let find = move |connection: &Connection| intake::find_key(connection, (&exchange, &port), &sender, &key);
             if let Some(known) = partition.read(find).await? {
                 return Ok(Some(known));
             }
@@ -307,7 +310,9 @@ impl SqliteSpool {
         for other in self.spread.former_of_key(&new.exchange, &new.port, &key.key) {
             if other != here {
                 let (exchange, port, key) = (new.exchange.clone(), new.port.clone(), key.clone());
-                let find = move |connection: &Connection| intake::find_key(connection, &exchange, &port, &key);
+                let sender = new.sender.clone();
+                let find =
+                    move |connection: &Connection| intake::find_key(connection, (&exchange, &port), &sender, &key);
                 if let Some(known) = self.at(other).read(find).await? {
                     return Ok(Some(known));
                 }
@@ -491,6 +496,14 @@ impl SqliteSpool {
         self.of(id).read(move |connection| reading::message(connection, id)).await
     }
 
+    /// The history of a message, oldest first: attempts that failed, and acts.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn history(&self, id: MessageId) -> Result<Vec<HistoryEntry>, StoreError> {
+        self.of(id).read(move |connection| history::of(connection, id)).await
+    }
+
     /// Which of these messages are there, whatever came of them.
     ///
     /// # Errors
@@ -543,11 +556,17 @@ impl SqliteSpool {
     ///
     /// # Errors
     /// Those of one partition at least are as they were.
-    pub async fn resume_legs(&self, legs: Vec<(MessageId, u32)>, now: Timestamp) -> Result<Acted, StoreError> {
+    pub async fn resume_legs(
+        &self,
+        legs: Vec<(MessageId, u32)>,
+        by: &str,
+        now: Timestamp,
+    ) -> Result<Acted, StoreError> {
         let mut by_partition: BTreeMap<_, Vec<_>> = BTreeMap::new();
         legs.into_iter().for_each(|leg| by_partition.entry(self.spread.of(leg.0)).or_default().push(leg));
         let acts = by_partition.into_iter().map(|(number, legs)| {
-            self.at(number).write(move |connection, _| acts::resume_legs(connection, &legs, now))
+            let by = by.to_owned();
+            self.at(number).write(move |connection, _| acts::resume_legs(connection, &legs, &by, now))
         });
         Ok(Acted::sum(try_join_all(acts).await?))
     }
@@ -563,6 +582,7 @@ impl SqliteSpool {
         known: Arc<[Name]>,
         not: Arc<HashSet<(MessageId, u32)>>,
         limit: usize,
+        now: Timestamp,
     ) -> Result<Vec<MessageId>, StoreError> {
         let suspended = self.of_all(|partition| {
             let (exchange, known, not) = (exchange.clone(), known.clone(), not.clone());
@@ -573,7 +593,7 @@ impl SqliteSpool {
                     return Ok(Vec::new());
                 }
                 let job = move |connection: &Connection, _: &mut AfterCommit| {
-                    strays::suspend(connection, &exchange, &ports, &not, limit)
+                    strays::suspend(connection, &exchange, &ports, &not, limit, now)
                 };
                 partition.write(job).await
             }
@@ -592,10 +612,12 @@ impl SqliteSpool {
         id: MessageId,
         strays: Vec<u32>,
         legs: Result<Vec<NewLeg>, String>,
+        by: &str,
         now: Timestamp,
     ) -> Result<u64, StoreError> {
-        let exchange = exchange.clone();
+        let (exchange, by) = (exchange.clone(), by.to_owned());
         let job = move |connection: &Connection, _: &mut AfterCommit| {
+            acts::note_routed(connection, id, &legs, &by, now)?;
             strays::replace(connection, (&exchange, id), &strays, &legs, now)
         };
         self.of(id).write(job).await
@@ -609,9 +631,18 @@ impl SqliteSpool {
         &self,
         id: MessageId,
         legs: Result<Vec<NewLeg>, String>,
+        by: &str,
         now: Timestamp,
     ) -> Result<bool, StoreError> {
-        self.of(id).write(move |connection, _| acts::route_anew(connection, id, &legs, now)).await
+        let by = by.to_owned();
+        let job = move |connection: &Connection, _: &mut AfterCommit| {
+            let was_suspended = acts::route_anew(connection, id, &legs, now)?;
+            if was_suspended {
+                acts::note_routed(connection, id, &legs, &by, now)?;
+            }
+            Ok(was_suspended)
+        };
+        self.of(id).write(job).await
     }
 
     /// Makes of a suspended message what an operator wants. What it was before the first edit is kept.
@@ -639,12 +670,13 @@ impl SqliteSpool {
         exchange: &Name,
         id: MessageId,
         reworked: Reworked,
+        by: &str,
         now: Timestamp,
     ) -> Result<(), StoreError> {
         let partition = self.of(id);
-        let (open, exchange) = (partition.open.clone(), exchange.clone());
+        let (open, exchange, by) = (partition.open.clone(), exchange.clone(), by.to_owned());
         let job = move |connection: &Connection, after: &mut AfterCommit| {
-            open.change_after(after, &exchange, acts::rework(connection, id, &reworked, now)?);
+            open.change_after(after, &exchange, acts::rework(connection, id, &reworked, &by, now)?);
             Ok(())
         };
         partition.write(job).await
@@ -654,12 +686,12 @@ impl SqliteSpool {
     ///
     /// # Errors
     /// Those of one partition at least are as they were.
-    pub async fn end(&self, ids: Vec<MessageId>, now: Timestamp) -> Result<Acted, StoreError> {
+    pub async fn end(&self, ids: Vec<MessageId>, by: &str, now: Timestamp) -> Result<Acted, StoreError> {
         let acts = self.by_partition(ids).into_iter().map(|(number, ids)| {
             let partition = self.at(number);
-            let open = partition.open.clone();
+            let (open, by) = (partition.open.clone(), by.to_owned());
             partition.write(move |connection, after| {
-                let (acted, changes) = acts::end(connection, &ids, now)?;
+                let (acted, changes) = acts::end(connection, &ids, &by, now)?;
                 changes.count_after(after, &open);
                 Ok(acted)
             })

@@ -48,6 +48,10 @@ enum What {
         /// A role, whose scopes it gets; `tocsin keys roles` lists them; may be repeated, or separated by commas
         #[arg(long, value_delimiter = ',')]
         role: Vec<String>,
+        /// A resource that it is limited to: application:NAME, source:APPLICATION/NAME, exchange:NAME, port:EXCHANGE/NAME or
+        /// container:DN; may be repeated. Without it, the key reaches all that your own key does
+        #[arg(long)]
+        resource: Vec<String>,
         /// When it stops working: a time of RFC 3339, or a duration from now such as 90d
         #[arg(long, value_name = "WHEN")]
         expires: Option<String>,
@@ -75,7 +79,7 @@ impl Args {
                     return Ok(terminal.json(&items)?);
                 }
                 let rows: Vec<Vec<String>> = items.iter().map(row).collect();
-                Ok(terminal.table(&["id", "scopes", "created", "expires", "description"], &rows)?)
+                Ok(terminal.table(&["id", "scopes", "resources", "created", "expires", "description"], &rows)?)
             }
             What::Roles { json } => {
                 let items = client.list("/v1/roles", &[], 1_000).await?;
@@ -85,9 +89,11 @@ impl Args {
                 let rows: Vec<Vec<String>> = items.iter().map(role_row).collect();
                 Ok(terminal.table(&["role", "for", "scopes"], &rows)?)
             }
-            What::Create { description, scope, role, expires, json } => {
+            What::Create { description, scope, role, resource, expires, json } => {
                 let expires = expires.map(|when| expiry(&when, SystemTime::now().into())).transpose()?;
-                let mut body = json!({"description": description, "scopes": scope, "roles": role});
+                let mut body = json!({
+                    "description": description, "scopes": scope, "roles": role, "resources": resource,
+                });
                 if let Some(expires) = expires {
                     body["expires_at"] = Value::from(expires.to_string());
                 }
@@ -125,7 +131,14 @@ fn expiry(when: &str, now: Timestamp) -> Outcome<Timestamp> {
 
 fn row(key: &Value) -> Vec<String> {
     let expires = if key["expires_at"].is_null() { "never".to_owned() } else { text(key, "expires_at") };
-    vec![text(key, "id"), scopes(key), text(key, "created_at"), expires, text(key, "description")]
+    vec![
+        text(key, "id"),
+        scopes(key),
+        list(key, "resources"),
+        text(key, "created_at"),
+        expires,
+        text(key, "description"),
+    ]
 }
 
 fn role_row(role: &Value) -> Vec<String> {
@@ -137,9 +150,13 @@ fn text(of: &Value, name: &str) -> String {
 }
 
 fn scopes(of: &Value) -> String {
-    let scopes = of["scopes"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let scopes: Vec<&str> = scopes.iter().filter_map(Value::as_str).collect();
-    printable(&scopes.join(" ")).into_owned()
+    list(of, "scopes")
+}
+
+fn list(of: &Value, name: &str) -> String {
+    let words = of[name].as_array().map(Vec::as_slice).unwrap_or_default();
+    let words: Vec<&str> = words.iter().filter_map(Value::as_str).collect();
+    printable(&words.join(" ")).into_owned()
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use std::{fs, io::Read, path::PathBuf, time::Duration};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use clap::Subcommand;
 use reqwest::{Method, StatusCode, header};
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value, json, value::RawValue};
 
 use super::{exchange::text, lists::Listed};
 use crate::{
@@ -231,7 +232,7 @@ fn edit(
     patch: Option<String>,
     content_type: Option<String>,
     properties: &[String],
-) -> Outcome<Map<String, Value>> {
+) -> Outcome<EditAsked> {
     let mut edit = Map::new();
     if let Some(file) = body {
         let (key, text) = match String::from_utf8(read(Some(file))?) {
@@ -240,10 +241,10 @@ fn edit(
         };
         edit.insert(key.into(), text.into());
     }
-    if let Some(patch) = patch {
-        let patch = serde_json::from_str(&patch);
-        edit.insert("patch".into(), patch.map_err(|error| Failure::usage(format!("--patch takes JSON: {error}")))?);
-    }
+    let read = |patch: String| {
+        RawValue::from_string(patch).map_err(|error| Failure::usage(format!("--patch takes JSON: {error}")))
+    };
+    let patch = patch.map(read).transpose()?;
     edit.extend(content_type.map(|kind| ("content_type".to_owned(), Value::from(kind))));
     let pair = |pair: &String| {
         let wrong = || Failure::usage(format!("--property takes `name=value`, not `{pair}`"));
@@ -254,10 +255,27 @@ fn edit(
     if !properties.is_empty() {
         edit.insert("properties".into(), properties.into());
     }
-    if edit.is_empty() {
+    if edit.is_empty() && patch.is_none() {
         return Err(Failure::usage("say what is changed: --body, --patch, --content-type or --property"));
     }
-    Ok(edit)
+    Ok(EditAsked { rest: edit, patch })
+}
+
+/// An edit as the server takes it. The patch is sent as it was given: its numbers may have more digits than a double.
+#[derive(Debug, Serialize)]
+struct EditAsked {
+    #[serde(flatten)]
+    rest: Map<String, Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch: Option<Box<RawValue>>,
+}
+
+/// Messages with their edit.
+#[derive(Debug, Serialize)]
+struct EditRequest {
+    messages: Map<String, Value>,
+    edit: EditAsked,
+    resume: bool,
 }
 
 impl Args {
@@ -302,7 +320,7 @@ impl Args {
             }
             What::Edit { filter, when, all, body, patch, content_type, property, resume } => {
                 let edit = edit(body, patch, content_type, &property)?;
-                let asked = json!({ "messages": filter.body(all, &when)?, "edit": edit, "resume": resume });
+                let asked = EditRequest { messages: filter.body(all, &when)?, edit, resume };
                 let answer = client.post("/v1/messages/edit", &asked).await?;
                 for unchanged in answer["unchanged"].as_array().into_iter().flatten() {
                     terminal.line(format_args!("{}: {}", text(unchanged, "id"), text(unchanged, "reason")))?;
@@ -442,6 +460,7 @@ fn show(terminal: &Terminal, found: &Value) -> Outcome {
         ("ended", "ended_at"),
         ("ending", "ending"),
         ("suspended", "suspended"),
+        ("sender", "sender"),
     ] {
         line(what, name)?;
     }
@@ -462,6 +481,16 @@ fn show(terminal: &Terminal, found: &Value) -> Outcome {
     let rows: Vec<Vec<String>> = legs.iter().map(cells).collect();
     if !rows.is_empty() {
         terminal.table(&["to", "state", "attempts", "way", "tried", "due", "said"], &rows)?;
+    }
+    let history = found["history"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let cells = |entry: &Value| {
+        let backup = if entry["on_backup"] == true { "backup" } else { "" };
+        let cell = |name| text(entry, name);
+        vec![cell("at"), cell("act"), cell("port"), cell("attempt"), backup.into(), cell("by"), cell("text")]
+    };
+    let rows: Vec<Vec<String>> = history.iter().map(cells).collect();
+    if !rows.is_empty() {
+        terminal.table(&["at", "history", "to", "attempt", "way", "by", "text"], &rows)?;
     }
     Ok(())
 }

@@ -199,11 +199,12 @@ fn shape(pairs: &[String]) -> Outcome<Shape> {
     Ok(Shape { devices, check_address: tocsin_service::subscribers::check_address })
 }
 
-/// Operators of the directory are whoever holds a key that may change subscribers.
+/// Operators of the directory hold a key that may change all subscribers: access rules are not asked for them, so a key that is
+/// limited to resources does not bind.
 struct Keys(Arc<Service>);
 
 impl Operators for Keys {
     fn is_operator(&self, key: &str) -> bool {
-        self.0.authenticate(key).is_ok_and(|caller| caller.needs(Scope::SubscribersWrite).is_ok())
+        self.0.authenticate(key).is_ok_and(|caller| caller.needs_everywhere(Scope::SubscribersWrite).is_ok())
     }
 }

@@ -61,6 +61,11 @@ static SPLIT: Shape = Shape::Object(&[
         &Shape::Integer { least: 1, most: 10_000 },
         "Most messages that one may become; 1000 if not given. With more it is suspended.",
     ),
+    optional(
+        "may_be_empty",
+        &Shape::Boolean,
+        "Whether a message may become none, and ends then. If not given, such a message is suspended.",
+    ),
 ]);
 static VALIDATE: Shape = Shape::Object(&[
     optional("schema", &Shape::Any, "A JSON Schema (draft 4 to 2020-12)."),
@@ -289,7 +294,8 @@ impl Builder<'_> {
                 return None;
             }
         };
-        Some(Step::Split { into, most: integer(node, "most").unwrap_or(SPLIT_MOST) })
+        let may_be_empty = node.get("may_be_empty").is_some_and(|node| node.kind == Kind::Boolean(true));
+        Some(Step::Split { into, most: integer(node, "most").unwrap_or(SPLIT_MOST), may_be_empty })
     }
 
     fn promote(&mut self, node: &Node, path: &str, properties: &[Property]) -> Step {

@@ -61,6 +61,7 @@ fn api_keys_are_kept_as_hashes() {
             hash: [7; 32],
             description: "for \"ann\"".to_owned(),
             scopes: vec!["events:write".to_owned(), "records:read".to_owned()],
+            resources: if seconds > 1 { vec!["exchange:orders".to_owned()] } else { Vec::new() },
             created_at: at(seconds),
             expires_at: (seconds > 1).then(|| at(99)),
         };

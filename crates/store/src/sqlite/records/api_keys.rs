@@ -9,9 +9,17 @@ use crate::{error::StoreError, records::ApiKey};
 pub(super) fn put(books: &mut Books<'_>, key: &ApiKey) -> Result<(), StoreError> {
     let added = execute(
         books.connection,
-        "INSERT INTO api_keys (id, hash, description, scopes, created_at, expires_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-            ON CONFLICT DO NOTHING",
-        (&key.id, &key.hash, &key.description, json(&key.scopes), key.created_at.0, key.expires_at.map(|time| time.0)),
+        "INSERT INTO api_keys (id, hash, description, scopes, created_at, expires_at, resources)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING",
+        (
+            &key.id,
+            &key.hash,
+            &key.description,
+            json(&key.scopes),
+            key.created_at.0,
+            key.expires_at.map(|time| time.0),
+            json(&key.resources),
+        ),
     )?;
     if added == 0 {
         return Err(StoreError::Taken(format!("API key `{}`", key.id)));
@@ -22,7 +30,7 @@ pub(super) fn put(books: &mut Books<'_>, key: &ApiKey) -> Result<(), StoreError>
 pub(super) fn all(connection: &Connection) -> Result<Vec<ApiKey>, StoreError> {
     query_all(
         connection,
-        "SELECT id, hash, description, scopes, created_at, expires_at FROM api_keys ORDER BY created_at, id",
+        "SELECT id, hash, description, scopes, created_at, expires_at, resources FROM api_keys ORDER BY created_at, id",
         (),
         |row| {
             Ok(ApiKey {
@@ -30,6 +38,7 @@ pub(super) fn all(connection: &Connection) -> Result<Vec<ApiKey>, StoreError> {
                 hash: row.get(1)?,
                 description: row.get(2)?,
                 scopes: json_at(row, 3)?,
+                resources: json_at(row, 6)?,
                 created_at: Timestamp(row.get(4)?),
                 expires_at: row.get::<_, Option<i64>>(5)?.map(Timestamp),
             })

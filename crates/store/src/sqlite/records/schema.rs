@@ -348,4 +348,8 @@ UPDATE entries SET attributes = json_remove(attributes, '$.member', '$.roleOccup
 CREATE INDEX subscribers_by_parent ON subscribers (parent, number);
 CREATE INDEX entries_by_parent ON entries (parent, number);
 "#,
+    r#"
+-- The resources that a key is limited to, as a list of JSON; an empty one: it is unlimited.
+ALTER TABLE api_keys ADD COLUMN resources TEXT NOT NULL DEFAULT '[]';
+"#,
 ];

@@ -257,6 +257,10 @@ fn undo(records: SqliteRecords, step: &str, sql: &'static str) {
     let step = MIGRATIONS.iter().position(|text| text.contains(step)).expect("a step");
     let undo = records.database.write(move |connection, _| {
         connection.execute_batch(sql).map_err(store_error)?;
+        // What all later steps made.
+        let later = "ALTER TABLE api_keys DROP COLUMN resources; DROP TABLE entry_values; DROP INDEX subscribers_by_parent; \
+                     DROP INDEX entries_by_parent";
+        connection.execute_batch(later).map_err(store_error)?;
         connection.pragma_update(None, "user_version", step as i64).map_err(store_error)
     });
     block_on(undo).expect("undone");

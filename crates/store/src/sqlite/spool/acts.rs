@@ -6,12 +6,13 @@ use tocsin_model::{exchange::MessageKind, id::MessageId, time::Timestamp};
 use super::{
     OpenChanges,
     gathering::{join, leave},
+    history::{NewEntry, note, port_of},
     intake::{insert_legs, insert_parts, place},
     outcomes::answer,
 };
 use crate::{
     error::StoreError,
-    spool::{Acted, EditedMessage, Ending, Head, LegState, MessageEdit, NewLeg, Reworked},
+    spool::{Acted, EditedMessage, Ending, Head, HistoryAct, LegState, MessageEdit, NewLeg, Reworked},
     sqlite::records::{execute, query_one},
 };
 
@@ -19,6 +20,7 @@ use crate::{
 pub(super) fn resume_legs(
     connection: &Connection,
     places: &[(MessageId, u32)],
+    by: &str,
     now: Timestamp,
 ) -> Result<Acted, StoreError> {
     let sql = "UPDATE legs SET state = ?2, attempts = 0, on_backup = 0, due_at = ?3 WHERE message = ?1 AND state = ?4 AND \
@@ -30,6 +32,9 @@ pub(super) fn resume_legs(
         if execute(connection, sql, (id.0, waiting, now.0, suspended, number))? > 0 {
             acted.messages += u64::from(last.replace(id) != Some(id));
             acted.legs += 1;
+            let port = port_of(connection, (*id, *number))?;
+            let entry = NewEntry { port: port.as_deref(), by, ..NewEntry::new(now, HistoryAct::Resumed, "") };
+            note(connection, *id, &entry)?;
         }
     }
     Ok(acted)
@@ -40,11 +45,19 @@ pub(super) fn rework(
     connection: &Connection,
     id: MessageId,
     reworked: &Reworked,
+    by: &str,
     now: Timestamp,
 ) -> Result<i64, StoreError> {
     let is_suspended = "SELECT 1 FROM messages WHERE id = ?1 AND suspended IS NOT NULL";
     if query_one(connection, is_suspended, [id.0], |_| Ok(()))?.is_none() {
         return Ok(0);
+    }
+    match reworked {
+        Reworked::One { legs, .. } => note_routed(connection, id, legs, by, now)?,
+        Reworked::Stuck(reason) => note_routed(connection, id, &Err(reason.clone()), by, now)?,
+        Reworked::Parts(_) | Reworked::Gathered { .. } => {
+            note(connection, id, &NewEntry { by, ..NewEntry::new(now, HistoryAct::Resumed, "") })?;
+        }
     }
     match reworked {
         Reworked::One { head, body, answers, legs } => {
@@ -115,7 +128,39 @@ pub(super) fn edit(connection: &Connection, id: MessageId, edited: &EditedMessag
                messages.id WHERE messages.id = ?1";
     execute(connection, sql, (id.0, &edited.by, edited.at.0))?;
     replace(connection, id, &edited.head, &edited.body)?;
+    for (number, leg) in &edited.legs {
+        let sql = "UPDATE legs SET lane = ?3, awaits = coalesce(?4, awaits) WHERE message = ?1 AND number = ?2 AND state = ?5";
+        let awaits = leg.awaits.as_ref().map(|awaits| &awaits.key);
+        let suspended = place(&LegState::ALL, LegState::Suspended);
+        execute(connection, sql, (id.0, number, &leg.lane, awaits, suspended))?;
+    }
+    if edited.is_other {
+        note(
+            connection,
+            id,
+            &NewEntry { by: &edited.by, ..NewEntry::new(edited.at, HistoryAct::Edited, &edited.change) },
+        )?;
+    }
     Ok(MessageEdit::Done)
+}
+
+/// Writes that an operator resumed a message which is routed anew, and what came of that.
+pub(super) fn note_routed(
+    connection: &Connection,
+    id: MessageId,
+    legs: &Result<Vec<NewLeg>, String>,
+    by: &str,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    note(connection, id, &NewEntry { by, ..NewEntry::new(now, HistoryAct::Resumed, "") })?;
+    match legs {
+        Ok(legs) if legs.is_empty() => Ok(()),
+        Ok(legs) => {
+            let ports: Vec<&str> = legs.iter().map(|leg| leg.port.as_str()).collect();
+            note(connection, id, &NewEntry::new(now, HistoryAct::Routed, &format!("to {}", ports.join(", "))))
+        }
+        Err(reason) => note(connection, id, &NewEntry::new(now, HistoryAct::Suspended, reason)),
+    }
 }
 
 pub(super) fn route_anew(
@@ -142,6 +187,7 @@ pub(super) fn route_anew(
 pub(super) fn end(
     connection: &Connection,
     ids: &[MessageId],
+    by: &str,
     now: Timestamp,
 ) -> Result<(Acted, OpenChanges), StoreError> {
     let (mut acted, mut changes) = (Acted::default(), OpenChanges::default());
@@ -154,6 +200,9 @@ pub(super) fn end(
         let sql = "UPDATE legs SET state = ?2 WHERE message = ?1 AND state IN (0, 2, 4)";
         acted.legs += execute(connection, sql, (id.0, place(&LegState::ALL, LegState::Ended)))? as u64;
         acted.messages += u64::from(ended.is_some());
+        if ended.is_some() {
+            note(connection, *id, &NewEntry { by, ..NewEntry::new(now, HistoryAct::Ended, "") })?;
+        }
         if let Some(exchange) = ended {
             changes.add(&exchange, -1);
         }

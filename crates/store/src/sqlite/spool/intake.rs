@@ -7,30 +7,36 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::{gathering, outcomes};
+use super::{
+    gathering,
+    history::{NewEntry, note},
+    outcomes,
+};
 use crate::{
     error::StoreError,
-    spool::{Accepted, Ending, IdempotencyKey, LegOutcome, LegState, NewLeg, NewMessage, TakenMessage},
+    spool::{Accepted, Ending, HistoryAct, IdempotencyKey, LegOutcome, LegState, NewLeg, NewMessage, TakenMessage},
     sqlite::records::{execute, query_one},
 };
 
 /// What a message with this key is, if one came before.
 pub(super) fn find_known(connection: &Connection, new: &NewMessage) -> Result<Option<Accepted>, StoreError> {
     match &new.key {
-        Some(key) => find_key(connection, &new.exchange, &new.port, key),
+        Some(key) => find_key(connection, (&new.exchange, &new.port), &new.sender, key),
         None => Ok(None),
     }
 }
 
+/// Each sender has keys of its own. What was stored before senders were kept is known to all.
 pub(super) fn find_key(
     connection: &Connection,
-    exchange: &Name,
-    port: &Name,
+    (exchange, port): (&Name, &Name),
+    sender: &str,
     key: &IdempotencyKey,
 ) -> Result<Option<Accepted>, StoreError> {
-    let sql = "SELECT id, digest FROM messages WHERE exchange = ?1 AND port = ?2 AND key = ?3";
+    let sql = "SELECT id, digest FROM messages WHERE exchange = ?1 AND port = ?2 AND key = ?3 AND sender IN (?4, '') \
+               ORDER BY sender DESC LIMIT 1";
     let read = |row: &rusqlite::Row<'_>| Ok((MessageId(row.get(0)?), row.get::<_, Vec<u8>>(1)?));
-    let found = query_one(connection, sql, (exchange.as_str(), port.as_str(), &key.key), read)?;
+    let found = query_one(connection, sql, (exchange.as_str(), port.as_str(), &key.key, sender), read)?;
     Ok(found.map(|(id, digest)| match digest == key.digest {
         true => Accepted::Known(id),
         false => Accepted::Reused(id),
@@ -111,8 +117,8 @@ pub(super) fn insert_bare(
     let suspended = new.suspended.as_deref().filter(|_| end.is_none());
     let kept = i64::try_from(new.kept.as_micros()).unwrap_or(i64::MAX / 4);
     let sql = "INSERT INTO messages (id, exchange, port, kind, answers, reply, key, digest, head, bytes, accepted_at, \
-               expires_at, open, suspended, ended_at, ending, kept, part_of) \
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)";
+               expires_at, open, suspended, ended_at, ending, kept, part_of, sender) \
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)";
     let row = rusqlite::params![
         new.id.0,
         new.exchange.as_str(),
@@ -132,8 +138,12 @@ pub(super) fn insert_bare(
         end.as_ref().map(|end| place(&Ending::ALL, end.ending)),
         kept,
         new.part_of.map(|id| id.0),
+        &*new.sender,
     ];
     execute(connection, sql, row)?;
+    if let Some(reason) = suspended {
+        note(connection, new.id, &NewEntry::new(new.accepted_at, HistoryAct::Suspended, reason))?;
+    }
     execute(connection, "INSERT INTO bodies VALUES (?1, ?2)", (new.id.0, &*new.body)).map(drop)
 }
 

@@ -9,11 +9,12 @@ use tocsin_model::{
 
 use super::{
     OpenChanges,
+    history::{NewEntry, note, note_attempt, note_more, port_of},
     intake::{End, insert_alone, insert_as, insert_bare, insert_leg, insert_taken, place},
 };
 use crate::{
     error::StoreError,
-    spool::{Awaiting, Awaits, Ending, LegOutcome, LegState, Over, Settled, TakenMessage, Then},
+    spool::{Awaiting, Awaits, Ending, HistoryAct, LegOutcome, LegState, Over, Settled, TakenMessage, Then},
     sqlite::records::{execute, query_all, query_one},
 };
 
@@ -48,6 +49,9 @@ pub(super) fn settle(connection: &Connection, outcome: &LegOutcome) -> Result<(S
         waiting,
     );
     let was_waiting = execute(connection, sql, row)? > 0;
+    if was_waiting {
+        note_attempt(connection, outcome)?;
+    }
     match &outcome.then {
         Then::Done(None) if was_waiting => finish_leg(connection, outcome.message, outcome.tried_at, None),
         Then::Done(Some(reply)) if was_waiting => {
@@ -139,6 +143,13 @@ pub(super) fn answer(
     if execute(connection, sql, (message.0, leg, place(&LegState::ALL, LegState::Done)))? == 0 {
         return store(Some(Ending::Late));
     }
+    let port = port_of(connection, (message, leg))?;
+    let text = format!("by {reply}");
+    note_more(
+        connection,
+        message,
+        &NewEntry { port: port.as_deref(), ..NewEntry::new(at, HistoryAct::Replied, &text) },
+    )?;
     finish_leg(connection, message, at, Some((reply, &mut store))).map(|(_, change)| change)
 }
 
@@ -206,6 +217,7 @@ pub(super) fn expire(connection: &Connection, now: Timestamp, limit: usize) -> R
         if let Some((exchange, true)) = query_one(connection, sql, row, read)? {
             changes.add(&exchange, -1);
         }
+        note(connection, *id, &NewEntry::new(now, HistoryAct::Expired, "no reply came in time"))?;
     }
     let sql = "SELECT message, number FROM legs WHERE state = 4 AND due_at <= ?1 ORDER BY due_at LIMIT ?2";
     let read = |row: &rusqlite::Row<'_>| Ok((MessageId(row.get(0)?), row.get::<_, u32>(1)?));
@@ -214,6 +226,9 @@ pub(super) fn expire(connection: &Connection, now: Timestamp, limit: usize) -> R
                number = ?2";
     for (id, number) in &overdue {
         execute(connection, sql, (id.0, number))?;
+        let port = port_of(connection, (*id, *number))?;
+        let entry = NewEntry::new(now, HistoryAct::Suspended, "no later reply came in time");
+        note(connection, *id, &NewEntry { port: port.as_deref(), ..entry })?;
     }
     let unanswered = overdue.into_iter().map(|(id, _)| id).collect();
     let expires = "SELECT min(expires_at) FROM messages WHERE expires_at IS NOT NULL AND ending IS NULL";
@@ -243,6 +258,7 @@ pub(super) fn prune(connection: &Connection, now: Timestamp, limit: usize) -> Re
         execute(connection, "DELETE FROM legs WHERE message = ?1", [id])?;
         execute(connection, "DELETE FROM bodies WHERE id = ?1", [id])?;
         execute(connection, "DELETE FROM originals WHERE message = ?1", [id])?;
+        execute(connection, "DELETE FROM history WHERE message = ?1", [id])?;
         execute(connection, "DELETE FROM messages WHERE id = ?1", [id])?;
     }
     Ok(over.len() as u64)

@@ -12,7 +12,7 @@ use crate::{
 };
 
 const MESSAGE: &str = "SELECT id, exchange, port, kind, answers, reply, head, bytes, accepted_at, expires_at, ended_at, \
-                       ending, suspended, part_of FROM messages";
+                       ending, suspended, part_of, sender FROM messages";
 pub(super) const LEG: &str = "number, legs.port, replies, state, attempts, on_backup, due_at, tried_at, said, through";
 
 /// The highest id that any message ever had.
@@ -145,6 +145,7 @@ fn read_message(row: &Row<'_>) -> rusqlite::Result<StoredMessage> {
         ending: row.get::<_, Option<u32>>(11)?.map(|_| word(row, 11, &Ending::ALL)).transpose()?,
         suspended: row.get(12)?,
         part_of: row.get::<_, Option<u64>>(13)?.map(MessageId),
+        sender: row.get::<_, String>(14)?.into(),
         legs: Vec::new(),
     })
 }

@@ -179,4 +179,25 @@ ALTER TABLE legs ADD COLUMN awaits TEXT;
 CREATE INDEX legs_that_await ON legs (exchange, through, awaits, message, number) WHERE awaits IS NOT NULL;
 CREATE INDEX legs_awaiting ON legs (due_at, message, number) WHERE state = 4;
 "#,
+    r#"
+-- The API key that sent a message; empty of those that came in another way, or before this was kept. Each sender has
+-- idempotency keys of its own.
+ALTER TABLE messages ADD COLUMN sender TEXT NOT NULL DEFAULT '';
+DROP INDEX messages_by_key;
+CREATE UNIQUE INDEX messages_by_key ON messages (exchange, port, key, sender) WHERE key IS NOT NULL;
+
+-- Attempts and acts, a bounded number for each message.
+CREATE TABLE history (
+    message INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    act INTEGER NOT NULL,               -- the place among HistoryAct::ALL
+    port TEXT,
+    attempt INTEGER,
+    on_backup INTEGER NOT NULL,
+    acted_by TEXT NOT NULL,
+    text TEXT NOT NULL,
+    PRIMARY KEY (message, number)
+) STRICT, WITHOUT ROWID;
+"#,
 ];

@@ -8,10 +8,13 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::intake::{insert_legs_from, place};
+use super::{
+    history::{NewEntry, note},
+    intake::{insert_legs_from, place},
+};
 use crate::{
     error::StoreError,
-    spool::{LegState, NewLeg},
+    spool::{HistoryAct, LegState, NewLeg},
     sqlite::records::{execute, query_all, query_one},
 };
 
@@ -35,6 +38,7 @@ pub(super) fn suspend(
     ports: &[String],
     not: &HashSet<(MessageId, u32)>,
     limit: usize,
+    now: Timestamp,
 ) -> Result<Vec<MessageId>, StoreError> {
     let waiting = "SELECT message, number FROM legs WHERE exchange = ?1 AND port = ?2 AND state = 0 LIMIT ?3";
     let suspend = "UPDATE legs SET state = ?3, said = ?4 WHERE message = ?1 AND number = ?2";
@@ -50,6 +54,8 @@ pub(super) fn suspend(
                 return Ok(messages);
             }
             execute(connection, suspend, (message.0, number, suspended, &said))?;
+            let entry = NewEntry { port: Some(port.as_str()), ..NewEntry::new(now, HistoryAct::Suspended, &said) };
+            note(connection, message, &entry)?;
             messages.push(message);
         }
     }

@@ -36,6 +36,7 @@ fn message(spool: &SqliteSpool, kind: MessageKind, ports: &[&str]) -> NewMessage
         settles: None,
         part_of: None,
         key: None,
+        sender: "".into(),
         head: Head { content_type: "text/plain".into(), ..Head::default() },
         body: Bytes::from_static(b"hello"),
         legs: ports.iter().map(|port| leg(port)).collect(),
@@ -48,7 +49,17 @@ fn message(spool: &SqliteSpool, kind: MessageKind, ports: &[&str]) -> NewMessage
 
 fn outcome(message: MessageId, leg: u32, second: i64, then: Then) -> LegOutcome {
     let exchange = name("orders");
-    LegOutcome { message, exchange, leg, attempts: 1, on_backup: false, said: "200".into(), tried_at: at(second), then }
+    LegOutcome {
+        message,
+        exchange,
+        leg,
+        attempts: 1,
+        is_first: true,
+        on_backup: false,
+        said: "200".into(),
+        tried_at: at(second),
+        then,
+    }
 }
 
 fn reply(spool: &SqliteSpool, to: MessageId) -> Option<Box<NewMessage>> {
@@ -238,9 +249,12 @@ fn retries_suspensions_and_ends_are_kept() {
         assert_eq!((suspended[0].id, suspended[0].legs[0].state), (id, LegState::Suspended));
         let other = MessageFilter { reason: Some("500".into()), ..filter.clone() };
         assert_eq!(spool.messages(other, None, 10).await.expect("read"), []);
-        assert_eq!(spool.resume_legs(vec![(id, 0)], at(7)).await.expect("stored"), Acted { messages: 1, legs: 1 });
+        assert_eq!(
+            spool.resume_legs(vec![(id, 0)], "op", at(7)).await.expect("stored"),
+            Acted { messages: 1, legs: 1 }
+        );
         assert_eq!(due(&spool, "tell", 7).await, [id]);
-        assert_eq!(spool.end(vec![id], at(8)).await.expect("stored"), Acted { messages: 1, legs: 1 });
+        assert_eq!(spool.end(vec![id], "op", at(8)).await.expect("stored"), Acted { messages: 1, legs: 1 });
         assert_eq!(due(&spool, "tell", 9).await, []);
         assert_eq!(spool.counts().open, 0);
         assert_eq!(spool.prune(at(107), 10).await.expect("removed"), 1, "the wrong reply was over before");
@@ -258,10 +272,10 @@ fn what_goes_nowhere_is_routed_anew() {
         let new = NewMessage { suspended: Some("no route".into()), ..message(&spool, MessageKind::OneWay, &[]) };
         spool.accept(new.clone()).await.expect("stored");
         assert_eq!(spool.counts().open, 1);
-        assert!(spool.route_anew(new.id, Err("still no route".into()), at(1)).await.expect("stored"));
+        assert!(spool.route_anew(new.id, Err("still no route".into()), "op", at(1)).await.expect("stored"));
         let legs = vec![leg("tell")];
-        assert!(spool.route_anew(new.id, Ok(legs.clone()), at(2)).await.expect("stored"));
-        assert!(!spool.route_anew(new.id, Ok(legs), at(3)).await.expect("looked"), "once");
+        assert!(spool.route_anew(new.id, Ok(legs.clone()), "op", at(2)).await.expect("stored"));
+        assert!(!spool.route_anew(new.id, Ok(legs), "op", at(3)).await.expect("looked"), "once");
         assert_eq!(due(&spool, "tell", 2).await, [new.id]);
         spool.settle(outcome(new.id, 0, 4, Then::Done(None))).await.expect("stored");
         let stored = spool.message(new.id).await.expect("read").expect("there");
@@ -287,13 +301,14 @@ fn what_waits_for_a_port_that_is_gone_is_suspended_and_gets_other_legs() {
         let suspend = async |known: &[&str], not: &[MessageId]| {
             let known = known.iter().map(|port| name(port)).collect();
             let not = Arc::new(not.iter().map(|id| (*id, 1)).collect());
-            spool.suspend_strays(&orders, known, not, 2).await.expect("stored")
+            spool.suspend_strays(&orders, known, not, 2, at(1)).await.expect("stored")
         };
         assert_eq!(suspend(&["gone", "other", "tell"], &[]).await, []);
         assert_eq!(suspend(&["tell"], &ids[3..4]).await, [ids[0], ids[1], ids[2], ids[4]], "two of each partition");
         assert_eq!(suspend(&["tell"], &ids[3..4]).await, [], "one is under way");
         assert_eq!((due(&spool, "gone", 1).await, due(&spool, "tell", 1).await), (vec![ids[3]], ids.clone()));
-        let replace = async |legs| spool.replace_legs(&orders, ids[0], vec![1], legs, at(2)).await.expect("stored");
+        let replace =
+            async |legs| spool.replace_legs(&orders, ids[0], vec![1], legs, "op", at(2)).await.expect("stored");
         assert_eq!(replace(Err("there is no other".to_owned())).await, 0);
         let stored = spool.message(ids[0]).await.expect("read").expect("there");
         assert_eq!(
@@ -494,7 +509,7 @@ fn partitions_grow_and_what_was_there_stays_and_is_known() {
                 }
                 if !known.contains_key(key) {
                     // It is for a later turn: nothing of it stays.
-                    spool.end(vec![id], Timestamp(0)).await.expect("ended");
+                    spool.end(vec![id], "op", Timestamp(0)).await.expect("ended");
                     assert_eq!(spool.prune(Timestamp(0) + Duration::from_secs(100), 10).await.expect("removed"), 1);
                 }
             }
@@ -746,7 +761,8 @@ fn a_spool_of_one_file_becomes_the_first_partition() {
     let file = Connection::open(folder.path().join("spool.db")).expect("a file");
     let before = "DROP TABLE layout; DROP TABLE layouts_before; DROP TABLE homes; DROP TABLE taken_ids; DROP INDEX \
                   legs_that_await; DROP INDEX legs_awaiting; ALTER TABLE legs DROP COLUMN through; ALTER TABLE legs DROP \
-                  COLUMN awaits";
+                  COLUMN awaits; DROP TABLE history; DROP INDEX messages_by_key; ALTER TABLE messages DROP COLUMN sender; \
+                  CREATE UNIQUE INDEX messages_by_key ON messages (exchange, port, key) WHERE key IS NOT NULL";
     file.execute_batch(before).expect("as it was");
     file.pragma_update(None, "user_version", 7).expect("as it was");
     drop(file);
@@ -857,7 +873,7 @@ async fn compare(spools: &[SqliteSpool; 2], random: &mut fastrand::Rng) {
                 1 => Then::Retry(at(turn + later)),
                 2 => Then::Suspend(None),
                 _ => {
-                    spool.resume_legs(vec![(id, 0)], at(turn)).await.expect("stored");
+                    spool.resume_legs(vec![(id, 0)], "op", at(turn)).await.expect("stored");
                     continue;
                 }
             };
