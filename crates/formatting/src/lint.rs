@@ -95,17 +95,12 @@ pub fn addresses(source: &str) -> Vec<Problem> {
 /// with a value in each field, and without the optional ones. Gives problems, and warnings of templates that fail without
 /// the optional values only. What else fails may do so because of the values.
 pub fn rehearse(formatter: &Formatter, class_path: &str, variables: &KnownVariables) -> (Vec<Problem>, Vec<Problem>) {
-    let full = |fields: &Fields| fields.iter().map(|field| sample(field.kind)).collect();
-    let least = |fields: &Fields| {
-        let value = |field: &Field| if field.required { sample(field.kind) } else { field.default.clone() };
-        fields.iter().map(value).collect()
-    };
     let (mut problems, mut warnings) = (Vec::new(), Vec::new());
     for template in &formatter.templates {
         let path = path_of(class_path, template);
         let found: Option<Problem> = match &template.stylesheet {
-            Some(stylesheet) => [full as fn(&Fields) -> Row, least].into_iter().find_map(|row| {
-                let failed = with_scope(variables, row, |scope| {
+            Some(stylesheet) => [Sample::Full, Sample::Least].into_iter().find_map(|rows| {
+                let failed = with_scope(variables, rows, |scope| {
                     let (fields, uses) = (&variables.fields, template.uses);
                     stylesheet.apply(&xslt::Input { fields, scope, locale: None, uses }).err()
                 });
@@ -114,8 +109,8 @@ pub fn rehearse(formatter: &Formatter, class_path: &str, variables: &KnownVariab
                 Some(problem.position(error.line.unwrap_or(1), 1))
             }),
             None => {
-                let with_values = try_out(formatter, template, variables, full);
-                let without = try_out(formatter, template, variables, least);
+                let with_values = try_out(formatter, template, variables, Sample::Full);
+                let without = try_out(formatter, template, variables, Sample::Least);
                 let found =
                     [&with_values, &without].into_iter().flatten().find_map(|(error, _)| wrong_call(template, error));
                 if let (None, None, Some((error, missing))) = (&found, &with_values, &without) {
@@ -134,6 +129,29 @@ pub fn rehearse(formatter: &Formatter, class_path: &str, variables: &KnownVariab
     }
     problems.dedup();
     (problems, warnings)
+}
+
+/// Rows that are made up.
+#[derive(Debug, Clone, Copy)]
+enum Sample {
+    /// A value in each field.
+    Full,
+    /// No value in optional fields. A field that every event has, by its name, is not optional: rules take it over.
+    Least,
+}
+
+impl Sample {
+    fn row(self, fields: &Fields, variables: &KnownVariables) -> Row {
+        let is_taken_over = |field: &Field| {
+            let of_event = |fields: &Fields| fields.position(field.name.as_str()).is_some_and(|at| fields[at].required);
+            !variables.events.is_empty() && variables.events.iter().all(|(_, fields)| of_event(fields))
+        };
+        let value = |field: &Field| match self {
+            Sample::Least if !field.required && !is_taken_over(field) => field.default.clone(),
+            Sample::Full | Sample::Least => sample(field.kind),
+        };
+        fields.iter().map(value).collect()
+    }
 }
 
 /// The problem of a filter, test or function that does not exist or is called wrongly, whatever the values are.
@@ -165,9 +183,9 @@ fn try_out(
     formatter: &Formatter,
     template: &Template,
     variables: &KnownVariables,
-    row: fn(&Fields) -> Row,
+    rows: Sample,
 ) -> Option<(minijinja::Error, String)> {
-    with_scope(variables, row, |scope| {
+    with_scope(variables, rows, |scope| {
         let computed = variables.computed.keys().map(|name| (name.clone(), minijinja::Value::from(1)));
         let root = Root::new(&variables.fields, scope, None, template.uses).with_computed(computed.collect());
         let root = minijinja::Value::from_object(root);
@@ -178,7 +196,8 @@ fn try_out(
 }
 
 /// A scope over rows that are made up.
-fn with_scope<T>(variables: &KnownVariables, row: fn(&Fields) -> Row, work: impl FnOnce(&Scope<'_>) -> T) -> T {
+fn with_scope<T>(variables: &KnownVariables, rows: Sample, work: impl FnOnce(&Scope<'_>) -> T) -> T {
+    let row = |fields: &Fields| rows.row(fields, variables);
     let empty = Fields::default();
     let event_fields = variables.events.first().map_or(&empty, |(_, fields)| fields);
     let sub_fields = variables.subscriptions.first().map_or(&empty, |(_, fields)| fields);
