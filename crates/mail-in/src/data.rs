@@ -10,6 +10,9 @@ pub(crate) struct Data {
     bytes_max: usize,
     /// Whether it is longer; then it is only read to its end.
     pub is_too_long: bool,
+    /// Whether a CR or an LF stands alone in it, which RFC 5321, section 2.3.8 forbids: servers that take it for the end of a
+    /// line read another text.
+    pub has_bare_break: bool,
 }
 
 /// What came last.
@@ -25,7 +28,7 @@ enum Place {
 
 impl Data {
     pub fn new(bytes_max: usize) -> Data {
-        Data { place: Place::LineStart, bytes_max, is_too_long: false }
+        Data { place: Place::LineStart, bytes_max, is_too_long: false, has_bare_break: false }
     }
 
     /// Takes what belongs to the text out of what came, and says whether its end was there.
@@ -44,11 +47,15 @@ impl Data {
                 (_, b'\r') => (Place::Cr, b"\r"),
                 (_, _) => (Place::Within, std::slice::from_ref(byte)),
             };
+            // An LF that ends no line, and a CR behind which no LF comes.
+            let is_after_cr = matches!(self.place, Place::Cr | Place::DotCr);
+            self.has_bare_break |= is_after_cr != (*byte == b'\n');
             self.put(said, text);
             self.place = place;
             if place == Place::Within {
                 let rest = bytes.as_slice();
-                let (plain, rest) = rest.split_at(rest.iter().position(|byte| *byte == b'\r').unwrap_or(rest.len()));
+                let end = rest.iter().position(|byte| matches!(byte, b'\r' | b'\n')).unwrap_or(rest.len());
+                let (plain, rest) = rest.split_at(end);
                 self.put(plain, text);
                 *bytes = rest.iter();
             }
@@ -102,5 +109,31 @@ mod tests {
         let (mut data, mut text) = (Data::new(3), Vec::new());
         assert!(!data.take(&mut b"abcd\r\n".iter(), &mut text) && data.is_too_long);
         assert!(data.take(&mut b"more\r\n.\r\n".iter(), &mut text) && text.is_empty());
+    }
+
+    #[test]
+    fn c12_a_bare_line_break_is_found_wherever_it_stands() {
+        for (came, expected) in [
+            ("a\r\nb\r\n.\r\n", false),
+            (".\r\n", false),
+            ("..\r\n.\r\n", false),
+            ("a\nb\r\n.\r\n", true),
+            ("a\rb\r\n.\r\n", true),
+            ("a\r\n.\n.\r\nb\r\n.\r\n", true),
+            ("a\n.\r\nb\r\n.\r\n", true),
+            ("a\r\n.\rb\r\n.\r\n", true),
+            ("a\r.\r\n\r\n.\r\n", true),
+            ("a\r\r\n.\r\n", true),
+            ("\n.\r\n\r\n.\r\n", true),
+        ] {
+            for size in 1..=came.len() {
+                let (mut data, mut text, mut ended) = (Data::new(100), Vec::new(), false);
+                for piece in came.as_bytes().chunks(size) {
+                    ended = ended || data.take(&mut piece.iter(), &mut text);
+                }
+                assert!(ended, "{came:?}");
+                assert_eq!(data.has_bare_break, expected, "{came:?} in pieces of {size}");
+            }
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::{io, net::SocketAddr, slice::Iter, time::Duration};
 use smtp_proto::{
     AUTH_PLAIN, EXT_8BIT_MIME, EXT_AUTH, EXT_CHUNKING, EXT_ENHANCED_STATUS_CODES, EXT_PIPELINING, EXT_SIZE,
     EXT_SMTP_UTF8, EXT_START_TLS, EhloResponse, Error, MAIL_BODY_BINARYMIME, MailFrom, Request,
-    request::receiver::{BdatReceiver, DummyDataReceiver, LineReceiver, RequestReceiver},
+    request::receiver::{BdatReceiver, DummyDataReceiver, RequestReceiver},
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -24,6 +24,8 @@ use crate::{
 
 /// Bytes read at once.
 const READ_BYTES: usize = 32 << 10;
+/// Longest line of a command, with its line break. RFC 4954, section 4 has the longest: the answer of a login.
+const LINE_BYTES_MAX: usize = 12_288;
 /// Most commands of one conversation that fail, before it ends.
 const ERRORS_MAX: u32 = 100;
 /// Most commands between two mails, beside recipients.
@@ -40,7 +42,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 enum State {
     Command,
     /// The answer of a client to AUTH PLAIN.
-    Login(LineReceiver<()>),
+    Login,
     Data(Data),
     Chunk(BdatReceiver),
     /// What is not wanted is read and forgotten; then this is said.
@@ -61,7 +63,8 @@ struct Session<'a> {
     setting: &'a Setting,
     peer: SocketAddr,
     state: State,
-    commands: RequestReceiver,
+    /// The line of a command that is coming.
+    line: Vec<u8>,
     host: Option<String>,
     is_lmtp: bool,
     is_encrypted: bool,
@@ -121,13 +124,23 @@ pub(crate) async fn converse(
     }
 }
 
+/// A mail in whose text a CR or an LF stands alone.
+fn bare_break() -> Refusal {
+    Refusal::new(554, "5.6.0", "a bare CR or LF is in the mail: lines end with CR LF (RFC 5321, 2.3.8)")
+}
+
+/// A command in which one does.
+fn bare_break_in_command() -> Refusal {
+    Refusal::new(521, "5.5.2", "a bare CR or LF is in a command: lines end with CR LF (RFC 5321, 2.3.8)")
+}
+
 impl<'a> Session<'a> {
     fn new(setting: &'a Setting, peer: SocketAddr) -> Session<'a> {
         let mut session = Session {
             setting,
             peer,
             state: State::Command,
-            commands: RequestReceiver::default(),
+            line: Vec::new(),
             host: None,
             is_lmtp: false,
             is_encrypted: false,
@@ -152,19 +165,25 @@ impl<'a> Session<'a> {
         // A chunk may be empty, so that it is whole before its first byte.
         while !bytes.as_slice().is_empty() || matches!(self.state, State::Chunk(_)) {
             match &mut self.state {
-                State::Command => self.hear_command(&mut bytes),
-                State::Login(line) => {
-                    if line.ingest(&mut bytes) {
-                        let answer = String::from_utf8_lossy(&line.buf).into_owned();
-                        self.state = State::Command;
-                        self.log_in(&answer);
+                State::Command | State::Login => {
+                    let Some(line) = self.take_line(&mut bytes) else { continue };
+                    match std::mem::replace(&mut self.state, State::Command) {
+                        State::Login => {
+                            let answer = String::from_utf8_lossy(line.trim_ascii_end()).into_owned();
+                            self.log_in(&answer);
+                        }
+                        _ => self.hear_command(&line),
                     }
                 }
                 State::Data(data) => {
                     if data.take(&mut bytes, &mut self.body) {
-                        let is_too_long = data.is_too_long;
+                        let wrong = match (data.is_too_long, data.has_bare_break) {
+                            (true, _) => Some(self.too_large()),
+                            (false, true) => Some(bare_break()),
+                            (false, false) => None,
+                        };
                         self.state = State::Command;
-                        self.complete(stream, is_too_long).await?;
+                        self.complete(stream, wrong).await?;
                     }
                 }
                 State::Chunk(chunk) => {
@@ -174,7 +193,7 @@ impl<'a> Session<'a> {
                     let is_last = chunk.is_last;
                     self.state = State::Command;
                     match is_last {
-                        true => self.complete(stream, false).await?,
+                        true => self.complete(stream, None).await?,
                         false => self.say("250 2.0.0 go on"),
                     }
                 }
@@ -196,18 +215,42 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn hear_command(&mut self, bytes: &mut Iter<'_, u8>) {
+    /// Takes a whole line, once its CR LF has come. A CR or an LF alone ends no line (RFC 5321, section 2.3.8): what a server
+    /// before this one took for text must not become a command here, so the conversation ends.
+    fn take_line(&mut self, bytes: &mut Iter<'_, u8>) -> Option<Vec<u8>> {
+        for byte in bytes {
+            let is_after_cr = self.line.last() == Some(&b'\r');
+            if is_after_cr != (*byte == b'\n') {
+                self.line.clear();
+                self.end(&bare_break_in_command().to_string());
+                return None;
+            }
+            self.line.push(*byte);
+            if *byte == b'\n' {
+                return Some(std::mem::take(&mut self.line));
+            }
+            if self.line.len() >= LINE_BYTES_MAX {
+                // What follows may be the middle of anything.
+                self.line.clear();
+                self.end("421 4.7.0 the line is too long");
+                return None;
+            }
+        }
+        None
+    }
+
+    fn hear_command(&mut self, line: &[u8]) {
         self.quiet_commands += 1;
         if self.quiet_commands > COMMANDS_MAX {
             return self.end("421 4.7.0 too many commands without a mail");
         }
-        match self.commands.ingest(bytes) {
+        match RequestReceiver::default().ingest(&mut line.iter()) {
             Ok(request) => {
                 let request = request.into_owned();
                 self.answer(request);
             }
-            // Half a command came, which is none.
-            Err(Error::NeedsMoreData { .. }) => self.quiet_commands -= 1,
+            // A line that holds no whole command.
+            Err(Error::NeedsMoreData { .. }) => self.mistake("500 5.5.2 the command is not complete"),
             Err(Error::UnknownCommand) => self.mistake("500 5.5.1 unknown command"),
             Err(Error::InvalidSenderAddress) => self.mistake("501 5.1.7 the sender is not an address"),
             Err(Error::InvalidRecipientAddress) => self.mistake("501 5.1.3 the recipient is not an address"),
@@ -360,13 +403,12 @@ impl<'a> Session<'a> {
     }
 
     /// Gives the mail that has come to whoever wants it, and says what they say: in LMTP for each recipient.
-    async fn complete(&mut self, stream: &mut Box<dyn Stream>, is_too_long: bool) -> io::Result<()> {
+    async fn complete(&mut self, stream: &mut Box<dyn Stream>, wrong: Option<Refusal>) -> io::Result<()> {
         let mail = self.mail.take().expect("it was announced");
         let body = std::mem::take(&mut self.body);
         self.forget_mail();
         let answers = if self.is_lmtp { mail.to.len() } else { 1 };
-        if is_too_long {
-            let refusal = self.too_large();
+        if let Some(refusal) = wrong {
             (0..answers).for_each(|_| self.refuse(&refusal));
             return Ok(());
         }
@@ -400,7 +442,7 @@ impl<'a> Session<'a> {
             _ if self.mail.is_some() => self.mistake("503 5.5.1 not while a mail is under way"),
             _ if mechanism != AUTH_PLAIN => self.mistake("504 5.5.4 only PLAIN is offered here"),
             _ if answer.is_empty() => {
-                self.state = State::Login(LineReceiver::default());
+                self.state = State::Login;
                 self.say("334 ");
             }
             _ => self.log_in(answer),
@@ -430,7 +472,8 @@ impl<'a> Session<'a> {
         let handshake = timeout(HANDSHAKE_PATIENCE, TlsAcceptor::from(tls).accept(stream)).await;
         let encrypted = handshake.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         self.forget_mail();
-        (self.host, self.user, self.commands) = (None, None, RequestReceiver::default());
+        (self.host, self.user) = (None, None);
+        self.line.clear();
         (self.is_encrypted, self.state) = (true, State::Command);
         Ok(Box::new(encrypted))
     }

@@ -371,3 +371,44 @@ async fn nonsense_is_survived() {
     stage.texts();
     assert_eq!(codes(&stage.talk("QUIT\n").await), ["220", "221"]);
 }
+
+#[tokio::test]
+async fn c12_a_bare_line_break_ends_no_command() {
+    let stage = start(Access::default(), small()).await;
+    for words in [
+        "EHLO me\nMAIL FROM:<a@y>\r\n",
+        "EHLO me\rMAIL FROM:<a@y>\r\n",
+        "EHLO me\r\nNOOP\nQUIT\r\n",
+        "EHLO me\r\nNOOP\r\rQUIT\r\n",
+        "EHLO me\r\n\nQUIT\r\n",
+        "EHLO me\r\nMAIL FROM:<a@y>\r\nRCPT TO:<a@x>\nDATA\r\n.\r\n",
+    ] {
+        let replies = say_all(stage.connect().await, words.as_bytes()).await;
+        assert!(
+            replies.ends_with("521 5.5.2 a bare CR or LF is in a command: lines end with CR LF (RFC 5321, 2.3.8)\n"),
+            "{words:?}: {replies}"
+        );
+        assert!(!replies.contains("221") && !replies.contains("354"), "{words:?}: {replies}");
+    }
+}
+
+#[tokio::test]
+async fn c12_a_mail_with_a_bare_line_break_is_refused_and_is_one_mail() {
+    let mut stage = start(Access::default(), Bounds { mail_bytes_max: 2_000, ..small() }).await;
+    let smuggled = "MAIL FROM:<evil@y>\r\nRCPT TO:<b@x>\r\nDATA\r\nsecond\r\n";
+    for end in ["\n.\n", "\n.\r\n", "\r\n.\n", "\r.\r", "\r\n.\r", "\r.\r\n", "\n.\r", "\r\n.\r\r\n", "\r\n\0.\n"] {
+        let words = format!("EHLO me\r\nMAIL FROM:<a@y>\r\nRCPT TO:<a@x>\r\nDATA\r\nfirst{end}{smuggled}.\r\nQUIT\r\n");
+        let replies = say_all(stage.connect().await, words.as_bytes()).await;
+        assert_eq!(codes(&replies), ["220", "250", "250", "250", "354", "554", "221"], "{end:?}: {replies}");
+        assert_eq!(stage.texts(), Vec::<String>::new(), "{end:?}");
+    }
+    // In LMTP each recipient has its answer, and a mail as it should be is taken afterwards.
+    let words = "LHLO me\r\nMAIL FROM:<a@y>\r\nRCPT TO:<a@x>\r\nRCPT TO:<b@x>\r\nDATA\r\na\nb\r\n.\r\n\
+                 MAIL FROM:<a@y>\r\nRCPT TO:<a@x>\r\nDATA\r\ngood\r\n.\r\nQUIT\r\n";
+    let replies = say_all(stage.connect().await, words.as_bytes()).await;
+    assert_eq!(
+        codes(&replies),
+        ["220", "250", "250", "250", "250", "354", "554", "554", "250", "250", "354", "250", "221"]
+    );
+    assert_eq!(stage.texts(), ["good\r\n"]);
+}

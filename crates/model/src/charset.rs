@@ -451,6 +451,82 @@ impl<R: BufRead> Read for Utf8Reader<R> {
     }
 }
 
+/// Decodes a text that comes in chunks, where nothing can be read at will: the body of a request.
+///
+/// As [`Utf8Reader`]: UTF-8 passes as it is but for its byte-order mark, other encodings are decoded.
+pub struct Utf8Decoder {
+    syntax: Syntax,
+    charset: Option<String>,
+    /// The beginning, until the encoding can be chosen.
+    head: Vec<u8>,
+    /// `None`: not chosen yet; `Some(None)`: UTF-8.
+    decoder: Option<Option<Decoder>>,
+    consumed: u64,
+}
+
+impl std::fmt::Debug for Utf8Decoder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Utf8Decoder")
+            .field("syntax", &self.syntax)
+            .field("charset", &self.charset)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Utf8Decoder {
+    /// Decodes a text; `charset` is that of its media type or configuration, if one is named.
+    pub fn new(syntax: Syntax, charset: Option<String>) -> Utf8Decoder {
+        Utf8Decoder { syntax, charset, head: Vec::new(), decoder: None, consumed: 0 }
+    }
+
+    /// Decodes a chunk.
+    ///
+    /// # Errors
+    /// The encoding is unknown, or the bytes are not of it.
+    pub fn push(&mut self, chunk: &[u8]) -> Result<Vec<u8>, CharsetError> {
+        if self.decoder.is_some() {
+            return self.decode(chunk, false);
+        }
+        self.head.extend_from_slice(chunk);
+        if needs_more(&self.head, self.syntax) { Ok(Vec::new()) } else { self.start(false) }
+    }
+
+    /// Decodes what is left at the end of the text.
+    ///
+    /// # Errors
+    /// As of `push`.
+    pub fn finish(&mut self) -> Result<Vec<u8>, CharsetError> {
+        if self.decoder.is_none() { self.start(true) } else { self.decode(&[], true) }
+    }
+
+    fn start(&mut self, is_last: bool) -> Result<Vec<u8>, CharsetError> {
+        let (encoding, mark) = detect(&self.head, self.syntax, self.charset.as_deref())?;
+        self.consumed = mark as u64;
+        self.decoder = Some(match encoding == UTF_8 {
+            true => None,
+            false => Some(encoding.new_decoder_without_bom_handling()),
+        });
+        let head = std::mem::take(&mut self.head);
+        self.decode(&head[mark..], is_last)
+    }
+
+    fn decode(&mut self, chunk: &[u8], is_last: bool) -> Result<Vec<u8>, CharsetError> {
+        let Some(Some(decoder)) = &mut self.decoder else { return Ok(chunk.to_vec()) };
+        let room = decoder.max_utf8_buffer_length_without_replacement(chunk.len()).unwrap_or(chunk.len() * 4);
+        let mut out = vec![0; room];
+        let (result, read, written) = decoder.decode_to_utf8_without_replacement(chunk, &mut out, is_last);
+        out.truncate(written);
+        self.consumed += read as u64;
+        match result {
+            DecoderResult::Malformed(wrong, after) => {
+                let at = self.consumed.saturating_sub(u64::from(wrong) + u64::from(after));
+                Err(CharsetError::Malformed { encoding: decoder.encoding().name(), at })
+            }
+            DecoderResult::InputEmpty | DecoderResult::OutputFull => Ok(out),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -568,5 +644,32 @@ mod tests {
             assert!(error.to_string().contains("`漢` is not in"), "{error}");
         }
         assert!(matches!(encode("", "klingon", true), Err(CharsetError::Unknown(_))));
+    }
+
+    #[test]
+    fn d_chunks_of_any_size_are_decoded_as_the_whole_is() {
+        let utf16: Vec<u8> = "\u{feff}id;größe 😀\r\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        let (latin, utf8) = (b"gr\xf6\xdfe;\x80".to_vec(), "\u{feff}größe".as_bytes().to_vec());
+        for (bytes, charset, expected) in [
+            (utf16, None, "id;größe 😀\r\n"),
+            (latin, Some("windows-1252"), "größe;€"),
+            (utf8, None, "größe"),
+            (Vec::new(), None, ""),
+        ] {
+            for size in 1..=bytes.len().max(1) {
+                let mut decoder = Utf8Decoder::new(Syntax::Text, charset.map(str::to_owned));
+                let mut text = Vec::new();
+                for chunk in bytes.chunks(size) {
+                    text.extend(decoder.push(chunk).expect("of the encoding"));
+                }
+                text.extend(decoder.finish().expect("whole"));
+                assert_eq!(String::from_utf8(text).as_deref(), Ok(expected), "{size}");
+            }
+        }
+        let mut decoder = Utf8Decoder::new(Syntax::Text, Some("klingon".to_owned()));
+        assert!(matches!(decoder.push(b"abcd"), Err(CharsetError::Unknown(_))));
+        let mut cut = Utf8Decoder::new(Syntax::Text, None);
+        cut.push(b"\xff\xfea\0b").expect("the half of a letter may follow");
+        assert!(matches!(cut.finish(), Err(CharsetError::Malformed { .. })));
     }
 }

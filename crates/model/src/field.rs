@@ -53,6 +53,31 @@ impl FieldType {
         }
     }
 
+    /// Takes a text of a format that has texts only as this type: a cell of CSV, an element of XML, a header of a mail. The
+    /// declared type decides, never how the text looks. A text that is no value of the type stays one, so that
+    /// [`FieldType::accept`] refuses it. Where texts are wanted all of it counts, elsewhere not the blanks around it, and a
+    /// blank one is nothing.
+    pub fn read_text(self, text: &str) -> Value {
+        if self == FieldType::String {
+            return Value::from(text);
+        }
+        let bare = text.trim();
+        if bare.is_empty() {
+            return Value::Null;
+        }
+        let is = |word: &str| bare.eq_ignore_ascii_case(word);
+        let read = match self {
+            FieldType::Boolean if is("true") || bare == "1" => Some(Value::Boolean(true)),
+            FieldType::Boolean if is("false") || bare == "0" => Some(Value::Boolean(false)),
+            FieldType::Boolean | FieldType::String => None,
+            FieldType::Integer => bare.parse().ok().map(Value::Integer),
+            FieldType::Number => bare.parse().ok().filter(|number: &f64| number.is_finite()).map(Value::Number),
+            FieldType::Timestamp => bare.parse().ok().map(Value::Integer),
+            FieldType::List | FieldType::Map => serde_json::from_str(bare).ok(),
+        };
+        read.unwrap_or_else(|| Value::from(bare))
+    }
+
     /// Takes a JSON value as this type. No text becomes a number, and no digit is lost.
     ///
     /// # Errors

@@ -32,6 +32,8 @@ pub mod field; // typed fields and the rows that hold their values
 pub mod id; // ids are types
 pub mod problem; // what is wrong, where, and what would be right
 pub mod time; // instants, to the microsecond
+pub mod date_text; // dates as feeds, mails and pages have them
+pub mod windows_zones; // names of time zones of Windows
 pub mod hours; // hours of the day by somebody's clock
 pub mod schedule; // when something recurs: rules of RFC 5545 in time zones
 pub mod value; // the one value type
@@ -39,6 +41,7 @@ pub mod json; // bounds of JSON texts from outside
 
 pub mod exact_json; // JSON whose numbers stay as they are written
 pub mod media_type; // how content says of which kind it is
+pub mod csv_text; // records of CSV, cut out of a stream
 pub mod merge_patch; // JSON changed by JSON
 pub mod charset; // bytes from outside become text, in any known encoding
 pub mod hexadecimal; // bytes as digits, for people and in links

@@ -280,7 +280,9 @@ impl Host for Runner {
     }
 
     async fn take(&self, portion: Portion, stop: &CancellationToken) -> Result<Taken, Trouble> {
-        let Portion { events, marks, since, refused, .. } = portion;
+        let Portion { events, marks, since, received_at, refused, .. } = portion;
+        // Before it waits for room: the collection lasts from here to acceptance.
+        let received_at = received_at.unwrap_or_else(|| self.flow.clock.now());
         self.keep_refused(refused).await?;
         let count = events.count();
         if count == 0 {
@@ -295,7 +297,7 @@ impl Host for Runner {
             version: self.compiled.version,
             class: self.class.clone(),
             source: self.key.1.clone(),
-            received_at: self.flow.clock.now(),
+            received_at,
             events,
             idempotency: None,
             marks,

@@ -32,18 +32,33 @@ pub(crate) fn typed_cell(value: &Value) -> String {
     }
 }
 
-/// The value of a cell without a declared type: JSON if it is JSON, else text.
+/// The value of a cell without a declared type. JSON that stands as this server writes it is that value; all else is text, so
+/// that no digit and no spelling is lost: `007`, `1e5`, `1.50`, `null` and a number of thirty digits are texts.
 pub(crate) fn value(cell: &str) -> Value {
-    serde_json::from_str(cell).unwrap_or_else(|_| Value::from(cell))
+    match serde_json::from_str::<Value>(cell) {
+        Ok(Value::Null) | Err(_) => Value::from(cell),
+        Ok(value) => match serde_json::to_string(&value).is_ok_and(|written| written == cell) {
+            true => value,
+            false => Value::from(cell),
+        },
+    }
 }
 
-/// The value of a cell of this type; what does not fit is left to the check of the class.
-pub(crate) fn typed_value(cell: &str, kind: FieldType) -> Value {
-    match kind {
-        FieldType::String => Value::from(cell),
-        FieldType::Timestamp => cell.parse().map_or_else(|_| Value::from(cell), Value::Integer),
-        _ => value(cell),
+/// The value of a cell of this type; a cell that is none stays a text, and is left to the check of the type.
+pub(crate) fn typed_value(text: &str, kind: FieldType) -> Value {
+    kind.read_text(text)
+}
+
+/// The value of a cell of a declared attribute. A text that an export wrote as JSON, so that it is not read as something else,
+/// comes back as the text.
+pub(crate) fn attribute_value(text: &str, kind: FieldType) -> Value {
+    if kind == FieldType::String
+        && let Ok(inner) = serde_json::from_str::<String>(text)
+        && cell(&Value::from(inner.as_str())) == text
+    {
+        return Value::from(inner.as_str());
     }
+    kind.read_text(text)
 }
 
 #[cfg(test)]
@@ -66,5 +81,26 @@ mod tests {
             assert_eq!(value(&cell(&original)), original, "{text}");
         }
         assert_eq!(cell(&Value::from("hello")), "hello");
+    }
+
+    #[test]
+    fn d_a_declared_type_decides_and_no_digit_is_lost() {
+        for text in
+            ["91234", "01234", "1e5", "12345678901234567890123", "null", "true", "1.50", "=1+1", "\"42\"", "{}", "[1"]
+        {
+            let original = Value::from(text);
+            assert_eq!(attribute_value(&cell(&original), FieldType::String), original, "{text}: as exported");
+            assert_eq!(value(&cell(&original)), original, "{text}: as exported, without a declared type");
+        }
+        for text in ["91234", "01234", "1e5", "12345678901234567890123", "null", "true", "1.50"] {
+            assert_eq!(attribute_value(text, FieldType::String), Value::from(text), "{text}: as a person writes it");
+            assert_eq!(typed_value(text, FieldType::String), Value::from(text));
+        }
+        for text in ["01234", "1e5", "1.50", "12345678901234567890123", "null", "-0", "1E2", "True"] {
+            assert_eq!(value(text), Value::from(text), "{text}: nothing of it would come back");
+        }
+        assert_eq!(typed_value("TRUE", FieldType::Boolean), Value::Boolean(true));
+        assert_eq!(typed_value("1e5", FieldType::Number), Value::Number(1e5));
+        assert_eq!(typed_value("1,5", FieldType::Number), Value::from("1,5"), "which is refused");
     }
 }

@@ -205,7 +205,9 @@ impl Service {
                 match blocks.next().await {
                     None => Ok(None),
                     Some(Err(error)) => Err(ServiceError::BrokenStream(error)),
-                    Some(Ok(Block::TooLong { line })) => Err(line_error(line, LINE_BYTES_MAX)),
+                    Some(Ok(Block::TooLong { line } | Block::Unclosed { line })) => {
+                        Err(line_error(line, LINE_BYTES_MAX))
+                    }
                     Some(Ok(Block::Lines { first, bytes })) => Ok(Some((first, bytes))),
                 }
             };

@@ -6,9 +6,12 @@
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
-use futures_util::Stream;
+use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
 use tocsin_model::{
+    charset::{self, CharsetError, Syntax, Utf8Decoder},
+    csv_text::{self, Scanner},
+    field::{FieldType, Fields},
     id::Name,
     json::{self, VALUES_MAX},
     problem::{Problem, and_more},
@@ -47,6 +50,22 @@ pub enum Format {
     Ndjson,
     /// RFC 4180 with a header row.
     Csv,
+}
+
+/// The lines that come in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Input {
+    /// Their form.
+    pub format: Format,
+    /// The name of their character encoding, such as `windows-1252`. Without it a byte-order mark decides, or they are in
+    /// UTF-8.
+    pub charset: Option<String>,
+}
+
+impl From<Format> for Input {
+    fn from(format: Format) -> Input {
+        Input { format, charset: None }
+    }
 }
 
 /// A line that was not stored.
@@ -97,11 +116,15 @@ impl Service {
     pub async fn import_subscribers(
         &self,
         caller: &Caller,
-        format: Format,
+        input: impl Into<Input>,
         chunks: impl Stream<Item = Result<Bytes, BoxError>> + Unpin,
     ) -> Result<Imported, ServiceError> {
         caller.needs(Scope::SubscribersWrite)?;
-        self.import(format, chunks, Arc::new(SubscriberLines)).await
+        let declared = DeclaredAttributes::of(self.pipeline.status().iter().filter_map(|(name, _)| {
+            let compiled = self.pipeline.application(name)?;
+            Some(compiled.application.attributes.clone())
+        }));
+        self.import(input.into(), chunks, Arc::new(SubscriberLines { declared })).await
     }
 
     /// Stores subscriptions from lines of [`subscriptions::Draft`]s. A line with a key replaces the subscription of its
@@ -115,7 +138,7 @@ impl Service {
         caller: &Caller,
         application: Option<&str>,
         class: Option<&str>,
-        format: Format,
+        input: impl Into<Input>,
         chunks: impl Stream<Item = Result<Bytes, BoxError>> + Unpin,
     ) -> Result<Imported, ServiceError> {
         caller.needs(Scope::SubscribersWrite)?;
@@ -137,7 +160,7 @@ impl Service {
                 })
                 .collect(),
         };
-        self.import(format, chunks, Arc::new(lines)).await
+        self.import(input.into(), chunks, Arc::new(lines)).await
     }
 
     /// Stores suppressions from lines of [`suppressions::Draft`]s. A line takes the place of what was known of its target.
@@ -147,17 +170,17 @@ impl Service {
     pub async fn import_suppressions(
         &self,
         caller: &Caller,
-        format: Format,
+        input: impl Into<Input>,
         chunks: impl Stream<Item = Result<Bytes, BoxError>> + Unpin,
     ) -> Result<Imported, ServiceError> {
         caller.needs(Scope::SubscribersWrite)?;
         let lines = SuppressionLines { origin: caller.key().to_owned(), now: self.clock.now() };
-        self.import(format, chunks, Arc::new(lines)).await
+        self.import(input.into(), chunks, Arc::new(lines)).await
     }
 
     async fn import<L: LineKind>(
         &self,
-        format: Format,
+        input: Input,
         chunks: impl Stream<Item = Result<Bytes, BoxError>> + Unpin,
         kind: Arc<L>,
     ) -> Result<Imported, ServiceError> {
@@ -165,38 +188,43 @@ impl Service {
             reason: format!("{CONCURRENT_MAX} imports run already"),
             retry_after: std::time::Duration::from_secs(5),
         })?;
+        let Input { format, charset } = input;
+        charset::decode(b"", Syntax::Text, charset.as_deref())
+            .map_err(|error| ServiceError::invalid("charset", error.to_string()))?;
         let lines = match format {
             Format::Ndjson => Lines::Plain,
             Format::Csv => Lines::Quoted,
         };
-        let mut blocks = Blocks::new(chunks, lines, LINES_PER_COMMIT);
+        let mut blocks = Blocks::new(decoded(chunks, charset), lines, LINES_PER_COMMIT);
         let mut imported = Imported::default();
-        let mut header: Option<Arc<csv::StringRecord>> = None;
+        let mut header: Option<Arc<Header>> = None;
+        if format == Format::Csv {
+            match read_header(&mut blocks, &*kind).await {
+                Ok(found) => header = Some(Arc::new(found)),
+                Err(error) => return Ok(Imported { stopped: Some(error), ..imported }),
+            }
+        }
         let mut storing: Option<Storing> = None;
         while let Some(block) = blocks.next().await {
-            let (first, mut bytes) = match block {
+            let mut refuse = |line: u64, problem: Problem| {
+                imported.lines += 1;
+                imported.refuse(vec![Refusal { line, problems: vec![problem] }]);
+            };
+            let (first, bytes) = match block {
                 Ok(Block::Lines { first, bytes }) => (first, bytes),
                 Ok(Block::TooLong { line }) => {
-                    imported.lines += 1;
-                    let problem = Problem::at("", format!("is longer than {LINE_BYTES_MAX} bytes"));
-                    imported.refuse(vec![Refusal { line, problems: vec![problem] }]);
+                    refuse(line, Problem::at("", format!("is longer than {LINE_BYTES_MAX} bytes")));
+                    continue;
+                }
+                Ok(Block::Unclosed { line }) => {
+                    refuse(line, unclosed());
                     continue;
                 }
                 Err(error) => {
-                    imported.stopped = Some(ServiceError::BrokenStream(error));
+                    imported.stopped = Some(broken(error));
                     break;
                 }
             };
-            let mut first = first;
-            if format == Format::Csv && header.is_none() {
-                match split_header(&mut bytes, &mut first, &*kind) {
-                    Ok(found) => header = Some(Arc::new(found)),
-                    Err(problems) => {
-                        imported.stopped = Some(ServiceError::Invalid(problems));
-                        break;
-                    }
-                }
-            }
             let (kind, header) = (kind.clone(), header.clone());
             let reading = tokio::task::spawn_blocking(move || match header {
                 Some(header) => read_csv(&*kind, &header, first, &bytes),
@@ -226,8 +254,57 @@ impl Service {
         {
             imported.stopped = Some(error);
         }
+        // A stream without lines is the wrong file, or one that could not be read.
+        if imported.lines == 0 && imported.stopped.is_none() {
+            let text = match format {
+                Format::Ndjson => "has no lines, so nothing was imported",
+                Format::Csv => "has no records behind its header, so nothing was imported",
+            };
+            imported.stopped = Some(ServiceError::invalid("", text));
+        }
         Ok(imported)
     }
+}
+
+/// The stream in UTF-8 without a byte-order mark.
+fn decoded(
+    chunks: impl Stream<Item = Result<Bytes, BoxError>> + Unpin,
+    charset: Option<String>,
+) -> impl Stream<Item = Result<Bytes, BoxError>> + Unpin {
+    let decoder = Utf8Decoder::new(Syntax::Text, charset);
+    Box::pin(stream::unfold(Some((chunks, decoder)), |state| async move {
+        let (mut chunks, mut decoder) = state?;
+        match chunks.next().await {
+            Some(Ok(chunk)) => match decoder.push(&chunk) {
+                Ok(text) => Some((Ok(Bytes::from(text)), Some((chunks, decoder)))),
+                Err(error) => Some((Err(error.into()), None)),
+            },
+            Some(Err(error)) => Some((Err(error), None)),
+            None => match decoder.finish() {
+                Ok(text) => Some((Ok(Bytes::from(text)), None)),
+                Err(error) => Some((Err(error.into()), None)),
+            },
+        }
+    }))
+}
+
+/// Why a stream ended early: its bytes are not of their encoding, or the connection broke.
+fn broken(error: BoxError) -> ServiceError {
+    match error.downcast::<CharsetError>() {
+        Ok(error) => ServiceError::invalid("", error.to_string()),
+        Err(error) => ServiceError::BrokenStream(error),
+    }
+}
+
+fn unclosed() -> Problem {
+    Problem::at("", "has a quote that is never closed, so this record and all behind it are not read")
+        .hint("close it, or double a quote that belongs to the text of a quoted cell")
+}
+
+/// The header of CSV.
+struct Header {
+    names: Vec<String>,
+    delimiter: u8,
 }
 
 type Storing = tokio::task::JoinHandle<(Vec<u64>, Result<Vec<Written>, StoreError>)>;
@@ -284,7 +361,7 @@ trait LineKind: Send + Sync + 'static {
     fn read_json(&self, line: &[u8]) -> Result<Self::Item, Vec<Problem>>;
     /// What is wrong with a column of this name, if anything.
     fn check_column(&self, name: &str) -> Option<Problem>;
-    fn read_cells(&self, header: &csv::StringRecord, cells: &csv::StringRecord) -> Result<Self::Item, Vec<Problem>>;
+    fn read_cells(&self, header: &[String], cells: &[String]) -> Result<Self::Item, Vec<Problem>>;
     fn store(
         records: &dyn Records,
         items: Vec<Self::Item>,
@@ -311,68 +388,89 @@ fn read_ndjson<L: LineKind>(kind: &L, first: u64, bytes: &[u8]) -> Read<L::Item>
     read
 }
 
-fn read_csv<L: LineKind>(kind: &L, header: &csv::StringRecord, first: u64, bytes: &[u8]) -> Read<L::Item> {
+fn read_csv<L: LineKind>(kind: &L, header: &Header, first: u64, bytes: &[u8]) -> Read<L::Item> {
     let mut read = Read { items: Vec::new(), refusals: Vec::new() };
-    let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(bytes);
-    let mut cells = csv::StringRecord::new();
+    let mut scanner = Scanner::new(Some(header.delimiter));
+    let (mut line, mut rest) = (first, bytes);
+    while !rest.is_empty() {
+        let (record, after) = rest.split_at(scanner.scan(rest).unwrap_or(rest.len()));
+        let at = line;
+        (line, rest) = (line + scanner.take_breaks(), after);
+        if record.trim_ascii().is_empty() {
+            continue;
+        }
+        let cells = csv_text::text_cells(record, header.delimiter);
+        let cells = match cells.and_then(|cells| csv_text::fitted(cells, header.names.len())) {
+            Ok(Some(cells)) => cells,
+            Ok(None) => continue,
+            Err(problem) => {
+                read.refusals.push(Refusal { line: at, problems: vec![problem] });
+                continue;
+            }
+        };
+        match kind.read_cells(&header.names, &cells) {
+            Ok(item) => read.items.push((at, item)),
+            Err(problems) => read.refusals.push(Refusal { line: at, problems }),
+        }
+    }
+    read
+}
+
+/// The first record that holds something.
+async fn first_record<S: Stream<Item = Result<Bytes, BoxError>> + Unpin>(
+    blocks: &mut Blocks<S>,
+) -> Result<(u64, Bytes), ServiceError> {
     loop {
-        let line = first + reader.position().line() - 1;
-        match reader.read_record(&mut cells) {
-            Ok(false) => return read,
-            Ok(true) => {
-                let line = cells.position().map_or(line, |at| first + at.line() - 1);
-                let result = if cells.len() == header.len() {
-                    kind.read_cells(header, &cells)
-                } else {
-                    Err(vec![Problem::at(
-                        "",
-                        format!("has {} cells, but the header has {}", cells.len(), header.len()),
-                    )])
-                };
-                match result {
-                    Ok(item) => read.items.push((line, item)),
-                    Err(problems) => read.refusals.push(Refusal { line, problems }),
-                }
+        let problem = match blocks.next_record().await {
+            Some(Ok(Block::Lines { bytes, .. })) if bytes.trim_ascii().is_empty() => continue,
+            Some(Ok(Block::Lines { first, bytes })) => return Ok((first, bytes)),
+            Some(Ok(Block::TooLong { line })) => {
+                Problem::at("", format!("is longer than {LINE_BYTES_MAX} bytes")).position(position(line), 1)
             }
-            Err(error) => {
-                let problem = Problem::at("", format!("is not CSV in UTF-8: {error}"));
-                read.refusals.push(Refusal { line, problems: vec![problem] });
-                if error.is_io_error() {
-                    return read;
-                }
-            }
+            Some(Ok(Block::Unclosed { line })) => unclosed().position(position(line), 1),
+            Some(Err(error)) => return Err(broken(error)),
+            None => Problem::at("", "has no header row").position(1, 1),
+        };
+        return Err(ServiceError::Invalid(vec![problem]));
+    }
+}
+
+/// The header, behind a first line that names the delimiter. Without such a line the header shows it.
+async fn read_header<L: LineKind, S: Stream<Item = Result<Bytes, BoxError>> + Unpin>(
+    blocks: &mut Blocks<S>,
+    kind: &L,
+) -> Result<Header, ServiceError> {
+    let (mut line, mut record) = first_record(blocks).await?;
+    let delimiter = match csv_text::named_delimiter(&record) {
+        Some(named) => {
+            blocks.set_delimiter(named);
+            (line, record) = first_record(blocks).await?;
+            named
+        }
+        None => csv_text::delimiter_of(&record),
+    };
+    blocks.set_delimiter(delimiter);
+    let cells = csv_text::text_cells(&record, delimiter).map_err(|problem| vec![problem]);
+    let mut problems = Vec::new();
+    let names = match cells.and_then(|cells| csv_text::head(&cells)) {
+        Ok(names) => names,
+        Err(found) => {
+            problems = found;
+            Vec::new()
+        }
+    };
+    problems.extend(names.iter().filter_map(|name| kind.check_column(name)));
+    match problems.is_empty() {
+        true => Ok(Header { names, delimiter }),
+        false => {
+            let problems = problems.into_iter().map(|problem| problem.position(position(line), 1)).collect();
+            Err(ServiceError::Invalid(problems))
         }
     }
 }
 
-fn split_header<L: LineKind>(bytes: &mut Bytes, first: &mut u64, kind: &L) -> Result<csv::StringRecord, Vec<Problem>> {
-    let mut quoted = false;
-    let end = bytes.iter().position(|byte| {
-        quoted ^= *byte == b'"';
-        *byte == b'\n' && !quoted
-    });
-    let line = bytes.split_to(end.map_or(bytes.len(), |at| at + 1));
-    *first += line.iter().filter(|byte| **byte == b'\n').count().max(1) as u64;
-    // Spreadsheets write a byte order mark.
-    let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&line);
-    let mut header = csv::StringRecord::new();
-    let read = csv::ReaderBuilder::new().has_headers(false).from_reader(line).read_record(&mut header);
-    if !matches!(read, Ok(true)) {
-        return Err(vec![Problem::at("", "has no header row").position(1, 1)]);
-    }
-    header.trim();
-    let mut problems = Vec::new();
-    for (at, name) in header.iter().enumerate() {
-        if header.iter().take(at).any(|before| before == name) {
-            problems.push(Problem::at(name, "is a column twice"));
-        }
-        problems.extend(kind.check_column(name));
-    }
-    if problems.is_empty() {
-        Ok(header)
-    } else {
-        Err(problems.into_iter().map(|problem| problem.position(1, 1)).collect())
-    }
+fn position(line: u64) -> u32 {
+    u32::try_from(line).unwrap_or(u32::MAX)
 }
 
 /// Columns that an export writes and an import passes over.
@@ -388,9 +486,8 @@ fn unknown_column<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> P
 }
 
 fn boolean(path: &str, cell: &str, problems: &mut Vec<Problem>) -> Option<bool> {
-    match cell {
-        "true" => Some(true),
-        "false" => Some(false),
+    match FieldType::Boolean.read_text(cell) {
+        Value::Boolean(value) => Some(value),
         _ => {
             problems.push(Problem::at(path, format!("should be `true` or `false`, not `{cell}`")));
             None
@@ -398,7 +495,41 @@ fn boolean(path: &str, cell: &str, problems: &mut Vec<Problem>) -> Option<bool> 
     }
 }
 
-struct SubscriberLines;
+/// The types that applications declare for attributes of subscribers.
+struct DeclaredAttributes(BTreeMap<String, FieldType>);
+
+impl DeclaredAttributes {
+    /// Joins the declarations of all applications. Where two differ about an attribute, it is a text if one of them has it
+    /// so; else no type is declared.
+    fn of(applications: impl Iterator<Item = Fields>) -> DeclaredAttributes {
+        let mut declared: BTreeMap<String, Option<FieldType>> = BTreeMap::new();
+        for fields in applications {
+            for field in fields.iter() {
+                let known = declared.entry(field.name.to_string()).or_insert(Some(field.kind));
+                if *known != Some(field.kind) {
+                    let is_text = *known == Some(FieldType::String) || field.kind == FieldType::String;
+                    *known = is_text.then_some(FieldType::String);
+                }
+            }
+        }
+        DeclaredAttributes(declared.into_iter().filter_map(|(name, kind)| Some((name, kind?))).collect())
+    }
+
+    /// The value of a cell.
+    fn read(&self, name: &str, cell: &str, problems: &mut Vec<Problem>) -> Value {
+        let Some(kind) = self.0.get(name) else { return csv_cells::value(cell) };
+        let value = csv_cells::attribute_value(cell, *kind);
+        if let Err(problem) = kind.accept(value.clone()) {
+            let shown: String = cell.chars().take(60).collect();
+            problems.push(Problem::at(format!("attributes.{name}"), format!("{problem}: `{shown}`")));
+        }
+        value
+    }
+}
+
+struct SubscriberLines {
+    declared: DeclaredAttributes,
+}
 
 impl LineKind for SubscriberLines {
     type Item = NewSubscriber;
@@ -426,13 +557,13 @@ impl LineKind for SubscriberLines {
         (!fits).then(|| unknown_column(name, all))
     }
 
-    fn read_cells(&self, header: &csv::StringRecord, cells: &csv::StringRecord) -> Result<NewSubscriber, Vec<Problem>> {
+    fn read_cells(&self, header: &[String], cells: &[String]) -> Result<NewSubscriber, Vec<Problem>> {
         let mut problems = Vec::new();
         let mut draft = subscribers::Draft::default();
         let mut attributes: BTreeMap<String, Value> = BTreeMap::new();
         let mut devices: BTreeMap<&str, [Option<&str>; 3]> = BTreeMap::new();
         let mut has_devices = false;
-        for (name, cell) in header.iter().zip(cells) {
+        for (name, cell) in header.iter().map(String::as_str).zip(cells) {
             let cell = csv_cells::unguarded(cell);
             if let Some(device) = name.strip_prefix("device.") {
                 has_devices = true;
@@ -444,7 +575,7 @@ impl LineKind for SubscriberLines {
                 }
             } else if cell.is_empty() {
             } else if let Some(attribute) = name.strip_prefix("attributes.") {
-                attributes.insert(attribute.to_owned(), csv_cells::value(cell));
+                attributes.insert(attribute.to_owned(), self.declared.read(attribute, cell, &mut problems));
             } else {
                 match name {
                     "id" => draft.id = Some(cell.to_owned()),
@@ -581,15 +712,11 @@ impl LineKind for SubscriptionLines {
         (!fits).then(|| unknown_column(name, known.into_iter().chain(["values.<field>"])))
     }
 
-    fn read_cells(
-        &self,
-        header: &csv::StringRecord,
-        cells: &csv::StringRecord,
-    ) -> Result<subscriptions::Checked, Vec<Problem>> {
+    fn read_cells(&self, header: &[String], cells: &[String]) -> Result<subscriptions::Checked, Vec<Problem>> {
         let mut problems = Vec::new();
         let mut draft = subscriptions::Draft::default();
         let mut values: Vec<(&str, &str)> = Vec::new();
-        for (name, cell) in header.iter().zip(cells) {
+        for (name, cell) in header.iter().map(String::as_str).zip(cells) {
             let cell = csv_cells::unguarded(cell);
             if cell.is_empty() {
                 continue;
@@ -667,14 +794,14 @@ impl LineKind for SuppressionLines {
         (!fits).then(|| unknown_column(name, known))
     }
 
-    fn read_cells(&self, header: &csv::StringRecord, cells: &csv::StringRecord) -> Result<Suppression, Vec<Problem>> {
+    fn read_cells(&self, header: &[String], cells: &[String]) -> Result<Suppression, Vec<Problem>> {
         let mut problems = Vec::new();
         let mut draft = suppressions::Draft::default();
         let mut time = |path: &str, cell: &str| {
             let wrong = |_| problems.push(Problem::at(path, format!("`{cell}` is not a time of RFC 3339")));
             cell.parse::<Timestamp>().map_err(wrong).ok()
         };
-        for (name, cell) in header.iter().zip(cells) {
+        for (name, cell) in header.iter().map(String::as_str).zip(cells) {
             let cell = csv_cells::unguarded(cell);
             if cell.is_empty() {
                 continue;

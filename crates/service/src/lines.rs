@@ -2,6 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt};
+use tocsin_model::csv_text::Scanner;
 
 /// Anything, as the source of an error.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -14,7 +15,7 @@ pub(crate) const LINE_BYTES_MAX: usize = 1024 * 1024;
 pub(crate) enum Lines {
     /// Every line feed.
     Plain,
-    /// Every line feed outside of double quotes: a record of RFC 4180.
+    /// Every line break outside of double quotes: records of RFC 4180, whose lines end with LF, CRLF or CR.
     Quoted,
 }
 
@@ -25,7 +26,7 @@ pub(crate) enum Block {
     Lines {
         /// The number of the first, from 1.
         first: u64,
-        /// Their bytes; only the very last may lack its line feed.
+        /// Their bytes; only the very last may lack its line break.
         bytes: Bytes,
     },
     /// A line that is longer than [`LINE_BYTES_MAX`]; it is passed over.
@@ -33,12 +34,16 @@ pub(crate) enum Block {
         /// Its number.
         line: u64,
     },
+    /// A record with a quote that is never closed, which has all the rest of the stream in it.
+    Unclosed {
+        /// The number of its first line.
+        line: u64,
+    },
 }
 
 /// Reads blocks of up to `lines_max` lines, or about a mebibyte.
 pub(crate) struct Blocks<S> {
     chunks: S,
-    kind: Lines,
     lines_max: usize,
     buffer: BytesMut,
     /// The number of the line at the start of the buffer.
@@ -50,8 +55,10 @@ pub(crate) struct Blocks<S> {
     count: usize,
     feeds: u64,
     feeds_open: u64,
-    quoted: bool,
-    skipping: bool,
+    /// Finds the ends of records of CSV; `None`: every line feed is an end.
+    scanner: Option<Scanner>,
+    /// The line where a record begins that is skipped for its length.
+    skipping: Option<u64>,
     ended: bool,
 }
 
@@ -59,7 +66,7 @@ impl<S: Stream<Item = Result<Bytes, BoxError>> + Unpin> Blocks<S> {
     pub(crate) fn new(chunks: S, kind: Lines, lines_max: usize) -> Self {
         Blocks {
             chunks,
-            kind,
+            scanner: (kind == Lines::Quoted).then(|| Scanner::new(None)),
             lines_max,
             buffer: BytesMut::new(),
             line: 1,
@@ -68,9 +75,23 @@ impl<S: Stream<Item = Result<Bytes, BoxError>> + Unpin> Blocks<S> {
             count: 0,
             feeds: 0,
             feeds_open: 0,
-            quoted: false,
-            skipping: false,
+            skipping: None,
             ended: false,
+        }
+    }
+
+    /// The first record by itself, whichever delimiter it has.
+    pub(crate) async fn next_record(&mut self) -> Option<Result<Block, BoxError>> {
+        let lines_max = std::mem::replace(&mut self.lines_max, 1);
+        let next = self.next().await;
+        self.lines_max = lines_max;
+        next
+    }
+
+    /// Names the delimiter of the records that follow.
+    pub(crate) fn set_delimiter(&mut self, delimiter: u8) {
+        if let Some(scanner) = &mut self.scanner {
+            scanner.set_delimiter(delimiter);
         }
     }
 
@@ -78,21 +99,23 @@ impl<S: Stream<Item = Result<Bytes, BoxError>> + Unpin> Blocks<S> {
     pub(crate) async fn next(&mut self) -> Option<Result<Block, BoxError>> {
         loop {
             self.scan();
-            if self.skipping {
+            if let Some(line) = self.skipping {
                 // The end of the line that was too long, or nothing of interest.
-                let end = if self.count > 0 { self.whole } else { self.buffer.len() };
                 let found = self.count > 0;
                 if found || !self.ended {
-                    self.line += self.feeds;
+                    let end = if found { self.whole } else { self.buffer.len() };
+                    self.line += self.feeds + if found { 0 } else { self.feeds_open };
                     let _ = self.buffer.split_to(end);
-                    self.rest_scan();
+                    (self.scanned, self.whole, self.count, self.feeds, self.feeds_open) = (0, 0, 0, 0, 0);
                     if found {
-                        self.skipping = false;
+                        self.skipping = None;
                         continue;
                     }
                 } else {
                     self.buffer.clear();
-                    return None;
+                    self.skipping = None;
+                    let is_open = self.scanner.as_ref().is_some_and(Scanner::is_quoted);
+                    return is_open.then_some(Ok(Block::Unclosed { line }));
                 }
             } else if self.count >= self.lines_max || (self.count > 0 && self.buffer.len() >= LINE_BYTES_MAX) {
                 return Some(Ok(self.cut(self.whole)));
@@ -101,15 +124,22 @@ impl<S: Stream<Item = Result<Bytes, BoxError>> + Unpin> Blocks<S> {
                     return Some(Ok(self.cut(self.whole)));
                 }
                 let line = self.line;
-                self.skipping = true;
+                self.skipping = Some(line);
                 self.line += self.feeds_open;
                 self.buffer.clear();
-                self.scanned = 0;
-                self.feeds_open = 0;
+                (self.scanned, self.feeds_open) = (0, 0);
                 return Some(Ok(Block::TooLong { line }));
             } else if self.ended {
-                let end = self.buffer.len();
-                return if end > 0 { Some(Ok(self.cut(end))) } else { None };
+                let (end, is_open) = (self.buffer.len(), self.scanner.as_ref().is_some_and(Scanner::is_quoted));
+                if is_open && self.count > 0 {
+                    return Some(Ok(self.cut(self.whole)));
+                }
+                if end == 0 {
+                    return None;
+                }
+                let line = self.line;
+                let block = self.cut(end);
+                return Some(Ok(if is_open { Block::Unclosed { line } } else { block }));
             }
             match self.chunks.next().await {
                 Some(Ok(chunk)) => self.buffer.extend_from_slice(&chunk),
@@ -121,28 +151,25 @@ impl<S: Stream<Item = Result<Bytes, BoxError>> + Unpin> Blocks<S> {
 
     /// Looks through what is new, up to as many lines as a block takes (one, while skipping).
     fn scan(&mut self) {
-        let wanted = if self.skipping { 1 } else { self.lines_max };
+        let wanted = if self.skipping.is_some() { 1 } else { self.lines_max };
         while self.count < wanted && self.scanned < self.buffer.len() {
             let rest = &self.buffer[self.scanned..];
-            let found = match self.kind {
-                Lines::Plain => rest.iter().position(|byte| *byte == b'\n'),
-                Lines::Quoted => rest.iter().position(|byte| matches!(byte, b'\n' | b'"')),
+            let (end, feeds) = match &mut self.scanner {
+                None => (rest.iter().position(|byte| *byte == b'\n').map(|at| at + 1), 1),
+                Some(scanner) => (scanner.scan(rest), scanner.take_breaks()),
             };
-            let Some(at) = found else {
-                self.scanned = self.buffer.len();
-                return;
-            };
-            let is_feed = rest[at] == b'\n';
-            self.scanned += at + 1;
-            if !is_feed {
-                self.quoted = !self.quoted;
-                continue;
-            }
-            self.feeds_open += 1;
-            if !self.quoted {
-                self.whole = self.scanned;
-                self.count += 1;
-                self.feeds += std::mem::take(&mut self.feeds_open);
+            match end {
+                None => {
+                    self.scanned = self.buffer.len();
+                    self.feeds_open += if self.scanner.is_some() { feeds } else { 0 };
+                    return;
+                }
+                Some(length) => {
+                    self.scanned += length;
+                    self.whole = self.scanned;
+                    self.count += 1;
+                    self.feeds += std::mem::take(&mut self.feeds_open) + feeds;
+                }
             }
         }
     }
@@ -158,7 +185,9 @@ impl<S: Stream<Item = Result<Bytes, BoxError>> + Unpin> Blocks<S> {
     /// What lies behind the last whole line is looked through again: it is short.
     fn rest_scan(&mut self) {
         (self.scanned, self.whole, self.count, self.feeds, self.feeds_open) = (0, 0, 0, 0, 0);
-        self.quoted = self.quoted && self.skipping;
+        if let Some(scanner) = &mut self.scanner {
+            scanner.start_anew();
+        }
     }
 }
 
@@ -175,6 +204,7 @@ mod tests {
             found.push(match block.expect("no error") {
                 Block::Lines { first, bytes } => format!("{first}:{}", String::from_utf8_lossy(&bytes)),
                 Block::TooLong { line } => format!("{line} too long"),
+                Block::Unclosed { line } => format!("{line} unclosed"),
             });
         }
         found
@@ -201,5 +231,19 @@ mod tests {
         let found = blocks(&["a\n", &long, &long, "\nb\nc"], Lines::Plain, 1).await;
         assert_eq!(found, ["1:a\n", "2 too long", "3:b\n", "4:c"]);
         assert_eq!(blocks(&[&long], Lines::Plain, 1).await, ["1 too long"]);
+    }
+
+    #[tokio::test]
+    async fn d_records_end_with_any_line_break_and_an_open_quote_is_found() {
+        for size in 1..20 {
+            let text = "a,b\r1,\"x\ry\"\r2,5\" pipe\r\n3,\"open\n4,z\n";
+            let chunks: Vec<String> =
+                text.as_bytes().chunks(size).map(|piece| String::from_utf8_lossy(piece).into_owned()).collect();
+            let chunks: Vec<&str> = chunks.iter().map(String::as_str).collect();
+            let found = blocks(&chunks, Lines::Quoted, 1).await;
+            assert_eq!(found, ["1:a,b\r", "2:1,\"x\ry\"\r", "4:2,5\" pipe\r\n", "5 unclosed"], "{size}");
+        }
+        let long = format!("1,\"{}\n", "x".repeat(2 * LINE_BYTES_MAX));
+        assert_eq!(blocks(&["a,b\n", &long, "2,b\n"], Lines::Quoted, 1).await, ["1:a,b\n", "2 too long", "2 unclosed"]);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    io::Read as _,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
     sync::Arc,
@@ -11,20 +12,25 @@ use std::{
 use reqwest::{
     Client, StatusCode, Url,
     dns::{Addrs, Name, Resolve, Resolving},
-    header::{ETAG, HeaderMap, HeaderName, HeaderValue, IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED, RETRY_AFTER},
+    header::{
+        CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, IF_MODIFIED_SINCE, IF_NONE_MATCH,
+        LAST_MODIFIED, RETRY_AFTER,
+    },
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tocsin_delivery::{
+    Clock,
     networks::{Network, Networks},
     options::Wait,
     tls,
 };
-use tocsin_model::problem::Problem;
+use tocsin_model::{charset, date_text, problem::Problem};
 
 use crate::{
     due::Due,
-    source::{Context, Trouble},
+    known::hash,
+    source::{Setting, Trouble},
 };
 
 /// The longest wait that a far side may ask for.
@@ -95,6 +101,10 @@ impl FetchOptions {
 /// What the far side said of a page, for the next request.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Validators {
+    /// A hash of the options with which the page was fetched and read: what a server said of one page says nothing of another,
+    /// and a page that was read by other options is to be read again.
+    #[serde(default)]
+    pub of: String,
     etag: Option<String>,
     last_modified: Option<String>,
 }
@@ -103,8 +113,8 @@ pub(crate) struct Validators {
 pub(crate) enum Fetched {
     /// The page is as it was.
     Unchanged,
-    /// The page.
-    Page { body: Vec<u8>, validators: Validators },
+    /// The page, and the charset that its media type names.
+    Page { body: Vec<u8>, charset: Option<String>, validators: Validators },
 }
 
 /// Fetches one page.
@@ -112,6 +122,9 @@ pub(crate) struct Fetch {
     client: Client,
     url: Url,
     bytes_max: usize,
+    clock: Arc<dyn Clock>,
+    /// A hash of the options of the source.
+    options: String,
 }
 
 /// Gives only addresses that may be asked.
@@ -145,7 +158,8 @@ fn closed(host: &str, address: IpAddr, what: &str) -> String {
 
 impl Fetch {
     /// By options that were checked.
-    pub fn new(options: &FetchOptions, context: &Context) -> Result<Fetch, Vec<Problem>> {
+    pub fn new(options: &FetchOptions, setting: &Setting) -> Result<Fetch, Vec<Problem>> {
+        let context = &setting.context;
         let at_url = |text: String| vec![Problem::at("url", text)];
         let url = Url::parse(&options.url).map_err(|error| at_url(error.to_string()))?;
         let networks = Arc::new(context.networks.with(&options.allow_networks, &options.allow_hosts));
@@ -169,12 +183,21 @@ impl Fetch {
             .tls_backend_preconfigured((*trust).clone())
             .build()
             .map_err(|error| at_url(chain(&error)))?;
-        Ok(Fetch { client, url, bytes_max: options.page_bytes_max })
+        // How often a page is asked for says nothing of what it says.
+        let read =
+            setting.options.iter().filter(|(name, _)| !matches!(name.as_str(), "every" | "schedule" | "timeout"));
+        let read: serde_json::Map<String, serde_json::Value> =
+            read.map(|(name, value)| (name.clone(), value.clone())).collect();
+        let of = hash(&[serde_json::Value::Object(read).to_string().as_bytes()]);
+        let clock = context.clock.clone();
+        Ok(Fetch { client, url, bytes_max: options.page_bytes_max, clock, options: of })
     }
 
     /// Fetches the page, unless it is as it was.
     pub async fn fetch(&self, known: &Validators) -> Result<Fetched, Trouble> {
         let mut request = self.client.get(self.url.clone());
+        let none = Validators::default();
+        let known = if known.of == self.options { known } else { &none };
         if let Some(etag) = &known.etag {
             request = request.header(IF_NONE_MATCH, etag);
         }
@@ -183,25 +206,66 @@ impl Fetch {
         }
         let mut answer = request.send().await.map_err(|error| self.trouble(&error))?;
         let header = |name: HeaderName| Some(answer.headers().get(name)?.to_str().ok()?.to_owned());
-        let validators = Validators { etag: header(ETAG), last_modified: header(LAST_MODIFIED) };
+        let validators =
+            Validators { of: self.options.clone(), etag: header(ETAG), last_modified: header(LAST_MODIFIED) };
+        let charset = header(CONTENT_TYPE).and_then(|content_type| charset::of_media_type(&content_type));
+        let coding = header(CONTENT_ENCODING);
         match answer.status() {
-            StatusCode::NOT_MODIFIED => return Ok(Fetched::Unchanged),
+            // A server that has nothing to say says nothing of what it said before.
+            StatusCode::NOT_MODIFIED | StatusCode::NO_CONTENT => return Ok(Fetched::Unchanged),
             StatusCode::OK => {}
             status => {
-                let wish = header(RETRY_AFTER).and_then(|text| text.parse().ok()).map(Duration::from_secs);
-                let retry_after = wish.map(|wish| wish.min(RETRY_AFTER_MAX));
+                let retry_after = header(RETRY_AFTER).and_then(|text| self.wait(&text));
+                let retry_after = retry_after.map(|wait| wait.min(RETRY_AFTER_MAX));
                 return Err(Trouble { retry_after, ..Trouble::of(format!("{} answers {status}", self.shown())) });
             }
         }
         let mut body = Vec::new();
         while let Some(chunk) = answer.chunk().await.map_err(|error| self.trouble(&error))? {
             if body.len() + chunk.len() > self.bytes_max {
-                let text = format!("the page is longer than {} bytes; `page_bytes_max` can be raised", self.bytes_max);
-                return Err(Trouble::of(text));
+                return Err(self.too_long());
             }
             body.extend_from_slice(&chunk);
         }
-        Ok(Fetched::Page { body, validators })
+        let body = match coding.as_deref().map(str::trim) {
+            None | Some("" | "identity") => body,
+            Some(coding) => self.unpacked(&body, coding)?,
+        };
+        Ok(Fetched::Page { body, charset, validators })
+    }
+
+    /// The wait that `Retry-After` asks for: a number of seconds, or a date in any form of HTTP.
+    fn wait(&self, retry_after: &str) -> Option<Duration> {
+        let text = retry_after.trim();
+        match text.parse() {
+            Ok(seconds) => Some(Duration::from_secs(seconds)),
+            Err(_) => Some(date_text::parse_http(text).ok()?.since(self.clock.now())),
+        }
+    }
+
+    /// A body that the server packed, though it was not asked to. One that was cut off is an error.
+    fn unpacked(&self, body: &[u8], coding: &str) -> Result<Vec<u8>, Trouble> {
+        let mut out = Vec::new();
+        let limit = self.bytes_max as u64 + 1;
+        let read = match coding.to_ascii_lowercase().as_str() {
+            "gzip" | "x-gzip" => flate2::read::MultiGzDecoder::new(body).take(limit).read_to_end(&mut out),
+            "deflate" => flate2::read::ZlibDecoder::new(body).take(limit).read_to_end(&mut out),
+            other => {
+                return Err(Trouble::of(format!(
+                    "{} answers in the coding `{other}`, which was not asked for",
+                    self.shown()
+                )));
+            }
+        };
+        read.map_err(|error| Trouble::new(format!("the page of {} cannot be unpacked", self.shown()), error))?;
+        match out.len() > self.bytes_max {
+            true => Err(self.too_long()),
+            false => Ok(out),
+        }
+    }
+
+    fn too_long(&self) -> Trouble {
+        Trouble::of(format!("the page is longer than {} bytes; `page_bytes_max` can be raised", self.bytes_max))
     }
 
     /// The address without what may be secret in it.

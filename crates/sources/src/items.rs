@@ -16,7 +16,10 @@ use std::{
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tocsin_model::problem::Problem;
+use tocsin_model::{
+    charset::{self, Syntax, Utf8Reader},
+    problem::Problem,
+};
 
 pub(crate) use xml::Element;
 pub(crate) use xsd::Schema;
@@ -26,12 +29,53 @@ pub(crate) use xsd::Schema;
 pub(crate) enum Item {
     /// A JSON value.
     Json(Vec<u8>),
-    /// A record with the names of its columns; `None` is NULL.
-    Cells { names: Arc<[String]>, cells: Vec<Option<String>> },
+    /// A record with the names of its columns.
+    Cells { names: Arc<[String]>, cells: Vec<Cell> },
     /// An element with all below it.
     Xml(Element),
     /// A JSON value whose texts are read as the types of their fields.
     Texts(serde_json::Value),
+    /// A piece of a text that is no item, behind which others can be read.
+    Unreadable { problem: Problem, text: Vec<u8> },
+}
+
+/// A cell of a record.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Cell {
+    /// NULL, or a cell that the record lacks.
+    Null,
+    /// A text.
+    Text(String),
+    /// Bytes that are no text in UTF-8: no value of a field.
+    Binary(Vec<u8>),
+    /// A value that is too long, of this many bytes: no value of a field.
+    TooLong(usize),
+}
+
+impl Cell {
+    /// The text, if there is one.
+    ///
+    /// # Errors
+    /// The reason why it is no value of a field.
+    pub fn text(&self) -> Result<Option<&str>, String> {
+        match self {
+            Cell::Null => Ok(None),
+            Cell::Text(text) => Ok(Some(text)),
+            Cell::Binary(_) => {
+                Err("is binary, not a text in UTF-8: have the query convert it, such as by `hex(...)`".to_owned())
+            }
+            Cell::TooLong(bytes) => Err(format!("has {bytes} bytes, more than a cell may have")),
+        }
+    }
+
+    /// The number of its bytes.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Cell::Null | Cell::TooLong(_) => 0,
+            Cell::Text(text) => text.len(),
+            Cell::Binary(bytes) => bytes.len(),
+        }
+    }
 }
 
 impl Item {
@@ -39,9 +83,18 @@ impl Item {
     pub fn shown(&self) -> Vec<u8> {
         match self {
             Item::Json(bytes) => bytes.clone(),
-            Item::Cells { cells, .. } => serde_json::to_vec(cells).expect("texts are JSON"),
+            Item::Cells { cells, .. } => {
+                let shown = cells.iter().map(|cell| match cell {
+                    Cell::Null => None,
+                    Cell::Text(text) => Some(text.clone()),
+                    Cell::Binary(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+                    Cell::TooLong(bytes) => Some(format!("({bytes} bytes)")),
+                });
+                serde_json::to_vec(&shown.collect::<Vec<_>>()).expect("texts are JSON")
+            }
             Item::Xml(element) => format!("{element:?}").into_bytes(),
             Item::Texts(json) => json.to_string().into_bytes(),
+            Item::Unreadable { text, .. } => text.clone(),
         }
     }
 }
@@ -80,31 +133,60 @@ pub(crate) struct Layout {
     pub format: Format,
     /// Where the items lie: names with dots for JSON, with slashes for XML; empty: the document itself.
     pub items: String,
-    /// What stands between cells.
-    pub delimiter: u8,
+    /// The delimiter between cells; `None`: the first line names or shows it.
+    pub delimiter: Option<u8>,
+    /// The name of their character encoding; `None`: they say it, or are in UTF-8.
+    pub encoding: Option<String>,
     /// The names of columns where texts have no head.
     pub columns: Vec<String>,
     /// Longest item.
     pub item_bytes_max: usize,
+    /// Strictness of the XML reader.
+    pub xml: Xml,
+    /// The names of columns that CSV must have. A text for people that says what went wrong has none of them.
+    pub wanted: Vec<String>,
+}
+
+/// Strictness of the XML reader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Xml {
+    /// A document type is refused, and so are entities that XML itself does not have.
+    #[default]
+    Plain,
+    /// A feed: a document type is passed over unread. Entities of HTML stand for their characters, and others for themselves.
+    Feed,
 }
 
 impl Layout {
-    /// Looks at what can only be said of a text as a whole, without taking items.
-    pub fn examine(&self, text: Text) -> Result<(), Problem> {
+    /// Looks at what can only be said of a text as a whole, without taking items. `charset` is that of its media type, if it
+    /// names one; else a byte-order mark, the declaration of XML, or UTF-8 decide.
+    pub fn examine(&self, text: Text, charset: Option<&str>) -> Result<(), Problem> {
         match self.format {
-            Format::Json => json::examine(text),
+            Format::Json => json::examine(self.decoded(text, charset)),
             Format::Ndjson | Format::Csv | Format::Xml => Ok(()),
         }
     }
 
-    /// The items of a text that was examined.
-    pub fn items(&self, text: Text) -> Items {
+    /// The items of a text that was examined, with the same `charset`.
+    pub fn items(&self, text: Text, charset: Option<&str>) -> Items {
+        let text = self.decoded(text, charset);
         match self.format {
             Format::Ndjson => Box::new(lines::Lines::new(text, self.item_bytes_max)),
             Format::Json => Box::new(json::Elements::new(text, &self.items, self.item_bytes_max)),
             Format::Csv => Box::new(csv::Records::new(text, self)),
-            Format::Xml => Box::new(xml::Elements::new(text, &self.items, self.item_bytes_max)),
+            Format::Xml => Box::new(xml::Elements::new(text, self)),
         }
+    }
+
+    /// A text as UTF-8 without a byte-order mark.
+    fn decoded(&self, text: Text, charset: Option<&str>) -> Text {
+        let syntax = match self.format {
+            Format::Xml => Syntax::Xml,
+            Format::Json | Format::Ndjson => Syntax::Json,
+            Format::Csv => Syntax::Text,
+        };
+        let charset = self.encoding.clone().or_else(|| charset.map(str::to_owned));
+        Box::new(Utf8Reader::new(text, syntax, charset))
     }
 
     /// What is wrong with it.
@@ -117,6 +199,9 @@ impl Layout {
         if matches!(self.format, Format::Ndjson | Format::Csv) && !self.items.is_empty() {
             problems.push(Problem::at("items", "is for `json` and `xml`: every line or record is an item"));
         }
+        if let Some(Err(error)) = self.encoding.as_deref().map(|name| charset::decode(b"", Syntax::Text, Some(name))) {
+            problems.push(Problem::at("encoding", error.to_string()));
+        }
         if self.format != Format::Csv && !self.columns.is_empty() {
             problems.push(Problem::at("columns", "is for `csv`"));
         }
@@ -128,18 +213,24 @@ fn too_long(bytes_max: usize) -> Problem {
     Problem::at("", format!("is longer than {bytes_max} bytes")).hint("`item_bytes_max` can be raised")
 }
 
+/// A line that was not read.
+enum Unread {
+    /// It is longer; what was read of it is there.
+    TooLong,
+    /// The text cannot be read.
+    Broken(Problem),
+}
+
 /// Reads up to the end of a line into `line`, which is emptied first, and at most so many bytes.
-///
-/// # Errors
-/// The text cannot be read, or the line is longer.
-fn read_line(text: &mut (impl BufRead + ?Sized), line: &mut Vec<u8>, bytes_max: usize) -> Result<bool, Problem> {
+fn read_line(text: &mut (impl BufRead + ?Sized), line: &mut Vec<u8>, bytes_max: usize) -> Result<bool, Unread> {
     line.clear();
     let limit = bytes_max as u64 + 1;
-    text.take(limit).read_until(b'\n', line).map_err(|error| unreadable(&error))?;
+    let read = text.take(limit).read_until(b'\n', line);
+    read.map_err(|error| Unread::Broken(unreadable(&error)))?;
     match line.last() {
         None => Ok(false),
         Some(b'\n') => Ok(true),
-        Some(_) if line.len() > bytes_max => Err(too_long(bytes_max)),
+        Some(_) if line.len() > bytes_max => Err(Unread::TooLong),
         Some(_) => Ok(true),
     }
 }
@@ -156,13 +247,22 @@ fn line_number(number: u64) -> Option<u32> {
 #[cfg(test)]
 pub(crate) fn of_text(layout: &Layout, text: &[u8]) -> Vec<Result<Placed, Problem>> {
     let open = || -> Text { Box::new(std::io::Cursor::new(text.to_vec())) };
-    match layout.examine(open()) {
-        Ok(()) => layout.items(open()).collect(),
+    match layout.examine(open(), None) {
+        Ok(()) => layout.items(open(), None).collect(),
         Err(problem) => vec![Err(problem)],
     }
 }
 
 #[cfg(test)]
 pub(crate) fn layout(format: Format, items: &str) -> Layout {
-    Layout { format, items: items.to_owned(), delimiter: b',', columns: Vec::new(), item_bytes_max: 1 << 20 }
+    Layout {
+        format,
+        items: items.to_owned(),
+        delimiter: None,
+        encoding: None,
+        columns: Vec::new(),
+        item_bytes_max: 1 << 20,
+        xml: Xml::default(),
+        wanted: Vec::new(),
+    }
 }

@@ -9,7 +9,10 @@ use tocsin_model::{
     value::Value,
 };
 
-use crate::items::{Element, Item};
+use crate::items::{Cell, Element, Item};
+
+/// The byte-order mark of UTF-8.
+const BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// How items are read as rows.
 pub(crate) struct Mapping {
@@ -35,8 +38,9 @@ impl Pointer {
                 json_text(self.0.in_json(&json)?)
             }
             Item::Texts(json) => json_text(self.0.in_json(json)?),
-            Item::Cells { names, cells } => self.0.in_cells(names, cells).map(str::to_owned),
+            Item::Cells { names, cells } => self.0.in_cells(names, cells)?.text().ok().flatten().map(str::to_owned),
             Item::Xml(element) => self.0.in_element(element),
+            Item::Unreadable { .. } => None,
         }
     }
 }
@@ -84,6 +88,17 @@ impl Mapping {
         }
     }
 
+    /// The names of columns that a record must have: those of the paths, or of the required fields.
+    pub fn names(&self) -> Vec<String> {
+        match self.paths.is_empty() {
+            true => {
+                let required = self.fields.iter().filter(|field| field.required && field.default.is_null());
+                required.map(|field| field.name.to_string()).collect()
+            }
+            false => self.paths.iter().map(|(_, path)| path.shown()).collect(),
+        }
+    }
+
     /// What is wrong with paths of fields; problems lie at `fields.name`.
     pub fn problems(fields: &Fields, paths: &BTreeMap<String, String>) -> Vec<Problem> {
         let mut problems = Vec::new();
@@ -114,17 +129,25 @@ impl Mapping {
     /// Every problem, by field.
     pub fn row(&self, item: &Item) -> Result<Row, Vec<Problem>> {
         match item {
+            Item::Unreadable { problem, .. } => Err(vec![problem.clone()]),
+            // Programs write a byte-order mark before each of their messages.
+            Item::Json(bytes) if bytes.starts_with(BOM) => self.row(&Item::Json(bytes[BOM.len()..].to_vec())),
+            Item::Json(bytes) if bytes.trim_ascii().is_empty() => {
+                Err(vec![Problem::at("", "is empty, and should be a JSON value")])
+            }
             Item::Json(bytes) if self.paths.is_empty() => self.fields.row_from_json(bytes),
             Item::Json(bytes) => {
                 let json: Json = serde_json::from_slice(bytes).map_err(|error| vec![not_json(&error)])?;
                 self.row_by(|path, _| Some(Value::from(path.in_json(&json)?.clone())))
             }
             Item::Cells { names, cells } if self.paths.is_empty() => {
+                check_cells(names.iter().map(String::as_str).zip(cells))?;
                 let named = names.iter().zip(cells);
-                self.fields.row(
-                    named
-                        .map(|(name, cell)| (name, cell.as_ref().map_or(Value::Null, |cell| self.by_name(name, cell)))),
-                )
+                let value = |name: &str, cell: &Cell| match cell {
+                    Cell::Text(text) => self.by_name(name, text),
+                    _ => Value::Null,
+                };
+                self.fields.row(named.map(|(name, cell)| (name, value(name, cell))))
             }
             Item::Cells { names, cells } => {
                 let unknown = |path: &Path| !path.in_names(names);
@@ -132,14 +155,20 @@ impl Mapping {
                     let message = format!("comes from the column `{}`, which is not there", path.shown());
                     return Err(vec![Problem::at(self.fields[*at].name.as_str(), message)]);
                 }
-                self.row_by(|path, kind| Some(text_value(path.in_cells(names, cells)?, kind)))
+                let mapped =
+                    |(at, path): &(usize, Path)| Some((self.fields[*at].name.as_str(), path.in_cells(names, cells)?));
+                check_cells(self.paths.iter().filter_map(mapped))?;
+                self.row_by(|path, kind| match path.in_cells(names, cells)? {
+                    Cell::Text(text) => Some(kind.read_text(text)),
+                    _ => None,
+                })
             }
             Item::Xml(element) if self.paths.is_empty() => {
-                self.fields.row(element.leaves().map(|(name, text)| (name, self.by_name(name, text))))
+                self.fields.row(element.leaves().map(|(name, text)| (name, self.by_name(name, &text))))
             }
-            Item::Xml(element) => self.row_by(|path, kind| Some(text_value(&path.in_element(element)?, kind))),
+            Item::Xml(element) => self.row_by(|path, kind| Some(kind.read_text(&path.in_element(element)?))),
             Item::Texts(json) => self.row_by(|path, kind| match path.in_json(json)? {
-                Json::String(text) => Some(text_value(text, kind)),
+                Json::String(text) => Some(kind.read_text(text)),
                 other => Some(Value::from(other.clone())),
             }),
         }
@@ -156,34 +185,18 @@ impl Mapping {
     /// The value of a text whose field has its name; what has no field is left to the check of the class.
     fn by_name(&self, name: &str, text: &str) -> Value {
         match self.fields.position(name) {
-            Some(at) => text_value(text, self.fields[at].kind),
+            Some(at) => self.fields[at].kind.read_text(text),
             None => Value::from(text),
         }
     }
 }
 
-/// What a text says where a value of this type is wanted. What it does not say stays text, and the class refuses it.
-fn text_value(text: &str, kind: FieldType) -> Value {
-    let bare = text.trim();
-    if kind == FieldType::String {
-        return Value::from(text);
+/// Looks for cells that are no values of fields.
+fn check_cells<'a>(mut named: impl Iterator<Item = (&'a str, &'a Cell)>) -> Result<(), Vec<Problem>> {
+    match named.find_map(|(name, cell)| Some((name, cell.text().err()?))) {
+        Some((name, reason)) => Err(vec![Problem::at(name, reason)]),
+        None => Ok(()),
     }
-    if bare.is_empty() {
-        return Value::Null;
-    }
-    let read = match kind {
-        FieldType::Boolean => match bare {
-            "true" | "1" => Some(Value::Boolean(true)),
-            "false" | "0" => Some(Value::Boolean(false)),
-            _ => None,
-        },
-        FieldType::Integer => bare.parse().ok().map(Value::Integer),
-        FieldType::Number => bare.parse().ok().filter(|number: &f64| number.is_finite()).map(Value::Number),
-        FieldType::Timestamp => bare.parse().ok().map(Value::Integer),
-        FieldType::List | FieldType::Map => serde_json::from_str(bare).ok(),
-        FieldType::String => None,
-    };
-    read.unwrap_or_else(|| Value::from(bare))
 }
 
 fn not_json(error: &serde_json::Error) -> Problem {
@@ -248,10 +261,10 @@ impl Path {
         names.contains(&shown)
     }
 
-    fn in_cells<'a>(&self, names: &[String], cells: &'a [Option<String>]) -> Option<&'a str> {
+    fn in_cells<'a>(&self, names: &[String], cells: &'a [Cell]) -> Option<&'a Cell> {
         let shown = self.shown();
         let at = names.iter().position(|name| *name == shown)?;
-        cells.get(at)?.as_deref()
+        cells.get(at)
     }
 
     fn in_element(&self, element: &Element) -> Option<String> {
@@ -269,12 +282,12 @@ impl Path {
                         }
                         _ => 0,
                     };
-                    element = element.children.iter().filter(|child| child.name == **name).nth(at)?;
+                    element = element.children_of(name).nth(at)?;
                 }
                 Segment::Index(at) => element = element.children.get(*at)?,
             }
         }
-        Some(element.whole_text())
+        Some(element.whole_text().into_owned())
     }
 }
 
@@ -322,7 +335,8 @@ mod tests {
         ]);
         let row = |cells: [&str; 6]| {
             let names = ["big", "count", "size", "place", "at", "tags"].map(str::to_owned).to_vec();
-            let item = Item::Cells { names: names.into(), cells: cells.map(|cell| Some(cell.to_owned())).to_vec() };
+            let item =
+                Item::Cells { names: names.into(), cells: cells.map(|cell| Cell::Text(cell.to_owned())).to_vec() };
             match Mapping::new(&fields, &BTreeMap::new()).row(&item) {
                 Ok(row) => fields.to_json(&row),
                 Err(problems) => problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
@@ -340,6 +354,17 @@ mod tests {
              at: `soon` is not a date and time of RFC 3339, such as `2026-11-21T09:30:00Z`\n\
              tags: should be a list, not a string"
         );
+    }
+
+    #[test]
+    fn d_a_byte_order_mark_before_a_message_is_passed_over() {
+        let fields = fields(&[("place", FieldType::String)]);
+        let paths = BTreeMap::from([("place".to_owned(), "place".to_owned())]);
+        for paths in [BTreeMap::new(), paths] {
+            let item = Item::Json([BOM, br#"{"place": "Kobe"}"#].concat());
+            let row = Mapping::new(&fields, &paths).row(&item).expect("JSON behind the mark");
+            assert_eq!(fields.to_json(&row), r#"{"place":"Kobe"}"#);
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tocsin_delivery::{Clock, networks::Networks, programs::Programs};
 use tocsin_model::{event::PackedEvents, field::Fields, id::Name, mark::Mark, problem::Problem, time::Timestamp};
 
@@ -155,12 +155,33 @@ pub struct Portion {
     pub messages: Vec<Message>,
     /// To be stored in one commit with them.
     pub marks: Vec<Mark>,
-    /// Since when the oldest of them could have been taken; `None`: that cannot be told.
+    /// Since when the oldest of them could have been taken; `None`: that is not known.
     pub since: Option<Timestamp>,
+    /// When the first of them was here, before it was read; `None`: when the portion was given.
+    pub received_at: Option<Timestamp>,
     /// How much waits at the far side behind this portion, in its own units (files, messages); `None`: unknown.
     pub waiting: Option<u64>,
     /// What could not be taken, and will not be given again.
     pub refused: Vec<Refusal>,
+}
+
+/// Reads a mark that is JSON. A mark that is there and cannot be read is an error: a source that went on without it would lose
+/// what came since, or take all of it again.
+pub(crate) fn stored<T: DeserializeOwned>(marks: &[Mark], part: &str) -> Result<Option<T>, Vec<Problem>> {
+    let found = marks.iter().find(|mark| &*mark.part == part);
+    found.and_then(read_mark).transpose()
+}
+
+/// Reads the value of a mark, if it has one.
+pub(crate) fn read_mark<T: DeserializeOwned>(mark: &Mark) -> Option<Result<T, Vec<Problem>>> {
+    let read = serde_json::from_slice(mark.value.as_ref()?);
+    Some(read.map_err(|error| {
+        let text = format!("cannot go on: what is stored of `{}` cannot be read: {error}", mark.part);
+        vec![
+            Problem::at("", text)
+                .hint("a version that stored it can; or give the source another name, and it begins anew"),
+        ]
+    }))
 }
 
 /// Something that is no event of the class.

@@ -1,12 +1,13 @@
 //! Databases that sources ask: SQLite, PostgreSQL, MySQL and MariaDB. Rows come as names and texts, which the mapping reads
-//! as the types of the event class.
+//! as the types of the event class. Marks and keys keep the type of the database ([`SqlValue`]).
 //!
-//! A statement is one statement; what it is told comes as its parameter. Queries run in a transaction that cannot write,
+//! A statement is one statement; its mark or key is its parameter. Queries run in a transaction that cannot write,
 //! with a limit of time in the database itself.
 
 mod mysql;
 mod postgres;
 mod sqlite;
+mod value; // marks and keys, with the type that the database gave them
 
 #[cfg(test)]
 pub(crate) mod servers;
@@ -14,92 +15,182 @@ pub(crate) mod servers;
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde::Serializer as _;
+use serde_json::value::RawValue;
 use tocsin_model::problem::Problem;
 use tokio::sync::Notify;
 use url::Url;
+pub(crate) use value::SqlValue;
 
 use crate::{
-    items::Item,
+    items::{Cell, Item},
+    mapping::Mapping,
     source::{Context, Message, PORTION_BYTES_MAX, PORTION_EVENTS_MAX, Trouble},
+    tray::Tray,
 };
 
 /// Where in a statement its parameter stands.
 pub(crate) const PARAMETER: &str = ":mark";
-/// Longest value of a cell that is taken.
+/// Longest value of a cell that is taken; a longer one is no value of a field.
 const CELL_BYTES_MAX: usize = 1 << 20;
+/// Rows of one mark are read up to this number, so that a portion never ends between two of them.
+pub(crate) const TIES_MAX: usize = 10 * PORTION_EVENTS_MAX;
+/// Bytes of such rows.
+const TIES_BYTES_MAX: usize = 64 << 20;
 
 /// Rows of a query.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Rows {
     /// The names of the columns.
     pub names: Arc<[String]>,
-    /// Cells; `None` is NULL.
-    pub rows: Vec<Vec<Option<String>>>,
-    /// Which of them stand in JSON as they are: numbers, truth values, documents.
+    /// The cells of each row.
+    pub rows: Vec<Vec<Cell>>,
+    /// The value of the mark column in each row, with its type; empty if the query has no mark column.
+    pub marks: Vec<SqlValue>,
+    /// Cells that stand in JSON as they are: numbers, truth values, documents.
     bare: Vec<Vec<bool>>,
-    /// Whether there may be more: these are as many as one portion takes.
+    /// Whether there may be more: these are as many as one portion takes, and one beyond if they have marks.
     pub more: bool,
 }
 
 /// How much a portion has taken.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone)]
 struct Taking {
     rows: usize,
     bytes: usize,
+    rows_max: usize,
+    /// Whether one row beyond the portion is read, whose mark shows whether the last group goes on.
+    has_marks: bool,
+    is_full: bool,
 }
 
 impl Taking {
-    /// Counts a row. Gives whether the portion is full with it.
-    fn is_full_with(&mut self, bytes: usize) -> bool {
+    fn new(ask: &Ask<'_>) -> Taking {
+        Taking { rows: 0, bytes: 0, rows_max: ask.rows_max, has_marks: ask.mark_column.is_some(), is_full: false }
+    }
+
+    /// Counts a row. Gives whether it is the last one.
+    fn ends_with(&mut self, bytes: usize) -> bool {
         (self.rows, self.bytes) = (self.rows + 1, self.bytes + bytes);
-        self.rows >= PORTION_EVENTS_MAX || self.bytes >= PORTION_BYTES_MAX
+        let bytes_max = if self.rows_max > PORTION_EVENTS_MAX { TIES_BYTES_MAX } else { PORTION_BYTES_MAX };
+        let was_full = std::mem::replace(&mut self.is_full, self.rows >= self.rows_max || self.bytes >= bytes_max);
+        was_full || self.is_full && !self.has_marks
     }
 }
 
-/// A cell, and whether it stands in JSON as it is.
-type Cell = (Option<String>, bool);
+/// A row that was read: its cells, which of them stand in JSON as they are, and its mark.
+struct RowRead {
+    cells: Vec<(Cell, bool)>,
+    mark: Option<SqlValue>,
+}
 
 impl Rows {
-    fn new(names: Arc<[String]>, cells: Vec<Vec<Cell>>, more: bool) -> Rows {
-        let (rows, bare) = cells.into_iter().map(|row| row.into_iter().unzip()).unzip();
-        Rows { names, rows, bare, more }
+    fn new(names: Arc<[String]>, read: Vec<RowRead>, more: bool) -> Rows {
+        let mut rows = Rows { names, more, ..Rows::default() };
+        for RowRead { cells, mark } in read {
+            let (cells, bare) = cells.into_iter().unzip();
+            rows.rows.push(cells);
+            rows.bare.push(bare);
+            rows.marks.extend(mark);
+        }
+        rows
     }
 
-    /// A row as a message: a JSON object with its columns.
-    pub fn message(&self, at: usize) -> Message {
+    /// A row as a message: a JSON object with its columns. Bytes that are no text in UTF-8 are in Base64.
+    ///
+    /// # Errors
+    /// A cell is too long.
+    pub fn message(&self, at: usize) -> Result<Message, Problem> {
         let cells = self.names.iter().zip(&self.rows[at]).zip(&self.bare[at]);
-        let member = |((name, cell), is_bare): ((&String, &Option<String>), &bool)| {
-            let value = match cell {
-                None => serde_json::Value::Null,
-                Some(text) if *is_bare => serde_json::from_str(text).unwrap_or_else(|_| text.as_str().into()),
-                Some(text) => text.as_str().into(),
+        let member = |((name, cell), is_bare): ((&String, &Cell), &bool)| {
+            let value: Box<RawValue> = match cell {
+                Cell::Null => RawValue::NULL.to_owned(),
+                // A document or a number of the database stands as it is, digit by digit.
+                Cell::Text(text) if *is_bare => match RawValue::from_string(text.clone()) {
+                    Ok(raw) => raw,
+                    Err(_) => raw_text(text),
+                },
+                Cell::Text(text) => raw_text(text),
+                Cell::Binary(bytes) => raw_text(&STANDARD.encode(bytes)),
+                Cell::TooLong(bytes) => return Err(too_long(name, *bytes)),
             };
-            (name.clone(), value)
+            Ok((name.clone(), value))
         };
-        let object = serde_json::Value::Object(cells.map(member).collect());
-        Message { content_type: "application/json".to_owned(), headers: Vec::new(), body: object.to_string().into() }
-    }
-
-    /// The place of a column.
-    pub fn column(&self, name: &str) -> Result<usize, Trouble> {
-        let found = self.names.iter().position(|known| known == name);
-        found.ok_or_else(|| Trouble::of(format!("the query gives no column `{name}`, but {}", self.names.join(", "))))
+        let members: Vec<(String, Box<RawValue>)> = cells.map(member).collect::<Result<_, _>>()?;
+        let mut body = Vec::new();
+        let mut serializer = serde_json::Serializer::new(&mut body);
+        serializer.collect_map(members.iter().map(|(name, value)| (name, value))).expect("texts are JSON");
+        Ok(Message { content_type: "application/json".to_owned(), headers: Vec::new(), body: body.into() })
     }
 
     /// A row as an item.
     pub fn item(&self, at: usize) -> Item {
         Item::Cells { names: self.names.clone(), cells: self.rows[at].clone() }
     }
+
+    /// Takes a row, as an event or as a message.
+    pub fn take_into(&self, tray: &mut Tray, mapping: &Mapping, at: usize) {
+        match tray.gives_messages().then(|| self.message(at)) {
+            Some(Err(problem)) => tray.refuse(&[problem], self.item(at).shown()),
+            Some(Ok(message)) => tray.portion.messages.push(message),
+            None => tray.take(mapping, || self.item(at), Message::default, None),
+        }
+    }
+
+    /// The number of rows to take so that no two of one mark are parted. The rows behind them stay for the next query. `None`: all of them have one mark, and there may be more.
+    pub fn whole_marks(&self) -> Option<usize> {
+        let last = self.marks.last();
+        if !self.more || last.is_none() {
+            return Some(self.rows.len());
+        }
+        let whole = self.marks.iter().rposition(|mark| Some(mark) != last)? + 1;
+        // Rows without a mark alone are no progress.
+        self.marks[..whole].iter().any(|mark| *mark != SqlValue::Null).then_some(whole)
+    }
+}
+
+fn raw_text(text: &str) -> Box<RawValue> {
+    serde_json::value::to_raw_value(text).expect("a text is JSON")
+}
+
+fn too_long(name: &str, bytes: usize) -> Problem {
+    Problem::at(name, format!("has {bytes} bytes, and a cell has at most {CELL_BYTES_MAX}"))
+}
+
+/// The position of a column among these names.
+fn position_of(names: &[String], name: &str) -> Result<usize, Trouble> {
+    let mut found = names.iter().enumerate().filter(|(_, known)| *known == name).map(|(at, _)| at);
+    match (found.next(), found.next()) {
+        (Some(at), None) => Ok(at),
+        (Some(_), Some(_)) => {
+            Err(Trouble::of(format!("the query gives the column `{name}` twice; name each with `AS`")))
+        }
+        (None, _) => Err(Trouble::of(format!("the query gives no column `{name}`, but {}", names.join(", ")))),
+    }
+}
+
+/// A query with its mark.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ask<'a> {
+    /// The statement.
+    pub query: &'a str,
+    /// The column whose values are marks or keys.
+    pub mark_column: Option<&'a str>,
+    /// The parameter.
+    pub mark: &'a SqlValue,
+    /// Most rows of the portion.
+    pub rows_max: usize,
 }
 
 /// A connection to a database.
 #[async_trait]
 pub(crate) trait Database: Send {
     /// The first rows of a query, as many as one portion takes.
-    async fn query(&mut self, query: &str, mark: Option<&str>) -> Result<Rows, Trouble>;
+    async fn query(&mut self, ask: Ask<'_>) -> Result<Rows, Trouble>;
 
     /// Runs a statement that writes, once for each of these values, in one transaction.
-    async fn run(&mut self, statement: &str, marks: &[Option<String>]) -> Result<(), Trouble>;
+    async fn run(&mut self, statement: &str, marks: &[SqlValue]) -> Result<(), Trouble>;
 
     /// Keeps others away from what this source takes, as long as the connection lives.
     async fn lock(&mut self, name: &str) -> Result<(), Trouble>;
@@ -173,10 +264,17 @@ fn with_parameters(statement: &str, write: impl Fn(usize) -> String) -> (String,
     (text, count)
 }
 
-fn check_cell(text: String) -> Result<String, Trouble> {
-    match text.len() > CELL_BYTES_MAX {
-        true => Err(Trouble::of(format!("a cell has more than {CELL_BYTES_MAX} bytes"))),
-        false => Ok(text),
+/// The cell of a text, within its bound.
+fn text_cell(text: String) -> Cell {
+    if text.len() > CELL_BYTES_MAX { Cell::TooLong(text.len()) } else { Cell::Text(text) }
+}
+
+/// The cell of some bytes: a text if they are one in UTF-8.
+fn bytes_cell(bytes: Vec<u8>) -> Cell {
+    match String::from_utf8(bytes) {
+        Ok(text) => text_cell(text),
+        Err(error) if error.as_bytes().len() > CELL_BYTES_MAX => Cell::TooLong(error.as_bytes().len()),
+        Err(error) => Cell::Binary(error.into_bytes()),
     }
 }
 
@@ -193,9 +291,12 @@ mod tests {
 
     #[test]
     fn a_row_is_an_object_with_numbers_as_numbers() {
-        let cells = vec![vec![(Some("7".to_owned()), true), (Some("7".to_owned()), false), (None, false)]];
-        let rows = Rows::new(Arc::from(["order".to_owned(), "place".to_owned(), "note".to_owned()]), cells, false);
-        assert_eq!(rows.message(0).body, r#"{"order":7,"place":"7","note":null}"#);
+        let text = |text: &str| Cell::Text(text.to_owned());
+        let cells = vec![(text("12345678901234567890.10"), true), (text("7"), false), (Cell::Null, false)];
+        let names = Arc::from(["order", "place", "note"].map(str::to_owned));
+        let rows = Rows::new(names, vec![RowRead { cells, mark: None }], false);
+        let expected = r#"{"order":12345678901234567890.10,"place":"7","note":null}"#;
+        assert_eq!(rows.message(0).expect("short cells").body, expected);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What a source has taken and not given yet: items become events of its class, or messages as they are.
 
-use tocsin_model::{event::EventPacker, trace_context::TraceContext};
+use bytes::Bytes;
+use tocsin_model::{event::EventPacker, problem::Problem, trace_context::TraceContext};
 
 use crate::{
     items::Item,
@@ -23,6 +24,16 @@ impl Tray {
             Gives::Messages { .. } => None,
         };
         Tray { portion: Portion::default(), packer }
+    }
+
+    /// Whether it is filled with messages.
+    pub fn gives_messages(&self) -> bool {
+        self.packer.is_none()
+    }
+
+    /// Sets an item aside that is no event.
+    pub fn refuse(&mut self, problems: &[Problem], item: impl Into<Bytes>) {
+        self.portion.refused.push(Refusal::new(problems, item));
     }
 
     /// Takes what came, as an event by its item or as a message.

@@ -46,6 +46,12 @@ pub const STEPS: &[Metric] = &[
         "application, source",
         "Items that were no events of the class, and were kept aside.",
     ),
+    counter(
+        "source_left_out_total",
+        "reason",
+        "What sources left out by a stated rule: messages of MQTT of no topic of the definition (`topic`) or that another \
+         topic gave already (`overlap`), and dates of feeds without a certain time zone (`date`).",
+    ),
     counter("source_failures_total", "application, source", "Times that a source had trouble and was opened again."),
     histogram(
         "source_lag_seconds",

@@ -12,7 +12,7 @@ use tocsin_model::id::{Name, SubscriberId};
 use tocsin_service::{
     ServiceError,
     exports::ExportStream,
-    imports::{Format, Imported},
+    imports::{Format, Imported, Input},
 };
 use tocsin_store::records::SubscriptionFilter;
 use utoipa::{IntoParams, ToSchema};
@@ -37,12 +37,15 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 
 const NDJSON: &str = "application/x-ndjson";
 
-fn import_format(headers: &HeaderMap) -> Result<Format, Failure> {
-    match media_type(headers).as_str() {
-        "application/x-ndjson" | "application/ndjson" | "application/jsonl" => Ok(Format::Ndjson),
-        "text/csv" => Ok(Format::Csv),
-        given => Err(Failure::unsupported(given, &[NDJSON, "text/csv"])),
-    }
+/// The form of the lines of a request, and their character encoding if its media type names it.
+fn import_input(headers: &HeaderMap) -> Result<Input, Failure> {
+    let format = match media_type(headers).as_str() {
+        "application/x-ndjson" | "application/ndjson" | "application/jsonl" => Format::Ndjson,
+        "text/csv" => Format::Csv,
+        given => return Err(Failure::unsupported(given, &[NDJSON, "text/csv"])),
+    };
+    let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    Ok(Input { format, charset: content_type.and_then(tocsin_model::charset::of_media_type) })
 }
 
 /// The last line of an import's answer.
@@ -107,8 +110,8 @@ async fn import_subscribers(
     request: Request,
 ) -> Result<Response, Failure> {
     let (headers, body) = parts(request);
-    let format = import_format(&headers)?;
-    imported_answer(app.service.import_subscribers(&caller, format, stream_body(body)).await?)
+    let input = import_input(&headers)?;
+    imported_answer(app.service.import_subscribers(&caller, input, stream_body(body)).await?)
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -133,10 +136,10 @@ async fn import_subscriptions(
     request: Request,
 ) -> Result<Response, Failure> {
     let (headers, body) = parts(request);
-    let format = import_format(&headers)?;
+    let input = import_input(&headers)?;
     let ImportParameters { application, class } = asked;
     let (application, class, lines) = (application.as_deref(), class.as_deref(), stream_body(body));
-    imported_answer(app.service.import_subscriptions(&caller, application, class, format, lines).await?)
+    imported_answer(app.service.import_subscriptions(&caller, application, class, input, lines).await?)
 }
 
 fn export_format(asked: Option<&str>, headers: &HeaderMap) -> Result<Format, Failure> {
@@ -254,8 +257,8 @@ async fn import_suppressions(
     request: Request,
 ) -> Result<Response, Failure> {
     let (headers, body) = parts(request);
-    let format = import_format(&headers)?;
-    imported_answer(app.service.import_suppressions(&caller, format, stream_body(body)).await?)
+    let input = import_input(&headers)?;
+    imported_answer(app.service.import_suppressions(&caller, input, stream_body(body)).await?)
 }
 
 #[derive(Deserialize, IntoParams)]

@@ -129,3 +129,120 @@ async fn each_line_may_name_its_own_class() {
     assert_eq!(answer[0]["error"]["problems"][0]["path"], "values.depth", "{answer:?}");
     platform.stop().await;
 }
+
+/// A shop that declares two attributes as texts.
+const SHOP: &str = "
+application: shop
+events: {sale: {fields: {zip: string}}}
+attributes: {zip: string, customer: string, size: number, vip: boolean}
+subscriptions: {near: {fields: {zip: string, vip: boolean}}}
+notifications: {sale: {fields: {zip: string}, content: {templates: {base: {text: 'A sale at {{ zip }}'}}}}}
+rules: {near: {on: sale, subscription: near, when: event.zip == subscriber.attributes.zip, notify: sale}}
+channels: {log: {protocol: file, options: {path: out.ndjson}}}
+";
+
+async fn shop() -> Platform {
+    let platform = Platform::with_quakes().await;
+    let request =
+        platform.request("PUT", "/v1/applications/shop").header("content-type", "application/yaml").body(SHOP);
+    let answer = request.send().await.expect("an answer");
+    let (status, text) = (answer.status(), answer.text().await.expect("a body"));
+    assert!(status.is_success(), "{status}: {text}");
+    platform
+}
+
+async fn attributes(platform: &Platform, id: &str) -> Json {
+    let text = export(platform, &format!("/v1/subscribers/{id}")).await;
+    serde_json::from_str::<Json>(&text).expect("JSON")["attributes"].clone()
+}
+
+#[tokio::test]
+async fn d_declared_types_decide_how_an_import_reads_its_cells() {
+    let platform = shop().await;
+    let rows = "id,attributes.zip,attributes.customer,attributes.size,attributes.vip,attributes.other\n\
+                ann,91234,12345678901234567890123,1e5,TRUE,007\nbo,01234,null,,,42\ncy,1e5,true,7,0,1e5\ndi,=1+1,,x,,\n";
+    let answer = lines(&platform, IMPORT, "text/csv", rows).await;
+    assert_eq!(answer.last(), Some(&serde_json::json!({"lines": 4, "stored": 3, "failed": 1})), "{answer:?}");
+    assert_eq!(answer[0]["error"]["problems"][0]["path"], "attributes.size", "{answer:?}");
+    let expected = [
+        (
+            "ann",
+            serde_json::json!({"zip": "91234", "customer": "12345678901234567890123", "size": 100000.0, "vip": true, "other": "007"}),
+        ),
+        ("bo", serde_json::json!({"zip": "01234", "customer": "null", "other": 42})),
+        ("cy", serde_json::json!({"zip": "1e5", "customer": "true", "size": 7.0, "vip": false, "other": "1e5"})),
+    ];
+    for (id, expected) in &expected {
+        assert_eq!(attributes(&platform, id).await, *expected, "{id}");
+    }
+    // Through an export and an import they stay as they are.
+    let exported = export(&platform, "/v1/export/subscribers?format=csv").await;
+    let answer = lines(&platform, IMPORT, "text/csv", &exported).await;
+    assert_eq!(answer.last().map(|line| &line["failed"]), Some(&serde_json::json!(0)), "{answer:?}");
+    for (id, expected) in &expected {
+        assert_eq!(attributes(&platform, id).await, *expected, "{id}: {exported}");
+    }
+    let rows = "subscriber,key,values.zip,values.vip\nann,a,01234,TRUE\nbo,a,1e5,0\n";
+    let into = "/v1/import/subscriptions?application=shop&class=near";
+    let answer = lines(&platform, into, "text/csv", rows).await;
+    assert_eq!(answer, [serde_json::json!({"lines": 2, "stored": 2, "failed": 0})]);
+    let stored = content(&export(&platform, "/v1/export/subscriptions").await);
+    let values: Vec<&Json> = stored.iter().map(|line| &line["values"]).collect();
+    assert_eq!(
+        values,
+        [&serde_json::json!({"zip": "01234", "vip": true}), &serde_json::json!({"zip": "1e5", "vip": false})]
+    );
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn d_csv_of_spreadsheets_is_imported_or_refused_with_a_reason() {
+    let platform = Platform::with_quakes().await;
+    let stored = |count: u64| serde_json::json!({"lines": count, "stored": count, "failed": 0});
+    for rows in [
+        "id,locale\r1,de\r2,en\r",
+        "id;locale\r\n1;de\r\n2;en\r\n",
+        "id\tlocale\n1\tde\n2\ten",
+        "sep=;\r\nid;locale\r\n1;de\r\n2;en\r\n",
+        "\u{feff}id,locale,\n1,de,\n,,\n2,en,\n\n",
+    ] {
+        assert_eq!(lines(&platform, IMPORT, "text/csv", rows).await, [stored(2)], "{rows:?}");
+    }
+    let bytes = async |kind: &str, body: Vec<u8>| {
+        let request = platform.request("POST", IMPORT).header("content-type", kind).body(body);
+        let text = request.send().await.expect("an answer").text().await.expect("a body");
+        text.lines().map(|line| serde_json::from_str::<Json>(line).expect("JSON")).collect::<Vec<_>>()
+    };
+    let utf16: Vec<u8> = "\u{feff}id;attributes.n\r\nu;größe\r\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    assert_eq!(bytes("text/csv", utf16).await, [stored(1)]);
+    assert_eq!(attributes(&platform, "u").await, serde_json::json!({"n": "größe"}));
+    let latin = b"id;attributes.n\r\nl;gr\xf6\xdfe \x80\r\n".to_vec();
+    assert_eq!(bytes("text/csv; charset=windows-1252", latin.clone()).await, [stored(1)]);
+    assert_eq!(attributes(&platform, "l").await, serde_json::json!({"n": "größe €"}));
+    let refused = bytes("text/csv", latin.clone()).await;
+    assert!(refused[0]["line"] == 2 && refused[0].to_string().contains("not text in UTF-8"), "{refused:?}");
+    let unknown = bytes("text/csv; charset=klingon", latin).await;
+    assert!(unknown[0]["status"] == 422 && unknown[0].to_string().contains("klingon"), "{unknown:?}");
+
+    let rows = "id,locale\na,de\nb,\"de\nc,en\nd,en\n";
+    let answer = lines(&platform, IMPORT, "text/csv", rows).await;
+    assert_eq!(answer.last(), Some(&serde_json::json!({"lines": 2, "stored": 1, "failed": 1})), "{answer:?}");
+    assert!(answer[0]["line"] == 3 && answer[0].to_string().contains("never closed"), "{answer:?}");
+    let answer = lines(&platform, IMPORT, "text/csv", "id,locale\r1,de\r2\r3,\0\r4,en\r").await;
+    assert_eq!(answer.iter().filter_map(|line| line["line"].as_u64()).collect::<Vec<_>>(), [3, 4], "{answer:?}");
+
+    for (kind, nothing) in [
+        ("text/csv", ""),
+        ("text/csv", "id,locale\n"),
+        ("text/csv", "\n\n"),
+        (NDJSON, ""),
+        (NDJSON, "\n \n"),
+        ("text/csv", "id,id\n1,2\n"),
+        ("text/csv", "id,,locale\n1,2,3\n"),
+        ("text/csv", "\"id,locale\n1,de\n"),
+    ] {
+        let answer = lines(&platform, IMPORT, kind, nothing).await;
+        assert_eq!(answer[0]["status"], 422, "{kind} {nothing:?}: {answer:?}");
+    }
+    platform.stop().await;
+}

@@ -78,7 +78,7 @@ impl Reading {
         if taken == 0 {
             self.check(path, identity)?;
         }
-        let mut items = self.layout.items(text_of(path, identity)?);
+        let mut items = self.layout.items(text_of(path, identity)?, None);
         for _ in 0..taken {
             if !matches!(items.next(), Some(Ok(_))) {
                 return Err(changed());
@@ -89,9 +89,9 @@ impl Reading {
 
     /// Reads a file to its end and tells what is wrong with it.
     fn check(&self, path: &Path, identity: Identity) -> Result<(), Refused> {
-        self.layout.examine(text_of(path, identity)?).map_err(|problem| Refused::Problems(vec![problem]))?;
+        self.layout.examine(text_of(path, identity)?, None).map_err(|problem| Refused::Problems(vec![problem]))?;
         let mut problems = Vec::new();
-        for (at, item) in self.layout.items(text_of(path, identity)?).enumerate() {
+        for (at, item) in self.layout.items(text_of(path, identity)?, None).enumerate() {
             match item {
                 Ok(item) => problems.extend(self.row(&item, at as u64).err().into_iter().flatten()),
                 Err(problem) => problems.push(problem),

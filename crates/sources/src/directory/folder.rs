@@ -61,8 +61,12 @@ impl Files {
             if is_ours(&name) || !matches(pattern, &name) {
                 continue;
             }
-            // One that is gone by now was taken away again.
-            let Ok(metadata) = fs::symlink_metadata(entry.path()) else { continue };
+            let metadata = match fs::symlink_metadata(entry.path()) {
+                Ok(metadata) => metadata,
+                // One that is gone by now was taken away again.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
             if !metadata.is_file() {
                 continue;
             }

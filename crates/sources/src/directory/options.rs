@@ -6,7 +6,7 @@ use tocsin_delivery::options::{Options, Wait};
 use tocsin_model::{field::Fields, problem::Problem};
 
 use crate::{
-    items::{Format, Layout, Schema},
+    items::{Format, Layout, Schema, Xml},
     kind::SourceOptions,
     mapping::Mapping,
     source::Context,
@@ -33,8 +33,12 @@ pub struct DirectoryOptions {
     /// Where in an item each field of the event class comes from: `{magnitude: properties.mag, id: '@id'}`. Without it items
     /// name the fields themselves.
     pub fields: BTreeMap<String, String>,
-    /// What stands between the cells of CSV: one character of ASCII.
-    pub delimiter: char,
+    /// The delimiter between the cells of CSV: one character of ASCII. Without it a first line `sep=;` names it, else it is the
+    /// one of `,`, `;`, tab and `|` that stands in the head most often.
+    pub delimiter: Option<char>,
+    /// The character encoding of files, such as `windows-1252`. Without it a byte-order mark or the declaration of XML names
+    /// it, and other files are in UTF-8.
+    pub encoding: Option<String>,
     /// The names of the columns of CSV files without a head.
     pub columns: Vec<String>,
     /// Which file is next: the first by its name or the oldest by the time of its last change.
@@ -86,7 +90,8 @@ impl Default for DirectoryOptions {
             items: String::new(),
             schema: None,
             fields: BTreeMap::new(),
-            delimiter: ',',
+            delimiter: None,
+            encoding: None,
             columns: Vec::new(),
             order: Order::default(),
             settle: Wait::seconds(1),
@@ -108,9 +113,12 @@ impl DirectoryOptions {
         Layout {
             format: self.format,
             items,
-            delimiter: u8::try_from(self.delimiter).unwrap_or(b','),
+            delimiter: self.delimiter.and_then(|delimiter| u8::try_from(delimiter).ok()),
+            encoding: self.encoding.clone(),
             columns: self.columns.clone(),
             item_bytes_max: self.item_bytes_max,
+            xml: Xml::default(),
+            wanted: Vec::new(),
         }
     }
 
@@ -141,7 +149,8 @@ impl Options for DirectoryOptions {
         if self.pattern.is_empty() || self.pattern.contains('/') {
             problems.push(Problem::at("pattern", "is for names of files, such as `*.csv`"));
         }
-        if !self.delimiter.is_ascii() || matches!(self.delimiter, '"' | '\n' | '\r' | '\0') {
+        let is_wrong = |c: char| !c.is_ascii() || matches!(c, '"' | '\n' | '\r' | '\0');
+        if self.delimiter.is_some_and(is_wrong) {
             problems.push(Problem::at("delimiter", "is one character of ASCII, such as `;`"));
         }
         if !(1..=ITEM_BYTES_MAX).contains(&self.item_bytes_max) {

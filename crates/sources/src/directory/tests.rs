@@ -197,3 +197,100 @@ async fn a_location_gives_files_whole_and_refuses_those_that_are_too_long() {
     );
     assert!(dropped.names().contains(&"d.txt".to_owned()), "{:?}", dropped.names());
 }
+
+#[tokio::test]
+async fn d_csv_of_spreadsheets_is_read_or_refused_with_a_reason() {
+    for (text, options) in [
+        (&b"id,magnitude\r1,2\r2,3\r"[..], json!({})),
+        (b"id;magnitude\r\n1;2\r\n2;3\r\n", json!({})),
+        (b"sep=\t\r\nid\tmagnitude\r\n1\t2\r\n2\t3\r\n", json!({})),
+        (b"\xef\xbb\xbfid,magnitude,\n1,2,\n,,\n2,3,\n\n", json!({})),
+        (b"\xff\xfei\0d\0\n\x001\0\n\x002\0\n\0", json!({"columns": []})),
+        (b"id|x\n1|y\n2|z\n", json!({"fields": {"id": "id"}})),
+    ] {
+        let mut options = options;
+        options["format"] = json!("csv");
+        let mut dropped = Dropped::new(options);
+        dropped.put("a.csv", text);
+        let events = dropped.take_all().await;
+        let ids: Vec<&str> = events.iter().map(|event| &event[..8]).collect();
+        assert_eq!(ids, [r#"{"id":"1"#, r#"{"id":"2"#], "{}", String::from_utf8_lossy(text));
+    }
+    for (text, reason) in [
+        (&b"id,magnitude\n1,2\n2,\"3\n3,4\n"[..], "never closed"),
+        (b"id,magnitude\n1,2\n2\n", "has 1 cells"),
+        (b"id,id\n1,2\n", "twice"),
+        (b"id,magnitude\n1,\"1,5\"\n", "should be a number"),
+        (b"id\ngr\xf6\xdfe\n", "not text in UTF-8"),
+        (b"", "is empty"),
+        (b"Service Unavailable\n", "has no column `id`"),
+    ] {
+        let mut dropped = Dropped::new(json!({"format": "csv"}));
+        dropped.put("a.csv", text);
+        assert!(dropped.take_all().await.is_empty());
+        let reasons = dropped.reasons().to_string();
+        assert!(reasons.contains(reason), "{reasons}");
+    }
+    let mut dropped = Dropped::new(json!({"format": "csv", "encoding": "windows-1252"}));
+    dropped.put("a.csv", b"id\ngr\xf6\xdfe \x80\n");
+    assert_eq!(dropped.take_all().await, ["{\"id\":\"größe €\"}"]);
+}
+
+#[tokio::test]
+async fn d_xml_is_read_by_its_names_and_another_document_is_refused() {
+    let options = json!({"format": "xml", "items": "/orders/order", "fields": {"id": "note", "magnitude": "m:size"}});
+    let mut dropped = Dropped::new(options.clone());
+    dropped.put(
+        "a.xml",
+        "<orders xmlns:m='urn:m'><order><m:note>no</m:note><note>Ring <b>twice</b>, then <i>wait</i> here</note><size>1</size>\
+         <m:size>2</m:size></order></orders>",
+    );
+    assert_eq!(dropped.take_all().await, [r#"{"id":"Ring twice, then wait here","magnitude":2.0}"#]);
+    let mut dropped = Dropped::new(options);
+    dropped.put("a.xml", "<error><message>no orders today</message></error>");
+    assert!(dropped.take_all().await.is_empty());
+    let reasons = dropped.reasons().to_string();
+    assert!(reasons.contains("has the root element `error`"), "{reasons}");
+}
+
+#[tokio::test]
+async fn d_a_file_that_is_half_taken_is_not_gone_on_with_by_another_definition() {
+    let mut dropped = Dropped::new(json!({"format": "json", "items": "a"}));
+    let items = (0..1_500).map(|number| format!("{{\"id\": \"q{number}\"}}")).collect::<Vec<_>>().join(",");
+    dropped.put("a.json", format!("{{\"a\": [{items}], \"b\": [{{\"id\": \"x\"}}]}}"));
+    assert_eq!(dropped.0.take().await.len(), 1_000);
+    dropped.0.options["items"] = json!("b");
+    dropped.0.crash();
+    dropped.0.open();
+    assert!(dropped.take_all().await.is_empty());
+    let reasons = dropped.reasons();
+    assert_eq!(reasons["accepted"], 1_000, "{reasons}");
+}
+
+#[tokio::test]
+async fn d_a_folder_that_goes_is_trouble_and_not_empty() {
+    let mut dropped = Dropped::new(json!({}));
+    dropped.put("a.ndjson", lines(1));
+    assert_eq!(dropped.take_all().await.len(), 1);
+    let folder = dropped.folder();
+    fs::rename(&folder, folder.with_extension("moved")).expect("moved");
+    assert!(dropped.0.try_next().await.expect_err("it is gone").text.contains("cannot look through"));
+    fs::create_dir(&folder).expect("made");
+    let trouble = dropped.0.try_next().await.expect_err("it is another one").text;
+    assert!(trouble.contains("is another folder"), "{trouble}");
+}
+
+#[tokio::test]
+async fn b9_a_portion_says_when_its_first_item_was_here() {
+    use tocsin_delivery::Clock as _;
+    let mut dropped = Dropped::new(json!({}));
+    dropped.put("a.ndjson", lines(1_500));
+    for _ in 0..2 {
+        let before = tocsin_delivery::SystemClock.now();
+        let portion = dropped.0.next().await;
+        let received_at = portion.received_at.expect("a file was opened");
+        assert!(before <= received_at && received_at <= tocsin_delivery::SystemClock.now(), "{received_at}");
+        dropped.0.commit(portion.marks);
+        dropped.0.source().accepted().await.expect("accepted");
+    }
+}

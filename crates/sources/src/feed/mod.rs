@@ -1,17 +1,21 @@
-//! A feed in RSS or Atom: its new items, and those that have changed.
+//! A feed in RSS, Atom or JSON Feed: its new items, and those that have changed.
 //!
 //! An item is known by its `guid` or `id`. One that has gone from the feed is still known for some polls, so that it is not
-//! new when it comes back.
+//! new when it comes back. An identity that several items of a feed have is none: these are known by their link, title and
+//! date as well.
 
-mod entry; // RSS and Atom as one
+mod entry; // RSS, Atom and JSON Feed as one
 mod options; // what an operator may set
 
 use std::sync::Arc;
 
+use entry::{Entry, FeedContext};
+use jiff::tz::TimeZone;
 pub use options::FeedOptions;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tocsin_delivery::options::read;
 use tocsin_model::{mark::Mark, problem::Problem};
+use url::Url;
 
 use crate::{
     items::Item,
@@ -23,30 +27,78 @@ use crate::{
 
 pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: FeedOptions = read(&setting.options, "")?;
-    let policy = Policy { updates: options.updates, retention: options.retention };
+    let policy = Policy {
+        updates: options.updates,
+        retention: options.retention,
+        // What is looked at decides what a version is.
+        versions_by: hash(&options.version.iter().map(String::as_bytes).collect::<Vec<_>>()),
+    };
     let fields = setting.gives.fields();
     let mapping = Arc::new(Mapping::new(&fields, &Mapping::or_names(&fields, &options.fields)));
     let version = options.version.clone();
-    let read = move |body: &[u8]| -> Result<Vec<PageItem>, Trouble> {
-        let entries = entry::entries(body).map_err(|problem| Trouble::new("the feed cannot be read", problem))?;
-        Ok(entries.into_iter().filter_map(|entry| item(entry, &version, &mapping)).collect())
+    let context = FeedContext {
+        url: Url::parse(&options.fetch.url).ok(),
+        zone: options.time_zone.as_deref().and_then(|zone| TimeZone::get(zone).ok()),
+    };
+    let source = (setting.application.clone(), setting.name.clone());
+    let read = move |body: &[u8], charset: Option<&str>| -> Result<Vec<PageItem>, Trouble> {
+        let entries = entry::entries(body, charset, &context);
+        let entries = entries.map_err(|problem| Trouble::new("the feed cannot be read", problem))?;
+        let uncertain = entries.iter().flatten().flat_map(|entry| &entry.uncertain);
+        let count = uncertain.clone().count();
+        if let Some(first) = uncertain.into_iter().next() {
+            let (application, name) = &source;
+            tracing::warn!(%application, source = %name, count, first, "dates without a certain time zone are left out");
+            metrics::counter!("source_left_out_total", "reason" => "date").increment(count as u64);
+        }
+        Ok(entries.into_iter().map(|entry| item(entry, &version, &mapping)).collect())
     };
     let poller = Poller::open(&setting, &options.fetch, &marks, Arc::new(read), policy)?;
     Ok(Box::new(poller))
 }
 
-/// An item with nothing to know it by is passed over.
-fn item(entry: Map<String, Value>, version: &[String], mapping: &Arc<Mapping>) -> Option<PageItem> {
-    let key = entry.get("id")?.as_str()?.to_owned();
-    let looked_at: Vec<String> =
-        version.iter().map(|member| entry.get(member).map(ToString::to_string).unwrap_or_default()).collect();
+fn item(entry: Result<Entry, Problem>, version: &[String], mapping: &Arc<Mapping>) -> PageItem {
+    let entry = match entry {
+        Ok(entry) => entry,
+        Err(problem) => return wrong(problem),
+    };
+    let Entry { mut members, written, uncertain } = entry;
+    let Some(key) = members.get("id").and_then(Value::as_str).map(str::to_owned) else {
+        let text = serde_json::to_vec(&members).expect("it is JSON");
+        let problem = Problem::at("id", "is missing, and so are link and title: the item cannot be known again");
+        return PageItem { text: text.into(), ..wrong(problem) };
+    };
+    let member =
+        |name: &str| members.get(name).or_else(|| written.get(name)).map(ToString::to_string).unwrap_or_default();
+    let looked_at: Vec<String> = version.iter().map(|name| member(name)).collect();
     let version = hash(&looked_at.iter().map(String::as_bytes).collect::<Vec<_>>());
-    let text = serde_json::to_vec(&entry).expect("it is JSON").into();
+    let more = ["id", "link", "title", "published"].map(member);
+    let second_key = format!("#{}", hash(&more.iter().map(String::as_bytes).collect::<Vec<_>>()));
+    let text = serde_json::to_vec(&members).expect("it is JSON").into();
     let mapping = mapping.clone();
     let row = move |change: crate::known::Change| {
-        let mut entry = entry;
-        entry.insert("change".to_owned(), change.word().into());
-        mapping.row(&Item::Json(serde_json::to_vec(&entry).expect("it is JSON")))
+        members.insert("change".to_owned(), change.word().into());
+        let row = mapping.row(&Item::Json(serde_json::to_vec(&members).expect("it is JSON")));
+        // Where a date is wanted that was left out, it is said why.
+        row.map_err(|mut problems| {
+            problems.extend(uncertain.into_iter().map(|reason| Problem::at("", reason)));
+            problems
+        })
     };
-    Some(PageItem { key, version, text, row: Box::new(row) })
+    PageItem { key, second_key: Some(second_key), shared_key: None, version, text, row: Box::new(row) }
+}
+
+/// An item that is none. It is known by its reason, so that it is set aside once.
+fn wrong(problem: Problem) -> PageItem {
+    let reason = problem.to_string();
+    let key = format!("#{}", hash(&[b"wrong", reason.as_bytes()]));
+    let row = move |_: crate::known::Change| Err(vec![problem]);
+    PageItem {
+        key,
+        second_key: None,
+        shared_key: None,
+        version: String::new(),
+        text: reason.into(),
+        row: Box::new(row),
+    }
 }

@@ -23,6 +23,9 @@ pub struct FeedOptions {
     pub updates: bool,
     /// Which of an item's members are looked at to tell whether it has changed.
     pub version: Vec<String>,
+    /// The time zone of dates that name none, such as `Europe/Vienna`. Without it they are left out: a date without a certain
+    /// zone is no time.
+    pub time_zone: Option<String>,
     /// For how many polls an item that is gone from the feed is still known, so that it is not new when it comes back.
     pub retention: u32,
 }
@@ -34,6 +37,7 @@ impl Default for FeedOptions {
             fields: BTreeMap::new(),
             updates: false,
             version: vec!["published".to_owned(), "updated".to_owned()],
+            time_zone: None,
             retention: 1,
         }
     }
@@ -42,6 +46,10 @@ impl Default for FeedOptions {
 impl Options for FeedOptions {
     fn problems(&self) -> Vec<Problem> {
         let mut problems = self.fetch.problems();
+        if let Some(zone) = self.time_zone.as_deref().filter(|zone| jiff::tz::TimeZone::get(zone).is_err()) {
+            let problem = Problem::at("time_zone", format!("`{}` is not a time zone", zone.escape_debug()));
+            problems.push(problem.hint("take a name of the IANA database, such as `Europe/Vienna`"));
+        }
         for (at, member) in self.version.iter().enumerate() {
             if !MEMBERS.contains(&member.as_str()) {
                 let problem = Problem::at(format!("version[{at}]"), format!("`{member}` is not a member of items"));

@@ -1,128 +1,156 @@
-use std::{
-    io::Read,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+use std::{io::BufRead, sync::Arc};
+
+use tocsin_model::{
+    csv_text::{self, Scanner},
+    problem::Problem,
 };
 
-use csv::{ByteRecord, Reader, ReaderBuilder};
-use tocsin_model::problem::Problem;
+use super::{Cell, Item, Layout, Placed, Text, line_number, too_long, unreadable};
 
-use super::{Item, Layout, Placed, Text, line_number, too_long};
-
-/// What the reader takes from the text at once.
-const BUFFER_BYTES: usize = 8 << 10;
-
-/// The number of a line, from 1, and its cells.
-type Line = (Option<u32>, Vec<String>);
-
-/// Records with the names of their columns (RFC 4180; lines end with LF or CRLF, a byte order mark is passed over).
+/// Records with the names of their columns (RFC 4180; lines end with LF, CRLF or CR).
+///
+/// The delimiter is that of the options, else the one that a first line `sep=;` names, else the one of the head. A record
+/// that is wrong is an item of its own, so that its reader decides what becomes of the others.
 pub(super) struct Records {
-    reader: Reader<Measured>,
-    /// Bytes that were read since the last record.
-    measured: Arc<AtomicUsize>,
+    text: Text,
+    scanner: Scanner,
+    delimiter: Option<u8>,
     bytes_max: usize,
+    /// The number of the next line, from 1.
+    line: u64,
     names: Option<Arc<[String]>>,
+    wanted: Vec<String>,
     ended: bool,
 }
 
-/// Refuses to read more for one record than it may have, so that a quote that is never closed takes no memory.
-struct Measured {
-    text: Text,
-    measured: Arc<AtomicUsize>,
-    bytes_max: usize,
-}
-
-impl Read for Measured {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let before = self.measured.load(Ordering::Relaxed);
-        if before > self.bytes_max + BUFFER_BYTES {
-            return Err(std::io::Error::from(std::io::ErrorKind::FileTooLarge));
-        }
-        let count = self.text.read(buffer)?;
-        self.measured.store(before + count, Ordering::Relaxed);
-        Ok(count)
-    }
+/// A record that was cut out, and the number of its first line.
+struct Record {
+    line: u64,
+    bytes: Vec<u8>,
 }
 
 impl Records {
     pub fn new(text: Text, layout: &Layout) -> Records {
-        let measured = Arc::new(AtomicUsize::new(0));
-        let text = Measured { text, measured: measured.clone(), bytes_max: layout.item_bytes_max };
-        let reader = ReaderBuilder::new()
-            .delimiter(layout.delimiter)
-            .has_headers(false)
-            .flexible(true)
-            // The reader's own way with CRLF counts lines wrong.
-            .terminator(csv::Terminator::Any(b'\n'))
-            .buffer_capacity(BUFFER_BYTES)
-            .from_reader(text);
         let names = (!layout.columns.is_empty()).then(|| layout.columns.clone().into());
-        Records { reader, measured, bytes_max: layout.item_bytes_max, names, ended: false }
+        let (delimiter, bytes_max) = (layout.delimiter, layout.item_bytes_max);
+        Records {
+            text,
+            scanner: Scanner::new(delimiter),
+            delimiter,
+            bytes_max,
+            line: 1,
+            names,
+            wanted: layout.wanted.clone(),
+            ended: false,
+        }
     }
 
-    /// The cells of the next line that has any.
-    fn cells(&mut self) -> Result<Option<Line>, Problem> {
-        let mut record = ByteRecord::new();
-        while self.read(&mut record)? {
-            if record.len() == 1 && record[0] == *b"\r" {
-                continue;
+    /// Cuts the next record out. A quote that is never closed takes no memory: what is too long is given up.
+    fn cut(&mut self) -> Result<Option<Record>, Problem> {
+        let line = self.line;
+        let mut bytes = Vec::new();
+        loop {
+            let buffer = self.text.fill_buf().map_err(|error| at_line(line, unreadable(&error)))?;
+            if buffer.is_empty() {
+                self.line += self.scanner.take_breaks();
+                return match (self.scanner.is_quoted(), bytes.is_empty()) {
+                    (true, _) => Err(at_line(line, unclosed())),
+                    (false, true) => Ok(None),
+                    (false, false) => Ok(Some(Record { line, bytes })),
+                };
             }
-            let line = line_of(&record);
-            let last = record.len().saturating_sub(1);
-            let cell = |(at, cell): (usize, &[u8])| {
-                let cell = if at == last { cell.strip_suffix(b"\r").unwrap_or(cell) } else { cell };
-                let text = std::str::from_utf8(cell).map(str::to_owned);
-                text.map_err(|_| Problem { line, ..Problem::at(format!("[{at}]"), "is not text in UTF-8") })
+            let end = self.scanner.scan(buffer);
+            let length = end.unwrap_or(buffer.len());
+            bytes.extend_from_slice(&buffer[..length]);
+            self.text.consume(length);
+            if bytes.len() > self.bytes_max {
+                let problem = if self.scanner.is_quoted() { unclosed() } else { too_long(self.bytes_max) };
+                return Err(at_line(line, problem));
+            }
+            if end.is_some() {
+                self.line += self.scanner.take_breaks();
+                return Ok(Some(Record { line, bytes }));
+            }
+        }
+    }
+
+    /// The next record with something in it.
+    fn record(&mut self) -> Result<Option<Record>, Problem> {
+        loop {
+            match self.cut()? {
+                Some(record) if record.bytes.trim_ascii().is_empty() => {}
+                other => return Ok(other),
+            }
+        }
+    }
+
+    /// The delimiter, which the first record names or shows.
+    fn delimiter(&mut self, first: &mut Option<Record>) -> Result<u8, Problem> {
+        if let Some(named) = first.as_ref().and_then(|record| csv_text::named_delimiter(&record.bytes)) {
+            self.delimiter = Some(named);
+            self.scanner.set_delimiter(named);
+            *first = self.record()?;
+        }
+        let seen = self.delimiter.or_else(|| first.as_ref().map(|record| csv_text::delimiter_of(&record.bytes)));
+        let delimiter = seen.unwrap_or(b',');
+        self.delimiter = Some(delimiter);
+        self.scanner.set_delimiter(delimiter);
+        Ok(delimiter)
+    }
+
+    fn items(&mut self) -> Result<Option<Placed>, Problem> {
+        let is_first = self.line == 1;
+        let mut record = self.record()?;
+        let delimiter = match self.delimiter {
+            Some(delimiter) if !is_first => delimiter,
+            _ => self.delimiter(&mut record)?,
+        };
+        if self.names.is_none() {
+            let Some(Record { line, bytes }) = record else {
+                return Err(Problem::at("", "is empty: it has no first line with the names of columns"));
             };
-            let cells: Vec<String> = record.iter().enumerate().map(cell).collect::<Result<_, _>>()?;
-            return Ok(Some((line, cells)));
+            let cells = csv_text::text_cells(&bytes, delimiter).map_err(|problem| at_line(line, problem))?;
+            let names = csv_text::head(&cells).map_err(|mut problems| at_line(line, problems.swap_remove(0)))?;
+            if let Some(missing) = self.wanted.iter().find(|wanted| !names.contains(wanted)) {
+                let text = format!("has no column `{missing}`, but {}", shown(&names));
+                return Err(at_line(line, Problem::at("", text)));
+            }
+            self.names = Some(names.into());
+            record = self.record()?;
         }
-        Ok(None)
-    }
-
-    fn read(&mut self, record: &mut ByteRecord) -> Result<bool, Problem> {
-        self.measured.store(0, Ordering::Relaxed);
-        self.reader.read_byte_record(record).map_err(|error| {
-            let too_large =
-                matches!(error.kind(), csv::ErrorKind::Io(error) if error.kind() == std::io::ErrorKind::FileTooLarge);
-            let problem = match too_large {
-                true => too_long(self.bytes_max),
-                false => Problem::at("", format!("cannot be read: {error}")),
-            };
-            Problem { line: line_of(record), ..problem }
-        })
-    }
-
-    fn names(&mut self) -> Result<Option<Arc<[String]>>, Problem> {
-        if let Some(names) = &self.names {
-            return Ok(Some(names.clone()));
+        let names = self.names.clone().unwrap_or_default();
+        loop {
+            let Some(Record { line, bytes }) = record else { return Ok(None) };
+            let cells = csv_text::text_cells(&bytes, delimiter);
+            let line_of = line_number(line);
+            match cells.and_then(|cells| csv_text::fitted(cells, names.len())) {
+                Ok(Some(cells)) => {
+                    let cells = cells.into_iter().map(Cell::Text).collect();
+                    return Ok(Some(Placed { line: line_of, item: Item::Cells { names, cells } }));
+                }
+                Ok(None) => record = self.record()?,
+                Err(problem) => {
+                    let item = Item::Unreadable { problem: at_line(line, problem), text: bytes };
+                    return Ok(Some(Placed { line: line_of, item }));
+                }
+            }
         }
-        let Some((line, names)) = self.cells()? else { return Ok(None) };
-        if let Some(twice) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
-            let problem = Problem::at("", format!("has the column `{}` twice in its head", twice.1));
-            return Err(Problem { line, ..problem });
-        }
-        let names: Arc<[String]> = names.into();
-        self.names = Some(names.clone());
-        Ok(Some(names))
-    }
-
-    fn record(&mut self) -> Result<Option<Placed>, Problem> {
-        let Some(names) = self.names()? else { return Ok(None) };
-        let Some((line, cells)) = self.cells()? else { return Ok(None) };
-        if cells.len() != names.len() {
-            let message = format!("has {} cells, but there are {} columns", cells.len(), names.len());
-            return Err(Problem { line, ..Problem::at("", message) });
-        }
-        let cells = cells.into_iter().map(Some).collect();
-        Ok(Some(Placed { line, item: Item::Cells { names, cells } }))
     }
 }
 
-fn line_of(record: &ByteRecord) -> Option<u32> {
-    line_number(record.position().map_or(0, csv::Position::line))
+fn at_line(line: u64, problem: Problem) -> Problem {
+    Problem { line: line_number(line), ..problem }
+}
+
+/// Names of columns, the first of them.
+fn shown(names: &[String]) -> String {
+    let first: Vec<String> = names.iter().take(20).map(|name| name.chars().take(60).collect()).collect();
+    first.join(", ")
+}
+
+fn unclosed() -> Problem {
+    Problem::at("", "has a quote that is never closed, so nothing behind it can be read")
+        .hint("close it, or double a quote that belongs to the text of a quoted cell")
 }
 
 impl Iterator for Records {
@@ -132,7 +160,7 @@ impl Iterator for Records {
         if self.ended {
             return None;
         }
-        let record = self.record().transpose();
+        let record = self.items().transpose();
         self.ended = !matches!(record, Some(Ok(_)));
         record
     }
@@ -147,8 +175,9 @@ mod tests {
         let shown: Vec<String> = of_text(&layout(Format::Csv, ""), text)
             .into_iter()
             .map(|found| match found {
+                Ok(Placed { item: Item::Unreadable { problem, .. }, .. }) => format!("! {problem}"),
                 Ok(Placed { line, item: Item::Cells { cells, .. } }) => {
-                    let cells: Vec<String> = cells.into_iter().flatten().collect();
+                    let cells: Vec<&str> = cells.iter().filter_map(|cell| cell.text().expect("text")).collect();
                     format!("{}:{}", line.unwrap_or(0), cells.join("|"))
                 }
                 Ok(other) => panic!("{other:?}"),
@@ -164,10 +193,10 @@ mod tests {
         check(b"a,b\n\n1,\"2\"\r\n\r\n", "2:1|2");
         check(b"\xef\xbb\xbfa\n1\n", "2:1");
         check(b"a,b\n", "");
-        check(b"", "");
-        check(b"a,b\n1\n", "! 2: has 1 cells, but there are 2 columns");
-        check(b"a,a\n1,2\n", "! 1: has the column `a` twice in its head");
-        check(b"a\n\xff\n", "! 2: [0]: is not text in UTF-8");
+        check(b"", "! is empty: it has no first line with the names of columns");
+        check(b"a,b\n1\n1,2\n", "! 2: has 1 cells, but there are 2 columns 3:1|2");
+        check(b"a,a\n1,2\n", "! 1: a: is a column twice");
+        check(b"a\n\xff\n1\n", "! 2: [0]: is not text in UTF-8; name its encoding, such as `windows-1252` 3:1");
         check(&[b"a\n".as_slice(), &b"\r\n".repeat(100_000), b"1\n"].concat(), "100002:1");
     }
 
@@ -176,6 +205,42 @@ mod tests {
         let layout = Layout { item_bytes_max: 100, ..layout(Format::Csv, "") };
         let text = format!("a\n1\n\"{}", "x".repeat(10 << 20));
         let found = of_text(&layout, text.as_bytes());
-        assert!(found[1].as_ref().expect_err("long").message.contains("longer than 100 bytes"), "{:?}", found[1]);
+        assert!(found[1].as_ref().expect_err("long").message.contains("never closed"), "{:?}", found[1]);
+    }
+
+    #[test]
+    fn d_lines_end_with_cr_alone_too() {
+        check(b"id,note\r1,first\r2,second\r", "2:1|first 3:2|second");
+        check(b"id,note\r1,\"a\rb\"\r\r2,c", "2:1|a\rb 5:2|c");
+        check(b"id\r\n1\r2\n3", "2:1 3:2 4:3");
+    }
+
+    #[test]
+    fn d_a_quote_that_is_never_closed_is_found_with_its_line() {
+        let unclosed = "has a quote that is never closed, so nothing behind it can be read; \
+                        close it, or double a quote that belongs to the text of a quoted cell";
+        check(b"a,b\n1,2\n3,\"x\n4,5\n", &format!("2:1|2 ! 3: {unclosed}"));
+        check(b"a,\"b\n1,2\n", &format!("! 1: {unclosed}"));
+    }
+
+    #[test]
+    fn d_the_delimiter_is_named_or_seen() {
+        check(b"a;b\n1,5;2\n", "2:1,5|2");
+        check(b"a\tb\n1\t2\n", "2:1|2");
+        check(b"sep=;\r\na;b\r\n1;2\r\n", "3:1|2");
+        check(b"sep=|\na|\"b,c\"\n1|2\n", "3:1|2");
+        check(b"a,b,\n1,2,\n3,4\n,,\n", "2:1|2 3:3|4");
+        check(b"a, b \n5\" pipe,\"\"\"q\"\"\"\n", "2:5\" pipe|\"q\"");
+        check(b"a,,b\n1,2,3\n", "! 1: has no name for column 2 in its head");
+        check(b"\n\n", "! is empty: it has no first line with the names of columns");
+        check(
+            b"a,b\n1,\0\n2,x\n",
+            "! 2: [1]: has the character NUL; is it UTF-16? then name the encoding, or begin it with a byte order mark 3:2|x",
+        );
+        let utf16: Vec<u8> = "\u{feff}a;ö\r\n1;ß\r\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        check(&utf16, "2:1|ß");
+        let latin = Layout { encoding: Some("windows-1252".to_owned()), ..layout(Format::Csv, "") };
+        let found = of_text(&latin, b"a;b\n1;\x80\xf6\n");
+        assert!(format!("{found:?}").contains("€ö"), "{found:?}");
     }
 }

@@ -8,9 +8,8 @@ use super::{Item, Placed, Text, too_long, unreadable};
 /// How deep a document may be nested, as the reader of items has it.
 const DEPTH_MAX: usize = 127;
 
-/// Whether a text is one JSON document (RFC 8259), a byte order mark before it allowed.
+/// Whether a text is one JSON document (RFC 8259).
 pub(super) fn examine(text: Text) -> Result<(), Problem> {
-    let text = without_mark(text)?;
     let mut reader = serde_json::Deserializer::from_reader(Shallow { text, depth: Depth::default() });
     IgnoredAny::deserialize(&mut reader).and_then(|_| reader.end()).map_err(|error| {
         let mut message = error.to_string();
@@ -21,14 +20,6 @@ pub(super) fn examine(text: Text) -> Result<(), Problem> {
         let problem = Problem::at("", format!("is not a JSON document: {message}"));
         if error.line() > 0 { problem.position(number(error.line()), number(error.column())) } else { problem }
     })
-}
-
-fn without_mark(mut text: Text) -> Result<Text, Problem> {
-    let start = text.fill_buf().map_err(|error| unreadable(&error))?;
-    if start.starts_with(b"\xef\xbb\xbf") {
-        text.consume(3);
-    }
-    Ok(text)
 }
 
 /// Follows how deep a text is nested.
@@ -100,7 +91,6 @@ impl Elements {
 
     /// Goes to the value at the path. Gives whether it is an array, which it enters.
     fn find(&mut self) -> Result<bool, Problem> {
-        self.text = without_mark(std::mem::replace(&mut self.text, Box::new(std::io::empty())))?;
         for name in std::mem::take(&mut self.path) {
             if self.peek()? != b'{' {
                 return Err(Problem::at("", format!("has no `{name}`, where its items should be")));
@@ -178,10 +168,9 @@ impl Elements {
             }
             length += taken;
             if let Some(out) = out.as_deref_mut() {
-                if length > self.bytes_max {
-                    return Err(too_long(self.bytes_max));
-                }
-                out.extend_from_slice(&bytes[..taken]);
+                // One byte more than an item may have says that it is too long; the rest is passed over.
+                let room = (self.bytes_max + 1).saturating_sub(out.len());
+                out.extend_from_slice(&bytes[..taken.min(room)]);
             }
             self.text.consume(taken);
             if done {
@@ -211,7 +200,11 @@ impl Elements {
     fn take(&mut self) -> Result<Placed, Problem> {
         let mut bytes = Vec::new();
         self.value(Some(&mut bytes))?;
-        Ok(Placed { line: None, item: Item::Json(bytes) })
+        let item = match bytes.len() > self.bytes_max {
+            true => Item::Unreadable { problem: too_long(self.bytes_max), text: bytes },
+            false => Item::Json(bytes),
+        };
+        Ok(Placed { line: None, item })
     }
 }
 
@@ -278,9 +271,11 @@ mod tests {
     }
 
     #[test]
-    fn a_long_item_is_refused_before_it_is_read_whole() {
+    fn d_a_long_item_takes_no_memory_and_others_follow() {
         let layout = Layout { item_bytes_max: 10, ..layout(Format::Json, "") };
-        let found = of_text(&layout, format!("[1, \"{}\"]", "x".repeat(1_000_000)).as_bytes());
-        assert!(found[1].as_ref().expect_err("long").message.contains("longer than 10 bytes"));
+        let found = of_text(&layout, format!("[1, \"{}\", 2]", "x".repeat(1_000_000)).as_bytes());
+        let Ok(Placed { item: Item::Unreadable { problem, text }, .. }) = &found[1] else { panic!("{found:?}") };
+        assert!(problem.message.contains("longer than 10 bytes") && text.len() == 11);
+        assert!(matches!(&found[2], Ok(Placed { item: Item::Json(bytes), .. }) if bytes == b"2"));
     }
 }

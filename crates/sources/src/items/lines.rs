@@ -1,8 +1,10 @@
+use std::io::BufRead as _;
+
 use tocsin_model::problem::Problem;
 
-use super::{Item, Placed, Text, line_number, read_line};
+use super::{Item, Placed, Text, Unread, line_number, read_line, too_long, unreadable};
 
-/// One JSON value in a line; empty lines are passed over, and so is a byte order mark.
+/// One JSON value in a line; empty lines are passed over.
 pub(super) struct Lines {
     text: Text,
     bytes_max: usize,
@@ -27,13 +29,22 @@ impl Iterator for Lines {
             match read_line(&mut self.text, &mut bytes, self.bytes_max) {
                 Ok(true) => {}
                 Ok(false) => break,
-                Err(problem) => {
+                Err(Unread::TooLong) => {
+                    // Others follow: the rest of the line is passed over.
+                    let text = std::mem::take(&mut bytes);
+                    if let Err(error) = self.text.skip_until(b'\n') {
+                        self.ended = true;
+                        return Some(Err(Problem { line, ..unreadable(&error) }));
+                    }
+                    let problem = Problem { line, ..too_long(self.bytes_max) };
+                    return Some(Ok(Placed { line, item: Item::Unreadable { problem, text } }));
+                }
+                Err(Unread::Broken(problem)) => {
                     self.ended = true;
                     return Some(Err(Problem { line, ..problem }));
                 }
             }
-            let bare = if self.line == 1 { bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes) } else { &bytes };
-            let bare = bare.trim_ascii();
+            let bare = bytes.trim_ascii();
             if !bare.is_empty() {
                 return Some(Ok(Placed { line, item: Item::Json(bare.to_vec()) }));
             }
@@ -57,11 +68,13 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_ends_the_text() {
+    fn d_a_long_line_is_an_item_that_cannot_be_read_and_others_follow() {
         let layout = Layout { item_bytes_max: 5, ..layout(Format::Ndjson, "") };
         let found = of_text(&layout, b"[1]\n[1,2,3]\n[1]");
-        assert_eq!(found.len(), 2);
-        let problem = found[1].as_ref().expect_err("too long").to_string();
-        assert_eq!(problem, "2: is longer than 5 bytes; `item_bytes_max` can be raised");
+        let Some(Ok(Placed { item: Item::Unreadable { problem, .. }, .. })) = found.get(1) else {
+            panic!("{found:?}");
+        };
+        assert_eq!(problem.to_string(), "2: is longer than 5 bytes; `item_bytes_max` can be raised");
+        assert_eq!(found[2], Ok(Placed { line: Some(3), item: Item::Json(b"[1]".to_vec()) }));
     }
 }

@@ -1,4 +1,5 @@
 use std::{
+    borrow::Cow,
     io::Read,
     sync::{
         Arc,
@@ -7,59 +8,121 @@ use std::{
 };
 
 use quick_xml::{
-    Reader,
+    NsReader,
     events::{BytesStart, Event},
+    name::{Namespace, ResolveResult},
 };
 use tocsin_model::problem::Problem;
 
-use super::{Item, Placed, Text, too_long};
+use super::{Item, Layout, Placed, Text, Xml, too_long};
 
 /// How deep elements may be nested.
 const DEPTH_MAX: usize = 127;
+/// Most elements of one item.
+const ELEMENTS_MAX: usize = 500_000;
 /// What is read from the text at once, beyond what an item needs.
 const SLACK_BYTES: usize = 64 << 10;
 
-/// An element with all below it. Names are without their prefixes.
+/// An element with all below it.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Element {
+    /// Its name without its prefix.
     pub name: String,
+    /// Its prefix, as it is written; empty without one.
+    pub prefix: String,
+    /// The name of its namespace; empty without one.
+    pub namespace: Arc<str>,
+    /// Its attributes with their names as they are written.
     pub attributes: Vec<(String, String)>,
     /// Its own text, without that of its children.
     pub text: String,
     pub children: Vec<Element>,
+    /// Its place in the own text of its parent, in bytes.
+    pub at: usize,
 }
 
 impl Element {
-    /// The value of an attribute.
+    /// The value of an attribute of this name as it is written, else of one with this name behind a prefix.
     pub fn attribute(&self, name: &str) -> Option<&str> {
-        self.attributes.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        let exact = self.attributes.iter().find(|(known, _)| known == name);
+        let found = exact.or_else(|| self.attributes.iter().find(|(known, _)| local(known) == name));
+        found.map(|(_, value)| value.as_str())
     }
 
-    /// Its text and that of all below it.
-    pub fn whole_text(&self) -> String {
-        let below: String = self.children.iter().map(Element::whole_text).collect();
-        format!("{}{below}", self.text)
+    /// The children of a name: with a prefix those that are written so, without one those in the namespace of this element,
+    /// else in any.
+    pub fn children_of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Element> {
+        let (prefix, name) = name.split_once(':').map_or((None, name), |(prefix, name)| (Some(prefix), name));
+        let fits = move |child: &&Element| child.name == name && prefix.is_none_or(|prefix| child.prefix == prefix);
+        let is_own = |child: &Element| child.namespace == self.namespace;
+        let own_alone = prefix.is_none() && self.children.iter().any(|child| fits(&child) && is_own(child));
+        self.children.iter().filter(fits).filter(move |child| !own_alone || is_own(child))
     }
 
-    /// Its attributes, but for declarations of name spaces, and its children with their own texts.
-    pub fn leaves(&self) -> impl Iterator<Item = (&str, &str)> {
-        let attributes = self.attributes.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        attributes.chain(self.children.iter().map(|child| (child.name.as_str(), child.text.as_str())))
+    /// The string value of XPath 1.0, section 5.2: its text and that of all below it, in the order of the document.
+    pub fn whole_text(&self) -> Cow<'_, str> {
+        if self.children.is_empty() {
+            return Cow::Borrowed(&self.text);
+        }
+        let mut whole = String::new();
+        self.write_text(&mut whole);
+        Cow::Owned(whole)
     }
+
+    fn write_text(&self, whole: &mut String) {
+        let mut from = 0;
+        for child in &self.children {
+            whole.push_str(&self.text[from..child.at]);
+            child.write_text(whole);
+            from = child.at;
+        }
+        whole.push_str(&self.text[from..]);
+    }
+
+    /// Its attributes and its children with their string values. Of several with one name those without a namespace of their
+    /// own count: elements of other vocabularies stand in only where there is none.
+    pub fn leaves(&self) -> impl Iterator<Item = (&str, Cow<'_, str>)> {
+        let is_own = |name: &str| self.children.iter().any(|own| own.name == name && own.namespace == self.namespace);
+        let children = self
+            .children
+            .iter()
+            .filter(move |child| child.namespace == self.namespace || !is_own(&child.name))
+            .map(|child| (child.name.as_str(), child.whole_text()));
+        // What XML and XML Schema themselves say of an element is not of its vocabulary.
+        let is_meta = |name: &str| name.starts_with("xml:") || name.starts_with("xsi:");
+        let is_second =
+            |name: &str| name.contains(':') && self.attributes.iter().any(|(known, _)| known == local(name));
+        let attributes = self
+            .attributes
+            .iter()
+            .filter(move |(name, _)| !is_meta(name) && !is_second(name))
+            .map(|(name, value)| (local(name), Cow::Borrowed(value.as_str())));
+        attributes.chain(children)
+    }
+}
+
+/// A name without its prefix.
+fn local(name: &str) -> &str {
+    name.rsplit(':').next().unwrap_or(name)
 }
 
 /// The elements at a path, such as `/orders/order`, `/orders/*` or `//order`. What a document type would declare is not
 /// read: a document that has one is refused.
 pub(super) struct Elements {
-    reader: Reader<std::io::BufReader<Measured>>,
+    reader: NsReader<std::io::BufReader<Measured>>,
     /// Bytes that were read since the last item began or ended.
     measured: Arc<AtomicUsize>,
     bytes_max: usize,
     path: Vec<String>,
     anywhere: bool,
+    xml: Xml,
+    /// The namespace of the last element, which the next one often has too.
+    namespace: Arc<str>,
     /// The names of the open elements above items.
     open: Vec<String>,
     roots: usize,
+    /// Elements of the item that is being read.
+    elements: usize,
     number: u64,
     ended: bool,
 }
@@ -84,18 +147,22 @@ impl Read for Measured {
 }
 
 impl Elements {
-    pub fn new(text: Text, path: &str, bytes_max: usize) -> Elements {
+    pub fn new(text: Text, layout: &Layout) -> Elements {
+        let (path, bytes_max) = (layout.items.as_str(), layout.item_bytes_max);
         let measured = Arc::new(AtomicUsize::new(0));
         let text = Measured { text, measured: measured.clone(), bytes_max };
         let names = path.split('/').filter(|name| !name.is_empty());
         Elements {
-            reader: Reader::from_reader(std::io::BufReader::new(text)),
+            reader: NsReader::from_reader(std::io::BufReader::new(text)),
+            xml: layout.xml,
+            namespace: Arc::from(""),
             measured,
             bytes_max,
             path: names.map(str::to_owned).collect(),
             anywhere: path.starts_with("//"),
             open: Vec::new(),
             roots: 0,
+            elements: 0,
             number: 0,
             ended: false,
         }
@@ -110,7 +177,7 @@ impl Elements {
                 Event::Start(start) => {
                     self.enter(&start)?;
                     if self.is_item() {
-                        let element = below(&start)?;
+                        let element = self.below(&start)?;
                         let element = self.content(element)?;
                         self.open.pop();
                         return Ok(Some(element));
@@ -121,23 +188,79 @@ impl Elements {
                     let is_item = self.is_item();
                     self.open.pop();
                     if is_item {
-                        return below(&start).map(Some);
+                        return self.below(&start).map(Some);
                     }
                 }
                 Event::End(_) => drop(self.open.pop()),
                 Event::Text(text) if self.open.is_empty() && !text.xml10_content().trim().is_empty() => {
                     return Err(Problem::at("", "has text outside of its root element"));
                 }
-                Event::GeneralRef(reference) => drop(self::reference(&reference)?),
+                Event::GeneralRef(reference) => drop(self::reference(&reference, self.xml)?),
                 Event::Eof => return self.finish().map(|()| None),
-                other => outside(&other)?,
+                other => outside(&other, self.xml)?,
             }
+        }
+    }
+
+    /// An element without what is inside.
+    fn below(&mut self, start: &BytesStart<'_>) -> Result<Element, Problem> {
+        let mut attributes = Vec::new();
+        for attribute in start.attributes() {
+            let attribute = attribute.map_err(|error| Problem::at("", format!("is not XML: {error}")))?;
+            let key: &str = attribute.key.into_inner();
+            if key == "xmlns" || key.starts_with("xmlns:") {
+                continue;
+            }
+            let value = match self.xml {
+                Xml::Plain => quick_xml::escape::unescape(&attribute.value),
+                Xml::Feed => quick_xml::escape::unescape_with(&attribute.value, html_entity),
+            };
+            let value = match (value, self.xml) {
+                (Ok(value), _) => value.into_owned(),
+                // An entity that nothing declares stands for itself.
+                (Err(_), Xml::Feed) => attribute.value.to_string(),
+                (Err(error), Xml::Plain) => {
+                    return Err(Problem::at("", format!("has an attribute that cannot be read: {error}")));
+                }
+            };
+            attributes.push((key.to_owned(), value));
+        }
+        let namespace = match self.reader.resolver().resolve_element(start.name()).0 {
+            ResolveResult::Bound(Namespace(namespace)) => namespace,
+            _ => "",
+        };
+        if *self.namespace != *namespace {
+            self.namespace = namespace.into();
+        }
+        let name: &str = start.name().into_inner();
+        let (prefix, name) = name.split_once(':').unwrap_or(("", name));
+        let (name, prefix) = (name.to_owned(), prefix.to_owned());
+        Ok(Element { name, prefix, namespace: self.namespace.clone(), attributes, ..Element::default() })
+    }
+
+    /// Counts an element within an item: what they take in memory is many times what they take in a text.
+    fn count(&mut self) -> Result<(), Problem> {
+        self.elements += 1;
+        match self.elements > ELEMENTS_MAX {
+            true => Err(Problem::at("", format!("has more than {ELEMENTS_MAX} elements in one item"))),
+            false => Ok(()),
         }
     }
 
     fn enter(&mut self, start: &BytesStart<'_>) -> Result<(), Problem> {
         self.roots += usize::from(self.open.is_empty());
         self.open.push(name_of(start));
+        // A page that says what went wrong is no document without items.
+        let is_other = |wanted: &&String| {
+            let found = self.open[0].as_str();
+            wanted.as_str() != "*" && wanted.as_str() != found && wanted.as_str() != local(found)
+        };
+        let root = self.path.first().filter(|_| !self.anywhere).filter(is_other);
+        if let (1, Some(root)) = (self.open.len(), root) {
+            let text =
+                format!("has the root element `{}`, and its items are at `/{}`", self.open[0], self.path.join("/"));
+            return Err(Problem::at("", text).hint(format!("items are looked for in `{root}`: correct `items`")));
+        }
         match (self.roots, self.open.len()) {
             (2.., _) => Err(Problem::at("", "has more than one root element")),
             (_, DEPTH_MAX..) => Err(too_deep()),
@@ -150,39 +273,46 @@ impl Elements {
             true => &self.open[self.open.len().saturating_sub(self.path.len())..],
             false => &self.open[..],
         };
-        let fits = |(name, wanted): (&String, &String)| wanted == "*" || name == wanted;
+        let fits = |(name, wanted): (&String, &String)| wanted == "*" || name == wanted || local(name) == wanted;
         names.len() == self.path.len() && names.iter().zip(&self.path).all(fits)
     }
 
     /// Reads what is inside an element, to its end.
     fn content(&mut self, element: Element) -> Result<Element, Problem> {
+        self.elements = 0;
         let mut stack = vec![element];
         let mut buffer = Vec::new();
         loop {
             buffer.clear();
             let event = self.reader.read_event_into(&mut buffer).map_err(|error| self.broken(&error))?;
+            let xml = self.xml;
             let top = stack.last_mut().expect("it returns with the last");
             match event {
                 Event::Start(start) => {
-                    let element = below(&start)?;
+                    let element = self.below(&start)?;
+                    self.count()?;
                     stack.push(element);
                     if stack.len() + self.open.len() > DEPTH_MAX {
                         return Err(too_deep());
                     }
                 }
-                Event::Empty(start) => top.children.push(below(&start)?),
+                Event::Empty(start) => {
+                    let child = Element { at: top.text.len(), ..self.below(&start)? };
+                    self.count()?;
+                    top.children.push(child);
+                }
                 Event::Text(text) => top.text.push_str(&text.xml10_content()),
                 Event::CData(text) => top.text.push_str(&text.xml10_content()),
-                Event::GeneralRef(reference) => top.text.push_str(&self::reference(&reference)?),
+                Event::GeneralRef(reference) => top.text.push_str(&self::reference(&reference, xml)?),
                 Event::End(_) => {
                     let done = stack.pop().expect("it returns with the last");
                     match stack.last_mut() {
-                        Some(parent) => parent.children.push(done),
+                        Some(parent) => parent.children.push(Element { at: parent.text.len(), ..done }),
                         None => return Ok(done),
                     }
                 }
                 Event::Eof => return Err(Problem::at("", "ends inside of an element")),
-                other => outside(&other)?,
+                other => outside(&other, self.xml)?,
             }
         }
     }
@@ -197,7 +327,12 @@ impl Elements {
 
     fn broken(&self, error: &quick_xml::Error) -> Problem {
         match error {
-            quick_xml::Error::Io(error) if error.kind() == std::io::ErrorKind::FileTooLarge => too_long(self.bytes_max),
+            quick_xml::Error::Io(error) => match error.kind() {
+                std::io::ErrorKind::FileTooLarge => too_long(self.bytes_max),
+                // The encoding, which says itself what to do.
+                std::io::ErrorKind::InvalidData => Problem::at("", error.to_string()),
+                _ => super::unreadable(error),
+            },
             error => {
                 let at = self.reader.error_position();
                 Problem::at("", format!("is not XML: {error} (byte {at})"))
@@ -207,18 +342,12 @@ impl Elements {
 }
 
 /// What no item is made of. Nothing is looked up that a document type declares.
-fn outside(event: &Event<'_>) -> Result<(), Problem> {
+fn outside(event: &Event<'_>, xml: Xml) -> Result<(), Problem> {
     match event {
-        Event::DocType(_) => {
+        Event::DocType(_) if xml == Xml::Plain => {
             let problem = Problem::at("", "has a document type declaration, which is not read here");
             Err(problem.hint("leave `<!DOCTYPE ...>` and its entities out"))
         }
-        Event::Decl(declaration) => match declaration.encoding() {
-            Some(Ok(name)) if !name.eq_ignore_ascii_case("utf-8") && !name.eq_ignore_ascii_case("us-ascii") => {
-                Err(Problem::at("", format!("is encoded as `{name}`")).hint("write it in UTF-8"))
-            }
-            _ => Ok(()),
-        },
         _ => Ok(()),
     }
 }
@@ -228,36 +357,25 @@ fn too_deep() -> Problem {
 }
 
 fn name_of(start: &BytesStart<'_>) -> String {
-    let name: &str = start.local_name().into_inner();
+    let name: &str = start.name().into_inner();
     name.to_owned()
 }
 
-/// An element without what is inside.
-fn below(start: &BytesStart<'_>) -> Result<Element, Problem> {
-    let mut attributes = Vec::new();
-    for attribute in start.attributes() {
-        let attribute = attribute.map_err(|error| Problem::at("", format!("is not XML: {error}")))?;
-        let key: &str = attribute.key.into_inner();
-        if key == "xmlns" || key.starts_with("xmlns:") {
-            continue;
-        }
-        let value = quick_xml::escape::unescape(&attribute.value)
-            .map_err(|error| Problem::at("", format!("has an attribute that cannot be read: {error}")))?;
-        attributes.push((key.rsplit(':').next().unwrap_or(key).to_owned(), value.into_owned()));
-    }
-    Ok(Element { name: name_of(start), attributes, ..Element::default() })
+/// The character that an entity of HTML stands for.
+fn html_entity(name: &str) -> Option<&'static str> {
+    quick_xml::escape::resolve_html5_entity(name)
 }
 
 /// What a reference stands for: a character by its number, or one of the five that XML itself has.
-fn reference(reference: &quick_xml::events::BytesRef<'_>) -> Result<String, Problem> {
+fn reference(reference: &quick_xml::events::BytesRef<'_>, xml: Xml) -> Result<String, Problem> {
     let name: &str = reference;
     if let Ok(Some(character)) = reference.resolve_char_ref() {
         return Ok(character.to_string());
     }
-    let known = [("lt", "<"), ("gt", ">"), ("amp", "&"), ("apos", "'"), ("quot", "\"")];
-    match known.into_iter().find(|(known, _)| *known == name) {
-        Some((_, text)) => Ok(text.to_owned()),
-        None => Err(Problem::at("", format!("has the entity `&{name};`, which is not read here"))),
+    match (quick_xml::escape::resolve_xml_entity(name), xml) {
+        (Some(text), _) => Ok(text.to_owned()),
+        (None, Xml::Feed) => Ok(html_entity(name).map_or_else(|| format!("&{name};"), str::to_owned)),
+        (None, Xml::Plain) => Err(Problem::at("", format!("has the entity `&{name};`, which is not read here"))),
     }
 }
 
@@ -307,9 +425,9 @@ mod tests {
     fn elements_at_a_path_are_items() {
         let text = "<?xml version='1.0'?><o:orders xmlns:o='urn:o'><head><order/></head>\
             <o:order id='1' o:by='A&amp;B'><price>5</price></o:order><order id=\"2\"><![CDATA[<x>]]>&#65;&lt;</order></o:orders>";
-        check("/orders/order", text, "order(@id=1 @by=A&B  price(5)), order(@id=2 <x>A<)");
+        check("/orders/order", text, "order(@id=1 @o:by=A&B  price(5)), order(@id=2 <x>A<)");
         check("orders/*/order", text, "order()");
-        check("//order", text, "order(), order(@id=1 @by=A&B  price(5)), order(@id=2 <x>A<)");
+        check("//order", text, "order(), order(@id=1 @o:by=A&B  price(5)), order(@id=2 <x>A<)");
         check("/a/b", "<a/>", "");
     }
 
@@ -317,6 +435,11 @@ mod tests {
     fn what_is_not_xml_is_told() {
         check("/a/b", "", "! [0]: has no root element");
         check("/a/b", "<a><b/>", "b(), ! [1]: ends before `a` does");
+        check(
+            "/b/c",
+            "<a/>",
+            "! [0]: has the root element `a`, and its items are at `/b/c`; items are looked for in `b`: correct `items`",
+        );
         check("/a", "<a/><a/>", "a(), ! [1]: has more than one root element");
         check("/a/b", "<a/>x", "! [0]: has text outside of its root element");
         check("/a", "<a>&nbsp;</a>", "! [0]: has the entity `&nbsp;`, which is not read here");
@@ -328,7 +451,7 @@ mod tests {
         check(
             "/a",
             "<?xml version='1.0' encoding='latin-1'?><a/>",
-            "! [0]: is encoded as `latin-1`; write it in UTF-8",
+            "! [0]: the character encoding `latin-1` is not known: use UTF-8, or a name such as `iso-8859-1` or `windows-1252`",
         );
         for wrong in ["<a", "<a></b>", "<a b></a>", "<a b='1' b='2'/>"] {
             let found = of_text(&layout(Format::Xml, "/a"), wrong.as_bytes());
@@ -338,7 +461,7 @@ mod tests {
             );
         }
         let deep = "<a>".repeat(1_000);
-        let found = of_text(&layout(Format::Xml, "/x"), deep.as_bytes());
+        let found = of_text(&layout(Format::Xml, "//x"), deep.as_bytes());
         assert!(found[0].as_ref().expect_err("deep").message.contains("deeper"), "{found:?}");
     }
 
@@ -349,5 +472,49 @@ mod tests {
             let found = of_text(&layout, text.as_bytes());
             assert!(found[0].as_ref().expect_err("long").message.contains("longer than 100 bytes"), "{found:?}");
         }
+    }
+
+    #[test]
+    fn mixed_content_reads_as_its_string_value() {
+        let value = |inner: &str| {
+            let text = format!("<orders><order><note>{inner}</note></order></orders>");
+            match &of_text(&layout(Format::Xml, "/orders/order"), text.as_bytes())[..] {
+                [Ok(Placed { item: Item::Xml(element), .. })] => {
+                    element.leaves().next().map(|(name, value)| format!("{name}={value}")).unwrap_or_default()
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        for (inner, expected) in [
+            ("Ring <b>twice</b>, then <i>wait</i> here", "Ring twice, then wait here"),
+            ("<b>a</b>b<c/>c", "abc"),
+            ("a<b>b<i>c</i>d</b>e", "abcde"),
+            ("a&amp;<b>&lt;</b>&#62;<![CDATA[<&]]><b/>x", "a&<><&x"),
+            ("a<!-- no --><?no no?><b>b</b>\n", "ab\n"),
+            ("ä<b>ö</b>ü", "äöü"),
+        ] {
+            assert_eq!(value(inner), format!("note={expected}"), "{inner}");
+        }
+    }
+
+    #[test]
+    fn c3_other_encodings_are_read() {
+        let text = "<?xml version='1.0' encoding='UTF-16'?><a><b>é€</b></a>";
+        let units = |order: fn(u16) -> [u8; 2]| -> Vec<u8> {
+            format!("\u{feff}{text}").encode_utf16().flat_map(order).collect()
+        };
+        let declared = b"<?xml version='1.0' encoding='windows-1252'?><a><b>\xe9\x80</b></a>".to_vec();
+        for bytes in [units(u16::to_be_bytes), units(u16::to_le_bytes), declared] {
+            let found = of_text(&layout(Format::Xml, "/a/b"), &bytes);
+            let [Ok(Placed { item: Item::Xml(element), .. })] = &found[..] else { panic!("{found:?}") };
+            assert_eq!(element.text, "é€");
+        }
+        let open = || -> Text { Box::new(std::io::Cursor::new(b"<a><b>\xe9</b></a>".to_vec())) };
+        let layout = layout(Format::Xml, "/a/b");
+        let found: Vec<_> = layout.items(open(), Some("iso-8859-1")).collect();
+        let [Ok(Placed { item: Item::Xml(element), .. })] = &found[..] else { panic!("{found:?}") };
+        assert_eq!(element.text, "é");
+        assert!(layout.items(open(), Some("klingon")).next().expect("one").is_err());
+        assert!(layout.items(open(), None).next().expect("one").is_err(), "it is not UTF-8");
     }
 }

@@ -10,7 +10,7 @@ use tocsin_model::{
     problem::Problem,
 };
 
-use super::{Element, Format, Item, Layout};
+use super::{Element, Format, Item, Layout, Xml};
 
 /// How deep declarations may lead into each other.
 const DEPTH_MAX: usize = 16;
@@ -33,11 +33,14 @@ impl Schema {
         let layout = Layout {
             format: Format::Xml,
             items: "/schema".to_owned(),
-            delimiter: b',',
+            delimiter: None,
+            encoding: None,
             columns: Vec::new(),
             item_bytes_max: text.len(),
+            xml: Xml::default(),
+            wanted: Vec::new(),
         };
-        let found = layout.items(Box::new(Cursor::new(text.as_bytes().to_vec()))).next().transpose();
+        let found = layout.items(Box::new(Cursor::new(text.as_bytes().to_vec())), Some("utf-8")).next().transpose();
         let Some(Item::Xml(root)) = found.map_err(at_schema)?.map(|placed| placed.item) else {
             return Err(Problem::at("schema", "is not an XML Schema").hint("its root element is `xs:schema`"));
         };

@@ -76,7 +76,7 @@ pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSou
     Ok(Box::new(Topics {
         mapping: Mapping::new(&setting.gives.fields(), &options.fields),
         group: Group::new(options.group.clone().unwrap_or(name)),
-        known: marks.iter().filter_map(Place::read).collect(),
+        known: marks.iter().filter_map(Place::read).collect::<Result<_, _>>()?,
         access: Arc::new(access),
         setting,
         options,

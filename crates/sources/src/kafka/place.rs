@@ -3,7 +3,9 @@
 use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
-use tocsin_model::mark::Mark;
+use tocsin_model::{mark::Mark, problem::Problem};
+
+use crate::source::read_mark;
 
 /// A partition of a topic.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,8 +46,12 @@ impl Place {
     }
 
     /// What a mark says.
-    pub fn read(mark: &Mark) -> Option<(Part, Place)> {
-        Some((Part::read(&mark.part)?, serde_json::from_slice(mark.value.as_ref()?).ok()?))
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read(mark: &Mark) -> Option<Result<(Part, Place), Vec<Problem>>> {
+        let part = Part::read(&mark.part)?;
+        Some(read_mark(mark)?.map(|place| (part, place)))
     }
 }
 
@@ -57,6 +63,6 @@ mod tests {
     fn a_mark_comes_back() {
         let part = Part { topic: "quakes.eu".into(), number: 12 };
         let place = Place { topic: "x".into(), next: 1 << 40, epoch: 3 };
-        assert_eq!(Place::read(&place.mark(&part)), Some((part, place)));
+        assert_eq!(Place::read(&place.mark(&part)), Some(Ok((part, place))));
     }
 }

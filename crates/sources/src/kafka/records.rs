@@ -96,6 +96,7 @@ impl Batches {
             return Err(format!("a batch has only {length} bytes"));
         }
         let mut bytes = self.rest.split_to(length);
+        let is_whole = is_whole(&bytes);
         let head = Head::read(&bytes);
         if head.version != 2 {
             // The first offset of such a set is that of its last message.
@@ -121,10 +122,17 @@ impl Batches {
         }
         match decode(&mut bytes, &head) {
             Ok(records) => batch(Ok(records)),
-            Err(error) if error.is::<TooLong>() => batch(Err(error.to_string())),
+            // It is as its producer wrote it, and no reader of this version can ever unpack it.
+            Err(error) if is_whole => batch(Err(format!("cannot be unpacked: {error}"))),
             Err(error) => Err(format!("the batch at offset {} is damaged: {error}", head.first)),
         }
     }
+}
+
+/// Whether the checksum of a batch is that of its bytes.
+fn is_whole(batch: &[u8]) -> bool {
+    let (Some(stored), Some(covered)) = (batch.get(17..21), batch.get(21..)) else { return false };
+    stored == crc32c::crc32c(covered).to_be_bytes()
 }
 
 /// Whether this is the end of a transaction that was taken back.

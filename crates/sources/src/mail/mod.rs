@@ -4,6 +4,7 @@
 //! each accepted mail a hash is remembered for some days: of its `Message-ID`, its date, its recipients and its body. One
 //! that is known is said to be taken, and nothing comes of it.
 
+mod heads; // headers, put right before they are read
 mod options; // what an operator may set
 mod parts; // what a mail is made of
 mod read; // a mail as an item
@@ -293,6 +294,7 @@ impl Mailbox {
         let mut packer = EventPacker::new(self.setting.gives.fields());
         let mut portion = Portion { waiting: Some(waiting as u64), ..Portion::default() };
         portion.since = arrivals.iter().map(|arrival| arrival.at).min();
+        portion.received_at = portion.since;
         for Arrival { prepared: Prepared { key, made, .. }, answer, .. } in arrivals {
             let is_known = key.as_ref().is_some_and(|key| self.remembered.knows(key));
             let said = match made {

@@ -3,8 +3,11 @@
 //! The library that reads headers and decodes texts follows mails within mails as deep as they go, which ends where the
 //! stack does. So mails are taken apart here, to a bounded depth, and it only ever sees single parts.
 
-use mail_parser::{ContentType, MessageParser, MimeHeaders, PartType, decoders::html::html_to_text};
+use encoding_rs::WINDOWS_1252;
+use mail_parser::{ContentType, Message, MessageParser, MimeHeaders, PartType, decoders::html::html_to_text};
 use serde_json::{Map, Value, json};
+
+use super::heads;
 
 /// Most parts that are looked at.
 pub(super) const PARTS_MAX: usize = 200;
@@ -45,6 +48,8 @@ impl Parts {
     }
 
     fn take(&mut self, part: &[u8], depth: usize) {
+        let right = heads::put_right(part);
+        let part = &*right;
         let Some(head) = MessageParser::default().parse_headers(part).filter(|head| !head.parts.is_empty()) else {
             // A part without headers is text.
             return self.texts.extend(text(part.trim_ascii_start()));
@@ -67,7 +72,19 @@ impl Parts {
         // A single part, as its head says, so that this goes no deeper.
         let whole = MessageParser::default().parse(part);
         match whole.as_ref().and_then(|whole| whole.parts.first()).map(|part| &part.body) {
-            Some(PartType::Text(text)) if kind == "text/plain" && !is_attached => self.texts.push(text.to_string()),
+            Some(PartType::Text(text)) if kind == "text/plain" && !is_attached => {
+                let parameter = |name: &str| head.content_type().and_then(|kind| kind.attribute(name));
+                let text = match is_unlabelled(&head) {
+                    true => text_of(body),
+                    false => text.to_string(),
+                };
+                let is =
+                    |name: &str, value: &str| parameter(name).is_some_and(|given| given.eq_ignore_ascii_case(value));
+                self.texts.push(match is("format", "flowed") {
+                    true => unflowed(&text, is("delsp", "yes")),
+                    false => text,
+                });
+            }
             Some(PartType::Html(html)) if !is_attached => match self.html {
                 None => self.html = Some(html.to_string()),
                 Some(_) => self.attach(&kind, name, html.len()),
@@ -127,7 +144,66 @@ pub(super) fn body_of(part: &[u8]) -> &[u8] {
 }
 
 fn text(bytes: &[u8]) -> Option<String> {
-    (!bytes.is_empty()).then(|| String::from_utf8_lossy(bytes).into_owned())
+    (!bytes.is_empty()).then(|| text_of(bytes))
+}
+
+/// A text whose encoding nothing says: UTF-8, else windows-1252, which has a letter for nearly every byte.
+pub(super) fn text_of(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => WINDOWS_1252.decode_without_bom_handling(bytes).0.into_owned(),
+    }
+}
+
+/// Whether the bytes of a text are as they came, and no encoding is named that could be theirs.
+fn is_unlabelled(head: &Message) -> bool {
+    let charset = head.content_type().and_then(|kind| kind.attribute("charset"));
+    let says_nothing = charset.is_none_or(|charset| {
+        ["us-ascii", "ascii", "unknown-8bit", "x-unknown"]
+            .iter()
+            .any(|known| charset.trim().eq_ignore_ascii_case(known))
+    });
+    let coding = head.content_transfer_encoding().map(str::trim);
+    let is_plain =
+        coding.is_none_or(|coding| ["7bit", "8bit", "binary"].iter().any(|known| coding.eq_ignore_ascii_case(known)));
+    says_nothing && is_plain
+}
+
+/// A text of RFC 3676 with its flowed lines joined. Lines keep their quotes, and a signature its dashes.
+fn unflowed(text: &str, deletes_space: bool) -> String {
+    let mut out = String::with_capacity(text.len());
+    // The depth of quotes of a line that flows into the next one.
+    let mut open: Option<usize> = None;
+    for line in text.split_inclusive('\n') {
+        let bare = line.trim_end_matches(['\r', '\n']);
+        let ending = &line[bare.len()..];
+        let quoted = bare.trim_start_matches('>');
+        let depth = bare.len() - quoted.len();
+        // A space in front keeps a line from being taken for something else.
+        let inner = quoted.strip_prefix(' ').unwrap_or(quoted);
+        if open.is_some_and(|open| open != depth) || inner == "-- " && open.is_some() {
+            // A paragraph that does not go on.
+            out.push_str("\r\n");
+            open = None;
+        }
+        if open.is_none() && depth > 0 {
+            out.push_str(&bare[..depth]);
+            out.push(' ');
+        }
+        let flows = inner.ends_with(' ') && inner != "-- " && !ending.is_empty();
+        match flows {
+            true => {
+                out.push_str(if deletes_space { &inner[..inner.len() - 1] } else { inner });
+                open = Some(depth);
+            }
+            false => {
+                out.push_str(inner);
+                out.push_str(ending);
+                open = None;
+            }
+        }
+    }
+    out
 }
 
 fn kind_of(kind: &ContentType) -> String {

@@ -3,8 +3,12 @@
 use mail_parser::{Address, HeaderValue, Message, MessageParser};
 use serde_json::{Map, Value, json};
 use tocsin_mail_in::Envelope;
+use tocsin_model::{date_text, time::Timestamp};
 
-use super::parts::{Parts, body_of};
+use super::{
+    heads,
+    parts::{Parts, body_of, text_of},
+};
 use crate::known::hash;
 
 /// What an item has.
@@ -50,15 +54,16 @@ pub(super) fn read(envelope: &Envelope, bytes: &[u8]) -> Mail {
     let mut item = Map::new();
     item.insert("headers".to_owned(), json!({}));
     let mut mail = Mail { item, key: None, hops: 0, is_automatic: envelope.from.is_empty() };
-    match headers_of(bytes) {
+    let right = heads::put_right(bytes);
+    match headers_of(&right) {
         Some(message) => {
             mail.hops = message.headers().iter().filter(|one| one.name().eq_ignore_ascii_case("received")).count();
             mail.is_automatic |= is_automatic(&message);
-            mail.key = key(envelope, &message, bytes);
+            mail.key = key(envelope, &message, &right);
             what_headers_say(&message, &mut mail.item);
             Parts::of(bytes).say(&mut mail.item);
         }
-        None => drop(mail.item.insert("text".to_owned(), String::from_utf8_lossy(bytes).into())),
+        None => drop(mail.item.insert("text".to_owned(), text_of(bytes).into())),
     }
     let said = json!({
         "sender": envelope.from,
@@ -95,8 +100,17 @@ fn what_headers_say(message: &Message, item: &mut Map<String, Value>) {
     put("message_id", message.message_id().map(Value::from));
     put("in_reply_to", ids(message.in_reply_to()).map(|mut ids| ids.swap_remove(0)));
     put("references", ids(message.references()).map(Value::from));
-    put("date", message.date().filter(|date| date.is_valid()).map(|date| date.to_rfc3339().into()));
+    put("date", date(message).map(Value::from));
     put("headers", Some(headers(message)));
+}
+
+/// The date, in its own zone where the library reads it as the same time. One without a certain zone is none.
+fn date(message: &Message) -> Option<String> {
+    let written = message.header_raw("Date")?;
+    let time = date_text::parse(written, None).ok()?;
+    let theirs = message.date().filter(|date| date.is_valid()).map(mail_parser::DateTime::to_rfc3339);
+    let is_same = |text: &String| text.parse::<Timestamp>().is_ok_and(|theirs| theirs == time);
+    Some(theirs.filter(is_same).unwrap_or_else(|| time.to_string()))
 }
 
 /// What is the same when a client sends a mail once more, and differs otherwise: some senders give all their mails one
@@ -247,5 +261,78 @@ mod tests {
         read(&envelope(), nested.as_bytes());
         let headers = "X: y\r\n".repeat(200_000);
         assert_eq!(read(&envelope(), headers.as_bytes()).item["headers"], json!({"x": "y"}));
+    }
+
+    #[test]
+    fn d_headers_that_senders_write_beside_the_standards_are_read() {
+        let check = |mail: &str, member: &str, expected: Value| assert_eq!(item(mail)[member], expected, "{mail}");
+        check("Subject: =?utf-8?B?U3TD?=\n =?utf-8?B?pHJrZQ==?= 5\n\nx", "subject", json!("Stärke 5"));
+        check("Subject: =?utf-8?Q?St=C3?= =?utf-8?Q?=A4rke?=\n\nx", "subject", json!("Stärke"));
+        check("From: =?utf-8?Q?J=C3?= =?utf-8?Q?=B6?= <jo@x>\n\nx", "from_name", json!("Jö"));
+        check("Subject: grüße\n\nx", "subject", json!("grüße"));
+        check("Subject: =?iso-2022-jp?B?GyRCRnxLXBsoQg==?=\n\nx", "subject", json!("日本"));
+        check("Subject: =?koi8-r?Q?=D0=D2=C9?=\n\nx", "subject", json!("при"));
+        let latin = Value::Object(read(&envelope(), b"Subject: gr\xfc\xdfe\r\n\r\nx").item);
+        assert_eq!(latin["subject"], "grüße");
+        let name = |header: &str| {
+            let mail = format!(
+                "Content-Type: multipart/mixed; boundary=b\n\n--b\nContent-Type: text/plain\n\nx\n--b\n{header}\n\nx\n--b--\n"
+            );
+            item(&mail)["attachments"][0]["name"].clone()
+        };
+        for header in [
+            "Content-Disposition: attachment; filename*=utf-8''K%C5%8Dbe.pdf",
+            "Content-Disposition: attachment; filename*0*=utf-8''K%C5%8D; filename*1=be.pdf",
+            "Content-Disposition: attachment; filename=\"=?utf-8?Q?K=C5?= =?utf-8?Q?=8Dbe.pdf?=\"",
+            "Content-Disposition: attachment; filename=\"Kōbe.pdf\"",
+            "Content-Type: application/pdf; name=\"Kōbe.pdf\"\nContent-Disposition: attachment",
+        ] {
+            assert_eq!(name(header), "Kōbe.pdf", "{header}");
+        }
+    }
+
+    #[test]
+    fn d_a_date_without_a_certain_zone_is_left_out() {
+        let date = |date: &str| item(&format!("Date: {date}\nSubject: x\n\nx"))["date"].clone();
+        assert_eq!(date("Sun, 22 Nov 2026 12:00:00 +0200"), "2026-11-22T12:00:00+02:00");
+        let instant = |text: &str| {
+            date(text).as_str().and_then(|text| text.parse::<Timestamp>().ok()).map(|time| time.to_string())
+        };
+        for text in [
+            "Sun, 22 Nov 2026 11:00:00 CET",
+            "22 Nov 26 10:00 GMT",
+            "Sun, 22 Nov 2026 05:00:00 EST",
+            "2026-11-22T10:00:00Z",
+        ] {
+            assert_eq!(instant(text).as_deref(), Some("2026-11-22T10:00:00Z"), "{text}");
+        }
+        for text in ["Sun, 22 Nov 2026 11:00:00 QQT", "Sun, 22 Nov 2026 11:00:00", "yesterday", ""] {
+            assert_eq!(date(text), Value::Null, "{text}");
+        }
+        assert_eq!(item("Subject: x\n\nx")["date"], Value::Null);
+    }
+
+    #[test]
+    fn d_texts_are_read_in_their_encoding() {
+        let text = |head: &str, body: &[u8]| {
+            let mail = [format!("{head}\r\nSubject: x\r\n\r\n").as_bytes(), body].concat();
+            Value::Object(read(&envelope(), &mail).item)["text"].as_str().map(str::to_owned)
+        };
+        assert_eq!(text("Content-Type: text/plain", b"gr\xfc\xdfe \x80").as_deref(), Some("grüße €"));
+        assert_eq!(text("Content-Type: text/plain; charset=us-ascii", b"gr\xfc\xdfe").as_deref(), Some("grüße"));
+        assert_eq!(text("Content-Type: text/plain", "grüße".as_bytes()).as_deref(), Some("grüße"));
+        assert_eq!(text("Content-Type: text/plain; charset=windows-1251", b"\xef\xf0\xe8").as_deref(), Some("при"));
+        assert_eq!(
+            text(
+                "Content-Type: text/plain; charset=utf-8; format=flowed",
+                b"one \r\ntwo\r\n  three\r\n> quoted \r\n> too\r\n-- \r\nme\r\n"
+            )
+            .as_deref(),
+            Some("one two\r\n three\r\n> quoted too\r\n-- \r\nme\r\n")
+        );
+        assert_eq!(
+            text("Content-Type: text/plain; format=Flowed; DelSp=yes", b"gar \r\nden\r\n").as_deref(),
+            Some("garden\r\n")
+        );
     }
 }

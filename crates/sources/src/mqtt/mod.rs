@@ -4,13 +4,18 @@
 //! mark of a duplicate. So the numbers of the last accepted messages are remembered, each with a hash of what it said: one
 //! that comes again as a duplicate with both is only acknowledged. A broker that loses its session loses messages; one that
 //! does not mark duplicates doubles some after a crash.
+//!
+//! The broker keeps the subscriptions with the session, and cannot be asked for them. So the filters that it may have are
+//! stored before it is asked, and with each connection those that the definition does not have any more are unsubscribed. A
+//! message of none of the topics is acknowledged and left out, whichever subscription it comes from.
 
 mod options; // what an operator may set
+mod topics; // filters, and what they match
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use async_trait::async_trait;
 pub use options::MqttOptions;
@@ -18,23 +23,36 @@ use rumqttc::v5::{
     AsyncClient, Event,
     mqttbytes::{
         QoS,
-        v5::{Packet, Publish},
+        v5::{
+            ConnAck, Filter, Packet, Publish, RetainForwardRule, SubscribeProperties, SubscribeReasonCode,
+            UnsubAckReason,
+        },
     },
 };
+use serde::{Deserialize, Serialize};
 use tocsin_delivery::{options::read, tls};
 use tocsin_model::{mark::Mark, problem::Problem, trace_context::TraceContext};
 use tokio::{sync::mpsc, task::JoinHandle};
 
+use self::topics::Subscription;
 use crate::{
     items::Item,
     known::hash,
     mapping::Mapping,
-    source::{self, OpenSource, Portion, Setting, Trouble},
+    source::{self, OpenSource, Portion, Setting, Trouble, stored},
     tray::Tray,
 };
 
 /// The part with the last accepted messages.
 const RECENT: &str = "recent";
+/// The part with the filters that the session may have: [`Filters`].
+const SUBSCRIBED: &str = "subscribed";
+/// The part with the last retained message of each topic.
+const RETAINED: &str = "retained";
+/// Topics whose last retained message is remembered; beyond, the oldest are forgotten.
+const RETAINED_MAX: usize = 1_000;
+/// Topics for which it is remembered which subscription their messages are taken from.
+const LEADERS_MAX: usize = 10_000;
 /// Messages that the broker may have on their way to us.
 const WINDOW: u16 = 500;
 /// Accepted messages that are remembered: those of the last portion, and of the one before, whose acknowledgements may not
@@ -46,41 +64,82 @@ const PACKET_BYTES_MAX: u32 = 1 << 20;
 pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: MqttOptions = read(&setting.options, "")?;
     let trust = tls::trust(options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
-    let recent = marks.iter().find(|mark| &*mark.part == RECENT).and_then(|mark| mark.value.clone());
-    let mut connect =
-        options.broker().connect(options.client_id.clone().unwrap_or_else(|| setting.far_name.clone()), &trust);
+    let client_id = options.client_id.clone().unwrap_or_else(|| setting.far_name.clone());
+    let session = format!("{}:{}/{client_id}", options.host, options.port.unwrap_or_default());
+    let mut connect = options.broker().connect(client_id, &trust);
     connect.set_clean_start(false).set_manual_acks(true).set_receive_maximum(Some(WINDOW));
     connect.set_session_expiry_interval(Some(u32::try_from(options.session.0.as_secs()).unwrap_or(u32::MAX)));
     connect.set_max_packet_size(Some(PACKET_BYTES_MAX));
     Ok(Box::new(Session {
         mapping: Mapping::new(&setting.gives.fields(), &options.fields),
-        recent: recent.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default(),
+        recent: stored(&marks, RECENT)?.unwrap_or_default(),
+        retained: stored(&marks, RETAINED)?.unwrap_or_default(),
+        filters: stored(&marks, SUBSCRIBED)?.unwrap_or_default(),
+        subscriptions: Subscription::of(&options.topics),
+        leaders: HashMap::new(),
+        is_stray_known: false,
         connection: None,
         held: Vec::new(),
+        session,
         connect,
         setting,
-        options,
     }))
 }
 
 /// A session of a broker.
 struct Session {
     setting: Setting,
-    options: MqttOptions,
     connect: rumqttc::v5::MqttOptions,
     mapping: Mapping,
     connection: Option<Connection>,
+    /// The session: the broker's address and the name under which it keeps it.
+    session: String,
+    /// The filters that the session may have, as they are stored.
+    filters: Filters,
+    subscriptions: Vec<Subscription>,
+    /// From which subscription messages are taken, by topic, where several match it.
+    leaders: HashMap<String, usize>,
+    /// Whether a message of none of the topics was reported.
+    is_stray_known: bool,
     /// Number and hash of the last accepted messages, the last last.
     recent: VecDeque<(u16, String)>,
+    /// Hashes of a topic and of the last retained message there, the last last.
+    retained: VecDeque<(String, String)>,
     /// Messages of the last portion.
     held: Vec<Publish>,
+}
+
+/// The filters that a session has.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+struct Filters {
+    session: String,
+    filters: BTreeSet<String>,
+}
+
+impl Filters {
+    fn mark(&self) -> Mark {
+        Mark::set(SUBSCRIBED, serde_json::to_vec(self).expect("it is JSON"))
+    }
 }
 
 /// A connection, whose protocol runs in a task of its own.
 struct Connection {
     client: AsyncClient,
-    messages: mpsc::Receiver<Result<Publish, String>>,
+    incoming: mpsc::Receiver<Result<Incoming, String>>,
     protocol: JoinHandle<()>,
+}
+
+/// A message or an answer of the broker.
+enum Incoming {
+    Message(Publish),
+    /// All filters are subscribed, and all others unsubscribed.
+    Subscribed,
+}
+
+/// Messages to take, or the end of the subscriptions.
+enum Received {
+    Messages(Vec<Publish>),
+    Subscribed,
 }
 
 impl Drop for Connection {
@@ -90,49 +149,93 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    fn open(connect: rumqttc::v5::MqttOptions, topics: Vec<String>) -> Connection {
-        // Every message may want its acknowledgement at once.
-        let (client, mut events) = AsyncClient::new(connect, 2 * usize::from(WINDOW));
-        let (sender, messages) = mpsc::channel(usize::from(WINDOW));
+    fn open(connect: rumqttc::v5::MqttOptions, wanted: Vec<Subscription>, unwanted: Vec<String>) -> Connection {
+        // Every message may want its acknowledgement at once, and each filter its request.
+        let (client, mut events) = AsyncClient::new(connect, 2 * usize::from(WINDOW) + 2 * options::TOPICS_MAX);
+        let (sender, incoming) = mpsc::channel(usize::from(WINDOW));
         let subscriber = client.clone();
         let protocol = tokio::spawn(async move {
+            let mut open = 0;
             loop {
                 let said = match events.poll().await {
-                    Ok(Event::Incoming(Packet::ConnAck(greeting))) if !greeting.session_present => {
-                        for topic in &topics {
-                            if subscriber.try_subscribe(topic.clone(), QoS::AtLeastOnce).is_err() {
-                                let _ = sender.send(Err("a subscription cannot be sent".to_owned())).await;
-                                return;
+                    Ok(Event::Incoming(Packet::ConnAck(greeting))) => {
+                        match subscribe(&subscriber, &greeting, &wanted, &unwanted) {
+                            Ok(requests) => {
+                                open = requests;
+                                continue;
                             }
+                            Err(error) => Err(error),
                         }
-                        continue;
                     }
                     Ok(Event::Incoming(Packet::SubAck(answer))) => {
+                        open -= 1;
                         match answer.return_codes.iter().find(|code| !is_granted(code)) {
                             Some(code) => Err(format!("the broker refuses a topic: {code:?}")),
+                            None if open == 0 => Ok(Incoming::Subscribed),
                             None => continue,
                         }
                     }
-                    Ok(Event::Incoming(Packet::Publish(publish))) => Ok(publish),
+                    Ok(Event::Incoming(Packet::UnsubAck(answer))) => {
+                        open -= 1;
+                        match answer.reasons.iter().find(|reason| !is_gone(reason)) {
+                            Some(reason) => Err(format!("the broker keeps a topic that is not wanted: {reason:?}")),
+                            None if open == 0 => Ok(Incoming::Subscribed),
+                            None => continue,
+                        }
+                    }
+                    Ok(Event::Incoming(Packet::Publish(publish))) => Ok(Incoming::Message(publish)),
                     Ok(Event::Incoming(Packet::Disconnect(goodbye))) => {
-                        Err(format!("the broker says goodbye: {:?}", goodbye.reason_code))
+                        Err(format!("the broker disconnects: {:?}", goodbye.reason_code))
                     }
                     Ok(_) => continue,
                     Err(error) => Err(error.to_string()),
                 };
-                // After trouble the library would connect again by itself; that is for whoever opens sources.
+                // After trouble the library would connect again by itself; that is for the supervisor of sources.
                 let over = said.is_err();
                 if sender.send(said).await.is_err() || over {
                     return;
                 }
             }
         });
-        Connection { client, messages, protocol }
+        Connection { client, incoming, protocol }
     }
 }
 
-fn is_granted(code: &rumqttc::v5::mqttbytes::v5::SubscribeReasonCode) -> bool {
-    matches!(code, rumqttc::v5::mqttbytes::v5::SubscribeReasonCode::Success(_))
+/// Brings the subscriptions of a session up to date. Gives how many answers are to come.
+fn subscribe(
+    client: &AsyncClient,
+    greeting: &ConnAck,
+    wanted: &[Subscription],
+    unwanted: &[String],
+) -> Result<usize, String> {
+    let has_ids = greeting.properties.as_ref().is_none_or(|known| known.subscription_identifiers_available != Some(0));
+    // Also those that the session has: a broker that lost some has them again, and sends no retained message twice.
+    for Subscription { filter, id } in wanted {
+        let filter = Filter {
+            path: filter.clone(),
+            qos: QoS::AtLeastOnce,
+            nolocal: false,
+            preserve_retain: false,
+            retain_forward_rule: RetainForwardRule::OnNewSubscribe,
+        };
+        let properties = SubscribeProperties { id: has_ids.then_some(*id), user_properties: Vec::new() };
+        let sent = client.try_subscribe_many_with_properties([filter], properties);
+        sent.map_err(|error| format!("a subscription cannot be sent: {error}"))?;
+    }
+    // After them, so that no message falls between an old filter and a new one.
+    let unwanted: &[String] = if greeting.session_present { unwanted } else { &[] };
+    for filter in unwanted {
+        client.try_unsubscribe(filter.clone()).map_err(|error| format!("an unsubscription cannot be sent: {error}"))?;
+    }
+    Ok(wanted.len() + unwanted.len())
+}
+
+fn is_granted(code: &SubscribeReasonCode) -> bool {
+    matches!(code, SubscribeReasonCode::Success(_))
+}
+
+fn is_gone(reason: &UnsubAckReason) -> bool {
+    matches!(reason, UnsubAckReason::Success | UnsubAckReason::NoSubscriptionExisted)
 }
 
 fn hash_of(publish: &Publish) -> String {
@@ -140,43 +243,143 @@ fn hash_of(publish: &Publish) -> String {
 }
 
 impl Session {
+    /// The filters that the broker should have.
+    fn wanted(&self) -> Filters {
+        let filters = self.subscriptions.iter().map(|one| one.filter.clone()).collect();
+        Filters { session: self.session.clone(), filters }
+    }
+
+    /// The filters that it may have from now on, if they are not stored yet.
+    fn to_store(&mut self) -> Option<Mark> {
+        let mut all = self.wanted();
+        if self.filters.session == self.session {
+            all.filters.extend(self.filters.filters.iter().cloned());
+        }
+        let is_new = all != self.filters;
+        self.filters = all;
+        is_new.then(|| self.filters.mark())
+    }
+
     /// The messages that have come, or the first that comes.
-    async fn messages(&mut self) -> Result<Vec<Publish>, Trouble> {
-        let (connect, topics) = (&self.connect, &self.options.topics);
-        let connection = self.connection.get_or_insert_with(|| Connection::open(connect.clone(), topics.clone()));
+    async fn receive(&mut self) -> Result<Received, Trouble> {
+        if self.connection.is_none() {
+            let wanted = self.wanted();
+            let unwanted = self.filters.filters.difference(&wanted.filters).cloned().collect();
+            self.connection = Some(Connection::open(self.connect.clone(), self.subscriptions.clone(), unwanted));
+        }
+        let Some(mut connection) = self.connection.take() else {
+            return Err(Trouble::of("there is no connection to the broker"));
+        };
+        let received = self.receive_from(&mut connection).await;
+        self.connection = Some(connection);
+        received
+    }
+
+    async fn receive_from(&mut self, connection: &mut Connection) -> Result<Received, Trouble> {
         let mut messages = Vec::new();
-        let mut said = connection.messages.recv().await;
+        let mut next = connection.incoming.recv().await;
         loop {
-            match said {
-                Some(Ok(publish)) if self.recent.contains(&(publish.pkid, hash_of(&publish))) && publish.dup => {
-                    acknowledge(&connection.client, &publish).await?;
-                }
-                Some(Ok(publish)) => messages.push(publish),
+            match next {
+                Some(Ok(Incoming::Message(publish))) => match self.is_wanted(&publish) {
+                    true => messages.push(publish),
+                    false => acknowledge(&connection.client, &publish).await?,
+                },
+                Some(Ok(Incoming::Subscribed)) if messages.is_empty() => return Ok(Received::Subscribed),
+                // The filters stay stored as they are; the next connection is as good.
+                Some(Ok(Incoming::Subscribed)) => {}
                 // What has come before is still to be taken, but could not be acknowledged any more.
                 Some(Err(error)) => return Err(Trouble::new("the connection to the broker", error)),
                 None => return Err(Trouble::of("the connection to the broker is over")),
             }
-            said = match connection.messages.try_recv() {
+            next = match connection.incoming.try_recv() {
                 Ok(next) => Some(next),
-                Err(_) => return Ok(messages),
+                Err(_) => return Ok(Received::Messages(messages)),
             };
         }
     }
 
+    /// Whether a message is one to take: of a topic of the definition, and not taken before.
+    fn is_wanted(&mut self, publish: &Publish) -> bool {
+        let said = hash_of(publish);
+        if publish.dup && self.recent.contains(&(publish.pkid, said.clone())) {
+            return false;
+        }
+        // A subscription that begins anew has the last retained message again.
+        if publish.retain {
+            let topic = hash(&[&publish.topic]);
+            let is_known = self.recent.iter().any(|(_, known)| *known == said)
+                || self.retained.iter().any(|(known, last)| *known == topic && *last == said);
+            if is_known {
+                return false;
+            }
+        }
+        let topic = String::from_utf8_lossy(&publish.topic);
+        if !self.subscriptions.iter().any(|one| one.matches(&topic)) {
+            if !std::mem::replace(&mut self.is_stray_known, true) {
+                tracing::warn!(
+                    application = %self.setting.application, source = %self.setting.name, %topic,
+                    "the broker's session has a subscription that the definition lacks: its messages are left out; another `client_id` begins a session anew"
+                );
+            }
+            metrics::counter!("source_left_out_total", "reason" => "topic").increment(1);
+            return false;
+        }
+        if self.is_copy(publish, &topic) {
+            metrics::counter!("source_left_out_total", "reason" => "overlap").increment(1);
+            return false;
+        }
+        true
+    }
+
+    /// Whether a message is sent once more because several subscriptions match its topic. A broker that sends one copy for each
+    /// says of each which subscription it is of.
+    fn is_copy(&mut self, publish: &Publish, topic: &str) -> bool {
+        let Some(ids) = publish.properties.as_ref().map(|properties| &properties.subscription_identifiers) else {
+            return false;
+        };
+        let matching: Vec<&Subscription> = self.subscriptions.iter().filter(|one| one.matches(topic)).collect();
+        if matching.len() < 2 || ids.is_empty() {
+            return false;
+        }
+        let own = |one: &&&Subscription| ids.contains(&one.id);
+        let Some(carried) = matching.iter().filter(|one| !one.is_shared()).find(own) else {
+            // A group has its copy beside ours.
+            return matching.iter().any(|one| !one.is_shared()) && matching.iter().any(|one| own(&one));
+        };
+        if self.leaders.len() >= LEADERS_MAX && !self.leaders.contains_key(topic) {
+            self.leaders.clear();
+        }
+        let leader = *self.leaders.entry(topic.to_owned()).or_insert(carried.id);
+        !ids.contains(&leader)
+    }
+
     fn portion(&mut self, messages: Vec<Publish>) -> Portion {
         let mut tray = Tray::new(&self.setting.gives);
+        let mut has_retained = false;
         for publish in &messages {
             let item = || Item::Json(publish.payload.to_vec());
             tray.take(&self.mapping, item, || as_it_is(publish), trace_of(publish).as_ref());
             if publish.pkid != 0 {
                 self.recent.push_back((publish.pkid, hash_of(publish)));
             }
+            if publish.retain {
+                has_retained = true;
+                let topic = hash(&[&publish.topic]);
+                self.retained.retain(|(known, _)| *known != topic);
+                self.retained.push_back((topic, hash_of(publish)));
+            }
         }
         while self.recent.len() > RECENT_MAX {
             self.recent.pop_front();
         }
+        while self.retained.len() > RETAINED_MAX {
+            self.retained.pop_front();
+        }
         let mut portion = tray.finish();
         portion.marks = vec![Mark::set(RECENT, serde_json::to_vec(&self.recent).expect("it is JSON"))];
+        if has_retained {
+            portion.marks.push(Mark::set(RETAINED, serde_json::to_vec(&self.retained).expect("it is JSON")));
+        }
         self.held = messages;
         portion
     }
@@ -210,10 +413,23 @@ async fn acknowledge(client: &AsyncClient, publish: &Publish) -> Result<(), Trou
 #[async_trait]
 impl OpenSource for Session {
     async fn next(&mut self) -> Result<Portion, Trouble> {
+        // Before the broker is asked: after a crash it may have all of them.
+        if self.connection.is_none()
+            && let Some(mark) = self.to_store()
+        {
+            return Ok(Portion { marks: vec![mark], ..Portion::default() });
+        }
         loop {
-            let messages = self.messages().await?;
-            if !messages.is_empty() {
-                return Ok(self.portion(messages));
+            match self.receive().await? {
+                Received::Messages(messages) if messages.is_empty() => {}
+                Received::Messages(messages) => return Ok(self.portion(messages)),
+                Received::Subscribed => {
+                    let wanted = self.wanted();
+                    let is_new = self.filters != wanted;
+                    self.filters = wanted;
+                    let marks = is_new.then(|| self.filters.mark()).into_iter().collect();
+                    return Ok(Portion { marks, ..Portion::default() });
+                }
             }
         }
     }

@@ -10,6 +10,9 @@ use tocsin_model::{field::Fields, problem::Problem};
 
 use crate::{kind::SourceOptions, mapping::Mapping};
 
+/// Most topics of one source.
+pub(super) const TOPICS_MAX: usize = 500;
+
 /// Options of a source of the kind `mqtt`.
 #[derive(Clone, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -21,7 +24,9 @@ pub struct MqttOptions {
     pub port: Option<u16>,
     /// Whether the connection is encrypted.
     pub tls: bool,
-    /// The topics, with wildcards: `[meters/+/reading, alarms/#]`.
+    /// The topics, with wildcards: `[meters/+/reading, alarms/#]`; at most 500. A message that several of them match is one
+    /// event. The broker's session is brought up to date when they change.
+    #[schemars(length(min = 1, max = 500))]
     pub topics: Vec<String>,
     /// Where in a message each field of the event class comes from: `{magnitude: properties.mag}`. Without it messages name
     /// the fields themselves.
@@ -81,7 +86,13 @@ fn is_filter(topic: &str) -> bool {
         "+" => true,
         level => !level.contains(['#', '+', '\0']),
     };
-    !topic.is_empty() && topic.len() <= 1_024 && levels.iter().enumerate().all(good)
+    let is_group = match topic.strip_prefix("$share/") {
+        Some(rest) => rest
+            .split_once('/')
+            .is_some_and(|(group, filter)| !group.is_empty() && !group.contains(['+', '#']) && !filter.is_empty()),
+        None => true,
+    };
+    !topic.is_empty() && topic.len() <= 1_024 && is_group && levels.iter().enumerate().all(good)
 }
 
 impl Options for MqttOptions {
@@ -89,6 +100,10 @@ impl Options for MqttOptions {
         let mut problems = self.broker().problems();
         if self.topics.is_empty() {
             problems.push(Problem::at("topics", "are missing").hint("such as `[meters/+/reading]`"));
+        }
+        if self.topics.len() > TOPICS_MAX {
+            let text = format!("are {}, and at most {TOPICS_MAX}", self.topics.len());
+            problems.push(Problem::at("topics", text).hint("take wildcards, or a second source"));
         }
         for (at, topic) in self.topics.iter().enumerate().filter(|(_, topic)| !is_filter(topic)) {
             let text = format!("`{}` is not a topic to read from", topic.escape_debug());
@@ -113,7 +128,7 @@ mod tests {
         for good in ["a", "a/b", "+/b", "a/+/c", "#", "a/#", "/a", "$share/g/a/#"] {
             assert!(is_filter(good), "{good}");
         }
-        for wrong in ["", "a#", "#/a", "a/b+", "a\0"] {
+        for wrong in ["", "a#", "#/a", "a/b+", "a\0", "$share/g", "$share//a", "$share/g/", "$share/+/a"] {
             assert!(!is_filter(wrong), "{wrong}");
         }
     }

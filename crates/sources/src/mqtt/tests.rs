@@ -60,14 +60,19 @@ const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
 /// Publishes messages and waits until the broker has them all.
 async fn publish(port: u16, texts: Vec<String>) {
+    publish_to(port, texts.into_iter().map(|text| ("quakes/new", text, false)).collect()).await;
+}
+
+/// Publishes messages to topics, each retained or not, and waits until the broker has them all.
+async fn publish_to(port: u16, texts: Vec<(&str, String, bool)>) {
     let mut options = rumqttc::v5::MqttOptions::new("writer", "127.0.0.1", port);
     options.set_keep_alive(Duration::from_secs(60));
     let (client, mut events) = AsyncClient::new(options, texts.len().max(1));
     let mut open = texts.len();
-    for text in texts {
+    for (topic, text, is_retained) in texts {
         let user_properties = vec![("traceparent".to_owned(), PARENT.to_owned())];
         let properties = PublishProperties { user_properties, ..PublishProperties::default() };
-        let sent = client.publish_with_properties("quakes/new", QoS::AtLeastOnce, false, text, properties);
+        let sent = client.publish_with_properties(topic, QoS::AtLeastOnce, is_retained, text, properties);
         sent.await.expect("a request");
     }
     while open > 0 {
@@ -90,7 +95,11 @@ async fn messages_are_taken_once_over_crashes() {
     let first = loop {
         publish(broker.port, vec!["{\"id\": \"first\"}".to_owned()]).await;
         if let Ok(portion) = tokio::time::timeout(Duration::from_millis(200), harness.source().next()).await {
-            break portion.unwrap_or_else(|trouble| panic!("{trouble}"));
+            let portion = portion.unwrap_or_else(|trouble| panic!("{trouble}"));
+            if portion.events.count() > 0 {
+                break portion;
+            }
+            harness.commit(portion.marks);
         }
     };
     let places: Vec<String> = first.events.traces().iter().map(|(_, context)| context.parent_text()).collect();
@@ -136,11 +145,122 @@ async fn a_location_gives_messages_as_they_are() {
     let portion = loop {
         publish(broker.port, vec!["no JSON".to_owned()]).await;
         if let Ok(portion) = tokio::time::timeout(Duration::from_millis(200), harness.source().next()).await {
-            break portion.unwrap_or_else(|trouble| panic!("{trouble}"));
+            let portion = portion.unwrap_or_else(|trouble| panic!("{trouble}"));
+            if !portion.messages.is_empty() {
+                break portion;
+            }
         }
     };
     let message = &portion.messages[0];
     assert_eq!(&message.body[..], b"no JSON");
     let header = |name: &str, value: &str| message.headers.contains(&(name.to_owned(), value.to_owned()));
     assert!(header("mqtt-topic", "quakes/new") && header("traceparent", PARENT), "{:?}", message.headers);
+}
+
+/// A source of these topics, whose subscriptions the broker has.
+async fn subscribed(harness: &mut Harness, port: u16, topics: &[&str]) {
+    harness.options = json!({"host": "127.0.0.1", "port": port, "topics": topics});
+    harness.crash();
+    // The filters that the session may have are stored first, then the broker has answered all requests.
+    for step in ["stored", "subscribed"] {
+        let portion = harness.next().await;
+        assert_eq!(portion.events.count(), 0, "{step}: nothing was published");
+        harness.commit(portion.marks);
+        harness.source().accepted().await.expect("nothing is to be acknowledged");
+    }
+}
+
+fn event(id: &str) -> String {
+    format!("{{\"id\": \"{id}\"}}")
+}
+
+/// Takes events up to the one with the id `end`.
+async fn up_to_end(harness: &mut Harness) -> Vec<String> {
+    let mut events = Vec::new();
+    loop {
+        let taken = harness.take().await;
+        let is_end = taken.iter().any(|event| event.contains("\"end\""));
+        events.extend(taken.into_iter().filter(|event| !event.contains("\"end\"")));
+        if is_end {
+            return events;
+        }
+    }
+}
+
+#[tokio::test]
+async fn d_a_kept_session_gets_the_subscriptions_of_the_definition() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let broker = Broker::start(folder.path());
+    let mut harness = Harness::new("mqtt", json!({}));
+    subscribed(&mut harness, broker.port, &["one/#"]).await;
+    publish_to(broker.port, vec![("one/x", event("a"), false), ("one/x", event("end"), false)]).await;
+    assert_eq!(up_to_end(&mut harness).await, [taken(&event("a"))]);
+    // Another topic in place of the first: a message that waits for the old one is none of ours any more.
+    harness.crash();
+    publish_to(broker.port, vec![("one/x", event("waiting"), false)]).await;
+    subscribed(&mut harness, broker.port, &["two/#"]).await;
+    let messages = [("one/x", "old"), ("two/x", "new"), ("two/x", "end")];
+    publish_to(broker.port, messages.map(|(topic, id)| (topic, event(id), false)).to_vec()).await;
+    assert_eq!(up_to_end(&mut harness).await, [taken(&event("new"))]);
+    // A topic is added, and the session is away while something is published.
+    subscribed(&mut harness, broker.port, &["three/+/x", "two/#"]).await;
+    harness.crash();
+    let messages = [("three/a/x", "b"), ("two/y", "c"), ("one/x", "d"), ("three/end/x", "end")];
+    publish_to(broker.port, messages.map(|(topic, id)| (topic, event(id), false)).to_vec()).await;
+    assert_eq!(up_to_end(&mut harness).await, [taken(&event("b")), taken(&event("c"))]);
+}
+
+#[tokio::test]
+async fn d_a_session_of_the_version_before_gives_the_topics_of_the_definition_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let broker = Broker::start(folder.path());
+    let mut harness = Harness::new("mqtt", json!({}));
+    subscribed(&mut harness, broker.port, &["one/#"]).await;
+    // The version before stored no filters.
+    harness.marks.clear();
+    subscribed(&mut harness, broker.port, &["two/#"]).await;
+    let messages = [("one/x", "old"), ("two/x", "new"), ("two/x", "end")];
+    publish_to(broker.port, messages.map(|(topic, id)| (topic, event(id), false)).to_vec()).await;
+    assert_eq!(up_to_end(&mut harness).await, [taken(&event("new"))]);
+}
+
+#[tokio::test]
+async fn d_a_message_that_several_topics_match_is_one_event() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let broker = Broker::start(folder.path());
+    for topics in [&["a/#", "a/b", "a/+"][..], &["+/b", "a/+"], &["+/b", "a/#", "a/b", "+/+"], &["a/+", "a/b", "a/b"]] {
+        let mut harness = Harness::new("mqtt", json!({}));
+        subscribed(&mut harness, broker.port, topics).await;
+        let messages = ["1", "2", "2", "3", "end"];
+        publish_to(broker.port, messages.map(|id| ("a/b", event(id), false)).to_vec()).await;
+        let expected = ["1", "2", "2", "3"].map(|id| taken(&event(id)));
+        assert_eq!(up_to_end(&mut harness).await, expected, "{topics:?}: what is the same twice is two messages");
+        subscribed(&mut harness, broker.port, &["rest"]).await;
+    }
+}
+
+#[tokio::test]
+async fn d_a_retained_message_is_one_event_and_an_empty_one_stops_no_others() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let broker = Broker::start(folder.path());
+    publish_to(broker.port, vec![("kept/a", event("kept"), true)]).await;
+    let mut harness = Harness::new("mqtt", json!({}));
+    harness.options = json!({"host": "127.0.0.1", "port": broker.port, "topics": ["kept/#", "+/a"]});
+    assert_eq!(harness.take_events(1).await, [taken(&event("kept"))]);
+    // The subscriptions come anew in each way there is.
+    subscribed(&mut harness, broker.port, &["live"]).await;
+    subscribed(&mut harness, broker.port, &["kept/#", "live"]).await;
+    let messages = vec![("kept/a", String::new(), true), ("live", event("b"), false), ("live", event("end"), false)];
+    publish_to(broker.port, messages).await;
+    let mut refused = Vec::new();
+    let mut events = Vec::new();
+    while !events.iter().any(|event: &String| event.contains("\"end\"")) {
+        let portion = harness.next().await;
+        refused.extend(portion.refused.iter().map(|refusal| refusal.reason.clone()));
+        events.extend(shown(&portion.events));
+        harness.commit(portion.marks);
+        harness.source().accepted().await.expect("acknowledged");
+    }
+    assert_eq!(events, [taken(&event("b")), taken(&event("end"))]);
+    assert_eq!(refused, ["is empty, and should be a JSON value"]);
 }

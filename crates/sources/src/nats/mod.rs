@@ -9,11 +9,11 @@ mod taken; // which messages are accepted
 #[cfg(test)]
 mod tests;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use async_nats::jetstream::{
     self,
-    consumer::{AckPolicy, Consumer, DeliverPolicy, pull},
+    consumer::{AckPolicy, Consumer, DeliverPolicy, FromConsumer, pull},
     message::{Info, Message},
 };
 use async_trait::async_trait;
@@ -27,7 +27,7 @@ use self::taken::Taken;
 use crate::{
     items::Item,
     mapping::Mapping,
-    source::{self, OpenSource, PORTION_BYTES_MAX, PORTION_EVENTS_MAX, Portion, Setting, Trouble},
+    source::{self, OpenSource, PORTION_BYTES_MAX, PORTION_EVENTS_MAX, Portion, Setting, Trouble, stored},
     tray::Tray,
 };
 
@@ -42,10 +42,9 @@ const REST_WAIT: Duration = Duration::from_secs(1);
 pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: NatsOptions = read(&setting.options, "")?;
     let trust = tls::trust(options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
-    let taken = marks.iter().find(|mark| &*mark.part == TAKEN).and_then(|mark| mark.value.clone());
     Ok(Box::new(Stream {
         mapping: Mapping::new(&setting.gives.fields(), &options.fields),
-        taken: taken.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default(),
+        taken: stored(&marks, TAKEN)?.unwrap_or_default(),
         consumer: None,
         given: Given::default(),
         held: Vec::new(),
@@ -90,8 +89,17 @@ impl Stream {
             max_ack_pending: 4 * PORTION_EVENTS_MAX as i64,
             ..pull::Config::default()
         };
-        let consumer = stream.get_or_create_consumer(&name, config).await;
-        let consumer = consumer.map_err(|error| Trouble::new(format!("the consumer {name}"), error))?;
+        let failed = |error: &dyn std::fmt::Display| Trouble::new(format!("the consumer {name}"), error);
+        let wanted = filters(&config);
+        let mut consumer = stream.get_or_create_consumer(&name, config).await.map_err(|error| failed(&error))?;
+        // The server keeps a consumer as it was made, with the subjects of another definition too.
+        let kept: pull::Config = pull::Config::try_from_consumer_config(consumer.cached_info().config.clone())
+            .map_err(|error| failed(&error))?;
+        if filters(&kept) != wanted {
+            let subjects = self.options.subjects.clone();
+            let config = pull::Config { filter_subject: String::new(), filter_subjects: subjects, ..kept };
+            consumer = stream.update_consumer(config).await.map_err(|error| failed(&error))?;
+        }
         // A stream or a consumer that was made anew counts anew.
         let made = format!("{:?}", stream.cached_info().created);
         self.taken = std::mem::take(&mut self.taken).of(&made);
@@ -117,13 +125,20 @@ impl Stream {
             let info = info_of(&message)?;
             let sequence = info.stream_sequence;
             let first = self.given.next(sequence, info.consumer_sequence, info.delivered == 1);
-            if self.taken.contains(sequence) {
+            if self.taken.contains(sequence) || !self.is_wanted(message.subject.as_str()) {
+                // Taken before, or given for a subject that the definition does not have any more.
                 acknowledge(&message).await?;
             } else {
                 fresh.push((first, message));
             }
         }
         Ok(fresh)
+    }
+
+    /// Whether messages of a subject are taken.
+    fn is_wanted(&self, subject: &str) -> bool {
+        let subjects = &self.options.subjects;
+        subjects.is_empty() || subjects.iter().any(|filter| matches(filter, subject))
     }
 
     /// Asks for so many, and waits for them no longer than this.
@@ -160,6 +175,25 @@ impl Stream {
         portion.marks = vec![Mark::set(TAKEN, serde_json::to_vec(&self.taken).expect("it is JSON"))];
         self.held = messages.into_iter().map(|(_, message)| message).collect();
         Ok(portion)
+    }
+}
+
+/// The subjects that a consumer is for.
+fn filters(config: &pull::Config) -> BTreeSet<String> {
+    let one = [&config.filter_subject].into_iter().filter(|subject| !subject.is_empty());
+    one.chain(&config.filter_subjects).cloned().collect()
+}
+
+/// Whether a subject is one of a filter: `*` is one token, `>` one or more at the end.
+fn matches(filter: &str, subject: &str) -> bool {
+    let (mut filter, mut subject) = (filter.split('.'), subject.split('.'));
+    loop {
+        match (filter.next(), subject.next()) {
+            (Some(">"), Some(_)) | (None, None) => return true,
+            (Some("*"), Some(_)) => {}
+            (Some(wanted), Some(token)) if wanted == token => {}
+            _ => return false,
+        }
     }
 }
 

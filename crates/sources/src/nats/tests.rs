@@ -151,3 +151,37 @@ async fn a_location_gives_messages_as_they_are_and_none_twice() {
     context.publish("orders.new", "second".into()).await.expect("sent").await.expect("kept");
     assert_eq!(&harness.take_messages().await[0].body[..], b"second");
 }
+
+#[tokio::test]
+async fn d_a_consumer_gets_the_subjects_of_the_definition() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(folder.path());
+    let address = format!("nats://127.0.0.1:{}", server.port);
+    let context = jetstream::new(async_nats::connect(&address).await.expect("a connection"));
+    let subjects = vec!["one.>".into(), "two.>".into()];
+    let config = stream::Config { name: "ALL".into(), subjects, ..Default::default() };
+    context.create_stream(config).await.expect("a stream");
+    let send = async |subject: &'static str, id: &str| {
+        let sent = context.publish(subject, format!("{{\"id\": \"{id}\"}}").into()).await.expect("sent");
+        sent.await.expect("kept");
+    };
+    let options = |subjects: &[&str]| json!({"servers": [address], "stream": "ALL", "subjects": subjects});
+    let mut harness = Harness::new("nats", options(&["one.>"]));
+    send("one.x", "a").await;
+    assert_eq!(harness.take_events(1).await, [taken(r#"{"id": "a"}"#)]);
+    harness.options = options(&["two.*"]);
+    harness.crash();
+    for (subject, id) in [("one.x", "old"), ("two.x", "new"), ("two.x.y", "deeper"), ("two.x", "end")] {
+        send(subject, id).await;
+    }
+    assert_eq!(harness.take_events(2).await, [taken(r#"{"id": "new"}"#), taken(r#"{"id": "end"}"#)]);
+    // Without subjects all are taken.
+    harness.options = options(&[]);
+    harness.crash();
+    for (subject, id) in [("one.x", "c"), ("two.x.y", "d")] {
+        send(subject, id).await;
+    }
+    let mut events = harness.take_events(2).await;
+    events.sort();
+    assert!(events.ends_with(&[taken(r#"{"id": "d"}"#)]) && events.contains(&taken(r#"{"id": "c"}"#)), "{events:?}");
+}

@@ -19,19 +19,21 @@ use tokio::sync::Notify;
 
 use crate::{
     mapping::Mapping,
-    source::{OpenSource, PORTION_EVENTS_MAX, Portion, Setting, Trouble},
-    sql::{self, Database, PARAMETER, Rows},
+    source::{OpenSource, PORTION_EVENTS_MAX, Portion, Setting, Trouble, stored},
+    sql::{self, Ask, Database, PARAMETER, Rows, SqlValue, TIES_MAX},
     tray::Tray,
 };
 
 /// The part with the keys of rows that are accepted and may not be deleted yet.
 const TAKEN: &str = "taken";
+/// Most rows without a key that are set aside each time that the source is opened.
+const UNKEYED_MAX: usize = 100;
 
 pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: OutboxOptions = read(&setting.options, "")?;
-    let taken = marks.iter().find(|mark| &*mark.part == TAKEN).and_then(|mark| mark.value.clone());
     Ok(Box::new(Outbox {
-        taken: taken.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default(),
+        taken: stored(&marks, TAKEN)?.unwrap_or_default(),
+        is_searched: false,
         empty: false,
         bell: Arc::default(),
         database: None,
@@ -47,7 +49,9 @@ struct Outbox {
     database: Option<Box<dyn Database>>,
     bell: Arc<Notify>,
     /// Keys of rows that are accepted and may be there still.
-    taken: Vec<String>,
+    taken: Vec<SqlValue>,
+    /// Whether rows without a key were looked for.
+    is_searched: bool,
     /// Whether the last look found less than is taken at once.
     empty: bool,
 }
@@ -88,17 +92,53 @@ impl Outbox {
             ),
             None => format!("DELETE FROM {table} WHERE {key} = {PARAMETER}"),
         };
-        let keys: Vec<Option<String>> = self.taken.iter().cloned().map(Some).collect();
-        self.database()?.run(&statement, &keys).await?;
-        self.taken.clear();
+        let keys = std::mem::take(&mut self.taken);
+        let done = self.database()?.run(&statement, &keys).await;
+        if done.is_err() {
+            self.taken = keys;
+        }
+        done?;
         Ok(())
     }
 
-    async fn look(&mut self) -> Result<Rows, Trouble> {
+    /// The next rows, and how many of them are taken: none of which another one with the same key is left, since rows are
+    /// taken away by their keys.
+    async fn look(&mut self) -> Result<(Rows, usize), Trouble> {
         let (table, key, taken) = self.names()?;
-        let condition = taken.map_or(String::new(), |column| format!(" WHERE {column} IS NULL"));
-        let query = format!("SELECT * FROM {table}{condition} ORDER BY {key} LIMIT {PORTION_EVENTS_MAX}");
-        self.database()?.query(&query, None).await
+        let condition = taken.map_or(String::new(), |column| format!(" AND {column} IS NULL"));
+        for rows_max in [PORTION_EVENTS_MAX, TIES_MAX] {
+            let limit = rows_max + 1;
+            let query =
+                format!("SELECT * FROM {table} WHERE {key} IS NOT NULL{condition} ORDER BY {key} LIMIT {limit}");
+            let rows = self.ask(&query, rows_max).await?;
+            if let Some(count) = rows.whole_marks() {
+                return Ok((rows, count));
+            }
+        }
+        let column = &self.options.key;
+        Err(Trouble::of(format!(
+            "more than {TIES_MAX} rows, or rows of more than 64 MiB, have one value in `{column}`: use a key that is unique"
+        )))
+    }
+
+    /// Rows that have no key. They can neither be known again nor be taken away, so they are set aside and stay.
+    async fn look_for_rows_without_key(&mut self) -> Result<Portion, Trouble> {
+        let (table, key, taken) = self.names()?;
+        let condition = taken.map_or(String::new(), |column| format!(" AND {column} IS NULL"));
+        let query = format!("SELECT * FROM {table} WHERE {key} IS NULL{condition} LIMIT {UNKEYED_MAX}");
+        let rows = self.ask(&query, UNKEYED_MAX).await?;
+        let mut tray = Tray::new(&self.setting.gives);
+        for at in 0..rows.rows.len() {
+            let text = "is NULL, so the row cannot be taken away and is not taken; give it a key";
+            tray.refuse(&[Problem::at(self.options.key.as_str(), text)], rows.item(at).shown());
+        }
+        Ok(tray.finish())
+    }
+
+    async fn ask(&mut self, query: &str, rows_max: usize) -> Result<Rows, Trouble> {
+        let key = self.options.key.clone();
+        let ask = Ask { query, mark_column: Some(&key), mark: &SqlValue::Null, rows_max };
+        self.database()?.query(ask).await
     }
 
     /// By the columns of an operator, or by those with the names of fields: a table has columns that a class does not need,
@@ -112,20 +152,20 @@ impl Outbox {
         Mapping::new(fields, &common.map(|column| (column.clone(), column.clone())).collect())
     }
 
-    fn portion(&mut self, rows: &Rows) -> Result<Portion, Trouble> {
-        let column = rows.column(&self.options.key)?;
+    fn portion(&mut self, rows: &Rows, count: usize) -> Portion {
         let mapping = self.mapping(&rows.names);
         let mut tray = Tray::new(&self.setting.gives);
-        for at in 0..rows.rows.len() {
-            let Some(key) = rows.rows[at][column].clone() else {
-                return Err(Trouble::of(format!("the column `{}` of a row is NULL", self.options.key)));
-            };
-            self.taken.push(key);
-            tray.take(&mapping, || rows.item(at), || rows.message(at), None);
+        for at in 0..count {
+            let key = rows.marks[at].clone();
+            if self.taken.last() != Some(&key) {
+                self.taken.push(key);
+            }
+            rows.take_into(&mut tray, &mapping, at);
         }
         let mut portion = tray.finish();
-        portion.marks = vec![Mark::set(TAKEN, serde_json::to_vec(&self.taken).expect("texts are JSON"))];
-        Ok(portion)
+        portion.received_at = Some(self.setting.context.clock.now());
+        portion.marks = vec![Mark::set(TAKEN, serde_json::to_vec(&self.taken).expect("keys are JSON"))];
+        portion
     }
 }
 
@@ -142,10 +182,16 @@ impl OpenSource for Outbox {
                 let bell = self.bell.clone();
                 let _ = tokio::time::timeout(self.options.every.0, bell.notified()).await;
             }
-            let rows = self.look().await?;
+            if !std::mem::replace(&mut self.is_searched, true) {
+                let portion = self.look_for_rows_without_key().await?;
+                if !portion.refused.is_empty() {
+                    return Ok(portion);
+                }
+            }
+            let (rows, count) = self.look().await?;
             self.empty = !rows.more;
-            if !rows.rows.is_empty() {
-                return self.portion(&rows);
+            if count > 0 {
+                return Ok(self.portion(&rows, count));
             }
         }
     }

@@ -1,13 +1,21 @@
 use serde_json::{Value as Json, json};
 
-use crate::{source::Gives, sql::servers::Server, testing::Harness};
+use crate::{
+    items::Cell,
+    source::Gives,
+    sql::{
+        SqlValue,
+        servers::{Server, ask, untyped},
+    },
+    testing::Harness,
+};
 
 /// Fills a table, and empties it over crashes.
 async fn rows_are_taken_once(server: Server, more: Json) {
     let mut database = server.connect().await;
     let table = "CREATE TABLE box (nr BIGINT PRIMARY KEY, id VARCHAR(50), magnitude NUMERIC(6, 1), gone VARCHAR(50))";
-    database.run(table, &[None]).await.expect("made");
-    let numbers = |from: u32, to: u32| (from..=to).map(|number| Some(number.to_string())).collect::<Vec<_>>();
+    database.run(table, &[SqlValue::Null]).await.expect("made");
+    let numbers = |from: u32, to: u32| (from..=to).map(|number| untyped(&number.to_string())).collect::<Vec<_>>();
     let insert = "INSERT INTO box (nr, magnitude) VALUES (:mark, 4.5)";
     database.run(insert, &numbers(1, 1_200)).await.expect("filled");
     let mut options = json!({
@@ -24,14 +32,14 @@ async fn rows_are_taken_once(server: Server, more: Json) {
     harness.commit(portion.marks);
     harness.crash();
     // One with a smaller number is committed late.
-    database.run(insert, &[Some("0".to_owned())]).await.expect("filled");
+    database.run(insert, &[untyped("0")]).await.expect("filled");
     events.extend(harness.take_events(201).await);
     assert_eq!(events.len(), 1_201);
     events.sort();
     events.dedup();
     assert_eq!(events.len(), 1_201, "none comes twice");
-    let left = database.query("SELECT count(*) AS n FROM box WHERE gone IS NULL", None).await.expect("counted");
-    assert_eq!(left.rows, [[Some("0".to_owned())]]);
+    let left = database.query(ask("SELECT count(*) AS n FROM box WHERE gone IS NULL")).await.expect("counted");
+    assert_eq!(left.rows, [[Cell::Text("0".to_owned())]]);
 }
 
 #[tokio::test]
@@ -53,20 +61,20 @@ async fn slow_rows_of_mariadb_are_taken_once_and_deleted() {
 async fn slow_rows_of_postgres_are_taken_once_and_a_notification_wakes() {
     let server = Server::postgres();
     let mut database = server.connect().await;
-    database.run("CREATE TABLE box (nr BIGINT PRIMARY KEY, id TEXT)", &[None]).await.expect("made");
+    database.run("CREATE TABLE box (nr BIGINT PRIMARY KEY, id TEXT)", &[SqlValue::Null]).await.expect("made");
     let options = json!({
         "database": server.address, "table": "box", "key": "nr", "every": "1h", "listen": "news",
     });
     let mut harness = Harness::new("outbox", options.clone());
     let insert = "INSERT INTO box (nr, id) VALUES (:mark, 'q')";
-    database.run(insert, &[Some("1".to_owned())]).await.expect("filled");
+    database.run(insert, &[untyped("1")]).await.expect("filled");
     assert_eq!(harness.take().await, [r#"{"id":"q"}"#]);
     // Nobody else takes from there meanwhile.
     let mut other = Harness::new("outbox", options);
     assert!(other.try_next().await.expect_err("it is locked").text.contains("another source"));
     let (taken, ()) = tokio::join!(harness.take(), async {
-        database.run(insert, &[Some("2".to_owned())]).await.expect("filled");
-        database.run("SELECT pg_notify('news', '')", &[None]).await.expect("told");
+        database.run(insert, &[untyped("2")]).await.expect("filled");
+        database.run("SELECT pg_notify('news', '')", &[SqlValue::Null]).await.expect("told");
     });
     assert_eq!(taken, [r#"{"id":"q"}"#]);
 }
@@ -75,9 +83,9 @@ async fn slow_rows_of_postgres_are_taken_once_and_a_notification_wakes() {
 async fn rows_become_messages(server: Server) {
     let mut database = server.connect().await;
     let table = "CREATE TABLE box (nr BIGINT PRIMARY KEY, id VARCHAR(50), magnitude DOUBLE PRECISION)";
-    database.run(table, &[None]).await.expect("made");
+    database.run(table, &[SqlValue::Null]).await.expect("made");
     let insert = "INSERT INTO box VALUES (:mark, '0815', 4.5)";
-    database.run(insert, &[Some("7".to_owned())]).await.expect("filled");
+    database.run(insert, &[untyped("7")]).await.expect("filled");
     let options = json!({"database": server.address, "table": "box", "key": "nr", "every": "1ms"});
     let mut harness = Harness::new("outbox", options);
     harness.folders = vec![server.folder()];
@@ -101,4 +109,129 @@ async fn slow_rows_of_mariadb_become_messages() {
 #[tokio::test]
 async fn slow_rows_of_postgres_become_messages() {
     rows_become_messages(Server::postgres()).await;
+}
+
+/// Empties a table of rows with these keys, as the version of this server or the one before left it at a crash.
+async fn keys_are_found_again(server: &Server, column: &str, keys: &[&str]) {
+    let mut database = server.connect().await;
+    let _ = database.run("DROP TABLE keyed", &[SqlValue::Null]).await;
+    database.run(&format!("CREATE TABLE keyed (k {column}, id VARCHAR(50))"), &[SqlValue::Null]).await.expect("made");
+    for (at, key) in keys.iter().enumerate() {
+        let insert = format!("INSERT INTO keyed VALUES ({key}, 'r{at}')");
+        database.run(&insert, &[SqlValue::Null]).await.expect("filled");
+    }
+    let options =
+        json!({"database": server.address, "table": "keyed", "key": "k", "every": "1ms", "fields": {"id": "id"}});
+    let mut harness = Harness::new("outbox", options);
+    harness.folders = vec![server.folder()];
+    // Accepted, and not taken away: the keys go through the journal.
+    let portion = harness.next().await;
+    assert_eq!(portion.events.count() as usize, keys.len(), "{column} {keys:?}");
+    harness.commit(portion.marks);
+    harness.crash();
+    let portion = harness.next().await;
+    assert_eq!(portion.events.count(), 0, "{column} {keys:?}: they are taken away");
+    let left = database.query(ask("SELECT count(*) AS n FROM keyed")).await.expect("counted");
+    assert_eq!(left.rows, [[Cell::Text("0".to_owned())]], "{column} {keys:?}");
+}
+
+#[tokio::test]
+async fn d_a_key_of_sqlite_goes_back_as_the_type_it_came_in() {
+    let server = Server::sqlite();
+    for column in ["TEXT", ""] {
+        keys_are_found_again(&server, column, &["'001'", "'1'", "'1e5'", "'1.50'", "'01E6'", "'100000'"]).await;
+    }
+    keys_are_found_again(&server, "", &["1", "'1'", "1.5", "'1.5'", "x'31'", "x'ff00'"]).await;
+    keys_are_found_again(&server, "INTEGER PRIMARY KEY", &["9007199254740993", "-1"]).await;
+    keys_are_found_again(&server, "REAL", &["0.1 + 0.2", "1e300"]).await;
+    keys_are_found_again(&server, "BLOB", &["x'00'", "x'ffffffff'"]).await;
+}
+
+#[tokio::test]
+async fn slow_d_a_key_of_postgres_goes_back_as_the_type_it_came_in() {
+    let server = Server::postgres();
+    server.connect().await.run("CREATE EXTENSION citext", &[SqlValue::Null]).await.expect("made");
+    for (column, keys) in [
+        ("TEXT PRIMARY KEY", &["'001'", "'1'", "'1e5'", "'1.50'", "'01E6'"][..]),
+        ("CITEXT PRIMARY KEY", &["'Ann'", "'bob'"]),
+        ("NUMERIC PRIMARY KEY", &["1.50", "12345678901234567890.123456789"]),
+        ("DOUBLE PRECISION", &["0.1::float8 + 0.2::float8", "1e300"]),
+        ("BYTEA PRIMARY KEY", &["'\\x00'", "'\\xffff'"]),
+        ("UUID PRIMARY KEY", &["'00000000-0000-4000-8000-00000000000a'"]),
+        ("TIMESTAMPTZ", &["'2026-11-22 10:00:00.123456+01'"]),
+        ("CHAR(5)", &["'ab'"]),
+    ] {
+        keys_are_found_again(&server, column, keys).await;
+    }
+}
+
+#[tokio::test]
+async fn slow_d_a_key_of_mariadb_goes_back_as_the_type_it_came_in() {
+    let server = Server::mariadb();
+    for (column, keys) in [
+        ("VARCHAR(20) PRIMARY KEY", &["'001'", "'1'", "'1e5'", "'1.50'", "'01E6'"][..]),
+        ("DECIMAL(40, 10)", &["12345678901234567890.1234567891", "12345678901234567890.1234567892"]),
+        ("BIGINT UNSIGNED PRIMARY KEY", &["18446744073709551614", "18446744073709551615"]),
+        ("VARBINARY(8) PRIMARY KEY", &["x'00'", "x'ffff'"]),
+        ("DATETIME(6)", &["'2026-11-22 10:00:00.123456'"]),
+        ("FLOAT", &["1.1"]),
+        ("BIT(8)", &["b'101'"]),
+    ] {
+        keys_are_found_again(&server, column, keys).await;
+    }
+    // Of two numbers that are one as doubles, only the one that was taken goes.
+    let mut database = server.connect().await;
+    database.run("CREATE TABLE near (k DECIMAL(30), id VARCHAR(5))", &[SqlValue::Null]).await.expect("made");
+    database.run("INSERT INTO near VALUES (9007199254740992, 'a')", &[SqlValue::Null]).await.expect("filled");
+    let options =
+        json!({"database": server.address, "table": "near", "key": "k", "every": "1ms", "fields": {"id": "id"}});
+    let mut harness = Harness::new("outbox", options);
+    let portion = harness.next().await;
+    harness.commit(portion.marks);
+    database.run("INSERT INTO near VALUES (9007199254740993, 'b')", &[SqlValue::Null]).await.expect("filled");
+    harness.source().accepted().await.expect("taken away");
+    assert_eq!(harness.take_events(1).await, [r#"{"id":"b"}"#]);
+}
+
+#[tokio::test]
+async fn d_keys_that_the_version_before_stored_take_their_own_rows_away() {
+    let server = Server::sqlite();
+    let mut database = server.connect().await;
+    for (column, rows, stored, left) in [
+        ("TEXT", &["'2'", "'002'"][..], r#"["002"]"#, "2"),
+        ("", &["'2'", "'002'"], r#"["002"]"#, "2"),
+        ("INTEGER", &["2", "3"], r#"["2"]"#, "3"),
+        ("", &["2", "3"], r#"["2"]"#, "3"),
+    ] {
+        let _ = database.run("DROP TABLE old", &[SqlValue::Null]).await;
+        database.run(&format!("CREATE TABLE old (k {column}, id TEXT)"), &[SqlValue::Null]).await.expect("made");
+        for row in rows {
+            let insert = format!("INSERT INTO old VALUES ({row}, {row})");
+            database.run(&insert, &[SqlValue::Null]).await.expect("filled");
+        }
+        let options =
+            json!({"database": server.address, "table": "old", "key": "k", "every": "1ms", "fields": {"id": "id"}});
+        let mut harness = Harness::new("outbox", options);
+        harness.folders = vec![server.folder()];
+        harness.marks = vec![tocsin_model::mark::Mark::set("taken", stored.to_owned())];
+        assert_eq!(harness.take_events(1).await, [format!("{{\"id\":\"{left}\"}}")], "{column}");
+    }
+}
+
+#[tokio::test]
+async fn d_a_row_without_a_key_stays_and_others_are_taken() {
+    let server = Server::sqlite();
+    let mut database = server.connect().await;
+    database.run("CREATE TABLE loose (k TEXT, id TEXT)", &[SqlValue::Null]).await.expect("made");
+    database.run("INSERT INTO loose VALUES (NULL, 'a'), ('1', 'b')", &[SqlValue::Null]).await.expect("filled");
+    let options =
+        json!({"database": server.address, "table": "loose", "key": "k", "every": "1ms", "fields": {"id": "id"}});
+    let mut harness = Harness::new("outbox", options);
+    harness.folders = vec![server.folder()];
+    let portion = harness.next().await;
+    assert_eq!(portion.refused.len(), 1);
+    assert!(portion.refused[0].reason.starts_with("k: is NULL"), "{:?}", portion.refused);
+    assert_eq!(harness.take_events(1).await, [r#"{"id":"b"}"#]);
+    let left = database.query(ask("SELECT id FROM loose")).await.expect("asked");
+    assert_eq!(left.rows, [[Cell::Text("a".to_owned())]]);
 }

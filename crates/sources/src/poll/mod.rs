@@ -16,7 +16,7 @@ use tocsin_delivery::options::read;
 use tocsin_model::{mark::Mark, problem::Problem};
 
 use crate::{
-    items::{Item, Layout, Placed, Text},
+    items::{Format, Item, Layout, Placed, Text},
     known::hash,
     mapping::{Mapping, Pointer},
     page::{PageItem, Policy, Poller},
@@ -25,15 +25,18 @@ use crate::{
 
 pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: PollOptions = read(&setting.options, "")?;
-    let policy = Policy { updates: options.updates, retention: options.retention };
+    let looked_at = format!("{:?} {} {:?} {:?}", options.format, options.items, options.key, options.version);
+    let policy =
+        Policy { updates: options.updates, retention: options.retention, versions_by: hash(&[looked_at.as_bytes()]) };
+    let mapping = Mapping::new(&setting.gives.fields(), &options.fields);
     let reading = Reading {
-        layout: options.layout(),
-        mapping: Arc::new(Mapping::new(&setting.gives.fields(), &options.fields)),
+        layout: Layout { wanted: mapping.names(), ..options.layout() },
+        mapping: Arc::new(mapping),
         key: options.key.as_deref().and_then(Pointer::new),
         version: options.version.as_deref().and_then(Pointer::new),
     };
-    let poller =
-        Poller::open(&setting, &options.fetch, &marks, Arc::new(move |body: &[u8]| reading.items(body)), policy)?;
+    let read = move |body: &[u8], charset: Option<&str>| reading.items(body, charset);
+    let poller = Poller::open(&setting, &options.fetch, &marks, Arc::new(read), policy)?;
     Ok(Box::new(poller))
 }
 
@@ -46,12 +49,18 @@ struct Reading {
 }
 
 impl Reading {
-    fn items(&self, body: &[u8]) -> Result<Vec<PageItem>, Trouble> {
+    fn items(&self, body: &[u8], charset: Option<&str>) -> Result<Vec<PageItem>, Trouble> {
         let text = || -> Text { Box::new(Cursor::new(body.to_vec())) };
-        self.layout.examine(text()).map_err(|problem| Trouble::new("the page cannot be read", problem))?;
+        // Servers say that something went wrong in a page for people, and call it a success.
+        let start = body.trim_ascii_start();
+        let begins = |with: &[u8]| start.get(..with.len()).is_some_and(|start| start.eq_ignore_ascii_case(with));
+        if self.layout.format != Format::Xml && (begins(b"<!doctype html") || begins(b"<html")) {
+            return Err(Trouble::of("the page is HTML, and not what `format` says"));
+        }
+        self.layout.examine(text(), charset).map_err(|problem| Trouble::new("the page cannot be read", problem))?;
         let mut keys = BTreeSet::new();
         let mut found: Vec<PageItem> = Vec::new();
-        for placed in self.layout.items(text()) {
+        for placed in self.layout.items(text(), charset) {
             let Placed { item, .. } = placed.map_err(|problem| Trouble::new("the page cannot be read", problem))?;
             let item = self.item(item);
             // Of two with one identity the first counts.
@@ -69,6 +78,6 @@ impl Reading {
         let key = found(&self.key).unwrap_or_else(|| whole.clone());
         let version = found(&self.version).map_or(whole, |version| hash(&[version.as_bytes()]));
         let mapping = self.mapping.clone();
-        PageItem { key, version, text, row: Box::new(move |_| mapping.row(&item)) }
+        PageItem { key, second_key: None, shared_key: None, version, text, row: Box::new(move |_| mapping.row(&item)) }
     }
 }

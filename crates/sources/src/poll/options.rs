@@ -7,7 +7,7 @@ use tocsin_model::{field::Fields, problem::Problem};
 
 use crate::{
     fetch::FetchOptions,
-    items::{Format, Layout},
+    items::{Format, Layout, Xml},
     kind::SourceOptions,
     mapping::{Mapping, path_problem},
 };
@@ -25,6 +25,12 @@ pub struct PollOptions {
     /// Where in the page the items lie. For `json` a path to an array or to one item, such as `features`; without it the
     /// document itself. For `xml` the path of the elements, such as `/orders/order`.
     pub items: String,
+    /// The delimiter between the cells of CSV: one character of ASCII. Without it a first line `sep=;` names it, else it is the
+    /// one of `,`, `;`, tab and `|` that stands in the head most often.
+    pub delimiter: Option<char>,
+    /// The character encoding of the page, such as `windows-1252`. Without it a byte-order mark, the `charset` of the answer
+    /// or the declaration of XML names it, and other pages are in UTF-8.
+    pub encoding: Option<String>,
     /// Where in an item each field of the event class comes from: `{magnitude: properties.mag}`. Without it items name the
     /// fields themselves.
     pub fields: BTreeMap<String, String>,
@@ -49,6 +55,8 @@ impl Default for PollOptions {
             fetch: FetchOptions::default(),
             format: Format::Json,
             items: String::new(),
+            delimiter: None,
+            encoding: None,
             fields: BTreeMap::new(),
             key: None,
             version: None,
@@ -64,9 +72,12 @@ impl PollOptions {
         Layout {
             format: self.format,
             items: self.items.clone(),
-            delimiter: b',',
+            delimiter: self.delimiter.and_then(|delimiter| u8::try_from(delimiter).ok()),
+            encoding: self.encoding.clone(),
             columns: Vec::new(),
             item_bytes_max: self.item_bytes_max,
+            xml: Xml::default(),
+            wanted: Vec::new(),
         }
     }
 }
@@ -75,6 +86,9 @@ impl Options for PollOptions {
     fn problems(&self) -> Vec<Problem> {
         let mut problems = self.fetch.problems();
         problems.extend(self.layout().problems());
+        if self.delimiter.is_some_and(|c| !c.is_ascii() || matches!(c, '"' | '\n' | '\r' | '\0')) {
+            problems.push(Problem::at("delimiter", "is one character of ASCII, such as `;`"));
+        }
         for (option, path) in [("key", &self.key), ("version", &self.version)] {
             problems.extend(path.iter().filter_map(|path| path_problem(option, path)));
         }

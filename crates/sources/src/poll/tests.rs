@@ -130,3 +130,126 @@ async fn private_addresses_are_not_asked_unless_they_are_open() {
     let trouble = harness.try_next().await.expect_err("a name that leads there");
     assert!(trouble.text.contains("a loopback address"), "{trouble}");
 }
+
+#[tokio::test]
+async fn d_a_page_that_cannot_be_read_is_not_an_empty_one() {
+    for (format, good, wrong) in [
+        (
+            "json",
+            r#"[{"id": "a"}]"#,
+            vec!["<!DOCTYPE html><html>503</html>", "", "[{\"id\": \"b\"}", "{\"error\": \"x\"}", "[5]"],
+        ),
+        ("ndjson", "{\"id\": \"a\"}\n", vec![" <HTML><body>503</body></HTML>", "Service Unavailable", "{\"id\""]),
+        ("csv", "id\na\n", vec!["<html></html>", "", "Service Unavailable\n", "id\n\"b"]),
+        ("xml", "<r><i><id>a</id></i></r>", vec!["<html><body/></html>", "", "<r><i><id>b</id></i>", "<error/>"]),
+    ] {
+        let items = if format == "xml" { "/r/i" } else { "" };
+        let options = json!({"format": format, "items": items, "key": "id", "retention": 0});
+        let (page, mut harness) = polled("poll", options).await;
+        *page.text.lock().await = good.to_owned();
+        assert_eq!(harness.take().await, [r#"{"id":"a"}"#], "{format}");
+        for wrong in wrong {
+            *page.text.lock().await = wrong.to_owned();
+            match harness.try_next().await {
+                Err(_) => {}
+                Ok(portion) => {
+                    assert!(portion.events.count() == 0 && !portion.refused.is_empty(), "{format} {wrong:?}");
+                    harness.commit(portion.marks);
+                }
+            }
+            harness.crash();
+            *page.text.lock().await = good.to_owned();
+            assert!(harness.take().await.is_empty(), "{format} {wrong:?}: it is known still");
+        }
+    }
+}
+
+#[tokio::test]
+async fn d_one_bad_item_of_a_page_stops_no_other() {
+    for (format, text) in [
+        ("json", format!(r#"[{{"id": "a"}}, {{"id": 5}}, "x", {{"id": "{}"}}, {{"id": "b"}}]"#, "y".repeat(200))),
+        ("ndjson", format!("{{\"id\": \"a\"}}\n{{\"id\"\n5\n{{\"id\": \"{}\"}}\n{{\"id\": \"b\"}}\n", "y".repeat(200))),
+        ("csv", "id,magnitude\na,1\nx\n7,much\n\"q\",1,2\nb,2\n".to_owned()),
+        (
+            "xml",
+            "<r><i><id>a</id></i><i><magnitude>x</magnitude></i><i/><i><id>c</id><more/></i><i><id>b</id></i></r>"
+                .to_owned(),
+        ),
+    ] {
+        let items = if format == "xml" { "/r/i" } else { "" };
+        let (page, mut harness) =
+            polled("poll", json!({"format": format, "items": items, "item_bytes_max": 100})).await;
+        *page.text.lock().await = text;
+        let portion = harness.next().await;
+        let events = crate::testing::shown(&portion.events);
+        let ids: Vec<&str> = events.iter().map(|event| &event[..9]).collect();
+        assert_eq!(ids, [r#"{"id":"a""#, r#"{"id":"b""#], "{format}");
+        assert_eq!(portion.refused.len(), 3, "{format}: {:?}", portion.refused);
+    }
+}
+
+#[tokio::test]
+async fn d_what_a_server_said_of_another_page_does_not_count() {
+    let (page, mut harness) = polled("poll", json!({"key": "id"})).await;
+    *page.text.lock().await = r#"[{"id": "1", "magnitude": 1}]"#.to_owned();
+    assert_eq!(harness.take().await.len(), 1);
+    // Other options read the page once more, though it has not changed.
+    harness.options["headers"] = json!({"accept": "application/json"});
+    harness.crash();
+    assert!(harness.take().await.is_empty());
+    assert_eq!(*page.answers.lock().await, [200, 200]);
+    assert!(harness.take().await.is_empty());
+    assert_eq!(*page.answers.lock().await, [200, 200, 304]);
+    // An item of another page with the same key is another item, if it says something else.
+    let (other, elsewhere) = polled("poll", json!({"key": "id"})).await;
+    *other.text.lock().await = r#"[{"id": "1", "magnitude": 2}, {"id": "1", "magnitude": 2}]"#.to_owned();
+    harness.options["updates"] = json!(false);
+    harness.options["url"] = elsewhere.options["url"].clone();
+    harness.crash();
+    assert_eq!(harness.take().await, [r#"{"id":"1","magnitude":2.0}"#]);
+    assert_eq!(other.answers.lock().await.first(), Some(&200));
+    // What is looked at to see a change is another thing: nothing has changed.
+    harness.options["updates"] = json!(true);
+    harness.options["version"] = json!("magnitude");
+    harness.crash();
+    assert!(harness.take().await.is_empty());
+    *other.text.lock().await = r#"[{"id": "1", "magnitude": 3}]"#.to_owned();
+    assert_eq!(harness.take().await, [r#"{"id":"1","magnitude":3.0}"#]);
+}
+
+#[tokio::test]
+async fn d_one_guid_for_all_is_no_identity() {
+    let (page, mut harness) = polled("feed", json!({"fields": {"id": "title"}})).await;
+    let feed = |titles: &[&str]| {
+        let item = |title: &&str| format!("<item><guid>same</guid><title>{title}</title></item>");
+        format!("<rss><channel>{}</channel></rss>", titles.iter().map(item).collect::<String>())
+    };
+    *page.text.lock().await = feed(&["a"]);
+    assert_eq!(harness.take().await, [r#"{"id":"a"}"#]);
+    *page.text.lock().await = feed(&["b", "a", "b"]);
+    assert_eq!(harness.take().await, [r#"{"id":"b"}"#]);
+    *page.text.lock().await = feed(&["c", "b", "a"]);
+    assert_eq!(harness.take().await, [r#"{"id":"c"}"#]);
+    harness.crash();
+    *page.text.lock().await = feed(&["d", "c"]);
+    assert_eq!(harness.take().await, [r#"{"id":"d"}"#]);
+    *page.text.lock().await = feed(&["e"]);
+    assert_eq!(harness.take().await, [r#"{"id":"e"}"#], "also where it is alone");
+}
+
+#[tokio::test]
+async fn d_a_feed_reads_what_its_items_say_and_sets_bad_ones_aside() {
+    let fields = json!({"id": "id", "tags": "categories"});
+    let (page, mut harness) = polled("feed", json!({"fields": fields})).await;
+    *page.text.lock().await = r#"{"version": "https://jsonfeed.org/version/1.1", "items":
+        [{"id": "1", "tags": ["x"]}, 5, {"content_text": "neither id nor link nor title"}, {"id": 2}]}"#
+        .to_owned();
+    let portion = harness.next().await;
+    let events = crate::testing::shown(&portion.events);
+    assert_eq!(events, [r#"{"id":"1","tags":["x"]}"#, r#"{"id":"2"}"#]);
+    assert_eq!(portion.refused.len(), 2, "{:?}", portion.refused);
+    harness.commit(portion.marks);
+    *page.text.lock().await = "<html><body>Busy</body></html>".to_owned();
+    let trouble = harness.try_next().await.expect_err("no feed").text;
+    assert!(trouble.contains("is an HTML page and no feed"), "{trouble}");
+}

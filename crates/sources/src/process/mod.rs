@@ -51,9 +51,11 @@ pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSou
     let options: ProcessOptions = read(&setting.options, "")?;
     let program = options.program(&setting.context).map_err(|problem| vec![problem])?;
     let position = marks.iter().find(|mark| &*mark.part == POSITION).and_then(|mark| mark.value.clone());
+    let position = position.map(|text| String::from_utf8(text.to_vec())).transpose();
+    let position = position.map_err(|_| vec![Problem::at("", "the stored position of the program is not text")])?;
     Ok(Box::new(Process {
         mapping: Mapping::new(&setting.gives.fields(), &options.fields),
-        position: position.and_then(|text| String::from_utf8(text.to_vec()).ok()),
+        position,
         running: None,
         told: None,
         program,

@@ -1,13 +1,20 @@
 use serde_json::json;
 
-use crate::{sql::servers::Server, testing::Harness};
+use crate::{
+    items::Cell,
+    sql::{
+        SqlValue,
+        servers::{Server, ask, untyped},
+    },
+    testing::Harness,
+};
 
 /// Fills a table, and takes it over crashes.
 async fn rows_are_taken_once(server: Server) {
     let mut database = server.connect().await;
     let table = "CREATE TABLE quakes (nr BIGINT PRIMARY KEY, id VARCHAR(50), magnitude NUMERIC(6, 1), told INTEGER)";
-    database.run(table, &[None]).await.expect("made");
-    let numbers = |from: u32, to: u32| (from..=to).map(|number| Some(number.to_string())).collect::<Vec<_>>();
+    database.run(table, &[SqlValue::Null]).await.expect("made");
+    let numbers = |from: u32, to: u32| (from..=to).map(|number| untyped(&number.to_string())).collect::<Vec<_>>();
     let insert = "INSERT INTO quakes (nr, id, magnitude) VALUES (:mark, 'q', 4.5)";
     database.run(insert, &numbers(1, 1_200)).await.expect("filled");
 
@@ -34,19 +41,19 @@ async fn rows_are_taken_once(server: Server) {
     let expected: Vec<String> =
         (1..=1_203).map(|number| format!("{{\"id\":\"{number}\",\"magnitude\":4.5}}")).collect();
     assert_eq!(events, expected);
-    let told = database.query("SELECT count(*) AS n FROM quakes WHERE told = 1", None).await.expect("counted");
-    assert_eq!(told.rows, [[Some("1203".to_owned())]]);
+    let told = database.query(ask("SELECT count(*) AS n FROM quakes WHERE told = 1")).await.expect("counted");
+    assert_eq!(told.rows, [[Cell::Text("1203".to_owned())]]);
 
     for harm in ["DELETE FROM quakes", "SELECT 1 AS nr WHERE 1 > :mark; DROP TABLE quakes", "SELECT nr FROM nowhere"] {
-        assert!(database.query(harm, None).await.is_err(), "{harm}");
+        assert!(database.query(ask(harm)).await.is_err(), "{harm}");
     }
-    let left = database.query("SELECT count(*) AS n FROM quakes", None).await.expect("it is there");
-    assert_eq!(left.rows, [[Some("1203".to_owned())]]);
+    let left = database.query(ask("SELECT count(*) AS n FROM quakes")).await.expect("it is there");
+    assert_eq!(left.rows, [[Cell::Text("1203".to_owned())]]);
 
-    database.run("CREATE TABLE notes (words VARCHAR(60000))", &[None]).await.expect("made");
-    let notes = vec![Some("x".repeat(60_000)); 20];
+    database.run("CREATE TABLE notes (words VARCHAR(60000))", &[SqlValue::Null]).await.expect("made");
+    let notes = vec![untyped(&"x".repeat(60_000)); 20];
     database.run("INSERT INTO notes (words) VALUES (:mark)", &notes).await.expect("filled");
-    let found = database.query("SELECT words FROM notes", None).await.expect("asked");
+    let found = database.query(ask("SELECT words FROM notes")).await.expect("asked");
     assert_eq!((found.rows.len(), found.more), (18, true), "a portion ends with the row that goes beyond 1 MiB");
 }
 
@@ -75,7 +82,307 @@ async fn other_files_and_settings_are_closed_to_statements() {
         "SELECT load_extension('x')",
         "SELECT randomblob(1000000000)",
     ] {
-        assert!(database.query(harm, None).await.is_err(), "{harm}");
-        assert!(database.run(harm, &[None]).await.is_err(), "{harm}");
+        assert!(database.query(ask(harm)).await.is_err(), "{harm}");
+        assert!(database.run(harm, &[SqlValue::Null]).await.is_err(), "{harm}");
     }
+}
+
+/// Follows a table by a mark: rows that are there, then rows that come, over a restart between all portions.
+async fn follow(server: &Server, column: &str, start: Option<&str>, before: &[&str], after: &[&str]) -> Vec<String> {
+    let mut database = server.connect().await;
+    let _ = database.run("DROP TABLE marked", &[SqlValue::Null]).await;
+    let table = format!("CREATE TABLE marked (m {column}, v VARCHAR(50))");
+    database.run(&table, &[SqlValue::Null]).await.expect("made");
+    let mut options = json!({
+        "database": server.address, "every": "1ms", "mark": "m", "fields": {"id": "v"},
+        "query": "SELECT m, v FROM marked WHERE m > :mark ORDER BY m",
+    });
+    match start {
+        Some(start) => options["start"] = json!(start),
+        None => options["query"] = json!("SELECT m, v FROM marked WHERE m > :mark OR :mark IS NULL ORDER BY m"),
+    }
+    let mut harness = Harness::new("query", options);
+    harness.folders = vec![server.folder()];
+    let mut events = Vec::new();
+    let mut number = 0;
+    for rows in [before, after] {
+        for value in rows {
+            number += 1;
+            let insert = format!("INSERT INTO marked VALUES ({value}, 'r{number}')");
+            database.run(&insert, &[SqlValue::Null]).await.expect("filled");
+        }
+        events.extend(harness.take_events(rows.len()).await);
+        // A mark goes through the journal each time.
+        harness.crash();
+    }
+    // All that comes now is the next row: none was passed over and none comes twice.
+    let last = after.last().expect("a row");
+    let insert = format!("INSERT INTO marked VALUES ({}, 'end')", next_value(last));
+    database.run(&insert, &[SqlValue::Null]).await.expect("filled");
+    events.extend(harness.take_events(1).await);
+    events
+}
+
+/// A value beyond this one, in its type.
+fn next_value(value: &str) -> String {
+    match value.strip_suffix('\'') {
+        Some(bytes) if bytes.starts_with('x') => format!("{bytes}02'"),
+        Some(text) => format!("{text}z'"),
+        None => format!("{value}9"),
+    }
+}
+
+fn rows_in_order(count: usize) -> Vec<String> {
+    (1..=count).map(|number| format!("{{\"id\":\"r{number}\"}}")).chain(["{\"id\":\"end\"}".to_owned()]).collect()
+}
+
+#[tokio::test]
+async fn d_a_mark_of_sqlite_goes_back_as_the_type_it_came_in() {
+    let server = Server::sqlite();
+    for column in ["TEXT", "VARCHAR(20)", "", "CHAR(3) COLLATE NOCASE"] {
+        let found = follow(&server, column, Some("000"), &["'001'", "'002'"], &["'003'", "'004'"]).await;
+        assert_eq!(found, rows_in_order(4), "{column:?}");
+        let found = follow(&server, column, Some("0"), &["'01E6'", "'1.50'", "'1e5'"], &["'1e6'", "'2'"]).await;
+        assert_eq!(found, rows_in_order(5), "{column:?}");
+    }
+    for column in ["INTEGER", "BIGINT PRIMARY KEY", "NUMERIC", ""] {
+        let found = follow(&server, column, Some("0"), &["2", "9007199254740993"], &["9007199254740994"]).await;
+        assert_eq!(found, rows_in_order(3), "{column:?}");
+        let found = follow(&server, column, None, &["-5", "2"], &["10"]).await;
+        assert_eq!(found, rows_in_order(3), "{column:?}");
+    }
+    for column in ["REAL", "DOUBLE", ""] {
+        let found = follow(&server, column, Some("0.05"), &["0.1", "0.1 + 0.2"], &["0.3000000000000001"]).await;
+        assert_eq!(found, rows_in_order(3), "{column:?}");
+    }
+    for column in ["BLOB", ""] {
+        let found = follow(&server, column, None, &["x'00ff'", "x'fe'"], &["x'ff01'"]).await;
+        assert_eq!(found[..3], rows_in_order(3)[..3], "{column:?}");
+    }
+}
+
+#[tokio::test]
+async fn d_a_mark_that_the_version_before_stored_is_gone_on_with() {
+    let server = Server::sqlite();
+    let mut database = server.connect().await;
+    for (column, stored, left) in
+        [("TEXT", "002", "'003'"), ("", "002", "'003'"), ("INTEGER", "2", "3"), ("", "2", "3"), ("REAL", "2.5", "3.5")]
+    {
+        let _ = database.run("DROP TABLE kept", &[SqlValue::Null]).await;
+        database.run(&format!("CREATE TABLE kept (m {column}, v TEXT)"), &[SqlValue::Null]).await.expect("made");
+        let literal = if left.starts_with('\'') { format!("'{stored}'") } else { stored.to_owned() };
+        for value in [literal.as_str(), left] {
+            let insert = format!("INSERT INTO kept VALUES ({value}, {value})");
+            database.run(&insert, &[SqlValue::Null]).await.expect("filled");
+        }
+        let options = json!({
+            "database": server.address, "every": "1ms", "mark": "m", "fields": {"id": "v"},
+            "query": "SELECT m, v FROM kept WHERE m > :mark ORDER BY m",
+        });
+        let mut harness = Harness::new("query", options);
+        harness.folders = vec![server.folder()];
+        harness.marks = vec![tocsin_model::mark::Mark::set("reached", stored.to_owned())];
+        assert_eq!(harness.take_events(1).await, [format!("{{\"id\":\"{}\"}}", left.trim_matches('\''))], "{column}");
+        let parts: Vec<&str> = harness.marks.iter().map(|mark| &*mark.part).collect();
+        assert!(parts.contains(&"position") && !parts.contains(&"reached"), "{parts:?}");
+    }
+}
+
+#[tokio::test]
+async fn d_rows_of_one_mark_are_never_parted_and_rows_without_one_are_set_aside_once() {
+    let server = Server::sqlite();
+    let mut database = server.connect().await;
+    database.run("CREATE TABLE tied (m INTEGER, v INTEGER)", &[SqlValue::Null]).await.expect("made");
+    // The bound of a portion lies within the rows of the mark 2, and the rows of the mark 3 are more than one portion.
+    for (mark, count) in [(1, 900), (2, 200), (3, 1_500)] {
+        let rows = format!(
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count}) INSERT INTO tied SELECT {mark}, i FROM n"
+        );
+        database.run(&rows, &[SqlValue::Null]).await.expect("filled");
+    }
+    database.run("INSERT INTO tied VALUES (NULL, 0)", &[SqlValue::Null]).await.expect("filled");
+    let options = json!({
+        "database": server.address, "every": "1ms", "mark": "m", "start": "0", "fields": {"id": "v"},
+        "query": "SELECT m, v FROM tied WHERE m > :mark OR m IS NULL ORDER BY m",
+    });
+    let mut harness = Harness::new("query", options.clone());
+    harness.folders = vec![server.folder()];
+    let (mut counts, mut refused) = (Vec::new(), Vec::new());
+    while counts.iter().sum::<u32>() < 2_600 {
+        let portion = harness.next().await;
+        counts.push(portion.events.count());
+        refused.extend(portion.refused.into_iter().map(|refusal| refusal.reason));
+        harness.commit(portion.marks);
+    }
+    assert_eq!(counts, [900, 200, 1_500]);
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert!(refused[0].starts_with("m: is NULL, so the row has no mark"), "{refused:?}");
+    assert_eq!(harness.next().await.events.count(), 0);
+
+    let rows = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10001) INSERT INTO tied SELECT 4, i FROM n";
+    database.run(rows, &[SqlValue::Null]).await.expect("filled");
+    let trouble = harness.try_next().await.expect_err("they cannot be told apart").text;
+    assert!(trouble.contains("have one value in `m`"), "{trouble}");
+}
+
+#[tokio::test]
+async fn d_a_row_that_is_no_event_is_set_aside_and_others_go_on() {
+    let server = Server::sqlite();
+    let mut database = server.connect().await;
+    database.run("CREATE TABLE odd (m INTEGER, v)", &[SqlValue::Null]).await.expect("made");
+    for value in ["'a'", "x'ff'", "CAST(x'fe' AS TEXT)", "zeroblob(2000000)", "'b'"] {
+        let insert = format!("INSERT INTO odd VALUES ((SELECT count(*) FROM odd), {value})");
+        database.run(&insert, &[SqlValue::Null]).await.expect("filled");
+    }
+    let options = json!({
+        "database": server.address, "every": "1ms", "mark": "m", "start": "-1", "fields": {"id": "v"},
+        "query": "SELECT m, v FROM odd WHERE m > :mark ORDER BY m",
+    });
+    let mut harness = Harness::new("query", options);
+    harness.folders = vec![server.folder()];
+    let (mut events, mut refused) = (Vec::new(), 0);
+    while events.len() < 2 {
+        let portion = harness.next().await;
+        refused += portion.refused.len();
+        events.extend(crate::testing::shown(&portion.events));
+        harness.commit(portion.marks);
+    }
+    assert_eq!((events, refused), (vec![r#"{"id":"a"}"#.to_owned(), r#"{"id":"b"}"#.to_owned()], 3));
+}
+
+#[tokio::test]
+async fn d_the_mark_of_another_column_is_not_used() {
+    let server = Server::sqlite();
+    let mut database = server.connect().await;
+    database.run("CREATE TABLE two (a INTEGER, b INTEGER, id TEXT)", &[SqlValue::Null]).await.expect("made");
+    database.run("INSERT INTO two VALUES (1000, 1, 'x')", &[SqlValue::Null]).await.expect("filled");
+    let options = |mark: &str| {
+        json!({
+            "database": server.address, "every": "1ms", "mark": mark, "start": "0", "fields": {"id": "id"},
+            "query": format!("SELECT a, b, id FROM two WHERE {mark} > :mark ORDER BY {mark}"),
+        })
+    };
+    let mut harness = Harness::new("query", options("a"));
+    harness.folders = vec![server.folder()];
+    assert_eq!(harness.take_events(1).await, [r#"{"id":"x"}"#]);
+    harness.options = options("b");
+    harness.crash();
+    assert_eq!(harness.take_events(1).await, [r#"{"id":"x"}"#], "1 is beyond `start`, though not beyond 1000");
+    harness.options["mark"] = json!("c");
+    harness.crash();
+    let trouble = harness.try_next().await.expect_err("there is no such column").text;
+    assert!(trouble.contains("gives no column `c`, but a, b, id") || trouble.contains("no such column"), "{trouble}");
+}
+
+#[tokio::test]
+async fn slow_d_a_mark_of_postgres_goes_back_as_the_type_it_came_in() {
+    let server = Server::postgres();
+    let mut database = server.connect().await;
+    database.run("CREATE EXTENSION IF NOT EXISTS citext", &[SqlValue::Null]).await.expect("made");
+    database.run("CREATE TYPE step AS ENUM ('new', 'open', 'shut', 'gone')", &[SqlValue::Null]).await.expect("made");
+    let cases: [(&str, &str, &[&str], &[&str]); 10] = [
+        ("TEXT", "000", &["'001'", "'002'"], &["'003'"]),
+        ("TEXT COLLATE \"C\"", "0", &["'01E6'", "'1.50'", "'1e5'"], &["'1e6'"]),
+        ("VARCHAR(20)", "000", &["'001'", "'002'"], &["'003'"]),
+        ("CITEXT", "a", &["'B01'", "'b02'"], &["'B03'"]),
+        ("NUMERIC(40, 5)", "0", &["1.50", "12345678901234567890.12345"], &["12345678901234567890.12346"]),
+        ("DOUBLE PRECISION", "0", &["0.1", "0.1::float8 + 0.2::float8"], &["0.31"]),
+        ("BIGINT", "0", &["9007199254740993"], &["9007199254740994"]),
+        ("BYTEA", "", &["'\\x00ff'", "'\\xfe'"], &["'\\xff01'"]),
+        ("INT[]", "{0}", &["'{1,2}'", "'{1,3}'"], &["'{2}'"]),
+        (
+            "TIMESTAMPTZ",
+            "2020-01-01Z",
+            &["'2026-11-22 10:00:00.123456+01'", "'2026-11-22 10:00:00.123457+01'"],
+            &["'2026-11-22 10:00:00.123458+01'"],
+        ),
+    ];
+    for (column, start, before, after) in cases {
+        let mut harness = table_of(&mut *database, &server, column, start, before).await;
+        let mut found = harness.take_events(before.len()).await;
+        harness.crash();
+        for (at, value) in after.iter().enumerate() {
+            insert(&mut *database, value, before.len() + at + 1).await;
+        }
+        found.extend(harness.take_events(after.len()).await);
+        let count = before.len() + after.len();
+        assert_eq!(found, rows_in_order(count)[..count], "{column}");
+        assert_eq!(harness.next().await.events.count(), 0, "{column}");
+    }
+    let ids = ["00000000-0000-4000-8000-00000000000a", "00000000-0000-4000-8000-00000000000b"];
+    let ids: Vec<String> = ids.iter().map(|id| format!("'{id}'")).collect();
+    let mut harness =
+        table_of(&mut *database, &server, "UUID", "00000000-0000-0000-0000-000000000000", &[&ids[0]]).await;
+    assert_eq!(harness.take_events(1).await, [r#"{"id":"r1"}"#]);
+    insert(&mut *database, &ids[1], 2).await;
+    assert_eq!(harness.take_events(1).await, [r#"{"id":"r2"}"#]);
+    let mut harness = table_of(&mut *database, &server, "step", "new", &["'open'", "'shut'"]).await;
+    assert_eq!(harness.take_events(2).await.len(), 2);
+    insert(&mut *database, "'gone'", 3).await;
+    assert_eq!(harness.take_events(1).await, [r#"{"id":"r3"}"#]);
+}
+
+#[tokio::test]
+async fn slow_d_a_mark_of_mariadb_goes_back_as_the_type_it_came_in() {
+    let server = Server::mariadb();
+    let mut database = server.connect().await;
+    let cases: [(&str, &str, &[&str], &[&str]); 9] = [
+        ("VARCHAR(20)", "000", &["'001'", "'002'"], &["'003'"]),
+        ("VARCHAR(20)", "0", &["'01E6'", "'1.50'", "'1e5'"], &["'1e6'"]),
+        (
+            "VARCHAR(40)",
+            "0",
+            &["'2026-11-22T10:00:00.000001Z'", "'2026-11-22T10:00:00.000002Z'"],
+            &["'2026-11-22T10:00:00.000003Z'"],
+        ),
+        ("DECIMAL(40, 5)", "0", &["1.50", "12345678901234567890.12345"], &["12345678901234567890.12346"]),
+        ("BIGINT UNSIGNED", "0", &["18446744073709551610", "18446744073709551611"], &["18446744073709551612"]),
+        ("DOUBLE", "0", &["0.1", "0.1e0 + 0.2e0"], &["0.31"]),
+        ("FLOAT", "0", &["1.1", "1.2"], &["1.3"]),
+        ("VARBINARY(16)", "", &["x'00ff'", "x'fe'"], &["x'ff01'"]),
+        (
+            "DATETIME(6)",
+            "2020-01-01",
+            &["'2026-11-22 10:00:00.123456'", "'2026-11-22 10:00:00.123457'"],
+            &["'2026-11-22 10:00:00.123458'"],
+        ),
+    ];
+    for (column, start, before, after) in cases {
+        let mut harness = table_of(&mut *database, &server, column, start, before).await;
+        let mut found = harness.take_events(before.len()).await;
+        harness.crash();
+        for (at, value) in after.iter().enumerate() {
+            insert(&mut *database, value, before.len() + at + 1).await;
+        }
+        found.extend(harness.take_events(after.len()).await);
+        let count = before.len() + after.len();
+        assert_eq!(found, rows_in_order(count)[..count], "{column}");
+        assert_eq!(harness.next().await.events.count(), 0, "{column}");
+    }
+}
+
+/// A table with these marks, and a source that follows it.
+async fn table_of(
+    database: &mut dyn crate::sql::Database,
+    server: &Server,
+    column: &str,
+    start: &str,
+    values: &[&str],
+) -> Harness {
+    database.run("DROP TABLE IF EXISTS marked", &[SqlValue::Null]).await.expect("gone");
+    let table = format!("CREATE TABLE marked (m {column}, v VARCHAR(50))");
+    database.run(&table, &[SqlValue::Null]).await.expect("made");
+    for (at, value) in values.iter().enumerate() {
+        insert(database, value, at + 1).await;
+    }
+    let options = json!({
+        "database": server.address, "every": "1ms", "mark": "m", "start": start, "fields": {"id": "v"},
+        "query": "SELECT m, v FROM marked WHERE m > :mark ORDER BY m",
+    });
+    Harness::new("query", options)
+}
+
+async fn insert(database: &mut dyn crate::sql::Database, value: &str, number: usize) {
+    let insert = format!("INSERT INTO marked VALUES ({value}, 'r{number}')");
+    database.run(&insert, &[SqlValue::Null]).await.expect("filled");
 }

@@ -7,8 +7,8 @@ use mysql_async::{
 use tokio::sync::Notify;
 use url::Url;
 
-use super::{Cell, Database, Rows, Taking, check_cell, with_parameters};
-use crate::source::Trouble;
+use super::{Ask, Database, RowRead, Rows, SqlValue, Taking, bytes_cell, position_of, with_parameters};
+use crate::{items::Cell, source::Trouble};
 
 /// A connection to MySQL or MariaDB.
 pub(super) struct Mysql {
@@ -46,53 +46,143 @@ fn trouble(error: mysql_async::Error) -> Trouble {
     Trouble::new("MySQL", error)
 }
 
-fn cell((value, is_bare): (Value, bool)) -> Result<Cell, Trouble> {
-    let text = match value {
-        Value::NULL => return Ok((None, false)),
-        Value::Bytes(bytes) => String::from_utf8(bytes).map_err(|_| Trouble::of("a cell is not text in UTF-8"))?,
-        Value::Int(number) => number.to_string(),
-        Value::UInt(number) => number.to_string(),
-        Value::Float(number) => number.to_string(),
-        Value::Double(number) => number.to_string(),
-        // The zone of the session is UTC.
+/// A time as text; the zone of the session is UTC.
+fn time_text(value: &Value) -> Option<String> {
+    match value {
         Value::Date(year, month, day, hour, minute, second, micros) => {
-            format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
+            Some(format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{micros:06}"))
         }
         Value::Time(negative, days, hours, minutes, seconds, micros) => {
-            let sign = if negative { "-" } else { "" };
-            let hours = u32::from(hours) + days * 24;
+            let sign = if *negative { "-" } else { "" };
+            let hours = u32::from(*hours) + days * 24;
             let mut text = format!("{sign}{hours:02}:{minutes:02}:{seconds:02}");
-            if micros > 0 {
+            if *micros > 0 {
                 let _ = write!(text, ".{micros:06}");
             }
-            text
+            Some(text)
         }
-    };
-    Ok((Some(check_cell(text)?), is_bare))
+        _ => None,
+    }
+}
+
+/// A field of bits as a number.
+fn bits(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+fn cell(value: &Value, kind: ColumnType) -> Cell {
+    match value {
+        Value::NULL => Cell::Null,
+        Value::Bytes(bytes) if kind == ColumnType::MYSQL_TYPE_BIT => Cell::Text(bits(bytes).to_string()),
+        Value::Bytes(bytes) => bytes_cell(bytes.clone()),
+        Value::Int(number) => Cell::Text(number.to_string()),
+        Value::UInt(number) => Cell::Text(number.to_string()),
+        Value::Float(number) => Cell::Text(number.to_string()),
+        Value::Double(number) => Cell::Text(number.to_string()),
+        date @ Value::Date(..) => Cell::Text(time_text(date).unwrap_or_default().replacen(' ', "T", 1) + "Z"),
+        time @ Value::Time(..) => Cell::Text(time_text(time).unwrap_or_default()),
+    }
+}
+
+/// The value of a mark, with its type.
+fn mark_of(value: &Value, kind: ColumnType) -> SqlValue {
+    match value {
+        Value::NULL => SqlValue::Null,
+        Value::Int(number) => SqlValue::Integer(*number),
+        Value::UInt(number) => SqlValue::Unsigned(*number),
+        // Compared as a double: its value as one is the same.
+        Value::Float(number) => SqlValue::Real(f64::from(*number)),
+        Value::Double(number) => SqlValue::Real(*number),
+        Value::Bytes(bytes) if kind == ColumnType::MYSQL_TYPE_BIT => SqlValue::Unsigned(bits(bytes)),
+        Value::Bytes(bytes) => match std::str::from_utf8(bytes) {
+            Ok(text) if is_decimal(kind) => SqlValue::Decimal(text.to_owned()),
+            Ok(text) => SqlValue::Text(text.to_owned()),
+            Err(_) => SqlValue::Bytes(bytes.clone()),
+        },
+        time @ (Value::Date(..) | Value::Time(..)) => SqlValue::Text(time_text(time).unwrap_or_default()),
+    }
+}
+
+fn is_decimal(kind: ColumnType) -> bool {
+    matches!(kind, ColumnType::MYSQL_TYPE_DECIMAL | ColumnType::MYSQL_TYPE_NEWDECIMAL)
 }
 
 /// Whether values of a type stand in JSON as they are.
 fn is_bare(kind: ColumnType) -> bool {
-    kind.is_numeric_type() || kind == ColumnType::MYSQL_TYPE_JSON
+    kind.is_numeric_type() || matches!(kind, ColumnType::MYSQL_TYPE_JSON | ColumnType::MYSQL_TYPE_BIT)
 }
 
 fn bytes_of(value: &Value) -> usize {
     if let Value::Bytes(bytes) = value { bytes.len() } else { size_of::<Value>() }
 }
 
-/// The parameter, once for each place. A time goes back as it came, in the form that the server reads.
-fn parameters(mark: Option<&str>, count: usize) -> Params {
+/// A value without a type, as the type of the mark column.
+fn of_type(text: &str, kind: ColumnType) -> SqlValue {
+    if is_decimal(kind) && scale_of(text).is_some() {
+        return SqlValue::Decimal(text.to_owned());
+    }
+    if kind.is_numeric_type() {
+        return match (text.parse(), text.parse()) {
+            (Ok(number), _) => SqlValue::Integer(number),
+            (_, Ok(number)) => SqlValue::Unsigned(number),
+            _ => SqlValue::Text(text.to_owned()),
+        };
+    }
+    let is_time = matches!(
+        kind,
+        ColumnType::MYSQL_TYPE_DATE | ColumnType::MYSQL_TYPE_DATETIME | ColumnType::MYSQL_TYPE_TIMESTAMP
+    );
+    let time = server_time(text).filter(|_| is_time);
+    SqlValue::Text(time.unwrap_or_else(|| text.to_owned()))
+}
+
+/// A value without a type where no column says one. The server compares a text with a number as doubles, which is exact up to
+/// 53 bits; so a longer integer goes as one.
+fn of_no_type(text: &str) -> SqlValue {
+    const EXACT: u64 = 1 << 53;
+    match text.parse::<i64>() {
+        Ok(number) if number.unsigned_abs() > EXACT && number.to_string() == text => SqlValue::Integer(number),
+        Err(_) if text.parse::<u64>().is_ok_and(|number| number.to_string() == text) => {
+            SqlValue::Unsigned(text.parse().unwrap_or_default())
+        }
+        _ => SqlValue::Text(server_time(text).unwrap_or_else(|| text.to_owned())),
+    }
+}
+
+/// The number of digits of a decimal number behind its point.
+fn scale_of(text: &str) -> Option<usize> {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let (whole, part) = digits.split_once('.').unwrap_or((digits, ""));
+    let all = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    (!whole.is_empty() && all(whole) && all(part) && part.len() <= 38 && digits.len() <= 66).then_some(part.len())
+}
+
+/// The placeholder of this value in a statement. Against a text the server would compare a decimal number as a double.
+fn placeholder(mark: &SqlValue) -> String {
+    match mark {
+        SqlValue::Decimal(text) => {
+            scale_of(text).map_or("?".to_owned(), |scale| format!("CAST(? AS DECIMAL(65,{scale}))"))
+        }
+        _ => "?".to_owned(),
+    }
+}
+
+/// The parameter, once for each place.
+fn parameters(mark: &SqlValue, count: usize) -> Params {
     let value = match mark {
-        // A number as one: against a text MySQL would compare doubles.
-        Some(text) => match text.parse() {
-            Ok(number) => Value::Int(number),
-            Err(_) => Value::Bytes(server_time(text).unwrap_or_else(|| text.to_owned()).into_bytes()),
-        },
-        None => Value::NULL,
+        SqlValue::Null => Value::NULL,
+        SqlValue::Integer(number) => Value::Int(*number),
+        SqlValue::Unsigned(number) => Value::UInt(*number),
+        SqlValue::Real(number) => Value::Double(*number),
+        SqlValue::Bytes(bytes) => Value::Bytes(bytes.clone()),
+        SqlValue::Decimal(text) | SqlValue::Text(text) | SqlValue::Untyped(text) => {
+            Value::Bytes(text.clone().into_bytes())
+        }
     };
     if count == 0 { Params::Empty } else { Params::Positional(vec![value; count]) }
 }
 
+/// A time in the form in which events have it, in the form that the server reads.
 fn server_time(text: &str) -> Option<String> {
     let is_time = text.len() == 27 && text.ends_with('Z') && text.as_bytes()[10] == b'T';
     is_time.then(|| text.replacen('T', " ", 1).trim_end_matches('Z').to_owned())
@@ -100,48 +190,70 @@ fn server_time(text: &str) -> Option<String> {
 
 #[async_trait]
 impl Database for Mysql {
-    async fn query(&mut self, query: &str, mark: Option<&str>) -> Result<Rows, Trouble> {
-        let (query, count) = with_parameters(query.trim().trim_end_matches(';'), |_| "?".to_owned());
-        let parameters = parameters(mark, count);
+    async fn query(&mut self, ask: Ask<'_>) -> Result<Rows, Trouble> {
+        let asked = ask.query.trim().trim_end_matches(';');
         let connection = &mut self.connection;
         let asked = Self::patient(self.timeout, async {
             let mut options = TxOpts::default();
             options.with_readonly(true).with_isolation_level(IsolationLevel::RepeatableRead);
             let mut transaction = connection.start_transaction(options).await?;
-            let statement = transaction.prep(&query).await?;
+            let (query, count) = with_parameters(asked, |_| placeholder(ask.mark));
+            let mut statement = transaction.prep(&query).await?;
             let names: Arc<[String]> =
                 statement.columns().iter().map(|column| column.name_str().into_owned()).collect();
-            let (mut taking, mut more, mut found) = (Taking::default(), false, Vec::new());
+            let mark_at = match ask.mark_column.map(|name| position_of(&names, name)).transpose() {
+                Ok(at) => at,
+                Err(trouble) => return Ok(Err(trouble)),
+            };
+            let mut mark = ask.mark.clone();
+            if let (SqlValue::Untyped(text), Some(at)) = (&mark, mark_at) {
+                mark = of_type(text, statement.columns()[at].column_type());
+                if placeholder(&mark) != "?" {
+                    statement = transaction.prep(&with_parameters(asked, |_| placeholder(&mark)).0).await?;
+                }
+            }
+            let (mut taking, mut more, mut found) = (Taking::new(&ask), false, Vec::new());
             {
-                let mut result = transaction.exec_iter(&statement, parameters).await?;
+                let mut result = transaction.exec_iter(&statement, parameters(&mark, count)).await?;
                 while !more && let Some(row) = result.next().await? {
-                    more = taking.is_full_with((0..row.len()).filter_map(|at| row.as_ref(at)).map(bytes_of).sum());
+                    more = taking.ends_with((0..row.len()).filter_map(|at| row.as_ref(at)).map(bytes_of).sum());
                     found.push(row);
                 }
                 result.drop_result().await?;
             }
             transaction.commit().await?;
-            Ok((names, found, more))
+            Ok(Ok((names, mark_at, found, more)))
         });
-        let (names, found, more) = asked.await?;
-        let bare =
-            |row: &mysql_async::Row| row.columns_ref().iter().map(|column| is_bare(column.column_type())).collect();
-        let cells = |row: mysql_async::Row| {
-            let bare: Vec<bool> = bare(&row);
-            row.unwrap().into_iter().zip(bare).map(cell).collect()
+        let (names, mark_at, found, more) = asked.await??;
+        let read = |row: mysql_async::Row| {
+            let kinds: Vec<ColumnType> = row.columns_ref().iter().map(|column| column.column_type()).collect();
+            let values = row.unwrap();
+            let mark = mark_at.map(|at| mark_of(&values[at], kinds[at]));
+            let cells = values.iter().zip(kinds).map(|(value, kind)| (cell(value, kind), is_bare(kind))).collect();
+            RowRead { cells, mark }
         };
-        let rows = found.into_iter().map(cells).collect::<Result<_, _>>()?;
-        Ok(Rows::new(names, rows, more))
+        Ok(Rows::new(names, found.into_iter().map(read).collect(), more))
     }
 
-    async fn run(&mut self, statement: &str, marks: &[Option<String>]) -> Result<(), Trouble> {
-        let (statement, count) = with_parameters(statement, |_| "?".to_owned());
+    async fn run(&mut self, statement: &str, marks: &[SqlValue]) -> Result<(), Trouble> {
         let connection = &mut self.connection;
         let done = Self::patient(self.timeout, async {
             let mut transaction = connection.start_transaction(TxOpts::default()).await?;
-            let prepared = transaction.prep(&statement).await?;
+            // Marks of one column have one form, so one statement is prepared.
+            let mut prepared = None;
             for mark in marks {
-                transaction.exec_drop(&prepared, parameters(mark.as_deref(), count)).await?;
+                let mark = if let SqlValue::Untyped(text) = mark { of_no_type(text) } else { mark.clone() };
+                let (text, count) = with_parameters(statement, |_| placeholder(&mark));
+                let known = prepared.take_if(|(known, _)| *known == text);
+                let (text, ready) = match known {
+                    Some(known) => known,
+                    None => {
+                        let ready = transaction.prep(&text).await?;
+                        (text, ready)
+                    }
+                };
+                transaction.exec_drop(&ready, parameters(&mark, count)).await?;
+                prepared = Some((text, ready));
             }
             transaction.commit().await
         });

@@ -1,10 +1,15 @@
-use std::{error::Error, sync::Arc, time::Duration};
+use std::{error::Error, fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::{BufMut, BytesMut};
 use futures_util::TryStreamExt;
-use serde_json::Value;
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor},
+};
+use serde_json::value::RawValue;
 use tocsin_delivery::tls;
+use tocsin_model::hexadecimal::digits_of;
 use tokio::{sync::Notify, task::JoinHandle};
 use tokio_postgres::{
     AsyncMessage, Client, Config,
@@ -13,8 +18,8 @@ use tokio_postgres::{
 use tokio_postgres_rustls::MakeRustlsConnect;
 use url::Url;
 
-use super::{Cell, Database, Rows, Taking, check_cell, with_parameters};
-use crate::source::{PORTION_EVENTS_MAX, Trouble};
+use super::{Ask, Database, RowRead, Rows, SqlValue, Taking, position_of, text_cell, with_parameters};
+use crate::{items::Cell, source::Trouble};
 
 /// A connection to PostgreSQL. Encrypted if the server offers it; `sslmode=require` in the address insists.
 pub(super) struct Postgres {
@@ -27,11 +32,11 @@ pub(super) struct Postgres {
 
 /// A parameter as text: the server reads it as whatever type it has there.
 #[derive(Debug)]
-struct Text<'a>(Option<&'a str>);
+struct Text(Option<String>);
 
-impl ToSql for Text<'_> {
+impl ToSql for Text {
     fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
-        match self.0 {
+        match &self.0 {
             Some(text) => {
                 out.put_slice(text.as_bytes());
                 Ok(IsNull::No)
@@ -106,53 +111,104 @@ fn trouble(error: tokio_postgres::Error) -> Trouble {
     }
 }
 
-fn cell(value: Value) -> Result<Cell, Trouble> {
-    match value {
-        Value::Null => Ok((None, false)),
-        Value::String(text) => Ok((Some(check_cell(text)?), false)),
-        other => Ok((Some(check_cell(other.to_string())?), true)),
+/// A cell, and whether it stands in JSON as it is. Numbers keep the digits of the server.
+fn cell(value: &RawValue) -> Result<(Cell, bool), Trouble> {
+    let text = value.get();
+    Ok(match text.as_bytes().first() {
+        Some(b'n') => (Cell::Null, false),
+        Some(b'"') => {
+            let text = serde_json::from_str(text).map_err(|error| Trouble::new("a row cannot be read", error))?;
+            (text_cell(text), false)
+        }
+        _ => (text_cell(text.to_owned()), true),
+    })
+}
+
+/// A JSON object as its members in their order: two may have one name.
+struct Members(Vec<(String, Box<RawValue>)>);
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visit;
+        impl<'de> Visitor<'de> for Visit {
+            type Value = Members;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(Members(members))
+            }
+        }
+        deserializer.deserialize_map(Visit)
+    }
+}
+
+/// A parameter in the form that the server reads, whatever type it has there.
+fn parameter(mark: &SqlValue) -> Text {
+    match mark {
+        SqlValue::Null => Text(None),
+        SqlValue::Bytes(bytes) => Text(Some(format!("\\x{}", digits_of(bytes)))),
+        SqlValue::Decimal(text) | SqlValue::Text(text) | SqlValue::Untyped(text) => Text(Some(text.clone())),
+        SqlValue::Integer(_) | SqlValue::Unsigned(_) | SqlValue::Real(_) => Text(Some(mark.shown())),
     }
 }
 
 #[async_trait]
 impl Database for Postgres {
-    async fn query(&mut self, query: &str, mark: Option<&str>) -> Result<Rows, Trouble> {
-        let (query, count) = with_parameters(query.trim().trim_end_matches(';'), |_| "$1".to_owned());
-        // The server makes JSON of each row, so that no type of it is unknown to us.
-        let wrapped = format!("SELECT row_to_json(q)::text FROM (\n{query}\n) AS q LIMIT {PORTION_EVENTS_MAX}");
+    async fn query(&mut self, ask: Ask<'_>) -> Result<Rows, Trouble> {
+        let (query, count) = with_parameters(ask.query.trim().trim_end_matches(';'), |_| "$1".to_owned());
         let timeout = self.timeout;
+        let mark_column = ask.mark_column.map(|name| (name, self.quoted(name)));
         let client = &mut self.client;
         let asked = Self::patient(timeout, async {
             let transaction = client.build_transaction().read_only(true).start().await?;
-            let statement = transaction.prepare(&wrapped).await?;
             let inner = transaction.prepare(&query).await?;
             let names: Arc<[String]> = inner.columns().iter().map(|column| column.name().to_owned()).collect();
-            let mark = Text(mark);
+            if let Some(Err(trouble)) = mark_column.as_ref().map(|(name, _)| position_of(&names, name)) {
+                return Ok(Err(trouble));
+            }
+            // The server makes JSON of each row, so that no type of it is unknown to us. JSON has not all values of all types,
+            // so the mark comes as the text that the server reads as the same value.
+            let mark = mark_column.as_ref().map_or("NULL".to_owned(), |(_, name)| format!("q.{name}"));
+            let limit = ask.rows_max + 1;
+            let wrapped = format!("SELECT row_to_json(q)::text, {mark}::text FROM (\n{query}\n) AS q LIMIT {limit}");
+            let statement = transaction.prepare(&wrapped).await?;
+            let mark = parameter(ask.mark);
             let parameters: &[&(dyn ToSql + Sync)] = if count > 0 { &[&mark] } else { &[] };
-            let (mut taking, mut more, mut found) = (Taking::default(), false, Vec::new());
+            let (mut taking, mut more, mut found) = (Taking::new(&ask), false, Vec::new());
             {
                 let mut rows = std::pin::pin!(transaction.query_raw(&statement, parameters.iter().copied()).await?);
                 while !more && let Some(row) = rows.try_next().await? {
-                    let text: String = row.try_get(0)?;
-                    more = taking.is_full_with(text.len());
-                    found.push(text);
+                    let (text, mark): (String, Option<String>) = (row.try_get(0)?, row.try_get(1)?);
+                    more = taking.ends_with(text.len());
+                    found.push((text, mark));
                 }
             }
             transaction.commit().await?;
-            Ok((names, found, more))
+            Ok(Ok((names, found, more)))
         });
-        let (names, found, more) = asked.await?;
+        let (names, found, more) = asked.await??;
         let mut rows = Vec::with_capacity(found.len());
-        for text in found {
-            let mut row: serde_json::Map<String, Value> =
+        for (text, mark) in found {
+            let Members(members) =
                 serde_json::from_str(&text).map_err(|error| Trouble::new("a row cannot be read", error))?;
-            let cells = names.iter().map(|name| cell(row.remove(name).unwrap_or_default()));
-            rows.push(cells.collect::<Result<_, _>>()?);
+            if members.len() != names.len() {
+                return Err(Trouble::of("a row has not as many cells as the query has columns"));
+            }
+            let cells = members.iter().map(|(_, value)| cell(value)).collect::<Result<_, _>>()?;
+            let mark = ask.mark_column.map(|_| mark.map_or(SqlValue::Null, SqlValue::Text));
+            rows.push(RowRead { cells, mark });
         }
         Ok(Rows::new(names, rows, more))
     }
 
-    async fn run(&mut self, statement: &str, marks: &[Option<String>]) -> Result<(), Trouble> {
+    async fn run(&mut self, statement: &str, marks: &[SqlValue]) -> Result<(), Trouble> {
         let (statement, count) = with_parameters(statement, |_| "$1".to_owned());
         let timeout = self.timeout;
         let client = &mut self.client;
@@ -160,7 +216,7 @@ impl Database for Postgres {
             let transaction = client.transaction().await?;
             let prepared = transaction.prepare(&statement).await?;
             for mark in marks {
-                let mark = Text(mark.as_deref());
+                let mark = parameter(mark);
                 let parameters: &[&(dyn ToSql + Sync)] = if count > 0 { &[&mark] } else { &[] };
                 transaction.execute(&prepared, parameters).await?;
             }
@@ -170,7 +226,7 @@ impl Database for Postgres {
     }
 
     async fn lock(&mut self, name: &str) -> Result<(), Trouble> {
-        let name = Text(Some(name));
+        let name = Text(Some(name.to_owned()));
         let parameters: [&(dyn ToSql + Sync); 1] = [&name];
         let asked = self.client.query_one("SELECT pg_try_advisory_lock(hashtextextended($1, 0))", &parameters);
         match Self::patient(self.timeout, asked).await?.try_get(0).map_err(trouble)? {

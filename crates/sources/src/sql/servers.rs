@@ -10,8 +10,18 @@ use std::{
 
 use tocsin_delivery::SystemClock;
 
-use super::{Database, connect};
-use crate::source::{Context, Folders};
+use super::{Ask, Database, SqlValue, connect};
+use crate::source::{Context, Folders, PORTION_EVENTS_MAX};
+
+/// A query without a mark.
+pub(crate) fn ask(query: &str) -> Ask<'_> {
+    Ask { query, mark_column: None, mark: &SqlValue::Null, rows_max: PORTION_EVENTS_MAX }
+}
+
+/// A value as an option gives it.
+pub(crate) fn untyped(text: &str) -> SqlValue {
+    SqlValue::Untyped(text.to_owned())
+}
 
 /// The user `nobody`, as whom servers run that will not be root's.
 const NOBODY: u32 = 65_534;

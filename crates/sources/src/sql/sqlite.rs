@@ -10,8 +10,14 @@ use rusqlite::{
 };
 use tokio::{sync::Notify, task::spawn_blocking};
 
-use super::{CELL_BYTES_MAX, Cell, Database, Rows, Taking, check_cell, with_parameters};
-use crate::source::{Context, Trouble};
+use super::{Ask, CELL_BYTES_MAX, Database, RowRead, Rows, SqlValue, Taking, bytes_cell, position_of, with_parameters};
+use crate::{
+    items::Cell,
+    source::{Context, Trouble},
+};
+
+/// Longest row that SQLite reads. A longer one ends its query; cells between [`CELL_BYTES_MAX`] and this are refused alone.
+const ROW_BYTES_MAX: i32 = 64 << 20;
 
 /// A file of SQLite.
 pub(super) struct Sqlite {
@@ -29,7 +35,7 @@ impl Sqlite {
             .map_err(|error| Trouble::new(format!("{} cannot be opened", path.display()), error))?;
         let prepared = connection
             .busy_timeout(timeout)
-            .and_then(|()| connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, 4 * CELL_BYTES_MAX as i32))
+            .and_then(|()| connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, ROW_BYTES_MAX))
             .and_then(|_| connection.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0))
             .and_then(|_| connection.authorizer(Some(authorize)));
         prepared.map_err(trouble)?;
@@ -73,71 +79,139 @@ fn trouble(error: rusqlite::Error) -> Trouble {
     Trouble::new("SQLite", error)
 }
 
-/// A number as one, since SQLite holds that every text is greater than every number.
-struct Parameter<'a>(Option<&'a str>);
-
-impl ToSql for Parameter<'_> {
+impl ToSql for SqlValue {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
-        let Some(text) = self.0 else { return Ok(ToSqlOutput::Borrowed(ValueRef::Null)) };
-        if let Ok(integer) = text.parse::<i64>() {
-            return Ok(ToSqlOutput::Borrowed(ValueRef::Integer(integer)));
-        }
-        match text.parse::<f64>() {
-            Ok(number) if number.is_finite() => Ok(ToSqlOutput::Borrowed(ValueRef::Real(number))),
-            _ => Ok(ToSqlOutput::Borrowed(ValueRef::Text(text.as_bytes()))),
-        }
+        Ok(ToSqlOutput::Borrowed(match self {
+            SqlValue::Null => ValueRef::Null,
+            SqlValue::Integer(number) => ValueRef::Integer(*number),
+            SqlValue::Real(number) => ValueRef::Real(*number),
+            SqlValue::Bytes(bytes) => ValueRef::Blob(bytes),
+            SqlValue::Decimal(text) | SqlValue::Text(text) | SqlValue::Untyped(text) => ValueRef::Text(text.as_bytes()),
+            SqlValue::Unsigned(number) => return Ok(ToSqlOutput::from(i64::try_from(*number).unwrap_or(i64::MAX))),
+        }))
     }
 }
 
-fn cell(value: ValueRef<'_>) -> Result<Cell, Trouble> {
-    let is_bare = matches!(value, ValueRef::Integer(_) | ValueRef::Real(_));
-    let text = match value {
-        ValueRef::Null => return Ok((None, false)),
-        ValueRef::Integer(integer) => integer.to_string(),
-        ValueRef::Real(number) => number.to_string(),
-        ValueRef::Text(text) | ValueRef::Blob(text) => {
-            let text = std::str::from_utf8(text).map_err(|_| Trouble::of("a cell is not text in UTF-8"))?;
-            text.to_owned()
-        }
+/// The types that a value may be of. SQLite holds that every text is greater than every number, so a value without a type
+/// is tried as a number and as a text.
+fn readings(mark: &SqlValue) -> Vec<SqlValue> {
+    let SqlValue::Untyped(text) = mark else { return vec![mark.clone()] };
+    let number = match text.parse::<i64>() {
+        Ok(integer) => Some(SqlValue::Integer(integer)),
+        Err(_) => text.parse().ok().filter(|number: &f64| number.is_finite()).map(SqlValue::Real),
     };
-    Ok((Some(check_cell(text)?), is_bare))
+    number.into_iter().chain([SqlValue::Text(text.clone())]).collect()
+}
+
+/// The types in which a statement that writes has a value without a type: a number that has one spelling only, and then, if
+/// that was in no row, the text.
+fn written(mark: &SqlValue) -> Vec<SqlValue> {
+    let mut readings = readings(mark);
+    if let SqlValue::Untyped(text) = mark {
+        readings.retain(|reading| matches!(reading, SqlValue::Text(_)) || reading.shown() == *text);
+    }
+    readings
+}
+
+fn is_number(value: &SqlValue) -> bool {
+    matches!(value, SqlValue::Integer(_) | SqlValue::Real(_))
+}
+
+/// A cell, and whether it stands in JSON as it is.
+fn cell(value: ValueRef<'_>) -> (Cell, bool) {
+    match value {
+        ValueRef::Null => (Cell::Null, false),
+        ValueRef::Integer(integer) => (Cell::Text(integer.to_string()), true),
+        ValueRef::Real(number) => (Cell::Text(number.to_string()), true),
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) if bytes.len() > CELL_BYTES_MAX => {
+            (Cell::TooLong(bytes.len()), false)
+        }
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => (bytes_cell(bytes.to_vec()), false),
+    }
+}
+
+fn mark_of(value: ValueRef<'_>) -> SqlValue {
+    match value {
+        ValueRef::Null => SqlValue::Null,
+        ValueRef::Integer(integer) => SqlValue::Integer(integer),
+        ValueRef::Real(number) => SqlValue::Real(number),
+        ValueRef::Text(bytes) => match std::str::from_utf8(bytes) {
+            Ok(text) => SqlValue::Text(text.to_owned()),
+            Err(_) => SqlValue::Bytes(bytes.to_vec()),
+        },
+        ValueRef::Blob(bytes) => SqlValue::Bytes(bytes.to_vec()),
+    }
+}
+
+/// A query whose parameters stand as SQLite has them.
+struct Question {
+    query: String,
+    has_parameter: bool,
+    mark_column: Option<String>,
+}
+
+impl Question {
+    fn ask(&self, connection: &Connection, mark: &SqlValue, mut taking: Taking) -> Result<Rows, Trouble> {
+        let mut statement = connection.prepare(&self.query).map_err(trouble)?;
+        if !statement.readonly() {
+            return Err(Trouble::of("the query would write"));
+        }
+        let names: Arc<[String]> = statement.column_names().map(str::to_owned).collect();
+        let mark_at = self.mark_column.as_deref().map(|name| position_of(&names, name)).transpose()?;
+        let parameters: &[&dyn ToSql] = if self.has_parameter { &[mark] } else { &[] };
+        let mut found = statement.query(parameters).map_err(trouble)?;
+        let (mut more, mut rows) = (false, Vec::new());
+        while !more && let Some(row) = found.next().map_err(trouble)? {
+            let cells = (0..names.len()).map(|at| row.get_ref(at).map(cell).map_err(trouble));
+            let cells: Vec<(Cell, bool)> = cells.collect::<Result<_, _>>()?;
+            more = taking.ends_with(cells.iter().map(|(cell, _)| cell.bytes()).sum());
+            let mark = mark_at.map(|at| row.get_ref(at).map(mark_of).map_err(trouble)).transpose()?;
+            rows.push(RowRead { cells, mark });
+        }
+        Ok(Rows::new(names, rows, more))
+    }
 }
 
 #[async_trait]
 impl Database for Sqlite {
-    async fn query(&mut self, query: &str, mark: Option<&str>) -> Result<Rows, Trouble> {
-        let (query, mark) = (with_parameters(query, |_| "?1".to_owned()), mark.map(str::to_owned));
+    async fn query(&mut self, ask: Ask<'_>) -> Result<Rows, Trouble> {
+        let (query, parameters) = with_parameters(ask.query, |_| "?1".to_owned());
+        let mark_column = ask.mark_column.map(str::to_owned);
+        let question = Question { query, has_parameter: parameters > 0, mark_column };
+        let (taking, mark) = (Taking::new(&ask), ask.mark.clone());
         self.work(move |connection| {
-            let mut statement = connection.prepare(&query.0).map_err(trouble)?;
-            if !statement.readonly() {
-                return Err(Trouble::of("the query would write"));
+            let mut readings = readings(&mark);
+            if !question.has_parameter {
+                readings.truncate(1);
             }
-            let names: Arc<[String]> = statement.column_names().map(str::to_owned).collect();
-            let parameter = Parameter(mark.as_deref());
-            let parameters: &[&dyn ToSql] = if query.1 > 0 { &[&parameter] } else { &[] };
-            let mut found = statement.query(parameters).map_err(trouble)?;
-            let (mut taking, mut more, mut rows) = (Taking::default(), false, Vec::new());
-            while !more && let Some(row) = found.next().map_err(trouble)? {
-                let cells = (0..names.len()).map(|at| cell(row.get_ref(at).map_err(trouble)?));
-                let cells: Vec<Cell> = cells.collect::<Result<_, _>>()?;
-                more = taking.is_full_with(cells.iter().filter_map(|(cell, _)| cell.as_ref()).map(String::len).sum());
-                rows.push(cells);
+            let mut empty = Rows::default();
+            for reading in &readings {
+                let rows = question.ask(connection, reading, taking.clone())?;
+                // A value without a type is of the type in which the rows beyond it come.
+                let fits = rows.marks.first().is_none_or(|mark| is_number(mark) == is_number(reading));
+                if readings.len() == 1 || fits && !rows.rows.is_empty() {
+                    return Ok(rows);
+                }
+                empty.names = rows.names;
             }
-            Ok(Rows::new(names, rows, more))
+            Ok(empty)
         })
         .await
     }
 
-    async fn run(&mut self, statement: &str, marks: &[Option<String>]) -> Result<(), Trouble> {
+    async fn run(&mut self, statement: &str, marks: &[SqlValue]) -> Result<(), Trouble> {
         let (statement, marks) = (with_parameters(statement, |_| "?1".to_owned()), marks.to_vec());
         self.work(move |connection| {
             let transaction = connection.unchecked_transaction().map_err(trouble)?;
             {
                 let mut prepared = transaction.prepare(&statement.0).map_err(trouble)?;
                 for mark in &marks {
-                    let parameter = Parameter(mark.as_deref());
-                    let parameters: &[&dyn ToSql] = if statement.1 > 0 { &[&parameter] } else { &[] };
-                    prepared.execute(parameters).map_err(trouble)?;
+                    for reading in written(mark) {
+                        let parameters: &[&dyn ToSql] = if statement.1 > 0 { &[&reading] } else { &[] };
+                        if prepared.execute(parameters).map_err(trouble)? > 0 || statement.1 == 0 {
+                            break;
+                        }
+                    }
                 }
             }
             transaction.commit().map_err(trouble)

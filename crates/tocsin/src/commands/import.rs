@@ -56,6 +56,9 @@ struct Input {
     /// The form of the file [default: by its name, else ndjson]
     #[arg(long, value_enum)]
     format: Option<Format>,
+    /// The character encoding of the file, such as windows-1252 [default: by its byte-order mark, else utf-8]
+    #[arg(long)]
+    charset: Option<String>,
 }
 
 /// The form of a file.
@@ -121,7 +124,11 @@ impl Args {
                 counter.inc(chunk.len() as u64);
             }
         }));
-        let request = client.request(Method::POST, &path).header("content-type", format.media_type()).body(body);
+        let media_type = match &input.charset {
+            Some(charset) => format!("{}; charset=\"{}\"", format.media_type(), charset.replace(['"', '\\'], "")),
+            None => format.media_type().to_owned(),
+        };
+        let request = client.request(Method::POST, &path).header("content-type", media_type).body(body);
         let name = input.file.display().to_string();
         let summary = upload(client, request, &mut |line, error| {
             bar.suspend(|| terminal.line(terminal.paint(Colour::Red, format_args!("{name}:{line}: {error}"))))

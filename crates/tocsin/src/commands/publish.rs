@@ -9,6 +9,7 @@ use std::{
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Map, Value};
+use tocsin_model::charset::{Syntax, Utf8Reader};
 use tokio::sync::mpsc;
 
 use crate::{
@@ -261,6 +262,8 @@ impl ReadPlan {
             }
             Box::new(BufReader::with_capacity(1 << 16, file))
         };
+        // A byte-order mark, and UTF-16 as some programs write it.
+        let reader = Utf8Reader::new(reader, Syntax::Json, None);
         for document in serde_json::Deserializer::from_reader(reader).into_iter::<Value>() {
             let document = document.map_err(|error| {
                 Failure::failed(format!("{name}:{}:{}: is not JSON", error.line(), error.column())).because(&error)
