@@ -202,3 +202,19 @@ async fn b26_members_come_and_go_without_the_group() {
     let directory = Directory::open(records.clone(), options(), Arc::new(|| Timestamp(1))).await.expect("it opens");
     members_come_and_go(&directory).await;
 }
+
+#[tokio::test]
+async fn b26_an_import_adds_members_without_the_group() {
+    let memory = Arc::new(MemoryRecords::new().expect("random numbers"));
+    let directory = Directory::open(memory, options(), Arc::new(|| Timestamp(1))).await.expect("it opens");
+    directory.build_indexes().await.expect("built");
+    let dn = "cn=all,o=site";
+    let mut ldif = format!("dn: {dn}\nobjectClass: groupOfNames\nmember: {}\n", member("a"));
+    for name in ["b", "c", "a"] {
+        ldif += &format!("\ndn: {dn}\nchangetype: modify\nadd: member\nmember: {}\n", member(name));
+    }
+    let imported = directory.import(ldif.as_bytes(), &mut |_| {}).await.expect("it is read");
+    assert_eq!((imported.done, imported.refused.len()), (3, 1), "{imported:?}");
+    let shown = directory.find(dn).await.expect("there");
+    assert_eq!(shown.entry.attribute("member").expect("members").values.len(), 3);
+}

@@ -9,6 +9,8 @@ use tocsin_directory::{
 
 use crate::ber::{self, Garbled, Reader};
 
+/// Longest filter, in bytes: all of its assertion values are prepared before the search.
+pub const FILTER_BYTES_MAX: usize = 512 << 10;
 /// Most attributes that one search asks for.
 pub const NAMES_MAX: usize = 1_000;
 /// Most controls of one message.
@@ -119,8 +121,7 @@ pub enum Unreadable {
 }
 
 /// A filter of more parts, or deeper, than the server evaluates.
-const FILTER_TOO_LARGE: &str =
-    "a filter that is too deep or has too many parts; there are at most 100 levels and 2,000 parts";
+const FILTER_TOO_LARGE: &str = "a filter that is too deep, has too many parts or is too long; there are at most 100 levels, 2,000 parts and 512 KiB";
 
 /// The code of what cannot be read: a bound of the server is not the protocol's.
 pub fn code_of(why: &str) -> Code {
@@ -291,6 +292,9 @@ fn filter(reader: &mut Reader<'_>, depth: usize, terms: &mut usize) -> Result<Fi
         return Err(Garbled(FILTER_TOO_LARGE));
     }
     let (tag, content) = reader.value()?;
+    if content.len() > FILTER_BYTES_MAX {
+        return Err(Garbled(FILTER_TOO_LARGE));
+    }
     let mut inner = Reader(content);
     let assertion = |mut inner: Reader<'_>| Ok::<_, Garbled>((inner.text(OCTETS)?, inner.expect(OCTETS)?.to_vec()));
     Ok(match tag {
@@ -527,6 +531,12 @@ mod tests {
             let Err(Garbled(why)) = lone_filter(&bytes) else { panic!("it is read") };
             assert_eq!(code_of(why), Code::AdminLimitExceeded);
         }
+        let mut long = Vec::new();
+        ber::nested(&mut long, 0xa3, |out| {
+            ber::value(out, OCTETS, b"cn");
+            ber::value(out, OCTETS, &vec![b'x'; FILTER_BYTES_MAX]);
+        });
+        assert_eq!(lone_filter(&long).map_err(|Garbled(why)| code_of(why)), Err(Code::AdminLimitExceeded));
         for (bytes, terms) in [(of_pieces(1_999), 2_000), (of_assertions(1_999), 2_000)] {
             assert_eq!(lone_filter(&bytes).map(|filter| filter.terms()), Ok(terms));
         }

@@ -5,7 +5,10 @@
 
 use std::sync::Arc;
 
-use tocsin_store::entries::{Branches, EntryKey, Node, ROW_ATTRIBUTES, Room, RowChange, StoredObject};
+use tocsin_model::time::Timestamp;
+use tocsin_store::entries::{
+    Branches, EntryKey, EntryNumber, Node, ROW_ATTRIBUTES, Room, RowChange, StoredObject, Tree,
+};
 
 use super::{Act, Images, Modification, Terms, changeable, checked, classes_of, needs, normal, valid};
 use crate::{
@@ -18,7 +21,6 @@ use crate::{
     refusal::{Code, Refusal},
     schema::{AttributeType, Schema},
 };
-use tocsin_store::entries::EntryNumber;
 
 /// Which entry is meant.
 pub(super) enum Target {
@@ -43,30 +45,14 @@ impl Directory {
         terms: &Terms,
     ) -> Result<Option<Images>, Refusal> {
         let schema = self.schema();
-        let is_plain = terms.assertion.is_none() && !terms.before && terms.unique.is_empty() && !asker.must_change;
-        let comes_or_goes =
-            |found: &Modification| matches!(found.act, Act::Add | Act::Delete) && !found.values.is_empty();
-        if !is_plain
-            || modifications.is_empty()
-            || !modifications.iter().all(|found| comes_or_goes(found) && is_row(&found.attribute, &schema))
-        {
+        if !are_members(asker, modifications, terms, &schema) {
             return Ok(None);
         }
         let (target, inner, asker, now) = (target()?, self.inner.clone(), asker.clone(), (self.clock)());
         let (modifications, revision, after) = (modifications.to_vec(), terms.revision, terms.after);
         let changed = self
             .change(Room::Needed, move |tree| {
-                let Some((head, changes)) =
-                    inner.prepared_members(tree.branches(), &asker, &target, &modifications, revision, &schema)?
-                else {
-                    return Ok(None);
-                };
-                let mut stored = head;
-                for change in changes {
-                    tree.change_rows(&stored, &change, now)?;
-                    stored.revision += 1;
-                }
-                Ok(Some(stored.number))
+                inner.change_rows(tree, &asker, &target, &modifications, revision, &schema, now)
             })
             .await?;
         let Some(number) = changed else { return Ok(None) };
@@ -75,12 +61,42 @@ impl Directory {
     }
 }
 
+/// Whether all that changes are members, as far as can be seen without the entry.
+pub(super) fn are_members(asker: &Asker, modifications: &[Modification], terms: &Terms, schema: &Schema) -> bool {
+    let is_plain = terms.assertion.is_none() && !terms.before && terms.unique.is_empty() && !asker.must_change;
+    let comes_or_goes = |found: &Modification| {
+        matches!(found.act, Act::Add | Act::Delete) && !found.values.is_empty() && is_row(&found.attribute, schema)
+    };
+    is_plain && !modifications.is_empty() && modifications.iter().all(comes_or_goes)
+}
+
 /// Whether the values of an attribute are rows of an object.
 fn is_row(name: &str, schema: &Schema) -> bool {
     schema.attribute(name).is_ok_and(|kind| ROW_ATTRIBUTES.contains(&kind.name()))
 }
 
 impl Inner {
+    /// Changes members, in the writer's turn; `None`: nothing was done, and the whole entry is needed.
+    #[expect(clippy::too_many_arguments, reason = "what a change is held against, and the change")]
+    pub(super) fn change_rows(
+        &self,
+        tree: &mut dyn Tree,
+        asker: &Asker,
+        target: &Target,
+        modifications: &[Modification],
+        revision: Option<u64>,
+        schema: &Schema,
+        now: Timestamp,
+    ) -> Result<Option<EntryNumber>, Refusal> {
+        let prepared = self.prepared_members(tree.branches(), asker, target, modifications, revision, schema)?;
+        let Some((mut stored, changes)) = prepared else { return Ok(None) };
+        for change in changes {
+            tree.change_rows(&stored, &change, now)?;
+            stored.revision += 1;
+        }
+        Ok(Some(stored.number))
+    }
+
     /// Holds a change of members against what is there; `None`: the whole entry is needed.
     fn prepared_members(
         &self,

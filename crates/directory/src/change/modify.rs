@@ -9,7 +9,7 @@ use super::{
     Draft, Images, Terms, changeable, checked, classes_of,
     expire::is_dynamic,
     has_rdn,
-    members::Target,
+    members::{Target, are_members},
     needs, normal,
     renew::{Renewal, is_of_password},
     replace, single_valued, valid,
@@ -92,9 +92,17 @@ impl Directory {
         if self.schema().normal_dn(&parsed) == entry::SUBSCHEMA {
             return self.grow(asker, modifications).await.map(|()| Images::default());
         }
+        let schema = self.schema();
+        let members = (are_members(asker, &modifications, &terms, &schema) && !terms.after)
+            .then(|| (modifications.clone(), Target::Named(parsed.clone())));
         let task = self.task(asker, dn, modifications, None).await?;
         let (inner, asker, now) = (self.inner.clone(), asker.clone(), (self.clock)());
         self.change(Room::Needed, move |tree| {
+            if let Some((members, target)) = members
+                && inner.change_rows(tree, &asker, &target, &members, terms.revision, &schema, now)?.is_some()
+            {
+                return Ok(Images::default());
+            }
             let (old, above) = inner.walk(tree.branches(), &parsed)?;
             task.run(&inner, &asker, tree, (&old, above.as_deref()), &terms, now)
         })
