@@ -24,6 +24,7 @@ mod callers; //     4b. who waits for which reply
 mod follow; //      4e. what is stored sets off what comes next
 mod lane; //        5. what waits for a send port, in memory and behind that in the spool
 mod send; //        6. a leg leaves; what came of it is stored
+mod suspects; //    6a. messages whose steps crash the process are set aside
 pub mod track; //   6b. bodies on their way are kept beside it, for people
 mod spans; //       6c. what is told of those that stand in a trace
 mod meters; //      6d. what is counted for every message
@@ -53,6 +54,7 @@ use lane::Lane;
 use locations::Locations;
 use meters::ReceiveMeters;
 use spans::MessageSpans;
+use suspects::Suspects;
 use track::{Tracker, Tracks};
 
 /// What exchanges work with.
@@ -97,6 +99,7 @@ pub struct Exchanges {
     watch: Watch,
     locations: Locations,
     tracker: Arc<Tracker>,
+    suspects: Suspects,
     spans: MessageSpans,
     /// What carries away what is tracked, and what follows from what is stored: they end behind all other tasks.
     carrying: TaskTracker,
@@ -143,6 +146,7 @@ impl Exchanges {
         let (stored, hears) = tokio::sync::mpsc::unbounded_channel();
         let exchanges = Arc::new(Exchanges {
             spans: MessageSpans(parts.spans.clone()),
+            suspects: Suspects::open(&parts.data_folder),
             parts,
             tracker: tracker.clone(),
             carrying: TaskTracker::new(),

@@ -96,6 +96,7 @@ async fn attempt(
             },
         }
     };
+    exchanges.suspects.clear(leg.message);
     let outcome = catch_unwind(AssertUnwindSafe(|| outcome(&exchanges, &running, &way, &leg, came)))
         .unwrap_or_else(|_| self::outcome(&exchanges, &running, &way, &leg, Came::Stuck(BROKEN.to_owned())));
     exchanges.spans.sent(&leg, place.as_deref(), since, &outcome);
@@ -260,10 +261,16 @@ async fn go(
         edits => format!("{}-{}-e{edits}", leg.message, leg.leg.number),
     };
     let (clock, workers) = (&exchanges.parts.clock, exchanges.groups.of(Group::Send));
+    let (before, after) = (!way.pipeline.is_empty(), !way.reply_pipeline.is_empty());
+    let under_steps = match (before || after).then(|| exchanges.suspects.enter(leg.message)).transpose() {
+        Ok(under_steps) => under_steps.filter(|_| before),
+        Err(why) => return Came::Stuck(why),
+    };
     let parcel = match way.pipeline.apply(parcel, &id, clock, workers).await {
         Ok(mut parcels) => parcels.pop().expect("nothing is split on its way out"),
         Err(stuck) => return Came::Stuck(stuck.to_string()),
     };
+    drop(under_steps);
     let tracks = running.tracks();
     let row = tracks.has_routes().then(|| promote::row(&running.compiled, &leg.from, leg.kind, head, leg.body.len()));
     let track = |point, content_type: &str, body: &Bytes| {
@@ -291,6 +298,10 @@ async fn go(
     if way.reply_pipeline.is_empty() {
         return Came::Replied(reply.status, came, None);
     }
+    let _under_steps = match exchanges.suspects.enter(leg.message) {
+        Ok(under_steps) => under_steps,
+        Err(why) => return Came::Replied(reply.status, came, Some(why)),
+    };
     match way.reply_pipeline.apply(came.clone(), &id, clock, workers).await {
         Ok(mut parcels) => Came::Replied(reply.status, parcels.pop().expect("no reply is split"), None),
         Err(stuck) => Came::Replied(reply.status, came, Some(format!("the reply cannot be used: {stuck}"))),
