@@ -422,3 +422,76 @@ async fn slow_a_storm_of_devices_converges_while_the_server_is_killed() {
     let devices = std::env::var("TOCSIN_DEVICES").ok().and_then(|text| text.parse().ok()).unwrap_or(80);
     converge(devices, 200, 20).await;
 }
+
+#[tokio::test]
+async fn b3_a_replica_goes_on_after_the_server_was_restored() {
+    let mut platform = fieldwork().await;
+    let token = device(&platform, "ann").await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let (file, backup) = (folder.path().join("ann.db"), folder.path().join("backup"));
+    let (file, backup) = (file.to_str().expect("text"), backup.to_str().expect("text"));
+    platform.run(&["replica", "init", file, "--token", &token]);
+    platform.run(&["replica", "sync", file]);
+    platform.run(&["replica", "edit", file, "visits", "v1", "owner=ann", "count=1"]);
+    platform.run(&["replica", "sync", file]);
+    platform.run(&["backup", backup]);
+    for edit in [["v1", "count=2"], ["v1", "count=3"], ["v2", "owner=ann"]] {
+        platform.run(&["replica", "edit", file, "visits", edit[0], edit[1]]);
+        assert!(platform.run(&["replica", "sync", file]).contains("sent 1 edits"));
+    }
+    platform.terminate();
+    platform.run(&["restore", backup, "--replace"]);
+    platform.restart().await;
+    let path = "/v1/applications/fieldwork/collections/visits/rows/v3";
+    let put = platform.request(reqwest::Method::PUT, path).json(&json!({"owner": "ann", "what": "after"}));
+    assert!(put.send().await.expect("an answer").status().is_success());
+    platform.run(&["replica", "edit", file, "visits", "v1", "what=pump"]);
+    let done = platform.run(&["replica", "sync", file]);
+    assert!(done.contains("sent 4 edits (0 met others, 0 refused)"), "{done}");
+    assert!(done.contains("3 of the edits were sent again"), "{done}");
+    let found: Vec<Value> = rows(&platform).await.into_iter().map(|row| row["row"].clone()).collect();
+    let expected = [
+        json!({"owner": "ann", "what": "pump", "count": 3}),
+        json!({"owner": "ann"}),
+        json!({"owner": "ann", "what": "after"}),
+    ];
+    assert_eq!(found, expected);
+    let query =
+        "SELECT group_concat(id || coalesce(what, '') || coalesce(count, '')) AS all_rows FROM visits ORDER BY id";
+    assert!(platform.run(&["replica", "query", file, query]).contains("v1pump3"));
+    assert!(platform.run(&["replica", "sync", file]).contains("sent 0 edits"));
+}
+
+#[tokio::test]
+async fn b4_b5_a_cell_that_its_field_cannot_hold_is_set_aside_by_the_commands() {
+    let platform = fieldwork().await;
+    let token = device(&platform, "ann").await;
+    let file = platform.folder.join("ann.db");
+    let file = file.to_str().expect("text");
+    platform.run(&["replica", "init", file, "--token", &token]);
+    platform.run(&["replica", "sync", file]);
+    platform.run(&["replica", "edit", file, "visits", "v1", "owner=ann", "what=well", "count=1"]);
+    platform.run(&["replica", "sync", file]);
+    // As any program does that edits the file.
+    let other = rusqlite::Connection::open(file).expect("opens");
+    other
+        .execute_batch(
+            "UPDATE visits SET count = 9e999, what = 'pump' WHERE id = 'v1'; \
+             INSERT INTO visits (id, owner, what, count) VALUES ('v2', 'ann', x'00ff', -9e999)",
+        )
+        .expect("runs");
+    drop(other);
+    let done = platform.run(&["replica", "sync", file]);
+    assert!(done.contains("3 refused"), "{done}");
+    let status = platform.run(&["replica", "status", file]);
+    for named in ["visits `v1`: count: is Infinity", "visits `v2`: count: is -Infinity", "visits `v2`: what: is a BLOB"]
+    {
+        assert!(status.contains(named), "{status}");
+    }
+    let found: Vec<Value> = rows(&platform).await.into_iter().map(|row| row["row"].clone()).collect();
+    assert_eq!(found, [json!({"owner": "ann", "what": "pump", "count": 1}), json!({"owner": "ann"})]);
+    platform.run(&["replica", "edit", file, "visits", "v1", "count=5"]);
+    platform.run(&["replica", "edit", file, "visits", "v2", "--remove"]);
+    platform.run(&["replica", "sync", file]);
+    assert!(!platform.run(&["replica", "status", file]).contains("refused:"));
+}
