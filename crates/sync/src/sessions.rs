@@ -511,11 +511,17 @@ fn shapes(device: &ReplicaDevice, collections: &Collections) -> Vec<CollectionSh
 /// Batches of a session that may be continued, at most.
 const LINEAGE_MAX: usize = 4;
 
+/// The last number of an edit: more does not fit into a signed column, nor, by far, into a replica.
+const EDIT_NUMBER_MAX: u64 = i64::MAX.cast_unsigned();
+
 fn check_batches(edits: &[SentEdit]) -> Result<(), SyncError> {
     let fits = |batch: &str| {
         (1..=BATCH_CHARS_MAX).contains(&batch.len())
             && batch.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
     };
+    if let Some(bad) = edits.iter().map(SentEdit::n).find(|n| !(1..=EDIT_NUMBER_MAX).contains(n)) {
+        return Err(SyncError::invalid("n", format!("is {bad}; edits are counted from 1 to {EDIT_NUMBER_MAX}")));
+    }
     match edits.iter().filter_map(SentEdit::batch).find(|batch| !fits(batch)) {
         Some(_) => Err(SyncError::invalid(
             "batch",

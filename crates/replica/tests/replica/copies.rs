@@ -270,3 +270,32 @@ async fn b23_a_row_that_was_seen_to_go_can_be_made_again() {
     other.sync(&bed).await;
     assert_eq!(bed.row("notes", "x").await, None);
 }
+
+#[tokio::test]
+async fn numbers_and_batches_that_are_none_are_refused_as_a_block() {
+    let (bed, phone) = shop("").await;
+    let device = bed.sync.device(&phone.token).expect("known");
+    let begun = bed.sync.begin(&device, Default::default()).await.expect("begun");
+    let long = "x".repeat(65);
+    for (n, batch) in [("0", "a"), ("9223372036854775808", "a"), ("1", ""), ("1", "a b"), ("1", long.as_str())] {
+        let line =
+            format!("{{\"n\": {n}, \"batch\": \"{batch}\", \"collection\": \"notes\", \"id\": \"a\", \"set\": {{}}}}");
+        let read = || tocsin_model::replica::read_edits(line.as_bytes()).map(|edits| (edits, 0));
+        let taken = bed.sync.upload(&device, &begun.session, read).await;
+        assert!(matches!(taken, Err(tocsin_sync::SyncError::Invalid(_))), "{line}: {taken:?}");
+    }
+    // Within a batch there are no gaps, and what came before is passed over.
+    let send = async |numbers: &[u64]| {
+        let lines: Vec<String> = numbers
+            .iter()
+            .map(|n| format!("{{\"n\": {n}, \"batch\": \"b\", \"collection\": \"notes\", \"id\": \"a\", \"base\": \"9000000000000000000\", \"set\": {{\"count\": {n}}}}}"))
+            .collect();
+        let lines = lines.join("\n");
+        let read = || tocsin_model::replica::read_edits(lines.as_bytes()).map(|edits| (edits, 0));
+        bed.sync.upload(&device, &begun.session, read).await.map(|taken| taken.uploaded)
+    };
+    assert_eq!(send(&[5, 6]).await.expect("taken in"), 6);
+    assert!(matches!(send(&[8]).await, Err(tocsin_sync::SyncError::Invalid(_))));
+    assert_eq!(send(&[5, 6, 7]).await.expect("taken in"), 7);
+    assert_eq!(bed.row("notes", "a").await.expect("there")["count"], 7);
+}
