@@ -1,55 +1,53 @@
-//! Names that become tables and columns of SQLite, in replicas and for rules in SQL: SQLite compares them without case.
+//! Names that become tables and columns of SQLite, in replicas and for rules in SQL, and attributes of the directory: all of
+//! these compare names without case.
 
 use std::collections::BTreeMap;
 
 use crate::{application::Application, field::Fields, id::Name, problem::Problem};
 
-/// SQLite keeps names that begin so for itself.
+/// SQLite keeps names of tables that begin so for itself.
 const RESERVED: &str = "sqlite_";
 
-/// The names of an application that cannot be tables or columns beside each other.
+/// The names of an application that cannot be tables, columns or attributes beside each other.
 pub fn name_clashes(application: &Application) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut tables = Names::of("a table of each replica");
     for (name, collection) in &application.collections {
         let path = format!("collections.{name}");
-        tables.add(&path, name, &mut problems);
+        tables.add_table(&path, name, &mut problems);
         let mut columns = Names::of("a column of its table in each replica");
         columns.reserve("id", "every row has an id of its own");
         columns.add_fields(&format!("{path}.fields"), &collection.fields, &mut problems);
     }
-    if application.rules.values().any(|rule| rule.sql.is_some()) {
-        add_queried(application, &mut problems);
-    }
-    problems
-}
-
-/// What rules in SQL see.
-fn add_queried(application: &Application, problems: &mut Vec<Problem>) {
+    let has_queries = application.rules.values().any(|rule| rule.sql.is_some());
     let mut tables = Names::of("a table for rules in SQL");
-    tables.reserve("events", "rules in SQL see the events of a batch under this name");
+    if has_queries {
+        tables.reserve("events", "rules in SQL see the events of a batch under this name");
+    }
     for (name, class) in &application.subscriptions {
         let path = format!("subscriptions.{name}");
-        tables.add(&path, name, problems);
-        Names::of("a column for rules in SQL").add_fields(&format!("{path}.fields"), &class.fields, problems);
-    }
-    for (name, class) in &application.events {
-        let path = format!("events.{name}");
-        let fields = format!("{path}.fields");
-        Names::of("a column for rules in SQL").add_fields(&fields, &class.fields, problems);
-        let mut columns = Names::of("a part of columns for rules in SQL");
-        for chronicle in class.chronicles.keys() {
-            columns.add(&format!("{path}.chronicles.{chronicle}"), chronicle, problems);
+        match has_queries {
+            true => tables.add_table(&path, name, &mut problems),
+            false => tables.add(&path, name, &mut problems),
         }
+        Names::of("a column for rules in SQL").add_fields(&format!("{path}.fields"), &class.fields, &mut problems);
     }
     // The table of a chronicle is called after its event class.
     let mut classes = Names::of("a part of names of tables for rules in SQL");
     for (name, class) in &application.events {
+        let path = format!("events.{name}");
+        let fields = format!("{path}.fields");
+        Names::of("a column for rules in SQL").add_fields(&fields, &class.fields, &mut problems);
+        let mut columns = Names::of("a part of columns for rules in SQL");
+        for chronicle in class.chronicles.keys() {
+            columns.add(&format!("{path}.chronicles.{chronicle}"), chronicle, &mut problems);
+        }
         if !class.chronicles.is_empty() {
-            classes.add(&format!("events.{name}"), name, problems);
+            classes.add(&path, name, &mut problems);
         }
     }
-    Names::of("a part of columns for rules in SQL").add_fields("attributes", &application.attributes, problems);
+    Names::of("an attribute of subscribers").add_fields("attributes", &application.attributes, &mut problems);
+    problems
 }
 
 /// Names that have to differ without case.
@@ -80,14 +78,21 @@ impl Names {
         }
     }
 
+    fn add_table(&mut self, path: &str, name: &Name, problems: &mut Vec<Problem>) {
+        if name.as_str().to_ascii_lowercase().starts_with(RESERVED) {
+            let message = format!("`{name}` is {}; SQLite keeps names that begin with `{RESERVED}`", self.kind);
+            problems.push(Problem::at(path, message).hint("choose another name"));
+        }
+        self.add(path, name, problems);
+    }
+
     fn add(&mut self, path: &str, name: &Name, problems: &mut Vec<Problem>) {
         let (kind, folded) = (self.kind, name.as_str().to_ascii_lowercase());
         let message = match self.known.get(&folded) {
-            _ if folded.starts_with(RESERVED) => {
-                format!("`{name}` is {kind}; SQLite keeps names that begin with `{RESERVED}`")
-            }
             Some(Known::Name(other)) => {
-                format!("`{name}` and `{other}` differ by case alone; each is {kind}, and SQLite takes them for one")
+                format!(
+                    "`{name}` and `{other}` differ by case alone; each is {kind}, and these are compared without case"
+                )
             }
             Some(Known::Reserved(why)) => format!("`{name}` is {kind}, and that name is taken: {why}"),
             None => {
@@ -121,34 +126,34 @@ mod tests {
         );
         check(
             "collections: { notes: { fields: { Name: string, name: string, ID: string, rowid: integer, select: string, sqlite_a: string }, partition: everyone } }",
-            &["collections.notes.fields.name", "collections.notes.fields.ID", "collections.notes.fields.sqlite_a"],
+            &["collections.notes.fields.name", "collections.notes.fields.ID"],
         );
     }
 
     #[test]
-    fn b24_names_that_rules_in_sql_see_are_refused_where_there_are_such_rules() {
+    fn b24_names_of_classes_fields_chronicles_and_attributes_differ_by_more_than_case() {
         let classes = "events:\n  trade: { fields: { Price: number, price: number }, chronicles: { day: { of: Price }, DAY: { of: Price } } }\n\
                        attributes: { Region: string, region: string }\n\
-                       subscriptions:\n  watch: { fields: { limit: number, LIMIT: number } }\n  Watch: {}\n  Events: {}\n\
+                       subscriptions:\n  watch: { fields: { limit: number, LIMIT: number } }\n  Watch: {}\n  Events: {}\n  sqlite_w: {}\n\
                        notifications: { note: { content: { templates: { base: { text: hello } } } } }\n";
-        check(
-            &format!(
-                "{classes}rules: {{ near: {{ on: trade, subscription: watch, when: event.price > 1.0, notify: note }} }}\n"
-            ),
-            &[],
-        );
-        check(
-            &format!(
-                "{classes}rules: {{ near: {{ on: trade, subscription: watch, sql: 'SELECT 1', notify: note }} }}\n"
-            ),
-            &[
-                "subscriptions.Events",
-                "subscriptions.watch",
-                "subscriptions.watch.fields.LIMIT",
-                "events.trade.fields.price",
-                "events.trade.chronicles.day",
-                "attributes.region",
-            ],
-        );
+        let always = [
+            "subscriptions.watch",
+            "subscriptions.watch.fields.LIMIT",
+            "events.trade.fields.price",
+            "events.trade.chronicles.day",
+            "attributes.region",
+        ];
+        let rule = "rules: { near: { on: trade, subscription: watch, when: event.price > 1.0, notify: note } }";
+        check(&format!("{classes}{rule}\n"), &always);
+        // Some names are taken only where rules in SQL see them.
+        let rule = "rules: { near: { on: trade, subscription: watch, sql: 'SELECT 1', notify: note } }";
+        let more = [&["subscriptions.Events", "subscriptions.sqlite_w"], &always[..]].concat();
+        let mut found = more.clone();
+        found.sort_unstable();
+        let text = format!("application: shop\n{classes}{rule}\n");
+        let application = super::super::read(&text, &|_: &str| None).expect("a definition");
+        let mut paths: Vec<String> = name_clashes(&application).into_iter().map(|problem| problem.path).collect();
+        paths.sort_unstable();
+        assert_eq!(paths, found);
     }
 }
