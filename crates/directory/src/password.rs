@@ -1,8 +1,9 @@
 //! What entries prove themselves with: hashes of passwords, never passwords.
 //!
-//! New passwords are hashed by Argon2id. Hashes that come from another directory (`{SSHA}` and its relatives) are taken as
-//! they are and asked as they are. Hashing takes tens of milliseconds, so it never runs on a thread that serves others, and
-//! only a few run at the same time; who finds no place is told to come again.
+//! New passwords are hashed by Argon2id. Hashes that come from another directory (`{SSHA}` and its relatives, `{ARGON2}`) are
+//! stored as they are if their parameters are within bounds. Hashing takes tens of milliseconds, so it never runs on a thread that
+//! serves others. Two hashes are computed at a time; of those that cost more than ours, one. Further ones wait, and are refused
+//! with `busy` beyond a bound. Each check of a password takes at least as long as one of ours.
 
 use std::{
     sync::{Arc, LazyLock},
@@ -34,6 +35,24 @@ pub(crate) const WAITING_MAX: usize = 256;
 /// Stands for the moment since when an entry is locked that somebody locked.
 const LOCKED_BY_OTHERS: i64 = 0;
 
+/// Memory that a hash may take, in KiB.
+const MEMORY_KIB_MAX: u32 = 128 << 10;
+/// Passes over the memory that a hash may take.
+const PASSES_MAX: u32 = 16;
+/// Lanes that a hash may have.
+const LANES_MAX: u32 = 16;
+/// Work of a hash: its memory in KiB, times its passes.
+const WORK_MAX: u64 = 512 << 10;
+/// Bytes of a salt, decoded.
+const SALT_BYTES: std::ops::RangeInclusive<usize> = 8..=64;
+/// Bytes of what a hash gives.
+const OUTPUT_BYTES: std::ops::RangeInclusive<usize> = 16..=64;
+/// Checks of costly hashes that may wait: fewer than may wait in all.
+const COSTLY_WAITING_MAX: usize = 32;
+
+/// Computes one costly hash at a time, so that others always find a place.
+static COSTLY: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(1)));
+static COSTLY_WAITING: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(COSTLY_WAITING_MAX)));
 static HASHING: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(HASHING_MAX)));
 static WAITING: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(WAITING_MAX)));
 
@@ -130,9 +149,25 @@ impl Credential {
     }
 }
 
+/// What a check of a hash costs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cost {
+    /// At most about as much as a hash of ours.
+    Usual,
+    /// More, within the bounds.
+    High,
+}
+
 /// Runs a job that takes long.
-async fn apart<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {
+async fn apart<T: Send + 'static>(cost: Cost, job: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {
     let busy = || Refusal::new(Code::Busy, "too many passwords are being checked; try again");
+    let _costly = match cost {
+        Cost::Usual => None,
+        Cost::High => {
+            let waiting = COSTLY_WAITING.clone().try_acquire_owned().map_err(|_| busy())?;
+            Some((COSTLY.clone().acquire_owned().await.map_err(|_| busy())?, waiting))
+        }
+    };
     let _waiting = WAITING.clone().try_acquire_owned().map_err(|_| busy())?;
     let _hashing = HASHING.clone().acquire_owned().await.map_err(|_| busy())?;
     tokio::task::spawn_blocking(job)
@@ -159,23 +194,78 @@ pub async fn protect(given: Vec<u8>) -> Result<Credential, Refusal> {
         return Err(Refusal::new(Code::ConstraintViolation, what));
     }
     if let Some((scheme, rest)) = scheme_of(&given) {
-        return match (Legacy::find(scheme), STANDARD.decode(rest)) {
-            _ if scheme.eq_ignore_ascii_case("ARGON2") && PasswordHash::new(rest).is_ok() => {
-                Ok(Credential::of(rest.to_owned()))
-            }
-            (Some(legacy), Ok(bytes)) if bytes.len() >= legacy.algorithm().output_len() => {
-                Ok(Credential::of(String::from_utf8(given).expect("it was text")))
-            }
-            _ => {
+        let refused = |what: String| Refusal::new(Code::ConstraintViolation, what);
+        if scheme.eq_ignore_ascii_case("ARGON2") {
+            let read =
+                Imported::read(rest).map_err(|why| refused(format!("the Argon2 hash of this password {why}")))?;
+            return Ok(Credential::of(read.text.to_owned()));
+        }
+        return match Legacy::find(scheme).is_some_and(|legacy| legacy.parts(rest).is_some()) {
+            true => Ok(Credential::of(String::from_utf8(given).expect("it was text"))),
+            false => {
                 let schemes = "{SSHA}, {SHA}, {SSHA256}, {SHA256}, {SSHA512}, {SHA512} and {ARGON2}";
-                Err(Refusal::new(
-                    Code::ConstraintViolation,
-                    format!("the hash of this password is not readable; the schemes are {schemes}"),
-                ))
+                Err(refused(format!("the hash of this password is not readable; the schemes are {schemes}")))
             }
         };
     }
-    apart(move || hash(&given)).await?
+    apart(Cost::Usual, move || hash(&given)).await?
+}
+
+/// An Argon2 hash in the form of the PHC whose parameters are within the bounds.
+struct Imported<'a> {
+    text: &'a str,
+    hash: PasswordHash<'a>,
+    /// Memory in KiB, times passes.
+    work: u64,
+}
+
+impl<'a> Imported<'a> {
+    /// Reads a hash. Nothing is computed before its parameters are known to be within the bounds.
+    fn read(text: &'a str) -> Result<Imported<'a>, String> {
+        let unreadable = |_| "is not of the form `$argon2id$v=19$m=65536,t=3,p=4$salt$hash`".to_owned();
+        let hash = PasswordHash::new(text).map_err(unreadable)?;
+        argon2::Algorithm::try_from(hash.algorithm)
+            .map_err(|_| format!("has the algorithm `{}`; it is argon2id, argon2i or argon2d", hash.algorithm))?;
+        if hash.version.is_some_and(|version| argon2::Version::try_from(version).is_err()) {
+            return Err("has an unknown version; the versions are 16 and 19".to_owned());
+        }
+        let params = argon2::Params::try_from(&hash).map_err(|_| "has parameters that are not valid".to_owned())?;
+        let bound = |name: &str, found: u32, most: u32| match found > most {
+            true => Err(format!("has {name}={found}; at most {most} is taken. Hash the password anew")),
+            false => Ok(()),
+        };
+        bound("m", params.m_cost(), MEMORY_KIB_MAX)?;
+        bound("t", params.t_cost(), PASSES_MAX)?;
+        bound("p", params.p_cost(), LANES_MAX)?;
+        let work = u64::from(params.m_cost()) * u64::from(params.t_cost());
+        if work > WORK_MAX {
+            return Err(format!("takes m*t={work}; at most {WORK_MAX} is taken. Hash the password anew"));
+        }
+        let mut bytes = [0; 64];
+        let salt = hash.salt.and_then(|salt| salt.decode_b64(&mut bytes).ok()).map_or(0, <[u8]>::len);
+        if !SALT_BYTES.contains(&salt) {
+            return Err(format!("has a salt of {salt} bytes; it has 8 to 64"));
+        }
+        let output = hash.hash.map_or(0, |output| output.len());
+        if !OUTPUT_BYTES.contains(&output) {
+            return Err(format!("gives {output} bytes; it gives 16 to 64"));
+        }
+        Ok(Imported { text, hash, work })
+    }
+
+    /// Whether a check costs less than one of ours, so that one of ours is made beside it.
+    fn is_cheap(&self) -> bool {
+        self.work < own_work()
+    }
+
+    fn cost(&self) -> Cost {
+        if self.work > own_work() { Cost::High } else { Cost::Usual }
+    }
+}
+
+/// The work of a hash of ours.
+fn own_work() -> u64 {
+    u64::from(argon2::Params::DEFAULT_M_COST) * u64::from(argon2::Params::DEFAULT_T_COST)
 }
 
 fn hash(password: &[u8]) -> Result<Credential, Refusal> {
@@ -189,24 +279,49 @@ fn hash(password: &[u8]) -> Result<Credential, Refusal> {
     Ok(Credential::of(hash.to_string()))
 }
 
-/// Whether a password is the one that a credential was made of. Takes as long for an entry that has none, so that nobody
-/// learns from the time who is there.
+/// Whether a password is the one that a credential was made of.
+///
+/// An entry without a password, one that does not exist and one with a hash of another scheme take at least as long as one with a
+/// hash of ours. A stored hash beyond the bounds fits no password; nothing of it is computed.
 ///
 /// # Errors
 /// Too many are being checked.
 pub async fn verify(credential: Option<Credential>, password: Vec<u8>) -> Result<bool, Refusal> {
-    static NOBODY: LazyLock<String> = LazyLock::new(|| hash(b"nobody").map(|made| made.hash).unwrap_or_default());
-    if let Some(Credential { hash, .. }) = &credential
-        && let Some((scheme, rest)) = hash.strip_prefix('{').and_then(|text| text.split_once('}'))
-    {
-        return Ok(Legacy::find(scheme).is_some_and(|legacy| legacy.verify(rest, &password)));
+    static DUMMY: LazyLock<String> = LazyLock::new(|| hash(b"dummy").map(|made| made.hash).unwrap_or_default());
+    let hash = credential.map(|credential| credential.hash);
+    let imported = hash.as_deref().filter(|hash| hash.starts_with('$')).map(Imported::read);
+    if let Some(Err(why)) = &imported {
+        tracing::warn!("the password of an entry cannot be checked: its hash {why}; give the entry a new password");
     }
-    apart(move || {
-        let is_known = credential.is_some();
-        let hash = credential.map_or_else(|| NOBODY.clone(), |credential| credential.hash);
-        let fits =
-            PasswordHash::new(&hash).is_ok_and(|hash| Argon2::default().verify_password(&password, &hash).is_ok());
-        is_known && fits
+    let cost = imported.and_then(Result::ok).map_or(Cost::Usual, |imported| imported.cost());
+    apart(cost, move || {
+        let check = |text: &str| {
+            let read = PasswordHash::new(text);
+            read.is_ok_and(|hash| Argon2::default().verify_password(&password, &hash).is_ok())
+        };
+        let beside = || {
+            std::hint::black_box(check(&DUMMY));
+        };
+        let Some(hash) = &hash else {
+            beside();
+            return false;
+        };
+        if let Some((scheme, rest)) = scheme_of(hash.as_bytes()) {
+            beside();
+            return Legacy::find(scheme).is_some_and(|legacy| legacy.verify(rest, &password));
+        }
+        match Imported::read(hash) {
+            Ok(imported) => {
+                if imported.is_cheap() {
+                    beside();
+                }
+                Argon2::default().verify_password(&password, &imported.hash).is_ok()
+            }
+            Err(_) => {
+                beside();
+                false
+            }
+        }
     })
     .await
 }
@@ -261,11 +376,17 @@ impl Legacy {
         }
     }
 
-    /// Behind the digest stands the salt.
+    /// The digest, and the salt behind it.
+    fn parts(self, encoded: &str) -> Option<(Vec<u8>, Vec<u8>)> {
+        let mut digest = STANDARD.decode(encoded).ok()?;
+        let length = self.algorithm().output_len();
+        let salt = (digest.len() >= length).then(|| digest.split_off(length))?;
+        (salt.len() <= *SALT_BYTES.end()).then_some((digest, salt))
+    }
+
     fn verify(self, encoded: &str, password: &[u8]) -> bool {
-        let Ok(stored) = STANDARD.decode(encoded) else { return false };
-        let Some((wanted, salt)) = stored.split_at_checked(self.algorithm().output_len()) else { return false };
-        let found = digest::digest(self.algorithm(), &[password, salt].concat());
+        let Some((wanted, salt)) = self.parts(encoded) else { return false };
+        let found = digest::digest(self.algorithm(), &[password, &salt].concat());
         // Both are digests, so the time of comparing tells nothing of the password.
         found.as_ref() == wanted
     }
@@ -273,6 +394,8 @@ impl Legacy {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
 
     fn run<T>(future: impl Future<Output = T>) -> T {
@@ -304,6 +427,91 @@ mod tests {
             for wrong in ["{CRYPT}xx", "{SSHA}!", "{SSHA}c2hvcnQ=", "", &"x".repeat(2_000)] {
                 assert!(protect(wrong.as_bytes().to_vec()).await.is_err(), "{wrong}");
             }
+        });
+    }
+
+    const SALT: &str = "c29tZXNhbHRzb21lc2FsdA";
+    const OUTPUT: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+
+    #[test]
+    fn a7_the_parameters_of_an_imported_hash_are_bounded_at_entry() {
+        run(async {
+            let check = async |text: &str, expected: Option<&str>| {
+                let done = protect(format!("{{ARGON2}}{text}").into_bytes()).await;
+                match expected {
+                    None => assert_eq!(done.expect("taken").hash, text),
+                    Some(said) => {
+                        let refusal = done.expect_err(text);
+                        assert_eq!(refusal.code, Code::ConstraintViolation);
+                        assert!(refusal.message.contains(said), "{text}: {}", refusal.message);
+                    }
+                }
+            };
+            let with = |params: &str| format!("$argon2id$v=19${params}${SALT}${OUTPUT}");
+            check(&with("m=65536,t=3,p=4"), None).await;
+            check(&with("m=102400,t=2,p=8"), None).await;
+            check(&with("m=131072,t=4,p=1"), None).await;
+            check(&with("m=4294967295,t=1,p=1"), Some("m=4294967295; at most 131072")).await;
+            check(&with("m=19456,t=400,p=1"), Some("t=400; at most 16")).await;
+            check(&with("m=131072,t=5,p=1"), Some("m*t=655360; at most 524288")).await;
+            check(&with("m=65536,t=1,p=255"), Some("p=255; at most 16")).await;
+            check(&with("m=19456,t=0,p=1"), Some("not valid")).await;
+            check(&with("m=99999999999,t=1,p=1"), Some("")).await;
+            check(&format!("$argon2id$v=19$m=19456,t=2,p=1${SALT}"), Some("gives 0 bytes")).await;
+            check("$argon2id$v=19$m=19456,t=2,p=1", Some("salt of 0 bytes")).await;
+            check(&format!("$argon2id$v=19$m=19456,t=2,p=1$YWJjZA${OUTPUT}"), Some("salt of 4 bytes")).await;
+            check(&format!("$argon2id$v=21$m=19456,t=2,p=1${SALT}${OUTPUT}"), Some("version")).await;
+            check(&format!("$scrypt$ln=30,r=8,p=1${SALT}${OUTPUT}"), Some("algorithm `scrypt`")).await;
+            check(&format!("$pbkdf2-sha256$i=4000000000${SALT}${OUTPUT}"), Some("algorithm")).await;
+        });
+    }
+
+    #[test]
+    fn a7_a_stored_hash_beyond_the_bounds_fits_no_password_and_is_not_computed() {
+        run(async {
+            for params in ["m=4294967295,t=1,p=1", "m=19456,t=4294967295,p=1", "m=1048576,t=1,p=1"] {
+                let stored = Credential::of(format!("$argon2id$v=19${params}${SALT}${OUTPUT}"));
+                assert!(!verify(Some(stored), b"pw".to_vec()).await.expect("checked"), "{params}");
+            }
+        });
+    }
+
+    #[test]
+    fn a7_a_costly_hash_leaves_a_place_for_others() {
+        run(async {
+            let costly =
+                Imported::read("$argon2id$v=19$m=65536,t=3,p=4$c29tZXNhbHRzb21lc2FsdA$AAAAAAAAAAAAAAAAAAAAAAAA");
+            assert_eq!(costly.expect("within the bounds").cost(), Cost::High);
+            let own = hash(b"pw").expect("hashed");
+            assert_eq!(Imported::read(&own.hash).expect("ours").cost(), Cost::Usual);
+            let one = COSTLY.clone().acquire_owned().await.expect("open");
+            let mut waits = std::pin::pin!(apart(Cost::High, || ()));
+            assert!(waits.as_mut().now_or_never().is_none(), "one costly hash at a time");
+            assert!(verify(Some(own), b"pw".to_vec()).await.expect("checked"), "others find a place");
+            drop(one);
+            waits.await.expect("its turn comes");
+        });
+    }
+
+    #[test]
+    fn a11_each_scheme_takes_the_work_of_ours() {
+        use std::time::{Duration, Instant};
+        run(async {
+            let digest = digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, b"pw");
+            let cheap = format!("$argon2id$v=19$m=8,t=1,p=1${SALT}${OUTPUT}");
+            let own = hash(b"other").expect("hashed").hash;
+            let all = [None, Some(format!("{{SHA}}{}", STANDARD.encode(digest))), Some(cheap), Some(own)];
+            let mut least = vec![Duration::MAX; all.len()];
+            for _ in 0..5 {
+                for (hash, least) in all.iter().zip(&mut least) {
+                    let started = Instant::now();
+                    verify(hash.clone().map(Credential::of), b"pw".to_vec()).await.expect("checked");
+                    *least = (*least).min(started.elapsed());
+                }
+            }
+            // The least of some is free of what else the machine does; without equal work it differs by a hundred times.
+            let (fastest, slowest) = (least.iter().min().expect("some"), least.iter().max().expect("some"));
+            assert!(*fastest * 3 > *slowest, "{least:?}");
         });
     }
 }
