@@ -8,9 +8,10 @@ use std::{collections::HashMap, sync::Arc};
 
 use crate::{
     dn::Dn,
-    entry::Entry,
+    entry::{Attribute, Entry},
     kept::Moment,
     schema::{AttributeType, Schema},
+    standing::Standing,
 };
 use tocsin_store::entries::EntryNumber;
 
@@ -60,6 +61,8 @@ pub struct Asker {
     pub must_change: bool,
     /// The names of the groups and roles it is in, in normal form, if any rule names one.
     pub groups: Vec<String>,
+    /// What ends it, if it is an entry that bound.
+    pub standing: Option<Arc<Standing>>,
 }
 
 impl Asker {
@@ -98,7 +101,12 @@ struct Clause {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Access(Vec<Clause>);
 
-/// What holds where nothing else is said: whoever proved who they are sees all, and may change their own entry.
+/// The pseudo-attribute of an entry itself: whether it is seen, renamed and removed.
+const ENTRY: &str = "entry";
+/// The pseudo-attribute of the place below an entry: whether entries are made there or moved there.
+const CHILDREN: &str = "children";
+
+/// The rules where none are configured: every bound user reads all entries and changes their own, and makes none.
 pub const DEFAULT_RULES: &[&str] =
     &["to attrs=userPassword by self write by * auth", "to * by self write by users read by * none"];
 
@@ -126,30 +134,57 @@ impl Access {
     /// What an asker may do with an entry, worked out: the same for all entries of a container that no rule names, but for
     /// the asker's own.
     pub fn grant(&self, asker: &Asker, entry: &Entry) -> Grant {
+        self.grant_at(asker, &entry.key, Some(entry.number))
+    }
+
+    /// The same for a name in normal form. `number`: that of the entry; `None`: it is about to be made there.
+    pub(crate) fn grant_at(&self, asker: &Asker, key: &str, number: Option<EntryNumber>) -> Grant {
         if asker.manages {
-            return Grant { special: Vec::new(), else_: Level::Write };
+            return Grant::of(Vec::new(), Level::Write, Level::Write);
         }
         let mut special: Vec<(Arc<str>, Level)> = Vec::new();
         for clause in &self.0 {
-            if !clause.within.has(&entry.key) {
+            if !clause.within.has(key) {
                 continue;
             }
             let meets = |who: &Who| match who {
                 Who::Everybody => true,
                 Who::Anonymous => asker.key.is_empty(),
                 Who::Users => !asker.key.is_empty(),
-                Who::Itself => asker.number == Some(entry.number),
+                Who::Itself => number.is_some() && asker.number == number,
                 Who::Name(key) => asker.key == *key,
                 Who::Group(key) => asker.groups.contains(key),
             };
-            let level = clause.by.iter().find(|(who, _)| meets(who)).map_or(Level::None, |(_, level)| *level);
+            let level_by = |is_meant: &dyn Fn(&Who) -> bool| {
+                clause.by.iter().find(|(who, _)| is_meant(who)).map_or(Level::None, |(_, level)| *level)
+            };
+            let level = level_by(&meets);
             if clause.attributes.is_empty() {
-                return Grant { special, else_: level };
+                // Who may change their own entry may not make entries below it, unless a rule says so of `children`.
+                let children = level_by(&|who| *who != Who::Itself && meets(who));
+                return Grant::of(special, level, children);
             }
             let new = clause.attributes.iter().filter(|key| !special.iter().any(|(known, _)| known == *key));
             special.extend(new.map(|key| (key.clone(), level)).collect::<Vec<_>>());
         }
-        Grant { special, else_: Level::None }
+        Grant::of(special, Level::None, Level::None)
+    }
+
+    /// Whether these rules could hide an entry from an asker.
+    pub fn may_hide(&self, asker: &Asker) -> bool {
+        let sees_others = || self.grant_at(asker, "", None).sees();
+        let sees_itself = || asker.number.is_none() || self.grant_at(asker, &asker.key, asker.number).sees();
+        !asker.manages && (self.names_entries() || !sees_others() || !sees_itself())
+    }
+
+    /// Whether a rule gives rights to the holder of a name in normal form or of one below it, or to the members of a group there.
+    pub(crate) fn gives_to(&self, key: &str) -> bool {
+        let by = self.0.iter().flat_map(|clause| &clause.by);
+        by.filter_map(|(who, _)| match who {
+            Who::Name(name) | Who::Group(name) => Some(name),
+            Who::Everybody | Who::Anonymous | Who::Users | Who::Itself => None,
+        })
+        .any(|name| name == key || is_below(name, key))
     }
 
     /// Whether a rule names a group or a role.
@@ -168,31 +203,110 @@ impl Access {
 pub struct Grant {
     special: Vec<(Arc<str>, Level)>,
     else_: Level,
+    /// With the place below the entry.
+    children: Level,
+    /// Whether an attribute that is shown to others may not be read.
+    hides: bool,
 }
 
 impl Grant {
+    fn of(special: Vec<(Arc<str>, Level)>, else_: Level, children: Level) -> Grant {
+        let is_pseudo = |key: &str| matches!(key, "userpassword" | ENTRY | CHILDREN);
+        let hides = special.iter().any(|(key, level)| !is_pseudo(key) && *level < Level::Read);
+        let children = find(&special, CHILDREN).unwrap_or(children);
+        Grant { special, else_, children, hides }
+    }
+
     /// All may be seen: what the server says of itself.
     pub fn open() -> Grant {
-        Grant { special: Vec::new(), else_: Level::Read }
+        Grant::of(Vec::new(), Level::Read, Level::None)
     }
 
     /// Whether anything of it may be seen, and so that it is there.
     pub fn sees(&self) -> bool {
-        self.else_ >= Level::Read || self.special.iter().any(|(_, level)| *level >= Level::Read)
+        match find(&self.special, ENTRY) {
+            Some(level) => level >= Level::Read,
+            None => {
+                let mut named = self.special.iter().filter(|(key, _)| &**key != CHILDREN);
+                self.else_ >= Level::Read || named.any(|(_, level)| *level >= Level::Read)
+            }
+        }
     }
 
     /// With an attribute, or with the entry itself.
     pub fn level(&self, kind: Option<&AttributeType>) -> Level {
-        let named = kind.and_then(|kind| {
-            self.special.iter().find(|(key, _)| *key == kind.key || kind.kinds.contains(key)).map(|(_, level)| *level)
-        });
+        let named = match kind {
+            Some(kind) => {
+                let meant = |(key, _): &&(Arc<str>, Level)| *key == kind.key || kind.kinds.contains(key);
+                self.special.iter().find(meant).map(|(_, level)| *level)
+            }
+            None => find(&self.special, ENTRY),
+        };
         named.unwrap_or(self.else_)
+    }
+
+    /// Whether entries may be made below it, or moved there.
+    pub(crate) fn takes_children(&self) -> bool {
+        self.children >= Level::Write
     }
 
     /// Whether all attributes but those that nobody ever sees may be read.
     pub fn reads_all(&self) -> bool {
-        self.else_ >= Level::Read
-            && self.special.iter().all(|(key, level)| &**key == "userpassword" || *level >= Level::Read)
+        self.else_ >= Level::Read && !self.hides
+    }
+
+    /// Whether values of each kind of a type, of the type itself too, are open at a level.
+    fn opens_kinds(&self, kind: &AttributeType, level: Level, schema: &Schema) -> bool {
+        let closed =
+            |key: &str| schema.attribute(key).is_ok_and(|known| known.is(kind) && self.level(Some(known)) < level);
+        self.level(Some(kind)) >= level && (!self.hides || !self.special.iter().any(|(key, _)| closed(key)))
+    }
+}
+
+fn find(special: &[(Arc<str>, Level)], key: &str) -> Option<Level> {
+    special.iter().find(|(known, _)| &**known == key).map(|(_, level)| *level)
+}
+
+/// The rights by which attributes of one entry are read for an authorization identity: a grant, and the level that the use
+/// needs. Filters, comparisons, sort keys, groups that search for members and assertions read entries through this alone.
+#[derive(Debug, Clone, Copy)]
+pub struct Rights<'a> {
+    grant: &'a Grant,
+    level: Level,
+}
+
+impl<'a> Rights<'a> {
+    /// The rights of a use that needs `level`.
+    pub fn new(grant: &'a Grant, level: Level) -> Rights<'a> {
+        Rights { grant, level }
+    }
+
+    /// The grant.
+    pub(crate) fn grant(&self) -> &'a Grant {
+        self.grant
+    }
+
+    /// Whether an attribute may be used.
+    pub fn opens(&self, kind: &AttributeType) -> bool {
+        self.grant.level(Some(kind)) >= self.level
+    }
+
+    /// Whether an attribute and all kinds of it may be used. Depends on the rules alone, never on the entry.
+    pub(crate) fn opens_kinds(&self, kind: &AttributeType, schema: &Schema) -> bool {
+        self.grant.opens_kinds(kind, self.level, schema)
+    }
+
+    /// Whether all attributes may be used but the password.
+    pub(crate) fn opens_all(&self) -> bool {
+        self.grant.else_ >= self.level && !self.grant.hides
+    }
+
+    /// The values of a type and of the kinds of it that may be used.
+    pub fn values(self, entry: &'a Entry, kind: &'a AttributeType) -> impl Iterator<Item = &'a [u8]> {
+        let opens_all = self.opens_all();
+        let opens = move |found: &&Attribute| found.kind.is(kind) && (opens_all || self.opens(&found.kind));
+        let meant = entry.attributes.iter().filter(opens);
+        meant.flat_map(|found| found.values.iter().map(|value| &**value))
     }
 }
 
@@ -301,6 +415,12 @@ fn clause(text: &str, schema: &Schema) -> Result<Clause, String> {
         match word.split_once('=') {
             Some(("attrs", list)) => {
                 for attribute in list.split(',') {
+                    if let Some(pseudo) =
+                        [ENTRY, CHILDREN].into_iter().find(|known| attribute.eq_ignore_ascii_case(known))
+                    {
+                        clause.attributes.push(pseudo.into());
+                        continue;
+                    }
                     let found =
                         schema.attribute(attribute).map_err(|refusal| format!("says that {}", refusal.message))?;
                     clause.attributes.push(found.key.clone());

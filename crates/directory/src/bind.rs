@@ -12,6 +12,7 @@ use crate::{
     policy::{Notice, wrong},
     refusal::{Code, Refusal},
     search::Scope,
+    standing::is_disabled,
 };
 
 /// Somebody who proved who they are.
@@ -34,6 +35,12 @@ impl Directory {
             Err(refusal) if refusal.code == Code::NoSuchObject => None,
             Err(refusal) => return Err(refusal),
         };
+        // Registered before anything is read of it: what changes from now on ends what is proven here.
+        let standing = found.as_ref().map(|shown| self.inner.stand(shown.entry.number));
+        let found = match &found {
+            Some(shown) => self.numbered(vec![shown.entry.number]).await?.pop(),
+            None => None,
+        };
         let credential = match &found {
             Some(shown) => self.credential(shown.entry.number).await?,
             None => None,
@@ -41,13 +48,20 @@ impl Directory {
         // Also of one that is locked: the time should not tell.
         let is_right = verify(credential.clone(), password).await?;
         let (Some(shown), Some(credential)) = (found, credential) else { return Err(wrong()) };
+        if is_disabled(&shown.entry) {
+            return Err(wrong());
+        }
+        if let Some(standing) = &standing {
+            standing.accept(&credential.hash);
+        }
         let notice = self.settle(&shown.entry, credential, is_right).await?;
-        let asker = Asker { must_change: notice.fault.is_some(), ..self.asker(&shown.entry).await? };
+        let must_change = notice.fault.is_some();
+        let asker = Asker { must_change, standing, ..self.asker(&shown.entry).await? };
         Ok(Proven { asker, notice })
     }
 
     /// An entry as who asks.
-    async fn asker(&self, entry: &Entry) -> Result<Asker, Refusal> {
+    pub(crate) async fn asker(&self, entry: &Entry) -> Result<Asker, Refusal> {
         let asker = Asker {
             number: Some(entry.number),
             key: entry.key.clone(),
@@ -90,17 +104,20 @@ impl Directory {
     /// An entry for which somebody else vouches: who proved it by a certificate. `None`: there is no such entry.
     ///
     /// # Errors
-    /// An operator locked it, or the rules keep it from proving itself.
+    /// An operator locked it, it is disabled, or the rules keep it from proving itself.
     pub async fn vouched(&self, dn: &str) -> Result<Option<Asker>, Refusal> {
         let shown = match self.find(dn).await {
             Ok(shown) => shown,
             Err(refusal) if matches!(refusal.code, Code::NoSuchObject | Code::InvalidDnSyntax) => return Ok(None),
             Err(refusal) => return Err(refusal),
         };
+        let standing = self.inner.stand(shown.entry.number);
+        let Some(shown) = self.numbered(vec![shown.entry.number]).await?.pop() else { return Ok(None) };
         // Wrong passwords lock passwords only; otherwise everybody could keep everybody out.
         match self.credential(shown.entry.number).await? {
             Some(credential) if credential.is_locked_by_others() => Err(wrong()),
-            _ => self.asker(&shown.entry).await.map(Some),
+            _ if is_disabled(&shown.entry) => Err(wrong()),
+            _ => Ok(Some(Asker { standing: Some(standing), ..self.asker(&shown.entry).await? })),
         }
     }
 
@@ -116,7 +133,8 @@ impl Directory {
     pub async fn only_with(&self, attribute: &str, value: &[u8]) -> Result<Option<String>, Refusal> {
         let base = self.find(self.suffix()).await?;
         let filter = Filter::Equal(attribute.to_owned(), value.to_vec());
-        let mut search = self.search(base, Scope::Subtree, &filter).await?;
+        let server = Asker { manages: true, ..Asker::default() };
+        let mut search = self.search(&server, base, Scope::Subtree, &filter).await?;
         let mut found = Vec::new();
         while let Some(page) = search.next().await? {
             for shown in page {

@@ -10,10 +10,10 @@ mod rename; // it gets another name, or another place
 mod remove; // it goes
 mod grow; // the schema gets more
 mod revise; // what it has and its name change together
-mod follow; // those that name it go with it
+mod follow; // groups and roles that name it: referential integrity
 mod expire; // or it ends by itself
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 pub use expire::Lifetimes;
 pub(crate) use expire::NEVER;
@@ -21,15 +21,15 @@ pub use modify::{Act, Modification};
 pub use renew::tells_of_password;
 pub use revise::Revision;
 use tocsin_model::{id::SubscriberId, time::Timestamp, value::Value};
-use tocsin_store::entries::{Branches, EntryNumber, Node, Object, Placement, Tree};
+use tocsin_store::entries::{Branches, EntryNumber, LoginNames, Node, Object, Placement, Tree};
 
 use crate::{
     access::{Asker, Level},
     directory::Inner,
     dn::Rdn,
-    entry::{Attribute, Entry},
+    entry::{self, Attribute, Entry},
     filter::{Filter, Test},
-    groups::FINDING,
+    groups::{FINDING, MEMBERS},
     kept::Shown,
     person, plan,
     refusal::{Code, Refusal},
@@ -56,8 +56,6 @@ pub struct Terms {
     pub revision: Option<u64>,
     /// No other entry may have a value that this one has of these attributes, which are indexed.
     pub unique: Vec<String>,
-    /// Whether the groups that name the entry follow: to its new name, or let it go when it goes.
-    pub followed: bool,
 }
 
 /// What was wanted of a changed entry.
@@ -150,6 +148,102 @@ impl Inner {
             }
         }
         Ok(false)
+    }
+}
+
+/// The index of login names: no two entries have the same.
+pub(crate) const LOGIN: &str = "uid";
+
+impl Inner {
+    /// A login name that another entry has already. Names that the entry had before are not asked again.
+    pub(crate) fn login_of_another(
+        &self,
+        branches: &dyn Branches,
+        entry: Option<EntryNumber>,
+        names: LoginNames<'_>,
+    ) -> Result<Option<String>, Refusal> {
+        let schema = self.schema.load();
+        let kind = schema.attribute(LOGIN)?;
+        let of = |attributes: &BTreeMap<String, Value>| {
+            let is_login = |name: &&String| kind.names.iter().any(|known| known.eq_ignore_ascii_case(name));
+            let named = attributes.keys().filter(is_login).filter_map(|name| attributes.get(name));
+            named.flat_map(|value| entry::values(value, kind.syntax)).collect::<Vec<_>>()
+        };
+        let (before, now) = match names {
+            LoginNames::Id(id) => (Vec::new(), vec![id.as_str().as_bytes().into()]),
+            LoginNames::Attributes { before, now } => (before.map(of).unwrap_or_default(), of(now)),
+        };
+        let before: Vec<_> = before.iter().map(|value| normal(kind, value, &schema)).collect();
+        for name in now {
+            let wanted = normal(kind, &name, &schema);
+            if !before.contains(&wanted) && self.has_another(branches, kind, &wanted, entry, &schema)? {
+                return Ok(Some(String::from_utf8_lossy(&name).into_owned()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Refuses a login name among attributes that another entry has already.
+    fn check_login(
+        &self,
+        branches: &dyn Branches,
+        entry: Option<EntryNumber>,
+        (before, now): (&[Attribute], &[Attribute]),
+    ) -> Result<(), Refusal> {
+        let of = |attributes: &[Attribute]| {
+            let login: Vec<_> = attributes.iter().filter(|found| &*found.kind.key == LOGIN).cloned().collect();
+            stored_object(&login)
+        };
+        let (before, now) = (of(before), of(now));
+        if before == now {
+            return Ok(());
+        }
+        match self.login_of_another(branches, entry, LoginNames::Attributes { before: Some(&before), now: &now })? {
+            Some(name) => {
+                let what = format!("another entry has the login name `{name}` (uid); give another one");
+                Err(Refusal::new(Code::ConstraintViolation, what))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Inner {
+    /// Refuses that a subscriber gives itself the address of a device of another one. Others who may write the entry are trusted.
+    fn check_addresses(
+        &self,
+        branches: &dyn Branches,
+        asker: &Asker,
+        own: EntryNumber,
+        (before, now): (&[Attribute], &[Attribute]),
+        schema: &Schema,
+    ) -> Result<(), Refusal> {
+        if asker.manages || asker.number != Some(own) {
+            return Ok(());
+        }
+        let of = |attributes: &[Attribute], key: &str| {
+            let meant = attributes.iter().filter(|found| &*found.kind.key == key);
+            meant.flat_map(|found| found.values.to_vec()).collect::<Vec<_>>()
+        };
+        let (devices, known) = (of(now, "tocsindevice"), of(before, "tocsindevice"));
+        for (key, channel) in &self.shape.devices {
+            let kind = schema.attribute(key)?;
+            // `name channel state address`.
+            let address = |text: &[u8]| {
+                let mut words = text.splitn(4, |byte| *byte == b' ').skip(1);
+                let is_meant = words.next() == Some(channel.as_str().as_bytes());
+                words.nth(1).filter(|_| is_meant).map(Box::from)
+            };
+            let named = devices.iter().filter(|device| !known.contains(device)).filter_map(|device| address(device));
+            let known = of(before, key);
+            for given in of(now, key).into_iter().chain(named).filter(|given| !known.contains(given)) {
+                if self.has_another(branches, kind, &normal(kind, &given, schema), Some(own), schema)? {
+                    let what = format!("{}: another subscriber has this address; an operator may give it", kind.name());
+                    return Err(Refusal::new(Code::ConstraintViolation, what));
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -253,22 +347,68 @@ fn add_rdn(attributes: &mut Vec<Attribute>, rdn: &Rdn, schema: &Schema) -> Resul
     Ok(())
 }
 
-/// Refuses what whoever asks may not do with an entry.
+/// Refuses a change of attributes that the asker may not write; of none: of the entry itself. The asker sees the entry.
 fn needs(inner: &Inner, asker: &Asker, entry: &Entry, kinds: &[&AttributeType]) -> Result<(), Refusal> {
     if asker.manages {
         return Ok(());
     }
     let grant = inner.access.grant(asker, entry);
     let denied = |kind: Option<&AttributeType>| grant.level(kind) < Level::Write;
-    let is_denied = if kinds.is_empty() { denied(None) } else { kinds.iter().any(|kind| denied(Some(kind))) };
-    if !is_denied {
-        return Ok(());
+    match if kinds.is_empty() { denied(None) } else { kinds.iter().any(|kind| denied(Some(kind))) } {
+        true => Err(not_allowed("the access rules do not allow this")),
+        false => Ok(()),
     }
-    // Who may not know that it is there is not told so.
-    if grant.level(None) < Level::Compare && !kinds.iter().any(|kind| grant.level(Some(kind)) >= Level::Compare) {
-        return Err(Refusal::new(Code::NoSuchObject, "there is no such entry"));
+}
+
+fn not_allowed(what: &str) -> Refusal {
+    Refusal::new(Code::InsufficientAccessRights, what)
+}
+
+/// A name that an entry is to get, in normal form, and the attributes that it brings there.
+struct NewPlace<'a> {
+    key: &'a str,
+    /// The entry above, if it is another than before.
+    above: Option<&'a Entry>,
+    /// The entry, if it is there already.
+    number: Option<EntryNumber>,
+    kinds: &'a [&'a AttributeType],
+}
+
+impl Inner {
+    /// Refuses a new name that the asker may not give: the entry above must take children, all of the entry must be writable under
+    /// its new name, and no rights may come with the name.
+    fn needs_place(&self, branches: &dyn Branches, asker: &Asker, new: &NewPlace<'_>) -> Result<(), Refusal> {
+        if asker.manages {
+            return Ok(());
+        }
+        if new.above.is_some_and(|above| !self.access.grant(asker, above).takes_children()) {
+            return Err(not_allowed("the access rules do not allow to make entries here"));
+        }
+        let grant = self.access.grant_at(asker, new.key, new.number);
+        let denied = |kind: Option<&AttributeType>| grant.level(kind) < Level::Write;
+        if denied(None) || new.kinds.iter().any(|kind| denied(Some(kind))) {
+            return Err(not_allowed("the access rules do not allow all attributes of the entry"));
+        }
+        if self.access.gives_to(new.key) {
+            return Err(not_allowed(
+                "an access rule gives rights to this name, so only an operator gives it to an entry",
+            ));
+        }
+        self.joins(branches, asker, new.key)
     }
-    Err(Refusal::new(Code::InsufficientAccessRights, "the access rules do not allow this"))
+
+    /// Refuses a name that a group holds already, unless the asker may write the members of the group.
+    fn joins(&self, branches: &dyn Branches, asker: &Asker, key: &str) -> Result<(), Refusal> {
+        self.knows_groups()?;
+        let is_closed =
+            |group: &Entry, kind: &AttributeType| self.access.grant(asker, group).level(Some(kind)) < Level::Write;
+        match self.holding(branches, MEMBERS, key, &is_closed)?.is_empty() {
+            true => Ok(()),
+            false => Err(not_allowed(
+                "a group or role holds this name, so only who may write its members gives it to an entry",
+            )),
+        }
+    }
 }
 
 /// What an entry is to be.
@@ -380,7 +520,7 @@ fn id_of(name: &str) -> Option<SubscriberId> {
 }
 
 /// A value for storage of attributes that nobody has yet.
-fn stored_object(attributes: &[Attribute]) -> std::collections::BTreeMap<String, Value> {
+fn stored_object(attributes: &[Attribute]) -> BTreeMap<String, Value> {
     person::object_attributes(&Default::default(), &[], attributes)
 }
 

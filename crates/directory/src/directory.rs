@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    ops::Bound,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -11,15 +12,16 @@ use parking_lot::{Mutex, RwLock};
 use tocsin_model::{time::Timestamp, value::Value};
 use tocsin_store::{
     entries::{
-        Branches, Built, Entries, EntryChange, EntryKey, EntryNumber, EntryWatcher, Node, Now, Object, Room, Tree,
+        Branches, Built, Entries, EntryChange, EntryKey, EntryNumber, EntryWatcher, LoginNames, Node, Now, Object,
+        Room, Tree,
     },
     error::StoreError,
 };
 use tokio::sync::watch;
 
 use crate::{
-    access::{Access, is_child},
-    change::{Lifetimes, NEVER},
+    access::{Access, Asker, is_child},
+    change::{LOGIN, Lifetimes, NEVER},
     dn::{Dn, Rdn},
     entry::{self, Place, Shape, view},
     kept::{Kept, Moment, Prebuilt, Shown},
@@ -28,6 +30,7 @@ use crate::{
     policy::Policies,
     refusal::{Code, Refusal},
     schema::{Kind, Schema},
+    standing::Register,
 };
 
 /// Where a subscriber stands that was not placed, below the suffix.
@@ -125,6 +128,10 @@ pub(crate) struct Inner {
     pub(crate) ready: ArcSwap<BTreeSet<String>>,
     /// Rings with each commit that changed entries.
     pub(crate) bell: watch::Sender<()>,
+    /// The identities that are bound.
+    pub(crate) bound: Arc<Register>,
+    /// The clock of the process.
+    pub(crate) clock: Clock,
     /// Held by whoever builds indexes.
     building: tokio::sync::Mutex<()>,
     /// Evaluations of filters that take long, at the same time.
@@ -179,6 +186,8 @@ impl Directory {
             people: OnceLock::new(),
             places: RwLock::default(),
             parents: RwLock::default(),
+            bound: Arc::default(),
+            clock: clock.clone(),
             building: tokio::sync::Mutex::default(),
             evaluations: tokio::sync::Semaphore::new(EVALUATIONS_MAX),
             bell: watch::Sender::new(()),
@@ -316,6 +325,29 @@ impl Directory {
             .await?;
         self.inner.kept.keep_name(dn, &shown.entry);
         Ok(shown)
+    }
+
+    /// An entry by its name, if the asker sees it.
+    ///
+    /// # Errors
+    /// The name cannot be read; there is none that the asker sees, with the nearest above that it does see.
+    pub async fn find_for(&self, asker: &Asker, dn: &str) -> Result<Arc<Shown>, Refusal> {
+        match self.find(dn).await {
+            Ok(shown) if asker.manages || self.access().grant(asker, &shown.entry).sees() => Ok(shown),
+            Err(refusal) if refusal.code != Code::NoSuchObject => Err(refusal),
+            Ok(_) | Err(_) => Err(self.absent(asker, dn).await),
+        }
+    }
+
+    /// The refusal for a name at which an asker sees no entry, whether there is none or it is hidden.
+    pub async fn absent(&self, asker: &Asker, dn: &str) -> Refusal {
+        let parsed = match parse(dn) {
+            Ok(parsed) => parsed,
+            Err(refusal) => return refusal,
+        };
+        let (inner, asker) = (self.inner.clone(), asker.clone());
+        let made = self.look(move |branches| Ok(inner.absent(branches, &asker, &parsed))).await;
+        made.unwrap_or_else(|refusal| refusal)
     }
 
     /// Keeps at hand what there is room for, newest last: what a start leaves cold.
@@ -487,6 +519,56 @@ impl Inner {
         Ok((node, above))
     }
 
+    /// The entry of a name, and where the one above is, if the asker sees the entry. One that is hidden is as one that is absent.
+    pub(crate) fn visible(
+        &self,
+        branches: &dyn Branches,
+        asker: &Asker,
+        dn: &Dn,
+    ) -> Result<(Node, Option<Arc<Place>>), Refusal> {
+        let found = match self.walk(branches, dn) {
+            Ok(found) => Some(found),
+            Err(refusal) if refusal.code == Code::NoSuchObject => None,
+            Err(refusal) => return Err(refusal),
+        };
+        let sees = |(node, above): &(Node, Option<Arc<Place>>)| {
+            let key = entry::place(node, above.as_deref(), &self.schema.load()).key;
+            asker.manages || self.access.grant_at(asker, &key, Some(node.number())).sees()
+        };
+        found.filter(sees).ok_or_else(|| self.absent(branches, asker, dn))
+    }
+
+    /// The refusal for a name at which an asker sees no entry. It is the same whether there is none or it is hidden, and names the
+    /// nearest entry above that the asker sees.
+    pub(crate) fn absent(&self, branches: &dyn Branches, asker: &Asker, dn: &Dn) -> Refusal {
+        let matched = self.nearest_visible(branches, asker, dn);
+        matched.map_or_else(
+            |error| error,
+            |matched| Refusal { matched, ..Refusal::new(Code::NoSuchObject, "there is no such entry") },
+        )
+    }
+
+    fn nearest_visible(&self, branches: &dyn Branches, asker: &Asker, dn: &Dn) -> Result<String, Refusal> {
+        let schema = self.schema.load();
+        let own = dn.0.len().checked_sub(self.suffix.0.len());
+        let Some((rdns, suffix)) = own.map(|own| dn.0.split_at(own)) else { return Ok(String::new()) };
+        if schema.normal_dn(&Dn(suffix.to_vec())) != self.suffix_key {
+            return Ok(String::new());
+        }
+        let (mut matched, mut above) = (String::new(), None);
+        let mut next = branches.child_head(None, &self.suffix_key)?;
+        for rdn in rdns.iter().rev() {
+            let Some(node) = next else { break };
+            let place = entry::place(&node, above.as_ref(), &schema);
+            if self.access.grant_at(asker, &place.key, Some(place.number)).sees() {
+                matched.clone_from(&place.dn);
+            }
+            next = self.child(branches, &place, rdn, &schema)?;
+            above = Some(place);
+        }
+        Ok(matched)
+    }
+
     /// The entry of a relative name below another; an object without the values that are rows.
     pub(crate) fn child(
         &self,
@@ -606,6 +688,35 @@ impl EntryWatcher for Inner {
         built.downcast_ref::<Prebuilt>().is_some_and(|prebuilt| prebuilt.holds(&self.schema.load()))
     }
 
+    fn follow(&self, tree: &mut dyn Tree, old: &Node, now: Option<&Node>) -> Result<(), StoreError> {
+        self.follow_name(tree, old, now).map_err(|refusal| StoreError::unavailable(refusal.message))
+    }
+
+    fn taken_login(
+        &self,
+        branches: &dyn Branches,
+        entry: Option<EntryNumber>,
+        names: LoginNames<'_>,
+    ) -> Result<Option<String>, StoreError> {
+        self.login_of_another(branches, entry, names).map_err(|refusal| StoreError::unavailable(refusal.message))
+    }
+
+    fn may_be_taken(
+        &self,
+        branches: &dyn Branches,
+        entry: Option<EntryNumber>,
+        made: &[EntryKey],
+    ) -> Result<bool, StoreError> {
+        for key in made.iter().filter(|key| &*key.index == LOGIN) {
+            let key = Bound::Included(&*key.key);
+            let found = branches.found(LOGIN, key, key, 1)?;
+            if found.is_none_or(|found| found.into_iter().any(|number| Some(number) != entry)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     fn changed(&self, changes: Vec<EntryChange>) {
         let at = self.kept.next_moment();
         self.note_ends(changes.iter().filter_map(|change| change.now.node()));
@@ -613,7 +724,9 @@ impl EntryWatcher for Inner {
         let is_above = |number: EntryNumber| number.subscriber().is_none() || self.parents.read().contains(&number);
         let is_gone = |change: &EntryChange| matches!(change.now, Now::Gone);
         let was_above = |change: &EntryChange| is_gone(change) && self.parents.read().contains(&change.number);
-        if changes.iter().any(|change| change.renamed && is_above(change.number) || was_above(change)) {
+        let moved = changes.iter().any(|change| change.renamed && is_above(change.number) || was_above(change));
+        let touched = self.touched_identities(&changes, moved);
+        if moved {
             *self.places.write() = Places::default();
             self.kept.forget_all(at);
         }
@@ -634,11 +747,14 @@ impl EntryWatcher for Inner {
             };
             self.kept.change(change.number, shown, at);
         }
+        // Once the caches are true: whoever is marked reads them at once.
+        self.mark_bound(touched);
         self.bell.send_replace(());
     }
 
     fn credentials_changed(&self, entries: &[EntryNumber]) {
         let at = self.kept.next_moment();
         entries.iter().for_each(|entry| self.kept.forget_credential(*entry, at));
+        self.mark_credentials(entries);
     }
 }

@@ -10,7 +10,8 @@ use tocsin_model::{
     time::Timestamp,
     value::Value,
 };
-use tocsin_store::entries::{EntryNumber, Node, Placement};
+pub use tocsin_store::entries::EntryNumber;
+use tocsin_store::entries::{Node, Placement};
 
 use crate::{
     dn::escape,

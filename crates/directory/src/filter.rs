@@ -19,7 +19,7 @@ use tocsin_model::ldap::{
 use tocsin_store::entries::EntryNumber;
 
 use crate::{
-    access::{Grant, Level},
+    access::{Grant, Level, Rights},
     change::tells_of_password,
     entry::{Attribute, Entry, OWN, any_value},
     groups::{MEMBER_OF, Members},
@@ -321,7 +321,8 @@ impl Test {
     pub(crate) fn of_attribute(&self, found: Option<&Attribute>, schema: &Schema) -> Truth {
         let values = found.into_iter().flat_map(|found| &*found.values).map(|value| &**value);
         let budget = Budget::default();
-        let evaluation = Evaluation::new(schema, &|_| true, &budget);
+        let grant = Grant::open();
+        let evaluation = Evaluation::new(schema, Rights::new(&grant, Level::Search), &budget);
         match self {
             Test::Of(_, ask) => evaluation.ask(ask, values, true),
             Test::Any { rule, act, value, .. } => {
@@ -356,18 +357,17 @@ impl Test {
         grant: &Grant,
         budget: &Budget,
     ) -> Result<bool, Refusal> {
-        let visible = |kind: &AttributeType| grant.level(Some(kind)) >= Level::Search;
-        let truth = Evaluation::new(schema, &visible, budget).of(self, entry);
+        let truth = Evaluation::new(schema, Rights::new(grant, Level::Search), budget).of(self, entry);
         budget.check(truth == Truth::True)
     }
 
-    /// What it says of an entry of which every attribute may be asked for.
+    /// What it says of an entry under some rights.
     ///
     /// # Errors
     /// As for [`Test::is_met_by`].
-    pub(crate) fn truth(&self, entry: &Entry, schema: &Schema) -> Result<Truth, Refusal> {
+    pub(crate) fn truth(&self, entry: &Entry, schema: &Schema, rights: Rights<'_>) -> Result<Truth, Refusal> {
         let budget = Budget::default();
-        let truth = Evaluation::new(schema, &|_| true, &budget).of(self, entry);
+        let truth = Evaluation::new(schema, rights, &budget).of(self, entry);
         budget.check(truth)
     }
 }
@@ -386,8 +386,9 @@ type PreparedKey = (usize, usize, Preparation);
 /// One evaluation of a filter on one entry.
 struct Evaluation<'a> {
     schema: &'a Schema,
-    /// Whether an attribute may be asked for; an assertion on one that may not is Undefined.
-    visible: &'a dyn Fn(&AttributeType) -> bool,
+    /// Which attributes may be used. An item on one that is closed is Undefined (RFC 4511, 4.5.1.7). An item on a type with a closed
+    /// kind is True or Undefined, so its negation does not depend on closed values.
+    rights: Rights<'a>,
     budget: &'a Budget,
     assertions: Cell<u32>,
     /// Values that were prepared, so that many assertions on one value prepare it once.
@@ -395,14 +396,15 @@ struct Evaluation<'a> {
 }
 
 impl<'a> Evaluation<'a> {
-    fn new(schema: &'a Schema, visible: &'a dyn Fn(&AttributeType) -> bool, budget: &'a Budget) -> Self {
+    fn new(schema: &'a Schema, rights: Rights<'a>, budget: &'a Budget) -> Self {
         let prepared = RefCell::new(HashMap::with_hasher(FixedState::default()));
-        Evaluation { schema, visible, budget, assertions: Cell::new(0), prepared }
+        Evaluation { schema, rights, budget, assertions: Cell::new(0), prepared }
     }
 
     /// What a test says of an entry; anything, once the budget is spent.
     fn of(&self, test: &Test, entry: &Entry) -> Truth {
-        let visible = self.visible;
+        let rights = self.rights;
+        let open_part = |found: Truth, is_whole: bool| if is_whole { found } else { found.max(Truth::Undefined) };
         match test {
             Test::And(parts) => {
                 let mut least = Truth::True;
@@ -426,11 +428,16 @@ impl<'a> Evaluation<'a> {
             }
             Test::Not(part) => !self.of(part, entry),
             Test::Undefined => Truth::Undefined,
-            Test::Of(kind, _) | Test::MemberOf(kind, _) | Test::OfPassword(kind, _) if !visible(kind) => {
+            Test::Of(kind, _)
+            | Test::MemberOf(kind, _)
+            | Test::OfPassword(kind, _)
+            | Test::Any { kind: Some(kind), .. }
+                if !rights.opens(kind) =>
+            {
                 Truth::Undefined
             }
             Test::OfPassword(_, found) => Truth::of(found.contains(&entry.number)),
-            Test::MemberOf(_, members) => match members.has(entry, self.schema, self.budget) {
+            Test::MemberOf(_, members) => match members.has(entry, self.schema, rights, self.budget) {
                 Ok(has) => Truth::of(has),
                 Err(_) => Truth::Undefined,
             },
@@ -441,7 +448,10 @@ impl<'a> Evaluation<'a> {
             Test::Of(kind, ask) if &*kind.key == "objectclass" => ask.of_classes(entry, self.schema),
             // A name that is neither declared nor an attribute of this entry is not recognised: RFC 4511, 4.5.1.7.
             Test::Of(kind, _) if !kind.declared && entry.attribute(&kind.key).is_none() => Truth::Undefined,
-            Test::Of(kind, ask) => self.ask(ask, entry.values(kind), true),
+            Test::Of(kind, ask) => {
+                let found = self.ask(ask, rights.values(entry, kind), true);
+                open_part(found, rights.opens_kinds(kind, self.schema))
+            }
             Test::Any { kind: Some(kind), names: false, .. }
                 if !kind.declared && entry.attribute(&kind.key).is_none() =>
             {
@@ -453,20 +463,25 @@ impl<'a> Evaluation<'a> {
                         Some(kind) => attribute.kind.is(kind),
                         None => applies(*rule, &attribute.kind),
                     };
-                    meant && visible(&attribute.kind)
+                    meant && rights.opens(&attribute.kind)
                 });
                 let values = values.flat_map(|attribute| attribute.values.iter().map(|value| &**value));
                 let found = any_value(values, |found| self.rule_says(*rule, *act, found, value));
-                if *names && found != Truth::True {
+                let is_whole = match kind {
+                    Some(kind) => rights.opens_kinds(kind, self.schema),
+                    None => rights.opens_all(),
+                };
+                let found = if *names && found != Truth::True {
                     // The values of the name are made for this, so they are not kept.
                     let test = |found: &[u8]| {
                         let work = PREPARING * (found.len() as u64 + 1);
                         self.budget.take(work).then(|| compared(*rule, *act, found, value, self.schema)).flatten()
                     };
-                    found.max(of_names(entry, kind.as_deref(), &test, self.schema))
+                    found.max(of_names(entry, kind.as_deref(), rights, &test, self.schema))
                 } else {
                     found
-                }
+                };
+                open_part(found, is_whole)
             }
         }
     }
@@ -560,14 +575,15 @@ fn bits_of(key: &[u8]) -> Option<i64> {
 fn of_names(
     entry: &Entry,
     kind: Option<&AttributeType>,
+    rights: Rights<'_>,
     test: &dyn Fn(&[u8]) -> Option<bool>,
     schema: &Schema,
 ) -> Truth {
     let Ok(dn) = crate::dn::Dn::parse(&entry.dn) else { return Truth::Undefined };
     let assertions = dn.0.iter().flat_map(|rdn| &rdn.assertions);
     let meant = assertions.filter(|(name, _)| match kind {
-        Some(kind) => schema.attribute(name).is_ok_and(|found| found.is(kind)),
-        None => true,
+        Some(kind) => schema.attribute(name).is_ok_and(|found| found.is(kind) && rights.opens(found)),
+        None => schema.attribute(name).is_ok_and(|found| rights.opens(found)),
     });
     any_value(meant.map(|(_, value)| value.as_slice()), test)
 }

@@ -10,13 +10,13 @@ use std::{
 use tocsin_store::entries::{Branches, EntryKey, EntryNumber, Node};
 
 use crate::{
-    access::{Grant, is_below},
+    access::{Asker, Grant, Level, Rights, is_below},
     directory::{Directory, Inner},
     entry::{self, Attribute, Entry},
     filter::{Ask, Budget, Test},
     plan,
     refusal::{Code, Refusal},
-    schema::Schema,
+    schema::{AttributeType, Schema},
     search::Scope,
     url::Meant,
 };
@@ -24,7 +24,7 @@ use crate::{
 /// Most groups that one entry is in.
 pub(crate) const GROUPS_MAX: usize = 10_000;
 /// Most groups that find their members.
-const FINDING_MAX: usize = 1_000;
+pub(crate) const FINDING_MAX: usize = 1_000;
 /// With more members than this, a search for those of a group looks at every entry.
 const LOOKED_UP_MAX: usize = 1_000;
 /// The attributes by which groups hold their members, and roles whoever fills them.
@@ -55,26 +55,33 @@ struct Found {
 }
 
 impl Members {
-    /// Whether an entry is in the group.
+    /// Whether an entry is in the group, as far as the attributes by which the group searches are open.
     ///
     /// # Errors
     /// A filter by which the group finds its members takes too much work on this entry.
-    pub(crate) fn has(&self, entry: &Entry, schema: &Schema, budget: &Budget) -> Result<bool, Refusal> {
+    pub(crate) fn has(
+        &self,
+        entry: &Entry,
+        schema: &Schema,
+        rights: Rights<'_>,
+        budget: &Budget,
+    ) -> Result<bool, Refusal> {
         if self.named.contains(entry.key.as_bytes()) {
             return Ok(true);
         }
-        self.found.iter().try_fold(false, |is, found| Ok(is || found.has(entry, schema, budget)?))
+        let mut found = self.found.iter();
+        found.try_fold(false, |is, found| Ok(is || found.has(entry, schema, rights.grant(), budget)?))
     }
 }
 
 impl Found {
-    fn has(&self, entry: &Entry, schema: &Schema, budget: &Budget) -> Result<bool, Refusal> {
+    fn has(&self, entry: &Entry, schema: &Schema, grant: &Grant, budget: &Budget) -> Result<bool, Refusal> {
         let is_within = match self.scope {
             Scope::Base => entry.key == self.base,
             Scope::One => is_below(&entry.key, &self.base) && is_child(&entry.key, &self.base),
             Scope::Subtree => entry.key == self.base || is_below(&entry.key, &self.base),
         };
-        Ok(is_within && self.test.is_met_within(entry, schema, &Grant::open(), budget)?)
+        Ok(is_within && self.test.is_met_within(entry, schema, grant, budget)?)
     }
 }
 
@@ -102,16 +109,19 @@ impl Directory {
         .await
     }
 
-    /// The `memberOf` of an entry: the groups that hold it themselves, or find it; `None`: there are none.
+    /// The `memberOf` of an entry: the groups that hold it themselves, or find it, as far as the asker may read of each group how it
+    /// does so; `None`: there are none.
     ///
     /// # Errors
     /// As for a search by `memberOf`.
-    pub async fn member_of(&self, entry: &Entry) -> Result<Option<Attribute>, Refusal> {
-        let (inner, entry) = (self.inner.clone(), entry.clone());
+    pub async fn member_of(&self, asker: &Asker, entry: &Entry) -> Result<Option<Attribute>, Refusal> {
+        let (inner, asker, entry) = (self.inner.clone(), asker.clone(), entry.clone());
         self.look(move |branches| {
             inner.knows_groups()?;
-            let mut groups = inner.holding(branches, GROUPS, &entry.key)?;
-            groups.extend(inner.finding(branches, &entry)?);
+            let shows = |group: &Entry, kind: &AttributeType| inner.opens(&asker, group, kind, Level::Read);
+            let grant = inner.access.grant(&asker, &entry);
+            let mut groups = inner.holding(branches, GROUPS, &entry.key, &shows)?;
+            groups.extend(inner.finding(branches, &entry, &grant, &shows)?);
             let names: BTreeSet<String> = groups.into_iter().map(|group| group.dn).collect();
             let kind = inner.schema.load().attribute(MEMBER_OF)?.clone();
             let values: Vec<Box<[u8]>> = names.iter().map(|dn| dn.as_bytes().into()).collect();
@@ -153,16 +163,16 @@ impl Directory {
     ///
     /// # Errors
     /// Who is in which group cannot be told yet; a group has too many members to be looked at.
-    pub(crate) async fn with_members(&self, test: Test) -> Result<Test, Refusal> {
+    pub(crate) async fn with_members(&self, asker: &Asker, test: Test) -> Result<Test, Refusal> {
         if !test.has(&Test::asks_for_groups) {
             return Ok(test);
         }
-        let inner = self.inner.clone();
+        let (inner, asker) = (self.inner.clone(), asker.clone());
         self.look(move |branches| {
             inner.knows_groups()?;
             test.with(&mut |part| match part {
                 Test::Of(kind, Ask::Equal(_, group)) if &*kind.key == MEMBER_OF => {
-                    Ok(Test::MemberOf(kind, Arc::new(inner.members(branches, &group)?)))
+                    Ok(Test::MemberOf(kind, Arc::new(inner.members(branches, &asker, &group)?)))
                 }
                 other => Ok(other),
             })
@@ -181,11 +191,20 @@ impl Inner {
         }
     }
 
+    /// Whether an asker may use an attribute of an entry that it sees.
+    fn opens(&self, asker: &Asker, entry: &Entry, kind: &AttributeType, level: Level) -> bool {
+        let grant = self.access.grant(asker, entry);
+        grant.sees() && Rights::new(&grant, level).opens(kind)
+    }
+
+    /// The groups of an entry for the access rules, which see all of it.
     fn groups_above(&self, branches: &dyn Branches, entry: &Entry) -> Result<Vec<String>, Refusal> {
-        let mut known: BTreeSet<String> = self.finding(branches, entry)?.into_iter().map(|group| group.key).collect();
+        let every = |_: &Entry, _: &AttributeType| true;
+        let finding = self.finding(branches, entry, &Grant::open(), &every)?;
+        let mut known: BTreeSet<String> = finding.into_iter().map(|group| group.key).collect();
         let mut open: Vec<String> = known.iter().cloned().chain([entry.key.clone()]).collect();
         while let Some(member) = open.pop() {
-            for group in self.holding(branches, MEMBERS, &member)? {
+            for group in self.holding(branches, MEMBERS, &member, &every)? {
                 // A group in itself, by whatever way, is looked at once.
                 if known.insert(group.key.clone()) {
                     open.push(group.key);
@@ -198,8 +217,14 @@ impl Inner {
         Ok(known.into_iter().collect())
     }
 
-    /// The groups that hold exactly this name.
-    fn holding(&self, branches: &dyn Branches, by: &[&str], member: &str) -> Result<Vec<Entry>, Refusal> {
+    /// The groups that hold exactly this name. `shows`: whether a group counts that holds it by an attribute.
+    pub(crate) fn holding(
+        &self,
+        branches: &dyn Branches,
+        by: &[&str],
+        member: &str,
+        shows: &dyn Fn(&Entry, &AttributeType) -> bool,
+    ) -> Result<Vec<Entry>, Refusal> {
         let schema = self.schema.load();
         let mut groups = Vec::new();
         for index in by {
@@ -208,13 +233,14 @@ impl Inner {
             for number in branches.found(index, key, key, GROUPS_MAX)?.ok_or_else(too_many)? {
                 if plan::is_whole(member.as_bytes()) {
                     // The key says it all, so the other members need not be read.
-                    groups.extend(self.seen_head(branches, number)?);
+                    groups.extend(self.seen_head(branches, number)?.filter(|group| shows(group, kind)));
                     continue;
                 }
                 let Some(group) = self.seen(branches, number)? else { continue };
                 let normal = |value: &[u8]| kind.equality.and_then(|rule| rule.normal(value, &schema));
                 // Long names share a key.
-                if group.values(kind).any(|value| normal(value).as_deref() == Some(member.as_bytes())) {
+                let holds = group.values(kind).any(|value| normal(value).as_deref() == Some(member.as_bytes()));
+                if holds && shows(&group, kind) {
                     groups.push(group);
                 }
             }
@@ -222,22 +248,28 @@ impl Inner {
         Ok(groups)
     }
 
-    /// The groups that find an entry.
-    fn finding(&self, branches: &dyn Branches, entry: &Entry) -> Result<Vec<Entry>, Refusal> {
+    /// The groups that find an entry under a grant.
+    fn finding(
+        &self,
+        branches: &dyn Branches,
+        entry: &Entry,
+        grant: &Grant,
+        shows: &dyn Fn(&Entry, &AttributeType) -> bool,
+    ) -> Result<Vec<Entry>, Refusal> {
         let many = || {
             let what = format!("there are more than {FINDING_MAX} groups with memberURL");
             Refusal::new(Code::AdminLimitExceeded, what)
         };
         let schema = self.schema.load();
         let all = branches.found(FINDING, Bound::Unbounded, Bound::Unbounded, FINDING_MAX)?.ok_or_else(many)?;
-        let (mut groups, budget) = (Vec::new(), Budget::default());
+        let (mut groups, budget, kind) = (Vec::new(), Budget::default(), schema.attribute(FINDING)?);
         for number in all {
             let Some(group) = self.seen(branches, number)? else { continue };
             let mut holds = false;
             for found in found_by(&group, &schema) {
-                holds = holds || found.has(entry, &schema, &budget)?;
+                holds = holds || found.has(entry, &schema, grant, &budget)?;
             }
-            if holds {
+            if holds && shows(&group, kind) {
                 groups.push(group);
             }
         }
@@ -260,24 +292,35 @@ impl Inner {
         Ok(entry::view(node, above.as_deref(), &self.schema.load(), &self.shape))
     }
 
-    fn members(&self, branches: &dyn Branches, group: &[u8]) -> Result<Members, Refusal> {
+    /// Who is in a group, as far as the asker may search by that. A group that is hidden is as one that there is not.
+    fn members(&self, branches: &dyn Branches, asker: &Asker, group: &[u8]) -> Result<Members, Refusal> {
         let schema = self.schema.load();
         let Ok(dn) = crate::directory::parse(&String::from_utf8_lossy(group)) else { return Ok(Members::default()) };
+        let none = || Ok(Members { numbers: Some(Vec::new()), ..Members::default() });
         let node = match self.walk(branches, &dn) {
             Ok((node, _)) => node,
-            // Nobody is in a group that there is not.
-            Err(refusal) if refusal.code == Code::NoSuchObject => {
-                return Ok(Members { numbers: Some(Vec::new()), ..Members::default() });
-            }
+            // A group that does not exist has no members.
+            Err(refusal) if refusal.code == Code::NoSuchObject => return none(),
             Err(refusal) => return Err(refusal),
         };
         let group = self.shown(branches, &node)?;
+        let grant = self.access.grant(asker, &group);
+        if !grant.sees() {
+            return none();
+        }
+        let rights = Rights::new(&grant, Level::Search);
         let mut named = HashSet::new();
         for name in GROUPS {
             let kind = schema.attribute(name)?;
+            if !rights.opens(kind) {
+                continue;
+            }
             named.extend(group.values(kind).filter_map(|value| kind.equality?.normal(value, &schema)));
         }
-        let found = found_by(&group, &schema);
+        let found = match rights.opens(schema.attribute(FINDING)?) {
+            true => found_by(&group, &schema),
+            false => Vec::new(),
+        };
         let numbers = match found.is_empty() && named.len() <= LOOKED_UP_MAX {
             true => Some(self.numbers(branches, &named)?),
             false => None,

@@ -15,6 +15,7 @@ pub mod access; // who may do what
 pub mod password; // what one proves oneself with
 pub mod policy; // what is asked of it
 mod bind; // a name and a password become an asker
+mod standing; // which loses its rights with its entry or its password
 mod url; // searches as text
 mod groups; // and whom it stands for
 
@@ -33,5 +34,6 @@ pub use change::{Act, Given, Images, Lifetimes, Modification, Revision, Terms, t
 pub use directory::{Clock, Directory, Options};
 pub use feed::{Changes, Followed};
 pub use kept::{Rendering, Shown};
-pub use search::{Scope, Search, compare, is_quick};
+pub use search::{Scope, Search, is_quick};
+pub use standing::Standing;
 pub use transfer::Imported;

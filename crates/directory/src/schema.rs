@@ -292,6 +292,11 @@ impl Schema {
         })
     }
 
+    /// The attribute that every entry has.
+    pub fn object_class(&self) -> &Arc<AttributeType> {
+        self.attribute("objectClass").expect("it is built in")
+    }
+
     /// An attribute as an entry has it: declared, or by the name that the maker of a subscriber gave it. `None`: no name
     /// that LDAP could say.
     pub fn known_or_named(&self, name: &str) -> Option<Arc<AttributeType>> {

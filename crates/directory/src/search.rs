@@ -9,13 +9,14 @@ use tocsin_model::ldap::Truth;
 use tocsin_store::entries::{Branches, EntryNumber, Node};
 
 use crate::{
-    access::{Grant, Level, is_below},
+    access::{Asker, Grant, Level, Rights, is_below},
     directory::{Directory, Inner},
+    entry::Entry,
     filter::{Filter, Test},
     kept::Shown,
     plan,
     refusal::{Code, Refusal},
-    schema::Schema,
+    schema::{AttributeType, Schema},
 };
 
 /// How far below its base a search goes.
@@ -68,13 +69,19 @@ enum Rest {
 }
 
 impl Directory {
-    /// Begins a search.
+    /// Begins a search for an asker, which is also who its groups are looked up for.
     ///
     /// # Errors
     /// There is no base; the store does not answer.
-    pub async fn search(&self, base: Arc<Shown>, scope: Scope, filter: &Filter) -> Result<Search, Refusal> {
+    pub async fn search(
+        &self,
+        asker: &Asker,
+        base: Arc<Shown>,
+        scope: Scope,
+        filter: &Filter,
+    ) -> Result<Search, Refusal> {
         let (schema, terms) = (self.schema(), filter.terms());
-        let test = self.with_members(Test::compile(filter, &schema)).await?;
+        let test = self.with_members(asker, Test::compile(filter, &schema)).await?;
         let test = self.with_passwords(test).await?;
         let rest = match scope {
             Scope::Base => Rest::One(base.clone()),
@@ -258,6 +265,21 @@ impl Search {
             .await
     }
 
+    /// Begins the search again.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn restart(&mut self) -> Result<(), Refusal> {
+        self.rest = match self.scope {
+            Scope::Base => Rest::One(self.base.clone()),
+            Scope::One | Scope::Subtree => {
+                let candidates = self.directory.candidates(&self.test, &self.base, self.scope).await?;
+                candidates.map_or(Rest::All(None), Rest::Numbers)
+            }
+        };
+        Ok(())
+    }
+
     /// How many entries were looked at, within the scope or not.
     pub fn looked_at(&self) -> usize {
         self.looked_at
@@ -320,26 +342,43 @@ pub fn is_quick(terms: usize, shown: &Shown) -> bool {
     terms.saturating_mul(shown.bytes()) <= INLINE_WORK
 }
 
-/// What a comparison says.
-///
-/// # Errors
-/// The entry has no such attribute, or whoever asks may not ask; the attribute is not known, or has no equality.
-pub fn compare(shown: &Shown, name: &str, value: &[u8], grant: &Grant, schema: &Schema) -> Result<bool, Refusal> {
-    let kind = schema.known_or_named(name).filter(|kind| kind.declared || shown.entry.attribute(&kind.key).is_some());
-    let Some(kind) = kind else {
-        return Err(schema
-            .attribute(name)
-            .map(|_| ())
-            .err()
-            .unwrap_or_else(|| Refusal::new(Code::UndefinedAttributeType, name)));
-    };
-    let absent = || Refusal::new(Code::NoSuchAttribute, format!("the entry has no `{name}`"));
-    if grant.level(Some(&kind)) < Level::Compare || &*kind.key == "userpassword" {
-        return Err(if grant.level(Some(&kind)) < Level::Compare {
-            Refusal::new(Code::InsufficientAccessRights, format!("`{name}` may not be compared"))
-        } else {
-            absent()
+impl Directory {
+    /// Compares a value with those of an attribute of an entry.
+    ///
+    /// # Errors
+    /// There is no such entry, or it is hidden; it has no such attribute; the asker may not compare it; the attribute is not known, or
+    /// has no equality.
+    pub async fn compare(&self, asker: &Asker, dn: &str, name: &str, value: &[u8]) -> Result<bool, Refusal> {
+        let shown = match self.find(dn).await {
+            Err(refusal) if refusal.code == Code::NoSuchObject => return Err(self.absent(asker, dn).await),
+            found => found?,
+        };
+        let (schema, grant) = (self.schema(), self.access().grant(asker, &shown.entry));
+        let known = schema.known_or_named(name);
+        if !grant.sees() && known.as_ref().is_none_or(|kind| grant.level(Some(kind)) < Level::Compare) {
+            return Err(self.absent(asker, dn).await);
+        }
+        compare(&shown.entry, name, value, &grant, &schema)
+    }
+}
+
+fn compare(entry: &Entry, name: &str, value: &[u8], grant: &Grant, schema: &Schema) -> Result<bool, Refusal> {
+    let rights = Rights::new(grant, Level::Compare);
+    let is_known =
+        |kind: &Arc<AttributeType>| kind.declared || rights.opens(kind) && entry.attribute(&kind.key).is_some();
+    let Some(kind) = schema.known_or_named(name).filter(is_known) else {
+        return Err(match schema.attribute(name) {
+            Err(refusal) => refusal,
+            Ok(_) => Refusal::new(Code::UndefinedAttributeType, name),
         });
+    };
+    if !rights.opens(&kind) {
+        let what = format!("the access rules do not allow to compare `{name}`");
+        return Err(Refusal::new(Code::InsufficientAccessRights, what));
+    }
+    let absent = || Refusal::new(Code::NoSuchAttribute, format!("the entry has no `{name}`"));
+    if &*kind.key == "userpassword" {
+        return Err(absent());
     }
     if kind.equality.is_none() {
         return Err(Refusal::new(Code::InappropriateMatching, format!("values of `{name}` cannot be compared")));
@@ -347,12 +386,12 @@ pub fn compare(shown: &Shown, name: &str, value: &[u8], grant: &Grant, schema: &
     let invalid = || Refusal::new(Code::InvalidAttributeSyntax, format!("the value is not of the syntax of `{name}`"));
     let test = Test::compile(&Filter::Equal(name.to_owned(), value.to_vec()), schema);
     let is_valid = matches!(test, Test::Of(..));
-    let is_own = shown.entry.own(&kind.key, schema).is_some();
-    if !is_own && shown.entry.values(&kind).next().is_none() {
+    if rights.values(entry, &kind).next().is_none() && entry.own(&kind.key, schema).is_none() {
         return Err(if is_valid { absent() } else { invalid() });
     }
-    match test.truth(&shown.entry, schema)? {
+    match test.truth(entry, schema, rights)? {
         Truth::Undefined if !is_valid => Err(invalid()),
+        // Where a kind of the attribute is closed, it is as if the entry did not have it.
         truth => Ok(truth == Truth::True),
     }
 }

@@ -42,6 +42,20 @@ impl Meant {
     }
 }
 
+/// A URL with another base.
+pub(crate) fn with_base(url: &str, dn: &str) -> String {
+    use std::fmt::Write;
+    let rest = url.split_once('?').map(|(_, rest)| format!("?{rest}")).unwrap_or_default();
+    let mut base = String::new();
+    for byte in dn.bytes() {
+        match byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@/".contains(&byte) {
+            true => base.push(char::from(byte)),
+            false => write!(base, "%{byte:02X}").expect("text takes all"),
+        }
+    }
+    format!("ldap:///{base}{rest}")
+}
+
 /// Resolves `%20` and its like.
 fn decoded(text: &str) -> Result<String, String> {
     let mut bytes = Vec::with_capacity(text.len());

@@ -25,7 +25,7 @@ use crate::{
     certificate::Certificate,
     message::{self, Message, Request, Unreadable, farewell, tag},
     operations::{self, Pages},
-    serve::{Opening, Server},
+    serve::{BoundKey, Opening, Server},
     under_way::UnderWay,
 };
 
@@ -41,6 +41,8 @@ const LOOKED_AT: Duration = Duration::from_secs(1);
 /// Who a connection speaks for, and what was worked out of what they may do.
 pub(crate) struct Session {
     pub(crate) asker: Arc<Asker>,
+    /// The key by which it is bound, if it is bound by one.
+    pub(crate) key: Option<BoundKey>,
     /// Whether nobody else can read along.
     pub(crate) is_secure: bool,
     /// Who the client is by its certificate, if it gave one.
@@ -50,14 +52,33 @@ pub(crate) struct Session {
     pub(crate) pages: Pages,
 }
 
+impl Session {
+    /// Whether what it is bound by may have ended since it was last looked at.
+    fn is_stale(&self) -> bool {
+        match &self.key {
+            Some(key) => key.is_stale(),
+            None => self.asker.standing.as_ref().is_some_and(|standing| standing.is_stale()),
+        }
+    }
+
+    /// Waits until that is so.
+    async fn changed(&mut self) {
+        match (&mut self.key, &self.asker.standing) {
+            (Some(key), _) => key.changed().await,
+            (None, Some(standing)) => standing.changed().await,
+            (None, None) => std::future::pending().await,
+        }
+    }
+}
+
 /// What a request came to.
 pub(crate) enum Done {
     /// An answer.
     Answer(Vec<u8>),
     /// Nothing is said: it was given up.
     Silent,
-    /// A client said who it is; the answer.
-    Bound(Box<Asker>, Vec<u8>),
+    /// A client said who it is, perhaps by a key; the answer.
+    Bound(Box<(Asker, Option<BoundKey>)>, Vec<u8>),
     /// A client changed the password that it had to change; the answer.
     Freed(Vec<u8>),
     /// An answer, and a search that goes on with the next page.
@@ -141,6 +162,7 @@ pub(crate) async fn run(server: Arc<Server>, stream: TcpStream, opening: Opening
         server,
         session: Session {
             asker: Arc::default(),
+            key: None,
             is_secure: false,
             certificate: None,
             grants: Grants::default(),
@@ -187,6 +209,9 @@ impl Connection {
         let stopping = self.server.stopping.clone();
         let mut stopped = std::pin::pin!(stopping.cancelled());
         loop {
+            if self.session.is_stale() {
+                self.renew().await;
+            }
             let is_more = self.take_messages();
             if !self.output.is_empty() {
                 let written = tokio::time::timeout(self.server.options.patience, stream.write_all(&self.output)).await;
@@ -211,6 +236,8 @@ impl Connection {
             }
             tokio::select! {
                 biased;
+                // Before anything that was found by the rights of before is written.
+                () = self.session.changed() => self.renew().await,
                 (id, done) = self.running.next() => self.finish(id, done),
                 Some(portion) = self.portions.recv() => self.output.extend_from_slice(&portion),
                 read = stream.read_buf(&mut self.input), if self.alone.is_none() => {
@@ -219,8 +246,49 @@ impl Connection {
                     }
                     self.heard = Instant::now();
                 }
-                _ = look.tick() => self.look(),
+                _ = look.tick() => {
+                    self.look();
+                    // The clock of the system may have been set, by which keys end.
+                    if self.session.key.is_some() {
+                        self.renew().await;
+                    }
+                }
                 () = &mut stopped => self.end(Code::Unavailable, "the server stops"),
+            }
+        }
+    }
+
+    /// Ends the connection if what it is bound by has ended, and takes over other rights.
+    async fn renew(&mut self) {
+        if let Some(key) = &mut self.session.key {
+            if !key.holds(&*self.server.operators) {
+                self.end(
+                    Code::StrongerAuthRequired,
+                    "the key of this bind was removed, has expired or lost its scope; bind anew",
+                );
+            }
+            return;
+        }
+        match self.server.directory.renewed(&self.session.asker).await {
+            Ok(Some(asker)) if asker == *self.session.asker => {}
+            Ok(Some(asker)) => {
+                let before = &self.session.asker;
+                let loses = asker.key != before.key || before.groups.iter().any(|group| !asker.groups.contains(group));
+                if loses && !self.running.is_empty() {
+                    // What is under way goes by the rights of before.
+                    return self
+                        .end(Code::StrongerAuthRequired, "the name or the groups of this bind changed; bind anew");
+                }
+                self.session.asker = Arc::new(asker);
+                (self.session.grants, self.session.pages) = (Grants::default(), Pages::default());
+            }
+            Ok(None) => {
+                let why = "the entry of this bind is gone, disabled or locked, or has another password; bind anew";
+                self.end(Code::StrongerAuthRequired, why);
+            }
+            Err(refusal) => {
+                tracing::warn!(%refusal, "whether a bind still holds cannot be told; its connection ends");
+                self.end(Code::Unavailable, "whether this bind still holds cannot be told; bind anew");
             }
         }
     }
@@ -243,7 +311,7 @@ impl Connection {
     /// Takes the whole messages of what was read, until there is much to write. Gives whether there may be more.
     fn take_messages(&mut self) -> bool {
         while !self.ends && self.alone.is_none() && !self.starts_tls {
-            if self.output.len() > OUTPUT_BYTES {
+            if self.output.len() > OUTPUT_BYTES || self.session.is_stale() {
                 return true;
             }
             let options = &self.server.options;
@@ -365,8 +433,9 @@ impl Connection {
                 Arc::make_mut(&mut self.session.asker).must_change = false;
                 self.output.extend_from_slice(&answer);
             }
-            Done::Bound(asker, answer) => {
-                self.session.asker = Arc::new(*asker);
+            Done::Bound(bound, answer) => {
+                let (asker, key) = *bound;
+                (self.session.asker, self.session.key) = (Arc::new(asker), key);
                 (self.session.grants, self.session.pages) = (Grants::default(), Pages::default());
                 self.output.extend_from_slice(&answer);
             }

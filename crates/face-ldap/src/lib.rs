@@ -20,4 +20,4 @@ mod measure; // how often, how long
 
 pub use authorities::authorities;
 pub use certificate::CertificateRule;
-pub use serve::{LdapOptions, Opening, Operators, serve};
+pub use serve::{LdapOptions, Opening, Operators, Validity, serve};

@@ -1,11 +1,16 @@
 //! The listener: takes connections within bounds, and ends them when the server stops.
 
-use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tocsin_directory::Directory;
 use tokio::{
     net::TcpListener,
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -72,8 +77,61 @@ impl Default for LdapOptions {
 
 /// Knows the keys of the API, with which operators prove themselves.
 pub trait Operators: Send + Sync + 'static {
-    /// Whether a key is one that may change subscribers.
-    fn is_operator(&self, key: &str) -> bool;
+    /// How long a key may change subscribers; `None`: it may not.
+    fn operator(&self, key: &str) -> Option<Validity>;
+
+    /// Notifies when keys were made, removed or changed.
+    fn changes(&self) -> watch::Receiver<u64>;
+}
+
+/// How long an operator's key holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Validity {
+    /// The time left; `None`: until it is removed.
+    pub ends_in: Option<Duration>,
+}
+
+/// How soon a key is looked up again that has come to its end.
+const ASKED_AGAIN: Duration = Duration::from_millis(1);
+
+/// A key by which a connection is bound.
+pub(crate) struct BoundKey {
+    text: String,
+    changes: watch::Receiver<u64>,
+    ends_at: Option<Instant>,
+}
+
+impl BoundKey {
+    /// Reads a key; `None`: it is no operator's.
+    pub(crate) fn read(operators: &dyn Operators, text: &str) -> Option<BoundKey> {
+        // Before the key is looked up: a change from now on is seen.
+        let changes = operators.changes();
+        let mut key = BoundKey { text: text.to_owned(), changes, ends_at: None };
+        key.holds(operators).then_some(key)
+    }
+
+    /// Whether it still is an operator's.
+    pub(crate) fn holds(&mut self, operators: &dyn Operators) -> bool {
+        self.changes.borrow_and_update();
+        let validity = operators.operator(&self.text);
+        // The clock of the keys decides. Where it lags behind this one, the key is asked for again after a while.
+        let left = |validity: Validity| Instant::now().checked_add(validity.ends_in?.max(ASKED_AGAIN));
+        self.ends_at = validity.and_then(left);
+        validity.is_some()
+    }
+
+    /// Whether it may have changed or ended since it was looked up.
+    pub(crate) fn is_stale(&self) -> bool {
+        // A sender that is gone belongs to a server that stops.
+        self.changes.has_changed().unwrap_or(true) || self.ends_at.is_some_and(|end| Instant::now() >= end)
+    }
+
+    /// Waits until keys change.
+    pub(crate) async fn changed(&mut self) {
+        if self.changes.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
 }
 
 /// What all connections share.

@@ -19,6 +19,7 @@ use tocsin_store::{
     error::StoreError,
     records::{ApiKey, Records},
 };
+use tokio::sync::watch;
 
 use crate::{
     Service,
@@ -153,6 +154,11 @@ impl Caller {
         &self.key
     }
 
+    /// How long the key still holds; `None`: until it is removed.
+    pub fn holds_for(&self, now: Timestamp) -> Option<Duration> {
+        self.expires_at.map(|end| end.since(now))
+    }
+
     /// Whether the caller may do this.
     ///
     /// # Errors
@@ -282,6 +288,8 @@ fn hash(key: &str) -> [u8; 32] {
 /// The keys in memory, by hash. Looking one up by its hash tells nobody how much of a wrong key was right.
 pub(crate) struct Keys {
     records: Arc<dyn Records>,
+    /// Counts how often the keys were read.
+    read: watch::Sender<u64>,
     /// One removal at a time, so that two do not each believe that the other's key stays.
     removing: tokio::sync::Mutex<()>,
     known: ArcSwap<HashMap<[u8; 32], Caller>>,
@@ -289,7 +297,12 @@ pub(crate) struct Keys {
 
 impl Keys {
     pub(crate) async fn load(records: Arc<dyn Records>) -> Result<Arc<Keys>, StoreError> {
-        let keys = Arc::new(Keys { records, removing: tokio::sync::Mutex::default(), known: ArcSwap::default() });
+        let keys = Arc::new(Keys {
+            records,
+            read: watch::Sender::new(0),
+            removing: tokio::sync::Mutex::default(),
+            known: ArcSwap::default(),
+        });
         keys.refresh().await?;
         Ok(keys)
     }
@@ -297,6 +310,7 @@ impl Keys {
     async fn refresh(&self) -> Result<(), StoreError> {
         let known = self.records.api_keys().await?.into_iter().map(|key| (key.hash, Caller::of(&key)));
         self.known.store(Arc::new(known.collect()));
+        self.read.send_modify(|count| *count += 1);
         Ok(())
     }
 }
@@ -329,6 +343,11 @@ impl Service {
             Some(end) if end <= self.clock.now() => Err(ServiceError::Unauthenticated("the key has expired")),
             _ => Ok(caller.clone()),
         }
+    }
+
+    /// Notifies when a key was made, removed or changed, after [`Service::authenticate`] knows it.
+    pub fn key_changes(&self) -> watch::Receiver<u64> {
+        self.keys.read.subscribe()
     }
 
     /// All keys, oldest first, without their secrets; for a limited key those within its resources.

@@ -127,7 +127,7 @@ impl Node {
     }
 
     /// Where it was put, and under which name; nothing of a subscriber that was not placed.
-    fn place(&self) -> (Option<EntryNumber>, Option<&str>) {
+    pub(crate) fn place(&self) -> (Option<EntryNumber>, Option<&str>) {
         match self {
             Node::Subscriber(_, placement) => (self.parent(), placement.as_ref().map(|placement| &*placement.rdn)),
             Node::Object(object) => (object.object.parent, Some(&*object.object.rdn)),
@@ -236,6 +236,20 @@ pub struct EntryFeed {
 /// Changes of entries that the feed keeps.
 pub const ENTRY_FEED_KEPT: u64 = 1_000_000;
 
+/// Where the login names of an entry stand.
+#[derive(Debug, Clone, Copy)]
+pub enum LoginNames<'a> {
+    /// Of a subscriber that was not placed: its id.
+    Id(&'a SubscriberId),
+    /// Among these attributes.
+    Attributes {
+        /// Those of before; names among them are not asked again.
+        before: Option<&'a BTreeMap<String, Value>>,
+        /// Those of now.
+        now: &'a BTreeMap<String, Value>,
+    },
+}
+
 /// Tells the store how entries are found, and hears of their changes.
 pub trait EntryWatcher: Send + Sync + 'static {
     /// The keys of an entry. A function of the entry and of the indexes that are set.
@@ -248,6 +262,30 @@ pub trait EntryWatcher: Send + Sync + 'static {
     /// at the place of the change among all others.
     fn holds(&self, _built: &Built) -> bool {
         false
+    }
+    /// Called within a commit after an entry got another name or went, so that the entries which name it follow. `now`: what it is;
+    /// `None`: it is going, and may still be found.
+    fn follow(&self, _tree: &mut dyn Tree, _old: &Node, _now: Option<&Node>) -> Result<(), StoreError> {
+        Ok(())
+    }
+    /// A login name of an entry that another entry has already. Asked before anything of a change is written. `entry`: its number;
+    /// `None`: it is about to be made.
+    fn taken_login(
+        &self,
+        _branches: &dyn Branches,
+        _entry: Option<EntryNumber>,
+        _names: LoginNames<'_>,
+    ) -> Result<Option<String>, StoreError> {
+        Ok(None)
+    }
+    /// Whether keys stand for a login name that another entry may have; then the change is made in the usual way.
+    fn may_be_taken(
+        &self,
+        _branches: &dyn Branches,
+        _entry: Option<EntryNumber>,
+        _made: &[EntryKey],
+    ) -> Result<bool, StoreError> {
+        Ok(false)
     }
     /// Called after each commit, in their order, before the call that made it returns. Must be quick.
     fn changed(&self, changes: Vec<EntryChange>);

@@ -4,23 +4,23 @@ use std::sync::Arc;
 
 use tocsin_model::time::Timestamp;
 use tocsin_store::{
-    entries::{Object, Placement, Room},
+    entries::{Branches, Node, Object, Placement, Room},
     records::Expect,
 };
 
 use super::{
-    Draft, Given, Images, Terms, add_rdn, changeable, checked, classes_of, expire::check_place, free_id, needs,
+    Draft, Given, Images, NewPlace, Terms, add_rdn, changeable, checked, classes_of, expire::check_place, free_id,
     renew::is_of_password, single_valued, stored_object,
 };
 use crate::{
     access::Asker,
-    directory::{Directory, parse},
+    directory::{Directory, Inner, parse},
     dn::Dn,
-    entry::{self, Attribute},
+    entry::{self, Attribute, Place},
     password::Credential,
     person::subscriber_of,
     refusal::{Code, Refusal},
-    schema::Schema,
+    schema::{AttributeType, Schema},
 };
 
 /// An entry that is to be made, held against the schema.
@@ -69,6 +69,16 @@ impl Directory {
             });
         }
         let (mut attributes, password) = taken(given, &parsed, &schema)?;
+        if !asker.manages {
+            // Before anything is hashed, or held against the policy of the place.
+            let (inner, asker, dn, schema) = (self.inner.clone(), asker.clone(), parsed.clone(), schema.clone());
+            let (kinds, has_password) = (kinds_of(&attributes), password.is_some());
+            self.look(move |branches| {
+                let above = inner.visible(branches, &asker, &Dn(dn.0[1..].to_vec()))?;
+                inner.may_add(branches, &asker, (&above.0, above.1.as_deref()), &dn, &kinds, has_password, &schema)
+            })
+            .await?;
+        }
         let credential = self.first_password(asker, &schema.normal_dn(&parsed), password).await?;
         let now = (self.clock)();
         attributes.extend(self.inner.first_end(&attributes, &schema, now)?);
@@ -79,15 +89,18 @@ impl Directory {
         let (inner, asker) = (self.inner.clone(), asker.clone());
         let Newcomer { dn, attributes, credential, schema, now } = new;
         self.change(Room::Needed, move |tree| {
-            let (parent, above) = inner.walk(tree.branches(), &Dn(dn.0[1..].to_vec()))?;
+            let (parent, above) = inner.visible(tree.branches(), &asker, &Dn(dn.0[1..].to_vec()))?;
             let place = entry::place(&parent, above.as_deref(), &schema);
-            needs(&inner, &asker, &entry::view(&parent, above.as_deref(), &schema, &inner.shape), &[])?;
+            let (kinds, has_password) = (kinds_of(&attributes), credential.is_some());
+            let stands = (&parent, above.as_deref());
+            inner.may_add(tree.branches(), &asker, stands, &dn, &kinds, has_password, &schema)?;
             check_place(&parent, &classes_of(&attributes), &schema)?;
             let rdn = &dn.0[0];
             if inner.child(tree.branches(), &place, rdn, &schema)?.is_some() {
                 return Err(Refusal::new(Code::EntryAlreadyExists, "there is such an entry already"));
             }
             terms.unique(&inner, tree.branches(), &attributes, None, &schema)?;
+            inner.check_login(tree.branches(), None, (&[], &attributes))?;
             let rdn_key = schema.normal_rdn(rdn).into();
             let draft = Draft { parent: Some(place.number), rdn: rdn.text.as_str().into(), rdn_key, attributes };
             let number = if schema.is_subscriber(&classes_of(&draft.attributes)) {
@@ -110,6 +123,35 @@ impl Directory {
         })
         .await
     }
+}
+
+impl Inner {
+    /// Refuses an entry that the asker may not make: it needs `write` on the place below the entry above, and on the new entry with
+    /// each of its attributes.
+    #[expect(clippy::too_many_arguments, reason = "an entry that is not there yet, piece by piece")]
+    fn may_add(
+        &self,
+        branches: &dyn Branches,
+        asker: &Asker,
+        (parent, above): (&Node, Option<&Place>),
+        dn: &Dn,
+        kinds: &[Arc<AttributeType>],
+        has_password: bool,
+        schema: &Schema,
+    ) -> Result<(), Refusal> {
+        if asker.manages {
+            return Ok(());
+        }
+        let above = entry::view(parent, above, schema, &self.shape);
+        let password = schema.attribute("userPassword")?;
+        let kinds: Vec<_> = kinds.iter().chain(has_password.then_some(password)).map(|kind| &**kind).collect();
+        let key = format!("{},{}", schema.normal_rdn(&dn.0[0]), above.key);
+        self.needs_place(branches, asker, &NewPlace { key: &key, above: Some(&above), number: None, kinds: &kinds })
+    }
+}
+
+fn kinds_of(attributes: &[Attribute]) -> Vec<Arc<AttributeType>> {
+    attributes.iter().map(|attribute| attribute.kind.clone()).collect()
 }
 
 /// What a client gave, held against the schema; the password apart.

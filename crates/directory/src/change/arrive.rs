@@ -12,7 +12,7 @@ use super::{
     add::Newcomer,
     classes_of,
     expire::{ENDS, is_dynamic},
-    needs, wanted_ids,
+    wanted_ids,
 };
 use crate::{
     access::Asker,
@@ -54,7 +54,8 @@ impl Inner {
             && !is_dynamic(&classes, schema)
             && terms.unique.is_empty()
             && !terms.after;
-        if !is_plain || needs(self, asker, above, &[]).is_err() {
+        // What others than operators may make depends on more than the entry above.
+        if !is_plain || !asker.manages {
             return None;
         }
         let placement = Placement {

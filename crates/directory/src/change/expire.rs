@@ -167,7 +167,7 @@ impl Directory {
             return Err(Refusal::new(Code::AdminLimitExceeded, what));
         }
         self.change(Room::NotNeeded, move |tree| {
-            let (node, above) = inner.walk(tree.branches(), &parsed)?;
+            let (node, above) = inner.visible(tree.branches(), &asker, &parsed)?;
             let shown = entry::view(&node, above.as_deref(), &schema, &inner.shape);
             needs(&inner, &asker, &shown, &[schema.attribute(LEFT)?])?;
             if ends_at(&node).is_none() {

@@ -1,63 +1,103 @@
-//! Groups that name an entry go with it to its new name, and let it go when it goes.
+//! Referential integrity: groups and roles that name an entry follow it to its new name, and let it go when it goes, whoever
+//! changes it. So no entry inherits a membership by taking a name that another had.
 
-use std::{ops::Bound, sync::Arc};
+use std::{collections::BTreeSet, ops::Bound, sync::Arc};
 
-use tocsin_model::time::Timestamp;
 use tocsin_store::entries::{Branches, EntryNumber, Node, Tree};
 
 use super::{classes_of, modify::keep, normal};
 use crate::{
+    access::is_below,
     directory::Inner,
+    dn::Dn,
     entry::{self, Attribute},
-    groups::{GROUPS_MAX, MEMBERS, too_many},
-    plan,
+    groups::{FINDING, FINDING_MAX, MEMBERS},
+    plan::{self, CANDIDATES_MAX},
     refusal::Refusal,
     schema::{AttributeType, Schema},
+    url::Meant,
 };
 
-/// An entry that names another, as it is and as it is to be.
-pub(super) struct Following {
-    node: Node,
-    before: Vec<Attribute>,
-    after: Vec<Attribute>,
+/// Stands in a group that must have a member and lost its last one. Outside of the tree, so no entry has this name.
+const REMOVED_MEMBER: &str = "cn=removed-member";
+/// Entries that are read at a time where no index finds those that name others.
+const PAGE: usize = 1_000;
+
+/// A name that changes, with those below it.
+struct NameChange<'a> {
+    /// The old name in normal form, and how many parts it has.
+    key: &'a str,
+    depth: usize,
+    /// The new name; `None`: the entry goes.
+    dn: Option<&'a str>,
+    /// What the end of the names below becomes, if there are any.
+    below: Option<&'a str>,
 }
 
 impl Inner {
-    /// What becomes of the groups that name an entry by `key`. `dn`: its new name; `None`: it goes.
-    ///
-    /// A group that must have a member keeps the name of its last one.
-    pub(super) fn following(
-        &self,
-        branches: &dyn Branches,
-        key: &str,
-        dn: Option<&str>,
-        schema: &Schema,
-    ) -> Result<Vec<Following>, Refusal> {
+    /// Lets groups and roles follow an entry that got another name or went.
+    pub(crate) fn follow_name(&self, tree: &mut dyn Tree, old: &Node, now: Option<&Node>) -> Result<(), Refusal> {
+        let schema = self.schema.load_full();
+        let from = entry::place(old, self.above(tree.branches(), old)?.as_deref(), &schema);
+        let to = match now {
+            Some(now) => Some(entry::place(now, self.above(tree.branches(), now)?.as_deref(), &schema)),
+            None => None,
+        };
+        if to.as_ref().is_some_and(|to| to.key == from.key) {
+            return Ok(());
+        }
         self.knows_groups()?;
-        let mut all: Vec<Following> = Vec::new();
-        for index in MEMBERS {
-            let kind = schema.attribute(index)?;
-            for number in self.naming(branches, index, key)? {
-                let known = all.iter().position(|known| known.node.number() == number);
-                let mut following = match known {
-                    Some(at) => all.swap_remove(at),
-                    None => {
-                        let Some(node) = branches.node(number)? else { continue };
-                        let before = entry::attributes(&node, schema, &self.shape);
-                        Following { node, after: before.clone(), before }
-                    }
-                };
-                following.follow(kind, key, dn, schema);
-                all.push(following);
+        let has_below = !tree.branches().page(Some(from.number), false, None, 1)?.is_empty();
+        let dn = to.map(|to| to.dn);
+        let below = match (has_below, &dn) {
+            (false, _) => None,
+            (true, Some(dn)) => Some(dn.clone()),
+            // Those below a subscriber that goes stand where all stand that were not placed.
+            (true, None) => Some(format!("{},{}", crate::directory::PEOPLE, self.suffix_text)),
+        };
+        let depth = Dn::parse(&from.dn).map_or(0, |dn| dn.0.len());
+        let change = NameChange { key: &from.key, depth, dn: dn.as_deref(), below: below.as_deref() };
+        for number in self.naming(tree.branches(), &change)? {
+            let Some(node) = tree.branches().node(number)? else { continue };
+            if now.is_none() && number == from.number {
+                continue;
+            }
+            let before = entry::attributes(&node, &schema, &self.shape);
+            let after = change.applied(&before, &schema);
+            if before != after {
+                keep(&node, self, tree, (&before, after), None, &schema, (self.clock)())?;
             }
         }
-        all.retain(|following| following.before != following.after);
-        Ok(all)
+        Ok(())
     }
 
-    fn naming(&self, branches: &dyn Branches, index: &str, key: &str) -> Result<Vec<EntryNumber>, Refusal> {
-        let key = Bound::Included(plan::cut(key.as_bytes()));
-        branches.found(index, key, key, GROUPS_MAX)?.ok_or_else(too_many)
+    /// The entries that may hold one of the names that change.
+    fn naming(&self, branches: &dyn Branches, change: &NameChange<'_>) -> Result<BTreeSet<EntryNumber>, Refusal> {
+        let mut found = BTreeSet::new();
+        for index in MEMBERS {
+            let key = Bound::Included(plan::cut(change.key.as_bytes()));
+            let (from, to) = if change.below.is_some() { (Bound::Unbounded, Bound::Unbounded) } else { (key, key) };
+            match branches.found(index, from, to, CANDIDATES_MAX)? {
+                Some(numbers) => found.extend(numbers),
+                None => return self.all(branches),
+            }
+        }
+        // With more groups that search for their members, no group finds any; see `finding`.
+        let finding = branches.found(FINDING, Bound::Unbounded, Bound::Unbounded, FINDING_MAX)?;
+        found.extend(finding.into_iter().flatten());
+        Ok(found)
+    }
+
+    fn all(&self, branches: &dyn Branches) -> Result<BTreeSet<EntryNumber>, Refusal> {
+        let (mut all, mut after) = (BTreeSet::new(), None);
+        loop {
+            let page = branches.page(None, true, after, PAGE)?;
+            all.extend(page.iter().map(Node::number));
+            match page.last() {
+                Some(last) if page.len() == PAGE => after = Some(last.number()),
+                _ => return Ok(all),
+            }
+        }
     }
 
     /// The names of all below an entry changed with its own: followers, who know nothing of that, begin anew.
@@ -67,39 +107,76 @@ impl Inner {
             false => Ok(tree.cut_entry_feed()?),
         }
     }
+}
 
-    /// Writes what [`Inner::following`] found.
-    pub(super) fn follow(
-        &self,
-        tree: &mut dyn Tree,
-        following: Vec<Following>,
-        schema: &Schema,
-        now: Timestamp,
-    ) -> Result<(), Refusal> {
-        following.into_iter().try_for_each(|Following { node, before, after }| {
-            keep(&node, self, tree, (&before, after), None, schema, now)
-        })
+impl NameChange<'_> {
+    /// Attributes with the names changed that they hold.
+    fn applied(&self, before: &[Attribute], schema: &Schema) -> Vec<Attribute> {
+        let mut after: Vec<Attribute> = before.to_vec();
+        for index in MEMBERS.iter().chain([&FINDING]) {
+            let Some(at) = after.iter().position(|found| &*found.kind.key == *index) else { continue };
+            let kind = after[at].kind.clone();
+            let changed: Vec<_> = after[at].values.iter().map(|value| self.value(&kind, value, schema)).collect();
+            if changed.iter().all(|changed| matches!(changed, Value::Stays)) {
+                continue;
+            }
+            let mut known = BTreeSet::new();
+            let values = after[at].values.iter().zip(changed).filter_map(|(value, changed)| match changed {
+                Value::Stays => Some(value.clone()),
+                Value::Becomes(text) => Some(text.into_bytes().into()),
+                Value::Goes => None,
+            });
+            let values: Vec<Box<[u8]>> = values.filter(|value| known.insert(normal(&kind, value, schema))).collect();
+            match values.is_empty() {
+                false => after[at].values = Arc::new(values),
+                true => {
+                    let mut without = after.clone();
+                    without.remove(at);
+                    let has: Vec<_> = without.iter().map(|found| &found.kind).collect();
+                    let touched = std::slice::from_ref(&kind.key);
+                    let is_valid = schema.check(&classes_of(&without), &has, Some(touched)).is_ok();
+                    match is_valid {
+                        true => after = without,
+                        false => after[at].values = Arc::new(vec![REMOVED_MEMBER.as_bytes().into()]),
+                    }
+                }
+            }
+        }
+        after
+    }
+
+    fn value(&self, kind: &AttributeType, value: &[u8], schema: &Schema) -> Value {
+        let Ok(text) = std::str::from_utf8(value) else { return Value::Stays };
+        if &*kind.key != FINDING {
+            return match std::str::from_utf8(&normal(kind, value, schema)) {
+                Ok(key) => self.name(key, text),
+                Err(_) => Value::Stays,
+            };
+        }
+        let Ok(meant) = Meant::read(text) else { return Value::Stays };
+        let base: Vec<_> = meant.base.0.iter().map(|rdn| rdn.text.as_str()).collect();
+        match self.name(&schema.normal_dn(&meant.base), &base.join(",")) {
+            Value::Becomes(dn) => Value::Becomes(crate::url::with_base(text, &dn)),
+            other => other,
+        }
+    }
+
+    /// What becomes of a name, in normal form and as it is written.
+    fn name(&self, key: &str, text: &str) -> Value {
+        if key == self.key {
+            return self.dn.map_or(Value::Goes, |dn| Value::Becomes(dn.to_owned()));
+        }
+        let (Some(end), true) = (self.below, is_below(key, self.key)) else { return Value::Stays };
+        let Ok(dn) = Dn::parse(text) else { return Value::Stays };
+        let own = dn.0.len().saturating_sub(self.depth);
+        let parts: Vec<_> = dn.0[..own].iter().map(|rdn| rdn.text.as_str()).chain([end]).collect();
+        Value::Becomes(parts.join(","))
     }
 }
 
-impl Following {
-    fn follow(&mut self, kind: &AttributeType, key: &str, dn: Option<&str>, schema: &Schema) {
-        let Some(at) = self.after.iter().position(|found| found.kind.key == kind.key) else { return };
-        let mut after = self.after.clone();
-        let names = |value: &[u8]| normal(kind, value, schema) == key.as_bytes();
-        match dn {
-            Some(dn) => {
-                let named = Arc::make_mut(&mut after[at].values).iter_mut().filter(|value| names(value));
-                named.for_each(|value| *value = dn.as_bytes().into());
-            }
-            None => Arc::make_mut(&mut after[at].values).retain(|value| !names(value)),
-        }
-        if after[at].values.is_empty() {
-            after.remove(at);
-        }
-        let has: Vec<_> = after.iter().map(|found| &found.kind).collect();
-        if schema.check(&classes_of(&after), &has, Some(std::slice::from_ref(&kind.key))).is_ok() {
-            self.after = after;
-        }
-    }
+/// What becomes of a value.
+enum Value {
+    Stays,
+    Becomes(String),
+    Goes,
 }

@@ -119,6 +119,9 @@ impl Inner {
         let Some(Node::Object(head)) = node else { return Ok(None) };
         let above = self.above(branches, &Node::Object(head.clone()))?;
         let shown = entry::view(&Node::Object(head.clone()), above.as_deref(), schema, &self.shape);
+        if !asker.manages && !self.access.grant(asker, &shown).sees() {
+            return Ok(None);
+        }
         let kinds =
             modifications.iter().map(|found| changeable(&found.attribute, schema)).collect::<Result<Vec<_>, _>>()?;
         needs(self, asker, &shown, &kinds.iter().map(|kind| &**kind).collect::<Vec<_>>())?;

@@ -103,7 +103,7 @@ impl Directory {
             {
                 return Ok(Images::default());
             }
-            let (old, above) = inner.walk(tree.branches(), &parsed)?;
+            let (old, above) = inner.visible(tree.branches(), &asker, &parsed)?;
             task.run(&inner, &asker, tree, (&old, above.as_deref()), &terms, now)
         })
         .await
@@ -154,6 +154,9 @@ impl Task {
         let of_password = self.renewal.kinds(schema)?;
         let renews = !of_password.is_empty();
         kinds.extend(of_password);
+        if let Some(rdn) = &self.rdn {
+            kinds.extend(named_by(&[rdn, &parse(&shown.dn)?.0[0]], schema)?);
+        }
         needs(inner, asker, &shown, &kinds.iter().map(|kind| &**kind).collect::<Vec<_>>())?;
         let mut images = terms.hold(inner, asker, &shown, schema)?;
         let (mut attributes, rdn) = (shown.attributes.clone(), self.rdn.as_ref());
@@ -166,21 +169,24 @@ impl Task {
         let credential = self.renewal.apply(known.as_deref(), now)?;
         // Where nobody asked, it is as it was, and no matter of this change.
         let has_password = !is_asked || credential.as_ref().map_or(known.is_some(), Option::is_some);
-        let following = match (rdn, above) {
-            (Some(rdn), Some(above)) => inner.renamed(tree.branches(), &shown, above, rdn, &mut attributes, schema)?,
-            _ => Vec::new(),
-        };
+        if let (Some(rdn), Some(above)) = (rdn, above) {
+            inner.renamed(tree.branches(), &shown, above, rdn, &mut attributes, schema)?;
+        }
         let present = parse(&shown.dn)?;
         check(&shown.attributes, &attributes, &kinds, has_password, rdn.unwrap_or(&present.0[0]), schema)?;
         terms.unique(inner, tree.branches(), &attributes, Some(shown.number), schema)?;
+        let states = (&*shown.attributes, &*attributes);
+        inner.check_login(tree.branches(), Some(shown.number), states)?;
+        inner.check_addresses(tree.branches(), asker, shown.number, states, schema)?;
         keep(old, inner, tree, (&shown.attributes, attributes), rdn, schema, now)?;
         if self.rdn.is_some() {
             inner.cut_for_names(tree, old.number())?;
         }
-        if terms.followed {
-            inner.follow(tree, following, schema, now)?;
-        }
         if let Some(credential) = credential {
+            let itself = asker.standing.as_ref().filter(|_| asker.number == Some(old.number()));
+            if let (Some(standing), Some(new)) = (itself, &credential) {
+                standing.accept(&new.hash);
+            }
             tree.put_credential(old.number(), credential.map(|credential| credential.to_text()).as_deref())?;
         }
         images.after = terms.after(inner, tree.branches(), old.number(), schema)?;
@@ -221,6 +227,12 @@ pub(super) fn keep(
 
 fn touched(modifications: &[Modification], schema: &Schema) -> Result<Vec<Arc<AttributeType>>, Refusal> {
     modifications.iter().map(|modification| changeable(&modification.attribute, schema)).collect()
+}
+
+/// The types of the values in relative names.
+pub(super) fn named_by(rdns: &[&Rdn], schema: &Schema) -> Result<Vec<Arc<AttributeType>>, Refusal> {
+    let names = rdns.iter().flat_map(|rdn| &rdn.assertions);
+    names.map(|(name, _)| schema.attribute(name).cloned()).collect()
 }
 
 pub(super) fn apply(

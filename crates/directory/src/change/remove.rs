@@ -11,7 +11,7 @@ use crate::{
 };
 
 impl Directory {
-    /// Removes an entry; a subscriber with its devices and subscriptions. Durable when the call returns.
+    /// Removes an entry; a subscriber with its devices and subscriptions. Groups and roles that name it let it go. Durable when the call returns.
     ///
     /// # Errors
     /// There is none; there are entries below it; whoever asks may not.
@@ -19,7 +19,7 @@ impl Directory {
         let parsed = parse(dn)?;
         let (inner, asker, now, schema) = (self.inner.clone(), asker.clone(), (self.clock)(), self.schema());
         self.change(Room::NotNeeded, move |tree| {
-            let (old, above) = inner.walk(tree.branches(), &parsed)?;
+            let (old, above) = inner.visible(tree.branches(), &asker, &parsed)?;
             let number = old.number();
             let shown = entry::view(&old, above.as_deref(), &schema, &inner.shape);
             needs(&inner, &asker, &shown, &[])?;
@@ -30,12 +30,8 @@ impl Directory {
             if !tree.branches().page(Some(number), false, None, 1)?.is_empty() {
                 return Err(Refusal::new(Code::NotAllowedOnNonLeaf, "there are entries below it; remove them first"));
             }
-            let following = match terms.followed {
-                true => inner.following(tree.branches(), &shown.key, None, &schema)?,
-                false => Vec::new(),
-            };
+            inner.knows_groups()?;
             tree.remove(number, now)?;
-            inner.follow(tree, following, &schema, now)?;
             Ok(images)
         })
         .await

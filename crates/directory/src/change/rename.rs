@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tocsin_store::entries::Room;
 
-use super::{Draft, Images, Terms, add_rdn, expire::check_place, needs, normal, replace};
+use super::{Draft, Images, NewPlace, Terms, add_rdn, expire::check_place, modify::named_by, needs, normal, replace};
 use crate::{
     access::{Asker, is_below},
     directory::{Directory, parse},
@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl Directory {
-    /// Renames an entry, with all below it. Durable when the call returns.
+    /// Renames an entry, with all below it. Groups and roles that name one of them follow. Durable when the call returns.
     ///
     /// # Errors
     /// There is none; there is another of the new name; there is no new place; whoever asks may not.
@@ -36,22 +36,39 @@ impl Directory {
         let (rdn, superior) = (rdn.clone(), new_superior.map(parse).transpose()?);
         let (inner, asker, now, schema) = (self.inner.clone(), asker.clone(), (self.clock)(), self.schema());
         self.change(Room::NotNeeded, move |tree| {
-            let (old, above) = inner.walk(tree.branches(), &parsed)?;
+            let (old, above) = inner.visible(tree.branches(), &asker, &parsed)?;
             let shown = entry::view(&old, above.as_deref(), &schema, &inner.shape);
             needs(&inner, &asker, &shown, &[])?;
+            let named = named_by(&[&rdn, &parsed.0[0]], &schema)?;
+            needs(&inner, &asker, &shown, &named.iter().map(|kind| &**kind).collect::<Vec<_>>())?;
             let mut images = terms.hold(&inner, &asker, &shown, &schema)?;
             let Some(above) = above else {
                 return Err(Refusal::new(Code::UnwillingToPerform, "the first entry keeps its name"));
             };
-            let place = match &superior {
+            let (place, new_above) = match &superior {
                 Some(dn) => {
-                    let (node, over) = inner.walk(tree.branches(), dn)?;
-                    needs(&inner, &asker, &entry::view(&node, over.as_deref(), &schema, &inner.shape), &[])?;
+                    let (node, over) = inner.visible(tree.branches(), &asker, dn)?;
                     check_place(&node, &shown.classes(), &schema)?;
-                    entry::place(&node, over.as_deref(), &schema)
+                    let view = entry::view(&node, over.as_deref(), &schema, &inner.shape);
+                    (entry::place(&node, over.as_deref(), &schema), Some(view))
                 }
-                None => (*above).clone(),
+                None => ((*above).clone(), None),
             };
+            let key = format!("{},{}", schema.normal_rdn(&rdn), place.key);
+            if key != shown.key {
+                let new_above = new_above.as_ref().filter(|view| view.number != above.number);
+                let kinds: Vec<_> = match new_above {
+                    Some(_) => shown
+                        .attributes
+                        .iter()
+                        .map(|found| &*found.kind)
+                        .chain(named.iter().map(|kind| &**kind))
+                        .collect(),
+                    None => named.iter().map(|kind| &**kind).collect(),
+                };
+                let new = NewPlace { key: &key, above: new_above, number: Some(shown.number), kinds: &kinds };
+                inner.needs_place(tree.branches(), &asker, &new)?;
+            }
             if place.number == shown.number || is_below(&place.key, &shown.key) {
                 return Err(Refusal::new(Code::UnwillingToPerform, "an entry cannot stand below itself"));
             }
@@ -77,15 +94,9 @@ impl Directory {
             schema.check(&classes, &has, Some(&touched))?;
             let rdn_key = schema.normal_rdn(&rdn).into();
             let draft = Draft { parent: Some(place.number), rdn: rdn.text.as_str().into(), rdn_key, attributes };
-            let following = match terms.followed {
-                true => {
-                    let dn = format!("{},{}", rdn.text, place.dn);
-                    inner.following(tree.branches(), &shown.key, Some(&dn), &schema)?
-                }
-                false => Vec::new(),
-            };
+            inner.check_login(tree.branches(), Some(shown.number), (&before, &draft.attributes))?;
+            inner.knows_groups()?;
             replace(tree, &inner, (&old, &before), draft, true, now)?;
-            inner.follow(tree, following, &schema, now)?;
             inner.cut_for_names(tree, old.number())?;
             images.after = terms.after(&inner, tree.branches(), old.number(), &schema)?;
             Ok(images)

@@ -95,7 +95,7 @@ impl Directory {
             return Ok(Renewal { keys: Vec::new(), password: Password::Stays, marks: Vec::new(), policy });
         }
         // Before anything is hashed or compared: who may not change it learns nothing of it.
-        let shown = self.find(dn).await?;
+        let shown = self.find_for(asker, dn).await?;
         let schema = self.schema();
         let kinds = modifications.iter().map(|found| schema.attribute(&found.attribute));
         let kinds = kinds.collect::<Result<Vec<_>, _>>()?;

@@ -102,6 +102,9 @@ impl Inner {
         if kinds.is_empty() || asker.must_change || !terms.unique.is_empty() {
             return Ok(Outcome::Unfit);
         }
+        if !asker.manages && !self.access.grant(asker, entry).sees() {
+            return Ok(Outcome::Unfit);
+        }
         needs(self, asker, entry, &kinds.iter().map(|kind| &**kind).collect::<Vec<_>>())?;
         let mut images = terms.hold(self, asker, entry, &schema)?;
         let mut attributes = entry.attributes.clone();

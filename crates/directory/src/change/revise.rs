@@ -3,7 +3,7 @@
 
 use tocsin_store::entries::{EntryNumber, Room};
 
-use super::{Images, Terms, add_rdn, follow::Following, members::Target, modify::Modification};
+use super::{Images, Terms, add_rdn, members::Target, modify::Modification};
 use crate::{
     access::Asker,
     directory::{Directory, Inner, parse},
@@ -35,7 +35,7 @@ impl Directory {
         terms: Terms,
     ) -> Result<Images, Refusal> {
         let missing = || Refusal::new(Code::NoSuchObject, "there is no such entry");
-        if revision.rdn.is_none() && !terms.followed {
+        if revision.rdn.is_none() {
             let numbered = || Ok(Target::Numbered(number));
             let changed = self.change_members(asker, numbered, &revision.modifications, &terms).await?;
             if let Some(images) = changed {
@@ -64,7 +64,7 @@ fn relative(text: &str) -> Result<Rdn, Refusal> {
 }
 
 impl Inner {
-    /// Holds a new relative name against what is there, and puts its values among the attributes. Gives what follows it.
+    /// Holds a new relative name against what is there, and puts its values among the attributes.
     pub(super) fn renamed(
         &self,
         branches: &dyn tocsin_store::entries::Branches,
@@ -73,7 +73,7 @@ impl Inner {
         rdn: &Rdn,
         attributes: &mut Vec<Attribute>,
         schema: &Schema,
-    ) -> Result<Vec<Following>, Refusal> {
+    ) -> Result<(), Refusal> {
         if self.is_people(shown.number) {
             return Err(Refusal::new(Code::UnwillingToPerform, "subscribers stand here; its name is fixed"));
         }
@@ -83,7 +83,7 @@ impl Inner {
             }
             _ => {}
         }
-        add_rdn(attributes, rdn, schema)?;
-        self.following(branches, &shown.key, Some(&format!("{},{}", rdn.text, above.dn)), schema)
+        self.knows_groups()?;
+        add_rdn(attributes, rdn, schema)
     }
 }

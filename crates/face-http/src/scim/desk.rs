@@ -147,7 +147,7 @@ impl Desk {
     }
 
     async fn add_groups(&self, resource: &mut Resource, entry: &Entry) -> Result<(), Trouble> {
-        let Some(named) = self.directory.member_of(entry).await? else { return Ok(()) };
+        let Some(named) = self.directory.member_of(&self.asker, entry).await? else { return Ok(()) };
         let mut groups = Vec::new();
         for name in named.values.iter().filter_map(|name| std::str::from_utf8(name).ok()) {
             if let Some(found) = self.named(name).await? {
@@ -319,13 +319,7 @@ impl Desk {
                 _ => self.group_revision(&shown.entry, change).await?,
             };
             let Some((revision, unique)) = revision else { return Ok(shown.entry.clone()) };
-            let terms = Terms {
-                after: true,
-                revision: Some(shown.entry.revision),
-                unique,
-                followed: revision.rdn.is_some(),
-                ..Terms::default()
-            };
+            let terms = Terms { after: true, revision: Some(shown.entry.revision), unique, ..Terms::default() };
             match self.directory.revise(&self.asker, shown.entry.number, revision, terms).await {
                 // Somebody else came before; what they did is read, and this is done to it.
                 Err(refusal) if refusal.code == Code::AssertionFailed => {}
@@ -502,7 +496,7 @@ impl Desk {
             return Err(Trouble::new(StatusCode::PRECONDITION_FAILED, "the resource has changed in the meantime"));
         }
         let revision = expected.map(|_| shown.entry.revision);
-        let terms = Terms { revision, followed: true, ..Terms::default() };
+        let terms = Terms { revision, ..Terms::default() };
         self.directory.remove(&self.asker, &shown.entry.dn, terms).await?;
         Ok(())
     }

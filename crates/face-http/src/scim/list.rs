@@ -173,7 +173,7 @@ impl Desk {
         } else {
             let lookup = self.lookup(kind, query).await?;
             let base = self.directory.find(self.directory.suffix()).await?;
-            let mut search = self.directory.search(base, Scope::Subtree, &lookup).await?;
+            let mut search = self.directory.search(&self.asker, base, Scope::Subtree, &lookup).await?;
             while let Some(page) = search.next().await? {
                 for shown in page.into_iter().filter(|shown| is_of(kind, &shown.entry)) {
                     self.take(kind, query, shown, &mut found).await?;

@@ -18,7 +18,7 @@ use crate::{
     certificate::{Certificate, Named},
     connection::{Begun, Done, Session},
     message::{Extra, Proof},
-    serve::Server,
+    serve::{BoundKey, Server},
 };
 
 pub(super) fn begin(
@@ -40,18 +40,18 @@ pub(super) fn begin(
                 _ => Err(Refusal::new(Code::ProtocolError, "this server speaks version 3 of the protocol")),
             };
             let mut out = Vec::with_capacity(64);
-            let asker = match bound {
-                Ok(Proven { asker, notice }) => {
+            let bound = match bound {
+                Ok((Proven { asker, notice }, key)) => {
                     let extra = Extra { notice: Some(notice), ..Extra::default() };
                     answered.write(&mut out, Ok(Code::Success), &extra);
-                    asker
+                    (asker, key)
                 }
                 Err(refusal) => {
                     answered.write(&mut out, Err(&refusal), &Extra::default());
-                    Asker::default()
+                    (Asker::default(), None)
                 }
             };
-            Done::Bound(Box::new(asker), out)
+            Done::Bound(Box::new(bound), out)
         }
         .boxed(),
     )
@@ -67,14 +67,14 @@ async fn prove(
     dn: String,
     proof: Proof,
     certificate: Option<Arc<Certificate>>,
-) -> Result<Proven, Refusal> {
+) -> Result<(Proven, Option<BoundKey>), Refusal> {
     let directory = &server.directory;
     let (dn, password) = match proof {
         Proof::Simple(password) => (dn, password),
         Proof::Sasl(mechanism, Some(said)) if mechanism == "PLAIN" => plain(directory, &said).await?,
         Proof::Sasl(mechanism, said) if mechanism == "EXTERNAL" && server.takes_certificates() => {
             let certificate = certificate.ok_or_else(without_certificate)?;
-            return external(server, &certificate, &said.unwrap_or_default()).await;
+            return Ok((external(server, &certificate, &said.unwrap_or_default()).await?, None));
         }
         Proof::Sasl(mechanism, _) => {
             let what = format!("the mechanism `{mechanism}` is not known here; bind simply");
@@ -82,7 +82,7 @@ async fn prove(
         }
     };
     match (dn.is_empty(), password.is_empty()) {
-        (true, true) if server.options.anonymous => Ok(proven(Asker::default())),
+        (true, true) if server.options.anonymous => Ok((proven(Asker::default()), None)),
         (true, true) => {
             Err(Refusal::new(Code::InappropriateAuthentication, "say who you are: nobody may ask here anonymously"))
         }
@@ -90,12 +90,15 @@ async fn prove(
         (true, false) => Err(Refusal::new(Code::InvalidCredentials, "")),
         (false, false) if is_operators_name(directory, &dn) => {
             let key = std::str::from_utf8(&password).unwrap_or_default();
-            match server.operators.is_operator(key) {
-                true => Ok(proven(Asker { manages: true, dn: operators_name(directory), ..Asker::default() })),
-                false => Err(Refusal::new(Code::InvalidCredentials, "")),
+            match BoundKey::read(&*server.operators, key) {
+                Some(key) => {
+                    let asker = Asker { manages: true, dn: operators_name(directory), ..Asker::default() };
+                    Ok((proven(asker), Some(key)))
+                }
+                None => Err(Refusal::new(Code::InvalidCredentials, "")),
             }
         }
-        (false, false) => directory.prove(&dn, password).await,
+        (false, false) => Ok((directory.prove(&dn, password).await?, None)),
     }
 }
 

@@ -19,11 +19,6 @@ pub(super) async fn run(
     attribute: String,
     value: Vec<u8>,
 ) -> Done {
-    let compared = async {
-        let shown = directory.find(&dn).await?;
-        let grant = directory.access().grant(&asker, &shown.entry);
-        tocsin_directory::compare(&shown, &attribute, &value, &grant, &directory.schema())
-    };
-    let result: Result<bool, Refusal> = compared.await;
+    let result: Result<bool, Refusal> = directory.compare(&asker, &dn, &attribute, &value).await;
     Done::Answer(answered.answer(result.map(|is| if is { Code::CompareTrue } else { Code::CompareFalse })))
 }

@@ -147,7 +147,12 @@ async fn change_password(directory: &Directory, asker: &Asker, value: &[u8]) -> 
     }
     // With the old password whoever knows it is the entry itself.
     let itself = match &old {
-        Some(old) => Some(directory.prove(&user, old.clone()).await?.asker),
+        Some(old) => {
+            let proven = directory.prove(&user, old.clone()).await?.asker;
+            // The connection that it is bound by already stays bound.
+            let standing = if proven.number == asker.number { asker.standing.clone() } else { proven.standing.clone() };
+            Some(Asker { standing, ..proven })
+        }
         None => None,
     };
     let is_own = itself.as_ref().is_none_or(|itself| itself.number == asker.number) && asker.number.is_some();

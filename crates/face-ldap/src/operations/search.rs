@@ -4,7 +4,7 @@
 //! between two of them the search sees whether it was given up, or has come to a limit.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashSet, VecDeque},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -21,8 +21,8 @@ use crate::{
 use futures_util::FutureExt;
 use tocsin_directory::{
     Directory, Scope, Search, Shown,
-    access::{Asker, Grant, Grants, Level},
-    entry::{Attribute, Entry, SUBSCHEMA},
+    access::{Asker, Grant, Grants, Level, Rights},
+    entry::{Attribute, Entry, EntryNumber, SUBSCHEMA},
     filter::{Filter, Test},
     is_quick,
     refusal::{Code, Refusal},
@@ -36,6 +36,8 @@ const PORTION_BYTES: usize = 64 << 10;
 const SORTED_MAX: usize = 50_000;
 /// Most attributes by which they are.
 const SORT_KEYS_MAX: usize = 8;
+/// Most entries that a client follows from whom the access rules may hide some.
+const CONTENT_MAX: usize = 1_000_000;
 /// Work of filters after which a search gives way to others, by the parts of the filter and the bytes of the entries.
 const UNINTERRUPTED_WORK: usize = 4 << 20;
 /// Most searches of one connection that wait for their next page; the oldest is forgotten.
@@ -72,6 +74,26 @@ pub(super) struct Hunt {
     sent: u32,
     /// Whether a client that follows has been told all there was.
     pub(super) refreshed: bool,
+    /// The entries that a client which follows was sent, if the access rules may hide some of it; `None`: it sees all.
+    pub(super) content: Option<HashSet<EntryNumber>>,
+    /// Whether entries changed of which it is not known whether the client has them.
+    pub(super) is_uncertain: bool,
+}
+
+impl Hunt {
+    /// Notes that a client which follows is sent an entry.
+    pub(super) fn note(&mut self, number: EntryNumber) -> Result<(), Refusal> {
+        let Some(content) = &mut self.content else { return Ok(()) };
+        content.insert(number);
+        match content.len() > CONTENT_MAX {
+            true => {
+                let what =
+                    format!("more than {CONTENT_MAX} entries are not followed where the access rules hide others");
+                Err(Refusal::new(Code::AdminLimitExceeded, what))
+            }
+            false => Ok(()),
+        }
+    }
 }
 
 /// What of a request lasts until its end.
@@ -148,9 +170,12 @@ pub(super) fn begin(
     {
         session.grants.follow(directory.renamed());
         let grant = session.grants.of(directory.access(), &session.asker, &shown.entry);
-        let result = one(out, answered.id, &shown, &grant, &selection, test.as_ref(), &schema);
-        answered.write(out, result.as_ref().map(|()| Code::Success), &Extra::default());
-        return Begun::Answered;
+        // One that is hidden is answered below, as one that is absent.
+        if grant.sees() {
+            let result = one(out, answered.id, &shown, &grant, &selection, test.as_ref(), &schema);
+            answered.write(out, result.as_ref().map(|()| Code::Success), &Extra::default());
+            return Begun::Answered;
+        }
     }
     if let Some(wanted) = controls.iter().find(|control| control.oid == SYNC_REQUEST) {
         if paging.is_some() || sorting.is_some() {
@@ -198,8 +223,8 @@ fn sorting(control: &Control) -> Result<Sorting, Garbled> {
 }
 
 impl Sorting {
-    /// Brings entries into order; those without an attribute come last.
-    fn sort(&self, found: &mut [Arc<Shown>], schema: &Schema) -> Result<(), Refusal> {
+    /// Brings entries into order; those without an attribute, or with one that may not be read, come last.
+    fn sort(&self, found: &mut [(Arc<Shown>, Arc<Grant>)], schema: &Schema) -> Result<(), Refusal> {
         let mut keys = Vec::new();
         for (name, rule, is_reverse) in &self.0 {
             let kind = schema.attribute(name)?.clone();
@@ -212,17 +237,19 @@ impl Sorting {
             };
             keys.push((kind, rule, *is_reverse));
         }
-        let value = |shown: &Shown, kind: &AttributeType, rule: Rule| {
-            let own = shown.entry.own(&kind.key, schema).map(String::into_bytes);
-            let values = shown.entry.values(kind).map(<[u8]>::to_vec).chain(own);
+        let value = |shown: &Shown, grant: &Grant, kind: &AttributeType, rule: Rule| {
+            let rights = Rights::new(grant, Level::Read);
+            let own = shown.entry.own(&kind.key, schema).filter(|_| rights.opens(kind)).map(String::into_bytes);
+            let values = rights.values(&shown.entry, kind).map(<[u8]>::to_vec).chain(own);
             values.filter_map(|value| rule.normal(&value, schema)).min()
         };
-        found.sort_by_cached_key(|shown| {
-            let of = |(kind, rule, is_reverse): &(Arc<AttributeType>, Rule, bool)| match value(shown, kind, *rule) {
-                Some(key) if *is_reverse => (Some(std::cmp::Reverse(key)), None, false),
-                Some(key) => (None, Some(key), false),
-                None => (None, None, true),
-            };
+        found.sort_by_cached_key(|(shown, grant)| {
+            let of =
+                |(kind, rule, is_reverse): &(Arc<AttributeType>, Rule, bool)| match value(shown, grant, kind, *rule) {
+                    Some(key) if *is_reverse => (Some(std::cmp::Reverse(key)), None, false),
+                    Some(key) => (None, Some(key), false),
+                    None => (None, None, true),
+                };
             keys.iter().map(of).map(|(reverse, key, is_absent)| (is_absent, reverse, key)).collect::<Vec<_>>()
         });
         Ok(())
@@ -261,7 +288,7 @@ fn leaves_out(filter: &Filter) -> bool {
     !matches!(filter, Filter::Present(name) if name.eq_ignore_ascii_case("objectClass"))
 }
 
-/// Writes an entry that is the base itself, if it meets the filter and may be seen.
+/// Writes an entry that is the base itself, if it meets the filter. `test`: the filter; `None`: `(objectClass=*)`.
 fn one(
     out: &mut Vec<u8>,
     id: u32,
@@ -271,12 +298,10 @@ fn one(
     test: Option<&Test>,
     schema: &Schema,
 ) -> Result<(), Refusal> {
-    if !grant.sees() {
-        return Err(Refusal::new(Code::NoSuchObject, "there is no such entry"));
-    }
     let is_met = match test {
         Some(test) => test.is_met_by(&shown.entry, schema, grant)?,
-        None => grant.level(schema.attribute("objectclass").ok().map(|kind| &**kind)) >= Level::Search,
+        // Every entry has an object class, but the rules may close it.
+        None => grant.reads_all() || Rights::new(grant, Level::Search).opens(schema.object_class()),
     };
     if is_met {
         show::entry(out, id, shown, grant, selection, schema, &[]);
@@ -356,12 +381,16 @@ impl Hunter {
     }
 
     pub(super) async fn start(&mut self, request: &SearchRequest) -> Result<Box<Hunt>, Refusal> {
-        let base = self.directory.find(&request.base).await?;
-        if !self.grants.of(self.directory.access(), &self.asker, &base.entry).sees() {
-            return Err(Refusal::new(Code::NoSuchObject, "there is no such entry"));
-        }
-        let search = self.directory.search(base, request.scope, &request.filter).await?;
-        Ok(Box::new(Hunt { search, found: VecDeque::new(), sent: 0, refreshed: false }))
+        let base = self.directory.find_for(&self.asker, &request.base).await?;
+        let search = self.directory.search(&self.asker, base, request.scope, &request.filter).await?;
+        Ok(Box::new(Hunt {
+            search,
+            found: VecDeque::new(),
+            sent: 0,
+            refreshed: false,
+            content: None,
+            is_uncertain: false,
+        }))
     }
 
     /// Finds all, and brings them into order.
@@ -371,7 +400,7 @@ impl Hunter {
             for shown in found {
                 let grant = self.grants.of(self.directory.access(), &self.asker, &shown.entry);
                 if grant.sees() && self.meets(&hunt.search, &shown, &grant).await? {
-                    all.push(shown);
+                    all.push((shown, grant));
                 }
             }
             if all.len() > SORTED_MAX {
@@ -386,7 +415,7 @@ impl Hunter {
             self.in_time()?;
         }
         sorting.sort(&mut all, &self.directory.schema())?;
-        hunt.found = all.into();
+        hunt.found = all.into_iter().map(|(shown, _)| shown).collect();
         Ok(())
     }
 
@@ -413,7 +442,7 @@ impl Hunter {
     async fn beside(&self, entry: &Entry) -> Result<Vec<Attribute>, Refusal> {
         let mut beside = Vec::new();
         if self.selection.groups {
-            beside.extend(self.directory.member_of(entry).await?);
+            beside.extend(self.directory.member_of(&self.asker, entry).await?);
         }
         if self.selection.password {
             beside.extend(self.directory.told_of_password(entry.number).await?);
@@ -444,6 +473,7 @@ impl Hunter {
                 if hunt.sent >= self.size_limit {
                     return Err(Refusal::new(Code::SizeLimitExceeded, "there are more entries than the limit"));
                 }
+                hunt.note(shown.entry.number)?;
                 let beside = self.beside(&shown.entry).await?;
                 let id = self.answered.id;
                 match self.mark {

@@ -3,7 +3,10 @@
 //! The cookie is a place in the feed of the entries' changes. What changed since is sent as it is now; what went, or no longer
 //! meets the filter, as its identifier. A client whose place the feed no longer knows begins anew.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::{HashSet, VecDeque},
+    sync::Arc,
+};
 
 use tocsin_directory::{
     Followed,
@@ -101,6 +104,11 @@ fn boolean(out: &mut Vec<u8>, value: bool) {
     ber::value(out, 0x01, &[if value { 0xff } else { 0 }]);
 }
 
+/// Why a client begins anew.
+fn unknown() -> Refusal {
+    Refusal::new(Code::SyncRefreshRequired, "what changed since is not known any more; begin anew")
+}
+
 /// How a refresh ended.
 enum Refreshed {
     /// All of the content was told: what was not is gone.
@@ -146,15 +154,20 @@ impl Hunter {
                 "who is in a group and what is known of passwords is not followed; follow the group, or another filter";
             return Err(Refusal::new(Code::UnwillingToPerform, what));
         }
+        let hides = self.directory.access().may_hide(&self.asker);
+        hunt.content = hides.then(HashSet::new);
+        if wanted.cookie.is_some() && wanted.persists.is_some() && hides {
+            self.note_content(&mut hunt).await?;
+        }
         let changed = match wanted.cookie {
-            Some(place) => self.send_changes(&hunt, place, out).await,
+            Some(place) => self.send_changes(&mut hunt, place, out).await,
             None => Ok(None),
         };
         let (refreshed, mut place) = match changed {
             Ok(Some(place)) => (Refreshed::Changes, place),
             Err(refusal) if refusal.code == Code::SyncRefreshRequired && !wanted.reload => return Err(refusal),
             Err(refusal) if refusal.code != Code::SyncRefreshRequired => return Err(refusal),
-            _ => match self.hunt(&mut hunt, u32::MAX, out).await? {
+            _ => match self.hunt_anew(&mut hunt, out).await? {
                 Stop::GivenUp => return Ok(None),
                 Stop::End | Stop::PageFull => (Refreshed::Whole, now),
             },
@@ -170,7 +183,7 @@ impl Hunter {
         let following = Following::new();
         loop {
             bell.borrow_and_update();
-            match self.send_changes(&hunt, place, out).await? {
+            match self.send_changes(&mut hunt, place, out).await? {
                 Some(next) if next != place => {
                     place = next;
                     // So that whoever comes back goes on from here.
@@ -191,18 +204,48 @@ impl Hunter {
         }
     }
 
+    /// Sends all of the content.
+    async fn hunt_anew(&mut self, hunt: &mut Hunt, out: &mut Vec<u8>) -> Result<Stop, Refusal> {
+        hunt.is_uncertain = false;
+        if let Some(content) = &mut hunt.content {
+            content.clear();
+        }
+        self.hunt(hunt, u32::MAX, out).await
+    }
+
+    /// Notes what is in the content now, without sending it.
+    async fn note_content(&mut self, hunt: &mut Hunt) -> Result<(), Refusal> {
+        while let Some(page) = hunt.search.next().await? {
+            for shown in page {
+                let grant = self.grants.of(self.directory.access(), &self.asker, &shown.entry);
+                if grant.sees() && hunt.search.meets(&shown, &grant).await? {
+                    hunt.note(shown.entry.number)?;
+                }
+            }
+            if self.line.is_given_up() {
+                break;
+            }
+        }
+        hunt.search.restart().await
+    }
+
     /// Sends what changed after a place, and gives the place up to which that is all.
-    async fn send_changes(&mut self, hunt: &Hunt, mut place: u64, out: &mut Vec<u8>) -> Result<Option<u64>, Refusal> {
+    async fn send_changes(
+        &mut self,
+        hunt: &mut Hunt,
+        mut place: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<u64>, Refusal> {
         loop {
             let Some(changes) = self.directory.changes_after(place, PORTION).await? else {
-                return Err(Refusal::new(
-                    Code::SyncRefreshRequired,
-                    "what changed since is not known any more; begin anew",
-                ));
+                return Err(unknown());
             };
             let is_last = !changes.is_more;
             place = changes.place;
             self.send(hunt, changes.entries, out).await?;
+            if hunt.is_uncertain {
+                return Err(unknown());
+            }
             if out.len() >= 64 << 10 && !self.line.write(std::mem::take(out)).await {
                 return Ok(None);
             }
@@ -212,24 +255,32 @@ impl Hunter {
         }
     }
 
-    async fn send(&mut self, hunt: &Hunt, changes: Vec<Followed>, out: &mut Vec<u8>) -> Result<(), Refusal> {
+    /// Sends changes. That an entry is gone is sent only of one that the client may know: one that it sees, or was sent before.
+    async fn send(&mut self, hunt: &mut Hunt, changes: Vec<Followed>, out: &mut Vec<u8>) -> Result<(), Refusal> {
         let (schema, id) = (self.directory.schema(), self.answered.id);
         self.grants.follow(self.directory.renamed());
         let mut gone = Vec::new();
         for change in changes {
-            let Followed::Present(shown) = change else {
-                if let Followed::Gone(number) = change {
-                    gone.push(Entry::uuid_of(number));
+            let (number, is_seen) = match change {
+                Followed::Gone(number) => (number, false),
+                Followed::Present(shown) => {
+                    let grant = self.grants.of(self.directory.access(), &self.asker, &shown.entry);
+                    if grant.sees() && hunt.search.is_meant(&shown, &grant).await? {
+                        hunt.note(shown.entry.number)?;
+                        let mark = (SYNC_STATE, added(&shown.entry));
+                        crate::show::marked(out, id, &shown, &grant, &self.selection, &schema, &[], mark);
+                        continue;
+                    }
+                    (shown.entry.number, grant.sees())
                 }
-                continue;
             };
-            let grant = self.grants.of(self.directory.access(), &self.asker, &shown.entry);
-            if grant.sees() && hunt.search.is_meant(&shown, &grant).await? {
-                let mark = (SYNC_STATE, added(&shown.entry));
-                crate::show::marked(out, id, &shown, &grant, &self.selection, &schema, &[], mark);
-            } else {
-                // Whether it was of the content before, nobody knows; who does not have it passes over this.
-                gone.push(shown.entry.uuid());
+            let was_sent = hunt.content.as_mut().map(|content| content.remove(&number));
+            match was_sent {
+                // A client that sees all and does not have it ignores this.
+                None | Some(true) => gone.push(Entry::uuid_of(number)),
+                Some(false) if hunt.refreshed => {}
+                Some(false) if is_seen => gone.push(Entry::uuid_of(number)),
+                Some(false) => hunt.is_uncertain = true,
             }
         }
         if hunt.refreshed {

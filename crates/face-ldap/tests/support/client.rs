@@ -119,7 +119,52 @@ impl Client {
         }
     }
 
-    fn message(&mut self) -> Option<Vec<u8>> {
+    /// Asks a search, and gives the names of what it finds in their order.
+    pub fn order(&mut self, operation: &[u8]) -> Vec<String> {
+        self.send(operation);
+        let mut names = Vec::new();
+        loop {
+            let message = self.message().expect("the server answers");
+            let mut message = Reader(Reader(&message).expect(0x30).expect("a message"));
+            message.count(2).expect("a number");
+            match message.value().expect("an operation") {
+                (0x64, content) => names.push(Reader(content).text(4).expect("a name")),
+                _ => return names,
+            }
+        }
+    }
+
+    /// Waits until the server says farewell, and gives the code of it. Answers before that are passed to `seen`: their tags.
+    pub fn farewell(&mut self, seen: &mut Vec<u8>) -> u32 {
+        loop {
+            let message = self.message().expect("the server says farewell");
+            let mut message = Reader(Reader(&message).expect(0x30).expect("a message"));
+            let id = message.count(2).expect("a number");
+            let (tag, content) = message.value().expect("an operation");
+            match id {
+                0 => {
+                    let code = Reader(content).count(0x0a).expect("a result");
+                    assert!(self.message().is_none(), "the connection ends");
+                    return code;
+                }
+                _ => seen.push(tag),
+            }
+        }
+    }
+
+    /// Asks, and waits for nothing.
+    pub fn send(&mut self, operation: &[u8]) {
+        self.last += 1;
+        let mut request = Vec::new();
+        ber::nested(&mut request, 0x30, |out| {
+            ber::number(out, 2, self.last);
+            out.extend_from_slice(operation);
+        });
+        self.stream.write_all(&request).expect("the server reads");
+    }
+
+    /// The next message; `None`: the server went.
+    pub fn message(&mut self) -> Option<Vec<u8>> {
         loop {
             if let Some(length) = ber::first_length(&self.read, usize::MAX >> 1).expect("a message") {
                 return Some(self.read.drain(..length).collect());

@@ -7,20 +7,21 @@ pub mod drawn;
 pub mod slapd;
 
 use std::{
+    collections::HashMap,
     io::Write,
     process::Stdio,
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::{Duration, SystemTime},
 };
 
 use tocsin_directory::{Clock, Directory, Options, entry::Shape, password::Lockout};
-use tocsin_face_ldap::{LdapOptions, Opening, Operators};
+use tocsin_face_ldap::{LdapOptions, Opening, Operators, Validity};
 use tocsin_model::subscriber::{Profile, Subscriber};
 use tocsin_store::{
     records::{Expect, NewSubscriber, Records},
     sqlite::records::{RecordsOptions, SqliteRecords},
 };
-use tokio::{net::TcpListener, task::JoinHandle};
+use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 /// Somebody called NAME.
@@ -33,18 +34,49 @@ mail: NAME@example.org
 userPassword: secret
 ";
 
-/// The operator's key is `key`.
-struct OneKey;
+/// Keys of operators: at first `key`, for ever.
+pub struct Keys {
+    valid: Mutex<HashMap<String, Validity>>,
+    changes: watch::Sender<u64>,
+}
 
-impl Operators for OneKey {
-    fn is_operator(&self, key: &str) -> bool {
-        key == "key"
+impl Default for Keys {
+    fn default() -> Self {
+        let valid = HashMap::from([("key".to_owned(), Validity { ends_in: None })]);
+        Keys { valid: Mutex::new(valid), changes: watch::Sender::new(0) }
+    }
+}
+
+impl Keys {
+    /// Makes a key, or changes how long it holds.
+    pub fn put(&self, key: &str, validity: Validity) {
+        self.valid.lock().expect("unharmed").insert(key.to_owned(), validity);
+        self.changes.send_modify(|count| *count += 1);
+    }
+
+    /// Removes a key. `says_so`: as somebody does; otherwise as time does.
+    pub fn remove(&self, key: &str, says_so: bool) {
+        self.valid.lock().expect("unharmed").remove(key);
+        if says_so {
+            self.changes.send_modify(|count| *count += 1);
+        }
+    }
+}
+
+impl Operators for Keys {
+    fn operator(&self, key: &str) -> Option<Validity> {
+        self.valid.lock().expect("unharmed").get(key).copied()
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
     }
 }
 
 pub struct Bench {
     pub records: Arc<SqliteRecords>,
     pub directory: Directory,
+    pub keys: Arc<Keys>,
     pub port: u16,
     stopping: CancellationToken,
     serving: JoinHandle<()>,
@@ -83,14 +115,15 @@ impl Bench {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("bound").port();
         let stopping = CancellationToken::new();
+        let keys = Arc::new(Keys::default());
         let face = tocsin_face_ldap::serve(
             vec![(listener, Opening::Plain)],
             directory.clone(),
-            Arc::new(OneKey),
+            keys.clone(),
             options,
             stopping.clone(),
         );
-        Bench { records, directory, port, stopping, serving: tokio::spawn(face), _folder: folder }
+        Bench { records, directory, keys, port, stopping, serving: tokio::spawn(face), _folder: folder }
     }
 
     pub async fn stop(self) {

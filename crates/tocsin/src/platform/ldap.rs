@@ -8,10 +8,10 @@ use rustls::{
 };
 use tocsin_directory::{Directory, Lifetimes, Options, entry::Shape, password::Lockout};
 use tocsin_face_http::ScimOptions;
-use tocsin_face_ldap::{CertificateRule, LdapOptions, Opening, Operators, authorities};
+use tocsin_face_ldap::{CertificateRule, LdapOptions, Opening, Operators, Validity, authorities};
 use tocsin_service::{Scope, Service};
 use tocsin_store::entries::Entries;
-use tokio::{net::TcpListener, task::JoinHandle};
+use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use super::now;
@@ -204,7 +204,13 @@ fn shape(pairs: &[String]) -> Outcome<Shape> {
 struct Keys(Arc<Service>);
 
 impl Operators for Keys {
-    fn is_operator(&self, key: &str) -> bool {
-        self.0.authenticate(key).is_ok_and(|caller| caller.needs_everywhere(Scope::SubscribersWrite).is_ok())
+    fn operator(&self, key: &str) -> Option<Validity> {
+        let caller = self.0.authenticate(key).ok()?;
+        caller.needs_everywhere(Scope::SubscribersWrite).ok()?;
+        Some(Validity { ends_in: caller.holds_for(now()) })
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.0.key_changes()
     }
 }

@@ -18,8 +18,8 @@ use super::{MemoryRecords, Shelf};
 use crate::{
     entries::{
         Arrival, Branches, Built, ChangeJob, ENTRY_FEED_KEPT, Entries, EntryChange, EntryFeed, EntryKey, EntryNumber,
-        EntryWatcher, LookJob, Node, Now, Object, Placement, ROW_ATTRIBUTES, Retouch, Room, RowChange, StoredObject,
-        Tree, Turn,
+        EntryWatcher, LoginNames, LookJob, Node, Now, Object, Placement, ROW_ATTRIBUTES, Retouch, Room, RowChange,
+        StoredObject, Tree, Turn,
     },
     error::StoreError,
     records::{Expect, NewSubscriber, NotMerged},
@@ -73,6 +73,11 @@ impl Directory {
             self.placements.remove(&old.number);
             self.put_credential(old.number.into(), None);
         }
+    }
+
+    /// Whether a subscriber has a place in the tree.
+    pub(super) fn is_placed(&self, number: SubscriberNumber) -> bool {
+        self.placements.contains_key(&number)
     }
 
     /// Whether the first of two may become a part of the second.
@@ -159,6 +164,9 @@ impl Shelf {
         let holds = self.directory.holds(&built);
         let is_it = |found: &&Subscriber| found.number == number && found.revision == revision;
         let Some(old) = self.subscribers.values().find(is_it).filter(|_| holds).cloned() else { return Ok(false) };
+        if self.may_be_taken(Some(number.into()), &made)? {
+            return Ok(false);
+        }
         let damaged = |error: serde_json::Error| StoreError::Damaged(error.to_string());
         let attributes = serde_json::from_str(&attributes).map_err(damaged)?;
         self.touched.push(number);
@@ -176,6 +184,9 @@ impl Shelf {
         let Arrival { new, placement, credential, keys, now, built } = arrival;
         let is_free = self.child(Some(placement.parent), &placement.rdn_key)?.is_none();
         let stands = self.directory.objects.contains_key(&placement.parent) && is_free;
+        if self.may_be_taken(None, &keys)? {
+            return Ok(false);
+        }
         if !stands || self.subscribers.contains_key(&new.id) || !self.directory.holds(&built) {
             return Ok(false);
         }
@@ -349,12 +360,45 @@ impl Branches for Shelf {
     }
 }
 
+impl Shelf {
+    /// Lets the entries follow that name one which got another name or went.
+    pub(super) fn follow(&mut self, old: &Node, now: Option<&Node>) -> Result<(), StoreError> {
+        let is_renamed = now.is_none_or(|now| old.place() != now.place());
+        match self.directory.watcher.clone().filter(|_| is_renamed) {
+            Some(watcher) => watcher.follow(self, old, now),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a login name that another entry has.
+    pub(super) fn check_login(&self, entry: Option<EntryNumber>, names: LoginNames<'_>) -> Result<(), StoreError> {
+        let Some(watcher) = &self.directory.watcher else { return Ok(()) };
+        match watcher.taken_login(self, entry, names)? {
+            Some(name) => Err(StoreError::Taken(format!("another entry with the login name `{name}`"))),
+            None => Ok(()),
+        }
+    }
+
+    fn may_be_taken(&self, entry: Option<EntryNumber>, made: &[EntryKey]) -> Result<bool, StoreError> {
+        match &self.directory.watcher {
+            Some(watcher) => watcher.may_be_taken(self, entry, made),
+            None => Ok(false),
+        }
+    }
+
+    /// The entry of a subscriber.
+    pub(super) fn entry_of(&self, subscriber: &Subscriber) -> Node {
+        self.directory.node_of(subscriber)
+    }
+}
+
 impl Tree for Shelf {
     fn branches(&self) -> &dyn Branches {
         self
     }
 
     fn put_object(&mut self, new: Object, now: Timestamp) -> Result<EntryNumber, StoreError> {
+        self.check_login(None, LoginNames::Attributes { before: None, now: &new.attributes })?;
         self.directory.last_object += 1;
         let number = EntryNumber(self.directory.last_object);
         let made = StoredObject { number, object: new, created_at: now, updated_at: now, revision: 1 };
@@ -364,10 +408,13 @@ impl Tree for Shelf {
     }
 
     fn change_object(&mut self, old: &StoredObject, new: Object, now: Timestamp) -> Result<(), StoreError> {
+        let names = LoginNames::Attributes { before: Some(&old.object.attributes), now: &new.attributes };
+        self.check_login(Some(old.number), names)?;
         let changed = StoredObject { object: new, updated_at: now, revision: old.revision + 1, ..old.clone() };
         self.directory.objects.insert(old.number, changed.clone());
-        self.directory.node_changed(Some(Node::Object(old.clone())), Some(Node::Object(changed)));
-        Ok(())
+        let (old, now) = (Node::Object(old.clone()), Node::Object(changed));
+        self.directory.node_changed(Some(old.clone()), Some(now.clone()));
+        self.follow(&old, Some(&now))
     }
 
     fn change_rows(&mut self, old: &StoredObject, change: &RowChange, now: Timestamp) -> Result<(), StoreError> {
@@ -414,7 +461,10 @@ impl Tree for Shelf {
                 (found.revision, found.updated_at) = (found.revision + 1, now);
             }
             let now = self.node(number.into())?;
-            self.directory.node_changed(before, now);
+            self.directory.node_changed(before.clone(), now.clone());
+            if let Some(before) = &before {
+                self.follow(before, now.as_ref())?;
+            }
         }
         Ok(number.into())
     }
@@ -435,8 +485,9 @@ impl Tree for Shelf {
             Some(Node::Object(object)) => {
                 self.directory.objects.remove(&number);
                 self.directory.put_credential(number, None);
-                self.directory.node_changed(Some(Node::Object(object)), None);
-                Ok(())
+                let old = Node::Object(object);
+                self.directory.node_changed(Some(old.clone()), None);
+                self.follow(&old, None)
             }
             None => Ok(()),
         }

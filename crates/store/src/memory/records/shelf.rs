@@ -1,6 +1,7 @@
 //! What writing does: subscribers, subscriptions and what they follow.
 
 use super::*;
+use crate::entries::LoginNames;
 
 impl Shelf {
     /// Gives whether it says anything new.
@@ -30,6 +31,12 @@ impl Shelf {
         expect.check(old.as_ref().map(|old| old.revision), || format!("subscriber `{}`", new.id))?;
         let devices = new.devices.map(BTreeMap::from_iter);
         let Some(old) = old else {
+            let number = SubscriberNumber(self.last_subscriber + 1);
+            let names = match self.directory.is_placed(number) {
+                false => LoginNames::Id(&new.id),
+                true => LoginNames::Attributes { before: None, now: &new.profile.attributes },
+            };
+            self.check_login(None, names)?;
             self.last_subscriber += 1;
             let made = Subscriber {
                 number: SubscriberNumber(self.last_subscriber),
@@ -45,6 +52,10 @@ impl Shelf {
             self.directory.changed(None, Some(&made));
             return Ok(made);
         };
+        if self.directory.is_placed(old.number) {
+            let (before, now) = (Some(&old.profile.attributes), &new.profile.attributes);
+            self.check_login(Some(old.number.into()), LoginNames::Attributes { before, now })?;
+        }
         let devices = devices.unwrap_or_else(|| old.devices.clone());
         let preferences = new.preferences.unwrap_or_else(|| old.preferences.clone());
         Ok(self.replace_subscriber(old, new.profile, devices, preferences, now))
@@ -97,14 +108,19 @@ impl Shelf {
         let is_its =
             |found: &Suppression| matches!(&found.target, Target::Device { subscriber, .. } if subscriber == id);
         self.remove_suppressions(is_its, usize::MAX);
+        let mut entry = None;
         if let Some(old) = self.subscribers.get(id).cloned() {
+            entry = Some(self.entry_of(&old));
             self.tell_profile(&old);
             self.directory.changed(Some(&old), None);
         }
         self.owned.remove(&number);
         self.subscribers.remove(id);
         self.tell(1, Changed::Subscriber(number), Before::Reach(before));
-        Ok(())
+        match entry {
+            Some(entry) => self.follow(&entry, None),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn merge_subscribers(

@@ -22,8 +22,8 @@ use super::{
 use crate::{
     entries::{
         Arrival, Branches, ChangeJob, ENTRY_FEED_KEPT, Entries, EntryChange, EntryFeed, EntryKey, EntryNumber,
-        EntryWatcher, LookJob, Node, Now, Object, Placement, ROW_ATTRIBUTES, Retouch, Room, RowChange, StoredObject,
-        Tree, Turn,
+        EntryWatcher, LoginNames, LookJob, Node, Now, Object, Placement, ROW_ATTRIBUTES, Retouch, Room, RowChange,
+        StoredObject, Tree, Turn,
     },
     error::StoreError,
     records::{Expect, NewSubscriber},
@@ -413,6 +413,7 @@ impl Tree for Writer<'_, '_> {
     }
 
     fn put_object(&mut self, new: Object, now: Timestamp) -> Result<EntryNumber, StoreError> {
+        check_login(self.0, None, LoginNames::Attributes { before: None, now: &new.attributes })?;
         let connection = self.0.connection;
         let above = new.parent.map_or(0, |parent| parent.0);
         let (rest, rows) = parted(&new.attributes);
@@ -432,6 +433,8 @@ impl Tree for Writer<'_, '_> {
     }
 
     fn change_object(&mut self, old: &StoredObject, new: Object, now: Timestamp) -> Result<(), StoreError> {
+        let names = LoginNames::Attributes { before: Some(&old.object.attributes), now: &new.attributes };
+        check_login(self.0, Some(old.number), names)?;
         let ((_, before), (rest, rows)) = (parted(&old.object.attributes), parted(&new.attributes));
         for (name, value) in before.difference(&rows) {
             remove_row(self.0.connection, old.number, name, value)?;
@@ -592,7 +595,38 @@ fn put_key(connection: &Connection, key: &EntryKey, entry: EntryNumber) -> Resul
 fn told(books: &mut Books<'_>, old: Option<&Node>, now: Option<Node>) -> Result<(), StoreError> {
     let Some(watcher) = books.watcher.clone() else { return outdated(books) };
     let Some(Turn { gone, made, told }) = Turn::of(&*watcher, old, now) else { return Ok(()) };
-    turned(books, &gone, &made, told)
+    let followed =
+        old.filter(|_| told.renamed || matches!(told.now, Now::Gone)).map(|old| (old, told.now.node().cloned()));
+    turned(books, &gone, &made, told)?;
+    match followed {
+        Some((old, now)) => watcher.follow(&mut Writer(books), old, now.as_ref()),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a login name that another entry has.
+pub(super) fn check_login(
+    books: &Books<'_>,
+    entry: Option<EntryNumber>,
+    names: LoginNames<'_>,
+) -> Result<(), StoreError> {
+    let Some(watcher) = &books.watcher else { return Ok(()) };
+    match watcher.taken_login(books.connection, entry, names)? {
+        Some(name) => Err(StoreError::Taken(format!("another entry with the login name `{name}`"))),
+        None => Ok(()),
+    }
+}
+
+/// Whether a change that was worked out beforehand may make a login name that another entry has.
+pub(super) fn may_be_taken(
+    books: &Books<'_>,
+    entry: Option<EntryNumber>,
+    made: &[EntryKey],
+) -> Result<bool, StoreError> {
+    match &books.watcher {
+        Some(watcher) => watcher.may_be_taken(books.connection, entry, made),
+        None => Ok(false),
+    }
 }
 
 /// Writes down what became of the keys of an entry, and remembers what to tell.
@@ -670,6 +704,19 @@ pub(super) fn placement_of(books: &Books<'_>, number: SubscriberNumber) -> Resul
     query_one(books.connection, sql, [signed(number.0)], |row| {
         Ok(Placement { parent: EntryNumber(row.get(0)?), rdn: row.get(1)?, rdn_key: row.get(2)?, classes: row.get(3)? })
     })
+}
+
+/// Whether a subscriber has a place in the directory, or gets one.
+pub(super) fn is_placed(
+    books: &Books<'_>,
+    number: SubscriberNumber,
+    new: Option<&Placement>,
+) -> Result<bool, StoreError> {
+    if books.watcher.is_none() || new.is_some() {
+        return Ok(new.is_some());
+    }
+    let sql = "SELECT 1 FROM subscribers WHERE number = ?1 AND parent IS NOT NULL";
+    Ok(query_one(books.connection, sql, [signed(number.0)], |_| Ok(()))?.is_some())
 }
 
 /// A subscriber was made.

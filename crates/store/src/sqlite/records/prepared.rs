@@ -171,6 +171,9 @@ fn write_retouch(
     step: &str,
 ) -> Result<bool, StoreError> {
     let Retouch { number, revision, gone, made, now, built, .. } = retouch;
+    if entries::may_be_taken(books, Some((*number).into()), made)? {
+        return Ok(false);
+    }
     let whole = match books.tells_whole() {
         true => match image(books.connection, *number) {
             Ok(image) => image.map(|image| json(&image)),
@@ -199,6 +202,9 @@ fn write_arrival(
     preferences: Option<&str>,
 ) -> Result<bool, StoreError> {
     let Arrival { new, placement, credential, keys, now, built } = arrival;
+    if entries::may_be_taken(books, None, keys)? {
+        return Ok(false);
+    }
     let parent = placement.parent.0;
     let sql = "SELECT 1 FROM entries WHERE number = ?1
         AND NOT EXISTS (SELECT 1 FROM entries WHERE parent = ?1 AND rdn_key = ?2)";

@@ -15,7 +15,7 @@ use super::{
     signed, store_error, subscriptions, suppressions,
 };
 use crate::{
-    entries::{Node, Placement},
+    entries::{LoginNames, Node, Placement},
     error::StoreError,
     records::{Expect, NewSubscriber, SubscriberFilter, Written, has_attribute, no_device, no_subscriber, reach},
 };
@@ -146,6 +146,11 @@ pub(super) fn put_placed(
     expect.check(old.as_ref().map(|old| old.revision), || format!("subscriber `{}`", new.id))?;
     let devices = new.devices.map(BTreeMap::from_iter);
     let Some(old) = old else {
+        let names = match &placement {
+            None => LoginNames::Id(&new.id),
+            Some(_) => LoginNames::Attributes { before: None, now: &new.profile.attributes },
+        };
+        entries::check_login(books, None, names)?;
         books.subscriber += 1;
         books.counts.subscribers += 1;
         let made = Subscriber {
@@ -211,14 +216,19 @@ pub(super) fn put_many(
     new: Vec<NewSubscriber>,
     now: Timestamp,
 ) -> Result<Vec<Written<SubscriberNumber>>, StoreError> {
-    let mut numbers = vec![SubscriberNumber(0); new.len()];
+    let mut numbers: Vec<_> = new.iter().map(|_| Ok(SubscriberNumber(0))).collect();
     let mut new: Vec<_> = new.into_iter().enumerate().collect();
     // Must stay a stable sort: of two lines for one subscriber the later one wins.
     new.sort_by(|(_, one), (_, other)| one.id.cmp(&other.id));
     for (place, new) in new {
-        numbers[place] = put(books, new, Expect::Any, now)?.number;
+        numbers[place] = match put(books, new, Expect::Any, now) {
+            Ok(put) => Ok(put.number),
+            // Found before anything of it is written, so the others are not held up.
+            Err(StoreError::Taken(what)) => Err(StoreError::Taken(what)),
+            Err(error) => return Err(error),
+        };
     }
-    Ok(numbers.into_iter().map(Ok).collect())
+    Ok(numbers)
 }
 
 /// Writes what differs. Nothing differs: nothing is written.
@@ -252,6 +262,11 @@ fn rewrite(
     let same_devices = old.devices == devices;
     if old.profile == profile && same_devices && old.preferences == preferences && placement.is_none() {
         return Ok(None);
+    }
+    // Without a place its login name is its id, which stays.
+    if old.profile.attributes != profile.attributes && entries::is_placed(books, old.number, placement)? {
+        let names = LoginNames::Attributes { before: Some(&old.profile.attributes), now: &profile.attributes };
+        entries::check_login(books, Some(old.number.into()), names)?;
     }
     books.touched.push(old.number.0);
     let before = reach(&old.profile, &old.devices);

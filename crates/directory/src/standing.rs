@@ -1,0 +1,219 @@
+//! Bound identities, and what ends them. The rights of a bind hold as long as its entry is there, is enabled, is not locked by an
+//! operator, and has the password that was given. Groups and roles are those of the moment, also after a change.
+//!
+//! Each bind registers a [`Standing`]. A commit that touches the entry marks it as stale before the caller of the commit hears of
+//! it; the face renews a stale identity before it does anything else for it.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use parking_lot::{Mutex, RwLock};
+use tocsin_store::entries::{EntryChange, EntryNumber, Now};
+use tokio::sync::Notify;
+
+use crate::{
+    access::Asker,
+    directory::{Directory, Inner},
+    entry::Entry,
+    groups::{FINDING, MEMBERS},
+    password::Credential,
+    refusal::{Code, Refusal},
+};
+
+/// Hashes that one identity is bound by: that of its bind, and that of its own change of the password.
+const ACCEPTED_MAX: usize = 2;
+
+/// The state of one bound identity.
+#[derive(Debug)]
+pub struct Standing {
+    number: EntryNumber,
+    is_stale: AtomicBool,
+    changed: Notify,
+    /// Hashes of the password by which it is bound; of none: it is bound by a certificate.
+    accepted: Mutex<Vec<String>>,
+    register: Weak<Register>,
+}
+
+impl PartialEq for Standing {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+impl Eq for Standing {}
+
+impl Standing {
+    /// Whether its entry changed since it was last renewed.
+    pub fn is_stale(&self) -> bool {
+        self.is_stale.load(Ordering::SeqCst)
+    }
+
+    /// Waits until its entry changes.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// It stays bound when this becomes the password: it made the change itself.
+    pub(crate) fn accept(&self, hash: &str) {
+        let mut accepted = self.accepted.lock();
+        accepted.push(hash.to_owned());
+        if accepted.len() > ACCEPTED_MAX {
+            accepted.remove(0);
+        }
+    }
+
+    fn mark(&self) {
+        self.is_stale.store(true, Ordering::SeqCst);
+        self.changed.notify_one();
+    }
+
+    /// Whether it may go on with what its entry proves itself with now.
+    fn is_proven_by(&self, credential: Option<&Credential>) -> bool {
+        let accepted = self.accepted.lock();
+        match credential {
+            Some(credential) if credential.is_locked_by_others() => false,
+            Some(credential) => accepted.is_empty() || accepted.contains(&credential.hash),
+            None => accepted.is_empty(),
+        }
+    }
+}
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        if let Some(register) = self.register.upgrade() {
+            register.forget(self.number);
+        }
+    }
+}
+
+/// Identities that a commit touches.
+pub(crate) enum Touched {
+    /// Every one.
+    All,
+    /// Those of these entries.
+    Some(Vec<EntryNumber>),
+}
+
+/// The bound identities, by their entries.
+#[derive(Debug, Default)]
+pub(crate) struct Register(RwLock<HashMap<EntryNumber, Vec<Weak<Standing>>>>);
+
+impl Register {
+    fn add(self: &Arc<Self>, number: EntryNumber) -> Arc<Standing> {
+        let standing = Arc::new(Standing {
+            number,
+            is_stale: AtomicBool::new(false),
+            changed: Notify::new(),
+            accepted: Mutex::default(),
+            register: Arc::downgrade(self),
+        });
+        self.0.write().entry(number).or_default().push(Arc::downgrade(&standing));
+        standing
+    }
+
+    fn forget(&self, number: EntryNumber) {
+        let mut all = self.0.write();
+        if let Some(own) = all.get_mut(&number) {
+            own.retain(|standing| standing.strong_count() > 0);
+            if own.is_empty() {
+                all.remove(&number);
+            }
+        }
+    }
+
+    fn mark(&self, number: EntryNumber) {
+        // A clone that is the last one would be dropped under the lock, and wants to write then.
+        let own: Vec<Arc<Standing>> = match self.0.read().get(&number) {
+            Some(own) => own.iter().filter_map(Weak::upgrade).collect(),
+            None => return,
+        };
+        own.iter().for_each(|standing| standing.mark());
+    }
+
+    fn mark_all(&self) {
+        let all: Vec<Arc<Standing>> = self.0.read().values().flatten().filter_map(Weak::upgrade).collect();
+        all.iter().for_each(|standing| standing.mark());
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.read().is_empty()
+    }
+}
+
+/// Whether a subscriber's entry says that it is disabled.
+pub(crate) fn is_disabled(entry: &Entry) -> bool {
+    let values = entry.attribute("tocsinenabled").into_iter().flat_map(|found| &*found.values);
+    values.into_iter().any(|value| value.eq_ignore_ascii_case(b"false"))
+}
+
+impl Inner {
+    /// Registers an identity that is about to prove itself.
+    pub(crate) fn stand(&self, number: EntryNumber) -> Arc<Standing> {
+        self.bound.add(number)
+    }
+
+    /// The identities that a commit touches. `moved`: names changed of entries that are not among the changes.
+    pub(crate) fn touched_identities(&self, changes: &[EntryChange], moved: bool) -> Touched {
+        let of_groups = self.access.names_groups();
+        let is_of_groups = |change: &EntryChange| {
+            change.keys.iter().any(|key| MEMBERS.contains(&&*key.index) || FINDING == &*key.index)
+        };
+        if moved || of_groups && changes.iter().any(is_of_groups) {
+            return Touched::All;
+        }
+        // What was built beforehand changes attributes only, by which groups may find the entry.
+        let counts = |change: &&EntryChange| of_groups || !matches!(change.now, Now::Built(_));
+        Touched::Some(changes.iter().filter(counts).map(|change| change.number).collect())
+    }
+
+    /// Marks them.
+    pub(crate) fn mark_bound(&self, touched: Touched) {
+        match touched {
+            _ if self.bound.is_empty() => {}
+            Touched::All => self.bound.mark_all(),
+            Touched::Some(numbers) => numbers.into_iter().for_each(|number| self.bound.mark(number)),
+        }
+    }
+
+    pub(crate) fn mark_credentials(&self, entries: &[EntryNumber]) {
+        if !self.bound.is_empty() {
+            entries.iter().for_each(|entry| self.bound.mark(*entry));
+        }
+    }
+}
+
+impl Directory {
+    /// A bound identity as it is now; `None`: its entry is gone, disabled, locked by an operator, kept from binding by the access
+    /// rules, or has another password.
+    ///
+    /// # Errors
+    /// The store does not answer, or the index of groups is being built.
+    pub async fn renewed(&self, asker: &Asker) -> Result<Option<Asker>, Refusal> {
+        let Some(standing) = &asker.standing else { return Ok(Some(asker.clone())) };
+        // Before anything is read: a change that comes meanwhile marks it again.
+        standing.is_stale.store(false, Ordering::SeqCst);
+        let renewed = self.stands(asker, standing).await;
+        if renewed.is_err() {
+            standing.is_stale.store(true, Ordering::SeqCst);
+        }
+        renewed
+    }
+
+    async fn stands(&self, asker: &Asker, standing: &Arc<Standing>) -> Result<Option<Asker>, Refusal> {
+        let Some(shown) = self.numbered(vec![standing.number]).await?.pop() else { return Ok(None) };
+        let credential = self.credential(standing.number).await?;
+        if is_disabled(&shown.entry) || !standing.is_proven_by(credential.as_ref()) {
+            return Ok(None);
+        }
+        match self.asker(&shown.entry).await {
+            Ok(now) => Ok(Some(Asker { must_change: asker.must_change, standing: asker.standing.clone(), ..now })),
+            Err(refusal) if refusal.code == Code::InvalidCredentials => Ok(None),
+            Err(refusal) => Err(refusal),
+        }
+    }
+}

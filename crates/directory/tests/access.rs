@@ -1,0 +1,341 @@
+//! What the access rules close stays closed, by whatever way an entry is asked or named.
+
+use std::sync::Arc;
+
+use tocsin_directory::{
+    Act, Directory, Given, Modification, Options, Scope, Terms,
+    access::Asker,
+    entry::Shape,
+    filter::Filter,
+    refusal::{Code, Refusal},
+};
+use tocsin_model::time::Timestamp;
+use tocsin_store::memory::records::MemoryRecords;
+
+struct Bench {
+    directory: Directory,
+    operator: Asker,
+}
+
+fn given(pairs: &[(&str, &str)]) -> Vec<Given> {
+    let mut given: Vec<Given> = Vec::new();
+    for (name, value) in pairs {
+        match given.iter_mut().find(|(known, _)| known == name) {
+            Some((_, values)) => values.push(value.as_bytes().to_vec()),
+            None => given.push(((*name).to_owned(), vec![value.as_bytes().to_vec()])),
+        }
+    }
+    given
+}
+
+fn code<T>(done: Result<T, Refusal>) -> Option<Code> {
+    done.err().map(|refusal| refusal.code)
+}
+
+impl Bench {
+    async fn new(access: &[&str]) -> Bench {
+        let records = Arc::new(MemoryRecords::new().expect("random numbers"));
+        let access = access.iter().map(|rule| (*rule).to_owned()).collect();
+        let devices = vec![("mail".into(), "email".parse().expect("a name"))];
+        let shape = Shape { devices, ..Shape::default() };
+        let options = Options { access, shape, ..Options::default() };
+        let directory = Directory::open(records, options, Arc::new(|| Timestamp(1))).await.expect("it opens");
+        directory.build_indexes().await.expect("the indexes are built");
+        let bench = Bench { directory, operator: Asker { manages: true, ..Asker::default() } };
+        for (uid, title) in [("ann", "Boss"), ("bob", "Clerk")] {
+            let pairs = [("objectClass", "inetOrgPerson"), ("cn", uid), ("sn", "Abe"), ("title", title)];
+            bench.add(&bench.operator, &person(uid), &pairs).await.expect("made");
+        }
+        bench
+    }
+
+    async fn add(&self, asker: &Asker, dn: &str, pairs: &[(&str, &str)]) -> Result<(), Refusal> {
+        self.directory.add(asker, dn, given(pairs), Terms::default()).await.map(|_| ())
+    }
+
+    async fn make(&self, dn: &str, pairs: &[(&str, &str)]) {
+        self.add(&self.operator, dn, pairs).await.expect("made");
+    }
+
+    async fn rename(&self, asker: &Asker, dn: &str, rdn: &str, above: Option<&str>) -> Result<(), Refusal> {
+        self.directory.rename(asker, dn, rdn, true, above, Terms::default()).await.map(|_| ())
+    }
+
+    async fn modify(&self, asker: &Asker, dn: &str, attribute: &str, value: &str) -> Result<(), Refusal> {
+        let values = vec![value.as_bytes().to_vec()];
+        let change = Modification { act: Act::Replace, attribute: attribute.to_owned(), values };
+        self.directory.modify(asker, dn, vec![change], Terms::default()).await.map(|_| ())
+    }
+
+    /// An entry as an authorization identity.
+    async fn asker(&self, dn: &str) -> Asker {
+        self.directory.vouched(dn).await.expect("it may").expect("it is there")
+    }
+
+    async fn search(&self, asker: &Asker, filter: Filter) -> Vec<String> {
+        let base = self.directory.find("o=site").await.expect("the first");
+        let mut search = self.directory.search(asker, base, Scope::Subtree, &filter).await.expect("begun");
+        let mut found = Vec::new();
+        while let Some(page) = search.next().await.expect("a page") {
+            for shown in page {
+                let grant = self.directory.access().grant(asker, &shown.entry);
+                if grant.sees() && search.is_met_by(&shown, &grant).expect("little work") {
+                    found.push(shown.entry.dn.clone());
+                }
+            }
+        }
+        found.sort();
+        found
+    }
+}
+
+fn person(uid: &str) -> String {
+    format!("uid={uid},ou=people,o=site")
+}
+
+fn equal(name: &str, value: &str) -> Filter {
+    Filter::Equal(name.to_owned(), value.as_bytes().to_vec())
+}
+
+fn not(filter: Filter) -> Filter {
+    Filter::Not(Box::new(filter))
+}
+
+const CLOSED_TITLE: &[&str] = &["to attrs=title by self write by users none", "to * by self write by users read"];
+
+#[tokio::test]
+async fn a1_a_closed_attribute_is_not_found_by_its_supertype() {
+    let bench = Bench::new(CLOSED_TITLE).await;
+    let bob = bench.asker(&person("bob")).await;
+    let prefix = |name: &str| Filter::Substrings(name.to_owned(), Some(b"B".to_vec()), Vec::new(), None);
+    let rule = |names| Filter::Extensible {
+        rule: Some("caseIgnoreMatch".to_owned()),
+        attribute: None,
+        value: b"Boss".to_vec(),
+        names,
+    };
+    let named = |name: &str| Filter::Extensible {
+        rule: None,
+        attribute: Some(name.to_owned()),
+        value: b"Boss".to_vec(),
+        names: false,
+    };
+    let none: Vec<String> = Vec::new();
+    for filter in [
+        equal("name", "Boss"),
+        equal("2.5.4.41", "Boss"),
+        equal("2.5.4.12", "Boss"),
+        Filter::AtLeast("name".to_owned(), b"Bo".to_vec()),
+        Filter::Approximate("name".to_owned(), b"Boss".to_vec()),
+        rule(false),
+        rule(true),
+        named("name"),
+        named("title"),
+        Filter::Present("title".to_owned()),
+    ] {
+        let found = bench.search(&bob, filter.clone()).await;
+        assert!(!found.contains(&person("ann")), "{filter:?}: {found:?}");
+        // Undefined, so its negation finds neither who has the value nor who has another.
+        let found = bench.search(&bob, not(filter.clone())).await;
+        assert!(!found.contains(&person("ann")), "not {filter:?}: {found:?}");
+    }
+    assert_eq!(bench.search(&bob, prefix("name")).await, [person("bob")], "by the own common name");
+    assert_eq!(bench.search(&bob, equal("name", "ann")).await, [person("ann")], "an open kind is found");
+    assert_eq!(bench.search(&bench.operator, equal("name", "Boss")).await, [person("ann")]);
+    assert_eq!(bench.search(&bench.asker(&person("ann")).await, equal("name", "Boss")).await, [person("ann")]);
+    assert_eq!(bench.search(&Asker::default(), Filter::Present("objectClass".to_owned())).await, none);
+}
+
+#[tokio::test]
+async fn a1_a_closed_attribute_is_not_compared_by_its_supertype() {
+    let bench = Bench::new(CLOSED_TITLE).await;
+    let bob = bench.asker(&person("bob")).await;
+    for (name, value) in [("title", "Boss"), ("title", "Clerk"), ("2.5.4.12", "Boss")] {
+        let said = bench.directory.compare(&bob, &person("ann"), name, value.as_bytes()).await;
+        assert_eq!(code(said), Some(Code::InsufficientAccessRights), "{name}={value}");
+    }
+    for value in ["Boss", "Clerk"] {
+        let said = bench.directory.compare(&bob, &person("ann"), "name", value.as_bytes()).await;
+        assert!(!said.expect("compared"), "{value}");
+    }
+    assert_eq!(bench.directory.compare(&bob, &person("ann"), "name", b"ann").await, Ok(true));
+    // An assertion, and through it a change, says no more.
+    let terms = Terms { assertion: Some(equal("name", "Boss")), ..Terms::default() };
+    let change = Modification { act: Act::Replace, attribute: "title".to_owned(), values: vec![b"x".to_vec()] };
+    let bobs = bench.directory.modify(&bob, &person("ann"), vec![change], terms).await;
+    assert_eq!(code(bobs), Some(Code::InsufficientAccessRights));
+}
+
+#[tokio::test]
+async fn a3_a_rename_needs_the_rights_of_the_attributes_of_both_names() {
+    let rules = ["to attrs=uid by users read", "to * by self write by users read"];
+    let bench = Bench::new(&rules).await;
+    let bob = bench.asker(&person("bob")).await;
+    for rdn in ["uid=boss", "cn=boss", "cn=bob+uid=boss", "0.9.2342.19200300.100.1.1=boss"] {
+        assert_eq!(
+            code(bench.rename(&bob, &person("bob"), rdn, None).await),
+            Some(Code::InsufficientAccessRights),
+            "{rdn}"
+        );
+    }
+    let kept = bench.directory.rename(&bob, &person("bob"), "cn=boss", false, None, Terms::default()).await;
+    assert_eq!(code(kept), Some(Code::InsufficientAccessRights), "the old name stays as a value, but names no more");
+    let free = Bench::new(&[]).await;
+    let bob = free.asker(&person("bob")).await;
+    assert_eq!(code(free.rename(&bob, &person("bob"), "uid=robert", None).await), None);
+}
+
+#[tokio::test]
+async fn a4_an_ordinary_user_makes_no_entries() {
+    let bench = Bench::new(&[]).await;
+    let bob = bench.asker(&person("bob")).await;
+    let account: &[(&str, &str)] =
+        &[("objectClass", "inetOrgPerson"), ("cn", "v"), ("sn", "v"), ("mail", "vera@example.org")];
+    for dn in [
+        format!("uid=vera,{}", person("bob")),
+        format!("uid=vera,{}", person("ann")),
+        person("vera"),
+        "uid=vera,o=site".to_owned(),
+    ] {
+        assert_eq!(code(bench.add(&bob, &dn, account).await), Some(Code::InsufficientAccessRights), "{dn}");
+    }
+    let unit: &[(&str, &str)] = &[("objectClass", "organizationalUnit")];
+    let refused = Some(Code::InsufficientAccessRights);
+    assert_eq!(code(bench.add(&bob, &format!("ou=mine,{}", person("bob")), unit).await), refused);
+    let moved = bench.rename(&bob, &person("bob"), "uid=bob", Some(&person("ann"))).await;
+    assert_eq!(code(moved), refused, "nor moves one below another");
+    assert_eq!(code(bench.rename(&bob, &person("bob"), "uid=bob", Some("o=site")).await), refused);
+}
+
+#[tokio::test]
+async fn a4_a_user_gives_itself_no_address_of_another() {
+    let bench = Bench::new(&[]).await;
+    let bob = bench.asker(&person("bob")).await;
+    bench.modify(&bench.operator, &person("ann"), "mail", "ann@example.org").await.expect("changed");
+    for (attribute, value) in
+        [("mail", "ann@example.org"), ("mail", "ANN@example.org"), ("tocsinDevice", "x email active ann@example.org")]
+    {
+        let done = bench.modify(&bob, &person("bob"), attribute, value).await;
+        assert_eq!(code(done), Some(Code::ConstraintViolation), "{attribute}: {value}");
+    }
+    assert_eq!(code(bench.modify(&bob, &person("bob"), "mail", "bob@example.org").await), None);
+    assert_eq!(code(bench.modify(&bench.operator, &person("bob"), "mail", "ann@example.org").await), None);
+}
+
+#[tokio::test]
+async fn a4_who_has_the_right_makes_entries_of_attributes_that_they_may_write() {
+    let rules = [
+        "to attrs=title by self read by users none",
+        "to dn=\"ou=staff,o=site\" by dn=\"uid=ann,ou=people,o=site\" write by users read",
+        "to attrs=children dn=\"uid=bob,ou=people,o=site\" by self write by users none",
+        "to * by self write by users read",
+    ];
+    let bench = Bench::new(&rules).await;
+    bench.make("ou=staff,o=site", &[("objectClass", "organizationalUnit")]).await;
+    let (ann, bob) = (bench.asker(&person("ann")).await, bench.asker(&person("bob")).await);
+    let plain: &[(&str, &str)] = &[("objectClass", "inetOrgPerson"), ("cn", "v"), ("sn", "v")];
+    let refused = Some(Code::InsufficientAccessRights);
+    assert_eq!(code(bench.add(&bob, "uid=vera,ou=staff,o=site", plain).await), refused);
+    assert_eq!(
+        code(bench.add(&ann, "uid=vera,ou=staff,o=site", &[plain, &[("title", "Boss")]].concat()).await),
+        refused
+    );
+    assert_eq!(code(bench.add(&ann, "uid=vera,ou=staff,o=site", plain).await), None);
+    // The place below bob takes children, but nothing lets bob write what would stand there.
+    assert_eq!(code(bench.add(&bob, &format!("uid=will,{}", person("bob")), plain).await), refused);
+}
+
+#[tokio::test]
+async fn a4_rights_do_not_come_with_a_name() {
+    let rules = [
+        "to dn=\"ou=private,o=site\" by dn=\"uid=chief,ou=people,o=site\" read by group=\"cn=team,ou=people,o=site\" write",
+        "to * by self write by users read",
+    ];
+    let bench = Bench::new(&rules).await;
+    let bob = bench.asker(&person("bob")).await;
+    let refused = Some(Code::InsufficientAccessRights);
+    assert_eq!(code(bench.rename(&bob, &person("bob"), "uid=chief", None).await), refused);
+    assert_eq!(code(bench.rename(&bob, &person("bob"), "UID=Chief", None).await), refused);
+    assert_eq!(code(bench.rename(&bob, &person("bob"), "cn=team", None).await), refused);
+    assert_eq!(code(bench.rename(&bench.operator, &person("bob"), "uid=chief", None).await), None);
+}
+
+#[tokio::test]
+async fn a5_a_group_finds_by_the_rights_of_who_asks() {
+    let bench = Bench::new(CLOSED_TITLE).await;
+    let (ann, bob) = (bench.asker(&person("ann")).await, bench.asker(&person("bob")).await);
+    let group = "cn=bosses,o=site";
+    let url = "ldap:///o=site??sub?(title=Bos*)";
+    bench.make(group, &[("objectClass", "groupOfURLs"), ("memberURL", url)]).await;
+    assert_eq!(bench.search(&bob, equal("memberOf", group)).await, Vec::<String>::new());
+    assert_eq!(bench.search(&bench.operator, equal("memberOf", group)).await, [person("ann")]);
+    assert_eq!(bench.search(&ann, equal("memberOf", group)).await, [person("ann")]);
+    let shown = bench.directory.find(&person("ann")).await.expect("there");
+    assert_eq!(bench.directory.member_of(&bob, &shown.entry).await, Ok(None));
+    assert!(bench.directory.member_of(&ann, &shown.entry).await.expect("told").is_some());
+}
+
+#[tokio::test]
+async fn a5_members_that_are_closed_are_not_found_by_member_of() {
+    let rules = ["to attrs=member by users none", "to * by self write by users read"];
+    let hidden = ["to dn=\"cn=secret,o=site\" by users none", "to * by self write by users read"];
+    for rules in [rules, hidden] {
+        let bench = Bench::new(&rules).await;
+        let bob = bench.asker(&person("bob")).await;
+        bench.make("cn=secret,o=site", &[("objectClass", "groupOfNames"), ("member", &person("ann"))]).await;
+        let asked = equal("memberOf", "cn=secret,o=site");
+        assert_eq!(bench.search(&bob, asked.clone()).await, Vec::<String>::new());
+        assert_eq!(bench.search(&bench.operator, asked).await, [person("ann")]);
+        let shown = bench.directory.find(&person("ann")).await.expect("there");
+        assert_eq!(bench.directory.member_of(&bob, &shown.entry).await, Ok(None));
+    }
+}
+
+#[tokio::test]
+async fn a10_hidden_and_absent_entries_get_one_answer() {
+    let rules = ["to dn=\"ou=secret,o=site\" by users none", "to * by self write by users read"];
+    let bench = Bench::new(&rules).await;
+    bench.make("ou=secret,o=site", &[("objectClass", "organizationalUnit")]).await;
+    bench.make("ou=deep,ou=secret,o=site", &[("objectClass", "organizationalUnit")]).await;
+    bench.make("cn=x,ou=deep,ou=secret,o=site", &[("objectClass", "organizationalRole")]).await;
+    let (bob, nobody) = (bench.asker(&person("bob")).await, Asker::default());
+    let pairs = [
+        ("ou=secret,o=site", "ou=absent,o=site"),
+        ("ou=deep,ou=secret,o=site", "ou=deep,ou=absent,o=site"),
+        ("cn=x,ou=deep,ou=secret,o=site", "cn=x,ou=deep,ou=absent,o=site"),
+        ("cn=y,ou=deep,ou=secret,o=site", "cn=y,ou=deep,ou=absent,o=site"),
+    ];
+    let directory = &bench.directory;
+    let unit: &[(&str, &str)] = &[("objectClass", "organizationalUnit")];
+    for (hidden, absent) in pairs {
+        for (asker, matched) in [(&bob, "o=site"), (&nobody, "")] {
+            let same = |what: &str, one: Refusal, other: Refusal| {
+                assert_eq!((one.code, &*one.matched), (Code::NoSuchObject, matched), "{what} {hidden}");
+                assert_eq!(one, other, "{what} {hidden}");
+            };
+            let find = async |dn: &str| directory.find_for(asker, dn).await.map(|_| ()).expect_err("hidden");
+            same("search", find(hidden).await, find(absent).await);
+            for attribute in ["cn", "unknownAttribute", "userPassword", "entryUUID"] {
+                let compare = async |dn: &str| directory.compare(asker, dn, attribute, b"x").await.expect_err("hidden");
+                same("compare", compare(hidden).await, compare(absent).await);
+                let modify = async |dn: &str| bench.modify(asker, dn, attribute, "x").await.expect_err("hidden");
+                same("modify", modify(hidden).await, modify(absent).await);
+            }
+            let remove =
+                async |dn: &str| directory.remove(asker, dn, Terms::default()).await.map(|_| ()).expect_err("hidden");
+            same("delete", remove(hidden).await, remove(absent).await);
+            let rename = async |dn: &str| bench.rename(asker, dn, "ou=new", None).await.expect_err("hidden");
+            same("rename", rename(hidden).await, rename(absent).await);
+            let refresh = async |dn: &str| directory.refresh(asker, dn, 60).await.map(|_| ()).expect_err("hidden");
+            same("refresh", refresh(hidden).await, refresh(absent).await);
+            let add = async |dn: &str| bench.add(asker, &format!("ou=new,{dn}"), unit).await.expect_err("hidden");
+            same("add below", add(hidden).await, add(absent).await);
+        }
+        let below =
+            async |above: &str| bench.rename(&bob, &person("bob"), "uid=bob", Some(above)).await.expect_err("hidden");
+        assert_eq!(below(hidden).await, below(absent).await, "move below {hidden}");
+    }
+    let operators =
+        directory.find_for(&bench.operator, "cn=y,ou=deep,ou=secret,o=site").await.map(|_| ()).expect_err("absent");
+    assert_eq!(operators.matched, "ou=deep,ou=secret,o=site");
+}

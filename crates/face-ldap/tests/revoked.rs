@@ -1,0 +1,253 @@
+//! A connection loses its rights with what it is bound by.
+
+mod support;
+
+use std::time::Duration;
+
+use support::{
+    Bench, PERSON,
+    client::{Client, filter, nested, text},
+};
+use tocsin_directory::{Act, Directory, Modification, Terms, access::Asker, filter::Filter};
+use tocsin_face_ldap::Validity;
+use tocsin_model::{subscriber::Profile, time::Timestamp};
+use tocsin_store::records::{Expect, NewSubscriber, Records};
+
+const OPERATOR: &str = "cn=admin,o=site";
+const ANN: &str = "cn=ann,ou=people,o=site";
+/// What a server says of an association that has ended: RFC 4511, 4.4.1.
+const STRONGER_AUTH_REQUIRED: u32 = 8;
+
+fn search(base: &str, scope: u8, controls: &[u8]) -> Vec<u8> {
+    let number = |tag: u8, value: u8| nested(tag, &[&[value]]);
+    let limits = [number(10, 0), number(2, 0), number(2, 0), nested(1, &[&[0]])].concat();
+    let all = filter(&Filter::Present("objectClass".to_owned()));
+    let request = nested(0x63, &[&text(4, base), &number(10, scope), &limits, &all, &nested(0x30, &[&text(4, "cn")])]);
+    [&request[..], controls].concat()
+}
+
+/// The control of a search that goes on with what changes.
+fn persists() -> Vec<u8> {
+    let value = nested(0x30, &[&nested(10, &[&[3]])]);
+    let control = nested(0x30, &[&text(4, "1.3.6.1.4.1.4203.1.9.1.1"), &nested(1, &[&[0xff]]), &nested(4, &[&value])]);
+    nested(0xa0, &[&control])
+}
+
+fn operator() -> Asker {
+    Asker { manages: true, ..Asker::default() }
+}
+
+async fn replace(directory: &Directory, asker: &Asker, dn: &str, attribute: &str, value: &[&str]) {
+    let values = value.iter().map(|value| value.as_bytes().to_vec()).collect();
+    let change = Modification { act: Act::Replace, attribute: attribute.to_owned(), values };
+    directory.modify(asker, dn, vec![change], Terms::default()).await.expect("changed");
+}
+
+/// Runs what waits for sockets beside the server.
+async fn apart<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(job).await.expect("it runs")
+}
+
+async fn open(bench: &Bench, dn: &'static str, password: &'static str) -> Client {
+    let port = bench.port;
+    apart(move || Client::open(port, dn, password)).await
+}
+
+async fn code(mut client: Client) -> (u32, Client) {
+    apart(move || (client.ask(&search("o=site", 0, &[])).code, client)).await
+}
+
+/// The server says farewell. `asks`: when it is asked the next time, and does not answer that.
+async fn ends(mut client: Client, asks: bool) {
+    let (code, seen) = apart(move || {
+        if asks {
+            client.send(&search("o=site", 2, &[]));
+        }
+        let mut seen = Vec::new();
+        (client.farewell(&mut seen), seen)
+    })
+    .await;
+    assert_eq!((code, seen), (STRONGER_AUTH_REQUIRED, Vec::new()));
+}
+
+async fn with_ann() -> Bench {
+    let bench = Bench::start(&[]).await;
+    bench.add(&PERSON.replace("NAME", "ann")).await;
+    bench
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a9_a_removed_key_ends_the_connections_that_it_bound() {
+    let bench = with_ann().await;
+    bench.keys.put("other", Validity { ends_in: None });
+    let (first, other) = (open(&bench, OPERATOR, "key").await, open(&bench, OPERATOR, "other").await);
+    let (said, first) = code(first).await;
+    assert_eq!(said, 0);
+    bench.keys.remove("key", true);
+    ends(first, false).await;
+    assert_eq!(code(other).await.0, 0, "another key holds");
+    let port = bench.port;
+    assert!(apart(move || Client::try_open(port, OPERATOR, "key").is_none()).await);
+    bench.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a9_an_expired_key_ends_at_its_time_without_a_notice() {
+    let bench = with_ann().await;
+    bench.keys.put("brief", Validity { ends_in: Some(Duration::ZERO) });
+    let client = open(&bench, OPERATOR, "brief").await;
+    let (said, client) = code(client).await;
+    assert_eq!(said, 0, "the clock of the keys decides");
+    bench.keys.remove("brief", false);
+    ends(client, true).await;
+    bench.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a9_a_search_that_follows_ends_with_its_key_before_it_is_sent_more() {
+    let bench = with_ann().await;
+    let mut client = open(&bench, OPERATOR, "key").await;
+    let mut client = apart(move || {
+        client.send(&search("o=site", 2, &persists()));
+        // The end of the refresh.
+        while client.message().expect("the content").windows(2).all(|pair| pair[0] != 0x79) {}
+        client
+    })
+    .await;
+    bench.keys.remove("key", true);
+    replace(&bench.directory, &operator(), ANN, "title", &["secret"]).await;
+    let (code, seen) = apart(move || {
+        let mut seen = Vec::new();
+        (client.farewell(&mut seen), seen)
+    })
+    .await;
+    assert_eq!(code, STRONGER_AUTH_REQUIRED);
+    assert!(!seen.contains(&0x64), "{seen:?}");
+    bench.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a9_a_changed_password_ends_other_connections_but_not_that_of_the_change() {
+    let bench = with_ann().await;
+    let (own, other) = (open(&bench, ANN, "secret").await, open(&bench, ANN, "secret").await);
+    let own = apart(move || {
+        let mut own = own;
+        let change = nested(
+            0x30,
+            &[&nested(10, &[&[2]]), &support::client::attribute("userPassword", &["another one".to_owned()])],
+        );
+        let request = nested(0x66, &[&text(4, ANN), &nested(0x30, &[&change])]);
+        assert_eq!(own.ask(&request).code, 0);
+        own
+    })
+    .await;
+    ends(other, false).await;
+    let (said, own) = code(own).await;
+    assert_eq!(said, 0, "it changed the password itself");
+    replace(&bench.directory, &operator(), ANN, "userPassword", &["given by others"]).await;
+    ends(own, false).await;
+    bench.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a9_wrong_passwords_of_others_end_nothing() {
+    let bench = with_ann().await;
+    let client = open(&bench, ANN, "secret").await;
+    let port = bench.port;
+    apart(move || (0..6).for_each(|_| assert!(Client::try_open(port, ANN, "wrong").is_none()))).await;
+    assert!(apart(move || Client::try_open(port, ANN, "secret").is_none()).await, "it is locked");
+    assert_eq!(code(client).await.0, 0);
+    bench.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a9_an_entry_that_is_locked_disabled_or_removed_ends_its_connections() {
+    for act in ["lock", "disable", "remove", "remove by the API", "disable by the API", "take the password"] {
+        let bench = with_ann().await;
+        let client = open(&bench, ANN, "secret").await;
+        let id = "ann".parse().expect("an id");
+        match act {
+            "lock" => {
+                replace(&bench.directory, &operator(), ANN, "pwdAccountLockedTime", &["000001010000Z"]).await;
+            }
+            "disable" => replace(&bench.directory, &operator(), ANN, "tocsinEnabled", &["FALSE"]).await,
+            "take the password" => replace(&bench.directory, &operator(), ANN, "userPassword", &[]).await,
+            "remove" => {
+                bench.directory.remove(&operator(), ANN, Terms::default()).await.expect("removed");
+            }
+            "remove by the API" => {
+                bench.records.remove_subscriber(&id, Expect::Any, Timestamp(9)).await.expect("removed");
+            }
+            _ => {
+                let ann = bench.subscriber("ann").await;
+                let profile = Profile { enabled: false, ..ann.profile };
+                let new = NewSubscriber { id, profile, devices: None, preferences: None };
+                bench.records.put_subscriber(new, Expect::Any, Timestamp(9)).await.expect("stored");
+            }
+        }
+        ends(client, false).await;
+        let port = bench.port;
+        assert!(apart(move || Client::try_open(port, ANN, "secret").is_none()).await, "{act}");
+        bench.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a9_rights_of_a_group_go_with_the_membership() {
+    let group = "cn=readers,o=site";
+    let rules = ["to attrs=userPassword by * auth", "to * by group=\"cn=readers,o=site\" read by self read by * none"];
+    let bench = Bench::start(&rules).await;
+    bench.add(&[PERSON.replace("NAME", "ann"), PERSON.replace("NAME", "bob")].join("\n")).await;
+    bench.add(&format!("dn: {group}\nobjectClass: groupOfNames\ncn: readers\nmember: {ANN}\n")).await;
+    let client = open(&bench, ANN, "secret").await;
+    let (said, client) = code(client).await;
+    assert_eq!(said, 0);
+    replace(&bench.directory, &operator(), group, "member", &["cn=bob,ou=people,o=site"]).await;
+    assert_eq!(code(client).await.0, 32, "nothing but its own entry is left");
+    bench.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a10_a_client_that_follows_is_sent_no_identifiers_of_hidden_entries() {
+    let rules = [
+        "to attrs=userPassword by * auth",
+        "to dn=\"ou=secret,o=site\" by users none",
+        "to * by self write by users read by * none",
+    ];
+    let bench = Bench::start(&rules).await;
+    bench.add(&[PERSON.replace("NAME", "ann"), PERSON.replace("NAME", "bob")].join("\n")).await;
+    bench.add("dn: ou=secret,o=site\nobjectClass: organizationalUnit\n").await;
+    let secret = |name: &str| PERSON.replace("NAME", name).replace("ou=people", "ou=secret");
+    bench.add(&secret("eve")).await;
+    let mut client = open(&bench, ANN, "secret").await;
+    let mut client = apart(move || {
+        client.send(&search("o=site", 2, &persists()));
+        while client.message().expect("the content").windows(2).all(|pair| pair[0] != 0x79) {}
+        client
+    })
+    .await;
+    // What happens to hidden entries is not seen; then something that is.
+    replace(&bench.directory, &operator(), "cn=eve,ou=secret,o=site", "title", &["x"]).await;
+    bench.directory.remove(&operator(), "cn=eve,ou=secret,o=site", Terms::default()).await.expect("removed");
+    bench.add(&secret("fay")).await;
+    bench.directory.remove(&operator(), "cn=bob,ou=people,o=site", Terms::default()).await.expect("removed");
+    let bobs = bench.directory.find(ANN).await.expect("there").entry.number;
+    let names = apart(move || {
+        let mut names = Vec::new();
+        loop {
+            let message = client.message().expect("what changed");
+            let mut message =
+                tocsin_face_ldap::ber::Reader(tocsin_face_ldap::ber::Reader(&message).expect(0x30).expect("a message"));
+            message.count(2).expect("a number");
+            let (tag, content) = message.value().expect("an operation");
+            if tag == 0x64 {
+                names.push(tocsin_face_ldap::ber::Reader(content).text(4).expect("a name"));
+                return names;
+            }
+        }
+    })
+    .await;
+    let bob = tocsin_store::entries::EntryNumber(bobs.0 - 1);
+    assert_eq!(names, [format!("entryUUID={},o=site", tocsin_directory::entry::Entry::uuid_of(bob))]);
+    bench.stop().await;
+}
