@@ -3,6 +3,7 @@
 fn main() {
     println!("cargo::rerun-if-changed=src/xslt/shim.c");
     println!("cargo::rerun-if-changed=src/xslt/schema.c");
+    println!("cargo::rerun-if-changed=src/worker/confine.c");
     let found = pkg_config::Config::new().atleast_version("1.1.34").cargo_metadata(false).probe("libxslt");
     let library = found.unwrap_or_else(|error| {
         panic!(
@@ -15,6 +16,7 @@ fn main() {
     cc::Build::new()
         .file("src/xslt/shim.c")
         .file("src/xslt/schema.c")
+        .file("src/worker/confine.c")
         .includes(&library.include_paths)
         .flag_if_supported("-std=gnu11")
         .warnings(true)

@@ -1,12 +1,13 @@
 //! What is done to messages at a port, step by step. A step that fails says which it is and why; the message is suspended
 //! with that.
 
-use std::{fmt, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use bytes::Bytes;
 use tocsin_delivery::{Clock, http::sign::Signer, process::change::Changer, programs::Programs};
 use tocsin_model::{
-    exchange::{Exchange, Pipeline as Definition, Place, Property, Step},
+    charset::{self, Syntax},
+    exchange::{Assembled, Exchange, Pipeline as Definition, Place, Property, Split, Step},
     id::Name,
     problem::Problem,
     trace_context::TraceContext,
@@ -173,9 +174,24 @@ impl Ready {
         match self {
             Ready::Decompress(unpack) => unpack.apply(&mut parcel)?,
             Ready::Compress(compression) => compression::pack(&mut parcel, *compression)?,
-            Ready::Split(splitter) => return splitter.apply(&parcel),
-            Ready::Validate(schema) => schema.check(&parcel.body)?,
-            Ready::Assemble(assembler) => assembler.check(&parcel.body)?,
+            Ready::Split(splitter) => {
+                let syntax = match splitter.into {
+                    Split::Json(_) => Syntax::Json,
+                    Split::Lines => Syntax::Text,
+                    Split::Xml(_) => Syntax::Xml,
+                };
+                return splitter.apply(&in_utf8(parcel, syntax)?);
+            }
+            Ready::Validate(schema) => schema.check(&parcel)?,
+            Ready::Assemble(assembler) => {
+                let syntax = match assembler.form() {
+                    Assembled::Json => Syntax::Json,
+                    Assembled::Lines => Syntax::Text,
+                    Assembled::Xml(_) => Syntax::Xml,
+                };
+                parcel = in_utf8(parcel, syntax)?;
+                assembler.check(&parcel.body)?;
+            }
             Ready::Promote(places) => promote::take(places, &mut parcel),
             Ready::Transform(transformer) => transformer.apply(&mut parcel)?,
             Ready::Sign(signer) => {
@@ -186,6 +202,36 @@ impl Ready {
         }
         Ok(vec![parcel])
     }
+}
+
+/// The body of a message as text, by its media type, its declaration or its byte-order mark.
+pub(crate) fn decoded_body(parcel: &Parcel, syntax: Syntax) -> Result<Cow<'_, str>, String> {
+    let charset = charset::of_media_type(&parcel.content_type);
+    charset::decode(&parcel.body, syntax, charset.as_deref()).map_err(|error| format!("the body {error}"))
+}
+
+/// A message whose body is UTF-8 without a byte-order mark, which its declaration and its media type name if they name an
+/// encoding. One that is so already is not copied.
+fn in_utf8(mut parcel: Parcel, syntax: Syntax) -> Result<Parcel, String> {
+    let body = match decoded_body(&parcel, syntax)? {
+        Cow::Borrowed(text) => match syntax {
+            Syntax::Xml => match charset::xml_for(text, "UTF-8") {
+                Cow::Borrowed(text) => parcel.body.slice_ref(text.as_bytes()),
+                Cow::Owned(text) => Bytes::from(text),
+            },
+            Syntax::Json | Syntax::Text => parcel.body.slice_ref(text.as_bytes()),
+        },
+        Cow::Owned(text) => match syntax {
+            Syntax::Xml => Bytes::from(charset::xml_for(&text, "UTF-8").into_owned()),
+            Syntax::Json | Syntax::Text => Bytes::from(text),
+        },
+    };
+    parcel.body = body;
+    let is_named = charset::of_media_type(&parcel.content_type);
+    if is_named.is_some_and(|charset| !charset.eq_ignore_ascii_case("utf-8")) {
+        parcel.content_type = charset::with_charset(&parcel.content_type, "utf-8");
+    }
+    Ok(parcel)
 }
 
 /// Which message it is, and when.

@@ -1,6 +1,7 @@
 //! Properties are taken out of a message: by their place in its body, of JSON or XML, or from a header.
 
 use tocsin_model::{
+    charset::Syntax,
     exact_json,
     exchange::{CONTEXT_FIELDS, JsonPath, MessageKind, Place, Property, Step, XmlPath},
     field::{FieldType, Row},
@@ -10,7 +11,10 @@ use tocsin_model::{
 };
 use tocsin_store::spool::Head;
 
-use crate::{compile::Compiled, pipeline::Parcel};
+use crate::{
+    compile::Compiled,
+    pipeline::{Parcel, decoded_body},
+};
 
 mod xml; // values in a body of XML
 
@@ -81,6 +85,21 @@ pub(crate) fn promote_again(
     properties
 }
 
+/// Why no property can be found in the body of a message: its bytes are not of its encoding, or that is unknown. `None` if the
+/// definition looks for none there.
+pub(crate) fn unreadable(compiled: &Compiled, parcel: &Parcel) -> Option<String> {
+    let kind = &*parcel.content_type;
+    let is_xml = kind.is_empty() || media_type::is_xml(kind);
+    let syntax = if is_xml { Syntax::Xml } else { Syntax::Json };
+    let looks_there = |property: &Property| match property.from {
+        Place::Xml(_) => is_xml,
+        Place::Json(_) => kind.is_empty() || media_type::is_json(kind) || media_type::is_json_lines(kind),
+        Place::Header(_) => false,
+    };
+    let is_looked_at = compiled.definition.properties.iter().any(looks_there);
+    decoded_body(parcel, syntax).err().filter(|_| is_looked_at)
+}
+
 /// Takes properties out of a message as it is now.
 pub(crate) fn take(places: &[(Property, Place)], parcel: &mut Parcel) {
     let places: Vec<(&Property, &Place)> = places.iter().map(|(property, place)| (property, place)).collect();
@@ -95,12 +114,15 @@ fn find(places: &[(&Property, &Place)], parcel: &Parcel) -> Vec<(Name, Value)> {
     let kind = &*parcel.content_type;
     let may_be_json = kind.is_empty() || media_type::is_json(kind) || media_type::is_json_lines(kind);
     let may_be_json = may_be_json && !parcel.body.is_empty();
-    let json = (!json_paths.is_empty() && may_be_json).then(|| find_json(&json_paths, &parcel.body)).flatten();
+    let json = (!json_paths.is_empty() && may_be_json)
+        .then(|| find_json(&json_paths, decoded_body(parcel, Syntax::Json).ok()?.as_bytes()))
+        .flatten();
     let mut json = json.unwrap_or_default().into_iter();
     let xml_paths: Vec<&XmlPath> = places.iter().filter_map(|(_, place)| xml_path(place)).collect();
     let may_be_xml = kind.is_empty() || media_type::is_xml(kind);
-    let xml =
-        (!xml_paths.is_empty() && may_be_xml).then(|| xml::find(&parcel.body, &xml_paths, TEXT_BYTES_MAX)).flatten();
+    let xml = (!xml_paths.is_empty() && may_be_xml)
+        .then(|| xml::find(&decoded_body(parcel, Syntax::Xml).ok()?, &xml_paths, TEXT_BYTES_MAX))
+        .flatten();
     let mut xml = xml.unwrap_or_default().into_iter();
     let found = places.iter().filter_map(|(property, place)| {
         let value = match place {

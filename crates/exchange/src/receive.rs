@@ -647,7 +647,11 @@ impl Exchanges {
             // Resumed, it is routed when the store answers.
             let unknown =
                 |error| Routed { legs: Err(format!("what waits for it cannot be read: {error}")), answers: None };
-            (head, parcel.body.clone(), routed.unwrap_or_else(unknown))
+            let mut routed = routed.unwrap_or_else(unknown);
+            if let (Err(reason), Some(unread)) = (&mut routed.legs, promote::unreadable(&running.compiled, &parcel)) {
+                *reason = format!("its properties cannot be read: {unread}; {reason}");
+            }
+            (head, parcel.body.clone(), routed)
         };
         if !pipeline.splits {
             let (head, body, routed) = finish(parcels.pop().expect("one stays one unless it is split")).await;

@@ -17,6 +17,9 @@ use tocsin_model::application::{ContentTemplates, TemplateEngine, TemplateParts,
 const LONGEST: Duration = Duration::from_millis(50);
 
 fn main() -> ExitCode {
+    if let Some(code) = tocsin_formatting::worker::serve_if_asked() {
+        return code;
+    }
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/xml-bombs");
     let mut bombs: Vec<_> = std::fs::read_dir(folder).expect("the folder of bombs").flatten().collect();
     bombs.sort_by_key(std::fs::DirEntry::file_name);

@@ -144,7 +144,7 @@ impl<'a> Compiler<'a> {
             TemplateEngine::Xslt => {
                 let stylesheets = stylesheets(&self.variables.partials);
                 let method = if part == Part::Html { "html" } else { "text" };
-                match Stylesheet::compile(source, &stylesheets, method) {
+                match Stylesheet::compile(source, &stylesheets, Some(method)) {
                     Ok(stylesheet) => {
                         let uses = Uses::in_text(source);
                         let uses = stylesheet.imported().iter().fold(uses, |uses, name| {

@@ -2,24 +2,21 @@
 //!
 //! | a template sees | |
 //! |---|---|
-//! | `body` | what the document holds, if it is JSON; else its text |
+//! | `body` | the value of the document, if it is JSON; else its text |
 //! | `message.<name>` | its promoted properties |
 //!
-//! A stylesheet sees the elements of an XML document by their local names: namespaces are left out. Of a JSON document it
-//! sees `<document>` with an element for each member, `<item>` for those of a list, and `<entry key="...">` for a member
-//! whose name is none of XML.
+//! A stylesheet sees an XML document as the data model of XPath 1.0 has it: elements and attributes in their namespaces,
+//! texts, comments and processing instructions. Of a JSON document it sees `<document>` with an element for each member,
+//! `<item>` for those of a list, and `<entry key="...">` for a member whose name is none of XML.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use minijinja::{
     AutoEscape, Environment, State,
     value::{Serde, Value as Jinja, ValueKind},
 };
-use quick_xml::{
-    Reader,
-    events::{BytesRef, BytesStart, Event},
-};
 use tocsin_model::{
+    charset::{self, Syntax},
     exact_json::{self, Exact, ExactError, Numbers},
     id::Name,
     media_type,
@@ -32,7 +29,9 @@ use crate::{
     formatter::{Bounded, OUTPUT_BYTES_MAX, environment, run, said},
     sandbox,
     template_depth::SyntaxError,
-    xslt::{ATTRIBUTES_MAX, Stylesheet, Tree, XsltError},
+    tree::Tree,
+    xml::{self, Options},
+    xslt::{Output, Stylesheet, XsltError},
 };
 
 /// What templates see.
@@ -40,19 +39,36 @@ const ROOTS: [&str; 2] = ["body", "message"];
 /// Most elements, attributes and texts that a stylesheet reads of a document.
 const NODES_MAX: usize = 20_000;
 const DEPTH_MAX: usize = 64;
+const OF_XML: Options =
+    Options { nodes_max: NODES_MAX, depth_max: DEPTH_MAX, is_for_schema: false, refuse: |_, _| None };
 
-/// A document as it is before.
+/// A document before.
 #[derive(Debug, Clone, Copy)]
 pub struct Document<'a> {
-    /// What it holds.
+    /// Its bytes, in any encoding.
     pub body: &'a [u8],
-    /// What is known of it.
+    /// Its media type; empty if it is not known.
+    pub content_type: &'a str,
+    /// Its promoted properties.
     pub properties: &'a [(Name, Value)],
+}
+
+/// A document after.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FormattedDocument {
+    /// Its bytes, in the encoding that its media type names.
+    pub body: Vec<u8>,
+    /// Its media type.
+    pub content_type: String,
 }
 
 /// Makes documents of others. Any number of threads share it.
 #[derive(Debug)]
-pub struct DocumentFormatter(Engine);
+pub struct DocumentFormatter {
+    engine: Engine,
+    /// Empty where a stylesheet decides.
+    content_type: String,
+}
 
 #[derive(Debug)]
 enum Engine {
@@ -88,30 +104,86 @@ impl DocumentFormatter {
             .add_template_owned(name.clone(), prepared.source.clone())
             .map_err(|error| SyntaxError::read(source, &error).in_template(""))?;
         check_variables(&environment, &name, &prepared)?;
-        Ok(DocumentFormatter(Engine::Template { environment, name }))
+        check_charset("the media type", charset::of_media_type(content_type).as_deref())?;
+        Ok(DocumentFormatter { engine: Engine::Template { environment, name }, content_type: content_type.to_owned() })
     }
 
-    /// Compiles a stylesheet of XSLT 1.0.
+    /// Compiles a stylesheet of XSLT 1.0. Its result is of `content_type`; if that is empty, of the type that `xsl:output`
+    /// says: `media-type`, or the usual one of its method.
     ///
     /// # Errors
     /// What is wrong with it, with its line.
-    pub fn stylesheet(source: &str) -> Result<DocumentFormatter, Problem> {
-        Stylesheet::compile(source, &BTreeMap::new(), "xml").map(|sheet| DocumentFormatter(Engine::Stylesheet(sheet)))
+    pub fn stylesheet(source: &str, content_type: &str) -> Result<DocumentFormatter, Problem> {
+        let sheet = Stylesheet::compile(source, &BTreeMap::new(), None)?;
+        check_charset("`xsl:output`", Some(sheet.output().encoding.as_str()))?;
+        check_charset("the media type", charset::of_media_type(content_type).as_deref())?;
+        Ok(DocumentFormatter { engine: Engine::Stylesheet(sheet), content_type: content_type.to_owned() })
     }
 
     /// Makes a document of another. Takes a second at the most.
     ///
     /// # Errors
     /// Why it cannot, in words.
-    pub fn format(&self, document: &Document<'_>) -> Result<String, String> {
-        match &self.0 {
-            Engine::Template { environment, name } => render(environment, name, document),
-            Engine::Stylesheet(sheet) => sheet.apply_to(&|| tree(document)).map_err(|error| match error.line {
-                Some(line) => format!("line {line}: {}", error.message),
-                None => error.message,
-            }),
+    pub fn format(&self, document: &Document<'_>) -> Result<FormattedDocument, String> {
+        match &self.engine {
+            Engine::Template { environment, name } => {
+                let text = render(environment, name, document)?;
+                encode(text, &self.content_type, &Output::default())
+            }
+            Engine::Stylesheet(sheet) => {
+                let made = tree(document).and_then(|tree| sheet.apply_to(tree));
+                let text = made.map_err(|error| match error.line {
+                    Some(line) => format!("line {line}: {}", error.message),
+                    None => error.message,
+                })?;
+                encode(text, &self.content_type, sheet.output())
+            }
         }
     }
+}
+
+fn check_charset(which: &str, label: Option<&str>) -> Result<(), Problem> {
+    match charset::encode("", label.unwrap_or_default(), false) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Problem::at("", format!("{which} has an encoding that cannot be written: {error}"))),
+    }
+}
+
+/// A text as the bytes and the media type that `content_type` and `xsl:output` ask for. The encoding of `xsl:output` comes
+/// first, because the document itself names it.
+fn encode(text: String, content_type: &str, output: &Output) -> Result<FormattedDocument, String> {
+    let is_html = output.method == "html" || (output.method.is_empty() && is_html(&text));
+    let usual = match output.method.as_str() {
+        "text" => "text/plain",
+        _ if is_html => "text/html",
+        _ => "application/xml",
+    };
+    let given = [content_type, &output.media_type].into_iter().find(|given| !given.is_empty());
+    let content_type = given.unwrap_or(usual);
+    let named = charset::of_media_type(content_type);
+    let label = if output.encoding.is_empty() { named.as_deref().unwrap_or_default() } else { &output.encoding };
+    if label.is_empty() || label.eq_ignore_ascii_case("utf-8") {
+        let content_type =
+            if named.is_some() { charset::with_charset(content_type, "utf-8") } else { content_type.into() };
+        return Ok(FormattedDocument { body: text.into_bytes(), content_type });
+    }
+    let is_markup = media_type::is_xml(content_type) || media_type::is_html(content_type);
+    let labelled = match is_html {
+        // The library writes this element, with the encoding in which the text left it.
+        true => text.replacen("charset=UTF-8\">", &format!("charset={label}\">"), 1),
+        false => charset::xml_for(&text, label).into_owned(),
+    };
+    let body = charset::encode(&labelled, label, is_markup)
+        .map_err(|error| format!("the result cannot be written: {error}"))?;
+    Ok(FormattedDocument { body, content_type: charset::with_charset(content_type, label) })
+}
+
+/// Whether a result without a method is HTML, by its root element (XSLT 1.0, section 16).
+fn is_html(text: &str) -> bool {
+    let text = text.trim_start();
+    let begins = |start: &str| text.get(..start.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(start));
+    let tag = text.split('>').next().unwrap_or_default();
+    (begins("<html") && !tag.contains("xmlns=")) || begins("<!DOCTYPE html")
 }
 
 /// For what values are escaped.
@@ -141,10 +213,11 @@ fn check_variables(environment: &Environment<'_>, name: &str, prepared: &sandbox
 }
 
 fn render(environment: &Environment<'static>, name: &str, document: &Document<'_>) -> Result<String, String> {
-    let exact = exact_value(document.body);
+    let text = text_of(document, false)?;
+    let exact = exact_value(text.as_bytes());
     let (json, numbers) = match exact {
         Some((value, numbers)) => (Some(serde_json::Value::from(value)), numbers),
-        None => (serde_json::from_slice(document.body).ok(), Numbers::default()),
+        None => (serde_json::from_str(&text).ok(), Numbers::default()),
     };
     let exactly;
     let environment = match numbers.is_empty() {
@@ -156,7 +229,7 @@ fn render(environment: &Environment<'static>, name: &str, document: &Document<'_
     };
     let body = match &json {
         Some(json) => Jinja::from(Serde(json)),
-        None => Jinja::from(std::str::from_utf8(document.body).map_err(|_| "the body is not text")?),
+        None => Jinja::from(&*text),
     };
     let properties: serde_json::Map<String, serde_json::Value> =
         document.properties.iter().map(|(name, value)| (name.to_string(), value.clone().into())).collect();
@@ -172,7 +245,7 @@ fn render(environment: &Environment<'static>, name: &str, document: &Document<'_
     }
 }
 
-/// What a body of JSON holds, if it has numbers that a double does not write as they stand.
+/// The value of a body of JSON, if it has numbers that a double does not write as they stand.
 fn exact_value(body: &[u8]) -> Option<(Value, Numbers)> {
     if !exact_json::has_inexact_numbers(body) {
         return None;
@@ -209,22 +282,44 @@ fn exact_environment(environment: &Environment<'static>, numbers: Numbers) -> En
     exact
 }
 
+/// The text of a document, by its media type, its declaration or its byte-order mark.
+fn text_of<'d>(document: &Document<'d>, is_for_stylesheet: bool) -> Result<Cow<'d, str>, String> {
+    let kind = document.content_type;
+    let syntax = match () {
+        () if media_type::is_json(kind) || media_type::is_json_lines(kind) => Syntax::Json,
+        () if media_type::is_xml(kind) || is_for_stylesheet => Syntax::Xml,
+        () if kind.is_empty() => Syntax::Json,
+        () => Syntax::Text,
+    };
+    let charset = charset::of_media_type(kind);
+    charset::decode(document.body, syntax, charset.as_deref()).map_err(|error| format!("the body {error}"))
+}
+
 /// The document that a stylesheet reads.
 fn tree(document: &Document<'_>) -> Result<Tree, XsltError> {
-    let text = std::str::from_utf8(document.body).map_err(|_| failed("the body is not text"))?;
-    match Exact::read(document.body) {
+    let text = text_of(document, true).map_err(failed)?;
+    match Exact::read(text.as_bytes()) {
         Ok(json) => {
             let mut tree = Tree::new("document");
             write_json(&mut tree, &json, 0)?;
-            Ok(tree)
+            return Ok(tree);
         }
-        Err(ExactError::Deep) => Err(failed(format!("the document is nested deeper than {DEPTH_MAX} levels"))),
-        Err(ExactError::Json(_)) => read_xml(text),
+        Err(ExactError::Deep) => return Err(failed(format!("the document is nested deeper than {DEPTH_MAX} levels"))),
+        Err(ExactError::Json(_)) => {}
+    }
+    match xml::read(&text, &OF_XML) {
+        Ok(document) => Ok(document.tree),
+        Err(wrong) => {
+            let xml::Wrong { line, column, message, .. } = wrong;
+            Err(failed(format!(
+                "the body is not JSON, and as XML it {message} (line {line}, column {column} of the body)"
+            )))
+        }
     }
 }
 
 fn failed(message: impl Into<String>) -> XsltError {
-    XsltError { line: None, message: message.into(), is_static: false }
+    XsltError::plain(message)
 }
 
 fn check_size(tree: &Tree, depth: usize) -> Result<(), XsltError> {
@@ -277,88 +372,6 @@ fn is_element_name(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_') && name.bytes().all(inner)
 }
 
-fn read_xml(text: &str) -> Result<Tree, XsltError> {
-    let mut reader = Reader::from_str(text);
-    let mut tree: Option<Tree> = None;
-    let mut depth = 0;
-    loop {
-        let event = reader.read_event().map_err(|error| {
-            failed(format!("the body is neither JSON nor XML: {error} (byte {})", reader.error_position()))
-        })?;
-        match (event, &mut tree) {
-            (Event::Start(start), tree) => {
-                enter(tree, &start, depth)?;
-                depth += 1;
-            }
-            (Event::Empty(start), tree) => {
-                enter(tree, &start, depth)?;
-                close(tree, depth);
-            }
-            (Event::End(_), tree) => {
-                depth -= 1;
-                close(tree, depth);
-            }
-            (Event::Text(text), Some(tree)) if depth > 0 => tree.text(&text.xml10_content()),
-            (Event::Text(text), _) if !text.xml10_content().trim().is_empty() => {
-                return Err(failed("the body is neither JSON nor XML: it has text outside of a root element"));
-            }
-            (Event::CData(text), Some(tree)) if depth > 0 => tree.text(&text.xml10_content()),
-            (Event::GeneralRef(reference), Some(tree)) if depth > 0 => tree.text(&referred(&reference)?),
-            (Event::DocType(_), _) => {
-                return Err(failed("the document has a document type declaration, which is not read here"));
-            }
-            (Event::Eof, _) if depth > 0 => return Err(failed("the body ends inside of an element")),
-            (Event::Eof, Some(_)) => break,
-            (Event::Eof, None) => return Err(failed("the body is empty")),
-            _ => {}
-        }
-        tree.as_ref().map_or(Ok(()), |tree| check_size(tree, depth))?;
-    }
-    Ok(tree.expect("it left the loop with one"))
-}
-
-fn enter(tree: &mut Option<Tree>, start: &BytesStart<'_>, depth: usize) -> Result<(), XsltError> {
-    let name: &str = start.local_name().into_inner();
-    match tree {
-        None => *tree = Some(Tree::new(name)),
-        Some(_) if depth == 0 => return Err(failed("the body has more than one root element")),
-        Some(tree) => tree.open(name),
-    }
-    let tree = tree.as_mut().expect("it is there now");
-    for (count, attribute) in start.attributes().enumerate() {
-        if count >= ATTRIBUTES_MAX {
-            return Err(failed(format!("an element has more than {ATTRIBUTES_MAX} attributes")));
-        }
-        let attribute = attribute.map_err(|error| failed(format!("the body is not XML: {error}")))?;
-        let key: &str = attribute.key.into_inner();
-        if key == "xmlns" || key.starts_with("xmlns:") {
-            continue;
-        }
-        let value = quick_xml::escape::unescape(&attribute.value)
-            .map_err(|error| failed(format!("an attribute cannot be read: {error}")))?;
-        tree.attribute(key.rsplit(':').next().unwrap_or(key), &value);
-    }
-    Ok(())
-}
-
-/// The root element stays open: a document is written up to its end.
-fn close(tree: &mut Option<Tree>, depth: usize) {
-    if let Some(tree) = tree.as_mut().filter(|_| depth > 0) {
-        tree.close();
-    }
-}
-
-/// What a reference stands for: a character by its number, or one of the five that XML itself has.
-fn referred(reference: &BytesRef<'_>) -> Result<String, XsltError> {
-    let name: &str = reference;
-    if let Ok(Some(character)) = reference.resolve_char_ref() {
-        return Ok(character.to_string());
-    }
-    let known = [("lt", "<"), ("gt", ">"), ("amp", "&"), ("apos", "'"), ("quot", "\"")];
-    let found = known.into_iter().find(|(known, _)| *known == name);
-    found.map(|(_, text)| text.to_owned()).ok_or_else(|| failed(format!("the entity `&{name};` is not read here")))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -366,12 +379,19 @@ mod tests {
     fn check(formatter: Result<DocumentFormatter, Problem>, body: &str, expected: Result<&str, &str>) {
         let properties = [("order".parse().expect("a name"), Value::Integer(7))];
         let formatter = formatter.expect("it compiles");
-        let got = formatter.format(&Document { body: body.as_bytes(), properties: &properties });
+        let got = formatter.format(&Document { body: body.as_bytes(), content_type: "", properties: &properties });
+        let got = got.map(|made| String::from_utf8(made.body).expect("UTF-8"));
         match (&got, expected) {
             (Err(got), Err(expected)) => assert!(got.contains(expected), "{got}"),
             (Ok(got), Ok(expected)) => assert_eq!(got, expected),
             _ => panic!("{got:?}, not {expected:?}"),
         }
+    }
+
+    fn stylesheet(inner: &str) -> String {
+        format!(
+            r#"<xsl:stylesheet version="1.0" xmlns:xsl="http://www.w3.org/1999/XSL/Transform">{inner}</xsl:stylesheet>"#
+        )
     }
 
     #[test]
@@ -389,20 +409,21 @@ mod tests {
     #[test]
     fn a_stylesheet_reads_xml_and_json() {
         let sheet = |inner: &str| {
-            DocumentFormatter::stylesheet(&format!(
-                r#"<xsl:stylesheet version="1.0" xmlns:xsl="http://www.w3.org/1999/XSL/Transform"><xsl:output omit-xml-declaration="yes"/><xsl:template match="/">{inner}</xsl:template></xsl:stylesheet>"#
-            ))
+            let inner =
+                format!(r#"<xsl:output omit-xml-declaration="yes"/><xsl:template match="/">{inner}</xsl:template>"#);
+            DocumentFormatter::stylesheet(&stylesheet(&inner), "")
         };
         let pick = r#"<id><xsl:value-of select="order/@id"/>:<xsl:value-of select="order/line[2]"/></id>"#;
-        let order = r#"<?xml version="1.0"?><o:order xmlns:o="urn:o" id="7&amp;8"><o:line>a</o:line><line>b &lt; <![CDATA[<c>]]></line></o:order>"#;
+        let order =
+            r#"<?xml version="1.0"?><order id="7&amp;8"><line>a</line><line>b &lt; <![CDATA[<c>]]></line></order>"#;
         check(sheet(pick), order, Ok("<id>7&amp;8:b &lt; &lt;c&gt;</id>\n"));
         let json = r#"<n><xsl:value-of select="document/lines/item[2]/sku"/>/<xsl:value-of select="//entry[@key='a b']"/></n>"#;
         check(sheet(json), r#"{"lines": [{"sku": 1}, {"sku": "z"}], "a b": true}"#, Ok("<n>z/true</n>\n"));
         for (body, why) in [
-            ("<a><b></a>", "neither JSON nor XML"),
+            ("<a><b></a>", "as XML it is not XML"),
             ("<a>", "ends inside"),
-            ("", "empty"),
-            ("hello", "outside of a root"),
+            ("", "has no element"),
+            ("hello", "outside of its root"),
             ("<a/><b/>", "more than one root"),
             (r#"<!DOCTYPE a [<!ENTITY x "y">]><a>&x;</a>"#, "document type"),
             ("<a>&x;</a>", "`&x;`"),
@@ -411,17 +432,18 @@ mod tests {
         }
         check(sheet(pick), &format!("{}{}", "<a>".repeat(100), "</a>".repeat(100)), Err("nested deeper"));
         check(sheet(pick), &format!("<a>{}</a>", "<b/>".repeat(NODES_MAX + 1)), Err("more than"));
-        let many: String = (0..=ATTRIBUTES_MAX).map(|at| format!(" a{at}=''")).collect();
-        check(sheet(pick), &format!("<a{many}/>"), Err("an element has more than 1000 attributes"));
+        let many: String = (0..=crate::tree::ATTRIBUTES_MAX).map(|at| format!(" a{at}=''")).collect();
+        check(sheet(pick), &format!("<a{many}/>"), Err("an element of more than 1000 attributes"));
     }
 
     #[test]
     fn no_bomb_goes_off_in_what_a_stylesheet_reads() {
         let outside = crate::tests::outside::Outside::new();
         let sheet = r#"<xsl:stylesheet version="1.0" xmlns:xsl="http://www.w3.org/1999/XSL/Transform"><xsl:output method="text"/><xsl:template match="/"><xsl:value-of select="count(//*)"/></xsl:template></xsl:stylesheet>"#;
-        let formatter = DocumentFormatter::stylesheet(sheet).expect("it compiles");
+        let formatter = DocumentFormatter::stylesheet(sheet, "").expect("it compiles");
         for (name, bomb) in outside.bombs() {
-            let made = formatter.format(&Document { body: bomb.as_bytes(), properties: &[] });
+            let made = formatter.format(&Document { body: bomb.as_bytes(), content_type: "", properties: &[] });
+            let made = made.map(|made| String::from_utf8(made.body).expect("a number"));
             match bomb.contains("<!DOCTYPE") {
                 true => assert!(made.expect_err(&name).contains("document type declaration"), "{name}"),
                 // What would run, write or load elsewhere is elements like any, and only counted.
@@ -438,6 +460,186 @@ mod tests {
         assert_eq!((problem.line, problem.column), (Some(2), Some(5)), "{problem}");
         assert!(wrong("{% include 'x' %}").message.contains("no partials"));
         assert!(wrong("{{ body.").line.is_some());
-        assert!(DocumentFormatter::stylesheet("<a>").is_err());
+        assert!(DocumentFormatter::stylesheet("<a>", "").is_err());
+    }
+
+    /// Every node is copied as it is.
+    const IDENTITY: &str = r#"<xsl:template match="@*|node()"><xsl:copy><xsl:apply-templates select="@*|node()"/></xsl:copy></xsl:template>"#;
+
+    fn made(sheet: &str, body: &[u8], content_type: &str) -> Result<FormattedDocument, String> {
+        let formatter = DocumentFormatter::stylesheet(&stylesheet(sheet), "").expect("it compiles");
+        formatter.format(&Document { body, content_type, properties: &[] })
+    }
+
+    fn bare(sheet: &str) -> String {
+        format!(r#"<xsl:output omit-xml-declaration="yes"/>{sheet}"#)
+    }
+
+    #[test]
+    fn c1_namespaces_are_kept() {
+        let copies = |body: &str, expected: &str| {
+            let made =
+                made(&bare(IDENTITY), body.as_bytes(), "text/xml").unwrap_or_else(|error| panic!("{body}: {error}"));
+            assert_eq!(String::from_utf8(made.body).expect("UTF-8").trim_end(), expected);
+        };
+        for same in [
+            r#"<a><p:b xmlns:p="v" p:x="1" x="2"/></a>"#,
+            r#"<a xmlns="u"><b xmlns=""><c/></b><d/></a>"#,
+            r#"<a xmlns:p="u" xmlns:q="v"><p:b q:x="1" p:x="2"/><q:b/></a>"#,
+            r#"<p:a xmlns:p="u"><p:a xmlns:p="v"/></p:a>"#,
+            r#"<a xml:lang="de" xml:space="preserve"><b xml:id="x"/></a>"#,
+            r#"<a b="x&#10;y&#9;z">&lt;&amp;]]&gt;</a>"#,
+            r#"<é ü="ö"/>"#,
+        ] {
+            copies(same, same);
+        }
+        let select = |select: &str, body: &str| {
+            let inner = format!(
+                r#"<xsl:output method="text"/><xsl:template match="/"><xsl:value-of xmlns:o="urn:o" select="{select}"/></xsl:template>"#
+            );
+            made(&inner, body.as_bytes(), "").map(|made| String::from_utf8(made.body).expect("UTF-8"))
+        };
+        let body = r#"<x:order xmlns:x="urn:o" id="7"><line xmlns="urn:o">a</line><line>b</line></x:order>"#;
+        assert_eq!(select("o:order/o:line", body), Ok("a".to_owned()));
+        assert_eq!(select("o:order/line", body), Ok("b".to_owned()));
+        assert_eq!(select("namespace-uri(/*)", body), Ok("urn:o".to_owned()));
+        assert_eq!(select("name(/*)", body), Ok("x:order".to_owned()));
+        for (wrong, part) in [
+            (r#"<p:a/>"#, "prefix `p`"),
+            (r#"<a xmlns:p="u" xmlns:q="u" p:x="1" q:x="2"/>"#, "twice"),
+            (r#"<a xmlns:p=""/>"#, "as none may be declared"),
+            (r#"<a xmlns:xml="u"/>"#, "as none may be declared"),
+            (r#"<a:b:c xmlns:a="u"/>"#, "is no name"),
+            (r#"<1/>"#, "is no name"),
+        ] {
+            assert!(select("/", wrong).expect_err(wrong).contains(part), "{wrong}: {:?}", select("/", wrong));
+        }
+    }
+
+    #[test]
+    fn c2_comments_and_instructions_are_seen() {
+        let body = "<?xml version='1.0'?><!-- top --><?page break=\"yes\"?><a>x<!-- in -->y<?go on?></a><!-- end -->";
+        let text = |select: &str| {
+            let inner = format!(
+                r#"<xsl:output method="text"/><xsl:template match="/"><xsl:for-each select="{select}">[<xsl:value-of select="."/>]</xsl:for-each></xsl:template>"#
+            );
+            String::from_utf8(made(&inner, body.as_bytes(), "").expect(select).body).expect("UTF-8")
+        };
+        assert_eq!(text("comment()"), "[ top ][ end ]");
+        assert_eq!(text("//comment()"), "[ top ][ in ][ end ]");
+        assert_eq!(text("processing-instruction('page')"), "[break=&quot;yes&quot;]".replace("&quot;", "\""));
+        assert_eq!(text("/a/processing-instruction()"), "[on]");
+        assert_eq!(text("/a/text()"), "[x][y]");
+        let copy = made(&bare(IDENTITY), body.as_bytes(), "").expect("a copy");
+        let copy = String::from_utf8(copy.body).expect("UTF-8");
+        assert!(copy.contains("<a>x<!-- in -->y<?go on?></a>") && copy.contains("<!-- top -->"), "{copy}");
+        assert!(made(IDENTITY, b"<a><!-- a -- b --></a>", "").is_err());
+    }
+
+    #[test]
+    fn c3_documents_of_any_encoding_are_read() {
+        let expected = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<a>é€</a>\n";
+        let text = "<?xml version='1.0' encoding='UTF-16'?><a>é€</a>";
+        let units = |order: fn(u16) -> [u8; 2], mark: &str| -> Vec<u8> {
+            format!("{mark}{text}").encode_utf16().flat_map(order).collect()
+        };
+        for (bytes, content_type) in [
+            (units(u16::to_be_bytes, "\u{feff}"), ""),
+            (units(u16::to_le_bytes, "\u{feff}"), "text/xml"),
+            (units(u16::to_le_bytes, ""), "application/xml; charset=UTF-16"),
+            (b"<?xml version='1.0' encoding='windows-1252'?><a>\xe9\x80</a>".to_vec(), "application/xml"),
+            (b"<a>\xe9\x80</a>".to_vec(), "application/soap+xml; charset=\"windows-1252\""),
+            ("\u{feff}<a>é€</a>".as_bytes().to_vec(), "text/xml; charset=iso-8859-1"),
+        ] {
+            let made = made(IDENTITY, &bytes, content_type).unwrap_or_else(|error| panic!("{content_type}: {error}"));
+            assert_eq!(String::from_utf8(made.body).expect("UTF-8"), expected, "{content_type}");
+        }
+        let error = made(IDENTITY, b"<a/>", "text/xml; charset=klingon").expect_err("unknown");
+        assert!(error.contains("`klingon` is not known"), "{error}");
+        let json =
+            r#"<xsl:output method="text"/><xsl:template match="/"><xsl:value-of select="document/a"/></xsl:template>"#;
+        let utf16: Vec<u8> = "\u{feff}{\"a\": \"é\"}".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        for body in [utf16, "\u{feff}{\"a\": \"é\"}".as_bytes().to_vec()] {
+            assert_eq!(made(json, &body, "application/json").expect("JSON").body, "é".as_bytes());
+        }
+    }
+
+    #[test]
+    fn c5_the_stylesheet_says_how_its_result_is_written() {
+        let check = |output: &str, result: &str, body: &[u8], content_type: &str| {
+            let sheet = format!(r#"{output}<xsl:template match="/">{result}</xsl:template>"#);
+            let made = made(&sheet, b"<a/>", "").unwrap_or_else(|error| panic!("{output}: {error}"));
+            let shown = String::from_utf8_lossy(&made.body).into_owned();
+            assert_eq!(
+                (shown, made.content_type.as_str()),
+                (String::from_utf8_lossy(body).into_owned(), content_type),
+                "{output}"
+            );
+            assert_eq!(made.body, body, "{output}");
+        };
+        let declared = |rest: &str| format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n{rest}");
+        check("", "<a>é</a>", declared("<a>é</a>\n").as_bytes(), "application/xml");
+        check("", "<html><br/><p>é</p></html>", "<html><br><p>é</p></html>\n".as_bytes(), "text/html");
+        check("", "<x><br/></x>", declared("<x><br/></x>\n").as_bytes(), "application/xml");
+        check(r#"<xsl:output method="text"/>"#, "<a>é</a>", "é".as_bytes(), "text/plain");
+        check(r#"<xsl:output method="html"/>"#, "<p><br/></p>", b"<p><br></p>\n", "text/html");
+        check(
+            r#"<xsl:output method="xml"/>"#,
+            "<html><br/></html>",
+            declared("<html><br/></html>\n").as_bytes(),
+            "application/xml",
+        );
+        check(
+            r#"<xsl:output media-type="image/svg+xml"/>"#,
+            "<svg/>",
+            declared("<svg/>\n").as_bytes(),
+            "image/svg+xml",
+        );
+        check(
+            r#"<xsl:output encoding="ISO-8859-1"/>"#,
+            "<a b=\"é€\">é€</a>",
+            b"<?xml version=\"1.0\" encoding=\"ISO-8859-1\"?>\n<a b=\"\xe9&#8364;\">\xe9&#8364;</a>\n",
+            "application/xml; charset=ISO-8859-1",
+        );
+        check(
+            r#"<xsl:output encoding="windows-1252" omit-xml-declaration="yes"/>"#,
+            "<a>€</a>",
+            b"<a>\x80</a>\n",
+            "application/xml; charset=windows-1252",
+        );
+        check(
+            r#"<xsl:output encoding="iso-8859-1"/>"#,
+            "<html><head><title>é</title></head></html>",
+            b"<html><head>\n<meta http-equiv=\"Content-Type\" content=\"text/html; charset=iso-8859-1\">\n<title>\xe9</title>\n</head></html>\n",
+            "text/html; charset=iso-8859-1",
+        );
+        check(
+            r#"<xsl:output doctype-system="a.dtd" doctype-public="-//A" standalone="no" cdata-section-elements="b"/>"#,
+            "<a><b>&lt;</b></a>",
+            "<?xml version=\"1.0\" encoding=\"UTF-8\" standalone=\"no\"?>\n<!DOCTYPE a PUBLIC \"-//A\" \"a.dtd\">\n<a><b><![CDATA[<]]></b></a>\n".as_bytes(),
+            "application/xml",
+        );
+        check(
+            r#"<xsl:output indent="yes" omit-xml-declaration="yes"/>"#,
+            "<a><b/><c/></a>",
+            b"<a>\n  <b/>\n  <c/>\n</a>\n",
+            "application/xml",
+        );
+        let utf16 =
+            made(r#"<xsl:output encoding="UTF-16"/><xsl:template match="/"><a>é</a></xsl:template>"#, b"<a/>", "")
+                .expect("UTF-16");
+        assert!(utf16.body.starts_with(b"\xff\xfe<\0?\0") && utf16.content_type == "application/xml; charset=UTF-16");
+        let wrong = r#"<xsl:output method="text" encoding="us-ascii"/><xsl:template match="/">é</xsl:template>"#;
+        assert!(made(wrong, b"<a/>", "").expect_err("no é").contains("`é` is not in us-ascii"));
+        let unknown = stylesheet(r#"<xsl:output encoding="klingon"/><xsl:template match="/"/>"#);
+        assert!(DocumentFormatter::stylesheet(&unknown, "").expect_err("unknown").to_string().contains("klingon"));
+        // The step's own type comes before that of the stylesheet, and its charset is an encoding too.
+        let plain = stylesheet(r#"<xsl:template match="/"><a>é</a></xsl:template>"#);
+        let formatter = DocumentFormatter::stylesheet(&plain, "text/xml; charset=iso-8859-1").expect("right");
+        let made = formatter.format(&Document { body: b"<a/>", content_type: "", properties: &[] }).expect("made");
+        assert!(made.body.ends_with(b"<a>\xe9</a>\n") && made.content_type == "text/xml; charset=iso-8859-1");
+        let template = DocumentFormatter::template("{{ body }}", "text/csv; charset=windows-1252").expect("right");
+        let made = template.format(&Document { body: "€".as_bytes(), content_type: "text/plain", properties: &[] });
+        assert_eq!(made.expect("made").body, b"\x80");
     }
 }

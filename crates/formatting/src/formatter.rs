@@ -404,6 +404,11 @@ impl Formatter {
         numbers.fold(self.computed.unwrap_or_default(), |uses, number| uses.or(self.templates[*number as usize].uses))
     }
 
+    /// Whether a part is made by a stylesheet, which runs in a worker process: formatting then waits for that process.
+    pub fn has_stylesheets(&self) -> bool {
+        self.templates.iter().any(|template| template.stylesheet.is_some())
+    }
+
     /// Whether a template or a computed field may read the subscription.
     pub fn uses_subscription(&self) -> bool {
         self.computed.is_some_and(|uses| uses.sub) || self.templates.iter().any(|template| template.uses.sub)

@@ -28,6 +28,9 @@ mod compile; // texts become templates: partials, MJML, places
 
 mod mjml; // mails in MJML
 
+mod tree; // documents as operations, for workers
+mod xml; // XML from outside becomes such a document
+pub mod worker; // processes that run the XML libraries
 mod xslt; // stylesheets
 pub mod xsd; // documents of XML are compared with a schema
 

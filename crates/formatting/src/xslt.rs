@@ -1,44 +1,45 @@
-//! Stylesheets of XSLT 1.0, run by libxslt.
+//! Stylesheets of XSLT 1.0, run by libxslt in worker processes.
 //!
-//! A stylesheet is the operator's. It is looked through before the library sees it, compiled once, and reaches nothing:
-//! no file, no network, no stylesheet that is not one of the application's partials. Its steps, its depth, its memory, its
-//! output and its time are bounded. The document that it reads is made here, node by node; text from outside is never
-//! parsed by the library.
+//! A stylesheet is the operator's. It is looked through before the library sees it, compiled once by each worker, and
+//! reaches nothing: no file, no network, no stylesheet that is not one of the application's partials. Its steps, its depth,
+//! its memory, its output and its time are bounded. The document that it reads is made node by node; text from outside is
+//! never parsed by the library.
 
 mod check; // what a stylesheet may not have
-mod engine; // libxslt
+pub(crate) mod engine; // libxslt, for workers
 mod input; // the notification as XML
 
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Instant};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use tocsin_model::problem::Problem;
 
 pub use check::imports;
 pub use input::Input;
 
-use crate::formatter::OUTPUT_BYTES_MAX;
-pub(crate) use engine::{ATTRIBUTES_MAX, Namespace, OBJECTIONS_MAX, Schema, Tree};
-use engine::{Failure, Limits, Sheet};
+use crate::{
+    formatter::OUTPUT_BYTES_MAX,
+    tree::Tree,
+    worker::{Answer, Program, STYLESHEET_BYTES_MAX, TEMPLATE_DEPTH_MAX, TRANSFORM_TIME_MAX, WorkerError},
+};
 
 /// The name under which the library knows the stylesheet itself.
-const OWN_NAME: &str = "stylesheet";
-/// What any transformation may use.
-const LIMITS: Limits =
-    Limits { steps: 100_000, xpath_steps: 2_000_000, bytes: 32 << 20, milliseconds: 800, depth: SHALLOW };
-/// How deep templates may be within each other on any stack.
-const SHALLOW: i32 = 60;
-/// And on a stack of their own, which is made where they go deeper.
-const DEEP: i32 = 1_500;
-const DEEP_STACK_BYTES: usize = 256 << 20;
-
-/// Makes the document that a stylesheet reads.
-type MakeTree<'a> = &'a dyn Fn() -> Result<Tree, XsltError>;
+pub(crate) const OWN_NAME: &str = "stylesheet";
 
 /// A compiled stylesheet; cheap to clone.
 #[derive(Clone)]
 pub struct Stylesheet {
-    sheet: Arc<Sheet>,
+    program: Arc<Program>,
     imported: Vec<String>,
+    output: Output,
+}
+
+/// The declarations of `xsl:output` (XSLT 1.0, section 16), those of imported stylesheets behind its own. Empty where there
+/// is none.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Output {
+    pub method: String,
+    pub encoding: String,
+    pub media_type: String,
 }
 
 impl fmt::Debug for Stylesheet {
@@ -50,7 +51,7 @@ impl fmt::Debug for Stylesheet {
 /// Why a stylesheet gave no content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct XsltError {
-    /// The line of the stylesheet, from 1, if the library tells it.
+    /// The line of the stylesheet, from 1, if the library names it.
     pub line: Option<u32>,
     /// What was wrong.
     pub message: String,
@@ -58,25 +59,41 @@ pub struct XsltError {
     pub is_static: bool,
 }
 
+impl XsltError {
+    pub(crate) fn plain(message: impl Into<String>) -> XsltError {
+        XsltError { line: None, message: message.into(), is_static: false }
+    }
+}
+
+impl From<WorkerError> for XsltError {
+    fn from(error: WorkerError) -> XsltError {
+        XsltError::plain(error.to_string())
+    }
+}
+
 impl Stylesheet {
-    /// Compiles a stylesheet. `partials` are those of the application that are stylesheets. `method` is what it writes if
-    /// it does not say so itself: `text`, `html`.
+    /// Compiles a stylesheet, in at most two seconds. `partials` are those of the application that are stylesheets. `method`
+    /// is for a part of a content: it is what the part writes if the stylesheet does not say so itself, `text` or `html`,
+    /// and there is no XML declaration. Without it the stylesheet decides as XSLT has it.
     ///
     /// # Errors
-    /// What is wrong, with its line.
-    pub fn compile(source: &str, partials: &BTreeMap<&str, &str>, method: &str) -> Result<Stylesheet, Problem> {
+    /// What is wrong, with its line, or the bound that it exceeds.
+    pub fn compile(source: &str, partials: &BTreeMap<&str, &str>, method: Option<&str>) -> Result<Stylesheet, Problem> {
         let imported = check::check_all(source, partials)?;
         let sources: Vec<(&str, &str)> =
             imported.iter().filter_map(|name| Some((name.as_str(), *partials.get(name.as_str())?))).collect();
-        match Sheet::compile(source, OWN_NAME, &sources, Some(method)) {
-            Ok(sheet) => Ok(Stylesheet { sheet: Arc::new(sheet), imported }),
-            Err(said) => {
-                let error = read(&said);
-                let problem = Problem::at("", format!("the stylesheet cannot be compiled: {}", error.message));
-                let problem = problem.hint("it is XSLT 1.0 as libxslt reads it");
-                Err(problem.position(error.line.unwrap_or(1), 1))
+        let program = Arc::new(Program::stylesheet(source, &sources, method));
+        let error = match program.compile() {
+            Ok(Answer::Compiled { method, encoding, media_type }) => {
+                return Ok(Stylesheet { program, imported, output: Output { method, encoding, media_type } });
             }
-        }
+            Ok(answer) => result(answer).err(),
+            Err(error) => Some(error.into()),
+        };
+        let error = error.unwrap_or_else(|| XsltError::plain("the library gives no reason"));
+        let problem = Problem::at("", format!("the stylesheet cannot be compiled: {}", error.message));
+        let problem = problem.hint("it is XSLT 1.0 as libxslt reads it");
+        Err(problem.position(error.line.unwrap_or(1), 1))
     }
 
     /// The partials that it imports or includes, and they in turn.
@@ -84,54 +101,45 @@ impl Stylesheet {
         &self.imported
     }
 
+    /// The declarations of its output.
+    pub fn output(&self) -> &Output {
+        &self.output
+    }
+
     /// Applies it to a notification.
     ///
     /// # Errors
-    /// It fails, or is stopped at a bound: after a second at the latest.
+    /// It fails, or is stopped at a bound: after 0.8 s of processor time at the latest.
     pub fn apply(&self, input: &Input<'_>) -> Result<String, XsltError> {
-        self.apply_to(&|| input.tree())
+        self.apply_to(input.tree()?)
     }
 
-    /// Applies it to a document, which is made again if it needs a deeper stack.
-    pub(crate) fn apply_to(&self, tree: MakeTree<'_>) -> Result<String, XsltError> {
-        let begun = Instant::now();
-        let shallow = self.sheet.apply(tree()?, &LIMITS);
-        let outcome = match shallow {
-            Err(Failure::Said(said)) if is_too_deep(&said) => self.apply_deep(tree, begun)?,
-            outcome => outcome,
-        };
-        let bound = |message: String| XsltError { line: None, message, is_static: false };
-        match outcome {
-            Ok(output) if output.len() > OUTPUT_BYTES_MAX => {
-                Err(bound(format!("the output is longer than {OUTPUT_BYTES_MAX} bytes")))
-            }
-            Ok(output) => Ok(output),
-            Err(Failure::Memory) => {
-                Err(bound(format!("the stylesheet needs more than {} MiB of memory", LIMITS.bytes >> 20)))
-            }
-            Err(Failure::Time) => Err(bound(format!("the stylesheet takes longer than {} ms", LIMITS.milliseconds))),
-            Err(Failure::Said(said)) => Err(read(&said)),
-        }
+    /// Applies it to a document.
+    pub(crate) fn apply_to(&self, tree: Tree) -> Result<String, XsltError> {
+        result(self.program.apply(&tree.into_operations())?)
     }
+}
 
-    /// Once more, on a thread with a stack for what calls itself often, in what is left of the time.
-    fn apply_deep(&self, tree: MakeTree<'_>, begun: Instant) -> Result<Result<String, Failure>, XsltError> {
-        let tree = tree()?;
-        let gone = begun.elapsed().as_millis().try_into().unwrap_or(LIMITS.milliseconds);
-        let milliseconds = LIMITS.milliseconds.saturating_sub(gone);
-        if milliseconds <= 0 {
-            return Ok(Err(Failure::Time));
+/// The result of a stylesheet.
+fn result(answer: Answer) -> Result<String, XsltError> {
+    match answer {
+        Answer::Done(bytes) if bytes.len() > OUTPUT_BYTES_MAX => {
+            Err(XsltError::plain(format!("the output is longer than {OUTPUT_BYTES_MAX} bytes")))
         }
-        let limits = Limits { depth: DEEP, milliseconds, ..LIMITS };
-        let run = || self.sheet.apply(tree, &limits);
-        std::thread::scope(|threads| {
-            let thread = std::thread::Builder::new().stack_size(DEEP_STACK_BYTES).spawn_scoped(threads, run);
-            let outcome = thread.map(|thread| thread.join());
-            match outcome {
-                Ok(Ok(outcome)) => Ok(outcome),
-                _ => Err(XsltError { line: None, message: "no thread for it can be had".to_owned(), is_static: false }),
-            }
-        })
+        Answer::Done(bytes) => String::from_utf8(bytes).map_err(|_| XsltError::plain("the output is not UTF-8")),
+        Answer::Failed(said) => Err(read(&said)),
+        Answer::Memory => {
+            Err(XsltError::plain(format!("stylesheet needs more than {} MiB of memory", STYLESHEET_BYTES_MAX >> 20)))
+        }
+        Answer::Time => {
+            let seconds = TRANSFORM_TIME_MAX.as_secs_f32();
+            Err(XsltError::plain(format!(
+                "stylesheet took longer than {seconds} s: simplify it, or make documents smaller"
+            )))
+        }
+        Answer::Compiled { .. } | Answer::Objections { .. } | Answer::Unknown => {
+            Err(XsltError::plain("the XML worker gave an unexpected answer"))
+        }
     }
 }
 
@@ -171,7 +179,7 @@ fn read(said: &str) -> XsltError {
     reasons.truncate(3);
     let message = match reasons.is_empty() {
         true => "it failed, and the library does not say why".to_owned(),
-        false if is_too_deep(said) => format!("templates call each other more than {DEEP} deep"),
+        false if is_too_deep(said) => format!("templates call each other more than {TEMPLATE_DEPTH_MAX} deep"),
         false => reasons.join("; "),
     };
     let is_static = ["Undefined variable", "Unregistered function", "Undefined namespace", "not found", "undefined"]

@@ -149,7 +149,9 @@ fn format(
     let (content, computed, personal) = match edited {
         Some(edited) => (edited.into(), Vec::new(), true),
         None => {
-            let formatted = formatter.format_parts(locale, device.channel.as_str(), &scope, used);
+            let work = || formatter.format_parts(locale, device.channel.as_str(), &scope, used);
+            // A stylesheet is waited for: it runs in another process.
+            let formatted = if formatter.has_stylesheets() { crate::keep_busy(work) } else { work() };
             let formatted = formatted.map_err(|error| error.reason())?;
             (formatted.content, formatted.computed, formatted.personal)
         }

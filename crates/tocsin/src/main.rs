@@ -8,5 +8,9 @@ use clap::Parser;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // Stylesheets and schemas run in child processes of this executable.
+    if let Some(code) = tocsin_formatting::worker::serve_if_asked() {
+        return code;
+    }
     tocsin::cli::Cli::parse().main()
 }

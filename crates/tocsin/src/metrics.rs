@@ -141,6 +141,14 @@ pub const STEPS: &[Metric] = &[
     ),
     counter("format_compiled_total", "", "Notification classes whose templates were compiled, once for each version."),
     counter("format_panics_total", "", "Notifications whose formatting broke; they are suspended."),
+    counter("xml_worker_started_total", "", "XML worker processes started; they run stylesheets and XML Schemas."),
+    counter(
+        "xml_worker_killed_total",
+        "cause",
+        "XML worker processes that were stopped or ended at a request, by cause: `time`, `memory`, `crash`. The request \
+         failed, and the worker is replaced.",
+    ),
+    counter("xml_worker_refused_total", "", "Requests refused because all XML workers were busy and too many waited."),
     counter("deliver_attempts_total", "channel, outcome", "Attempts, by what the far side made of them."),
     counter(
         "deliver_returned_total",

@@ -1,6 +1,7 @@
 //! The wiring: opens the stores, starts the flow and the faces, and stops them in the opposite order.
 
 use std::{
+    borrow::Cow,
     fs,
     net::SocketAddr,
     os::unix::fs::{DirBuilderExt, PermissionsExt},
@@ -24,6 +25,7 @@ use tocsin_directory::Directory;
 use tocsin_exchange::{Exchanges, groups::WorkersMost};
 use tocsin_face_http::HttpOptions;
 use tocsin_model::{
+    charset::{self, Syntax},
     definition,
     hours::Hours,
     problem::Problem,
@@ -158,9 +160,17 @@ pub struct Examined {
 pub fn read_definition(file: &Path) -> Outcome<Result<String, Vec<Problem>>> {
     let text = fs::read_to_string(file).map_err(|error| Failure::file("read the definition", file, &error))?;
     let folder = file.parent().unwrap_or(Path::new("")).to_owned();
-    let load =
-        |path: &str| fs::read_to_string(folder.join(path)).map_err(|error| format!("cannot read {path}: {error}"));
+    let load = |path: &str| read_text(&folder.join(path)).map_err(|error| format!("cannot read {path}: {error}"));
     Ok(inline_definition(&text, &load))
+}
+
+/// The text of a file beside a definition: stylesheets may declare their encoding, and any text may begin with a byte-order
+/// mark.
+fn read_text(path: &Path) -> Result<String, String> {
+    let bytes = fs::read(path).map_err(|error| error.to_string())?;
+    let is_xml = path.extension().is_some_and(|ending| ending == "xsl" || ending == "xslt" || ending == "xml");
+    let syntax = if is_xml { Syntax::Xml } else { Syntax::Text };
+    charset::decode(&bytes, syntax, None).map(Cow::into_owned).map_err(|error| error.to_string())
 }
 
 /// Replaces the files that a definition names by their text.

@@ -33,6 +33,11 @@ impl Assembler {
         Ok(Assembler { assembly: assembly.clone(), until })
     }
 
+    /// The form of the result.
+    pub fn form(&self) -> &Assembled {
+        &self.assembly.into
+    }
+
     /// Whether a body can be a part of what is made.
     pub fn check(&self, body: &[u8]) -> Result<(), String> {
         match self.assembly.into {

@@ -251,3 +251,68 @@ fn what_is_wrong_with_steps_is_told() {
         assert!(problems[0].message.contains(message), "{step}: {problems:?}");
     }
 }
+
+#[test]
+fn c3_steps_read_bodies_of_any_encoding() {
+    let units = |text: &str| -> Bytes { format!("\u{feff}{text}").encode_utf16().flat_map(u16::to_le_bytes).collect() };
+    let latin = |text: &str| -> Bytes { text.chars().map(|c| u8::try_from(u32::from(c)).expect("Latin-1")).collect() };
+    let xml = "<?xml version='1.0' encoding='ISO-8859-1'?><r><o>é</o><o>ü</o></r>";
+    let check = |steps: &[&str], content_type: &str, body: Bytes, expected: Result<(&[&str], &str), &str>| {
+        let made = apply(
+            &pipeline("receive", steps).expect("good steps"),
+            Parcel { content_type: content_type.into(), body, ..Parcel::default() },
+        );
+        match (made, expected) {
+            (Ok(made), Ok((texts, content_type))) => {
+                let found: Vec<_> =
+                    made.iter().map(|parcel| std::str::from_utf8(&parcel.body).expect("UTF-8")).collect();
+                assert_eq!((&found[..], made[0].content_type.as_str()), (texts, content_type), "{steps:?}");
+            }
+            (Err(why), Err(part)) => assert!(why.contains(part), "{why}"),
+            (made, _) => panic!("{steps:?} of {content_type}: {made:?}"),
+        }
+    };
+    let parts: &[&str] = &["<o>é</o>", "<o>ü</o>"];
+    check(&["split: { xml: o }"], "text/xml", latin(xml), Ok((parts, "text/xml")));
+    check(&["split: { xml: o }"], "text/xml", units(&xml.replace("ISO-8859-1", "UTF-16")), Ok((parts, "text/xml")));
+    let named = "text/xml; charset=iso-8859-1";
+    check(&["split: { xml: o }"], named, latin("<r><o>é</o><o>ü</o></r>"), Ok((parts, "text/xml; charset=utf-8")));
+    check(&["split: { xml: o }"], "text/xml; charset=klingon", latin(xml), Err("`klingon` is not known"));
+    let items: &[&str] = &["\"é\""];
+    check(&["split: { json: $.a }"], "application/json", units("{\"a\": [\"é\"]}"), Ok((items, "application/json")));
+    let marked: &[&str] = &["\"é\""];
+    check(
+        &["transform: { jmespath: a }"],
+        "application/json",
+        "\u{feff}{\"a\": \"é\"}".into(),
+        Ok((marked, "application/json")),
+    );
+    let whole: &[&str] = &["<?xml version='1.0' encoding='UTF-8'?><r>é</r>"];
+    let body = latin("<?xml version='1.0' encoding='ISO-8859-1'?><r>é</r>");
+    check(&["assemble: { within: 1m, xml: all }"], "text/xml", body.clone(), Ok((whole, "text/xml")));
+    let schema = "validate: { xsd: '<xs:schema xmlns:xs=\"http://www.w3.org/2001/XMLSchema\"><xs:element name=\"r\"><xs:simpleType><xs:restriction base=\"xs:string\"><xs:length value=\"1\"/></xs:restriction></xs:simpleType></xs:element></xs:schema>' }";
+    let made = apply(
+        &pipeline("receive", &[schema]).expect("good"),
+        Parcel { content_type: "text/xml".into(), body: body.clone(), ..Parcel::default() },
+    );
+    assert_eq!(made.expect("it fits")[0].body, body, "a step that only looks leaves it as it is");
+    let fallible = pipeline("receive", &[schema]).expect("good");
+    let two = Parcel { content_type: "text/xml".into(), body: latin("<r>\u{e9}</r>"), ..Parcel::default() };
+    assert!(apply(&fallible, two).expect_err("no UTF-8").contains("is not UTF-8: byte 3"));
+}
+
+#[test]
+fn a15_a_schema_that_never_ends_is_refused_when_it_is_compiled() {
+    let groups: String = (0..30)
+        .map(|at| {
+            let next = at + 1;
+            format!("<xs:group name=\"g{at}\"><xs:sequence><xs:group ref=\"g{next}\"/><xs:group ref=\"g{next}\"/></xs:sequence></xs:group>")
+        })
+        .collect();
+    let schema = format!(
+        "<xs:schema xmlns:xs=\"http://www.w3.org/2001/XMLSchema\"><xs:element name=\"a\"><xs:complexType><xs:group ref=\"g0\"/></xs:complexType></xs:element>{groups}<xs:group name=\"g30\"><xs:sequence><xs:element name=\"b\"/></xs:sequence></xs:group></xs:schema>"
+    );
+    let Err(problems) = pipeline("receive", &[&format!("validate: {{ xsd: '{schema}' }}")]) else { panic!("compiled") };
+    let said = problems[0].to_string();
+    assert!(said.contains("took longer than") || said.contains("MiB of memory"), "{said}");
+}

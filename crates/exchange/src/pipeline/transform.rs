@@ -4,6 +4,7 @@ use tocsin_delivery::process::change::{Changed, Changer};
 use tocsin_formatting::document::{Document, DocumentFormatter};
 use tocsin_matching::filter::jmespath::Query;
 use tocsin_model::{
+    charset::Syntax,
     exact_json::{self, Exact, Numbers},
     exchange::TransformLanguage,
     id::Name,
@@ -12,7 +13,7 @@ use tocsin_model::{
     value::Value,
 };
 
-use super::Parcel;
+use super::{Parcel, decoded_body};
 
 pub(super) struct Transformer {
     engine: Engine,
@@ -31,7 +32,9 @@ impl Transformer {
             TransformLanguage::Template => {
                 ("template", DocumentFormatter::template(text, content_type).map(Engine::Document))
             }
-            TransformLanguage::Xslt => ("xslt", DocumentFormatter::stylesheet(text).map(Engine::Document)),
+            TransformLanguage::Xslt => {
+                ("xslt", DocumentFormatter::stylesheet(text, content_type).map(Engine::Document))
+            }
         };
         match engine {
             Ok(engine) => Ok(Transformer { engine, content_type: content_type.to_owned() }),
@@ -40,19 +43,25 @@ impl Transformer {
     }
 
     pub fn apply(&self, parcel: &mut Parcel) -> Result<(), String> {
-        let made = match &self.engine {
-            Engine::Jmespath(query) => search(query, &parcel.body)?,
+        let (body, content_type) = match &self.engine {
+            Engine::Jmespath(query) => {
+                let text = decoded_body(parcel, Syntax::Json)?;
+                (search(query, text.as_bytes())?.into(), self.content_type.clone())
+            }
             Engine::Document(formatter) => {
-                formatter.format(&Document { body: &parcel.body, properties: &parcel.properties })?
+                let document =
+                    Document { body: &parcel.body, content_type: &parcel.content_type, properties: &parcel.properties };
+                let made = formatter.format(&document)?;
+                (made.body, made.content_type)
             }
         };
-        if media_type::is_json(&self.content_type)
-            && let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(&made)
+        if media_type::is_json(&content_type)
+            && let Err(error) = serde_json::from_slice::<serde::de::IgnoredAny>(&body)
         {
             return Err(format!("what it makes is not JSON: {error}"));
         }
-        parcel.body = made.into();
-        parcel.content_type.clone_from(&self.content_type);
+        parcel.body = body.into();
+        parcel.content_type = content_type;
         Ok(())
     }
 }

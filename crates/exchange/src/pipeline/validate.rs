@@ -3,10 +3,13 @@
 use tocsin_formatting::xsd::XmlSchema;
 use tocsin_matching::schema;
 use tocsin_model::{
+    charset::{self, Syntax},
     exact_json::{Exact, Numbers, has_inexact_numbers},
     exchange::Validation,
     problem::Problem,
 };
+
+use super::{Parcel, decoded_body};
 
 pub(super) enum Schema {
     Json(Box<schema::Schema>),
@@ -25,12 +28,15 @@ impl Schema {
     }
 
     /// What is told names places and rules, not values: it is written into logs.
-    pub fn check(&self, body: &[u8]) -> Result<(), String> {
+    pub fn check(&self, parcel: &Parcel) -> Result<(), String> {
         let schema = match self {
             Schema::Json(schema) => schema,
-            Schema::Xml(schema) => return schema.check(body),
+            Schema::Xml(schema) => {
+                return schema.check(&parcel.body, charset::of_media_type(&parcel.content_type).as_deref());
+            }
         };
-        let json = read(body).map_err(|error| format!("the body is not JSON: {error}"))?;
+        let text = decoded_body(parcel, Syntax::Json)?;
+        let json = read(text.as_bytes()).map_err(|error| format!("the body is not JSON: {error}"))?;
         let told = |problem: Problem| match &*problem.path {
             "" => problem.message,
             place => format!("{} at `{place}`", problem.message),

@@ -245,3 +245,30 @@ async fn a_body_that_does_not_fit_its_xml_schema_is_suspended_with_the_place() {
     let Course::Suspended(reason) = &sent.course else { panic!("{sent:?}") };
     assert!(reason.contains("no route"), "{reason}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c3_properties_are_found_in_xml_of_any_encoding() {
+    let bed = Bed::start().await;
+    let text = definition(&bed.a, &bed.b, "")
+        .replace("type: $.type", "type: /order/@type")
+        .replace("json: $.order", "xml: /order/id/text()");
+    bed.define(&text).await;
+    let running = bed.exchanges.find(&name("orders")).expect("it runs");
+    let post = async |body: Vec<u8>, content_type: &str| {
+        let incoming = Incoming { content_type: content_type.to_owned(), body: body.into(), ..Incoming::default() };
+        bed.exchanges.receive(&running, &name("orders"), incoming).await.expect("taken")
+    };
+    let order = |id: &str| format!("<order type='note'><id>{id}</id><of>\u{e9}</of></order>");
+    let units = |text: &str, order: fn(u16) -> [u8; 2]| text.encode_utf16().flat_map(order).collect::<Vec<u8>>();
+    let latin = |text: &str| text.chars().map(|c| u8::try_from(u32::from(c)).expect("Latin-1")).collect::<Vec<u8>>();
+    post(units(&format!("\u{feff}{}", order("1")), u16::to_be_bytes), "application/xml").await;
+    post(units(&format!("\u{feff}{}", order("2")), u16::to_le_bytes), "").await;
+    post(latin(&order("3")), "text/xml; charset=ISO-8859-1").await;
+    post(latin(&format!("<?xml version='1.0' encoding='latin1'?>{}", order("4"))), "text/xml").await;
+    let mut paths: Vec<String> = bed.a.asked_times(4).await.into_iter().map(|asked| asked.path).collect();
+    paths.sort();
+    assert_eq!(paths, ["/replies/1", "/replies/2", "/replies/3", "/replies/4"]);
+    let sent = post(order("5").into_bytes(), "text/xml; charset=klingon").await;
+    let Course::Suspended(reason) = &sent.course else { panic!("{sent:?}") };
+    assert!(reason.contains("`klingon` is not known"), "{reason}");
+}

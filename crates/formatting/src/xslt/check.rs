@@ -1,6 +1,6 @@
-//! What a stylesheet may not have, found before the library sees it.
+//! Constructs that a stylesheet may not have, found before the library sees it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quick_xml::{
     Reader,
@@ -12,6 +12,8 @@ use tocsin_model::problem::{Problem, closest};
 const DEPTH_MAX: usize = 60;
 /// The longest expression, in bytes. The library goes as deep as an expression is long.
 const EXPRESSION_BYTES_MAX: usize = 2_000;
+/// The longest attribute of a literal result element, in bytes: an image in a `data:` URI has room.
+const LITERAL_BYTES_MAX: usize = 1 << 20;
 /// Parentheses and brackets within each other.
 const PARENTHESES_MAX: usize = 30;
 /// Most stylesheets that one imports, and they in turn.
@@ -91,6 +93,7 @@ fn look_through(source: &str) -> Result<Vec<Import>, Problem> {
     let mut reader = Reader::from_str(source);
     reader.config_mut().check_end_names = true;
     let (mut imports, mut depth, mut elements) = (Vec::new(), 0usize, 0usize);
+    let mut prefixes = BTreeSet::new();
     loop {
         let start = reader.buffer_position() as usize;
         let place = |at: usize| {
@@ -124,7 +127,7 @@ fn look_through(source: &str) -> Result<Vec<Import>, Problem> {
                         trouble(format!("has more than {DEPTH_MAX} elements within each other"), "use templates");
                     return Err(refused(start, found));
                 }
-                look_at(&element, elements == 1).map_err(|found| refused(start, found))?;
+                look_at(&element, elements == 1, &mut prefixes).map_err(|found| refused(start, found))?;
                 imports.extend(import(&element).map(|name| Import {
                     name,
                     line: place(start).0,
@@ -133,7 +136,7 @@ fn look_through(source: &str) -> Result<Vec<Import>, Problem> {
             }
             Event::Empty(element) => {
                 elements += 1;
-                look_at(&element, elements == 1).map_err(|found| refused(start, found))?;
+                look_at(&element, elements == 1, &mut prefixes).map_err(|found| refused(start, found))?;
                 imports.extend(import(&element).map(|name| Import {
                     name,
                     line: place(start).0,
@@ -171,34 +174,51 @@ fn look_through(source: &str) -> Result<Vec<Import>, Problem> {
     Ok(imports)
 }
 
-fn look_at(element: &BytesStart<'_>, is_root: bool) -> Result<(), Trouble> {
+/// `prefixes` are those that were declared for the namespace of XSLT so far, wherever they hold.
+fn look_at(element: &BytesStart<'_>, is_root: bool, prefixes: &mut BTreeSet<String>) -> Result<(), Trouble> {
     let name = element.name().as_ref().to_owned();
-    let local = name.rsplit(':').next().unwrap_or_default();
+    let (prefix, local) = name.split_once(':').unwrap_or(("", &name));
     let mut is_stylesheet = false;
+    let mut attributes = Vec::new();
     for attribute in element.attributes() {
         let attribute = attribute.map_err(|error| trouble(format!("is not XML: {error}"), "check the attributes"))?;
         let key: &str = attribute.key.as_ref();
         let value = quick_xml::escape::unescape(&attribute.value)
             .map(|value| value.into_owned())
             .map_err(|_| trouble("has an entity in an attribute", "write the character, or its number: `&#160;`"))?;
-        is_stylesheet |= key.starts_with("xmlns") && value == XSLT;
+        if key == "xmlns" || key.starts_with("xmlns:") {
+            if value == XSLT {
+                is_stylesheet = true;
+                prefixes.insert(key.strip_prefix("xmlns:").unwrap_or_default().to_owned());
+            }
+            if value == "http://www.w3.org/2001/XInclude" {
+                return Err(trouble("uses XInclude", "import a partial in its place"));
+            }
+            continue;
+        }
         if key.rsplit(':').next() == Some("extension-element-prefixes") && !value.trim().is_empty() {
             return Err(trouble(
                 "declares extension elements",
                 "take `extension-element-prefixes` out: there are none here",
             ));
         }
-        if key.starts_with("xmlns") {
-            if value == "http://www.w3.org/2001/XInclude" {
-                return Err(trouble("uses XInclude", "import a partial in its place"));
-            }
+        attributes.push((key.to_owned(), value));
+    }
+    let is_instruction = prefixes.contains(prefix);
+    for (key, value) in &attributes {
+        let is_of_xslt = key.split_once(':').is_some_and(|(prefix, _)| prefixes.contains(prefix));
+        if is_instruction || is_of_xslt {
+            expression(key, value)?;
             continue;
         }
-        if value.len() > EXPRESSION_BYTES_MAX {
+        if value.len() > LITERAL_BYTES_MAX {
             let message = format!("has an attribute `{key}` of {} bytes", value.len());
-            return Err(trouble(message, "divide the expression: none may be longer than 2,000 bytes"));
+            return Err(trouble(
+                message,
+                "none may be longer than 1 MiB: refer to the image in place of a `data:` URI",
+            ));
         }
-        expression(key, &value)?;
+        expressions_within(value).into_iter().try_for_each(|part| expression(key, part))?;
     }
     if is_root && !is_stylesheet {
         return Err(trouble(
@@ -221,8 +241,41 @@ fn import(element: &BytesStart<'_>) -> Option<String> {
     Some(href.value.into_owned())
 }
 
-/// What an attribute may not have: it may be an expression, or have some between braces.
+/// The expressions between the braces of an attribute value template (XSLT 1.0, section 7.6.2).
+fn expressions_within(value: &str) -> Vec<&str> {
+    let (mut found, mut rest) = (Vec::new(), value);
+    while let Some(at) = rest.find(['{', '}']) {
+        let inner = &rest[at + 1..];
+        // Two braces are one, as text.
+        if rest[at..].starts_with('}') || inner.starts_with('{') {
+            rest = inner.strip_prefix(['{', '}']).unwrap_or(inner);
+            continue;
+        }
+        let mut quote = None;
+        let end = inner.char_indices().find(|(_, c)| match quote {
+            Some(open) => {
+                quote = (open != *c).then_some(open);
+                false
+            }
+            None if matches!(c, '\'' | '"') => {
+                quote = Some(*c);
+                false
+            }
+            None => *c == '}',
+        });
+        let end = end.map_or(inner.len(), |(end, _)| end);
+        found.push(&inner[..end]);
+        rest = inner.get(end + 1..).unwrap_or_default();
+    }
+    found
+}
+
+/// Refuses what an expression may not have; of an instruction each attribute may be one, or have some between braces.
 fn expression(key: &str, value: &str) -> Result<(), Trouble> {
+    if value.len() > EXPRESSION_BYTES_MAX {
+        let message = format!("has an expression of {} bytes in `{key}`", value.len());
+        return Err(trouble(message, "divide the expression: none may be longer than 2,000 bytes"));
+    }
     let (mut depth, mut deepest) = (0usize, 0usize);
     let mut quote = None;
     for (at, c) in value.char_indices() {

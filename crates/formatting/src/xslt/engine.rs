@@ -1,4 +1,7 @@
-//! libxslt, as far as we need it. All that others see of it is safe.
+//! libxslt and libxml2, as far as we need them. All that others see of it is safe.
+//!
+//! Called in worker processes only (`worker`), and by tests of this module: the libraries have no bound of their own for time
+//! and memory and cannot be interrupted.
 //!
 //! What is relied on: a compiled stylesheet is not changed by being applied, so that any number of threads may apply it
 //! at the same time, each to a tree of its own (libxslt's documentation says so, and a test does it). A tree belongs to
@@ -9,7 +12,10 @@ use std::{
     ffi::{CStr, CString, c_char, c_int, c_long, c_ulong, c_void},
     ptr::{self, NonNull},
     sync::Once,
+    time::Duration,
 };
+
+use crate::tree::{Fields, operation};
 
 #[repr(C)]
 struct Source {
@@ -28,7 +34,7 @@ pub struct Limits {
     pub xpath_steps: c_ulong,
     /// Bytes of memory.
     pub bytes: c_long,
-    /// Time.
+    /// Processor time.
     pub milliseconds: c_long,
     /// Templates within each other.
     pub depth: c_int,
@@ -47,6 +53,7 @@ unsafe extern "C" {
         method: *const c_char,
     ) -> *mut c_void;
     fn tocsin_xslt_free(stylesheet: *mut c_void);
+    fn tocsin_xslt_output(stylesheet: *mut c_void, which: c_int) -> *const c_char;
     fn tocsin_xslt_apply(
         stylesheet: *mut c_void,
         document: *mut c_void,
@@ -63,9 +70,10 @@ unsafe extern "C" {
         name: *const c_char,
         content: *const c_char,
     ) -> *mut c_void;
-    fn xmlDocSetRootElement(document: *mut c_void, root: *mut c_void) -> *mut c_void;
     fn xmlAddChild(parent: *mut c_void, child: *mut c_void) -> *mut c_void;
     fn xmlNewDocTextLen(document: *mut c_void, content: *const c_char, length: c_int) -> *mut c_void;
+    fn xmlNewDocComment(document: *mut c_void, content: *const c_char) -> *mut c_void;
+    fn xmlNewDocPI(document: *mut c_void, name: *const c_char, content: *const c_char) -> *mut c_void;
     fn xmlNewProp(node: *mut c_void, name: *const c_char, value: *const c_char) -> *mut c_void;
     fn xmlNewNs(node: *mut c_void, href: *const c_char, prefix: *const c_char) -> *mut c_void;
     fn xmlSearchNs(document: *mut c_void, node: *mut c_void, prefix: *const c_char) -> *mut c_void;
@@ -76,14 +84,17 @@ unsafe extern "C" {
         name: *const c_char,
         value: *const c_char,
     ) -> *mut c_void;
+    fn tocsin_worker_begin(parent: c_long) -> c_int;
+    fn tocsin_worker_milliseconds() -> c_ulong;
+    fn tocsin_worker_seconds(seconds: c_ulong);
+    fn tocsin_worker_confine(address_bytes: c_ulong) -> c_int;
+    fn tocsin_worker_bound(bytes: c_long) -> c_long;
     fn tocsin_tree_mark(node: *mut c_void, mark: usize);
     fn tocsin_schema_compile(document: *mut c_void, objections: *mut Objections) -> *mut c_void;
     fn tocsin_schema_check(schema: *mut c_void, document: *mut c_void, objections: *mut Objections) -> c_int;
     fn tocsin_schema_free(schema: *mut c_void);
 }
 
-/// Most attributes and declared namespaces of an element: the library looks for each behind all that are there already.
-pub const ATTRIBUTES_MAX: usize = 1_000;
 /// Differences that are kept of one document.
 pub const OBJECTIONS_MAX: usize = 4;
 const OBJECTION_BYTES: usize = 400;
@@ -156,6 +167,53 @@ impl Drop for Schema {
     }
 }
 
+/// Makes a new process a worker of `parent`: it keeps its first three descriptors only, and ends with that process.
+///
+/// # Errors
+/// The parent is another, or the system refuses.
+pub fn begin(parent: u32) -> Result<(), &'static str> {
+    // SAFETY: takes a number. Called first of all in a process that has no other thread and uses no other descriptor.
+    match unsafe { tocsin_worker_begin(c_long::from(parent)) } {
+        0 => Ok(()),
+        _ => Err("the parent has ended"),
+    }
+}
+
+/// The processor time that this process has used.
+pub fn processor_time() -> Duration {
+    // SAFETY: takes nothing, and reads a clock.
+    Duration::from_millis(unsafe { tocsin_worker_milliseconds() })
+}
+
+/// Lets this process use so much processor time from now on; after that the system ends it.
+pub fn bound_seconds(seconds: u32) {
+    // SAFETY: takes a number, and changes a limit of this process only.
+    unsafe { tocsin_worker_seconds(c_ulong::from(seconds)) }
+}
+
+/// Confines this process for good: what it may not do any more is in confine.c.
+///
+/// # Errors
+/// The system refuses one of the steps.
+pub fn confine(address_bytes: u64) -> Result<(), &'static str> {
+    get_ready();
+    // SAFETY: takes a number, and changes limits of this process only.
+    match unsafe { tocsin_worker_confine(address_bytes) } {
+        0 => Ok(()),
+        _ => Err("the limits of the process cannot be set"),
+    }
+}
+
+/// Bounds the memory that the library allocates from now on; at the bound the process ends with [`EXIT_MEMORY`]. None with 0.
+/// Gives the bytes that it allocated since the last call.
+pub fn bound_memory(bytes: usize) -> i64 {
+    // SAFETY: takes a number, and sets a variable of this thread.
+    unsafe { tocsin_worker_bound(c_long::try_from(bytes).unwrap_or(c_long::MAX)) }
+}
+
+/// The status with which a worker ends whose work needs too much memory; in shim.c the same.
+pub const EXIT_MEMORY: i32 = 77;
+
 static READY: Once = Once::new();
 
 fn get_ready() {
@@ -178,6 +236,14 @@ unsafe impl Send for Sheet {}
 // SAFETY: as above.
 unsafe impl Sync for Sheet {}
 
+/// What a stylesheet says of its output (XSLT 1.0, section 16).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Output {
+    pub method: String,
+    pub encoding: String,
+    pub media_type: String,
+}
+
 /// Why a transformation gave nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
@@ -191,7 +257,7 @@ pub enum Failure {
 
 impl Sheet {
     /// Compiles a text of XML. `sources` are what it may import, by name; `method` is its output method if it has none.
-    /// Without `method` it may write an XML declaration.
+    /// An empty one is for a whole document: what the stylesheet says holds, and its result is encoded in UTF-8.
     pub fn compile(text: &str, name: &str, sources: &[(&str, &str)], method: Option<&str>) -> Result<Sheet, String> {
         get_ready();
         let length = |text: &str| c_int::try_from(text.len()).map_err(|_| "the stylesheet is too long".to_owned());
@@ -213,6 +279,21 @@ impl Sheet {
             tocsin_xslt_compile(text, length, name.as_ptr(), sources.as_ptr(), count, method)
         };
         NonNull::new(made).map(Sheet).ok_or_else(said)
+    }
+
+    /// What its `xsl:output` says, and those that it imports: method, encoding, media type, whether the declaration is
+    /// left out. Empty where it says nothing.
+    pub fn output(&self) -> Output {
+        let text = |which| {
+            // SAFETY: the stylesheet lives as long as `self`; the C gives a text of it that ends with a NUL, or none.
+            let text = unsafe { tocsin_xslt_output(self.0.as_ptr(), which) };
+            if text.is_null() {
+                return String::new();
+            }
+            // SAFETY: as above.
+            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+        };
+        Output { method: text(0), encoding: text(1), media_type: text(2) }
     }
 
     /// Applies it. The result is UTF-8.
@@ -245,7 +326,7 @@ impl Drop for Sheet {
     }
 }
 
-/// An XML document that is written from its beginning to its end.
+/// A document of the library.
 #[derive(Debug)]
 pub struct Tree {
     document: NonNull<c_void>,
@@ -253,127 +334,135 @@ pub struct Tree {
     /// Texts with the NUL that C wants at their end.
     name: Vec<u8>,
     value: Vec<u8>,
-    nodes: usize,
     /// Those that were declared; they live as long as the document.
     namespaces: Vec<*mut c_void>,
 }
-
-/// A namespace that was declared in a tree.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Namespace(usize);
 
 // SAFETY: a document has no tie to a thread; it is moved as a whole.
 unsafe impl Send for Tree {}
 
 impl Tree {
-    /// A document with nothing but its root element.
-    pub fn new(root: &str) -> Tree {
+    /// Carries out the operations of a document. `None` if they are not complete.
+    pub fn build(operations: &[u8]) -> Option<Tree> {
         get_ready();
         // SAFETY: the text is a constant. Without memory nothing can go on, as elsewhere.
         let document = NonNull::new(unsafe { xmlNewDoc(c"1.0".as_ptr()) }).expect("memory for a document");
-        let mut tree =
-            Tree { document, open: Vec::new(), name: Vec::new(), value: Vec::new(), nodes: 0, namespaces: Vec::new() };
-        tree.open(root);
-        tree
+        let mut tree = Tree { document, open: Vec::new(), name: Vec::new(), value: Vec::new(), namespaces: Vec::new() };
+        let mut fields = Fields(operations);
+        while let Some(code) = fields.byte() {
+            match code {
+                operation::OPEN => tree.open(fields.text()?),
+                operation::CLOSE => drop(tree.open.pop()),
+                operation::TEXT => tree.text(fields.text()?),
+                operation::ATTRIBUTE => tree.attribute(fields.text()?, fields.text()?),
+                operation::DECLARE => tree.declare(fields.text()?, fields.text()?),
+                operation::XML_NAMESPACE => tree.namespace_of_xml(),
+                operation::NAMESPACE => tree.put_into(fields.number()?),
+                operation::ATTRIBUTE_IN => {
+                    let (name, value) = (fields.text()?, fields.text()?);
+                    tree.attribute_in(fields.number()?, name, value);
+                }
+                operation::MARK => tree.mark(fields.number()?),
+                operation::COMMENT => tree.comment(fields.text()?),
+                operation::INSTRUCTION => tree.instruction(fields.text()?, fields.text()?),
+                _ => return None,
+            }
+        }
+        Some(tree)
     }
 
-    /// How many nodes were written.
-    pub fn nodes(&self) -> usize {
-        self.nodes
+    /// Adds a node to the open element, or to the document beside its root element.
+    fn add(&mut self, node: *mut c_void) {
+        assert!(!node.is_null(), "memory for a node");
+        let parent = self.open.last().copied().unwrap_or(self.document.as_ptr());
+        // SAFETY: the parent is our document or a node in it; the node has no other parent.
+        unsafe { xmlAddChild(parent, node) };
     }
 
-    /// Begins an element. The name must be one of XML without a colon.
-    pub fn open(&mut self, name: &str) {
+    fn open(&mut self, name: &str) {
         terminate(&mut self.name, name);
         let document = self.document.as_ptr();
-        // SAFETY: the document is ours and the name ends with a NUL; a node that has a parent belongs to it.
-        let node = unsafe {
-            let node = xmlNewDocNode(document, ptr::null_mut(), self.name.as_ptr().cast(), ptr::null());
-            match self.open.last() {
-                Some(parent) => drop(xmlAddChild(*parent, node)),
-                None => drop(xmlDocSetRootElement(document, node)),
-            }
-            node
-        };
-        assert!(!node.is_null(), "memory for an element");
+        // SAFETY: the document is ours and the name ends with a NUL; the name is copied.
+        let node = unsafe { xmlNewDocNode(document, ptr::null_mut(), self.name.as_ptr().cast(), ptr::null()) };
+        self.add(node);
         self.open.push(node);
-        self.nodes += 1;
     }
 
-    /// Ends the element that was begun last.
-    pub fn close(&mut self) {
-        self.open.pop();
+    fn comment(&mut self, text: &str) {
+        terminate(&mut self.value, text);
+        // SAFETY: the document is ours and the text ends with a NUL; it is copied.
+        let node = unsafe { xmlNewDocComment(self.document.as_ptr(), self.value.as_ptr().cast()) };
+        self.add(node);
     }
 
-    /// Gives an attribute to the element that was begun last.
-    pub fn attribute(&mut self, name: &str, value: &str) {
+    fn instruction(&mut self, target: &str, content: &str) {
+        terminate(&mut self.name, target);
+        terminate(&mut self.value, content);
+        let (name, value) = (self.name.as_ptr().cast(), self.value.as_ptr().cast());
+        // SAFETY: the document is ours and both texts end with a NUL; they are copied.
+        let node = unsafe { xmlNewDocPI(self.document.as_ptr(), name, value) };
+        self.add(node);
+    }
+
+    fn attribute(&mut self, name: &str, value: &str) {
         terminate(&mut self.name, name);
         terminate(&mut self.value, value);
         if let Some(node) = self.open.last() {
             // SAFETY: the node is in our document; both texts end with a NUL and are copied.
             unsafe { xmlNewProp(*node, self.name.as_ptr().cast(), self.value.as_ptr().cast()) };
         }
-        self.nodes += 1;
     }
 
-    /// Declares a namespace at the element that was begun last; an empty prefix stands for none. `None` if the library does
-    /// not take it.
-    pub fn declare(&mut self, prefix: &str, href: &str) -> Option<Namespace> {
+    /// The library refuses a few; those stay without effect.
+    fn declare(&mut self, prefix: &str, href: &str) {
         terminate(&mut self.name, prefix);
         terminate(&mut self.value, href);
-        let node = *self.open.last()?;
         let prefix = if prefix.is_empty() { ptr::null() } else { self.name.as_ptr().cast() };
-        // SAFETY: the node is in our document; both texts end with a NUL and are copied.
-        let made = unsafe { xmlNewNs(node, self.value.as_ptr().cast(), prefix) };
-        self.nodes += 1;
-        self.keep(made)
+        let made = match self.open.last() {
+            // SAFETY: the node is in our document; both texts end with a NUL and are copied.
+            Some(node) => unsafe { xmlNewNs(*node, self.value.as_ptr().cast(), prefix) },
+            None => ptr::null_mut(),
+        };
+        self.namespaces.push(made);
     }
 
-    /// The namespace of the prefix `xml`, which nobody declares.
-    pub fn namespace_of_xml(&mut self) -> Option<Namespace> {
-        let node = *self.open.last()?;
-        // SAFETY: the node is in our document; the text is a constant.
-        let found = unsafe { xmlSearchNs(self.document.as_ptr(), node, c"xml".as_ptr()) };
-        self.keep(found)
+    fn namespace_of_xml(&mut self) {
+        let found = match self.open.last() {
+            // SAFETY: the node is in our document; the text is a constant.
+            Some(node) => unsafe { xmlSearchNs(self.document.as_ptr(), *node, c"xml".as_ptr()) },
+            None => ptr::null_mut(),
+        };
+        self.namespaces.push(found);
     }
 
-    fn keep(&mut self, namespace: *mut c_void) -> Option<Namespace> {
-        if namespace.is_null() {
-            return None;
-        }
-        self.namespaces.push(namespace);
-        Some(Namespace(self.namespaces.len() - 1))
+    fn namespace(&self, number: usize) -> Option<*mut c_void> {
+        self.namespaces.get(number).copied().filter(|namespace| !namespace.is_null())
     }
 
-    /// Puts the element that was begun last into a namespace of this tree.
-    pub fn put_into(&mut self, namespace: Namespace) {
-        if let (Some(node), Some(namespace)) = (self.open.last(), self.namespaces.get(namespace.0)) {
+    fn put_into(&mut self, namespace: usize) {
+        if let (Some(node), Some(namespace)) = (self.open.last(), self.namespace(namespace)) {
             // SAFETY: both are in our document.
-            unsafe { xmlSetNs(*node, *namespace) };
+            unsafe { xmlSetNs(*node, namespace) };
         }
     }
 
-    /// Gives an attribute in a namespace of this tree to the element that was begun last.
-    pub fn attribute_in(&mut self, namespace: Namespace, name: &str, value: &str) {
+    fn attribute_in(&mut self, namespace: usize, name: &str, value: &str) {
         terminate(&mut self.name, name);
         terminate(&mut self.value, value);
-        if let (Some(node), Some(namespace)) = (self.open.last(), self.namespaces.get(namespace.0)) {
+        if let (Some(node), Some(namespace)) = (self.open.last(), self.namespace(namespace)) {
             // SAFETY: node and namespace are in our document; both texts end with a NUL and are copied.
-            unsafe { xmlNewNsProp(*node, *namespace, self.name.as_ptr().cast(), self.value.as_ptr().cast()) };
+            unsafe { xmlNewNsProp(*node, namespace, self.name.as_ptr().cast(), self.value.as_ptr().cast()) };
         }
-        self.nodes += 1;
     }
 
-    /// Gives the element that was begun last a number by which it is known when something is wrong with it.
-    pub fn mark(&mut self, mark: usize) {
+    fn mark(&mut self, mark: usize) {
         if let Some(node) = self.open.last() {
             // SAFETY: the node is an element of our document.
             unsafe { tocsin_tree_mark(*node, mark) };
         }
     }
 
-    /// Adds text to the element that was begun last.
-    pub fn text(&mut self, text: &str) {
+    fn text(&mut self, text: &str) {
         terminate(&mut self.value, text);
         if let Some(node) = self.open.last()
             && self.value.len() > 1
@@ -385,7 +474,6 @@ impl Tree {
                 xmlAddChild(*node, text);
             }
         }
-        self.nodes += 1;
     }
 }
 
@@ -433,6 +521,6 @@ impl Tree {
         // SAFETY: the text is valid for the call and has this length.
         let document = unsafe { xmlReadMemory(text.as_ptr().cast(), length, c"input".as_ptr(), ptr::null(), OPTIONS) };
         let document = NonNull::new(document)?;
-        Some(Tree { document, open: Vec::new(), name: Vec::new(), value: Vec::new(), nodes: 0, namespaces: Vec::new() })
+        Some(Tree { document, open: Vec::new(), name: Vec::new(), value: Vec::new(), namespaces: Vec::new() })
     }
 }

@@ -3,10 +3,11 @@
 use jiff::tz::TimeZone;
 use tocsin_model::{field::Fields, time::Timestamp, value::Value};
 
-use super::{XsltError, engine::Tree};
+use super::XsltError;
 use crate::{
     language::Customs,
     scope::{Scope, Uses},
+    tree::Tree,
 };
 
 /// Most elements, attributes and texts of a document. Comparing two sets of nodes costs their product.

@@ -1,4 +1,4 @@
-/* What cannot be said from Rust: fields of libxslt's structures, and functions with any number of arguments.
+/* Parts of libxslt that Rust cannot call: fields of its structures, and functions with any number of arguments.
  *
  * Everything here is bounded. Nothing reads or writes a file or the network: the loaders know only the texts they are
  * given, and all five preferences of libxslt forbid the rest. State is kept per thread, so that any number of threads
@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <libxml/parser.h>
 #include <libxml/xmlIO.h>
@@ -46,7 +47,9 @@ static __thread struct {
   int source_count;
   xsltTransformContextPtr context;
   long used, bytes_max;
-  long deadline; /* in milliseconds of the monotonic clock; 0: none */
+  long bytes_bound; /* where the process ends; 0: none */
+  long bytes_live;  /* allocated and not freed on this thread since it was asked for */
+  long deadline; /* in milliseconds of this thread's processor time; 0: none */
   unsigned ticks;
   int stopped;
   char said[4096];
@@ -55,9 +58,10 @@ static __thread struct {
 
 static xsltSecurityPrefsPtr preferences;
 
+/* Processor time of this thread: on a busy machine the clock says nothing of a stylesheet. */
 static long now_milliseconds(void) {
   struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
@@ -71,7 +75,25 @@ static void stop(int why) {
     here.context->xpathCtxt->opCount = here.context->xpathCtxt->opLimit;
 }
 
+/* The status with which a worker ends whose work needs too much memory; in engine.rs the same. */
+enum { EXIT_MEMORY = 77 };
+
+/* Before memory is asked for: most of the library does not survive it where there is none. */
+static void check_bound(size_t bytes) {
+  if (here.bytes_bound != 0 && here.bytes_live + (long)bytes > here.bytes_bound)
+    _exit(EXIT_MEMORY);
+}
+
+/* Bounds what this thread allocates from now on; gives what it allocated and did not free since the last call. */
+long tocsin_worker_bound(long bytes) {
+  long before = here.bytes_live;
+  here.bytes_live = 0;
+  here.bytes_bound = bytes;
+  return before;
+}
+
 static void account(long bytes) {
+  here.bytes_live += bytes;
   if (here.context == NULL)
     return;
   here.used += bytes;
@@ -82,6 +104,7 @@ static void account(long bytes) {
 }
 
 static void *counted_malloc(size_t size) {
+  check_bound(size);
   void *made = malloc(size);
   if (made != NULL)
     account((long)malloc_usable_size(made));
@@ -91,15 +114,18 @@ static void *counted_malloc(size_t size) {
 static void counted_free(void *memory) {
   if (memory == NULL)
     return;
+  long size = (long)malloc_usable_size(memory);
+  here.bytes_live -= size;
   if (here.context != NULL)
-    here.used -= (long)malloc_usable_size(memory);
+    here.used -= size;
   free(memory);
 }
 
 static void *counted_realloc(void *memory, size_t size) {
-  long before = memory == NULL || here.context == NULL ? 0 : (long)malloc_usable_size(memory);
+  long before = memory == NULL ? 0 : (long)malloc_usable_size(memory);
+  check_bound(size);
   void *made = realloc(memory, size);
-  if (made != NULL && here.context != NULL)
+  if (made != NULL)
     account((long)malloc_usable_size(made) - before);
   return made;
 }
@@ -205,7 +231,10 @@ static void begin(const struct tocsin_source *sources, int count) {
 /* What was complained of last on this thread; valid until the next call. */
 const char *tocsin_xslt_said(void) { return here.said; }
 
-/* Compiles a stylesheet; NULL if it is wrong. `method` is its output method if it names none. */
+void tocsin_xslt_free(xsltStylesheetPtr style);
+
+/* Compiles a stylesheet; NULL if it is wrong. `method` is its output method if it names
+ * none, for a part of a content; empty for a whole document, which says itself how it is written. */
 xsltStylesheetPtr tocsin_xslt_compile(const char *text, int length, const char *name, const struct tocsin_source *sources,
                                       int count, const char *method) {
   begin(sources, count);
@@ -218,18 +247,23 @@ xsltStylesheetPtr tocsin_xslt_compile(const char *text, int length, const char *
   if (style == NULL)
     return NULL;
   if (style->errors != 0) {
-    xsltFreeStylesheet(style);
+    tocsin_xslt_free(style);
     return NULL;
   }
   int has_method = 0;
   for (xsltStylesheetPtr each = style; each != NULL; each = xsltNextImport(each)) {
     has_method |= each->method != NULL;
-    /* Content is UTF-8; whoever sends it chooses how. */
+    /* Content leaves the library as UTF-8, which is encoded outside: it knows few other encodings by itself. */
     if (each->encoding != NULL) {
+      if (style->_private == NULL)
+        style->_private = xmlStrdup(each->encoding);
       xmlFree(each->encoding);
       each->encoding = xmlStrdup((const xmlChar *)"UTF-8");
     }
   }
+  int is_document = method != NULL && *method == 0;
+  if (is_document && style->_private == NULL)
+    style->encoding = xmlStrdup((const xmlChar *)"UTF-8");
   /* XML has no DOCTYPE with a public identifier alone (XSLT 1.0, section 16.1). */
   const xmlChar *own_method = NULL, *system = NULL;
   for (xsltStylesheetPtr each = style; each != NULL; each = xsltNextImport(each)) {
@@ -241,15 +275,31 @@ xsltStylesheetPtr tocsin_xslt_compile(const char *text, int length, const char *
     xmlFree(each->doctypePublic);
     each->doctypePublic = NULL;
   }
-  if (method != NULL && !has_method)
+  if (method != NULL && !is_document && !has_method)
     style->method = xmlStrdup((const xmlChar *)method);
-  if (method != NULL)
+  if (method != NULL && !is_document)
     for (xsltStylesheetPtr each = style; each != NULL; each = xsltNextImport(each))
       each->omitXmlDeclaration = 1;
   return style;
 }
 
-void tocsin_xslt_free(xsltStylesheetPtr style) { xsltFreeStylesheet(style); }
+void tocsin_xslt_free(xsltStylesheetPtr style) {
+  if (style->_private != NULL)
+    xmlFree(style->_private);
+  xsltFreeStylesheet(style);
+}
+
+/* What a stylesheet says of its output: 0 the method, 1 the encoding, 2 the media type. NULL if it says nothing. */
+const char *tocsin_xslt_output(xsltStylesheetPtr style, int which) {
+  if (which == 1)
+    return (const char *)style->_private;
+  for (xsltStylesheetPtr each = style; each != NULL; each = xsltNextImport(each)) {
+    const xmlChar *found = which == 0 ? each->method : each->mediaType;
+    if (found != NULL)
+      return (const char *)found;
+  }
+  return NULL;
+}
 
 /* Applies a stylesheet. 0: the result is in `out`, which tocsin_xslt_free_text frees. Otherwise why not: 1 an error, of
  * which tocsin_xslt_said tells; 2 too much memory; 3 too much time. */

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::*;
-use crate::tests::outside::Outside;
-use engine::Tree;
+use crate::{tests::outside::Outside, worker::TRANSFORM as LIMITS};
+use engine::{Failure, Limits, Sheet, Tree as LibraryTree};
 
 #[derive(Deserialize)]
 struct Case {
@@ -53,7 +53,8 @@ fn the_cases_of_xalan() {
     let mut failed = Vec::new();
     for (name, case) in &cases {
         let outcome = Sheet::compile(&case.stylesheet, OWN_NAME, &[], None).and_then(|sheet| {
-            let tree = Tree::parse(case.input.as_bytes()).ok_or_else(|| "the input cannot be read".to_owned())?;
+            let tree =
+                LibraryTree::parse(case.input.as_bytes()).ok_or_else(|| "the input cannot be read".to_owned())?;
             sheet.apply(tree, &GENEROUS).map_err(|failure| format!("{failure:?}"))
         });
         let expected = normal(&case.output);
@@ -75,40 +76,28 @@ fn sheet(body: &str) -> String {
 /// Applies a stylesheet to a small document, with the bounds of production.
 fn apply(source: &str, partials: &[(&str, &str)]) -> Result<String, String> {
     let partials = partials.iter().copied().collect();
-    let stylesheet = Stylesheet::compile(source, &partials, "text").map_err(|problem| problem.to_string())?;
-    let tree = || {
-        let mut tree = Tree::new("notifications");
-        tree.open("notification");
-        for at in 0..50 {
-            tree.open("item");
-            tree.attribute("n", &at.to_string());
-            tree.text("some words");
-            tree.close();
-        }
-        tree
-    };
-    let outcome = match stylesheet.sheet.apply(tree(), &LIMITS) {
-        Err(Failure::Said(said)) if is_too_deep(&said) => {
-            let limits = Limits { depth: DEEP, ..LIMITS };
-            std::thread::scope(|threads| {
-                let run = || stylesheet.sheet.apply(tree(), &limits);
-                std::thread::Builder::new()
-                    .stack_size(DEEP_STACK_BYTES)
-                    .spawn_scoped(threads, run)
-                    .expect("a thread")
-                    .join()
-            })
-            .expect("no panic")
-        }
-        outcome => outcome,
-    };
-    outcome.map_err(|failure| match failure {
-        Failure::Said(said) => {
-            let error = read(&said);
-            format!("line {:?}: {}", error.line, error.message)
-        }
-        other => format!("{other:?}"),
+    let stylesheet = Stylesheet::compile(source, &partials, Some("text")).map_err(|problem| problem.to_string())?;
+    stylesheet.apply_to(items()).map_err(|error| match error.line {
+        Some(line) => format!("line {line}: {}", error.message),
+        None => error.message,
     })
+}
+
+fn items() -> Tree {
+    let mut tree = Tree::new("notifications");
+    tree.open("notification");
+    for at in 0..50 {
+        tree.open("item");
+        tree.attribute("n", &at.to_string());
+        tree.text("some words");
+        tree.close();
+    }
+    tree
+}
+
+/// A document of the library itself, for what the check before it would refuse.
+fn empty() -> LibraryTree {
+    LibraryTree::build(&Tree::new("notifications").into_operations()).expect("a document")
 }
 
 #[test]
@@ -117,7 +106,7 @@ fn bombs_are_refused_before_the_library_sees_them() {
     let mut seen = 0;
     for file in std::fs::read_dir(folder).expect("the folder of bombs").flatten() {
         let text = std::fs::read_to_string(file.path()).expect("a bomb");
-        let refused = Stylesheet::compile(&text, &BTreeMap::new(), "text");
+        let refused = Stylesheet::compile(&text, &BTreeMap::new(), Some("text"));
         let problem = refused.expect_err(&format!("{:?}", file.file_name()));
         assert!(!problem.message.contains("cannot be compiled"), "{:?} came as far as the library", file.file_name());
         seen += 1;
@@ -141,7 +130,7 @@ fn bombs_are_refused_before_the_library_sees_them() {
         "not xml",
         "<a",
     ] {
-        assert!(Stylesheet::compile(bad, &BTreeMap::new(), "text").is_err(), "{bad}");
+        assert!(Stylesheet::compile(bad, &BTreeMap::new(), Some("text")).is_err(), "{bad}");
     }
 }
 
@@ -167,7 +156,7 @@ fn nothing_outside_is_reached() {
     // What the check does not see, the library does not do: the name of the file is computed.
     let raw = |body: &str| {
         let sheet = Sheet::compile(&sheet(body), OWN_NAME, &[], Some("text")).expect("it is XSLT");
-        sheet.apply(Tree::new("notifications"), &LIMITS)
+        sheet.apply(empty(), &LIMITS)
     };
     for body in [
         format!("<xsl:template match=\"/\">[<xsl:copy-of select=\"document('{secret}')\"/>]</xsl:template>"),
@@ -191,7 +180,7 @@ fn no_file_is_opened_and_nobody_is_called() {
     let outside = Outside::new();
     let (file, style, url) = (outside.file("secret.xml"), outside.file("style.xsl"), outside.url());
     for (name, bomb) in outside.bombs() {
-        assert!(Stylesheet::compile(&bomb, &BTreeMap::new(), "text").is_err(), "{name}");
+        assert!(Stylesheet::compile(&bomb, &BTreeMap::new(), Some("text")).is_err(), "{name}");
     }
     let template = |inner: &str| format!("<xsl:template match=\"/\">{inner}</xsl:template>");
     for target in [&file, &format!("file://{file}"), &style, &format!("{url}/x.xsl"), &outside.file("new.xml")] {
@@ -217,7 +206,7 @@ fn no_file_is_opened_and_nobody_is_called() {
             let _ = apply(&whole, &[]);
             // Nor does the library, if our own check had let it pass.
             if let Ok(sheet) = Sheet::compile(&whole, OWN_NAME, &[], Some("text")) {
-                let _ = sheet.apply(Tree::new("notifications"), &LIMITS);
+                let _ = sheet.apply(empty(), &LIMITS);
             }
             assert_eq!(outside.touched(), Vec::<String>::new(), "{whole}");
         }
@@ -248,10 +237,10 @@ fn stylesheets_import_partials() {
 #[test]
 fn errors_name_their_line() {
     let body = "<xsl:template match=\"/\">\n<xsl:message terminate=\"yes\">no more</xsl:message></xsl:template>";
-    assert_eq!(apply(&sheet(body), &[]), Err("line Some(4): no more".to_owned()));
+    assert_eq!(apply(&sheet(body), &[]), Err("line 4: no more".to_owned()));
     let body = "<xsl:template match=\"/\">\n\n<xsl:value-of select=\"$nothing\"/></xsl:template>";
     let error = apply(&sheet(body), &[]).expect_err("undefined");
-    assert!(error.contains("line Some(5)") && error.contains("nothing"), "{error}");
+    assert!(error.contains("line 5") && error.contains("nothing"), "{error}");
     let error = apply(&sheet("<xsl:template match=\"/\">\n<xsl:value-of select=\"1 +\"/></xsl:template>"), &[])
         .expect_err("no expression");
     assert!(error.starts_with("4:1: the stylesheet cannot be compiled"), "{error}");
@@ -285,7 +274,7 @@ fn nothing_runs_away() {
         (recursive("<xsl:call-template name=\"t\"/><xsl:call-template name=\"t\"/>"), ""),
         (format!("<xsl:template match=\"/\">{nested}</xsl:template>"), ""),
         ("<xsl:template match=\"/\"><xsl:value-of select=\"count(//*[count(//*[count(//*[count(//*) > 0]) > 0]) > 0])\"/></xsl:template>".to_owned(), ""),
-        (big, "Memory"),
+        (big, "memory"),
         (tree, ""),
     ] {
         let outcome = apply(&sheet(&body), &[]).expect_err(&body);
@@ -299,29 +288,15 @@ fn nothing_runs_away() {
 }
 
 #[test]
-fn who_goes_deep_has_what_is_left_of_the_time() {
-    let source = "<xsl:stylesheet version='1.0' xmlns:xsl='http://www.w3.org/1999/XSL/Transform'><xsl:template match='/'>a</xsl:template></xsl:stylesheet>";
-    let stylesheet = Stylesheet::compile(source, &BTreeMap::new(), "text").expect("a stylesheet");
-    let apply = |begun| stylesheet.apply_deep(&|| Ok(Tree::new("a")), begun).expect("a thread");
-    assert!(apply(Instant::now()).is_ok());
-    let long_ago = Instant::now().checked_sub(std::time::Duration::from_secs(1)).expect("a clock that has run");
-    assert!(matches!(apply(long_ago), Err(Failure::Time)));
-}
-
-#[test]
-fn the_deepest_fits_on_a_small_stack() {
-    // As deep as elements and templates may be, on a stack of half of what the server's threads have.
+fn the_deepest_fits_on_the_stack_of_a_worker() {
+    // As deep as elements and templates may be.
     let inner =
         format!("{}<xsl:call-template name=\"t\"/>{}", "<xsl:if test=\"true()\">".repeat(50), "</xsl:if>".repeat(50));
     let body = format!(
         "<xsl:template match=\"/\"><xsl:call-template name=\"t\"/></xsl:template><xsl:template name=\"t\">{inner}</xsl:template>"
     );
-    let source = sheet(&body);
-    let stylesheet = Stylesheet::compile(&source, &BTreeMap::new(), "text").expect("right");
-    let run = move || stylesheet.sheet.apply(Tree::new("notifications"), &LIMITS);
-    let outcome =
-        std::thread::Builder::new().stack_size(512 << 10).spawn(run).expect("a thread").join().expect("no crash");
-    assert!(outcome.is_err());
+    let error = apply(&sheet(&body), &[]).expect_err("no end");
+    assert!(!error.contains("signal"), "{error}");
 }
 
 #[test]
@@ -335,4 +310,31 @@ fn one_stylesheet_serves_many_threads() {
             threads.spawn(|| (0..25).for_each(|_| assert_eq!(apply(&source, &[]).as_ref(), Ok(&expected))));
         }
     });
+}
+
+#[test]
+fn c4_an_image_within_a_stylesheet_is_no_expression() {
+    let image = format!("data:image/png;base64,{}", "iVBORw0KGgo=".repeat(20_000));
+    let page = |attribute: &str| format!("<xsl:template match=\"/\"><html><img {attribute}/></html></xsl:template>");
+    let made = apply(&sheet(&page(&format!("src=\"{image}\""))).replace("text", "xml"), &[]).expect("an image");
+    assert!(made.contains(&image), "{} bytes", made.len());
+    // Texts with parentheses and colons are no calls either, and braces are doubled.
+    for text in
+        ["style=\"filter: a:b(c) {{x}}\"", "onclick=\"document(1)\"", "title=\"a {concat('}', &quot;{&quot;)} b\""]
+    {
+        assert!(apply(&sheet(&page(text)), &[]).is_ok(), "{text}");
+    }
+    let long = format!("title=\"{}\"", "x".repeat((1 << 20) + 1));
+    assert!(apply(&sheet(&page(&long)), &[]).expect_err("too long").contains("1 MiB"));
+    let expression = format!("title=\"{{1{}}}\"", "+1".repeat(2_000));
+    assert!(apply(&sheet(&page(&expression)), &[]).expect_err("too long").contains("2,000 bytes"));
+    let select = format!("<xsl:value-of select=\"'{}'\"/>", "x".repeat(2_001));
+    let error =
+        apply(&sheet(&format!("<xsl:template match=\"/\">{select}</xsl:template>")), &[]).expect_err("too long");
+    assert!(error.contains("2,000 bytes"), "{error}");
+    assert!(apply(&sheet(&page("title=\"{document('x')}\"")), &[]).expect_err("a file").contains("files"));
+    // A declaration deeper in the stylesheet makes instructions of others too.
+    let other = "<x xmlns:t=\"http://www.w3.org/1999/XSL/Transform\"><t:value-of select=\"document('x')\"/></x>";
+    let error = apply(&sheet(&format!("<xsl:template match=\"/\">{other}</xsl:template>")), &[]).expect_err("a file");
+    assert!(error.contains("files"), "{error}");
 }

@@ -49,7 +49,7 @@ pub enum Step {
         language: TransformLanguage,
         /// The expression, template or stylesheet.
         text: String,
-        /// The media type of what is made.
+        /// The media type of the result; empty where a stylesheet says it.
         content_type: String,
     },
     /// The body as it is at this step is signed, as Standard Webhooks ask.

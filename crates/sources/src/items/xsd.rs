@@ -1,9 +1,13 @@
-//! What an XML Schema says of a document: which elements come many times, and what is in each of them.
+//! The part of an XML Schema that describes events: which elements come many times, and what is in each of them.
 //!
 //! Read are declarations of elements and attributes, with named and anonymous types, sequences, choices and extensions.
-//! Imports and includes are not followed.
+//! Imports and includes are not followed. Each declaration is looked at once, so that the work is linear in the length of the
+//! schema, whatever refers to what.
 
-use std::{collections::BTreeMap, io::Cursor};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    io::Cursor,
+};
 
 use tocsin_model::{
     field::{FieldType, Fields},
@@ -44,12 +48,12 @@ impl Schema {
         let Some(Item::Xml(root)) = found.map_err(at_schema)?.map(|placed| placed.item) else {
             return Err(Problem::at("schema", "is not an XML Schema").hint("its root element is `xs:schema`"));
         };
-        let declarations = Declarations(&root);
+        let declarations = Declarations::new(&root);
         let tops = root.children.iter().filter(|child| child.name == "element");
+        let mut seen = BTreeSet::new();
         for top in tops {
-            if let Some((path, item)) = declarations.repeated(top, "", 0) {
-                let mut leaves = BTreeMap::new();
-                declarations.leaves(item, "", 0, &mut leaves);
+            if let Some((path, item)) = declarations.repeated(top, "", 0, &mut seen) {
+                let leaves = declarations.leaves(item);
                 return Ok(Schema { items: path, leaves });
             }
         }
@@ -86,14 +90,29 @@ fn at_schema(problem: Problem) -> Problem {
     Problem { path: "schema".to_owned(), ..problem }
 }
 
-/// All that a schema declares.
-struct Declarations<'a>(&'a Element);
+/// All declarations at the top of a schema, by their kind and name.
+struct Declarations<'a>(HashMap<(&'a str, &'a str), &'a Element>);
+
+/// The identity of an element of the schema.
+fn identity(element: &Element) -> usize {
+    std::ptr::from_ref(element).addr()
+}
 
 impl<'a> Declarations<'a> {
-    /// A declaration at the top, by what it is and its name, without a prefix.
+    fn new(root: &'a Element) -> Declarations<'a> {
+        let mut named = HashMap::new();
+        for child in &root.children {
+            if let Some(name) = child.attribute("name") {
+                named.entry((child.name.as_str(), name)).or_insert(child);
+            }
+        }
+        Declarations(named)
+    }
+
+    /// A declaration at the top, by its kind and its name, without a prefix.
     fn named(&self, kind: &str, name: &str) -> Option<&'a Element> {
         let name = name.rsplit(':').next()?;
-        self.0.children.iter().find(|child| child.name == kind && child.attribute("name") == Some(name))
+        self.0.get(&(kind, name)).copied()
     }
 
     /// A declaration, or the one that it refers to.
@@ -111,8 +130,14 @@ impl<'a> Declarations<'a> {
     }
 
     /// The elements and attributes that are declared in a type, and in those that it extends.
-    fn parts(&self, of: &'a Element, depth: usize, parts: &mut Vec<&'a Element>) {
-        if depth > DEPTH_MAX {
+    fn parts(&self, of: &'a Element) -> Vec<&'a Element> {
+        let mut parts = Vec::new();
+        self.add_parts(of, 0, &mut BTreeSet::new(), &mut parts);
+        parts
+    }
+
+    fn add_parts(&self, of: &'a Element, depth: usize, seen: &mut BTreeSet<usize>, parts: &mut Vec<&'a Element>) {
+        if depth > DEPTH_MAX || !seen.insert(identity(of)) {
             return;
         }
         for child in &of.children {
@@ -120,60 +145,60 @@ impl<'a> Declarations<'a> {
                 "element" | "attribute" => parts.push(child),
                 "extension" => {
                     if let Some(base) = child.attribute("base").and_then(|base| self.named("complexType", base)) {
-                        self.parts(base, depth + 1, parts);
+                        self.add_parts(base, depth + 1, seen, parts);
                     }
-                    self.parts(child, depth + 1, parts);
+                    self.add_parts(child, depth + 1, seen, parts);
                 }
                 "sequence" | "choice" | "all" | "complexContent" | "simpleContent" => {
-                    self.parts(child, depth + 1, parts);
+                    self.add_parts(child, depth + 1, seen, parts);
                 }
                 _ => {}
             }
         }
     }
 
-    /// The first element below this one that comes many times, and its path.
-    fn repeated(&self, element: &'a Element, above: &str, depth: usize) -> Option<(String, &'a Element)> {
+    /// The first element below this one that comes many times, and its path. `seen` are types that have none.
+    fn repeated(
+        &self,
+        element: &'a Element,
+        above: &str,
+        depth: usize,
+        seen: &mut BTreeSet<usize>,
+    ) -> Option<(String, &'a Element)> {
         let meant = self.meant(element)?;
         let path = format!("{above}/{}", meant.attribute("name")?);
         let many = |part: &Element| part.attribute("maxOccurs").is_some_and(|most| !matches!(most, "0" | "1"));
         if many(element) {
             return Some((path, meant));
         }
-        let mut parts = Vec::new();
-        self.parts(self.content(meant)?, 0, &mut parts);
-        let below = parts.into_iter().filter(|part| part.name == "element" && depth < DEPTH_MAX);
-        below.into_iter().find_map(|part| self.repeated(part, &path, depth + 1))
+        let content = self.content(meant).filter(|content| depth < DEPTH_MAX && seen.insert(identity(content)))?;
+        let below = self.parts(content).into_iter().filter(|part| part.name == "element");
+        below.into_iter().find_map(|part| self.repeated(part, &path, depth + 1, seen))
     }
 
-    /// What an element holds that has a value; of two with one name the one that lies higher counts.
-    fn leaves(
-        &self,
-        element: &'a Element,
-        above: &str,
-        depth: usize,
-        leaves: &mut BTreeMap<String, (String, FieldType)>,
-    ) {
-        let Some(content) = self.content(element).filter(|_| depth <= DEPTH_MAX) else { return };
-        let mut parts = Vec::new();
-        self.parts(content, 0, &mut parts);
-        let mut deeper = Vec::new();
-        for part in parts {
-            let Some(part) = self.meant(part) else { continue };
-            let Some(name) = part.attribute("name") else { continue };
-            let mark = if part.name == "attribute" { "@" } else { "" };
-            let path = if above.is_empty() { format!("{mark}{name}") } else { format!("{above}/{mark}{name}") };
-            if self.content(part).is_some() {
-                deeper.push((part, path.clone()));
+    /// The parts of an element that have a value, by name; of two with one name the one that lies higher counts.
+    fn leaves(&self, item: &'a Element) -> BTreeMap<String, (String, FieldType)> {
+        let mut leaves = BTreeMap::new();
+        let mut seen = BTreeSet::new();
+        let mut waiting = VecDeque::from([(item, String::new(), 0)]);
+        while let Some((element, above, depth)) = waiting.pop_front() {
+            let content = self.content(element).filter(|content| depth <= DEPTH_MAX && seen.insert(identity(content)));
+            let Some(content) = content else { continue };
+            for part in self.parts(content) {
+                let Some(part) = self.meant(part) else { continue };
+                let Some(name) = part.attribute("name") else { continue };
+                let mark = if part.name == "attribute" { "@" } else { "" };
+                let path = if above.is_empty() { format!("{mark}{name}") } else { format!("{above}/{mark}{name}") };
+                if self.content(part).is_some() {
+                    waiting.push_back((part, path.clone(), depth + 1));
+                }
+                leaves.entry(name.to_owned()).or_insert_with(|| (path, self.kind(part, 0)));
             }
-            leaves.entry(name.to_owned()).or_insert_with(|| (path, self.kind(part, 0)));
         }
-        for (part, path) in deeper {
-            self.leaves(part, &path, depth + 1, leaves);
-        }
+        leaves
     }
 
-    /// What the text of an element or the value of an attribute is.
+    /// The type of the text of an element or of the value of an attribute.
     fn kind(&self, part: &'a Element, depth: usize) -> FieldType {
         let simple = part.children.iter().find(|child| child.name == "simpleType");
         let restriction = |simple: &'a Element| simple.children.iter().find(|child| child.name == "restriction");
@@ -245,5 +270,28 @@ mod tests {
         for wrong in ["", "<a/>", "<schema/>", "<!DOCTYPE a><schema/>", "<schema><element name='a'/></schema>"] {
             assert_eq!(Schema::read(wrong).expect_err(wrong).path, "schema");
         }
+    }
+
+    #[test]
+    fn a21_a_schema_that_refers_to_itself_is_read_once() {
+        // Each type has ten parts of its own type and of the next: by paths they would be as many as 20 to the power of 16.
+        let part = |at: usize, name: usize| format!("<xs:element name='e{name}' type='T{at}'/>");
+        let kind = |at: usize| {
+            let own: String = (0..10).map(|name| part(at, name)).collect();
+            let next: String = (10..20).map(|name| part(at + 1, name)).collect();
+            format!("<xs:complexType name='T{at}'><xs:sequence>{own}{next}</xs:sequence></xs:complexType>")
+        };
+        let kinds: String = (0..40).map(kind).collect();
+        let with = |last: &str| {
+            format!(
+                "<xs:schema xmlns:xs='http://www.w3.org/2001/XMLSchema'><xs:element name='root' type='T0'/>{kinds}<xs:complexType name='T40'><xs:sequence>{last}</xs:sequence></xs:complexType></xs:schema>"
+            )
+        };
+        assert!(Schema::read(&with("<xs:element name='leaf' type='xs:int'/>")).is_err(), "nothing comes many times");
+        let bases = "<xs:complexType name='B'><xs:complexContent><xs:extension base='B'/><xs:extension base='B'/></xs:complexContent></xs:complexType>";
+        let text = with("").replace("<xs:element name='root' type='T0'/>", &format!("<xs:element name='root'><xs:complexType><xs:sequence><xs:element name='item' type='T0' maxOccurs='unbounded'/><xs:element name='b' type='B'/></xs:sequence></xs:complexType></xs:element>{bases}"));
+        let schema = Schema::read(&text).expect("a schema");
+        assert_eq!((schema.items.as_str(), schema.leaves.len()), ("/root/item", 20));
+        assert_eq!(schema.leaves["e0"].0, "e0");
     }
 }

@@ -110,7 +110,9 @@ static TRANSFORM: Shape = Shape::Object(&[
     optional(
         "content_type",
         &Shape::Text,
-        "The media type of what is made; `application/json`, of a stylesheet `application/xml`, if not given.",
+        "The media type of the result; without it `application/json`, of a stylesheet as its `xsl:output` says: `media-type`, \
+         or `application/xml`, `text/html` or `text/plain` by its method. The result is encoded in the `charset` named here \
+         or in the `encoding` of `xsl:output`; else in UTF-8.",
     ),
 ]);
 static SIGN: Shape = Shape::Object(&[required(
@@ -326,7 +328,8 @@ impl Builder<'_> {
             self.problems.push(node.problem(path, "does not say what is made of the message").hint(hint));
             return None;
         };
-        let usual = if *language == TransformLanguage::Xslt { "application/xml" } else { "application/json" };
+        // A stylesheet says itself what it makes.
+        let usual = if *language == TransformLanguage::Xslt { "" } else { "application/json" };
         let content_type = text(node, "content_type").unwrap_or_else(|| usual.to_owned());
         Some(Step::Transform { language: *language, text: text_given.clone(), content_type })
     }

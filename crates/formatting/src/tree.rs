@@ -1,0 +1,200 @@
+//! A document as a sequence of operations, which a worker process carries out with libxml2.
+//!
+//! The process that reads XML or JSON from outside writes it; only the worker has a tree of the library.
+
+/// Most attributes and declared namespaces of an element: the library looks for each behind all that are there already.
+pub const ATTRIBUTES_MAX: usize = 1_000;
+
+/// A namespace that was declared in a tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Namespace(pub usize);
+
+/// The codes of operations.
+pub mod operation {
+    pub const OPEN: u8 = 1;
+    pub const CLOSE: u8 = 2;
+    pub const TEXT: u8 = 3;
+    pub const ATTRIBUTE: u8 = 4;
+    pub const DECLARE: u8 = 5;
+    pub const XML_NAMESPACE: u8 = 6;
+    pub const NAMESPACE: u8 = 7;
+    pub const ATTRIBUTE_IN: u8 = 8;
+    pub const MARK: u8 = 9;
+    pub const COMMENT: u8 = 10;
+    pub const INSTRUCTION: u8 = 11;
+}
+
+/// An XML document that is written from its beginning to its end.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Tree {
+    operations: Vec<u8>,
+    /// Text that was added last: adjacent texts are one node, as XPath has it.
+    text: String,
+    nodes: usize,
+    namespaces: usize,
+}
+
+impl Tree {
+    /// A document whose root element is begun.
+    pub fn new(root: &str) -> Tree {
+        let mut tree = Tree::default();
+        tree.open(root);
+        tree
+    }
+
+    /// How many nodes were written.
+    pub fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    /// The operations, for the worker.
+    pub fn into_operations(mut self) -> Vec<u8> {
+        self.end_text();
+        self.operations
+    }
+
+    /// Begins an element. The name must be one of XML without a colon.
+    pub fn open(&mut self, name: &str) {
+        self.put(operation::OPEN, &[name]);
+        self.nodes += 1;
+    }
+
+    /// Ends the element that was begun last.
+    pub fn close(&mut self) {
+        self.put(operation::CLOSE, &[]);
+    }
+
+    /// Gives an attribute to the element that was begun last.
+    pub fn attribute(&mut self, name: &str, value: &str) {
+        self.put(operation::ATTRIBUTE, &[name, value]);
+        self.nodes += 1;
+    }
+
+    /// Declares a namespace at the element that was begun last; an empty prefix stands for none.
+    pub fn declare(&mut self, prefix: &str, href: &str) -> Namespace {
+        self.put(operation::DECLARE, &[prefix, href]);
+        self.nodes += 1;
+        self.next_namespace()
+    }
+
+    /// The namespace of the prefix `xml`, which is always declared.
+    pub fn namespace_of_xml(&mut self) -> Namespace {
+        self.put(operation::XML_NAMESPACE, &[]);
+        self.next_namespace()
+    }
+
+    fn next_namespace(&mut self) -> Namespace {
+        self.namespaces += 1;
+        Namespace(self.namespaces - 1)
+    }
+
+    /// Puts the element that was begun last into a namespace of this tree.
+    pub fn put_into(&mut self, namespace: Namespace) {
+        self.put(operation::NAMESPACE, &[]);
+        write_number(&mut self.operations, namespace.0);
+    }
+
+    /// Gives an attribute in a namespace of this tree to the element that was begun last.
+    pub fn attribute_in(&mut self, namespace: Namespace, name: &str, value: &str) {
+        self.put(operation::ATTRIBUTE_IN, &[name, value]);
+        write_number(&mut self.operations, namespace.0);
+        self.nodes += 1;
+    }
+
+    /// Gives the element that was begun last a number by which it is known when something is wrong with it.
+    pub fn mark(&mut self, mark: usize) {
+        self.put(operation::MARK, &[]);
+        write_number(&mut self.operations, mark);
+    }
+
+    /// Adds text to the element that was begun last.
+    pub fn text(&mut self, text: &str) {
+        if text.is_empty() {
+            return;
+        }
+        if self.text.is_empty() {
+            self.nodes += 1;
+        }
+        self.text.push_str(text);
+    }
+
+    /// Adds a comment, within the open element or beside the root element.
+    pub fn comment(&mut self, text: &str) {
+        self.put(operation::COMMENT, &[text]);
+        self.nodes += 1;
+    }
+
+    /// Adds a processing instruction, within the open element or beside the root element.
+    pub fn instruction(&mut self, target: &str, content: &str) {
+        self.put(operation::INSTRUCTION, &[target, content]);
+        self.nodes += 1;
+    }
+
+    fn end_text(&mut self) {
+        if !self.text.is_empty() {
+            self.operations.push(operation::TEXT);
+            write_text(&mut self.operations, &self.text);
+            self.text.clear();
+        }
+    }
+
+    fn put(&mut self, operation: u8, texts: &[&str]) {
+        self.end_text();
+        self.operations.push(operation);
+        texts.iter().for_each(|text| write_text(&mut self.operations, text));
+    }
+}
+
+/// Writes a number in as few bytes as it needs.
+pub fn write_number(out: &mut Vec<u8>, mut number: usize) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+/// Writes a text with its length before it.
+pub fn write_text(out: &mut Vec<u8>, text: &str) {
+    write_bytes(out, text.as_bytes());
+}
+
+/// Writes bytes with their length before them.
+pub fn write_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    write_number(out, bytes.len());
+    out.extend_from_slice(bytes);
+}
+
+/// Reads what the functions above wrote. `None` where it ends too early.
+pub struct Fields<'a>(pub &'a [u8]);
+
+impl<'a> Fields<'a> {
+    pub fn byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    pub fn number(&mut self) -> Option<usize> {
+        let (mut number, mut shift) = (0_usize, 0);
+        loop {
+            let byte = self.byte()?;
+            number |= usize::from(byte & 0x7f).checked_shl(shift)?;
+            if byte & 0x80 == 0 {
+                return Some(number);
+            }
+            shift += 7;
+        }
+    }
+
+    pub fn bytes(&mut self) -> Option<&'a [u8]> {
+        let length = self.number()?;
+        let (bytes, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+
+    pub fn text(&mut self) -> Option<&'a str> {
+        std::str::from_utf8(self.bytes()?).ok()
+    }
+}

@@ -1,0 +1,193 @@
+//! The loop of a worker process.
+
+use std::{
+    ffi::OsString,
+    io::Write,
+    os::{fd::AsFd, unix::net::UnixStream},
+    process::ExitCode,
+};
+
+use super::{
+    COMPILE_BYTES_MAX, SCHEMA_BYTES_MAX, STYLESHEET_BYTES_MAX, TRANSFORM_TIME_MAX,
+    messages::{Answer, GREETING, ProgramId, State, receive, request, send},
+};
+use crate::{
+    formatter::OUTPUT_BYTES_MAX,
+    tree::Fields,
+    xslt::engine::{self, Failure, Limits, Schema, Sheet, Tree},
+};
+
+/// The argument with which an executable is a worker; the number of its parent follows.
+pub const ARGUMENT: &str = "xml-worker";
+/// Most stylesheets and schemas that a worker keeps; the one used longest ago goes first.
+const PROGRAMS_MAX: usize = 64;
+/// Most bytes that they may hold together.
+const PROGRAMS_BYTES_MAX: i64 = 64 << 20;
+/// And as many for all else that the library keeps; a worker with more is replaced.
+const SLACK_BYTES: i64 = 32 << 20;
+/// How deep templates may be within each other.
+pub const TEMPLATE_DEPTH_MAX: i32 = 1_500;
+/// The stack of the thread that computes. Each template within another takes some hundred bytes to some ten thousand.
+const STACK_BYTES: usize = 256 << 20;
+/// Address space beyond what the process has at its beginning.
+const ADDRESS_BYTES_MAX: u64 = 2 << 30;
+/// Processor time of one request: a second bound behind that of the parent, should that be stopped.
+const SECONDS_MAX: u32 = 10;
+
+pub const TRANSFORM: Limits = Limits {
+    steps: 100_000,
+    xpath_steps: 2_000_000,
+    bytes: STYLESHEET_BYTES_MAX as i64,
+    milliseconds: TRANSFORM_TIME_MAX.as_millis() as i64,
+    depth: TEMPLATE_DEPTH_MAX,
+};
+
+/// Serves as a worker if the arguments of the process ask for it; else gives nothing. Must be the first call of `main` of
+/// each executable that formats: workers are the same executable again.
+pub fn serve_if_asked() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os().skip(1);
+    let parent = (arguments.next()? == ARGUMENT).then(|| arguments.next())?;
+    Some(match parent_of(parent) {
+        Some(parent) => serve(parent),
+        None => ExitCode::FAILURE,
+    })
+}
+
+fn parent_of(argument: Option<OsString>) -> Option<u32> {
+    argument?.to_str()?.parse().ok()
+}
+
+fn serve(parent: u32) -> ExitCode {
+    if engine::begin(parent).is_err() {
+        return ExitCode::FAILURE;
+    }
+    // After `begin`, which closes all but the first three.
+    let Ok(connection) = std::io::stdin().as_fd().try_clone_to_owned() else { return ExitCode::FAILURE };
+    let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(|| work(connection.into()));
+    match thread.map(|thread| thread.join()) {
+        Ok(Ok(Ok(()))) => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
+}
+
+fn work(mut connection: UnixStream) -> std::io::Result<()> {
+    engine::confine(ADDRESS_BYTES_MAX).map_err(std::io::Error::other)?;
+    send(&mut connection, GREETING)?;
+    let mut programs = Programs::default();
+    while let Some(message) = receive(&mut connection)? {
+        engine::bound_seconds(SECONDS_MAX);
+        let answer = programs.answer(&message).ok_or_else(|| std::io::Error::other("a request is not complete"))?;
+        drop(message);
+        programs.bound_memory(0);
+        let holds_too_much = programs.held > PROGRAMS_BYTES_MAX + SLACK_BYTES;
+        let state = State { processor_time: engine::processor_time(), holds_too_much };
+        connection.write_all(&answer.write(state))?;
+    }
+    Ok(())
+}
+
+enum Compiled {
+    Sheet(Sheet),
+    Schema(Schema),
+}
+
+struct Program {
+    id: ProgramId,
+    compiled: Compiled,
+    bytes: i64,
+}
+
+/// What a worker has compiled.
+#[derive(Default)]
+struct Programs {
+    /// The one used last at the end.
+    compiled: Vec<Program>,
+    /// Bytes that the library has allocated and not freed.
+    held: i64,
+}
+
+impl Programs {
+    /// Bounds the library's memory from now on. Gives what it took since the last call.
+    fn bound_memory(&mut self, bytes: usize) -> i64 {
+        let taken = engine::bound_memory(bytes);
+        self.held += taken;
+        taken
+    }
+
+    fn answer(&mut self, message: &[u8]) -> Option<Answer> {
+        let (code, rest) = message.split_first()?;
+        let (id, rest) = rest.split_first_chunk::<16>()?;
+        let mut fields = Fields(rest);
+        match *code {
+            request::STYLESHEET => {
+                let (method, text) = (fields.text()?, fields.text()?);
+                let mut sources = Vec::new();
+                while !fields.0.is_empty() {
+                    sources.push((fields.text()?, fields.text()?));
+                }
+                self.bound_memory(COMPILE_BYTES_MAX);
+                Some(match Sheet::compile(text, crate::xslt::OWN_NAME, &sources, Some(method)) {
+                    Ok(sheet) => {
+                        let output = sheet.output();
+                        self.keep(id, Compiled::Sheet(sheet));
+                        let (method, encoding, media_type) = (output.method, output.encoding, output.media_type);
+                        Answer::Compiled { method, encoding, media_type }
+                    }
+                    Err(said) => Answer::Failed(said),
+                })
+            }
+            request::SCHEMA => {
+                self.bound_memory(SCHEMA_BYTES_MAX);
+                Some(match Schema::compile(Tree::build(fields.bytes()?)?) {
+                    Ok(schema) => {
+                        self.keep(id, Compiled::Schema(schema));
+                        let [method, encoding, media_type] = Default::default();
+                        Answer::Compiled { method, encoding, media_type }
+                    }
+                    Err(objections) => Answer::Objections { count: objections.len(), objections },
+                })
+            }
+            request::APPLY => {
+                let known = self.compiled.iter().position(|program| program.id == *id);
+                let Some(at) = known else { return Some(Answer::Unknown) };
+                let program = self.compiled.remove(at);
+                let tree = Tree::build(fields.bytes()?)?;
+                let answer = match &program.compiled {
+                    Compiled::Sheet(sheet) => {
+                        // The library stops at the bound by itself after most steps; within one it may need a little more.
+                        self.bound_memory(STYLESHEET_BYTES_MAX * 2);
+                        match sheet.apply(tree, &TRANSFORM) {
+                            Ok(text) if text.len() > OUTPUT_BYTES_MAX => {
+                                Answer::Failed(format!("the output is longer than {OUTPUT_BYTES_MAX} bytes"))
+                            }
+                            Ok(text) => Answer::Done(text.into_bytes()),
+                            Err(Failure::Said(said)) => Answer::Failed(said),
+                            Err(Failure::Memory) => Answer::Memory,
+                            Err(Failure::Time) => Answer::Time,
+                        }
+                    }
+                    Compiled::Schema(schema) => {
+                        self.bound_memory(SCHEMA_BYTES_MAX);
+                        match schema.check(&tree) {
+                            Ok(()) => Answer::Done(Vec::new()),
+                            Err((count, objections)) => Answer::Objections { count, objections },
+                        }
+                    }
+                };
+                self.compiled.push(program);
+                Some(answer)
+            }
+            _ => None,
+        }
+    }
+
+    fn keep(&mut self, id: &ProgramId, compiled: Compiled) {
+        let bytes = self.bound_memory(0);
+        self.compiled.retain(|program| program.id != *id);
+        let mut all = bytes + self.compiled.iter().map(|program| program.bytes).sum::<i64>();
+        while !self.compiled.is_empty() && (self.compiled.len() >= PROGRAMS_MAX || all > PROGRAMS_BYTES_MAX) {
+            all -= self.compiled.remove(0).bytes;
+        }
+        self.compiled.push(Program { id: *id, compiled, bytes });
+    }
+}
