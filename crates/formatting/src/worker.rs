@@ -48,7 +48,7 @@ pub(crate) const SCHEMA_BYTES_MAX: usize = 256 << 20;
 const GRACE: Duration = Duration::from_millis(200);
 /// On a busy machine a worker has so many times its processor time by the clock.
 const PATIENCE: u32 = 5;
-/// How long a new worker may take until it greets.
+/// Time in which a new worker must greet.
 const START_TIME_MAX: Duration = Duration::from_secs(20);
 const WAITING_MAX: usize = 256;
 const WAITING_TIME_MAX: Duration = Duration::from_secs(30);
@@ -160,7 +160,7 @@ impl Program {
     }
 
     fn new(kind: Kind, code: u8, parts: &[&[u8]]) -> Program {
-        // Two hashes with keys of this process: nobody outside can make two programs that are taken for one.
+        // Two hashes with keys of this process: no definition can hold two programs with one id.
         static KEYS: LazyLock<[RandomState; 2]> = LazyLock::new(Default::default);
         let hash = |key: &RandomState| key.hash_one((code, parts)).to_le_bytes();
         let mut id = ProgramId::default();
@@ -189,7 +189,7 @@ impl Program {
 
 static POOL: LazyLock<Pool> = LazyLock::new(Pool::start);
 
-type Started = io::Result<(Child, UnixStream)>;
+type StartResult = io::Result<(Child, UnixStream)>;
 
 /// All workers of this process.
 struct Pool {
@@ -197,7 +197,7 @@ struct Pool {
     seats: Mutex<Seats>,
     freed: Condvar,
     /// Workers end with the thread that has started them, so one thread starts them all and never ends.
-    starter: Mutex<mpsc::Sender<mpsc::Sender<Started>>>,
+    starter: Mutex<mpsc::Sender<mpsc::Sender<StartResult>>>,
 }
 
 #[derive(Default)]
@@ -238,7 +238,7 @@ impl Drop for Seat<'_> {
 
 impl Pool {
     fn start() -> Pool {
-        let (starter, requests) = mpsc::channel::<mpsc::Sender<Started>>();
+        let (starter, requests) = mpsc::channel::<mpsc::Sender<StartResult>>();
         let run = move || requests.into_iter().for_each(|reply| drop(reply.send(start_process())));
         // Without it there are no workers, which each request says.
         let _ = std::thread::Builder::new().name("xml-workers".to_owned()).spawn(run);
@@ -284,7 +284,7 @@ impl Pool {
         }
     }
 
-    /// Has a program compiled, or applied by a request.
+    /// Compiles a program, or applies it by a request.
     fn perform(&self, program: &Program, apply: Option<&[u8]>) -> Result<Answer, WorkerError> {
         let length = program.request.len().max(apply.map_or(0, <[u8]>::len));
         if length > MESSAGE_BYTES_MAX {
@@ -308,7 +308,7 @@ impl Pool {
                     return Ok(answer);
                 }
                 // It was killed from outside, such as by a person or for want of memory elsewhere.
-                Err(Broken { is_killed: true, .. }) if !is_retried => is_retried = true,
+                Err(WorkerFailure { is_killed: true, .. }) if !is_retried => is_retried = true,
                 Err(broken) => {
                     self.judge(&program.id, false);
                     metrics::counter!("xml_worker_killed_total", "cause" => broken.cause()).increment(1);
@@ -360,7 +360,7 @@ impl Pool {
     }
 }
 
-fn start_process() -> Started {
+fn start_process() -> StartResult {
     let (ours, theirs) = UnixStream::pair()?;
     // The executable of this process, also where its file was replaced since. It has no secret in its environment, and no
     // descriptor but its connection.
@@ -375,12 +375,12 @@ fn start_process() -> Started {
 }
 
 /// A worker that gave no answer, and is dead.
-struct Broken {
+struct WorkerFailure {
     error: WorkerError,
     is_killed: bool,
 }
 
-impl Broken {
+impl WorkerFailure {
     fn cause(&self) -> &'static str {
         match self.error {
             WorkerError::Time { .. } => "time",
@@ -402,7 +402,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn perform(&mut self, program: &Program, apply: Option<&[u8]>) -> Result<Answer, Broken> {
+    fn perform(&mut self, program: &Program, apply: Option<&[u8]>) -> Result<Answer, WorkerFailure> {
         let Some(apply) = apply else { return self.compile(program) };
         for _ in 0..2 {
             if !self.knows.contains(&program.id) {
@@ -420,7 +420,7 @@ impl Worker {
         Ok(Answer::Unknown)
     }
 
-    fn compile(&mut self, program: &Program) -> Result<Answer, Broken> {
+    fn compile(&mut self, program: &Program) -> Result<Answer, WorkerFailure> {
         let answer = self.ask(program, &program.request, true)?;
         if matches!(answer, Answer::Compiled { .. }) {
             // It keeps far fewer; what it has forgotten it says.
@@ -432,18 +432,21 @@ impl Worker {
         Ok(answer)
     }
 
-    fn ask(&mut self, program: &Program, message: &[u8], compiles: bool) -> Result<Answer, Broken> {
+    fn ask(&mut self, program: &Program, message: &[u8], compiles: bool) -> Result<Answer, WorkerFailure> {
         let most = match (program.kind, compiles) {
             (Kind::Stylesheet, false) => TRANSFORM_TIME_MAX,
             _ => WORK_TIME_MAX,
         };
-        let sent = Timed::new(&self.connection, most * PATIENCE).write_all(message);
+        let sent = DeadlineStream::new(&self.connection, most * PATIENCE).write_all(message);
         let answer = match sent.and_then(|()| self.receive(most + GRACE, most * PATIENCE)) {
             Ok(Some(answer)) => Answer::read(&answer),
             Ok(None) => None,
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                 self.kill();
-                return Err(Broken { error: WorkerError::Time { kind: program.kind, compiles }, is_killed: false });
+                return Err(WorkerFailure {
+                    error: WorkerError::Time { kind: program.kind, compiles },
+                    is_killed: false,
+                });
             }
             Err(_) => None,
         };
@@ -462,10 +465,10 @@ impl Worker {
         let begun = Instant::now();
         let (mut wait, mut first) = (processor_time, [0]);
         loop {
-            match Timed::new(&self.connection, wait).read(&mut first) {
+            match DeadlineStream::new(&self.connection, wait).read(&mut first) {
                 Ok(0) => return Ok(None),
                 // The worker has it whole, and only writes.
-                Ok(_) => return receive_rest(first[0], &mut Timed::new(&self.connection, time)).map(Some),
+                Ok(_) => return receive_rest(first[0], &mut DeadlineStream::new(&self.connection, time)).map(Some),
                 // It may have waited for a processor.
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     let used = processor_time_of(self.child.id()).unwrap_or(Duration::MAX);
@@ -480,8 +483,8 @@ impl Worker {
         }
     }
 
-    /// How it ended.
-    fn broken(&mut self, kind: Kind, compiles: bool) -> Broken {
+    /// The error for a worker that ended.
+    fn broken(&mut self, kind: Kind, compiles: bool) -> WorkerFailure {
         const SIGKILL: i32 = 9;
         const SIGXCPU: i32 = 24;
         let status = self.end();
@@ -493,7 +496,7 @@ impl Worker {
             (Some(code), _) => WorkerError::Crashed { kind, how: format!("ended with status {code}") },
             (None, None) => WorkerError::Crashed { kind, how: "ended".to_owned() },
         };
-        Broken { error, is_killed: signal == Some(SIGKILL) }
+        WorkerFailure { error, is_killed: signal == Some(SIGKILL) }
     }
 
     fn kill(&mut self) -> Option<ExitStatus> {
@@ -535,14 +538,14 @@ fn processor_time_of(process: u32) -> Option<Duration> {
 }
 
 /// A connection that is read and written until a deadline.
-struct Timed<'c> {
+struct DeadlineStream<'c> {
     connection: &'c UnixStream,
     deadline: Instant,
 }
 
-impl Timed<'_> {
-    fn new(connection: &UnixStream, time: Duration) -> Timed<'_> {
-        Timed { connection, deadline: Instant::now() + time }
+impl DeadlineStream<'_> {
+    fn new(connection: &UnixStream, time: Duration) -> DeadlineStream<'_> {
+        DeadlineStream { connection, deadline: Instant::now() + time }
     }
 
     fn left(&self) -> io::Result<Duration> {
@@ -558,14 +561,14 @@ fn timed_out(error: io::Error) -> io::Error {
     }
 }
 
-impl Read for Timed<'_> {
+impl Read for DeadlineStream<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.connection.set_read_timeout(Some(self.left()?))?;
         (&mut &*self.connection).read(buffer).map_err(timed_out)
     }
 }
 
-impl Write for Timed<'_> {
+impl Write for DeadlineStream<'_> {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
         self.connection.set_write_timeout(Some(self.left()?))?;
         (&mut &*self.connection).write(buffer).map_err(timed_out)

@@ -20,7 +20,7 @@ const OF_XMLNS: &str = "http://www.w3.org/2000/xmlns/";
 /// A message, and a hint that may be empty.
 pub type Trouble = (String, &'static str);
 
-/// How a document is read.
+/// Options of reading a document.
 #[derive(Clone, Copy)]
 pub struct Options {
     /// Most elements, attributes, declared namespaces, texts, comments and processing instructions.
@@ -89,7 +89,7 @@ pub fn read(text: &str, options: &Options) -> Result<Document, Wrong> {
     }
 }
 
-/// How far a text was read.
+/// A position in a text.
 struct Cursor<'a> {
     text: &'a str,
     at: usize,
@@ -113,7 +113,7 @@ impl Cursor<'_> {
 }
 
 /// A prefix that was declared, and the depth of its element.
-struct Declared {
+struct PrefixDeclaration {
     depth: usize,
     prefix: String,
     namespace: Option<Namespace>,
@@ -123,7 +123,7 @@ struct Declared {
 /// A document under way.
 struct Writer<'o> {
     document: Document,
-    scope: Vec<Declared>,
+    scope: Vec<PrefixDeclaration>,
     depth: usize,
     roots: usize,
     options: &'o Options,
@@ -265,7 +265,12 @@ impl Writer<'_> {
         if self.scope.len() >= PREFIXES_MAX {
             return Err((format!("declares more than {PREFIXES_MAX} prefixes within each other"), ""));
         }
-        self.scope.push(Declared { depth: self.depth, prefix: prefix.to_owned(), namespace, href: href.to_owned() });
+        self.scope.push(PrefixDeclaration {
+            depth: self.depth,
+            prefix: prefix.to_owned(),
+            namespace,
+            href: href.to_owned(),
+        });
         Ok(())
     }
 

@@ -145,16 +145,16 @@ pub fn encode(text: &str, charset: &str, references: bool) -> Result<Vec<u8>, Ch
         return Ok(bytes);
     }
     let encoding = match encoding_of(charset)? {
-        Found::Utf16 => {
+        LabelledEncoding::Utf16 => {
             return Ok(format!("\u{feff}{text}").encode_utf16().flat_map(u16::to_le_bytes).collect());
         }
-        Found::Encoding(encoding) if encoding == UTF_16LE => {
+        LabelledEncoding::Encoding(encoding) if encoding == UTF_16LE => {
             return Ok(text.encode_utf16().flat_map(u16::to_le_bytes).collect());
         }
-        Found::Encoding(encoding) if encoding == UTF_16BE => {
+        LabelledEncoding::Encoding(encoding) if encoding == UTF_16BE => {
             return Ok(text.encode_utf16().flat_map(u16::to_be_bytes).collect());
         }
-        Found::Encoding(encoding) => encoding,
+        LabelledEncoding::Encoding(encoding) => encoding,
     };
     let (bytes, _, has_references) = encoding.encode(text);
     if has_references && !references {
@@ -230,8 +230,8 @@ fn detect(bytes: &[u8], syntax: Syntax, charset: Option<&str>) -> Result<(&'stat
     if let Some(label) = charset {
         // Without a mark its order is seen, or that of the network (RFC 2781, section 4.3).
         let encoding = match encoding_of(label)? {
-            Found::Encoding(encoding) => encoding,
-            Found::Utf16 => match (syntax, bytes) {
+            LabelledEncoding::Encoding(encoding) => encoding,
+            LabelledEncoding::Utf16 => match (syntax, bytes) {
                 (_, [0, (1..), ..]) => UTF_16BE,
                 (_, [(1..), 0, ..]) => UTF_16LE,
                 (Syntax::Text, _) | (_, []) => UTF_16BE,
@@ -249,30 +249,30 @@ fn detect(bytes: &[u8], syntax: Syntax, charset: Option<&str>) -> Result<(&'stat
         return match encoding_of(label)? {
             // A declaration that can be read byte by byte is not in UTF-16, whichever it names. Programs that write UTF-8
             // from texts in memory often name UTF-16.
-            Found::Utf16 => Ok((UTF_8, 0)),
-            Found::Encoding(encoding) if encoding == UTF_16BE || encoding == UTF_16LE => Ok((UTF_8, 0)),
-            Found::Encoding(encoding) => Ok((encoding, 0)),
+            LabelledEncoding::Utf16 => Ok((UTF_8, 0)),
+            LabelledEncoding::Encoding(encoding) if encoding == UTF_16BE || encoding == UTF_16LE => Ok((UTF_8, 0)),
+            LabelledEncoding::Encoding(encoding) => Ok((encoding, 0)),
         };
     }
     Ok((UTF_8, 0))
 }
 
-enum Found {
+enum LabelledEncoding {
     Encoding(&'static Encoding),
     /// UTF-16 in either order.
     Utf16,
 }
 
-fn encoding_of(label: &str) -> Result<Found, CharsetError> {
+fn encoding_of(label: &str) -> Result<LabelledEncoding, CharsetError> {
     let lower = label.trim().to_ascii_lowercase();
     match lower.as_str() {
         // The standard of the web reads ASCII as windows-1252. UTF-8 contains it as well, and reports what is not of it.
-        "us-ascii" | "ascii" | "ansi_x3.4-1968" => return Ok(Found::Encoding(UTF_8)),
-        "utf-16" | "utf16" | "iso-10646-ucs-2" | "ucs-2" | "unicode" => return Ok(Found::Utf16),
+        "us-ascii" | "ascii" | "ansi_x3.4-1968" => return Ok(LabelledEncoding::Encoding(UTF_8)),
+        "utf-16" | "utf16" | "iso-10646-ucs-2" | "ucs-2" | "unicode" => return Ok(LabelledEncoding::Utf16),
         _ => {}
     }
     let found = Encoding::for_label_no_replacement(lower.as_bytes());
-    found.map(Found::Encoding).ok_or_else(|| CharsetError::Unknown(shown(label)))
+    found.map(LabelledEncoding::Encoding).ok_or_else(|| CharsetError::Unknown(shown(label)))
 }
 
 fn shown(label: &str) -> String {

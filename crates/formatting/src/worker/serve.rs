@@ -25,7 +25,7 @@ const PROGRAMS_MAX: usize = 64;
 const PROGRAMS_BYTES_MAX: i64 = 64 << 20;
 /// And as many for all else that the library keeps; a worker with more is replaced.
 const SLACK_BYTES: i64 = 32 << 20;
-/// How deep templates may be within each other.
+/// Most templates within each other.
 pub const TEMPLATE_DEPTH_MAX: i32 = 1_500;
 /// The stack of the thread that computes. Each template within another takes some hundred bytes to some ten thousand.
 const STACK_BYTES: usize = 256 << 20;
@@ -86,18 +86,18 @@ fn work(mut connection: UnixStream) -> std::io::Result<()> {
     Ok(())
 }
 
-enum Compiled {
+enum CompiledProgram {
     Sheet(Sheet),
     Schema(Schema),
 }
 
 struct Program {
     id: ProgramId,
-    compiled: Compiled,
+    compiled: CompiledProgram,
     bytes: i64,
 }
 
-/// What a worker has compiled.
+/// The compiled programs of a worker.
 #[derive(Default)]
 struct Programs {
     /// The one used last at the end.
@@ -129,7 +129,7 @@ impl Programs {
                 Some(match Sheet::compile(text, crate::xslt::OWN_NAME, &sources, Some(method)) {
                     Ok(sheet) => {
                         let output = sheet.output();
-                        self.keep(id, Compiled::Sheet(sheet));
+                        self.keep(id, CompiledProgram::Sheet(sheet));
                         let (method, encoding, media_type) = (output.method, output.encoding, output.media_type);
                         Answer::Compiled { method, encoding, media_type }
                     }
@@ -140,7 +140,7 @@ impl Programs {
                 self.bound_memory(SCHEMA_BYTES_MAX);
                 Some(match Schema::compile(Tree::build(fields.bytes()?)?) {
                     Ok(schema) => {
-                        self.keep(id, Compiled::Schema(schema));
+                        self.keep(id, CompiledProgram::Schema(schema));
                         let [method, encoding, media_type] = Default::default();
                         Answer::Compiled { method, encoding, media_type }
                     }
@@ -153,7 +153,7 @@ impl Programs {
                 let program = self.compiled.remove(at);
                 let tree = Tree::build(fields.bytes()?)?;
                 let answer = match &program.compiled {
-                    Compiled::Sheet(sheet) => {
+                    CompiledProgram::Sheet(sheet) => {
                         // The library stops at the bound by itself after most steps; within one it may need a little more.
                         self.bound_memory(STYLESHEET_BYTES_MAX * 2);
                         match sheet.apply(tree, &TRANSFORM) {
@@ -166,7 +166,7 @@ impl Programs {
                             Err(Failure::Time) => Answer::Time,
                         }
                     }
-                    Compiled::Schema(schema) => {
+                    CompiledProgram::Schema(schema) => {
                         self.bound_memory(SCHEMA_BYTES_MAX);
                         match schema.check(&tree) {
                             Ok(()) => Answer::Done(Vec::new()),
@@ -181,7 +181,7 @@ impl Programs {
         }
     }
 
-    fn keep(&mut self, id: &ProgramId, compiled: Compiled) {
+    fn keep(&mut self, id: &ProgramId, compiled: CompiledProgram) {
         let bytes = self.bound_memory(0);
         self.compiled.retain(|program| program.id != *id);
         let mut all = bytes + self.compiled.iter().map(|program| program.bytes).sum::<i64>();

@@ -236,7 +236,7 @@ unsafe impl Send for Sheet {}
 // SAFETY: as above.
 unsafe impl Sync for Sheet {}
 
-/// What a stylesheet says of its output (XSLT 1.0, section 16).
+/// Declarations of `xsl:output` (XSLT 1.0, section 16).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Output {
     pub method: String,
@@ -281,8 +281,7 @@ impl Sheet {
         NonNull::new(made).map(Sheet).ok_or_else(said)
     }
 
-    /// What its `xsl:output` says, and those that it imports: method, encoding, media type, whether the declaration is
-    /// left out. Empty where it says nothing.
+    /// The declarations of `xsl:output`, those of imported stylesheets behind its own. Empty where there is none.
     pub fn output(&self) -> Output {
         let text = |which| {
             // SAFETY: the stylesheet lives as long as `self`; the C gives a text of it that ends with a NUL, or none.

@@ -289,7 +289,7 @@ void tocsin_xslt_free(xsltStylesheetPtr style) {
   xsltFreeStylesheet(style);
 }
 
-/* What a stylesheet says of its output: 0 the method, 1 the encoding, 2 the media type. NULL if it says nothing. */
+/* A declaration of xsl:output: 0 the method, 1 the encoding, 2 the media type. NULL if there is none. */
 const char *tocsin_xslt_output(xsltStylesheetPtr style, int which) {
   if (which == 1)
     return (const char *)style->_private;
