@@ -74,11 +74,11 @@ pub(crate) fn promote_again(
         let stored = head.properties.iter().find(|(name, _)| *name == property.name);
         let stored = stored.and_then(|(_, value)| property.kind.accept(value.clone()).ok());
         let origin =
-            stored.as_ref().and_then(|stored| places.iter().find(|place| given(old, **place).as_ref() == Some(stored)));
+            stored.as_ref().and_then(|stored| places.iter().find(|place| given(old, place).as_ref() == Some(stored)));
         let value = match (origin, stored) {
-            (Some(place), _) => given(now, *place),
+            (Some(place), _) => given(now, place),
             (None, Some(stored)) => given(now, &property.from).or(Some(stored)),
-            (None, None) => places.iter().find_map(|place| given(now, *place)),
+            (None, None) => places.iter().find_map(|place| given(now, place)),
         };
         properties.extend(value.map(|value| (property.name.clone(), value)));
     }

@@ -93,7 +93,7 @@ impl Service {
             caller.needs(Scope::MessagesWrite)?;
             let sent = self.exchanges()?.message(id).await?;
             // Another sender's message and none have one answer, so ids that count up tell nothing.
-            if !sent.is_some_and(|sent| *sent.sender == *caller.key()) {
+            if sent.is_none_or(|sent| *sent.sender != *caller.key()) {
                 return Err(no_message(id));
             }
         }
