@@ -382,6 +382,8 @@ enum Preparation {
 
 /// A value of the entry, by its place in memory, and how it was prepared.
 type PreparedKey = (usize, usize, Preparation);
+/// Prepared values; `None`: it is not of the syntax.
+type PreparedValues = HashMap<PreparedKey, Option<Rc<[u8]>>, FixedState>;
 
 /// One evaluation of a filter on one entry.
 struct Evaluation<'a> {
@@ -392,12 +394,12 @@ struct Evaluation<'a> {
     budget: &'a Budget,
     assertions: Cell<u32>,
     /// Values that were prepared, so that many assertions on one value prepare it once.
-    prepared: RefCell<HashMap<PreparedKey, Option<Rc<[u8]>>, FixedState>>,
+    prepared: RefCell<PreparedValues>,
 }
 
 impl<'a> Evaluation<'a> {
     fn new(schema: &'a Schema, rights: Rights<'a>, budget: &'a Budget) -> Self {
-        let prepared = RefCell::new(HashMap::with_hasher(FixedState::default()));
+        let prepared = RefCell::new(PreparedValues::with_hasher(FixedState::default()));
         Evaluation { schema, rights, budget, assertions: Cell::new(0), prepared }
     }
 

@@ -219,3 +219,42 @@ async fn b26_an_import_adds_members_without_the_group() {
     let shown = directory.find(dn).await.expect("there");
     assert_eq!(shown.entry.attribute("member").expect("members").values.len(), 3);
 }
+
+#[tokio::test]
+async fn b26_a_group_follows_its_members_without_the_others() {
+    let memory = Arc::new(MemoryRecords::new().expect("random numbers"));
+    let directory = Directory::open(memory, options(), Arc::new(|| Timestamp(1))).await.expect("it opens");
+    directory.build_indexes().await.expect("built");
+    for dn in ["uid=ann,ou=people,o=site", "uid=bo,ou=people,o=site", "uid=cy,ou=people,o=site"] {
+        person(&directory, dn).await;
+    }
+    let (many, dn) = ([member("ann"), member("bo"), member("cy")], "cn=all,o=site");
+    add(
+        &directory,
+        dn,
+        &[("objectClass", &["groupOfNames".to_owned()]), ("cn", &["all".to_owned()]), ("member", &many)],
+    )
+    .await;
+    let members = async || {
+        let shown = directory.find(dn).await.expect("there");
+        let values = shown.entry.attribute("member").map(|found| found.values.to_vec()).unwrap_or_default();
+        let mut texts: Vec<_> = values.iter().map(|value| String::from_utf8_lossy(value).into_owned()).collect();
+        texts.sort();
+        texts
+    };
+    assert_eq!(members().await, many);
+    directory.rename(&operator(), &member("ann"), "uid=zoe", true, None, Terms::default()).await.expect("renamed");
+    assert!(directory.at_hand(dn).is_none(), "the whole group was read");
+    assert_eq!(members().await, [member("bo"), member("cy"), member("zoe")]);
+    directory.remove(&operator(), &member("bo"), Terms::default()).await.expect("removed");
+    assert!(directory.at_hand(dn).is_none(), "the whole group was read");
+    assert_eq!(members().await, [member("cy"), member("zoe")]);
+    let by_member = |name: &str| Filter::Equal("member".to_owned(), member(name).into_bytes());
+    for (name, count) in [("ann", 0), ("bo", 0), ("cy", 1), ("zoe", 1)] {
+        assert_eq!(found(&directory, "o=site", Scope::Subtree, &by_member(name)).await.0.len(), count, "{name}");
+    }
+    for name in ["cy", "zoe"] {
+        directory.remove(&operator(), &member(name), Terms::default()).await.expect("removed");
+    }
+    assert_eq!(members().await.len(), 1, "a group that must have a member has one");
+}

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, ops::Bound, sync::Arc};
 
-use tocsin_store::entries::{Branches, EntryNumber, Node, Tree};
+use tocsin_store::entries::{Branches, EntryKey, EntryNumber, Node, RowChange, Tree};
 
 use super::{classes_of, modify::keep, normal};
 use crate::{
@@ -58,6 +58,9 @@ impl Inner {
         let depth = Dn::parse(&from.dn).map_or(0, |dn| dn.0.len());
         let change = NameChange { key: &from.key, depth, dn: dn.as_deref(), below: below.as_deref() };
         for number in self.naming(tree.branches(), &change)? {
+            if change.below.is_none() && number != from.number && self.follow_row(tree, number, &change, &from.dn)? {
+                continue;
+            }
             let Some(node) = tree.branches().node(number)? else { continue };
             if now.is_none() && number == from.number {
                 continue;
@@ -69,6 +72,63 @@ impl Inner {
             }
         }
         Ok(())
+    }
+
+    /// Lets a group follow a name by its row, so that a group of many is not read as a whole. False: the whole group is needed, and
+    /// nothing was done.
+    fn follow_row(
+        &self,
+        tree: &mut dyn Tree,
+        number: EntryNumber,
+        change: &NameChange<'_>,
+        from: &str,
+    ) -> Result<bool, Refusal> {
+        let schema = self.schema.load();
+        let Some(Node::Object(head)) = tree.branches().head(number)? else { return Ok(false) };
+        let names_otherwise =
+            |name: &String| MEMBERS.iter().chain([&FINDING]).any(|known| name.eq_ignore_ascii_case(known));
+        if !plan::is_whole(change.key.as_bytes()) || head.object.attributes.keys().any(names_otherwise) {
+            return Ok(false);
+        }
+        let mut changes = Vec::new();
+        for index in MEMBERS {
+            let kind = schema.attribute(index)?;
+            let key = |normal: &[u8]| EntryKey { index: kind.key.clone(), key: normal.into() };
+            let gone = key(change.key.as_bytes());
+            if !tree.branches().is_found(&gone, number)? {
+                continue;
+            }
+            if !tree.branches().has_row_value(number, kind.name(), from)? {
+                return Ok(false);
+            }
+            let (mut added, mut made) = (Vec::new(), Vec::new());
+            match change.dn {
+                Some(dn) => {
+                    let wanted = normal(kind, dn.as_bytes(), &schema);
+                    if !plan::is_whole(&wanted) || tree.branches().is_found(&key(&wanted), number)? {
+                        return Ok(false);
+                    }
+                    added.push(dn.into());
+                    made.push(key(&wanted));
+                }
+                // Something may have to stand in the place of the last one.
+                None if tree.branches().row_values(number, kind.name(), 2)?.len() < 2 => return Ok(false),
+                None => {}
+            }
+            changes.push(RowChange {
+                name: kind.name().into(),
+                added,
+                removed: vec![from.into()],
+                gone: vec![gone],
+                made,
+            });
+        }
+        let mut stored = head;
+        for change in changes {
+            tree.change_rows(&stored, &change, (self.clock)())?;
+            stored.revision += 1;
+        }
+        Ok(true)
     }
 
     /// The entries that may hold one of the names that change.
