@@ -125,6 +125,15 @@ impl SqliteCollections {
         job: impl FnOnce(&mut Ledger<'_>) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         self.free_space.check()?;
+        self.commit(now, job).await
+    }
+
+    /// As `write`, also where there is no room.
+    async fn commit<T: Send + 'static>(
+        &self,
+        now: Timestamp,
+        job: impl FnOnce(&mut Ledger<'_>) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
         let published = self.published.clone();
         let write = move |connection: &Connection, after: &mut AfterCommit| {
             let mut ledger = open_books(connection, now)?;
@@ -363,7 +372,8 @@ impl SqliteCollections {
         number: DeviceNumber,
         keys: Vec<KeyNumber>,
     ) -> Result<u32, StoreError> {
-        self.write(now, move |ledger| devices::put_keys(ledger, number, &keys)).await
+        // A device reads on while the disk is full, also with other keys.
+        self.commit(now, move |ledger| devices::put_keys(ledger, number, &keys)).await
     }
 
     /// The batches of edits of a device that are remembered, in the order in which they arrived, each with its last edit.
