@@ -255,24 +255,24 @@ pub fn install(environment: &mut Environment<'static>) {
 }
 
 /// The rule of a filter for null: a field without a value reads as nothing in each.
-enum Null {
-    /// The filter has a rule of its own for null.
-    Kept,
+enum NullRule {
+    /// The filter is asked, and has a rule of its own.
+    AskFilter,
     /// The result is an empty list.
-    List,
+    EmptyList,
     /// The result is 0.
     Zero,
     /// The result is null.
-    Null,
+    PassOn,
 }
 
-fn null_rule(name: &str) -> Null {
+fn null_rule(name: &str) -> NullRule {
     match name {
-        "default" | "d" | "bool" | "int" | "float" | "join" | "tojson" => Null::Kept,
+        "default" | "d" | "bool" | "int" | "float" | "join" | "tojson" => NullRule::AskFilter,
         "batch" | "chain" | "dictsort" | "groupby" | "items" | "lines" | "list" | "map" | "reject" | "rejectattr"
-        | "select" | "selectattr" | "slice" | "sort" | "split" | "unique" | "zip" => Null::List,
-        "count" | "length" | "segments" | "sum" => Null::Zero,
-        _ => Null::Null,
+        | "select" | "selectattr" | "slice" | "sort" | "split" | "unique" | "zip" => NullRule::EmptyList,
+        "count" | "length" | "segments" | "sum" => NullRule::Zero,
+        _ => NullRule::PassOn,
     }
 }
 
@@ -296,10 +296,10 @@ fn take_null(name: &str, arguments: &mut [Jinja]) -> Option<Jinja> {
         return None;
     }
     match null_rule(name) {
-        Null::Kept => None,
-        Null::List => Some(empty_list()),
-        Null::Zero => Some(Jinja::from(0)),
-        Null::Null => Some(Jinja::from(())),
+        NullRule::AskFilter => None,
+        NullRule::EmptyList => Some(empty_list()),
+        NullRule::Zero => Some(Jinja::from(0)),
+        NullRule::PassOn => Some(Jinja::from(())),
     }
 }
 

@@ -148,10 +148,8 @@ impl Depth {
                 self.link();
                 self.brackets.push(0);
             }
-            Token::ParenClose | Token::BracketClose | Token::BraceClose => {
-                if self.brackets.len() > 1 {
-                    self.links -= self.brackets.pop().unwrap_or_default();
-                }
+            Token::ParenClose | Token::BracketClose | Token::BraceClose if self.brackets.len() > 1 => {
+                self.links -= self.brackets.pop().unwrap_or_default();
             }
             // What follows is an expression of its own.
             Token::Comma | Token::Colon => self.unlink(),

@@ -557,7 +557,7 @@ mod tests {
         assert_eq!(problem(&deep(100)), Ok(()));
         assert_eq!(problem(&deep(101)), Err("tags: is nested deeper than 100 lists and objects".to_owned()));
         assert_eq!(problem(&deep(100_000)), Err("tags: is nested deeper than 100 lists and objects".to_owned()));
-        let objects = format!("[{}{}]", r#"{"a":"#.repeat(100_000), format!("1{}", "}".repeat(100_000)));
+        let objects = format!("[{}1{}]", r#"{"a":"#.repeat(100_000), "}".repeat(100_000));
         assert_eq!(problem(&objects), Err("tags: is nested deeper than 100 lists and objects".to_owned()));
         let wide = |count: usize| format!("[{}]", vec!["{}"; count].join(","));
         assert_eq!(problem(&wide(90_000)), Ok(()));
