@@ -1,5 +1,7 @@
 //! A client that says exactly what a test wants said, and tells exactly what came.
 
+#![allow(dead_code, reason = "each test uses its part")]
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::{Read, Write},
