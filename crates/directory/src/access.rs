@@ -61,6 +61,9 @@ pub struct Asker {
     pub must_change: bool,
     /// The names of the groups and roles it is in, in normal form, if any rule names one.
     pub groups: Vec<String>,
+    /// Containers, by their names in normal form, below which it may do everything, and nothing elsewhere: an operator with a key
+    /// that is limited to them. Rules are not asked then.
+    pub within: Vec<String>,
     /// What ends it, if it is an entry that bound.
     pub standing: Option<Arc<Standing>>,
 }
@@ -142,6 +145,9 @@ impl Access {
         if asker.manages {
             return Grant::of(Vec::new(), Level::Write, Level::Write);
         }
+        if !asker.within.is_empty() {
+            return Grant::within(&asker.within, key);
+        }
         let mut special: Vec<(Arc<str>, Level)> = Vec::new();
         for clause in &self.0 {
             if !clause.within.has(key) {
@@ -174,7 +180,7 @@ impl Access {
     pub fn may_hide(&self, asker: &Asker) -> bool {
         let sees_others = || self.grant_at(asker, "", None).sees();
         let sees_itself = || asker.number.is_none() || self.grant_at(asker, &asker.key, asker.number).sees();
-        !asker.manages && (self.names_entries() || !sees_others() || !sees_itself())
+        !asker.manages && (!asker.within.is_empty() || self.names_entries() || !sees_others() || !sees_itself())
     }
 
     /// Whether a rule gives rights to the holder of a name in normal form or of one below it, or to the members of a group there.
@@ -215,6 +221,18 @@ impl Grant {
         let hides = special.iter().any(|(key, level)| !is_pseudo(key) && *level < Level::Read);
         let children = find(&special, CHILDREN).unwrap_or(children);
         Grant { special, else_, children, hides }
+    }
+
+    /// What an operator may do with an entry whose key is limited to containers: all below one, and of a container itself make
+    /// entries below it and see it.
+    fn within(containers: &[String], key: &str) -> Grant {
+        if containers.iter().any(|container| is_below(key, container)) {
+            return Grant::of(Vec::new(), Level::Write, Level::Write);
+        }
+        match containers.iter().any(|container| key == container) {
+            true => Grant::of(Vec::new(), Level::Read, Level::Write),
+            false => Grant::of(Vec::new(), Level::None, Level::None),
+        }
     }
 
     /// All may be seen: what the server says of itself.
@@ -332,6 +350,9 @@ impl Grants {
 
     /// What an asker may do with an entry.
     pub fn of(&mut self, access: &Access, asker: &Asker, entry: &Entry) -> Arc<Grant> {
+        if !asker.within.is_empty() {
+            return Arc::new(access.grant(asker, entry));
+        }
         if access.names_entries() {
             // Rules name subtrees and entries by their names; siblings may differ.
             return self.cached_below(access, asker, entry);
@@ -534,6 +555,16 @@ mod tests {
         check(&staff, 9, "cn=x,ou=admin,o=site", "cn", Level::Read);
         check(&Asker { key: "cn=root,o=site".into(), ..user.clone() }, 9, "ou=admin,o=site", "cn", Level::Write);
         check(&Asker { manages: true, ..Asker::default() }, 9, "ou=admin,o=site", "cn", Level::Write);
+        let within = vec!["ou=sales,o=site".to_owned()];
+        let limited = Asker { key: "cn=admin,o=site".into(), within, ..Asker::default() };
+        check(&limited, 9, "cn=bob,ou=sales,o=site", "userPassword", Level::Write);
+        check(&limited, 9, "cn=x,ou=y,ou=sales,o=site", "cn", Level::Write);
+        check(&limited, 9, "ou=sales,o=site", "cn", Level::Read);
+        check(&limited, 9, "o=site", "cn", Level::None);
+        check(&limited, 9, "cn=bob,ou=presales,o=site", "cn", Level::None);
+        check(&limited, 9, "cn=a\\,ou=sales,o=site", "cn", Level::None);
+        assert!(access.may_hide(&limited) && access.grant_at(&limited, "ou=sales,o=site", None).takes_children());
+        assert!(!access.grant_at(&limited, "o=site", None).takes_children());
     }
 
     #[test]

@@ -80,6 +80,11 @@ pub trait Operators: Send + Sync + 'static {
     /// How long a key may change subscribers; `None`: it may not.
     fn operator(&self, key: &str) -> Option<Validity>;
 
+    /// The containers that a key is limited to; of none: it is unlimited. `None`: it is no operator's.
+    fn containers(&self, key: &str) -> Option<Vec<String>> {
+        self.operator(key).map(|_| Vec::new())
+    }
+
     /// Notifies when keys were made, removed or changed.
     fn changes(&self) -> watch::Receiver<u64>;
 }

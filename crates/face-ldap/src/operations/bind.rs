@@ -89,14 +89,10 @@ async fn prove(
         (_, true) => Err(Refusal::new(Code::UnwillingToPerform, "a name without a password proves nothing")),
         (true, false) => Err(Refusal::new(Code::InvalidCredentials, "")),
         (false, false) if is_operators_name(directory, &dn) => {
-            let key = std::str::from_utf8(&password).unwrap_or_default();
-            match BoundKey::read(&*server.operators, key) {
-                Some(key) => {
-                    let asker = Asker { manages: true, dn: operators_name(directory), ..Asker::default() };
-                    Ok((proven(asker), Some(key)))
-                }
-                None => Err(Refusal::new(Code::InvalidCredentials, "")),
-            }
+            let text = std::str::from_utf8(&password).unwrap_or_default();
+            let key = BoundKey::read(&*server.operators, text).zip(server.operators.containers(text));
+            let (key, containers) = key.ok_or_else(|| Refusal::new(Code::InvalidCredentials, ""))?;
+            Ok((proven(operator(directory, &containers)?), Some(key)))
         }
         (false, false) => Ok((directory.prove(&dn, password).await?, None)),
     }
@@ -167,6 +163,21 @@ async fn plain(directory: &Directory, said: &[u8]) -> Result<(String, Vec<u8>), 
         }
     };
     Ok((dn, password.to_vec()))
+}
+
+/// An operator of the whole directory, or of containers that its key is limited to.
+fn operator(directory: &Directory, containers: &[String]) -> Result<Asker, Refusal> {
+    let dn = operators_name(directory);
+    if containers.is_empty() {
+        return Ok(Asker { manages: true, dn, ..Asker::default() });
+    }
+    // A container that is no name any more gives nothing.
+    let within: Vec<String> = containers.iter().filter_map(|container| directory.normal(container)).collect();
+    if within.is_empty() {
+        return Err(Refusal::new(Code::InvalidCredentials, ""));
+    }
+    let key = directory.normal(&dn).unwrap_or_else(|| dn.clone());
+    Ok(Asker { key, dn, within, ..Asker::default() })
 }
 
 fn operators_name(directory: &Directory) -> String {

@@ -9,7 +9,7 @@ use rustls::{
 use tocsin_directory::{Directory, Lifetimes, Options, entry::Shape, password::Lockout};
 use tocsin_face_http::ScimOptions;
 use tocsin_face_ldap::{CertificateRule, LdapOptions, Opening, Operators, Validity, authorities};
-use tocsin_service::{Scope, Service};
+use tocsin_service::{Caller, Scope, Service, resources::Resource};
 use tocsin_store::entries::Entries;
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
@@ -199,18 +199,35 @@ fn shape(pairs: &[String]) -> Outcome<Shape> {
     Ok(Shape { devices, check_address: tocsin_service::subscribers::check_address })
 }
 
-/// Operators of the directory hold a key that may change all subscribers: access rules are not asked for them, so a key that is
-/// limited to resources does not bind.
+/// Operators of the directory hold a key that may change subscribers. One that is limited to containers acts below these; one
+/// that is limited to other resources does not bind.
 struct Keys(Arc<Service>);
 
 impl Operators for Keys {
     fn operator(&self, key: &str) -> Option<Validity> {
         let caller = self.0.authenticate(key).ok()?;
-        caller.needs_everywhere(Scope::SubscribersWrite).ok()?;
-        Some(Validity { ends_in: caller.holds_for(now()) })
+        caller.needs(Scope::SubscribersWrite).ok()?;
+        // An empty list would be unlimited.
+        let is_operator = !caller.is_limited() || !containers_of(&caller).is_empty();
+        is_operator.then(|| Validity { ends_in: caller.holds_for(now()) })
+    }
+
+    fn containers(&self, key: &str) -> Option<Vec<String>> {
+        let caller = self.0.authenticate(key).ok()?;
+        let containers = containers_of(&caller);
+        (!caller.is_limited() || !containers.is_empty()).then_some(containers)
     }
 
     fn changes(&self) -> watch::Receiver<u64> {
         self.0.key_changes()
     }
+}
+
+/// The containers that a key is limited to.
+fn containers_of(caller: &Caller) -> Vec<String> {
+    let container = |resource: &Resource| match resource {
+        Resource::Container(name) => Some(name.clone()),
+        _ => None,
+    };
+    caller.resources().iter().filter_map(container).collect()
 }
