@@ -155,8 +155,8 @@ pub struct Ldap {
     pub require_tls: bool,
     /// The name of the directory's first entry. Fixed once there are entries below it.
     pub suffix: String,
-    /// Who may do what, such as `to attrs=mail by self write by users read`; the first rule that is met decides. None: whoever
-    /// proved who they are sees all but passwords, and may change their own entry.
+    /// Who may do what, such as `to attrs=mail by self write by users read`; the first rule that is met decides. None: a
+    /// bound user reads all entries but no passwords, and changes their own entry; only operators add entries.
     pub access: Vec<String>,
     /// Attributes that are the addresses of devices, with the channel: `mail=email`.
     pub device_attributes: Vec<String>,
