@@ -1,6 +1,6 @@
 //! A definition becomes what runs, or every problem in it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use tocsin_delivery::{Clock, http::call::Caller, networks::Networks, programs::Programs};
 use tocsin_model::{
@@ -50,7 +50,7 @@ impl Exchanges {
     /// Every problem found, with its place in the text.
     pub fn compile(&self, text: &str) -> Result<Compiled, Vec<Problem>> {
         let parts = &self.parts;
-        compile(text, &*parts.environment, &parts.networks, &parts.programs, &parts.clock)
+        beside_tasks(|| compile(text, &*parts.environment, &parts.networks, &parts.programs, &parts.clock))
     }
 
     /// Checks a definition for somebody who may not apply it: variables stand for themselves, and ports that take something
@@ -59,7 +59,17 @@ impl Exchanges {
     /// # Errors
     /// Every problem found, with its place in the text.
     pub fn check_sealed(&self, text: &str) -> Result<(), Vec<Problem>> {
-        check_sealed(text, &self.parts.networks, &self.parts.programs, &self.parts.clock)
+        let parts = &self.parts;
+        beside_tasks(|| check_sealed(text, &parts.networks, &parts.programs, &parts.clock))
+    }
+}
+
+/// Compiles without holding up the other tasks of this thread: stylesheets and schemas may take seconds.
+fn beside_tasks<T>(work: impl FnOnce() -> T) -> T {
+    use tokio::runtime::{Handle, RuntimeFlavor};
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        _ => work(),
     }
 }
 
@@ -114,7 +124,7 @@ fn compile_read(
     let mut problems = Vec::new();
     let fields = exchange.fields();
     let mut keep = |found: Vec<Problem>| problems.extend(found);
-    let tools = Tools { exchange: &exchange, programs, clock };
+    let tools = Tools { exchange: &exchange, programs, clock, begun: Instant::now() };
     let mut receive = BTreeMap::new();
     for (name, port) in &exchange.receive {
         let located = port.locations.iter().flat_map(|(location, defined)| {

@@ -1,13 +1,20 @@
 //! What is done to messages at a port, step by step. A step that fails says which it is and why; the message is suspended
 //! with that.
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{
+    borrow::Cow,
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use tocsin_delivery::{Clock, http::sign::Signer, process::change::Changer, programs::Programs};
 use tocsin_model::{
     charset::{self, Syntax},
-    exchange::{Assembled, Exchange, Pipeline as Definition, Place, Property, Split, Step},
+    exchange::{
+        Assembled, Exchange, Pipeline as Definition, Place, Property, Split, Step, TransformLanguage, Validation,
+    },
     id::Name,
     problem::Problem,
     trace_context::TraceContext,
@@ -27,6 +34,8 @@ use split::Splitter;
 use transform::Transformer;
 use validate::Schema;
 
+/// Time for all stylesheets and XML Schemas of a definition.
+const COMPILE_TIME_MAX: Duration = Duration::from_secs(30);
 /// Most bytes of all that a message becomes, at any step.
 const BYTES_MAX: usize = 128 << 20;
 /// Most bytes of what a far side may be told of a failure.
@@ -95,6 +104,8 @@ pub(crate) struct Tools<'a> {
     pub exchange: &'a Exchange,
     pub programs: &'a Programs,
     pub clock: &'a Arc<dyn Clock>,
+    /// The beginning of compiling.
+    pub begun: Instant,
 }
 
 /// Steps that are made ready, and what is wrong with them.
@@ -116,6 +127,13 @@ pub(crate) fn compile(given: &Definition, path: &str, tools: &Tools<'_>) -> Resu
 }
 
 fn ready(step: &Step, path: &str, tools: &Tools<'_>) -> Result<Ready, Vec<Problem>> {
+    let is_xml =
+        matches!(step, Step::Validate(Validation::Xml(_)) | Step::Transform { language: TransformLanguage::Xslt, .. });
+    // Each may take two seconds until it is stopped, and a definition has room for hundreds.
+    if is_xml && tools.begun.elapsed() > COMPILE_TIME_MAX {
+        let message = format!("the steps before took longer than {} s to compile", COMPILE_TIME_MAX.as_secs());
+        return Err(vec![Problem::at(path, message).hint("correct those first")]);
+    }
     let within = |problem: Problem| {
         let path = if problem.path.is_empty() { path.to_owned() } else { format!("{path}.{}", problem.path) };
         vec![Problem { path, ..problem }]

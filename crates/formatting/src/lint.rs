@@ -96,15 +96,19 @@ pub fn addresses(source: &str) -> Vec<Problem> {
 /// the optional values only. What else fails may do so because of the values.
 pub fn rehearse(formatter: &Formatter, class_path: &str, variables: &KnownVariables) -> (Vec<Problem>, Vec<Problem>) {
     let (mut problems, mut warnings) = (Vec::new(), Vec::new());
+    let mut is_late = false;
     for template in &formatter.templates {
         let path = path_of(class_path, template);
         let found: Option<Problem> = match &template.stylesheet {
+            // One that is stopped at a bound is enough: each takes a second.
+            Some(_) if is_late => None,
             Some(stylesheet) => [Sample::Full, Sample::Least].into_iter().find_map(|rows| {
                 let failed = with_scope(variables, rows, |scope| {
                     let (fields, uses) = (&variables.fields, template.uses);
                     stylesheet.apply(&xslt::Input { fields, scope, locale: None, uses }).err()
                 });
-                let error = failed.filter(|error| error.is_static)?;
+                let error = failed.filter(|error| error.is_static || error.is_bound)?;
+                is_late |= error.is_bound;
                 let problem = Problem::at("", format!("the stylesheet fails: {}", error.message));
                 Some(problem.position(error.line.unwrap_or(1), 1))
             }),

@@ -57,17 +57,25 @@ pub struct XsltError {
     pub message: String,
     /// Whether it fails whatever the notification holds.
     pub is_static: bool,
+    /// Whether it was stopped at a bound of time or memory.
+    pub is_bound: bool,
 }
 
 impl XsltError {
     pub(crate) fn plain(message: impl Into<String>) -> XsltError {
-        XsltError { line: None, message: message.into(), is_static: false }
+        XsltError { line: None, message: message.into(), is_static: false, is_bound: false }
+    }
+
+    fn bound(message: impl Into<String>) -> XsltError {
+        XsltError { is_bound: true, ..XsltError::plain(message) }
     }
 }
 
 impl From<WorkerError> for XsltError {
     fn from(error: WorkerError) -> XsltError {
-        XsltError::plain(error.to_string())
+        let is_bound =
+            matches!(error, WorkerError::Time { .. } | WorkerError::Memory { .. } | WorkerError::Crashed { .. });
+        XsltError { is_bound, ..XsltError::plain(error.to_string()) }
     }
 }
 
@@ -129,11 +137,11 @@ fn result(answer: Answer) -> Result<String, XsltError> {
         Answer::Done(bytes) => String::from_utf8(bytes).map_err(|_| XsltError::plain("the output is not UTF-8")),
         Answer::Failed(said) => Err(read(&said)),
         Answer::Memory => {
-            Err(XsltError::plain(format!("stylesheet needs more than {} MiB of memory", STYLESHEET_BYTES_MAX >> 20)))
+            Err(XsltError::bound(format!("stylesheet needs more than {} MiB of memory", STYLESHEET_BYTES_MAX >> 20)))
         }
         Answer::Time => {
             let seconds = TRANSFORM_TIME_MAX.as_secs_f32();
-            Err(XsltError::plain(format!(
+            Err(XsltError::bound(format!(
                 "stylesheet took longer than {seconds} s: simplify it, or make documents smaller"
             )))
         }
@@ -185,7 +193,7 @@ fn read(said: &str) -> XsltError {
     let is_static = ["Undefined variable", "Unregistered function", "Undefined namespace", "not found", "undefined"]
         .iter()
         .any(|sign| message.contains(sign));
-    XsltError { line: line.or(message_line), message, is_static }
+    XsltError { line: line.or(message_line), message, is_static, is_bound: false }
 }
 
 #[cfg(test)]

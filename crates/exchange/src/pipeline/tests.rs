@@ -21,7 +21,7 @@ fn pipeline(port: &str, steps: &[&str]) -> Result<Arc<Pipeline>, Vec<Problem>> {
     let text = text.replace("pipeline: \n[]", "pipeline: []");
     let exchange = definition::read_exchange(&text, &|_| None)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let tools = Tools { exchange: &exchange, programs: &Programs::default(), clock: &clock };
+    let tools = Tools { exchange: &exchange, programs: &Programs::default(), clock: &clock, begun: Instant::now() };
     let of = if port == "receive" {
         exchange.receive.values().next().map(|port| &port.pipeline)
     } else {

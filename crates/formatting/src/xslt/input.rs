@@ -144,7 +144,7 @@ impl Writer {
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), XsltError> {
         if self.tree.nodes() > NODES_MAX || depth > DEPTH_MAX {
             let message = format!("the notification has more than {NODES_MAX} values, which no stylesheet may read");
-            return Err(XsltError { line: None, message, is_static: false });
+            return Err(XsltError::plain(message));
         }
         if self.wants_json {
             let json = serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned());
