@@ -193,6 +193,14 @@ impl Access {
         .any(|name| name == key || is_below(name, key))
     }
 
+    /// Whether a rule is for the place of a name in normal form, or for one below it.
+    pub(crate) fn names_place(&self, key: &str) -> bool {
+        self.0.iter().any(|clause| match &clause.within {
+            Where::Exactly(name) | Where::Below(name) => name == key || is_below(name, key),
+            Where::Anywhere => false,
+        })
+    }
+
     /// Whether a rule names a group or a role.
     pub(crate) fn names_groups(&self) -> bool {
         self.0.iter().flat_map(|clause| &clause.by).any(|(who, _)| matches!(who, Who::Group(_)))

@@ -389,7 +389,8 @@ impl Inner {
         if denied(None) || new.kinds.iter().any(|kind| denied(Some(kind))) {
             return Err(not_allowed("the access rules do not allow all attributes of the entry"));
         }
-        if self.access.gives_to(new.key) {
+        // What the rules say of `self` there would hold for the entry that comes.
+        if self.access.gives_to(new.key) || new.number.is_some() && self.access.names_place(new.key) {
             return Err(not_allowed(
                 "an access rule gives rights to this name, so only an operator gives it to an entry",
             ));

@@ -249,12 +249,15 @@ async fn a4_who_has_the_right_makes_entries_of_attributes_that_they_may_write() 
 async fn a4_rights_do_not_come_with_a_name() {
     let rules = [
         "to dn=\"ou=private,o=site\" by dn=\"uid=chief,ou=people,o=site\" read by group=\"cn=team,ou=people,o=site\" write",
+        "to dn.base=\"uid=boss,ou=people,o=site\" by self write by users read",
+        "to attrs=title by users read",
         "to * by self write by users read",
     ];
     let bench = Bench::new(&rules).await;
     let bob = bench.asker(&person("bob")).await;
     let refused = Some(Code::InsufficientAccessRights);
     assert_eq!(code(bench.rename(&bob, &person("bob"), "uid=chief", None).await), refused);
+    assert_eq!(code(bench.rename(&bob, &person("bob"), "uid=boss", None).await), refused, "a place of other rights");
     assert_eq!(code(bench.rename(&bob, &person("bob"), "UID=Chief", None).await), refused);
     assert_eq!(code(bench.rename(&bob, &person("bob"), "cn=team", None).await), refused);
     assert_eq!(code(bench.rename(&bench.operator, &person("bob"), "uid=chief", None).await), None);

@@ -74,8 +74,7 @@ fn filter(random: &mut fastrand::Rng, depth: usize) -> Filter {
     let name = random.choice(ATTRIBUTES).expect("some").to_owned();
     let value = random.choice(VALUES).expect("some").as_bytes().to_vec();
     if depth > 0 && random.u8(..3) == 0 {
-        let parts =
-            |random: &mut fastrand::Rng| (0..random.usize(1..4)).map(|_| filter(random, depth - 1)).collect();
+        let parts = |random: &mut fastrand::Rng| (0..random.usize(1..4)).map(|_| filter(random, depth - 1)).collect();
         return match random.u8(..3) {
             0 => Filter::And(parts(random)),
             1 => Filter::Or(parts(random)),
