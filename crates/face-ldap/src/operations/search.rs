@@ -164,7 +164,9 @@ pub(super) fn begin(
     if request.scope == Scope::Base
         && !selection.looks_further()
         && !test.as_ref().is_some_and(Test::looks_further)
-        && controls.is_empty()
+        && paging.is_none()
+        && sorting.is_none()
+        && controls.iter().all(|control| control.oid != SYNC_REQUEST)
         && let Some(shown) = directory.at_hand(&request.base)
         && (test.is_none() || is_quick(request.filter.terms(), &shown))
     {
