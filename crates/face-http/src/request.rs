@@ -13,7 +13,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use tocsin_directory::dn::Dn;
 use tocsin_model::{
     id::{IdError, StoredNumber, SubscriberId},
-    json::{VALUE_BYTES, VALUES_MAX, check, without_mark},
+    json::{VALUE_BYTES, check, without_mark},
     media_type,
     trace_context::TraceContext,
 };
@@ -30,6 +30,8 @@ use crate::{
 
 /// Largest body of a single thing.
 pub(crate) const SINGLE_BYTES_MAX: usize = 1024 * 1024;
+/// Most values and keys of the JSON body of a single thing: a group of SCIM has four for each member.
+const SINGLE_VALUES_MAX: usize = 300_000;
 /// Largest body of a batch of events.
 pub(crate) const BATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Bodies up to this size in memory do not count against the room for bodies.
@@ -299,7 +301,7 @@ pub(crate) async fn json_body_of(app: &App, headers: &HeaderMap, body: Body, kno
     let mark = taken.bytes.len() - without_mark(&taken.bytes).len();
     let Taken { bytes, room } = taken;
     let mut taken = Taken { bytes: bytes.slice(mark..), room };
-    taken.reserve_values(app, VALUES_MAX)?;
+    taken.reserve_values(app, SINGLE_VALUES_MAX)?;
     Ok(taken)
 }
 
