@@ -19,6 +19,7 @@ use crate::{
     filter::{Ask, Test},
     refusal::Refusal,
     schema::{AttributeType, Schema},
+    syntax::Rule,
 };
 
 /// Longest key, in bytes.
@@ -34,7 +35,10 @@ const LONG: &[u8] = b"";
 /// Most keys that are read for one search.
 const READ_MAX: usize = 1_000_000;
 /// Stands among the indexes, and changes when their keys are made in another way: those of before are of no use then.
-const MADE: &str = "~3";
+const MADE: &str = "~2";
+/// Stands there instead where an index has keys that are made otherwise than in the version before: of lists, bit strings and times.
+/// Others need not be built anew at the upgrade.
+const MADE_ANEW: &str = "~3";
 
 /// The names of the indexes that a schema asks for.
 pub(crate) fn indexes(schema: &Schema) -> BTreeSet<String> {
@@ -43,7 +47,13 @@ pub(crate) fn indexes(schema: &Schema) -> BTreeSet<String> {
         let whole = kind.indexed.0.then(|| kind.key.to_string());
         whole.into_iter().chain(kind.indexed.1.then(|| grams_name(&kind.key)))
     });
-    names.chain([MADE.to_owned()]).collect()
+    let is_anew = |kind: &Arc<AttributeType>| {
+        let is_rule = matches!(kind.equality, Some(Rule::CaseIgnoreList | Rule::Bits | Rule::Time));
+        // The server writes this time itself, without fractions of a second.
+        is_rule && kind.indexed != (false, false) && &*kind.key != "entryexpiretimestamp"
+    };
+    let made = if schema.attributes().any(is_anew) { MADE_ANEW } else { MADE };
+    names.chain([made.to_owned()]).collect()
 }
 
 fn grams_name(key: &str) -> String {
@@ -329,6 +339,16 @@ mod tests {
         directory::{Directory, Options},
         filter::Filter,
     };
+
+    #[test]
+    fn c10_indexes_are_built_anew_where_their_keys_changed() {
+        let mut schema = Schema::standard();
+        assert!(indexes(&schema).contains(MADE), "{:?}", indexes(&schema));
+        let list =
+            "( 2.25.7.9 NAME 'route' EQUALITY caseIgnoreListMatch SYNTAX 1.3.6.1.4.1.1466.115.121.1.41 X-INDEX 'eq' )";
+        schema.define(crate::schema::Kind::Attribute, list).expect("defined");
+        assert!(indexes(&schema).contains(MADE_ANEW) && !indexes(&schema).contains(MADE));
+    }
 
     #[tokio::test]
     async fn what_would_read_too_many_keys_looks_at_every_entry() {
