@@ -210,3 +210,17 @@ async fn a12_a_search_with_a_costly_filter_ends_at_its_time_limit() {
     bench.run_as("ldapsearch", "cn=ann,ou=people,o=site", "secret", &arguments, "", 3).await;
     bench.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a12_long_values_are_sorted_by_their_beginnings() {
+    let bench = Bench::start(&[]).await;
+    for (name, first) in [("ann", "ü"), ("bo", "a"), ("cy", "b")] {
+        let long = first.repeat(20_000);
+        bench.add(&format!("{}description: {long}\n", PERSON.replace("NAME", name))).await;
+    }
+    let found = bench.search("ou=people,o=site", "one", &["-E", "!sss=description", "(objectClass=*)", "1.1"]).await;
+    let names: Vec<_> = found.lines().filter(|line| line.starts_with("dn: ")).collect();
+    let expected = ["bo", "cy", "ann"].map(|name| format!("dn: cn={name},ou=people,o=site"));
+    assert_eq!(names, expected, "{found}");
+    bench.stop().await;
+}

@@ -32,6 +32,8 @@ use tocsin_directory::{
 
 /// Bytes of a portion.
 const PORTION_BYTES: usize = 64 << 10;
+/// Bytes of a string by which entries are sorted.
+const SORT_BYTES_MAX: usize = 1_024;
 /// Most entries that are sorted.
 const SORTED_MAX: usize = 50_000;
 /// Most attributes by which they are.
@@ -204,6 +206,7 @@ pub(super) fn begin(
 }
 
 /// What the control of RFC 2891 asks for: attributes, each perhaps by a rule of its own, perhaps the other way round.
+#[derive(Clone)]
 struct Sorting(Vec<(String, Option<String>, bool)>);
 
 fn sorting(control: &Control) -> Result<Sorting, Garbled> {
@@ -242,7 +245,7 @@ impl Sorting {
         let value = |shown: &Shown, grant: &Grant, kind: &AttributeType, rule: Rule| {
             let rights = Rights::new(grant, Level::Read);
             let own = shown.entry.own(&kind.key, schema).filter(|_| rights.opens(kind)).map(String::into_bytes);
-            let values = rights.values(&shown.entry, kind).map(<[u8]>::to_vec).chain(own);
+            let values = rights.values(&shown.entry, kind).map(|value| sort_value(value, rule).to_vec()).chain(own);
             values.filter_map(|value| rule.normal(&value, schema)).min()
         };
         found.sort_by_cached_key(|(shown, grant)| {
@@ -256,6 +259,16 @@ impl Sorting {
         });
         Ok(())
     }
+}
+
+/// What of a value counts in a sort key: of a string, the first bytes.
+fn sort_value(value: &[u8], rule: Rule) -> &[u8] {
+    if rule.form().is_none() || value.len() <= SORT_BYTES_MAX {
+        return value;
+    }
+    let is_within_character = |at: &usize| value[*at] & 0xc0 == 0x80;
+    let end = (0..=SORT_BYTES_MAX).rev().find(|at| !is_within_character(at)).unwrap_or_default();
+    &value[..end]
 }
 
 fn hunter(
@@ -416,7 +429,10 @@ impl Hunter {
             }
             self.in_time()?;
         }
-        sorting.sort(&mut all, &self.directory.schema())?;
+        // Many long values take a while: not on a thread of the runtime.
+        let (sorting, schema) = (sorting.clone(), self.directory.schema());
+        let sorted = tokio::task::spawn_blocking(move || sorting.sort(&mut all, &schema).map(|()| all)).await;
+        let all = sorted.map_err(|_| Refusal::new(Code::Unavailable, "the server stops"))??;
         hunt.found = all.into_iter().map(|(shown, _)| shown).collect();
         Ok(())
     }
