@@ -114,6 +114,22 @@ async fn a6_groups_follow_a_rename_and_a_removal_by_any_way() {
 }
 
 #[tokio::test]
+async fn a6_groups_follow_while_their_index_is_being_built() {
+    let records = Arc::new(MemoryRecords::new().expect("random numbers"));
+    let directory = Directory::open(records.clone(), Options::default(), Arc::new(|| Timestamp(1))).await;
+    let (directory, operator) = (directory.expect("it opens"), Asker { manages: true, ..Asker::default() });
+    let bench = Bench { records, directory, operator, _folder: None };
+    for uid in ["ann", "bob"] {
+        assert_eq!(bench.add(&person(uid), PERSON).await, None);
+    }
+    let group = [("objectClass", "groupOfEntries"), ("member", &*person("ann")), ("member", &*person("bob"))];
+    assert_eq!(bench.add("cn=team,o=site", &group).await, None);
+    bench.rename(&person("ann"), "uid=anna", None).await;
+    bench.remove(&person("bob")).await;
+    assert_eq!(bench.values("cn=team,o=site", "member").await, [person("anna")]);
+}
+
+#[tokio::test]
 async fn a6_groups_follow_the_entries_below_one_that_is_renamed_or_moved() {
     for bench in Bench::all().await {
         for dn in ["ou=a,o=site", "ou=b,ou=a,o=site", "ou=c,o=site"] {

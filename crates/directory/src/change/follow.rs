@@ -20,6 +20,8 @@ use crate::{
 
 /// Stands in a group that must have a member and lost its last one. Outside of the tree, so no entry has this name.
 const REMOVED_MEMBER: &str = "cn=removed-member";
+/// With so few entries, those that name others are found without an index.
+const FEW: usize = 2_000;
 /// Entries that are read at a time where no index finds those that name others.
 const PAGE: usize = 1_000;
 
@@ -46,7 +48,8 @@ impl Inner {
         if to.as_ref().is_some_and(|to| to.key == from.key) {
             return Ok(());
         }
-        self.knows_groups()?;
+        self.can_follow(tree.branches())?;
+        let is_ready = self.knows_groups().is_ok();
         let has_below = !tree.branches().page(Some(from.number), false, None, 1)?.is_empty();
         let dn = to.map(|to| to.dn);
         let below = match (has_below, &dn) {
@@ -58,7 +61,8 @@ impl Inner {
         let depth = Dn::parse(&from.dn).map_or(0, |dn| dn.0.len());
         let change = NameChange { key: &from.key, depth, dn: dn.as_deref(), below: below.as_deref() };
         for number in self.naming(tree.branches(), &change)? {
-            if change.below.is_none() && number != from.number && self.follow_row(tree, number, &change, &from.dn)? {
+            let by_row = is_ready && change.below.is_none() && number != from.number;
+            if by_row && self.follow_row(tree, number, &change, &from.dn)? {
                 continue;
             }
             let Some(node) = tree.branches().node(number)? else { continue };
@@ -133,6 +137,9 @@ impl Inner {
 
     /// The entries that may hold one of the names that change.
     fn naming(&self, branches: &dyn Branches, change: &NameChange<'_>) -> Result<BTreeSet<EntryNumber>, Refusal> {
+        if self.knows_groups().is_err() {
+            return self.all(branches);
+        }
         let mut found = BTreeSet::new();
         for index in MEMBERS {
             let key = Bound::Included(plan::cut(change.key.as_bytes()));
@@ -146,6 +153,16 @@ impl Inner {
         let finding = branches.found(FINDING, Bound::Unbounded, Bound::Unbounded, FINDING_MAX)?;
         found.extend(finding.into_iter().flatten());
         Ok(found)
+    }
+
+    /// Refuses a change of names while it would take too long to find the groups that follow: their index is being built, and there are
+    /// more than a few entries to look at.
+    pub(super) fn can_follow(&self, branches: &dyn Branches) -> Result<(), Refusal> {
+        let Err(busy) = self.knows_groups() else { return Ok(()) };
+        match branches.page(None, true, None, FEW + 1)?.len() > FEW {
+            true => Err(busy),
+            false => Ok(()),
+        }
     }
 
     fn all(&self, branches: &dyn Branches) -> Result<BTreeSet<EntryNumber>, Refusal> {

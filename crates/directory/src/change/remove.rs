@@ -30,7 +30,7 @@ impl Directory {
             if !tree.branches().page(Some(number), false, None, 1)?.is_empty() {
                 return Err(Refusal::new(Code::NotAllowedOnNonLeaf, "there are entries below it; remove them first"));
             }
-            inner.knows_groups()?;
+            inner.can_follow(tree.branches())?;
             tree.remove(number, now)?;
             Ok(images)
         })

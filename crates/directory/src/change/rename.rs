@@ -95,7 +95,7 @@ impl Directory {
             let rdn_key = schema.normal_rdn(&rdn).into();
             let draft = Draft { parent: Some(place.number), rdn: rdn.text.as_str().into(), rdn_key, attributes };
             inner.check_login(tree.branches(), Some(shown.number), (&before, &draft.attributes))?;
-            inner.knows_groups()?;
+            inner.can_follow(tree.branches())?;
             replace(tree, &inner, (&old, &before), draft, true, now)?;
             inner.cut_for_names(tree, old.number())?;
             images.after = terms.after(&inner, tree.branches(), old.number(), &schema)?;

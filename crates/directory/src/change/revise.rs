@@ -83,7 +83,7 @@ impl Inner {
             }
             _ => {}
         }
-        self.knows_groups()?;
+        self.can_follow(branches)?;
         add_rdn(attributes, rdn, schema)
     }
 }
