@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use serde_json::Value as Json;
 use tocsin_model::{
+    charset::{self, Syntax},
     exact_json::Exact,
     id::{MessageId, Name},
     merge_patch::TooDeep,
@@ -79,7 +80,8 @@ impl Exchanges {
             return Ok(Err(why.to_owned()));
         }
         let Some(before) = self.parts.spool.body(stored.id).await? else { return Ok(Err("it is gone".to_owned())) };
-        let body = match changed(&before, edit) {
+        let content_type = edit.content_type.as_ref().unwrap_or(&stored.head.content_type);
+        let body = match changed(&before, content_type, edit) {
             Ok(body) => body,
             Err(why) => return Ok(Err(why)),
         };
@@ -88,7 +90,10 @@ impl Exchanges {
             || !edit.properties.is_empty()
             || edit.content_type.as_ref().is_some_and(|new| *new != stored.head.content_type);
         let parcel = Parcel {
-            content_type: edit.content_type.clone().unwrap_or_else(|| stored.head.content_type.clone()),
+            content_type: match edit.patch {
+                Some(_) => in_utf8(content_type),
+                None => content_type.clone(),
+            },
             headers: stored.head.headers.clone(),
             body,
             trace: stored.head.trace.clone(),
@@ -128,10 +133,20 @@ impl Exchanges {
     }
 }
 
-fn changed(body: &Bytes, edit: &Edit) -> Result<Bytes, String> {
+/// The media type of what a patch makes, which is UTF-8.
+fn in_utf8(content_type: &str) -> String {
+    match charset::of_media_type(content_type) {
+        Some(named) if !named.eq_ignore_ascii_case("utf-8") => charset::with_charset(content_type, "utf-8"),
+        _ => content_type.to_owned(),
+    }
+}
+
+fn changed(body: &Bytes, content_type: &str, edit: &Edit) -> Result<Bytes, String> {
     let body = edit.body.as_ref().unwrap_or(body);
     let Some(patch) = &edit.patch else { return Ok(body.clone()) };
-    let mut json = Exact::read(body).map_err(|error| format!("its body is not JSON: {error}"))?;
+    let named = charset::of_media_type(content_type);
+    let text = charset::decode(body, Syntax::Json, named.as_deref()).map_err(|error| format!("its body {error}"))?;
+    let mut json = Exact::read(text.as_bytes()).map_err(|error| format!("its body is not JSON: {error}"))?;
     json.merge(patch, PATCH_DEPTH_MAX).map_err(|TooDeep| "the patch is nested too deeply")?;
     Ok(json.to_string().into())
 }

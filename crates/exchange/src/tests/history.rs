@@ -109,6 +109,10 @@ async fn b19_an_edit_writes_only_what_it_names() {
     assert_eq!(std::str::from_utf8(&edited).expect("text"), expected);
     bed.exchanges.resume(MessageFilter::default(), "ann").await.expect("resumed");
     assert_eq!(bed.a.asked_times(1).await[0].body, expected);
+    let marked = bed.post("orders", "\u{feff}{\"type\": \"ordr\", \"n\": 1.10}", None).await.expect("stored");
+    bed.edited(marked.id, patch(r#"{"more": 1}"#)).await;
+    let edited = bed.exchanges.body(marked.id).await.expect("read").expect("there");
+    assert_eq!(std::str::from_utf8(&edited).expect("text"), r#"{"type":"ordr","n":1.10,"more":1}"#);
 }
 
 #[tokio::test(flavor = "multi_thread")]
