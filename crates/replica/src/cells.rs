@@ -32,8 +32,7 @@ pub(crate) fn value_of(kind: FieldType, cell: ValueRef<'_>) -> Result<Json, Stri
         },
         ValueRef::Integer(integer) => Json::from(integer),
         ValueRef::Real(number) if !number.is_finite() => {
-            let sign = if number < 0.0 { "-" } else { "" };
-            return Err(format!("is {sign}Infinity; a finite number was expected"));
+            return Err(format!("is {}; a finite number was expected", infinite(number)));
         }
         ValueRef::Real(number) => Json::from(number),
     };
@@ -69,10 +68,15 @@ pub(crate) fn shown(cell: ValueRef<'_>) -> Json {
         ValueRef::Null => Json::Null,
         ValueRef::Integer(integer) => integer.into(),
         ValueRef::Real(number) if number.is_finite() => number.into(),
-        ValueRef::Real(number) => number.to_string().into(),
+        ValueRef::Real(number) => infinite(number).into(),
         ValueRef::Text(text) => String::from_utf8_lossy(text).into(),
         ValueRef::Blob(bytes) => format!("{} bytes", bytes.len()).into(),
     }
+}
+
+/// The word for a number that is not finite. SQLite stores NaN as NULL.
+fn infinite(number: f64) -> &'static str {
+    if number < 0.0 { "-Infinity" } else { "Infinity" }
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ const SESSIONS_MAX: u32 = 8;
 /// What a sync did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Summary {
+    /// Edits that were sent.
+    pub sent: u64,
     /// Edits that were sent and stay.
     pub applied: u64,
     /// Those that met others.
@@ -154,6 +156,7 @@ impl Replica {
             summary.conflicts += outcome.conflicts.len() as u64;
             summary.refused += outcome.refused.len() as u64;
             summary.blocks += 1;
+            summary.sent += edits;
             sent += edits;
             progress(Progress::Sent(sent));
         }

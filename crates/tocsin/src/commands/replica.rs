@@ -259,8 +259,7 @@ fn open(file: &Path) -> Outcome<(Replica, HttpLink)> {
 }
 
 fn told(summary: &Summary) -> String {
-    let Summary { applied, conflicts, refused, rows, removed, sent_again, .. } = summary;
-    let sent = applied + conflicts + refused;
+    let Summary { sent, conflicts, refused, rows, removed, sent_again, .. } = summary;
     let mut text = format!(
         "sent {sent} edits ({conflicts} met others, {refused} refused); received {rows} rows, dropped {removed}"
     );
@@ -273,9 +272,9 @@ fn told(summary: &Summary) -> String {
 }
 
 fn as_json(summary: &Summary) -> Value {
-    let Summary { applied, conflicts, refused, rows, removed, blocks, anew, sent_again } = summary;
+    let Summary { sent, applied, conflicts, refused, rows, removed, blocks, anew, sent_again } = summary;
     json!({
-        "applied": applied, "conflicts": conflicts, "refused": refused, "rows": rows, "removed": removed, "blocks": blocks,
+        "sent": sent, "applied": applied, "conflicts": conflicts, "refused": refused, "rows": rows, "removed": removed, "blocks": blocks,
         "anew": anew, "sent_again": sent_again,
     })
 }
