@@ -131,7 +131,7 @@ struct Connection {
 
 /// A message or an answer of the broker.
 enum Incoming {
-    Message(Publish),
+    Message(Box<Publish>),
     /// All filters are subscribed, and all others unsubscribed.
     Subscribed,
 }
@@ -183,7 +183,7 @@ impl Connection {
                             None => continue,
                         }
                     }
-                    Ok(Event::Incoming(Packet::Publish(publish))) => Ok(Incoming::Message(publish)),
+                    Ok(Event::Incoming(Packet::Publish(publish))) => Ok(Incoming::Message(Box::new(publish))),
                     Ok(Event::Incoming(Packet::Disconnect(goodbye))) => {
                         Err(format!("the broker disconnects: {:?}", goodbye.reason_code))
                     }
@@ -250,7 +250,7 @@ impl Session {
     }
 
     /// The filters that it may have from now on, if they are not stored yet.
-    fn to_store(&mut self) -> Option<Mark> {
+    fn new_filters(&mut self) -> Option<Mark> {
         let mut all = self.wanted();
         if self.filters.session == self.session {
             all.filters.extend(self.filters.filters.iter().cloned());
@@ -281,7 +281,7 @@ impl Session {
         loop {
             match next {
                 Some(Ok(Incoming::Message(publish))) => match self.is_wanted(&publish) {
-                    true => messages.push(publish),
+                    true => messages.push(*publish),
                     false => acknowledge(&connection.client, &publish).await?,
                 },
                 Some(Ok(Incoming::Subscribed)) if messages.is_empty() => return Ok(Received::Subscribed),
@@ -415,7 +415,7 @@ impl OpenSource for Session {
     async fn next(&mut self) -> Result<Portion, Trouble> {
         // Before the broker is asked: after a crash it may have all of them.
         if self.connection.is_none()
-            && let Some(mark) = self.to_store()
+            && let Some(mark) = self.new_filters()
         {
             return Ok(Portion { marks: vec![mark], ..Portion::default() });
         }
