@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn records_have_the_columns_of_the_head() {
         check(b"a,b\r\n1,2\r\n3,\"x, \"\"y\"\"\nz\"\n4,5", "2:1|2 3:3|x, \"y\"\nz 5:4|5");
-        check(b"a,b\n\n1,\"2\"\r\n\r\n", "2:1|2");
+        check(b"a,b\n\n1,\"2\"\r\n\r\n", "3:1|2");
         check(b"\xef\xbb\xbfa\n1\n", "2:1");
         check(b"a,b\n", "");
         check(b"", "! is empty: it has no first line with the names of columns");

@@ -122,6 +122,7 @@ impl Batches {
         }
         match decode(&mut bytes, &head) {
             Ok(records) => batch(Ok(records)),
+            Err(error) if error.is::<TooLong>() => batch(Err(error.to_string())),
             // It is as its producer wrote it, and no reader of this version can ever unpack it.
             Err(error) if is_whole => batch(Err(format!("cannot be unpacked: {error}"))),
             Err(error) => Err(format!("the batch at offset {} is damaged: {error}", head.first)),
@@ -333,10 +334,22 @@ mod tests {
         assert!(shown(damaged.into(), &[]).starts_with("the batch at offset 0 is damaged: "));
         // More messages than there can be, under a sum that is right.
         let many = pack(&vec![record(0, -1, "a"); 40], Compression::None, |bytes| bytes[..9].to_vec());
-        assert_eq!(shown(many, &[]), "the batch at offset 0 is damaged: it promises 40 messages in 9 bytes");
+        assert_eq!(shown(many, &[]), "0:cannot be unpacked: it promises 40 messages in 9 bytes");
         for length in 0..whole.len() {
             assert_eq!(shown(whole.slice(..length), &[]), "", "{length}");
         }
+    }
+
+    #[test]
+    fn d_a_batch_that_no_version_unpacks_is_set_aside_and_others_go_on() {
+        let mut unknown = plain(&[record(0, -1, "a")]).to_vec();
+        // The compression is in the last three bits of the attributes, which the checksum covers.
+        unknown[22] |= 7;
+        let sum = crc32c::crc32c(&unknown[21..]);
+        unknown[17..21].copy_from_slice(&sum.to_be_bytes());
+        unknown.extend_from_slice(&plain(&[record(1, -1, "b")]));
+        let shown = shown(unknown.into(), &[]);
+        assert!(shown.starts_with("0:cannot be unpacked: ") && shown.ends_with(" 1:b"), "{shown}");
     }
 
     #[test]

@@ -140,7 +140,7 @@ async fn d_a_page_that_cannot_be_read_is_not_an_empty_one() {
             vec!["<!DOCTYPE html><html>503</html>", "", "[{\"id\": \"b\"}", "{\"error\": \"x\"}", "[5]"],
         ),
         ("ndjson", "{\"id\": \"a\"}\n", vec![" <HTML><body>503</body></HTML>", "Service Unavailable", "{\"id\""]),
-        ("csv", "id\na\n", vec!["<html></html>", "", "Service Unavailable\n", "id\n\"b"]),
+        ("csv", "id\na\n", vec!["<html></html>", "", "Service Unavailable\n", "id\n\"bbb"]),
         ("xml", "<r><i><id>a</id></i></r>", vec!["<html><body/></html>", "", "<r><i><id>b</id></i>", "<error/>"]),
     ] {
         let items = if format == "xml" { "/r/i" } else { "" };
@@ -228,13 +228,13 @@ async fn d_one_guid_for_all_is_no_identity() {
     assert_eq!(harness.take().await, [r#"{"id":"a"}"#]);
     *page.text.lock().await = feed(&["b", "a", "b"]);
     assert_eq!(harness.take().await, [r#"{"id":"b"}"#]);
-    *page.text.lock().await = feed(&["c", "b", "a"]);
-    assert_eq!(harness.take().await, [r#"{"id":"c"}"#]);
+    *page.text.lock().await = feed(&["ccc", "b", "a"]);
+    assert_eq!(harness.take().await, [r#"{"id":"ccc"}"#]);
     harness.crash();
-    *page.text.lock().await = feed(&["d", "c"]);
+    *page.text.lock().await = feed(&["d", "ccc"]);
     assert_eq!(harness.take().await, [r#"{"id":"d"}"#]);
-    *page.text.lock().await = feed(&["e"]);
-    assert_eq!(harness.take().await, [r#"{"id":"e"}"#], "also where it is alone");
+    *page.text.lock().await = feed(&["ee"]);
+    assert_eq!(harness.take().await, [r#"{"id":"ee"}"#], "also where it is alone");
 }
 
 #[tokio::test]
