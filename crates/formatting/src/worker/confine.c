@@ -49,6 +49,9 @@ static int filter_calls(void) {
   filter[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
   filter[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
   struct sock_fprog program = {.len = (unsigned short)at, .filter = filter};
+  /* For all threads: the first one only waits for this. */
+  if (syscall(__NR_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0)
+    return 0;
   return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
 }
 #endif
