@@ -64,7 +64,7 @@ pub struct Asker {
     /// Containers, by their names in normal form, below which it may do everything, and nothing elsewhere: an operator with a key
     /// that is limited to them. Rules are not asked then.
     pub within: Vec<String>,
-    /// What ends it, if it is an entry that bound.
+    /// The state of its bind, if it is an entry that bound.
     pub standing: Option<Arc<Standing>>,
 }
 
@@ -166,7 +166,7 @@ impl Access {
             };
             let level = level_by(&meets);
             if clause.attributes.is_empty() {
-                // Who may change their own entry may not make entries below it, unless a rule says so of `children`.
+                // The right to change the own entry does not include entries below it, unless a rule says so of `children`.
                 let children = level_by(&|who| *who != Who::Itself && meets(who));
                 return Grant::of(special, level, children);
             }

@@ -389,7 +389,7 @@ impl Inner {
         if denied(None) || new.kinds.iter().any(|kind| denied(Some(kind))) {
             return Err(not_allowed("the access rules do not allow all attributes of the entry"));
         }
-        // What the rules say of `self` there would hold for the entry that comes.
+        // The rights of `self` at that place would hold for the entry that comes.
         if self.access.gives_to(new.key) || new.number.is_some() && self.access.names_place(new.key) {
             return Err(not_allowed(
                 "an access rule gives rights to this name, so only an operator gives it to an entry",
@@ -406,7 +406,7 @@ impl Inner {
         match self.holding(branches, MEMBERS, key, &is_closed)?.is_empty() {
             true => Ok(()),
             false => Err(not_allowed(
-                "a group or role holds this name, so only who may write its members gives it to an entry",
+                "a group or role holds this name; giving it to an entry needs `write` on the members of that group",
             )),
         }
     }

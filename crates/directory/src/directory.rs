@@ -747,7 +747,7 @@ impl EntryWatcher for Inner {
             };
             self.kept.change(change.number, shown, at);
         }
-        // Once the caches are true: whoever is marked reads them at once.
+        // Once the caches are true: a marked identity is renewed from them at once.
         self.mark_bound(touched);
         self.bell.send_replace(());
     }

@@ -361,7 +361,7 @@ impl Test {
         budget.check(truth == Truth::True)
     }
 
-    /// What it says of an entry under some rights.
+    /// The result for an entry under some rights.
     ///
     /// # Errors
     /// As for [`Test::is_met_by`].
@@ -388,7 +388,7 @@ type PreparedValues = HashMap<PreparedKey, Option<Rc<[u8]>>, FixedState>;
 /// One evaluation of a filter on one entry.
 struct Evaluation<'a> {
     schema: &'a Schema,
-    /// Which attributes may be used. An item on one that is closed is Undefined (RFC 4511, 4.5.1.7). An item on a type with a closed
+    /// The attributes that may be used. An item on one that is closed is Undefined (RFC 4511, 4.5.1.7). An item on a type with a closed
     /// kind is True or Undefined, so its negation does not depend on closed values.
     rights: Rights<'a>,
     budget: &'a Budget,

@@ -292,7 +292,7 @@ impl Inner {
         Ok(entry::view(node, above.as_deref(), &self.schema.load(), &self.shape))
     }
 
-    /// Who is in a group, as far as the asker may search by that. A group that is hidden is as one that there is not.
+    /// The members of a group, as far as the asker may search by them. A group that is hidden is as one that there is not.
     fn members(&self, branches: &dyn Branches, asker: &Asker, group: &[u8]) -> Result<Members, Refusal> {
         let schema = self.schema.load();
         let Ok(dn) = crate::directory::parse(&String::from_utf8_lossy(group)) else { return Ok(Members::default()) };

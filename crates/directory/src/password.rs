@@ -149,7 +149,7 @@ impl Credential {
     }
 }
 
-/// What a check of a hash costs.
+/// The cost of a check of a hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cost {
     /// At most about as much as a hash of ours.

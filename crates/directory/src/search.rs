@@ -391,7 +391,7 @@ fn compare(entry: &Entry, name: &str, value: &[u8], grant: &Grant, schema: &Sche
     }
     match test.truth(entry, schema, rights)? {
         Truth::Undefined if !is_valid => Err(invalid()),
-        // Where a kind of the attribute is closed, it is as if the entry did not have it.
+        // A closed kind of the attribute counts as absent.
         truth => Ok(truth == Truth::True),
     }
 }

@@ -95,7 +95,7 @@ impl Drop for Standing {
 pub(crate) enum Touched {
     /// Every one.
     All,
-    /// Those of these entries.
+    /// The identities of these entries.
     Some(Vec<EntryNumber>),
 }
 
@@ -166,7 +166,7 @@ impl Inner {
         if moved || of_groups && changes.iter().any(is_of_groups) {
             return Touched::All;
         }
-        // What was built beforehand changes attributes only, by which groups may find the entry.
+        // A prepared change is one of attributes only, by which groups may find the entry.
         let counts = |change: &&EntryChange| of_groups || !matches!(change.now, Now::Built(_));
         Touched::Some(changes.iter().filter(counts).map(|change| change.number).collect())
     }

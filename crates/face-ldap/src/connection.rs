@@ -275,7 +275,7 @@ impl Connection {
                 let before = &self.session.asker;
                 let loses = asker.key != before.key || before.groups.iter().any(|group| !asker.groups.contains(group));
                 if loses && !self.running.is_empty() {
-                    // What is under way goes by the rights of before.
+                    // Requests under way use the former rights.
                     return self
                         .end(Code::StrongerAuthRequired, "the name or the groups of this bind changed; bind anew");
                 }
@@ -287,8 +287,8 @@ impl Connection {
                 self.end(Code::StrongerAuthRequired, why);
             }
             Err(refusal) => {
-                tracing::warn!(%refusal, "whether a bind still holds cannot be told; its connection ends");
-                self.end(Code::Unavailable, "whether this bind still holds cannot be told; bind anew");
+                tracing::warn!(%refusal, "cannot check whether a bind still holds; its connection ends");
+                self.end(Code::Unavailable, "the server cannot check whether this bind still holds; bind anew");
             }
         }
     }

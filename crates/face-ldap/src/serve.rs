@@ -77,7 +77,7 @@ impl Default for LdapOptions {
 
 /// Knows the keys of the API, with which operators prove themselves.
 pub trait Operators: Send + Sync + 'static {
-    /// How long a key may change subscribers; `None`: it may not.
+    /// The validity of a key that may change subscribers; `None`: it may not.
     fn operator(&self, key: &str) -> Option<Validity>;
 
     /// The containers that a key is limited to; of none: it is unlimited. `None`: it is no operator's.
@@ -89,14 +89,14 @@ pub trait Operators: Send + Sync + 'static {
     fn changes(&self) -> watch::Receiver<u64>;
 }
 
-/// How long an operator's key holds.
+/// The validity of an operator's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
     /// The time left; `None`: until it is removed.
     pub ends_in: Option<Duration>,
 }
 
-/// How soon a key is looked up again that has come to its end.
+/// The least time between two look-ups of a key that has come to its end.
 const ASKED_AGAIN: Duration = Duration::from_millis(1);
 
 /// A key by which a connection is bound.

@@ -154,7 +154,7 @@ impl Caller {
         &self.key
     }
 
-    /// How long the key still holds; `None`: until it is removed.
+    /// The time until the key expires; `None`: it does not.
     pub fn holds_for(&self, now: Timestamp) -> Option<Duration> {
         self.expires_at.map(|end| end.since(now))
     }

@@ -236,16 +236,16 @@ pub struct EntryFeed {
 /// Changes of entries that the feed keeps.
 pub const ENTRY_FEED_KEPT: u64 = 1_000_000;
 
-/// Where the login names of an entry stand.
+/// The login names of an entry.
 #[derive(Debug, Clone, Copy)]
 pub enum LoginNames<'a> {
-    /// Of a subscriber that was not placed: its id.
+    /// The id of a subscriber that was not placed.
     Id(&'a SubscriberId),
     /// Among these attributes.
     Attributes {
-        /// Those of before; names among them are not asked again.
+        /// The former attributes; names among them are not asked again.
         before: Option<&'a BTreeMap<String, Value>>,
-        /// Those of now.
+        /// The present attributes.
         now: &'a BTreeMap<String, Value>,
     },
 }

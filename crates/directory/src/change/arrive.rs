@@ -54,7 +54,7 @@ impl Inner {
             && !is_dynamic(&classes, schema)
             && terms.unique.is_empty()
             && !terms.after;
-        // What others than operators may make depends on more than the entry above.
+        // The rights of others than operators depend on more than the entry above.
         if !is_plain || !asker.manages {
             return None;
         }

@@ -32,7 +32,7 @@ struct NameChange<'a> {
     depth: usize,
     /// The new name; `None`: the entry goes.
     dn: Option<&'a str>,
-    /// What the end of the names below becomes, if there are any.
+    /// The new end of the names below, if there are any.
     below: Option<&'a str>,
 }
 
@@ -55,7 +55,7 @@ impl Inner {
         let below = match (has_below, &dn) {
             (false, _) => None,
             (true, Some(dn)) => Some(dn.clone()),
-            // Those below a subscriber that goes stand where all stand that were not placed.
+            // Entries below a subscriber that goes stand among the subscribers that were not placed.
             (true, None) => Some(format!("{},{}", crate::directory::PEOPLE, self.suffix_text)),
         };
         let depth = Dn::parse(&from.dn).map_or(0, |dn| dn.0.len());
@@ -238,7 +238,7 @@ impl NameChange<'_> {
         }
     }
 
-    /// What becomes of a name, in normal form and as it is written.
+    /// The change of a name, given in normal form and as it is written.
     fn name(&self, key: &str, text: &str) -> Value {
         if key == self.key {
             return self.dn.map_or(Value::Goes, |dn| Value::Becomes(dn.to_owned()));
@@ -251,7 +251,7 @@ impl NameChange<'_> {
     }
 }
 
-/// What becomes of a value.
+/// The change of a value.
 enum Value {
     Stays,
     Becomes(String),
