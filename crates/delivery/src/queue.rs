@@ -222,10 +222,11 @@ impl Queue {
             0 | 1 => Vec::new(),
             most => lanes.take_more(&lane, most - 1, now, is_same),
         };
-        let more = lanes.has_turns();
+        // Also for a lane that is parked: the session that waited for its time may be the one that takes this message.
+        let needs_session = lanes.needs_session();
         self.note_room(&mut state, 1 + same.len());
         drop(state);
-        if more {
+        if needs_session {
             self.arrived.notify_one();
         }
         Ok((Turn { queue: self.clone(), lane, began: now, same, over: false }, pending))
@@ -239,7 +240,13 @@ impl Queue {
         let mut state = self.waiting.lock();
         let Order::Single(single) = &mut state.order else { return Err(None) };
         let taken = single.take(Instant::now(), take)?;
+        // Recipients of one multicast are pushed as one message, and each session takes a part of them.
+        let needs_session = !single.line.is_empty();
         self.note_room(&mut state, taken.iter().map(Pending::count).sum());
+        drop(state);
+        if needs_session {
+            self.arrived.notify_one();
+        }
         Ok(taken)
     }
 
@@ -360,6 +367,8 @@ impl Queue {
             Order::Single(single) => single.meter = meter,
             Order::Shared(lanes) => lanes.keep_to(meter),
         }
+        // Sessions wait by the rate before.
+        self.arrived.notify_waiters();
     }
 
     /// Takes nothing more and answers what waits.
@@ -468,7 +477,7 @@ pub(crate) fn take_first(waiting: &mut VecDeque<Pending>, limit: usize) -> Optio
 
 #[cfg(test)]
 mod tests {
-    use tocsin_model::receipt::Disposition;
+    use tocsin_model::receipt::{Disposition, ReasonKind};
     use tokio::sync::mpsc;
 
     use super::*;
@@ -485,7 +494,7 @@ mod tests {
 
     /// Queues messages, a letter each for their address and so their lane, without any session.
     async fn queue_of(queue: &Queue, addresses: &str) -> mpsc::Receiver<Answer> {
-        let shared = Shared::new(&"c".parse().expect("a name"), context().clock);
+        let shared = Shared::new(&"c".parse().expect("a name"), &context());
         let (answers, answered) = mpsc::channel(addresses.len().max(1));
         let all = addresses.chars().enumerate().map(|(number, address)| outgoing(number as u32, &address.to_string()));
         queue.push_all(Pending::all(all.collect(), &shared, &answers), &|address| address.into()).await;
@@ -502,7 +511,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_presses_passes_a_full_queue() {
-        let shared = Shared::new(&"c".parse().expect("a name"), context().clock);
+        let shared = Shared::new(&"c".parse().expect("a name"), &context());
         let of = |number: u32, priority| {
             let mut outgoing = outgoing(number, "a");
             Arc::make_mut(&mut outgoing.message).priority = priority;
@@ -531,7 +540,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_multicast_is_taken_together_up_to_a_limit() {
-        let (queue, shared) = (Queue::single(2), Shared::new(&"c".parse().expect("a name"), context().clock));
+        let (queue, shared) = (Queue::single(2), Shared::new(&"c".parse().expect("a name"), &context()));
         let (answers, _answered) = mpsc::channel(100);
         let (one, other) = (outgoing(0, "a"), outgoing(1, "b"));
         let all = [&one, &one, &one, &other, &one].map(Clone::clone);
@@ -546,7 +555,7 @@ mod tests {
     #[tokio::test]
     async fn a_turn_is_for_the_same_multicast_before_others_can_take_of_it() {
         let queue = Queue::shared_by_many(2, Flow::default(), 3);
-        let shared = Shared::new(&"c".parse().expect("a name"), context().clock);
+        let shared = Shared::new(&"c".parse().expect("a name"), &context());
         let (answers, _answered) = mpsc::channel(100);
         let (one, other) = (outgoing(0, "a"), outgoing(1, "b"));
         let all = [&one, &one, &one, &one, &other].map(Clone::clone);
@@ -584,6 +593,94 @@ mod tests {
         let others = queue_of(&queue, &"bcd".repeat(100)).await;
         assert_eq!(before.elapsed(), ROOM_PATIENCE, "for the others there is room at once");
         assert_eq!(others.len() + 300, others.max_capacity());
+    }
+
+    /// An endpoint that asks for less `refusals` times and answers then; sessions take from the queue as those of channels do.
+    /// What comes back is pushed again after its time.
+    async fn check_recovery(sessions: usize, refusals: usize, wish: Option<u64>) {
+        let queue = Queue::shared(sessions, Flow::default());
+        let shared = Shared::new(&"c".parse().expect("a name"), &context());
+        let (answers, mut answered) = mpsc::channel(100);
+        let left = Arc::new(std::sync::atomic::AtomicUsize::new(refusals));
+        for _ in 0..sessions {
+            let (queue, left, name) = (queue.clone(), left.clone(), "c".parse::<Name>().expect("a name"));
+            tokio::spawn(async move {
+                let mut next = None;
+                while let Some((turn, pending)) = match next.take() {
+                    Some(given) => Some(given),
+                    None => queue.take().await,
+                } {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                    let refuses = left
+                        .fetch_update(
+                            std::sync::atomic::Ordering::SeqCst,
+                            std::sync::atomic::Ordering::SeqCst,
+                            |left| left.checked_sub(1),
+                        )
+                        .is_ok();
+                    let wish = wish.map(Duration::from_secs);
+                    if refuses {
+                        next = queue.done(turn, Signal::Slower(wish), &name).await;
+                        let reason = tocsin_model::receipt::Reason::new(ReasonKind::Answer, "429");
+                        pending.answer(Disposition::Deferred { reason, retry_after: wish }).await;
+                    } else {
+                        next = queue.done(turn, Signal::Fine, &name).await;
+                        pending.answer(Disposition::Delivered { reply: String::new() }).await;
+                    }
+                }
+            });
+        }
+        let push = async |number: u32| {
+            let pending = Pending::all(vec![outgoing(number, "a")], &shared, &answers);
+            queue.push_all(pending, &only_lane).await;
+        };
+        for number in 0..12 {
+            push(number).await;
+        }
+        let mut delivered = 0;
+        while delivered < 12 {
+            let answer = tokio::time::timeout(Duration::from_secs(3_600), answered.recv()).await;
+            let answer = answer.expect("a message waits for ever").expect("the queue is open");
+            match answer.disposition {
+                Disposition::Delivered { .. } => delivered += 1,
+                Disposition::Deferred { retry_after, .. } => {
+                    tokio::time::sleep(retry_after.unwrap_or(Duration::from_secs(1))).await;
+                    push(answer.ticket.ordinal).await;
+                }
+                Disposition::Refused { .. } => panic!("none is refused"),
+            }
+        }
+        queue.close();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn b1_an_endpoint_that_asks_for_less_is_served_when_it_answers() {
+        for sessions in [1, 2, 8] {
+            for refusals in [1, 2, 5, 12, 40] {
+                for wish in [None, Some(0), Some(1), Some(3), Some(60)] {
+                    check_recovery(sessions, refusals, wish).await;
+                }
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn b1_a_rate_that_is_raised_counts_at_once() {
+        for queue in [Queue::single(1), Queue::shared(1, Flow::default())] {
+            queue.keep_to(Some(Rate { messages: 1, per: Duration::from_secs(3_600) }));
+            let _answers = queue_of(&queue, "aa").await;
+            let take = async || match queue.lanes(|_, _| ()) {
+                Some(()) => drop(queue.take().await),
+                None => drop(queue.pop_many(1).await),
+            };
+            take().await;
+            let before = Instant::now();
+            tokio::join!(take(), async {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                queue.keep_to(None);
+            });
+            assert_eq!(before.elapsed(), Duration::from_secs(1));
+        }
     }
 
     #[tokio::test(start_paused = true)]

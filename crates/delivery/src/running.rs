@@ -14,7 +14,7 @@ use tocsin_model::{
 use tokio::{sync::mpsc, task::JoinSet};
 
 use crate::{
-    channel::{Answer, Context, Destination, OpenChannel, Outgoing},
+    channel::{Answer, Context, Destination, DestinationState, OpenChannel, Outgoing},
     pending::{Pending, Shared},
     protocol::Opened,
     queue::{LaneOf, Queue},
@@ -112,7 +112,7 @@ impl OpenChannel for Running {
         self.queue.lanes(|lanes, now| lanes.destinations(limit, now)).unwrap_or_default()
     }
 
-    fn census(&self) -> [usize; 3] {
+    fn census(&self) -> [usize; DestinationState::ALL.len()] {
         self.queue.lanes(|lanes, now| lanes.census(now)).unwrap_or_default()
     }
 
@@ -194,7 +194,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_is_an_answer_too_and_the_session_goes_on() {
-        let (queue, shared) = (Queue::single(1), Shared::new(&"c".parse().expect("a name"), context().clock));
+        let (queue, shared) = (Queue::single(1), Shared::new(&"c".parse().expect("a name"), &context()));
         let sessions = queue.clone();
         let session = move || {
             let queue = sessions.clone();

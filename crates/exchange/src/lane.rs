@@ -83,8 +83,8 @@ struct Queue {
     pace: Pace,
     /// How fast an operator lets legs leave.
     rate: Option<(Rate, Meter)>,
-    /// More leave when its rate allows.
-    is_paced: bool,
+    /// When more leave by its rate, and the task that waits for this time.
+    paced: Option<(Instant, AbortHandle)>,
     alarm: Option<(Timestamp, AbortHandle)>,
 }
 
@@ -457,18 +457,22 @@ impl Lane {
     /// Sends more at this time, by the operator's rate.
     fn pump_at(self: &Arc<Lane>, at: Instant, exchanges: &Arc<Exchanges>) {
         let mut queue = self.queue.lock();
-        if std::mem::replace(&mut queue.is_paced, true) {
+        // The rate may have been raised since: its earlier time counts.
+        if queue.paced.as_ref().is_some_and(|(earlier, _)| *earlier <= at) {
             return;
         }
         let (lane, stopping) = (self.clone(), exchanges.stopping.clone());
-        exchanges.tasks.spawn(async move {
+        let paced = exchanges.tasks.spawn(async move {
             tokio::select! {
                 () = tokio::time::sleep_until(at) => {}
                 () = stopping.cancelled() => return,
             }
-            lane.queue.lock().is_paced = false;
+            lane.queue.lock().paced = None;
             lane.pump();
         });
+        if let Some((_, later)) = queue.paced.replace((at, paced.abort_handle())) {
+            later.abort();
+        }
     }
 
     /// A leg is done with for now.

@@ -126,7 +126,7 @@ pub const GAUGES: &[Metric] = &[
         name: "deliver_destinations",
         kind: Kind::Gauge,
         labels: "application, channel, state",
-        help: "Destinations that are known, by state: open, trial, paused; see `tocsin destinations`.",
+        help: "Destinations that are known, by state: open, trial, paused, stalled; see `tocsin destinations`.",
     },
     Metric {
         name: "source_state",

@@ -23,7 +23,8 @@ pub struct DestinationStatus {
     pub channel: Name,
     /// Scheme, host and port.
     pub destination: String,
-    /// `open`, `paused` after failures in a row, or on `trial`: one message finds out whether it is back.
+    /// `open`, `paused` after failures in a row, on `trial`: one message finds out whether it is back, or `stalled`:
+    /// messages have waited for a minute although none is held back.
     pub state: &'static str,
     /// How many messages it may get at the same time.
     pub concurrency: u32,

@@ -95,6 +95,8 @@ pub struct Figures {
     pub switches: Vec<String>,
     /// Destinations that are let be after failures, by `application/channel`.
     pub destinations_paused: Vec<(String, u64)>,
+    /// Destinations whose messages wait although none is held back, by `application/channel`.
+    pub destinations_stalled: Vec<(String, u64)>,
     /// Free bytes on the disk, and how many must be.
     pub free_bytes: Option<(u64, u64)>,
     /// How far the node is from its bounds.
@@ -120,11 +122,6 @@ impl Service {
         }
         let backlog = self.journal.backlog();
         let status = self.pipeline.status();
-        let paused_at = DestinationState::ALL.iter().position(|state| *state == DestinationState::Paused);
-        let paused = self.pipeline.destination_counts().into_iter().filter_map(|(application, channel, counts)| {
-            let count = paused_at.map_or(0, |at| counts[at] as u64);
-            (count > 0).then(|| (format!("{application}/{channel}"), count))
-        });
         let stops = self.pipeline.stopped_rules();
         let firings = self.journal.firings(&FiringFilter::default(), 0, FIRINGS_MAX).await?;
         let switches =
@@ -145,11 +142,29 @@ impl Service {
             stopped_rules: stops.iter().map(|stop| format!("{}/{}", stop.application, stop.rule)).collect(),
             firings_missed: firings.iter().map(|firing| firing.batches).sum(),
             switches: switches.collect(),
-            destinations_paused: paused.collect(),
+            destinations_paused: self.destinations_in(DestinationState::Paused),
+            destinations_stalled: self.destinations_in(DestinationState::Stalled),
             free_bytes: self.free_space.as_ref().and_then(|space| Some(((space.bytes)()?, space.bytes_min))),
             saturation: self.saturation.as_ref().map(|watch| watch.lock().state()).unwrap_or_default(),
         })
     }
+}
+
+impl Service {
+    /// How many destinations are in this state, by `application/channel`; only those that have some.
+    pub(crate) fn destinations_in(&self, state: DestinationState) -> Vec<(String, u64)> {
+        let counts = self.pipeline.destination_counts().into_iter();
+        let in_state = counts.map(|(application, channel, counts)| {
+            let count = DestinationState::ALL.iter().zip(counts).find(|(found, _)| **found == state);
+            (format!("{application}/{channel}"), count.map_or(0, |(_, count)| count as u64))
+        });
+        in_state.filter(|(_, count)| *count > 0).collect()
+    }
+}
+
+/// Destinations of each channel, as words.
+pub(crate) fn each_channel(counts: &[(String, u64)]) -> String {
+    counts.iter().map(|(channel, count)| format!("{count} of {channel}")).collect::<Vec<_>>().join(", ")
 }
 
 /// What needs attention by these figures, the most urgent first.
@@ -244,6 +259,8 @@ fn slow_distribution(figures: &Figures) -> Option<Attention> {
         shown(answer),
         figures.notifications_waiting
     );
+    // Rules that take long hold up what is made of a whole quantum, also where it is counted as waiting.
+    let generation = p95(figures, Timing::Generation).saturating_sub(p95(figures, Timing::Pickup));
     let deferred = figures.lately.count(Count::Deferred) * 2 > figures.lately.attempts();
     let (cause, advice) = if figures
         .switches
@@ -251,6 +268,11 @@ fn slow_distribution(figures: &Figures) -> Option<Attention> {
         .any(|off| off.starts_with("role:deliver") || off.starts_with("channel:"))
     {
         ("delivery is switched off", "`tocsin switch list` says by whom; `tocsin switch enable` lets it go on")
+    } else if generation >= SLOW && generation >= wait / 2 {
+        (
+            "rules take long, and what they make waits for the rest of its quantum",
+            "`tocsin rule explain APPLICATION` shows which rule scans; see the report `quantum-list`",
+        )
     } else if answer >= ANSWER_SLOW || deferred || !figures.destinations_paused.is_empty() {
         (
             "a channel cannot keep up: its far side is slow, or sends away",
@@ -358,10 +380,17 @@ fn others(figures: &Figures, found: &mut Vec<Attention>) {
         add(Urgency::Soon, "missed-firings", text, "`tocsin firings list` lists them; fire them again or dismiss them");
     }
     if !figures.destinations_paused.is_empty() {
-        let each: Vec<String> =
-            figures.destinations_paused.iter().map(|(channel, count)| format!("{count} of {channel}")).collect();
-        let text = format!("destinations are let be after failures: {}", each.join(", "));
+        let text = format!("destinations are let be after failures: {}", each_channel(&figures.destinations_paused));
         add(Urgency::Soon, "paused-destinations", text, "`tocsin destinations` says what they answer");
+    }
+    if !figures.destinations_stalled.is_empty() {
+        let text = format!(
+            "messages wait for destinations that are open and get none: {}",
+            each_channel(&figures.destinations_stalled)
+        );
+        let advice = "raise `concurrency` of the channel if all its sessions are busy (`tocsin destinations`); otherwise \
+                      restart the server, which sends them, and report a defect";
+        add(Urgency::Now, "stalled-destinations", text, advice);
     }
     let (refused, delivered) = (figures.lately.count(Count::Refused), figures.lately.count(Count::Delivered));
     if refused > 20 && refused * 10 > delivered {
@@ -423,6 +452,16 @@ mod tests {
                 "slow-distribution: the far sides are fast: formatting, or the bound of what may be on its way, holds up",
             ],
         );
+        // The time that a rule takes is no time of templates.
+        let matching =
+            slow(&[(Timing::Pickup, 10), (Timing::Generation, 11_300), (Timing::Wait, 11_400), (Timing::Answer, 3)]);
+        check(
+            matching,
+            &[
+                "slow-generation: a rule is expensive",
+                "slow-distribution: rules take long, and what they make waits for the rest of its quantum",
+            ],
+        );
         let rule = slow(&[(Timing::Pickup, 10), (Timing::Generation, 8_000)]);
         check(rule.clone(), &["slow-generation: a rule is expensive"]);
         check(Figures { shards: 1, ..rule }, &["slow-generation: the cores of the machine are not used"]);
@@ -434,6 +473,14 @@ mod tests {
         check(off, &["slow-pickup: matching is switched off", "switched-off"]);
         let records = Figures { records_probe: Duration::from_millis(70), ..Figures::default() };
         check(records, &["slow-records: the disk of the records is slow"]);
+    }
+
+    #[test]
+    fn b1_a_destination_that_is_not_served_needs_attention_now() {
+        let stalled = Figures { destinations_stalled: vec![("shop/hook".to_owned(), 1)], ..Figures::default() };
+        let found = diagnose(&stalled);
+        assert_eq!((found[0].what, found[0].urgency), ("stalled-destinations", Urgency::Now));
+        assert!(found[0].text.ends_with("1 of shop/hook"), "{}", found[0].text);
     }
 
     #[test]

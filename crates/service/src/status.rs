@@ -15,6 +15,7 @@ use tocsin_store::{
 
 use crate::{
     Service,
+    digest::each_channel,
     error::ServiceError,
     keys::{Caller, Scope},
     sources::SourceStatus,
@@ -122,6 +123,15 @@ impl Service {
             saturation: self.saturation.as_ref().map(|watch| watch.lock().state()),
             destinations: self.pipeline.destination_counts(),
         }
+    }
+
+    /// What does not work although the platform can serve: destinations whose messages wait and are not sent.
+    pub fn warnings(&self) -> Vec<String> {
+        let stalled = self.destinations_in(DestinationState::Stalled);
+        let text = |stalled: &[(String, u64)]| {
+            format!("messages wait for destinations that are open and get none: {}", each_channel(stalled))
+        };
+        (!stalled.is_empty()).then(|| text(&stalled)).into_iter().collect()
     }
 
     /// Why the platform cannot serve just now; empty if it can. The disk is asked at most every few seconds.

@@ -179,7 +179,8 @@ impl Pool {
             Asked::Given(place) => place,
             Asked::Later(place) => {
                 let _waiting = Waiting(self);
-                place.await.expect("a pool forgets nobody who waits")
+                // The pool keeps the sender of a receiver that waits until it has sent a place.
+                place.await.expect("a place comes to each receiver that waits")
             }
         };
         let waited = began.elapsed();
@@ -200,7 +201,24 @@ impl Pool {
         }
         let (sender, receiver) = oneshot::channel();
         state.wait(application, collection, sender);
+        // A place may be free although some are counted as waiting: one that went away gave its place back, and is
+        // still counted. No `leave` would follow then.
+        let granted = self.grant(&mut state, now);
+        drop(state);
+        granted.into_iter().for_each(|(next, place)| drop(next.send(place)));
         Ok(Asked::Later(receiver))
+    }
+
+    /// The places that are free now, each with the request that is next. To be sent without the lock: a place whose
+    /// receiver is gone comes back by `leave`.
+    fn grant(&self, state: &mut State, now: Instant) -> Vec<(oneshot::Sender<Place>, Place)> {
+        let mut granted = Vec::new();
+        while state.busy < state.pace.limit()
+            && let Some(next) = state.next()
+        {
+            granted.push((next, self.place(state, now)));
+        }
+        granted
     }
 
     fn place(&self, state: &mut State, now: Instant) -> Place {
@@ -217,9 +235,7 @@ impl Pool {
 
     /// A place was left after so long: those who wait get what is free now.
     fn leave(&self, now: Instant, held: Duration) {
-        // A place that nobody takes comes back here, so it is given without the lock.
-        let mut given = Vec::new();
-        {
+        let granted = {
             let mut state = self.0.state.lock();
             let (size, is_full) = (state.pace.limit(), state.busy >= state.pace.limit());
             state.pace.answered(now, held, true, is_full);
@@ -228,15 +244,9 @@ impl Pool {
             }
             state.held = (state.held * 15 + held) / 16;
             state.busy -= 1;
-            while state.busy < state.pace.limit()
-                && let Some(next) = state.next()
-            {
-                given.push((next, self.place(&mut state, now)));
-            }
-        }
-        for (next, place) in given {
-            drop(next.send(place));
-        }
+            self.grant(&mut state, now)
+        };
+        granted.into_iter().for_each(|(next, place)| drop(next.send(place)));
     }
 }
 
@@ -354,6 +364,21 @@ mod tests {
         drop(first);
         drop(waiting.remove(0));
         assert!(waiting.remove(0).await.is_ok());
+        assert_eq!((pool.status().waiting, pool.status().busy), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn b1_a_request_is_served_while_one_that_went_away_is_still_counted() {
+        let (pool, shop) = (Pool::new("upload", 1, Sizing::Fixed, 10), name("shop"));
+        let first = pool.enter(&shop, None).await.expect("free");
+        let Ok(Asked::Later(gone)) = pool.ask(&shop, None, Instant::now()) else { panic!("the pool is full") };
+        let counted = Waiting(&pool);
+        drop(first);
+        drop(gone);
+        let mut next = Box::pin(pool.enter(&shop, None));
+        assert!(futures_poll(&mut next).await.is_some(), "no place is taken");
+        drop(counted);
+        drop(next);
         assert_eq!((pool.status().waiting, pool.status().busy), (0, 0));
     }
 

@@ -166,6 +166,13 @@ const ALERTS: &[Alert] = &[
         advice: "Destinations are let be after failures. `tocsin destinations` says what they answer.",
     },
     Alert {
+        name: "TocsinDestinationsStalled",
+        holds: "1m",
+        severity: "critical",
+        expr: "sum by (application, channel) (deliver_destinations{state=\"stalled\"}) > 0",
+        advice: "Messages wait for destinations that are open and get none. `tocsin destinations` lists them.",
+    },
+    Alert {
         name: "TocsinManyRefused",
         holds: "10m",
         severity: "warning",

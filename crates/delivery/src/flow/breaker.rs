@@ -46,6 +46,17 @@ impl Breaker {
         }
     }
 
+    /// The end of the last pause; `None` without one since the last success.
+    pub fn until(&self) -> Option<Instant> {
+        self.until
+    }
+
+    /// Pauses since the last success.
+    #[cfg(test)]
+    pub fn pauses(&self) -> u32 {
+        self.pauses
+    }
+
     /// Whether the last attempt got no answer. Each of that kind holds a session for the whole time limit, so one at a
     /// time is enough to learn more.
     pub fn is_silent(&self) -> bool {

@@ -42,6 +42,8 @@ const SLOW: u32 = 8;
 /// Trouble that goes on is told again after this time.
 const TOLD_AGAIN: Duration = Duration::from_secs(900);
 const REASON_CHARS_MAX: usize = 200;
+/// A destination that may be served, and gets nothing for so long while messages wait, is reported.
+const STALLED: Duration = Duration::from_secs(60);
 
 /// What an attempt says about its destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +67,7 @@ pub(crate) enum Signal {
 /// Lanes take turns, and in each what presses goes first. One that is slow or dead keeps the others from nothing: of the queue it gets no more than what is
 /// left free, of the sessions as much as are idle, and all slow ones together at most half of them while others have
 /// work. A lane that is alone leaves an eighth of the sessions, so that a newcomer always finds one.
+#[derive(Clone)]
 pub(crate) struct Lanes<T> {
     lanes: HashMap<Arc<str>, Lane<T>>,
     turns: VecDeque<Arc<str>>,
@@ -82,10 +85,13 @@ pub(crate) struct Lanes<T> {
     swept: Option<Instant>,
 }
 
+#[derive(Clone)]
 struct Lane<T> {
     waiting: Line<T>,
     busy: usize,
-    place: Place,
+    state: LaneState,
+    /// Whether its key is in `turns`. A key stays there when its lane is emptied, and is skipped then.
+    in_turns: bool,
     pace: Pace,
     breaker: Breaker,
     meter: Option<Meter>,
@@ -95,18 +101,22 @@ struct Lane<T> {
     told: Option<Instant>,
     reason: Option<Box<str>>,
     used: Instant,
+    /// When a message last left or was answered, or when the first message came into the empty lane.
+    moved: Instant,
 }
 
-/// Where a lane stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// Nothing waits.
-    Away,
-    /// It is among those whose turn comes.
-    Turn,
-    /// As many as allowed are on their way.
+/// State of a destination's queue. Each state names the event that ends it, so no message waits without one.
+///
+/// `Lanes::settle` is the only place that leaves `Empty` or enters it; the test module `model` checks all sequences of events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum LaneState {
+    /// No message waits. Ends with `push`.
+    Empty,
+    /// Messages wait, and the lane has a turn in the round-robin queue. Ends with `take`.
+    Queued,
+    /// Messages wait, and as many as allowed, at least one, are under way. Ends with `done`.
     Full,
-    /// Its turn comes again at this time.
+    /// Messages wait, and none may leave before this time. Ends at this time, or with `done`.
     Parked(Instant),
 }
 
@@ -156,7 +166,8 @@ impl<T: Waits> Lane<T> {
         Lane {
             waiting: Line::new(),
             busy: 0,
-            place: Place::Away,
+            state: LaneState::Empty,
+            in_turns: false,
             pace: match flow.pace {
                 application::Pace::Auto => Pace::new(flow.per_destination as usize),
                 application::Pace::Fixed => Pace::fixed(flow.per_destination as usize),
@@ -169,6 +180,7 @@ impl<T: Waits> Lane<T> {
             told: None,
             reason: None,
             used: now,
+            moved: now,
         }
     }
 
@@ -183,6 +195,18 @@ impl<T: Waits> Lane<T> {
             Way::Shut(until) => Some(paused.map_or(until, |paused| paused.max(until))),
             _ => paused,
         }
+    }
+
+    /// How long messages have waited for a destination that may be served and gets nothing.
+    fn unserved(&self, now: Instant) -> Option<Duration> {
+        if self.waiting.is_empty() || self.busy > 0 || self.shut(now).is_some() {
+            return None;
+        }
+        if self.meter.as_ref().is_some_and(|meter| meter.wait(now).is_some()) {
+            return None;
+        }
+        let paused_until = self.paused_until.max(self.breaker.until());
+        Some(now.saturating_duration_since(paused_until.map_or(self.moved, |until| until.max(self.moved))))
     }
 
     /// When what waits will about have left.
@@ -224,9 +248,9 @@ impl<T: Waits> Lanes<T> {
         self.waiting
     }
 
-    /// Whether a lane looks forward to its turn.
-    pub fn has_turns(&self) -> bool {
-        !self.turns.is_empty()
+    /// Whether another session has to look: a lane has a turn, or is parked until a time for which a session must wait.
+    pub fn needs_session(&self) -> bool {
+        !self.turns.is_empty() || !self.parked.is_empty()
     }
 
     /// The key of a lane; one that is known is not made again.
@@ -250,15 +274,30 @@ impl<T: Waits> Lanes<T> {
             return Pushed::NoRoom(item, None);
         }
         self.active += usize::from(!lane.is_active());
+        if lane.waiting.is_empty() {
+            lane.moved = now;
+        }
         lane.waiting.push_back(item);
         lane.used = now;
         self.waiting += 1;
-        let wake = lane.busy + lane.waiting.len() <= lane.pace.limit();
-        if lane.place == Place::Away {
-            lane.place = Place::Turn;
-            self.turns.push_back(key.clone());
+        let has_new_turn = Self::settle(&mut self.turns, key, lane);
+        Pushed::Waits { wake: has_new_turn || lane.busy + lane.waiting.len() <= lane.pace.limit() }
+    }
+
+    /// Brings the state of a lane in line with its messages. Ends every change of what waits in a lane. Returns whether the
+    /// lane got a turn.
+    fn settle(turns: &mut VecDeque<Arc<str>>, key: &Arc<str>, lane: &mut Lane<T>) -> bool {
+        if lane.waiting.is_empty() {
+            lane.state = LaneState::Empty;
+        } else if lane.state == LaneState::Empty {
+            lane.state = LaneState::Queued;
         }
-        Pushed::Waits { wake }
+        let has_new_turn = lane.state == LaneState::Queued && !lane.in_turns;
+        if has_new_turn {
+            lane.in_turns = true;
+            turns.push_back(key.clone());
+        }
+        has_new_turn
     }
 
     /// How long a message of this priority for this destination is better not even made.
@@ -295,10 +334,10 @@ impl<T: Waits> Lanes<T> {
         {
             let Some(Reverse((at, key))) = self.parked.pop() else { break };
             if let Some(lane) = self.lanes.get_mut(&key)
-                && lane.place == Place::Parked(at)
+                && lane.state == LaneState::Parked(at)
             {
-                lane.place = Place::Turn;
-                self.turns.push_back(key);
+                lane.state = LaneState::Queued;
+                Self::settle(&mut self.turns, &key, lane);
             }
         }
         let parked = |parked: &BinaryHeap<Reverse<(Instant, Arc<str>)>>| parked.peek().map(|Reverse((at, _))| *at);
@@ -307,22 +346,27 @@ impl<T: Waits> Lanes<T> {
         }
         for _ in 0..self.turns.len() {
             let Some(key) = self.turns.pop_front() else { break };
+            let Some(lane) = self.lanes.get_mut(&key) else { continue };
+            lane.in_turns = false;
+            if lane.state != LaneState::Queued {
+                continue;
+            }
             let ready = self.ready(&key, now);
-            let lane = self.lanes.get_mut(&key).expect("a lane with a turn exists");
+            let lane = self.lanes.get_mut(&key).expect("it was there just now");
             match ready {
-                Ready::Later => self.turns.push_back(key),
-                Ready::Full => lane.place = Place::Full,
+                Ready::Later => drop(Self::settle(&mut self.turns, &key, lane)),
+                Ready::Full => lane.state = LaneState::Full,
                 Ready::At(at) => {
-                    lane.place = Place::Parked(at);
+                    lane.state = LaneState::Parked(at);
                     self.parked.push(Reverse((at, key)));
                 }
                 Ready::Now => {
                     let Some(item) = lane.waiting.pop_front() else {
-                        lane.place = Place::Away;
+                        Self::settle(&mut self.turns, &key, lane);
                         continue;
                     };
                     lane.busy += 1;
-                    lane.used = now;
+                    (lane.used, lane.moved) = (now, now);
                     lane.pace.begin(now);
                     if let Some(meter) = &mut lane.meter {
                         meter.count(now);
@@ -333,15 +377,11 @@ impl<T: Waits> Lanes<T> {
                     if let Some(meter) = &mut self.meter {
                         meter.count(now);
                     }
-                    lane.place = match lane.waiting.is_empty() {
-                        true => Place::Away,
-                        // It would only be found full at its turn.
-                        false if lane.busy >= lane.pace.limit() => Place::Full,
-                        false => Place::Turn,
-                    };
-                    if lane.place == Place::Turn {
-                        self.turns.push_back(key.clone());
+                    // It would only be found full at its turn.
+                    if lane.busy >= lane.pace.limit() {
+                        lane.state = LaneState::Full;
                     }
+                    Self::settle(&mut self.turns, &key, lane);
                     return Take::Item(key, item);
                 }
             }
@@ -351,7 +391,7 @@ impl<T: Waits> Lanes<T> {
 
     /// Takes what goes next in a lane, from which something was taken just now, as long as it is `like` that, `most` at most.
     /// All of it leaves in that one attempt, so it is no more than the rates allow in their time.
-    pub fn take_more(&mut self, key: &str, most: usize, now: Instant, like: impl Fn(&T) -> bool) -> Vec<T> {
+    pub fn take_more(&mut self, key: &Arc<str>, most: usize, now: Instant, like: impl Fn(&T) -> bool) -> Vec<T> {
         let mut taken = Vec::new();
         let Some(lane) = self.lanes.get_mut(key) else { return taken };
         let meters = [&self.meter, &lane.meter].into_iter().flatten();
@@ -365,9 +405,7 @@ impl<T: Waits> Lanes<T> {
             taken.push(item);
         }
         self.waiting -= taken.len();
-        if lane.waiting.is_empty() && lane.place == Place::Full {
-            lane.place = Place::Away;
-        }
+        Self::settle(&mut self.turns, key, lane);
         taken
     }
 
@@ -395,7 +433,7 @@ impl<T: Waits> Lanes<T> {
     }
 
     /// An attempt is over; it took so long. `luck` is from 0 to 1.
-    pub fn done(&mut self, key: &str, signal: Signal, latency: Duration, now: Instant, luck: f64) -> Done<T> {
+    pub fn done(&mut self, key: &Arc<str>, signal: Signal, latency: Duration, now: Instant, luck: f64) -> Done<T> {
         let mut done = Done { returned: Vec::new(), after: Duration::ZERO, event: None };
         let usual = self.usual;
         let Some(lane) = self.lanes.get_mut(key) else { return done };
@@ -403,18 +441,18 @@ impl<T: Waits> Lanes<T> {
         lane.busy = lane.busy.saturating_sub(1);
         self.busy = self.busy.saturating_sub(1);
         self.slow_busy = self.slow_busy.saturating_sub(usize::from(lane.slow));
-        lane.used = now;
+        (lane.used, lane.moved) = (now, now);
         let mut away = None;
         match signal {
             Signal::Unasked => {}
             Signal::Fine => {
                 lane.pace.answered(now, latency, true, full);
                 self.usual = Some(usual.map_or(latency, |usual| (usual * 63 + latency) / 64));
-                // A pause that is over is history.
-                if lane.breaker.succeed() {
+                lane.breaker.succeed();
+                // A pause that was reported is history, also if the destination asked for less in between.
+                if lane.told.take().is_some() {
                     let after = lane.failing_since.map_or(Duration::ZERO, |since| now - since);
-                    done.event = lane.told.is_some().then_some(Event::Back { after });
-                    lane.told = None;
+                    done.event = Some(Event::Back { after });
                 }
                 (lane.failing_since, lane.reason) = (None, None);
             }
@@ -460,11 +498,9 @@ impl<T: Waits> Lanes<T> {
             lane.slow = slow;
             self.slow_busy = if slow { self.slow_busy + lane.busy } else { self.slow_busy.saturating_sub(lane.busy) };
         }
-        if lane.place != Place::Turn && !lane.waiting.is_empty() {
-            // Whether it may go is looked at when its turn comes.
-            lane.place = Place::Turn;
-            self.turns.push_back(Arc::from(key));
-        }
+        // Whether it may go is looked at when its turn comes.
+        lane.state = LaneState::Queued;
+        Self::settle(&mut self.turns, key, lane);
         done
     }
 
@@ -475,8 +511,8 @@ impl<T: Waits> Lanes<T> {
         self.waiting = 0;
         let mut left = Vec::new();
         for lane in self.lanes.values_mut() {
-            lane.place = Place::Away;
             left.extend(lane.waiting.drain());
+            (lane.state, lane.in_turns) = (LaneState::Empty, false);
         }
         self.active = self.lanes.values().filter(|lane| lane.is_active()).count();
         left
@@ -490,27 +526,36 @@ impl<T: Waits> Lanes<T> {
             return;
         }
         self.swept = Some(now);
-        // What has a turn or is parked waits, so it is active.
+        // A lane that has a turn or is parked has messages, so it is active.
         self.lanes.retain(|_, lane| {
             let calm = lane.breaker.failures() == 0 && lane.shut(now).is_none() && now - lane.used >= FORGOTTEN;
-            lane.is_active() || lane.place != Place::Away || !(calm || crowded)
+            lane.is_active() || lane.in_turns || !(calm || crowded)
         });
     }
 
-    /// How many destinations are open, on trial and shut.
-    pub fn census(&self, now: Instant) -> [usize; 3] {
-        let mut census = [0; 3];
+    /// How many destinations are in each state.
+    pub fn census(&self, now: Instant) -> [usize; DestinationState::ALL.len()] {
+        let mut census = [0; DestinationState::ALL.len()];
         for lane in self.lanes.values() {
-            census[DestinationState::of(lane.breaker.way(now)) as usize] += 1;
+            census[self.state_of(lane, now) as usize] += 1;
         }
         census
+    }
+
+    /// A lane that may be served, and gets nothing for a minute while messages wait, is stalled.
+    fn state_of(&self, lane: &Lane<T>, now: Instant) -> DestinationState {
+        let is_paced = self.meter.as_ref().is_some_and(|meter| meter.wait(now).is_some());
+        if !is_paced && lane.unserved(now).is_some_and(|time| time >= STALLED) {
+            return DestinationState::Stalled;
+        }
+        DestinationState::of(lane.breaker.way(now))
     }
 
     /// The destinations, those with trouble first, then those with most to do.
     pub fn destinations(&self, limit: usize, now: Instant) -> Vec<Destination> {
         let mut lanes: Vec<(&Arc<str>, &Lane<T>)> = self.lanes.iter().collect();
         let rank = |(key, lane): &(&Arc<str>, &Lane<T>)| {
-            let trouble = lane.shut(now).is_some() || lane.breaker.way(now) != Way::Open;
+            let trouble = lane.shut(now).is_some() || self.state_of(lane, now) != DestinationState::Open;
             (Reverse((trouble, lane.breaker.failures(), lane.waiting.len(), lane.busy)), Arc::clone(key))
         };
         lanes.sort_by_cached_key(rank);
@@ -519,7 +564,7 @@ impl<T: Waits> Lanes<T> {
             .into_iter()
             .map(|(key, lane)| Destination {
                 name: key.to_string(),
-                state: DestinationState::of(lane.breaker.way(now)),
+                state: self.state_of(lane, now),
                 concurrency: lane.pace.limit() as u32,
                 busy: lane.busy as u32,
                 waiting: lane.waiting.len() as u32,
@@ -543,5 +588,7 @@ impl DestinationState {
     }
 }
 
+#[cfg(test)]
+mod model; // the state machine against all sequences of events
 #[cfg(test)]
 mod tests;

@@ -15,6 +15,7 @@ pub(crate) trait Waits {
 
 /// A line for each priority. Of the first in each the one goes first that has waited longest, where what presses less counts
 /// as having come later by its [`Priority::patience`].
+#[derive(Clone)]
 pub(crate) struct Line<T>([VecDeque<T>; Priority::ALL.len()]);
 
 impl<T: Waits> Line<T> {

@@ -45,6 +45,22 @@ impl Bed {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn b1_a_rate_that_is_raised_counts_for_what_waits_already() {
+    let bed = Bed::with("concurrency: 2").await;
+    bed.set_rate(Delivery, Some("b"), rate("1/h")).await;
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(bed.post("orders", ORDER, None).await.expect("taken").id);
+    }
+    bed.ended(ids[0]).await;
+    // The first of them leaves at once, and the others wait by the rate before until the rate now is asked.
+    bed.set_rate(Delivery, Some("b"), rate("100/s")).await;
+    for id in ids {
+        bed.ended(id).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_sends_faster_than_messages_leave_is_slowed_down_and_nobody_else() {
     let bed = Bed::with("concurrency: 2").await;
     bed.set_rate(Delivery, Some("b"), rate("1/h")).await;

@@ -50,8 +50,8 @@ async fn livez() -> &'static str {
 async fn readyz(State(app): State<Arc<App>>) -> Response {
     let reasons = app.service.ready().await;
     let ready = reasons.is_empty();
-    let mut response =
-        json(if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, &ReadyBody { ready, reasons });
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let mut response = json(status, &ReadyBody { ready, reasons, warnings: app.service.warnings() });
     if !ready {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }

@@ -46,7 +46,7 @@ impl Play {
     }
 
     fn done(&mut self, key: &str, signal: Signal, millis: u64) -> Done<u32> {
-        self.lanes.done(key, signal, Duration::from_millis(millis), self.now, 0.5)
+        self.lanes.done(&Arc::from(key), signal, Duration::from_millis(millis), self.now, 0.5)
     }
 
     fn fine(&mut self, keys: &str) {
@@ -87,7 +87,7 @@ fn what_goes_along_leaves_the_lane_as_it_was() {
     play.push("aaaaabaa");
     assert_eq!(play.take(), "ab", "one each");
     let more = |play: &mut Play, key: &str, most: usize, last: u32| {
-        play.lanes.take_more(key, most, play.now, |number| *number <= last)
+        play.lanes.take_more(&Arc::from(key), most, play.now, |number| *number <= last)
     };
     assert_eq!(more(&mut play, "a", 2, 9), [2, 3], "no more than asked for");
     assert_eq!(more(&mut play, "a", 9, 5), [4, 5], "only those alike");
@@ -161,7 +161,7 @@ fn failures_pause_a_destination_and_one_message_ends_the_pause() {
     assert_eq!(play.push("a"), "a", "and what comes now");
     assert_eq!(play.lanes.hold("a", Priority::Normal, play.now), Some(Duration::from_secs(5)));
     assert_eq!(play.lanes.hold("b", Priority::Normal, play.now), None);
-    assert_eq!(play.lanes.census(play.now), [1, 0, 1]);
+    assert_eq!(play.lanes.census(play.now), [1, 0, 1, 0]);
     let shown = &play.lanes.destinations(1, play.now)[0];
     assert_eq!((shown.name.as_str(), shown.state), ("a", DestinationState::Paused));
     assert_eq!(shown.reason.as_deref(), Some("no answer"));
@@ -190,7 +190,7 @@ fn who_asks_for_less_gets_less() {
     let done = play.done("a", Signal::Slower(Some(Duration::from_secs(60))), 10);
     assert_eq!((done.returned.len(), done.after), (5, Duration::from_secs(60)));
     assert_eq!(play.lanes.hold("a", Priority::Normal, play.now), Some(Duration::from_secs(60)));
-    assert_eq!(play.lanes.census(play.now), [1, 0, 0], "it is no failure");
+    assert_eq!(play.lanes.census(play.now), [1, 0, 0, 0], "it is no failure");
     play.pass(60_000);
     play.push("aaaaaaaaaa");
     assert_eq!(play.take(), "", "four are on their way, and two may be");

@@ -98,11 +98,11 @@ async fn a_dead_destination_is_paused_and_its_messages_come_back_untried() {
     assert_eq!(far.connections.load(Ordering::SeqCst), 5, "five at first, and no more");
     let found = &open.destinations(1)[0];
     assert_eq!((found.state, found.failures), (DestinationState::Paused, 20));
-    assert_eq!(open.census(), [0, 0, 1]);
+    assert_eq!(open.census(), [0, 0, 1, 0]);
     assert!(open.hold(HOOK, Priority::Normal).is_some_and(|wait| wait.as_secs() <= 6));
     assert_eq!(open.hold("http://1.1.1.2/", Priority::Normal), None);
     tokio::time::advance(Duration::from_secs(6)).await;
-    assert_eq!((open.census(), open.hold(HOOK, Priority::Normal)), ([0, 1, 0], None));
+    assert_eq!((open.census(), open.hold(HOOK, Priority::Normal)), ([0, 1, 0, 0], None));
 }
 
 #[tokio::test(start_paused = true)]
