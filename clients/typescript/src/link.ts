@@ -41,6 +41,8 @@ const PATIENCE = 60_000;
 const WAIT_PATIENCE = 10_000;
 /** When the server is busy and does not say for how long, in milliseconds. */
 const BUSY_FOR = 5_000;
+/** The longest pause that a server may ask for, in milliseconds. */
+const WAIT_MAX = 3_600_000;
 
 /** A link to a server. What is sent is packed with gzip where the platform can; what comes is unpacked by `fetch`. */
 export class HttpLink implements Link {
@@ -125,10 +127,50 @@ export class HttpLink implements Link {
   }
 }
 
+const MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
+
+/** A date of HTTP in any of its three forms (RFC 9110, 5.6.7), in milliseconds since 1970; `undefined` if it is none. */
+function httpDate(text: string, now: number): number | undefined {
+  const clock = String.raw`(\d{2}):(\d{2}):(\d{2})`;
+  const fixed = new RegExp(String.raw`^(?:[a-z]+,? *)?(\d{1,2})[ -]([a-z]{3})[ -](\d{2}|\d{4}) ${clock} (?:GMT|UTC)$`, "i").exec(text);
+  const asctime = new RegExp(String.raw`^[a-z]+ ([a-z]{3}) +(\d{1,2}) ${clock} (\d{4})$`, "i").exec(text);
+  const parts = fixed
+    ? { day: fixed[1], month: fixed[2], year: fixed[3], clock: fixed.slice(4, 7) }
+    : asctime
+      ? { day: asctime[2], month: asctime[1], year: asctime[6], clock: asctime.slice(3, 6) }
+      : undefined;
+  const month = MONTHS.indexOf(parts?.month?.toLowerCase() ?? "");
+  if (!parts || month < 0) return undefined;
+  let year = Number(parts.year);
+  if (parts.year?.length === 2) {
+    // The latest year that is at most 50 years ahead.
+    const latest = new Date(now).getUTCFullYear() + 50;
+    year += Math.floor((latest - year) / 100) * 100;
+  }
+  const [hours, minutes, seconds] = parts.clock.map(Number);
+  return Date.UTC(year, month, Number(parts.day), hours, minutes, seconds);
+}
+
+/**
+ * The milliseconds that a `Retry-After` asks for, at most an hour: seconds, or a date (RFC 9110, 10.2.3). Of several values,
+ * joined by commas, the longest counts. `undefined`: no value can be read.
+ */
+export function retryAfter(value: string | null, now: number): number | undefined {
+  const wish = (text: string): number | undefined => {
+    if (/^\d+(\.\d+)?$/.test(text)) return Number(text) * 1_000;
+    const date = httpDate(text, now);
+    return date === undefined ? undefined : Math.max(0, date - now);
+  };
+  const text = (value ?? "").trim();
+  const whole = wish(text);
+  const wishes = whole === undefined ? text.split(",", 8).map((part) => wish(part.trim())) : [whole];
+  const read = wishes.filter((found) => found !== undefined);
+  return read.length > 0 ? Math.min(Math.max(...read), WAIT_MAX) : undefined;
+}
+
 function trouble(response: Response, text: string): LinkError {
   const status = response.status;
-  const seconds = Number.parseFloat(response.headers.get("retry-after") ?? "");
-  const wait = Number.isFinite(seconds) ? seconds * 1_000 : BUSY_FOR;
+  const wait = retryAfter(response.headers.get("retry-after"), Date.now()) ?? BUSY_FOR;
   const kind = ((): LinkTrouble => {
     if (status === 429 || status === 503) return "busy";
     if (status === 404 || status === 410) return "over";

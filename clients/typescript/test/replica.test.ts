@@ -7,6 +7,7 @@ import { test } from "node:test";
 import { gunzipSync } from "node:zlib";
 
 import { HttpLink, LinkError, MemoryStore, Replica, type Begun, type Link } from "../src/index.js";
+import { retryAfter } from "../src/link.js";
 
 const NOTES = { name: "notes", direction: "both" as const, fields: [{ name: "text", type: "string" as const }] };
 const BEGUN: Begun = { session: "s", uploaded: 0, anew: true, cursor: "c0", wipe: false, collections: [NOTES] };
@@ -165,6 +166,27 @@ test("calls are what the protocol says", () =>
     assert.equal(gunzipSync(heard[1]!.body).toString(), '{"n":1}\n');
   }));
 
+test("a wish for later is read in each form of RFC 9110", () => {
+  const now = Date.UTC(2026, 10, 26, 12, 0, 0);
+  for (const text of [
+    "5",
+    " 5 ",
+    "5.0",
+    "1, 5",
+    "Thu, 26 Nov 2026 12:00:05 GMT",
+    "Thursday, 26-Nov-26 12:00:05 GMT",
+    "Thu Nov 26 12:00:05 2026",
+  ]) {
+    assert.equal(retryAfter(text, now), 5_000, text);
+  }
+  assert.equal(retryAfter("Sun Nov  6 08:49:37 1994", now), 0);
+  assert.equal(retryAfter("Sunday, 06-Nov-94 08:49:37 GMT", now), 0);
+  assert.equal(retryAfter("Fri, 31 Dec 9999 23:59:59 GMT", now), 3_600_000);
+  for (const text of [null, "", "-5", "soon", "1e3", "5s", "2026-11-26T12:00:05Z"]) {
+    assert.equal(retryAfter(text, now), undefined, String(text));
+  }
+});
+
 test("each answer is the trouble that it means", async () => {
   const problem = '{"title":"No","detail":"the reason"}';
   const check = (status: number, trouble: string, retryAfter = 0, headers = {}) =>
@@ -177,6 +199,10 @@ test("each answer is the trouble that it means", async () => {
   await check(422, "refused");
   await check(429, "busy", 5_000);
   await check(503, "busy", 7_000, { "retry-after": "7" });
+  await check(503, "busy", 7_500, { "retry-after": "7.5" });
+  await check(503, "busy", 3_600_000, { "retry-after": "99999999999" });
+  await check(503, "busy", 0, { "retry-after": "Sun, 06 Nov 1994 08:49:37 GMT" });
+  await check(503, "busy", 5_000, { "retry-after": "soon" });
   await check(500, "broken");
   await check(408, "broken");
   await answering(404, {}, problem, async (link) => {

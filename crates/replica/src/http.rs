@@ -1,10 +1,13 @@
 //! The server, over HTTPS. Blocks are packed with zstd both ways.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use reqwest::{Client, RequestBuilder, Response, StatusCode, header};
 use serde::de::DeserializeOwned;
-use tocsin_model::replica::{Begin, Begun, Uploaded};
+use tocsin_model::{
+    http_date,
+    replica::{Begin, Begun, Uploaded},
+};
 
 use crate::{Home, Link, LinkError};
 
@@ -14,6 +17,10 @@ const BLOCK_BYTES_MAX: usize = 64 << 20;
 
 /// How much longer than it was asked to the server may wait.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The pause after a busy server that asks for none.
+const BUSY_USUAL: Duration = Duration::from_secs(5);
+/// The longest pause that a server may ask for.
+const BUSY_MAX: Duration = Duration::from_secs(3_600);
 
 /// A link to a server.
 pub struct HttpLink {
@@ -38,13 +45,14 @@ impl HttpLink {
         if status.is_success() {
             return Ok(response);
         }
-        let wait = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let wishes = response.headers().get_all(header::RETRY_AFTER).iter().filter_map(|value| value.to_str().ok());
+        let wait = http_date::retry_after(wishes, SystemTime::now().into(), BUSY_MAX);
         let text = response.text().await.unwrap_or_default();
         let problem: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
         let why = problem["detail"].as_str().or(problem["title"].as_str()).unwrap_or(&text).to_owned();
         Err(match status {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-                LinkError::Busy(Duration::from_secs(wait.unwrap_or(5)))
+                LinkError::Busy(wait.unwrap_or(BUSY_USUAL))
             }
             StatusCode::NOT_FOUND | StatusCode::GONE => LinkError::Over(why),
             status if status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT => LinkError::Broken(why),

@@ -6,7 +6,7 @@ use std::{
     net::{IpAddr, SocketAddr},
     path::PathBuf,
     sync::Arc,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use reqwest::{
@@ -25,7 +25,7 @@ use tocsin_delivery::{
     options::Wait,
     tls,
 };
-use tocsin_model::{charset, date_text, problem::Problem};
+use tocsin_model::{charset, http_date, problem::Problem};
 
 use crate::{
     due::Due,
@@ -168,7 +168,8 @@ impl Fetch {
         if let Ok(address) = host.trim_matches(['[', ']']).parse() {
             networks.judge(host, address).map_err(|what| at_url(closed(host, address, what)))?;
         }
-        let trust = tls::trust(options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
+        let trust =
+            tls::trust(&context.files, options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
         let header = |(name, value): (&String, &String)| {
             Some((HeaderName::try_from(name).ok()?, HeaderValue::try_from(value).ok()?))
         };
@@ -215,8 +216,8 @@ impl Fetch {
             StatusCode::NOT_MODIFIED | StatusCode::NO_CONTENT => return Ok(Fetched::Unchanged),
             StatusCode::OK => {}
             status => {
-                let retry_after = header(RETRY_AFTER).and_then(|text| self.wait(&text));
-                let retry_after = retry_after.map(|wait| wait.min(RETRY_AFTER_MAX));
+                let wishes = answer.headers().get_all(RETRY_AFTER).iter().filter_map(|value| value.to_str().ok());
+                let retry_after = http_date::retry_after(wishes, self.clock.now(), RETRY_AFTER_MAX);
                 return Err(Trouble { retry_after, ..Trouble::of(format!("{} answers {status}", self.shown())) });
             }
         }
@@ -232,15 +233,6 @@ impl Fetch {
             Some(coding) => self.unpacked(&body, coding)?,
         };
         Ok(Fetched::Page { body, charset, validators })
-    }
-
-    /// The wait that `Retry-After` asks for: a number of seconds, or a date in any form of HTTP.
-    fn wait(&self, retry_after: &str) -> Option<Duration> {
-        let text = retry_after.trim();
-        match text.parse() {
-            Ok(seconds) => Some(Duration::from_secs(seconds)),
-            Err(_) => Some(date_text::parse_http(text).ok()?.since(self.clock.now())),
-        }
     }
 
     /// A body that the server packed, though it was not asked to. One that was cut off is an error.

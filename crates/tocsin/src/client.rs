@@ -1,11 +1,16 @@
 //! The HTTP face, from the other side: requests with a key, and every error turned into what to do.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    path::PathBuf,
+    time::{Duration, SystemTime},
+};
 
 use clap::Args;
 use reqwest::{Method, RequestBuilder, Response, StatusCode, header};
 use serde::Serialize;
 use serde_json::Value;
+use tocsin_model::http_date;
 
 use crate::{
     configuration::{self, ConfigurationArgs},
@@ -303,10 +308,10 @@ pub async fn problem(answer: Response) -> Trouble {
     Trouble { status, retry_after, body: serde_json::from_slice(&body).unwrap_or(Value::Null) }
 }
 
-/// `Retry-After` in seconds, at most an hour (RFC 9110, section 10.2.3; the form with a date is not used by the server).
+/// `Retry-After`, at most an hour. A proxy may send it as a date.
 fn retry_after(answer: &Response) -> Option<Duration> {
-    let seconds: u64 = answer.headers().get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds.min(3_600)))
+    let wishes = answer.headers().get_all(header::RETRY_AFTER).iter().filter_map(|value| value.to_str().ok());
+    http_date::retry_after(wishes, SystemTime::now().into(), Duration::from_secs(3_600))
 }
 
 async fn body(mut answer: Response) -> Outcome<Vec<u8>> {

@@ -6,7 +6,11 @@
 mod otlp; // spans as OTLP says them
 mod protobuf; // the same in Protocol Buffers
 
-use std::{io::Write, path::Path, time::Duration};
+use std::{
+    io::Write,
+    path::Path,
+    time::{Duration, SystemTime},
+};
 
 use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
@@ -15,7 +19,8 @@ use reqwest::{
     Client, StatusCode,
     header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER},
 };
-use tocsin_delivery::tls;
+use tocsin_delivery::{files::Files, tls};
+use tocsin_model::http_date;
 use tocsin_pipeline::{Span, Spans};
 use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
@@ -89,7 +94,7 @@ impl Collector {
         let client = match options.ca_file.as_str() {
             "" => client,
             file => {
-                let trust = tls::trust(Some(Path::new(file)), "telemetry.ca_file");
+                let trust = tls::trust(&Files::of_configuration(), Some(Path::new(file)), "telemetry.ca_file");
                 let trust = trust.map_err(|problem| Failure::usage(format!("mend the configuration: {problem}")))?;
                 client.tls_backend_preconfigured((*trust).clone())
             }
@@ -166,8 +171,8 @@ impl Collector {
         if !later.contains(&status) {
             return Err(Unsent::Refused(why));
         }
-        let after = answer.headers().get(RETRY_AFTER).and_then(|after| after.to_str().ok()?.parse().ok());
-        Err(Unsent::Deferred { why, after: after.map(Duration::from_secs) })
+        let wishes = answer.headers().get_all(RETRY_AFTER).iter().filter_map(|value| value.to_str().ok());
+        Err(Unsent::Deferred { why, after: http_date::retry_after(wishes, SystemTime::now().into(), PAUSE_MAX) })
     }
 }
 

@@ -1,8 +1,8 @@
 use std::{ops::RangeInclusive, time::Duration};
 
-use jiff::fmt::rfc2822::DateTimeParser;
 use serde_json::Value;
 use tocsin_model::{
+    http_date,
     problem::Problem,
     receipt::{Disposition, Reason, ReasonKind},
     time::Timestamp,
@@ -14,6 +14,7 @@ use super::options::{AnswerRule, Meaning};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Response {
     pub status: u16,
+    /// All values of `Retry-After`, joined by commas.
     pub retry_after: Option<String>,
     /// Names in lower case; none unless they are asked for.
     pub headers: Vec<(String, String)>,
@@ -21,6 +22,13 @@ pub(crate) struct Response {
     pub body: Vec<u8>,
     /// Whether that is known to be all of it.
     pub whole: bool,
+}
+
+impl Response {
+    /// The time that its `Retry-After` asks for, at most `most`.
+    pub fn wish(&self, now: Timestamp, most: Duration) -> Option<Duration> {
+        http_date::retry_after(self.retry_after.as_deref(), now, most)
+    }
 }
 
 /// What a response means.
@@ -107,7 +115,7 @@ impl Answers {
 
     /// What a response means; a wish to be tried later is followed up to `most`.
     pub fn classify(&self, response: &Response, now: Timestamp, most: Duration) -> Verdict {
-        let wish = response.retry_after.as_deref().and_then(|value| retry_after(value, now, most));
+        let wish = response.wish(now, most);
         if self.0.is_empty() {
             return by_status(response, wish);
         }
@@ -127,8 +135,8 @@ impl Answers {
             _ => words(response),
         };
         let wish = wish.or_else(|| {
-            let seconds = plain(rule.retry_after.as_deref().and_then(at)?).parse::<f64>().ok()?;
-            Some(Duration::try_from_secs_f64(seconds).unwrap_or_default().min(most))
+            let wish = plain(rule.retry_after.as_deref().and_then(at)?);
+            http_date::retry_after([wish.as_str()], now, most)
         });
         let reason = |kind| Reason::new(kind, words.clone());
         let disposition = match rule.means {
@@ -201,19 +209,4 @@ fn statuses(text: &str) -> Option<RangeInclusive<u16>> {
         Some((from, to)) => Some(one(from)?..=one(to)?).filter(|range| !range.is_empty()),
         None => one(text).map(|status| status..=status),
     }
-}
-
-/// The time that a `Retry-After` asks for, as seconds or as a date (RFC 9110, 10.2.3), at most `most`.
-pub(crate) fn retry_after(value: &str, now: Timestamp, most: Duration) -> Option<Duration> {
-    let value = value.trim();
-    let wait = match value.parse::<u64>() {
-        Ok(seconds) => Duration::from_secs(seconds),
-        // More digits than a number holds still mean: very late.
-        Err(_) if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) => Duration::MAX,
-        Err(_) => {
-            let date = DateTimeParser::new().parse_timestamp(value).ok()?;
-            Timestamp(date.as_microsecond()).since(now)
-        }
-    };
-    Some(wait.min(most))
 }

@@ -275,12 +275,14 @@ fn read_head(bytes: &[u8], keep_headers: bool) -> Result<Option<(Head, usize)>, 
             Some(_) => return Err("it does not say how long it is".into()),
         }
     };
-    let retry_after = all("retry-after").next().and_then(|field| std::str::from_utf8(field.value).ok());
+    // A date has bytes of ASCII only, so what is not UTF-8 is none.
+    let retry_after: Vec<&str> = all("retry-after").filter_map(|field| std::str::from_utf8(field.value).ok()).collect();
+    let retry_after = (!retry_after.is_empty()).then(|| retry_after.join(", "));
     let kept = |field: &httparse::Header<'_>| {
         Some((field.name.to_ascii_lowercase(), std::str::from_utf8(field.value).ok()?.to_owned()))
     };
     let headers = if keep_headers { fields.iter().filter_map(kept).collect() } else { Vec::new() };
-    let head = Head { status, retry_after: retry_after.map(str::to_owned), headers, length: length_of_body, stays };
+    let head = Head { status, retry_after, headers, length: length_of_body, stays };
     Ok(Some((head, length)))
 }
 

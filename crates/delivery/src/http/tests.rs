@@ -27,7 +27,7 @@ mod recipes;
 mod recipients;
 
 use super::{
-    classify::{Answers, Response, retry_after},
+    classify::{Answers, Response},
     connect::Dial,
     options::HttpOptions,
     sign::Signer,
@@ -190,7 +190,7 @@ fn start_with(
     let options: HttpOptions =
         read(options.as_object().expect("an object"), "").unwrap_or_else(|problems| panic!("{problems:?}"));
     let dial = Arc::new(Scripted { script, connections: AtomicU32::new(0), heads: Arc::default() });
-    let trust = tls::trust(options.ca_file.as_deref(), "ca_file").expect("a readable file");
+    let trust = tls::trust(&context().files, options.ca_file.as_deref(), "ca_file").expect("a readable file");
     let channel = channel("http", json!({}), concurrency);
     (super::start(&"hook".parse().expect("a name"), &channel, &context(), options, trust, dial.clone()), dial)
 }
@@ -444,7 +444,8 @@ fn wishes_for_later() {
         ("-5", None),
         ("", None),
     ] {
-        assert_eq!(retry_after(value, now, most), seconds.map(Duration::from_secs), "{value}");
+        let found = tocsin_model::http_date::retry_after([value], now, most);
+        assert_eq!(found, seconds.map(Duration::from_secs), "{value}");
     }
 }
 

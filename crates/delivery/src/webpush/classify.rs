@@ -5,11 +5,11 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use crate::http::classify::{Load, Response, Verdict, by_status, retry_after, words};
+use crate::http::classify::{Load, Response, Verdict, by_status, words};
 
 /// What a push service means (RFC 8030, 5 and 7.3; RFC 8292, 4.2). A wish to be tried later is followed up to `most`.
 pub(super) fn classify(response: &Response, now: Timestamp, most: Duration) -> Verdict {
-    let wish = response.retry_after.as_deref().and_then(|value| retry_after(value, now, most));
+    let wish = response.wish(now, most);
     let fine = |disposition| Verdict { disposition, load: Load::Fine };
     let said = words(response);
     match response.status {

@@ -25,6 +25,9 @@ async fn answer(State(page): State<Page>, headers: HeaderMap) -> Response {
     let etag = format!("\"{}\"", text.len());
     let (status, answer) = match text.as_str() {
         "busy" => (503, (StatusCode::SERVICE_UNAVAILABLE, [("retry-after", "17")]).into_response()),
+        wish if wish.starts_with("wish:") => {
+            (429, (StatusCode::TOO_MANY_REQUESTS, [("retry-after", wish[5..].to_owned())]).into_response())
+        }
         _ if headers.get("if-none-match").is_some_and(|known| known.as_bytes() == etag.as_bytes()) => {
             (304, StatusCode::NOT_MODIFIED.into_response())
         }
@@ -113,6 +116,23 @@ async fn what_is_wrong_with_a_page_is_told() {
     assert!(harness.try_next().await.expect_err("long").text.contains("longer than 100 bytes"));
     *page.text.lock().await = "[1, ".to_owned();
     assert!(harness.try_next().await.expect_err("broken").text.contains("not a JSON document"));
+}
+
+#[tokio::test]
+async fn d_retry_after_of_a_page_is_read_in_each_form() {
+    let (page, mut harness) = polled("poll", json!({})).await;
+    let later = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(600);
+    let later = later.to_zoned(jiff::tz::TimeZone::UTC);
+    for form in ["%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %e %H:%M:%S %Y"] {
+        *page.text.lock().await = format!("wish:{}", later.strftime(form));
+        let wait = harness.try_next().await.expect_err("busy").retry_after.expect("a wish");
+        assert!((500..=600).contains(&wait.as_secs()), "{form}: {wait:?}");
+    }
+    for (wish, expected) in [("99999999999999999999", Some(3_600)), ("soon", None), ("-1", None)] {
+        *page.text.lock().await = format!("wish:{wish}");
+        let wait = harness.try_next().await.expect_err("busy").retry_after;
+        assert_eq!(wait.map(|wait| wait.as_secs()), expected, "{wish}");
+    }
 }
 
 #[tokio::test]

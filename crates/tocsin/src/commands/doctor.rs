@@ -10,6 +10,7 @@ use std::{
 use reqwest::Method;
 use serde::Serialize;
 use serde_json::{Value, json};
+use tocsin_model::{http_date, time::Timestamp};
 
 use crate::{
     client::{Client, ConnectionArgs, segment},
@@ -272,9 +273,9 @@ fn channels(application: &str, answer: &Value) -> Vec<Finding> {
 
 /// Seconds by which a `Date` (RFC 9110, section 5.6.7) is ahead of us.
 fn skew_seconds(date: &str, now: SystemTime) -> Option<i64> {
-    let theirs = jiff::fmt::rfc2822::parse(date).ok()?.timestamp().as_second();
-    let ours = now.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs();
-    Some(theirs - i64::try_from(ours).ok()?)
+    let ours = i64::try_from(now.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs()).ok()?;
+    let theirs = http_date::parse(date, Timestamp::from_millis(ours.checked_mul(1_000)?))?;
+    Some(theirs.as_millis().div_euclid(1_000) - ours)
 }
 
 #[cfg(test)]
