@@ -9,7 +9,7 @@ use minijinja::{
     functions::{self, Function},
     value::{FunctionArgs, FunctionResult, Kwargs, Rest, Value as Jinja, ValueOrKwargs},
 };
-use tocsin_model::{problem::closest, time::Timestamp};
+use tocsin_model::{length, problem::closest, time::Timestamp};
 
 use crate::{
     formatter::OUTPUT_BYTES_MAX,
@@ -610,16 +610,17 @@ fn url(value: Jinja) -> Result<Jinja, Error> {
     Ok(Jinja::from(if harmless { text } else { "about:invalid" }))
 }
 
-/// `{{ text|truncate(80) }}`: at most so many characters, the last of which are `end` if some were cut off.
+/// `{{ text|truncate(80) }}`: at most so many characters, the last of which are `end` if some were cut off. No emoji or
+/// accented letter is divided.
 fn truncate(text: &str, length: Option<usize>, end: Option<&str>) -> Result<String, Error> {
     let end = end.unwrap_or("…");
     let length = length.unwrap_or(usize::MAX);
-    pass(&text[..text.len().min(length.saturating_mul(4))])?;
+    pass(&text[..text.floor_char_boundary(length.saturating_mul(4))])?;
     let kept = length.saturating_sub(end.chars().count());
     if text.chars().nth(length).is_none() {
         return Ok(text.to_owned());
     }
-    let cut: String = text.chars().take(kept).collect();
+    let cut = length::cut(text, kept, length::Unit::Characters, "");
     Ok(format!("{}{end}", cut.trim_end()))
 }
 

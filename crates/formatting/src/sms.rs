@@ -1,6 +1,8 @@
 //! Short messages: which alphabet a text needs, how many segments it takes, and how to make it fit (3GPP TS 23.038 and
 //! 23.040).
 
+use unicode_segmentation::UnicodeSegmentation;
+
 /// How a text travels as a short message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShortMessage {
@@ -58,7 +60,7 @@ pub fn shorten(text: &str, segments: usize) -> String {
         return text.to_owned();
     }
     // The longest beginning that fits; with each character less it fits the better.
-    let ends: Vec<usize> = text.char_indices().map(|(at, _)| at).take(segments * 160 + 1).collect();
+    let ends: Vec<usize> = text.grapheme_indices(true).map(|(at, _)| at).take(segments * 160 + 1).collect();
     let fits = |end: usize| measure(&format!("{}...", text[..end].trim_end())).segments <= segments;
     let (mut fitting, mut beyond) = (0, ends.len());
     while fitting + 1 < beyond {

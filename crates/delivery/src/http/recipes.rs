@@ -1,7 +1,8 @@
 //! Services whose requests and answers are known, so that a channel needs but a name and credentials.
 //!
 //! A recipe is a set of options of the channel, written as an operator would write them; what a definition gives beside
-//! it goes before. Each is as the service documents its API.
+//! it goes before. Each is as the service documents its API. Where a service does not document what it counts, a limit is in
+//! units of UTF-16, which are never fewer than characters.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -113,7 +114,7 @@ static RECIPES: LazyLock<[Recipe; 8]> = LazyLock::new(|| {
                 "url": "{with.server}/2010-04-01/Accounts/{with.account}/Messages.json",
                 "username": "{with.account}",
                 "password": "{with.token}",
-                "body": {"form": {"To": "{address}", "From": "{with.from}", "Body": "{sms|1600}"}},
+                "body": {"form": {"To": "{address}", "From": "{with.from}", "Body": "{sms|utf16:1600}"}},
                 "answers": [
                     {"status": "401", "means": "misconfigured", "reply": "/message"},
                     {"status": "429", "means": "slower", "reply": "/message"},
@@ -139,7 +140,7 @@ static RECIPES: LazyLock<[Recipe; 8]> = LazyLock::new(|| {
                 "url": "{with.server}/sms/json",
                 "body": {"form": {
                     "api_key": "{with.key}", "api_secret": "{with.secret}", "from": "{with.from}", "to": "{address}",
-                    "text": "{sms|1600}", "type": "{with.type}", "client-ref": "{message_id|40}",
+                    "text": "{sms|utf16:1600}", "type": "{with.type}", "client-ref": "{message_id|40}",
                 }},
                 "answers": [
                     {"status": "2xx", "json": "/messages/0/status", "is": ["0"], "means": "delivered", "reply": "/messages/0/message-id"},
@@ -157,7 +158,7 @@ static RECIPES: LazyLock<[Recipe; 8]> = LazyLock::new(|| {
             "slack",
             &[],
             json!({
-                "body": {"json": {"text": "{text|slack|40000}"}},
+                "body": {"json": {"text": "{text|slack|utf16:40000}"}},
                 "answers": [
                     {"status": "404", "contains": "no_service", "means": "gone"},
                     {"status": "404", "contains": "no_team", "means": "gone"},
@@ -172,7 +173,7 @@ static RECIPES: LazyLock<[Recipe; 8]> = LazyLock::new(|| {
             json!({
                 "url": "{with.server}/api/chat.postMessage",
                 "headers": {"Authorization": "Bearer {with.token}"},
-                "body": {"json": {"channel": "{address}", "text": "{text|slack|40000}"}},
+                "body": {"json": {"channel": "{address}", "text": "{text|slack|utf16:40000}"}},
                 "answers": [
                     {"status": "2xx", "json": "/ok", "is": ["true"], "means": "delivered", "reply": "/ts"},
                     {"json": "/error", "is": ["ratelimited", "rate_limited"], "means": "slower", "reply": "/error"},
@@ -183,7 +184,7 @@ static RECIPES: LazyLock<[Recipe; 8]> = LazyLock::new(|| {
                 ],
             }),
         ),
-        // The address is the URL of a workflow. https://learn.microsoft.com/microsoftteams/platform/webhooks-and-connectors
+        // The address is the URL of a workflow, which takes messages of up to 28 KB. https://learn.microsoft.com/microsoftteams/platform/webhooks-and-connectors
         recipe(
             "teams",
             &[],
@@ -198,8 +199,8 @@ static RECIPES: LazyLock<[Recipe; 8]> = LazyLock::new(|| {
                             "type": "AdaptiveCard",
                             "version": "1.4",
                             "body": [
-                                {"type": "TextBlock", "text": "{subject}", "weight": "Bolder", "wrap": true},
-                                {"type": "TextBlock", "text": "{text|20000}", "wrap": true},
+                                {"type": "TextBlock", "text": "{subject|bytes:1000}", "weight": "Bolder", "wrap": true},
+                                {"type": "TextBlock", "text": "{text|bytes:20000}", "wrap": true},
                             ],
                         },
                     }],
@@ -217,7 +218,7 @@ static RECIPES: LazyLock<[Recipe; 8]> = LazyLock::new(|| {
             &[],
             json!({
                 // Nobody is mentioned, whatever the text says.
-                "body": {"json": {"content": "{text|2000}", "allowed_mentions": {"parse": []}}},
+                "body": {"json": {"content": "{text|utf16:2000}", "allowed_mentions": {"parse": []}}},
                 "answers": [
                     {"status": "429", "means": "slower", "retry_after": "/retry_after", "reply": "/message"},
                     {"status": "404", "json": "/code", "is": ["10015"], "means": "gone", "reply": "/message"},
@@ -231,7 +232,7 @@ static RECIPES: LazyLock<[Recipe; 8]> = LazyLock::new(|| {
             &[("token", None), ("server", Some("https://api.telegram.org"))],
             json!({
                 "url": "{with.server}/bot{with.token}/sendMessage",
-                "body": {"json": {"chat_id": "{address}", "text": "{text|4096}"}},
+                "body": {"json": {"chat_id": "{address}", "text": "{text|utf16:4096}"}},
                 "answers": [
                     {"status": "2xx", "json": "/ok", "is": ["true"], "means": "delivered", "reply": "/result/message_id"},
                     {"status": "429", "means": "slower", "retry_after": "/parameters/retry_after", "reply": "/description"},

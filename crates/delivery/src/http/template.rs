@@ -3,7 +3,10 @@
 use std::{borrow::Cow, collections::BTreeMap, fmt::Write};
 
 use serde_json::Value;
-use tocsin_model::content::{JsonUse, PartsUsed};
+use tocsin_model::{
+    content::{JsonUse, PartsUsed},
+    length::{self, Unit},
+};
 
 use crate::channel::Outgoing;
 
@@ -41,8 +44,8 @@ const RECIPIENTS: &str = "{recipients}";
 /// What is done to it before it is escaped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Filter {
-    /// Cut to so many characters.
-    Cut(usize),
+    /// Cut to so many units.
+    Cut(usize, Unit),
     /// `&`, `<` and `>` as Slack wants them, so that no text makes a mention or a link.
     Slack,
     /// For the insides of HTML.
@@ -135,8 +138,11 @@ impl Template {
                 Piece::Literal(text) if escape == Escape::Json => write_escaped(text, Escape::Json, out),
                 Piece::Literal(text) => out.push_str(text),
                 Piece::Place(source, filters) => {
-                    let value = source.value(outgoing);
-                    let value = filters.iter().fold(value, |value, filter| filter.apply(value));
+                    let (mut value, mut is_markup) = (source.value(outgoing), false);
+                    for filter in filters {
+                        value = filter.apply(value, escape, is_markup);
+                        is_markup |= matches!(filter, Filter::Slack | Filter::Html);
+                    }
                     write_escaped(&value, escape, out);
                 }
             }
@@ -252,31 +258,52 @@ impl Filter {
         match word {
             "slack" => Ok(Filter::Slack),
             "html" => Ok(Filter::Html),
-            number => match number.parse() {
-                Ok(characters @ 1..=1_000_000) => Ok(Filter::Cut(characters)),
-                _ => Err(format!(
-                    "`{}` does nothing to a text; give a number of characters, `slack` or `html`",
-                    word.escape_debug()
-                )),
-            },
+            limit => {
+                let (unit, number) = match limit.split_once(':') {
+                    Some(("utf16", number)) => (Unit::Utf16, number),
+                    Some(("bytes", number)) => (Unit::Bytes, number),
+                    _ => (Unit::Characters, limit),
+                };
+                match number.parse() {
+                    Ok(most @ 1..=1_000_000) => Ok(Filter::Cut(most, unit)),
+                    _ => Err(format!(
+                        "`{}` does nothing to a text; give a number of characters up to 1000000, `utf16:` or `bytes:` with a \
+                         number, `slack` or `html`",
+                        word.escape_debug()
+                    )),
+                }
+            }
         }
     }
 
-    fn apply<'a>(&self, text: Cow<'a, str>) -> Cow<'a, str> {
+    /// `is_markup`: the text was escaped for HTML or Slack before. Bytes in JSON are counted as JSON writes them.
+    fn apply<'a>(&self, text: Cow<'a, str>, escape: Escape, is_markup: bool) -> Cow<'a, str> {
         match self {
-            Filter::Cut(most) => match text.char_indices().nth(*most) {
-                None => text,
-                Some(_) => {
-                    let end = text.char_indices().nth(most - 1).map_or(0, |(at, _)| at);
-                    format!("{}…", &text[..end]).into()
+            Filter::Cut(most, unit) => {
+                let measure = |part: &str| match (unit, escape) {
+                    (Unit::Bytes, Escape::Json) => part.chars().map(bytes_in_json).sum(),
+                    _ => unit.measure(part),
+                };
+                match length::cut_by(&text, *most, "…", is_markup, measure) {
+                    Cow::Borrowed(kept) if kept.len() == text.len() => text,
+                    cut => Cow::Owned(cut.into_owned()),
                 }
-            },
+            }
             Filter::Slack => text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").into(),
             Filter::Html => {
                 let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
                 text.replace('"', "&quot;").replace('\'', "&#39;").into()
             }
         }
+    }
+}
+
+/// The bytes of a character inside a string of JSON.
+fn bytes_in_json(c: char) -> usize {
+    match c {
+        '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
+        '\0'..='\u{1f}' => 6,
+        c => c.len_utf8(),
     }
 }
 
@@ -438,6 +465,12 @@ mod tests {
         check("{text}", Escape::Header, "Magnitude 6.1 . Stay safe – 神戸");
         check("{text}", Escape::Json, r"Magnitude 6.1\n.\nStay safe – 神戸");
         check("{text|12}", Escape::Plain, "Magnitude 6…");
+        check("{text|utf16:12}", Escape::Plain, "Magnitude 6…");
+        check("{text|bytes:12}", Escape::Plain, "Magnitude…");
+        check("{text|bytes:18}", Escape::Json, r"Magnitude 6.1\n…");
+        check("{html|slack|9}", Escape::Plain, "&lt;p…");
+        check("{html|slack|8}", Escape::Plain, "&lt;p…");
+        check("{html|slack|4}", Escape::Plain, "…");
         check("{html|slack}", Escape::Plain, "&lt;p&gt;Magnitude &lt;b&gt;6.1&lt;/b&gt;&lt;/p&gt;");
         check(
             "{{{message_id}}} at {time}, {timestamp}",
@@ -445,7 +478,20 @@ mod tests {
             "{n-7-7.test} at 2026-11-21T09:30:00Z, 1795253400",
         );
         check("{class} of {application}", Escape::Plain, "quake of quakes");
-        for wrong in ["{", "}", "a { b", "{text", "{text|}", "{text|0}", "{text|shout}", "{}", "{fields.}"] {
+        for wrong in [
+            "{",
+            "}",
+            "a { b",
+            "{text",
+            "{text|}",
+            "{text|0}",
+            "{text|shout}",
+            "{text|utf16}",
+            "{text|bytes:0}",
+            "{text|words:3}",
+            "{}",
+            "{fields.}",
+        ] {
             assert!(Template::read(wrong, &BTreeMap::new()).is_err(), "{wrong}");
         }
     }

@@ -4,7 +4,7 @@ use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use ring::digest;
 use serde::Serialize;
 use serde_json::{Map, Value};
-use tocsin_model::conduct::Priority;
+use tocsin_model::{conduct::Priority, length::floor_boundary};
 
 use super::encrypt::TEXT_BYTES_MAX;
 use crate::channel::Message;
@@ -53,7 +53,7 @@ pub(super) fn payload(message: &Message, unsubscribe: Option<&str>) -> Result<Ve
             return Err(bytes.len());
         };
         let keep = text.len().saturating_sub((bytes.len() - TEXT_BYTES_MAX).div_ceil(6).max(1));
-        let end = (0..=keep).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        let end = floor_boundary(text, keep);
         match payload.body.filter(|text| !text.is_empty()) {
             Some(_) => payload.body = Some(&text[..end]),
             None if text.is_empty() => return Err(bytes.len()),
