@@ -18,7 +18,7 @@ use tocsin_model::{
 };
 use tokio::sync::mpsc;
 
-use crate::{inbox::Feeds, networks::Networks, programs::Programs, protocol::Opened, signet::Signet};
+use crate::{files::Files, inbox::Feeds, networks::Networks, programs::Programs, protocol::Opened, signet::Signet};
 
 /// A message to a recipient, or to several, ready to leave: owned, cheap to move.
 ///
@@ -303,11 +303,14 @@ pub enum DestinationState {
     Trial,
     /// It is let be for a while, after failures in a row.
     Paused,
+    /// Messages wait, nothing is under way, and none has left for a minute although none is held back.
+    Stalled,
 }
 
 impl DestinationState {
     /// All of them.
-    pub const ALL: [DestinationState; 3] = [DestinationState::Open, DestinationState::Trial, DestinationState::Paused];
+    pub const ALL: [DestinationState; 4] =
+        [DestinationState::Open, DestinationState::Trial, DestinationState::Paused, DestinationState::Stalled];
 
     /// Its one word, in tables, metrics and answers.
     pub fn word(self) -> &'static str {
@@ -315,6 +318,7 @@ impl DestinationState {
             DestinationState::Open => "open",
             DestinationState::Trial => "trial",
             DestinationState::Paused => "paused",
+            DestinationState::Stalled => "stalled",
         }
     }
 }
@@ -332,6 +336,10 @@ pub struct Context {
     pub networks: Networks,
     /// Which programs channels may start.
     pub programs: Programs,
+    /// Which files channels may read.
+    pub files: Files,
+    /// The application whose channels are opened; empty where there is none.
+    pub application: String,
     /// Its seal.
     pub signet: Arc<Signet>,
     /// Where the items of inboxes go; `None`: this program keeps none.
@@ -389,8 +397,8 @@ pub trait OpenChannel: Send + Sync {
     }
 
     /// How many destinations there are in each state, in the order of `DestinationState::ALL`.
-    fn census(&self) -> [usize; 3] {
-        [0; 3]
+    fn census(&self) -> [usize; DestinationState::ALL.len()] {
+        [0; DestinationState::ALL.len()]
     }
 
     /// Waits until everything that was sent has been answered.

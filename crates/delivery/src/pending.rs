@@ -21,7 +21,7 @@ use tokio::{
 };
 
 use crate::{
-    channel::{Answer, Clock, Outgoing},
+    channel::{Answer, Clock, Context, Outgoing},
     flow::line::Waits,
 };
 
@@ -41,12 +41,20 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// The metrics recorder must be in place by now.
-    pub fn new(name: &Name, clock: Arc<dyn Clock>) -> Arc<Self> {
-        let attempts = ["delivered", "deferred", "refused"].map(
-            |outcome| metrics::counter!("deliver_attempts_total", "channel" => name.to_string(), "outcome" => outcome),
+    pub fn new(name: &Name, context: &Context) -> Arc<Self> {
+        let (clock, application, channel) = (context.clock.clone(), &context.application, name.to_string());
+        let attempts = ["delivered", "deferred", "refused"].map(|outcome| {
+            metrics::counter!(
+                "deliver_attempts_total",
+                "application" => application.clone(), "channel" => channel.clone(), "outcome" => outcome
+            )
+        });
+        let duration = metrics::histogram!(
+            "deliver_duration_seconds", "application" => application.clone(), "channel" => channel.clone()
         );
-        let duration = metrics::histogram!("deliver_duration_seconds", "channel" => name.to_string());
-        let returned = metrics::counter!("deliver_returned_total", "channel" => name.to_string());
+        let returned = metrics::counter!(
+            "deliver_returned_total", "application" => application.clone(), "channel" => channel.clone()
+        );
         let (open, settled) = (AtomicUsize::new(0), Notify::new());
         Arc::new(Shared { name: name.clone(), clock, open, settled, attempts, returned, duration })
     }

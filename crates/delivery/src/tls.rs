@@ -11,6 +11,8 @@ use rustls::{
 use tocsin_model::problem::Problem;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use crate::files::Files;
+
 /// A connection of any kind, encrypted or not.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
@@ -19,8 +21,8 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 ///
 /// # Errors
 /// The file cannot be used.
-pub fn trust(ca_file: Option<&Path>, path: &str) -> Result<Arc<ClientConfig>, Problem> {
-    Ok(Arc::new(verifier(ca_file, path)?.with_no_client_auth()))
+pub fn trust(files: &Files, ca_file: Option<&Path>, path: &str) -> Result<Arc<ClientConfig>, Problem> {
+    Ok(Arc::new(verifier(files, ca_file, path)?.with_no_client_auth()))
 }
 
 /// As `trust`, for a client that can prove itself with a certificate, read from files of the options `certificate_file`
@@ -29,12 +31,13 @@ pub fn trust(ca_file: Option<&Path>, path: &str) -> Result<Arc<ClientConfig>, Pr
 /// # Errors
 /// One of the files cannot be used.
 pub fn trust_and_prove(
+    files: &Files,
     ca_file: Option<&Path>,
     certificate_file: &Path,
     key_file: &Path,
 ) -> Result<Arc<ClientConfig>, Problem> {
-    let (certificates, key) = own(certificate_file, key_file)?;
-    let config = verifier(ca_file, "ca_file")?.with_client_auth_cert(certificates, key);
+    let (certificates, key) = own(files, certificate_file, key_file)?;
+    let config = verifier(files, ca_file, "ca_file")?.with_client_auth_cert(certificates, key);
     Ok(Arc::new(config.map_err(|error| unusable("certificate_file", certificate_file, &error))?))
 }
 
@@ -42,8 +45,8 @@ pub fn trust_and_prove(
 ///
 /// # Errors
 /// One of the files cannot be used.
-pub fn prove(certificate_file: &Path, key_file: &Path) -> Result<Arc<ServerConfig>, Problem> {
-    let (certificates, key) = own(certificate_file, key_file)?;
+pub fn prove(files: &Files, certificate_file: &Path, key_file: &Path) -> Result<Arc<ServerConfig>, Problem> {
+    let (certificates, key) = own(files, certificate_file, key_file)?;
     let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .expect("the provider supports the default versions")
@@ -54,12 +57,16 @@ pub fn prove(certificate_file: &Path, key_file: &Path) -> Result<Arc<ServerConfi
 
 /// A chain of certificates and the key of its first.
 fn own(
+    files: &Files,
     certificate_file: &Path,
     key_file: &Path,
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Problem> {
-    let certificates = CertificateDer::pem_file_iter(certificate_file).and_then(Iterator::collect);
+    let read = |option: &str, file: &Path| files.read(file).map_err(|why| Problem::at(option, why));
+    let chain = read("certificate_file", certificate_file)?;
+    let certificates = CertificateDer::pem_slice_iter(&chain).collect::<Result<Vec<_>, _>>();
     let certificates = certificates.map_err(|error| unusable("certificate_file", certificate_file, &error))?;
-    let key = PrivateKeyDer::from_pem_file(key_file).map_err(|error| unusable("key_file", key_file, &error))?;
+    let key = PrivateKeyDer::from_pem_slice(&read("key_file", key_file)?);
+    let key = key.map_err(|error| unusable("key_file", key_file, &error))?;
     Ok((certificates, key))
 }
 
@@ -67,14 +74,19 @@ fn unusable(option: &str, file: &Path, error: &dyn std::fmt::Display) -> Problem
     Problem::at(option, format!("{} cannot be used: {error}", file.display()))
 }
 
-fn verifier(ca_file: Option<&Path>, path: &str) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, Problem> {
+fn verifier(
+    files: &Files,
+    ca_file: Option<&Path>,
+    path: &str,
+) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, Problem> {
     let mut roots = RootCertStore::empty();
     // Unreadable system certificates are not a problem as such: verification then fails, with its own reason.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(file) = ca_file {
         let unusable = |error: &dyn std::fmt::Display| unusable(path, file, error);
+        let text = files.read(file).map_err(|why| Problem::at(path, why))?;
         let certificates: Vec<_> =
-            CertificateDer::pem_file_iter(file).and_then(Iterator::collect).map_err(|error| unusable(&error))?;
+            CertificateDer::pem_slice_iter(&text).collect::<Result<_, _>>().map_err(|error| unusable(&error))?;
         if certificates.is_empty() {
             return Err(unusable(&"it holds no certificate").hint("it must hold certificates in PEM form"));
         }

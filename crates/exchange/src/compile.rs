@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
-use tocsin_delivery::{Clock, http::call::Caller, networks::Networks, programs::Programs};
+use tocsin_delivery::{Clock, files::Files, http::call::Caller, networks::Networks, programs::Programs};
 use tocsin_model::{
     definition,
     exchange::{Exchange, Place, Step, Transport},
@@ -16,6 +16,15 @@ use crate::{
     pipeline::{self, Pipeline, Tools},
     route::Routes,
 };
+
+/// What the transports of send ports may reach.
+#[derive(Clone, Copy)]
+pub struct Reach<'a> {
+    /// Networks that are not public.
+    pub networks: &'a Networks,
+    /// Files that options name.
+    pub files: &'a Files,
+}
 
 /// An exchange, ready to run.
 pub struct Compiled {
@@ -50,7 +59,7 @@ impl Exchanges {
     /// Every problem found, with its place in the text.
     pub fn compile(&self, text: &str) -> Result<Compiled, Vec<Problem>> {
         let parts = &self.parts;
-        beside_tasks(|| compile(text, &*parts.environment, &parts.networks, &parts.programs, &parts.clock))
+        beside_tasks(|| compile(text, &*parts.environment, Reach { networks: &parts.networks, files: &parts.files }, &parts.programs, &parts.clock))
     }
 
     /// Checks a definition for somebody who may not apply it: variables stand for themselves, and ports that take something
@@ -60,7 +69,7 @@ impl Exchanges {
     /// Every problem found, with its place in the text.
     pub fn check_sealed(&self, text: &str) -> Result<(), Vec<Problem>> {
         let parts = &self.parts;
-        beside_tasks(|| check_sealed(text, &parts.networks, &parts.programs, &parts.clock))
+        beside_tasks(|| check_sealed(text, Reach { networks: &parts.networks, files: &parts.files }, &parts.programs, &parts.clock))
     }
 }
 
@@ -80,23 +89,17 @@ fn beside_tasks<T>(work: impl FnOnce() -> T) -> T {
 pub fn compile(
     text: &str,
     environment: &dyn Fn(&str) -> Option<String>,
-    networks: &Networks,
+    reach: Reach<'_>,
     programs: &Programs,
     clock: &Arc<dyn Clock>,
 ) -> Result<Compiled, Vec<Problem>> {
-    let read =
-        |environment: &dyn Fn(&str) -> Option<String>| compile_text(text, environment, networks, programs, clock);
+    let read = |environment: &dyn Fn(&str) -> Option<String>| compile_text(text, environment, reach, programs, clock);
     definition::read_without_saying(environment, &["send.", "receive."], read)
 }
 
-fn check_sealed(
-    text: &str,
-    networks: &Networks,
-    programs: &Programs,
-    clock: &Arc<dyn Clock>,
-) -> Result<(), Vec<Problem>> {
+fn check_sealed(text: &str, reach: Reach<'_>, programs: &Programs, clock: &Arc<dyn Clock>) -> Result<(), Vec<Problem>> {
     let sealed = |name: &str| Some(definition::stand_in(name));
-    let Err(mut problems) = compile_text(text, &sealed, networks, programs, clock) else { return Ok(()) };
+    let Err(mut problems) = compile_text(text, &sealed, reach, programs, clock) else { return Ok(()) };
     let unknown = definition::ports_with_variables(text);
     let is_of =
         |path: &str, port: &str| path.strip_prefix(port).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
@@ -107,17 +110,17 @@ fn check_sealed(
 fn compile_text(
     text: &str,
     environment: &dyn Fn(&str) -> Option<String>,
-    networks: &Networks,
+    reach: Reach<'_>,
     programs: &Programs,
     clock: &Arc<dyn Clock>,
 ) -> Result<Compiled, Vec<Problem>> {
     let exchange = definition::read_exchange(text, environment)?;
-    compile_read(exchange, networks, programs, clock).map_err(|problems| definition::locate(text, problems))
+    compile_read(exchange, reach, programs, clock).map_err(|problems| definition::locate(text, problems))
 }
 
 fn compile_read(
     exchange: Exchange,
-    networks: &Networks,
+    reach: Reach<'_>,
     programs: &Programs,
     clock: &Arc<dyn Clock>,
 ) -> Result<Compiled, Vec<Problem>> {
@@ -137,7 +140,7 @@ fn compile_read(
     }
     let mut ways = BTreeMap::new();
     for name in exchange.send.keys() {
-        let way = way(name, &fields, networks, &tools).map_err(&mut keep).ok();
+        let way = way(name, &fields, reach, &tools).map_err(&mut keep).ok();
         ways.extend(way.map(|way| (name.clone(), Arc::new(way))));
     }
     let routes = Routes::compile(&exchange, &fields).map_err(&mut keep).ok();
@@ -155,12 +158,12 @@ fn compile_read(
 }
 
 /// A send port, ready to send.
-fn way(name: &Name, fields: &Fields, networks: &Networks, tools: &Tools<'_>) -> Result<Way, Vec<Problem>> {
+fn way(name: &Name, fields: &Fields, reach: Reach<'_>, tools: &Tools<'_>) -> Result<Way, Vec<Problem>> {
     let port = &tools.exchange.send[name];
     let path = format!("send.{name}");
     let mut problems = Vec::new();
     let mut open = |transport: &Transport, path: &str| {
-        let opened = open(transport, path, networks, tools.clock).and_then(|caller| check_places(caller, fields, path));
+        let opened = open(transport, path, reach, tools.clock).and_then(|caller| check_places(caller, fields, path));
         opened.map_err(|found| problems.extend(found)).ok()
     };
     let first = open(&port.transport, &path);
@@ -185,17 +188,12 @@ fn way(name: &Name, fields: &Fields, networks: &Networks, tools: &Tools<'_>) -> 
     }
 }
 
-fn open(
-    transport: &Transport,
-    path: &str,
-    networks: &Networks,
-    clock: &Arc<dyn Clock>,
-) -> Result<Caller, Vec<Problem>> {
+fn open(transport: &Transport, path: &str, reach: Reach<'_>, clock: &Arc<dyn Clock>) -> Result<Caller, Vec<Problem>> {
     if transport.protocol.as_str() != "http" {
         let message = format!("`{}` is not a protocol of send ports", transport.protocol);
         return Err(vec![Problem::at(format!("{path}.protocol"), message).hint("give `http`")]);
     }
-    Caller::open(&transport.options, &format!("{path}.options"), networks, clock.clone())
+    Caller::open(&transport.options, &format!("{path}.options"), reach.networks, reach.files, clock.clone())
 }
 
 /// A place in a URL or a header is a property, or every message would be refused.
@@ -276,10 +274,11 @@ routes: { every: { when: 'true', to: erp } }
 
     /// What is said to who may apply, and to who may not.
     fn check_text(text: &str) -> [Vec<String>; 2] {
-        let (networks, programs) = (Networks::default(), Programs::default());
+        let (networks, files, programs) = (Networks::default(), Files::default(), Programs::default());
+        let reach = Reach { networks: &networks, files: &files };
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let compiled = compile(text, &environment, &networks, &programs, &clock);
-        let both = [compiled.map(drop), check_sealed(text, &networks, &programs, &clock)].map(told);
+        let compiled = compile(text, &environment, reach, &programs, &clock);
+        let both = [compiled.map(drop), check_sealed(text, reach, &programs, &clock)].map(told);
         let shown = format!("{both:?}");
         assert!(!shown.contains("hunter2") && !shown.contains("99999999"), "{shown}");
         both

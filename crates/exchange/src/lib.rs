@@ -36,7 +36,7 @@ mod upkeep; //      8. what is over: requests without an answer, messages that n
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use parking_lot::RwLock;
-use tocsin_delivery::{Clock, networks::Networks, programs::Programs, spans::Spans};
+use tocsin_delivery::{Clock, files::Files, networks::Networks, programs::Programs, spans::Spans};
 use tocsin_model::{definition::Environment, id::Name};
 use tocsin_sources::{Folders, Listeners};
 use tocsin_store::{
@@ -69,6 +69,8 @@ pub struct Parts {
     pub networks: Networks,
     /// The programs that steps may start.
     pub programs: Programs,
+    /// The files that options may name.
+    pub files: Files,
     /// Answers `${NAME}` in definitions.
     pub environment: Environment,
     /// The memory of the process.

@@ -469,6 +469,7 @@ impl Host for Taker {
                 data_folder: exchanges.parts.data_folder.clone(),
                 networks: exchanges.parts.networks.clone(),
                 programs: exchanges.parts.programs.clone(),
+                files: exchanges.parts.files.clone(),
                 folders: exchanges.parts.folders.clone(),
                 listeners: exchanges.parts.listeners.clone(),
             },

@@ -189,6 +189,7 @@ async fn open_as(folder: &Path, used: Arc<AtomicU64>, partitions: u8, spans: Spa
         clock: Arc::new(SystemClock),
         networks: Networks::default(),
         programs: Programs::default(),
+        files: Default::default(),
         environment: Arc::new(|_| None),
         memory: flow::Memory { used: Arc::new(move || Some(used.load(Ordering::SeqCst))), most: 1_000 },
         data_folder: folder.to_owned(),

@@ -85,6 +85,8 @@ impl Platform {
                 feeds: None,
                 public_url: None,
                 programs: Programs::default(),
+                files: Default::default(),
+                application: String::new(),
             },
             opener: Arc::new(move |name, _, _| Ok(ends.channel(name.as_str()))),
             options: PipelineOptions { match_shards: 2, ..PipelineOptions::default() },

@@ -132,6 +132,7 @@ pub(crate) fn context(flow: &Flow) -> tocsin_sources::Context {
         data_folder: context.data_folder.clone(),
         networks: context.networks.clone(),
         programs: context.programs.clone(),
+        files: context.files.clone(),
         folders: flow.options.source_folders.clone(),
         listeners: flow.options.source_listeners.clone(),
     }

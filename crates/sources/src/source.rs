@@ -11,7 +11,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use tocsin_delivery::{Clock, networks::Networks, programs::Programs};
+use tocsin_delivery::{Clock, files::Files, networks::Networks, programs::Programs};
 use tocsin_model::{event::PackedEvents, field::Fields, id::Name, mark::Mark, problem::Problem, time::Timestamp};
 
 /// Most events of one portion.
@@ -30,6 +30,8 @@ pub struct Context {
     pub networks: Networks,
     /// Which programs they may start.
     pub programs: Programs,
+    /// Which files they may read that their options name: certificates, keys, credentials.
+    pub files: Files,
     /// Which folders they may empty.
     pub folders: Folders,
     /// Where they may listen.

@@ -86,6 +86,7 @@ impl Harness {
             networks: Default::default(),
             programs: tocsin_delivery::programs::Programs { allow: vec![Path::new("/bin/sh").to_owned()] },
             folders: Folders { allow: self.folders.clone() },
+            files: tocsin_delivery::files::Files::new(vec![std::env::temp_dir()], "/nonexistent".into()),
             listeners: Default::default(),
         };
         let setting = Setting {

@@ -144,6 +144,8 @@ impl Scenario {
                 feeds: None,
                 public_url: None,
                 programs: Programs::default(),
+                files: Default::default(),
+                application: String::new(),
             },
             // Feeds have no far end: what goes into them goes into the inbox of the platform.
             opener: Arc::new(move |name, channel, context| match channel.protocol.as_str() {

@@ -462,6 +462,10 @@ pub struct Delivery {
     /// Programs that channels with the protocol `process` may start, and folders whose programs they may start. None
     /// unless they are named here: a definition may come from whoever holds a key.
     pub allow_programs: Vec<PathBuf>,
+    /// Files that definitions may name, and folders whose files they may name: certificates, keys, tokens and credentials of
+    /// channels, sources and exchanges. None unless they are named here, and never those of the data folder: a definition may
+    /// come from whoever holds a key.
+    pub allow_files: Vec<PathBuf>,
     /// Folders outside the data folder that channels with the protocol `file` may write to, with all below them. None
     /// unless they are named here: a definition may come from whoever holds a key.
     pub allow_folders: Vec<PathBuf>,

@@ -22,7 +22,7 @@ use tocsin_model::{
 use tokio::time::timeout;
 
 use super::{
-    classify::{by_status, retry_after},
+    classify::by_status,
     connect::{Connections, NoResponse, Target, TcpDial},
     exchange::Keeping,
     options::RequestMethod,
@@ -31,6 +31,7 @@ use super::{
 };
 use crate::{
     channel::Clock,
+    files::Files,
     networks::{Network, Networks},
     options::{Options, Wait, read},
     tls,
@@ -205,13 +206,14 @@ impl Caller {
         given: &Map<String, Value>,
         path: &str,
         networks: &Networks,
+        files: &Files,
         clock: Arc<dyn Clock>,
     ) -> Result<Caller, Vec<Problem>> {
         let options: CallOptions = read(given, path)?;
         let ca_file = options.ca_file.as_deref();
         let trust = match (&options.certificate_file, &options.key_file) {
-            (Some(certificate), Some(key)) => tls::trust_and_prove(ca_file, certificate, key),
-            _ => tls::trust(ca_file, "ca_file"),
+            (Some(certificate), Some(key)) => tls::trust_and_prove(files, ca_file, certificate, key),
+            _ => tls::trust(files, ca_file, "ca_file"),
         };
         let within = |problem: Problem| vec![Problem { path: format!("{path}.{}", problem.path), ..problem }];
         let trust = trust.map_err(within)?;
@@ -255,8 +257,7 @@ impl Caller {
                 return Returned::Deferred { reason: Reason::new(ReasonKind::Timeout, text), retry_after: None };
             }
         };
-        let wish = response.retry_after.as_deref();
-        let wish = wish.and_then(|value| retry_after(value, self.clock.now(), RETRY_AFTER_MAX));
+        let wish = response.wish(self.clock.now(), RETRY_AFTER_MAX);
         match by_status(&response, wish).disposition {
             Disposition::Delivered { .. } if response.body.len() > self.options.reply_bytes => {
                 let text = format!("the response has more than {} bytes (`reply_bytes`)", self.options.reply_bytes);
@@ -381,7 +382,7 @@ mod tests {
 
     fn open(options: Value) -> Result<Caller, Vec<Problem>> {
         let Value::Object(options) = options else { panic!("options are an object") };
-        Caller::open(&options, "send.shop.options", &Networks::default(), Arc::new(SystemClock))
+        Caller::open(&options, "send.shop.options", &Networks::default(), &Files::default(), Arc::new(SystemClock))
     }
 
     #[test]

@@ -39,8 +39,8 @@ pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<
     let options: HttpOptions = read(&channel.options, "")?;
     let ca_file = options.ca_file.as_deref();
     let trust = match (&options.certificate_file, &options.key_file) {
-        (Some(certificate), Some(key)) => tls::trust_and_prove(ca_file, certificate, key),
-        _ => tls::trust(ca_file, "ca_file"),
+        (Some(certificate), Some(key)) => tls::trust_and_prove(&context.files, ca_file, certificate, key),
+        _ => tls::trust(&context.files, ca_file, "ca_file"),
     };
     let trust = trust.map_err(|problem| vec![problem])?;
     Ok(start(name, channel, context, options, trust, Arc::new(connect::TcpDial)))
@@ -62,7 +62,7 @@ fn start(
 ) -> Box<dyn OpenChannel> {
     let recipients = options.recipients.as_ref().map_or(1, |recipients| recipients.most);
     let queue = Queue::shared_by_many(channel.concurrency.max(1) as usize, channel.flow, recipients);
-    let shared = Shared::new(name, context.clock.clone());
+    let shared = Shared::new(name, context);
     let courier = Arc::new(send::Courier::new(name, options, dial, trust, context, queue.clone()));
     let (sessions, couriers) = (courier.clone(), courier.clone());
     Running::start(shared, queue, move |address| couriers.lane_of(address), courier, move || sessions.clone().run())

@@ -30,10 +30,10 @@ use crate::{
 
 pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
     let options: MqttOptions = read(&channel.options, "")?;
-    let trust = tls::trust(options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
+    let trust = tls::trust(&context.files, options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
     // One connection carries all; what is on its way over it is bounded by the channel's concurrency.
     let queue = Queue::single(1);
-    let shared = Shared::new(name, context.clock.clone());
+    let shared = Shared::new(name, context);
     let window = channel.concurrency.clamp(1, options::WINDOW_MAX) as usize;
     let publisher = Arc::new(send::Publisher::new(name, options, trust, context, window, queue.clone()));
     let session = publisher.clone();

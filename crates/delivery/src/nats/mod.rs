@@ -29,12 +29,12 @@ use crate::{
 
 pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
     let options: NatsOptions = read(&channel.options, "")?;
-    let trust = tls::trust(options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
+    let trust = tls::trust(&context.files, options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
     let shown = format!("tocsin {} {name}", context.installation);
-    let connect = options.system().connect(&trust, shown).map_err(|problem| vec![problem])?;
+    let connect = options.system().connect(&context.files, &trust, shown).map_err(|problem| vec![problem])?;
     // One connection carries all; what is on its way over it is bounded by the channel's concurrency.
     let queue = Queue::single(1);
-    let shared = Shared::new(name, context.clock.clone());
+    let shared = Shared::new(name, context);
     let window = channel.concurrency.max(1) as usize;
     let publisher = Arc::new(send::Publisher::new(name, options, connect, window, queue.clone()));
     let session = publisher.clone();

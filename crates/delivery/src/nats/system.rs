@@ -4,6 +4,8 @@ use async_nats::{ConnectOptions, ServerAddr};
 use rustls::ClientConfig;
 use tocsin_model::problem::Problem;
 
+use crate::files::Files;
+
 /// A system of NATS as options name it: where it is, and how we log in.
 #[derive(Clone, Copy)]
 pub struct System<'a> {
@@ -59,7 +61,7 @@ impl System<'_> {
     ///
     /// # Errors
     /// The file of credentials cannot be read.
-    pub fn connect(&self, trust: &Arc<ClientConfig>, name: String) -> Result<ConnectOptions, Problem> {
+    pub fn connect(&self, files: &Files, trust: &Arc<ClientConfig>, name: String) -> Result<ConnectOptions, Problem> {
         let mut connect = ConnectOptions::new()
             .name(name)
             .tls_client_config((**trust).clone())
@@ -72,9 +74,12 @@ impl System<'_> {
             connect = connect.user_and_password(username.to_owned(), password.to_owned());
         }
         match self.credentials_file {
-            Some(file) => std::fs::read_to_string(file).and_then(|text| connect.credentials(&text)).map_err(|error| {
-                Problem::at("credentials_file", format!("{} cannot be used: {error}", file.display()))
-            }),
+            Some(file) => {
+                let text = files.read_text(file).map_err(|why| Problem::at("credentials_file", why))?;
+                connect.credentials(&text).map_err(|error| {
+                    Problem::at("credentials_file", format!("{} cannot be used: {error}", file.display()))
+                })
+            }
             None => Ok(connect),
         }
     }

@@ -1,16 +1,19 @@
 //! Who we are to a mail server: AUTH (RFC 4954) with PLAIN, LOGIN, SCRAM-SHA-256 (RFC 7677), OAUTHBEARER (RFC 7628) and
 //! XOAUTH2.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use tocsin_model::receipt::{Reason, ReasonKind};
 
 use super::{classify::Reply, session::Session};
-use crate::scram::{self, Hello};
+use crate::{
+    files::Files,
+    scram::{self, Hello},
+};
 
 /// A token is no longer than this.
-const TOKEN_BYTES_MAX: u64 = 16 * 1024;
+const TOKEN_BYTES_MAX: usize = 16 * 1024;
 
 /// What proves who we are.
 #[derive(Debug, Clone)]
@@ -23,6 +26,7 @@ pub(super) enum Credentials {
     Token {
         username: String,
         file: PathBuf,
+        files: Files,
     },
 }
 
@@ -55,7 +59,7 @@ pub(super) async fn authenticate(
         Credentials::Token { .. } if in_the_open => {
             return Err(failed("the server offers no encryption, and the token does not travel in clear text"));
         }
-        Credentials::Token { username, file } => bearer(session, username, &read_token(file)?).await?,
+        Credentials::Token { username, file, files } => bearer(session, username, &read_token(file, files)?).await?,
     };
     match reply.code {
         235 => Ok(()),
@@ -77,13 +81,12 @@ async fn login(session: &mut Session, username: &str, password: &str) -> Result<
     Ok(reply)
 }
 
-fn read_token(file: &PathBuf) -> Result<String, Reason> {
+fn read_token(file: &Path, files: &Files) -> Result<String, Reason> {
     let unusable = |why: String| failed(format!("the token in {} cannot be used: {why}", file.display()));
-    let length = std::fs::metadata(file).map_err(|error| unusable(error.to_string()))?.len();
-    if length > TOKEN_BYTES_MAX {
-        return Err(unusable(format!("it has {length} bytes")));
+    let text = files.read_text(file).map_err(unusable)?;
+    if text.len() > TOKEN_BYTES_MAX {
+        return Err(unusable(format!("it has {} bytes", text.len())));
     }
-    let text = std::fs::read_to_string(file).map_err(|error| unusable(error.to_string()))?;
     match text.trim() {
         "" => Err(unusable("the file is empty".into())),
         token if token.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(token.to_owned()),

@@ -14,6 +14,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tocsin_model::problem::Problem;
 
+use crate::files::Files;
+
 /// Header fields that are signed, and whether one that is added later breaks the signature ("oversigned"): what a reader
 /// sees and what decides how the mail is shown must be ours alone.
 const SIGNED: &[(&str, bool)] = &[
@@ -127,13 +129,12 @@ impl DkimKey {
     ///
     /// # Errors
     /// The file cannot be read, or holds no key that can sign.
-    pub fn open(options: &DkimOptions, sender: &str, path: &str) -> Result<DkimKey, Problem> {
+    pub fn open(options: &DkimOptions, sender: &str, path: &str, files: &Files) -> Result<DkimKey, Problem> {
         let secret = match (&options.key, &options.key_file) {
             (Some(text), _) => Secret::parse(text.as_bytes(), &format!("{path}.key"))?,
             (None, file) => {
                 let (file, path) = (file.clone().unwrap_or_default(), format!("{path}.key_file"));
-                let pem = std::fs::read(&file)
-                    .map_err(|error| Problem::at(&path, format!("{} cannot be read: {error}", file.display())))?;
+                let pem = files.read(&file).map_err(|why| Problem::at(&path, why))?;
                 Secret::parse(&pem, &path)?
             }
         };

@@ -45,9 +45,10 @@ fn start(
     dial: Arc<dyn session::Dial>,
 ) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
     let queue = Queue::single(concurrency.max(1) as usize);
-    let servers = Servers::open(name, &options).map_err(|problem| vec![problem])?;
-    let courier = Arc::new(send::Courier::new(options, context.signet.clone(), servers, dial, queue.clone())?);
-    let shared = Shared::new(name, context.clock.clone());
+    let servers = Servers::open(name, &options, context).map_err(|problem| vec![problem])?;
+    let courier =
+        Arc::new(send::Courier::new(options, &context.files, context.signet.clone(), servers, dial, queue.clone())?);
+    let shared = Shared::new(name, context);
     let sessions = courier.clone();
     Ok(Running::start(shared, queue, only_lane, courier, move || sessions.clone().run()))
 }

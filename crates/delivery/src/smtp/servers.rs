@@ -19,7 +19,7 @@ use super::{
     auth::Credentials,
     options::{Balance, ServerOptions, SmtpOptions, TlsMode},
 };
-use crate::tls;
+use crate::{Context, files::Files, tls};
 
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -47,12 +47,12 @@ impl Server {
     ///
     /// # Errors
     /// The file of further certificates cannot be used.
-    fn open(options: ServerOptions, path: &str) -> Result<Server, Problem> {
-        let trust = tls::trust(options.ca_file.as_deref(), &format!("{path}ca_file"))?;
+    fn open(options: ServerOptions, path: &str, files: &Files) -> Result<Server, Problem> {
+        let trust = tls::trust(files, options.ca_file.as_deref(), &format!("{path}ca_file"))?;
         let port = options.port_or_custom();
         let tls = options.tls.unwrap_or_default();
         let credentials = match (options.username, options.password, options.token_file) {
-            (Some(username), _, Some(file)) => Some(Credentials::Token { username, file }),
+            (Some(username), _, Some(file)) => Some(Credentials::Token { username, file, files: files.clone() }),
             (Some(username), Some(password), None) => Some(Credentials::Password { username, password }),
             _ => None,
         };
@@ -108,17 +108,16 @@ impl Servers {
     ///
     /// # Errors
     /// Files that cannot be used.
-    pub fn open(name: &Name, options: &SmtpOptions) -> Result<Servers, Problem> {
+    pub fn open(name: &Name, options: &SmtpOptions, context: &Context) -> Result<Servers, Problem> {
         let given = options.servers();
         let path = |at: usize| if options.servers.is_empty() { String::new() } else { format!("servers[{at}].") };
         let all: Result<Vec<Server>, Problem> =
-            given.into_iter().enumerate().map(|(at, server)| Server::open(server, &path(at))).collect();
+            given.into_iter().enumerate().map(|(at, server)| Server::open(server, &path(at), &context.files)).collect();
         let all = all?;
         let gate = |server: &Server| {
-            let (channel, place) = (name.to_string(), server.place());
-            let count = |outcome: &'static str| metrics::counter!("deliver_smtp_sessions_total", "channel" => channel.clone(), "server" => place.clone(), "outcome" => outcome);
-            let is_closed =
-                metrics::gauge!("deliver_smtp_server_closed", "channel" => channel.clone(), "server" => place.clone());
+            let (application, channel, place) = (context.application.clone(), name.to_string(), server.place());
+            let count = |outcome: &'static str| metrics::counter!("deliver_smtp_sessions_total", "application" => application.clone(), "channel" => channel.clone(), "server" => place.clone(), "outcome" => outcome);
+            let is_closed = metrics::gauge!("deliver_smtp_server_closed", "application" => application.clone(), "channel" => channel.clone(), "server" => place.clone());
             is_closed.set(0.0);
             Gate {
                 failures: 0,

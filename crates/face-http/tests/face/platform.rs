@@ -104,6 +104,8 @@ impl Platform {
                 data_folder: std::path::PathBuf::new(),
                 networks: Networks::default(),
                 programs: Default::default(),
+                files: Default::default(),
+                application: String::new(),
                 signet: Arc::new(Signet::new(records.secret())),
                 feeds: None,
                 public_url: Some("https://tocsin.example".to_owned()),

@@ -54,12 +54,14 @@ const SEARCH_PAUSE: Duration = Duration::from_millis(250);
 
 pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: KafkaOptions = read(&setting.options, "")?;
+    let files = &setting.context.files;
     let trust = match (options.tls, &options.certificate_file, &options.key_file) {
         (false, ..) => None,
         (true, Some(certificate), Some(key)) => {
-            Some(tls::trust_and_prove(options.ca_file.as_deref(), certificate, key).map_err(|problem| vec![problem])?)
+            let proven = tls::trust_and_prove(files, options.ca_file.as_deref(), certificate, key);
+            Some(proven.map_err(|problem| vec![problem])?)
         }
-        (true, ..) => Some(tls::trust(options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?),
+        (true, ..) => Some(tls::trust(files, options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?),
     };
     let name = match setting.gives {
         Gives::Events(_) => format!("tocsin-{}-{}", setting.application, setting.name),

@@ -46,7 +46,9 @@ pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSou
     let options: MailOptions = read(&setting.options, "")?;
     let address = options.address(&setting.context).map_err(|problem| vec![problem])?;
     let tls = match (&options.certificate_file, &options.key_file) {
-        (Some(certificate), Some(key)) => Some(tls::prove(certificate, key).map_err(|problem| vec![problem])?),
+        (Some(certificate), Some(key)) => {
+            Some(tls::prove(&setting.context.files, certificate, key).map_err(|problem| vec![problem])?)
+        }
         _ => None,
     };
     let login = options.username.clone().zip(options.password.clone());

@@ -63,7 +63,8 @@ const PACKET_BYTES_MAX: u32 = 1 << 20;
 
 pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: MqttOptions = read(&setting.options, "")?;
-    let trust = tls::trust(options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
+    let trust =
+        tls::trust(&setting.context.files, options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
     let client_id = options.client_id.clone().unwrap_or_else(|| setting.far_name.clone());
     let session = format!("{}:{}/{client_id}", options.host, options.port.unwrap_or_default());
     let mut connect = options.broker().connect(client_id, &trust);

@@ -41,7 +41,8 @@ const REST_WAIT: Duration = Duration::from_secs(1);
 
 pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: NatsOptions = read(&setting.options, "")?;
-    let trust = tls::trust(options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
+    let trust =
+        tls::trust(&setting.context.files, options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
     Ok(Box::new(Stream {
         mapping: Mapping::new(&setting.gives.fields(), &options.fields),
         taken: stored(&marks, TAKEN)?.unwrap_or_default(),
@@ -74,7 +75,9 @@ impl Stream {
         }
         let system = self.options.system();
         let shown = format!("tocsin {} {}", self.setting.application, self.setting.name);
-        let connect = system.connect(&self.trust, shown).map_err(|problem| Trouble::of(problem.to_string()))?;
+        let connect = system
+            .connect(&self.setting.context.files, &self.trust, shown)
+            .map_err(|problem| Trouble::of(problem.to_string()))?;
         let client = connect.connect(system.addresses()).await.map_err(|error| Trouble::new("no connection", error))?;
         let stream = jetstream::new(client).get_stream(&self.options.stream).await;
         let stream = stream.map_err(|error| Trouble::new(format!("the stream {}", self.options.stream), error))?;

@@ -8,7 +8,7 @@ use serde::{
     de::{MapAccess, Visitor},
 };
 use serde_json::value::RawValue;
-use tocsin_delivery::tls;
+use tocsin_delivery::{files::Files, tls};
 use tocsin_model::hexadecimal::digits_of;
 use tokio::{sync::Notify, task::JoinHandle};
 use tokio_postgres::{
@@ -60,7 +60,8 @@ impl Postgres {
     pub async fn connect(url: &Url, timeout: Duration) -> Result<Postgres, Trouble> {
         let mut config: Config = url.as_str().parse().map_err(trouble)?;
         config.application_name("tocsin").connect_timeout(timeout);
-        let trust = tls::trust(None, "database").map_err(|problem| Trouble::of(problem.to_string()))?;
+        let trust =
+            tls::trust(&Files::default(), None, "database").map_err(|problem| Trouble::of(problem.to_string()))?;
         let (client, mut connection) =
             config.connect(MakeRustlsConnect::new((*trust).clone())).await.map_err(trouble)?;
         let bell: Arc<parking_lot::Mutex<Option<Arc<Notify>>>> = Arc::default();

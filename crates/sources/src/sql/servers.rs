@@ -96,6 +96,7 @@ impl Server {
             networks: Default::default(),
             programs: Default::default(),
             folders: Folders { allow: vec![self.folder.path().to_owned()] },
+            files: Default::default(),
             listeners: Default::default(),
         };
         let mut tries = 0;

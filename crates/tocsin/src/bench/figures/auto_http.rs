@@ -94,6 +94,8 @@ fn open(per_destination: u32, pace: Pace) -> Outcome<Box<dyn OpenChannel>> {
         data_folder: std::env::temp_dir(),
         networks: Default::default(),
         programs: Default::default(),
+        files: Default::default(),
+        application: "bench".to_owned(),
         feeds: None,
         public_url: None,
         signet: Arc::new(Signet::new(&[7; 32])),
