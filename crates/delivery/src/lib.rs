@@ -25,6 +25,7 @@ pub mod signet; // signs what leaves so that it is known when it comes back
 pub mod networks; // which addresses we talk to
 pub mod programs; // which programs we start
 pub mod folders; // which files we write to
+pub mod files; // which files we read
 pub mod redact; // what a log may show of whom something goes to and what it says
 pub mod spans; // what is told of things that stand in a trace
 pub mod options; // options as the definition gives them become typed options, or every problem in them

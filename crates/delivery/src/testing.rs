@@ -39,6 +39,8 @@ pub(crate) fn context() -> Context {
         feeds: None,
         public_url: None,
         programs: Default::default(),
+        files: crate::files::Files::new(vec![std::env::temp_dir()], "/nonexistent".into()),
+        application: "quakes".into(),
     }
 }
 

@@ -76,13 +76,46 @@ pub struct Place {
 pub struct Shape {
     /// Attributes that are the addresses of devices: the key of the attribute, the channel.
     pub devices: Vec<(Arc<str>, Name)>,
-    /// What is wrong with the address of a device, if anything.
-    pub check_address: fn(&str) -> Result<(), Problem>,
+    /// The form in which an address is stored.
+    pub check_address: AddressCheck,
 }
 
 impl Default for Shape {
     fn default() -> Self {
-        Shape { devices: Vec::new(), check_address: subscriber::check_address }
+        Shape { devices: Vec::new(), check_address: AddressCheck::default() }
+    }
+}
+
+/// Checks the address of a device by its channel, and gives the form in which it is stored.
+#[derive(Clone)]
+pub struct AddressCheck(Arc<AddressFunction>);
+
+type AddressFunction = dyn Fn(&Name, &str) -> Result<String, Problem> + Send + Sync;
+
+impl AddressCheck {
+    /// By this function.
+    pub fn new(check: impl Fn(&Name, &str) -> Result<String, Problem> + Send + Sync + 'static) -> AddressCheck {
+        AddressCheck(Arc::new(check))
+    }
+
+    /// The form in which the address is stored.
+    ///
+    /// # Errors
+    /// It is no address of this channel.
+    pub fn normalize(&self, channel: &Name, address: &str) -> Result<String, Problem> {
+        (self.0)(channel, address)
+    }
+}
+
+impl Default for AddressCheck {
+    fn default() -> Self {
+        AddressCheck::new(|_, address| subscriber::check_address(address).map(|()| address.trim().to_owned()))
+    }
+}
+
+impl std::fmt::Debug for AddressCheck {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("AddressCheck")
     }
 }
 

@@ -7,6 +7,7 @@ use std::{
 
 use tocsin_model::{
     id::{Name, SubscriberId},
+    mailbox,
     problem::Problem,
     subscriber::{DEVICES_MAX, Device, DeviceState, Profile, Subscriber, check_attributes, check_profile},
     value::Value,
@@ -162,6 +163,12 @@ fn devices_of(
         if was == is {
             continue;
         }
+        // What was stored stays as it is, also where a version before stored what is refused now.
+        let normal = |address: &String| match was.contains(address) {
+            true => Ok(address.clone()),
+            false => check_address(channel, address, shape),
+        };
+        let is: Vec<String> = is.iter().map(normal).collect::<Result<_, _>>()?;
         let gone: Vec<&String> = was.iter().filter(|address| !is.contains(address)).collect();
         let mut free: Vec<Name> = devices
             .iter()
@@ -170,13 +177,12 @@ fn devices_of(
             .collect();
         free.reverse();
         let has = |devices: &BTreeMap<Name, Device>, address: &str| {
-            devices.values().any(|device| device.channel == *channel && device.address == address)
+            devices.values().any(|device| device.channel == *channel && mailbox::is_same(&device.address, address))
         };
         for address in &is {
             if has(&devices, address) {
                 continue;
             }
-            check_address(address, shape)?;
             let name = free.pop().map_or_else(|| free_name(&devices, channel), Ok)?;
             devices.insert(
                 name,
@@ -203,8 +209,8 @@ fn free_name(devices: &BTreeMap<Name, Device>, channel: &Name) -> Result<Name, R
     })
 }
 
-fn check_address(address: &str, shape: &Shape) -> Result<(), Refusal> {
-    (shape.check_address)(address).map_err(|problem| {
+fn check_address(channel: &Name, address: &str, shape: &Shape) -> Result<String, Refusal> {
+    shape.check_address.normalize(channel, address).map_err(|problem| {
         Refusal::new(Code::ConstraintViolation, format!("the address of a device {}", told(&problem)))
     })
 }
@@ -222,7 +228,7 @@ fn device(text: &str, shape: &Shape) -> Result<(Name, Device), Refusal> {
     let (name, channel, state, address) = (next()?, next()?, next()?, next()?);
     let states = [DeviceState::Active, DeviceState::Disabled, DeviceState::Bounced, DeviceState::Failed];
     let state = states.into_iter().find(|known| state_word(*known) == state).ok_or_else(wrong)?;
-    check_address(address, shape)?;
-    let channel = channel.parse().map_err(|_| wrong())?;
-    Ok((name.parse().map_err(|_| wrong())?, Device { channel, address: address.to_owned(), state }))
+    let channel: Name = channel.parse().map_err(|_| wrong())?;
+    let address = check_address(&channel, address, shape)?;
+    Ok((name.parse().map_err(|_| wrong())?, Device { channel, address, state }))
 }

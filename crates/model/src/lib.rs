@@ -34,6 +34,9 @@ pub mod problem; // what is wrong, where, and what would be right
 pub mod time; // instants, to the microsecond
 pub mod date_text; // dates as feeds, mails and pages have them
 pub mod windows_zones; // names of time zones of Windows
+pub mod http_date; // dates of HTTP and `Retry-After`
+pub mod length; // of texts, as receivers count it
+pub mod mailbox; // addresses of mail: read, checked, compared
 pub mod hours; // hours of the day by somebody's clock
 pub mod schedule; // when something recurs: rules of RFC 5545 in time zones
 pub mod value; // the one value type

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     id::{Name, NotificationId, SubscriberId},
+    mailbox::{Mailbox, unicode_form},
     time::Timestamp,
 };
 
@@ -47,20 +48,32 @@ impl Target {
     pub fn address(protocol: &Name, address: &str) -> Target {
         Target::Address { protocol: protocol.clone(), address: canonical(protocol, address) }
     }
+
+    /// The same target as versions before 2026-11-27 stored it, if that differs: mailboxes had their domain in Unicode.
+    pub fn former(&self) -> Option<Target> {
+        match self {
+            Target::Address { protocol, address } if protocol.as_str() == "smtp" => {
+                let address = unicode_form(address)?;
+                Some(Target::Address { protocol: protocol.clone(), address })
+            }
+            _ => None,
+        }
+    }
 }
 
-/// An address as it is compared: without white space around it, and a mail address in lower case, since mail servers that
-/// tell cases apart are rarer than lists that mix them.
+/// An address as it is compared: that of a mail protocol as [`Mailbox::canonical`] says, any other without white space around
+/// it.
 pub fn canonical(protocol: &Name, address: &str) -> String {
     match protocol.as_str() {
-        "smtp" => address.trim().to_lowercase(),
+        // What is no mailbox can still stand for itself.
+        "smtp" => Mailbox::parse(address).map_or_else(|_| address.trim().to_lowercase(), |mailbox| mailbox.canonical()),
         _ => address.trim().to_owned(),
     }
 }
 
 /// The address of a device to which a suppression is bound, as it is compared: whatever its protocol, without regard to case.
 pub fn bound(address: &str) -> String {
-    address.trim().to_lowercase()
+    Mailbox::parse(address).map_or_else(|_| address.trim().to_lowercase(), |mailbox| mailbox.canonical())
 }
 
 impl fmt::Display for Target {

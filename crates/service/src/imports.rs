@@ -14,6 +14,7 @@ use tocsin_model::{
     field::{FieldType, Fields},
     id::Name,
     json::{self, VALUES_MAX},
+    mailbox::MailChannels,
     problem::{Problem, and_more},
     suppression::Suppression,
     time::Timestamp,
@@ -124,7 +125,7 @@ impl Service {
             let compiled = self.pipeline.application(name)?;
             Some(compiled.application.attributes.clone())
         }));
-        self.import(input.into(), chunks, Arc::new(SubscriberLines { declared })).await
+        self.import(input.into(), chunks, Arc::new(SubscriberLines { declared, mail: self.mail_channels() })).await
     }
 
     /// Stores subscriptions from lines of [`subscriptions::Draft`]s. A line with a key replaces the subscription of its
@@ -529,6 +530,7 @@ impl DeclaredAttributes {
 
 struct SubscriberLines {
     declared: DeclaredAttributes,
+    mail: MailChannels,
 }
 
 impl LineKind for SubscriberLines {
@@ -536,7 +538,7 @@ impl LineKind for SubscriberLines {
 
     fn read_json(&self, line: &[u8]) -> Result<NewSubscriber, Vec<Problem>> {
         let draft = read_object(line).map_err(|problem| vec![in_line(problem)])?;
-        subscribers::check(draft, None)
+        subscribers::check(draft, None, &BTreeMap::new(), &self.mail)
     }
 
     fn check_column(&self, name: &str) -> Option<Problem> {
@@ -609,7 +611,7 @@ impl LineKind for SubscriberLines {
         let devices: BTreeMap<_, _> = devices.collect();
         draft.attributes = Some(attributes);
         draft.devices = has_devices.then_some(devices);
-        joined(problems, subscribers::check(draft, None))
+        joined(problems, subscribers::check(draft, None, &BTreeMap::new(), &self.mail))
     }
 
     async fn store(

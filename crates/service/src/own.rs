@@ -3,6 +3,7 @@
 use serde_json::{Map, Value as Json};
 use tocsin_model::{
     id::{Name, SubscriberId, SubscriptionId},
+    mailbox::MailChannels,
     problem::Problem,
     subscriber::{DEVICES_MAX, Device, DeviceState, Subscriber},
     subscription::Subscription,
@@ -48,7 +49,7 @@ impl Service {
                 let message = format!("there are {DEVICES_MAX} devices already; no more fit");
                 return Err(ServiceError::invalid("name", message));
             }
-            let device = changed_device(present, set)?;
+            let device = changed_device(present, set, &self.mail_channels())?;
             let mut devices = subscriber.devices.clone();
             devices.insert(name.clone(), device);
             Ok(Some(devices.into_iter().collect()))
@@ -162,7 +163,7 @@ fn named(path: &str, text: &str) -> Result<Name, ServiceError> {
         .map_err(|error: tocsin_model::id::IdError| ServiceError::invalid(path, format!("is not {}", error.expected)))
 }
 
-fn changed_device(present: Option<&Device>, set: &Set) -> Result<Device, ServiceError> {
+fn changed_device(present: Option<&Device>, set: &Set, mail: &MailChannels) -> Result<Device, ServiceError> {
     let moves = ["channel", "address"].iter().any(|field| set.contains_key(*field));
     let mut merged = Map::new();
     if let Some(present) = present {
@@ -179,7 +180,7 @@ fn changed_device(present: Option<&Device>, set: &Set) -> Result<Device, Service
     }
     let draft: DeviceDraft = serde_json::from_value(Json::Object(merged)).map_err(|error| json_error(&error))?;
     let mut problems = Vec::new();
-    let checked = check_device(draft, "", &mut problems);
+    let checked = check_device(draft, present, mail, "", &mut problems);
     let bare = |problem: Problem| Problem { path: problem.path.trim_start_matches('.').to_owned(), ..problem };
     checked.ok_or_else(|| ServiceError::Invalid(problems.into_iter().map(bare).collect()))
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use tocsin_model::{
     id::{Name, SubscriberId},
+    mailbox::MailChannels,
     merge_patch::{TooDeep, merge_patch},
     preferences::Preferences,
     problem::Problem,
@@ -66,6 +67,9 @@ pub struct Draft {
     #[serde(default, rename = "revision")]
     #[schema(ignore)]
     _revision: serde::de::IgnoredAny,
+    #[serde(default, rename = "warnings")]
+    #[schema(ignore)]
+    _warnings: serde::de::IgnoredAny,
 }
 
 /// A device as its creator writes it.
@@ -110,6 +114,9 @@ pub struct Document {
     pub updated_at: Timestamp,
     /// Grows with each change.
     pub revision: u64,
+    /// Devices that nothing can be sent to, in the answer to a request that stored them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 impl From<Subscriber> for Document {
@@ -129,15 +136,21 @@ impl From<Subscriber> for Document {
             created_at: subscriber.created_at,
             updated_at: subscriber.updated_at,
             revision: subscriber.revision,
+            warnings: Vec::new(),
         }
     }
 }
 
-/// Checks a draft completely.
+/// Checks a draft completely. `stored`: the devices that it has already.
 ///
 /// # Errors
 /// Every problem found.
-pub fn check(draft: Draft, id: Option<&SubscriberId>) -> Result<NewSubscriber, Vec<Problem>> {
+pub fn check(
+    draft: Draft,
+    id: Option<&SubscriberId>,
+    stored: &BTreeMap<Name, Device>,
+    mail: &MailChannels,
+) -> Result<NewSubscriber, Vec<Problem>> {
     let mut problems = Vec::new();
     let id = match (&draft.id, id) {
         (Some(written), Some(id)) if written != id.as_str() => {
@@ -175,7 +188,10 @@ pub fn check(draft: Draft, id: Option<&SubscriberId>) -> Result<NewSubscriber, V
             let parsed = name
                 .parse::<Name>()
                 .map_err(|error| problems.push(Problem::at(&path, format!("is not {}", error.expected))));
-            Some((parsed.ok()?, check_device(device, &path, &mut problems)?))
+            let parsed = parsed.ok();
+            let stored = parsed.as_ref().and_then(|name| stored.get(name));
+            let device = check_device(device, stored, mail, &path, &mut problems);
+            Some((parsed?, device?))
         });
         checked.collect::<Vec<_>>()
     });
@@ -189,28 +205,45 @@ pub fn check(draft: Draft, id: Option<&SubscriberId>) -> Result<NewSubscriber, V
 ///
 /// # Errors
 /// It is no address, or no push subscription where it should be one.
-pub fn check_address(address: &str) -> Result<(), Problem> {
-    subscriber::check_address(address)?;
+pub fn check_address(mail: &MailChannels, channel: &Name, address: &str) -> Result<String, Problem> {
+    let address = mail.normalize(channel, address)?;
+    subscriber::check_address(&address)?;
     // No other address begins so.
     if address.starts_with('{') {
-        tocsin_delivery::webpush::check_subscription(address).map_err(|wrong| {
+        tocsin_delivery::webpush::check_subscription(&address).map_err(|wrong| {
             Problem::at("address", wrong).hint("give what the browser's `JSON.stringify(subscription)` writes")
         })?;
     }
-    Ok(())
+    Ok(address)
 }
 
-pub(crate) fn check_device(device: DeviceDraft, path: &str, problems: &mut Vec<Problem>) -> Option<Device> {
-    let before = problems.len();
+/// Checks a device. One that is stored like this is taken as it is, also where a version before stored what is refused now.
+pub(crate) fn check_device(
+    device: DeviceDraft,
+    stored: Option<&Device>,
+    mail: &MailChannels,
+    path: &str,
+    problems: &mut Vec<Problem>,
+) -> Option<Device> {
     let DeviceDraft { channel, address, state } = device;
+    if let Some(stored) = stored
+        && (stored.channel.as_str(), &stored.address) == (channel.as_str(), &address)
+    {
+        return Some(Device { state, ..stored.clone() });
+    }
     let channel = channel.parse::<Name>();
     if let Err(error) = &channel {
         problems.push(Problem::at(format!("{path}.channel"), format!("is not {}", error.expected)));
     }
-    if let Err(problem) = check_address(&address) {
+    // Without a channel there is still something to say of the address.
+    let address = match &channel {
+        Ok(channel) => check_address(mail, channel, &address),
+        Err(_) => subscriber::check_address(&address).map(|()| address),
+    };
+    let address = address.map_err(|problem| {
         problems.push(Problem { path: format!("{path}.address"), ..problem });
-    }
-    if problems.len() > before { None } else { Some(Device { channel: channel.ok()?, address, state }) }
+    });
+    Some(Device { channel: channel.ok()?, address: address.ok()?, state })
 }
 
 /// How a subscriber may be stored.
@@ -261,14 +294,29 @@ impl Service {
         put: Put,
     ) -> Result<(Document, bool), ServiceError> {
         caller.needs(Scope::SubscribersWrite)?;
-        let new = check(draft, id).map_err(ServiceError::Invalid)?;
+        let new = check(draft, id, &BTreeMap::new(), &self.mail_channels()).map_err(ServiceError::Invalid)?;
         let (expect, is_new) = match put {
             Put::Create => (Expect::Absent, true),
             Put::Replace(Some(revision)) => (Expect::Revision(revision), false),
             Put::Replace(None) => (Expect::Any, self.records.subscriber(&new.id).await?.is_none()),
         };
         let stored = self.records.put_subscriber(new, expect, self.clock.now()).await?;
-        Ok((stored.into(), is_new))
+        Ok((self.with_warnings(stored), is_new))
+    }
+
+    /// A subscriber as it was just stored, with the devices that nothing can be sent to.
+    fn with_warnings(&self, stored: Subscriber) -> Document {
+        let mut document = Document::from(stored);
+        let channels = self.pipeline.channel_protocols();
+        let is_known = |device: &DeviceDraft| channels.iter().any(|(_, channel, _)| channel.as_str() == device.channel);
+        let unknown = document.devices.iter().filter(|(_, device)| !is_known(device)).map(|(name, device)| {
+            format!(
+                "no application has the channel `{}`: what is for the device `{name}` is suspended until one has it",
+                device.channel
+            )
+        });
+        document.warnings = unknown.collect();
+        document
     }
 
     /// Changes a subscriber by a merge patch (RFC 7396). Devices are merged one by one.
@@ -286,7 +334,7 @@ impl Service {
         let mut turn = self.turns.take(id).await;
         loop {
             let present = self.find_subscriber(id).await?;
-            let seen = present.revision;
+            let (seen, stored) = (present.revision, present.devices.clone());
             if revision.is_some_and(|wanted| wanted != seen) {
                 return Err(ServiceError::Changed(format!("the subscriber `{id}`")));
             }
@@ -296,13 +344,13 @@ impl Service {
             // Whoever takes them away by a patch means it.
             draft.devices.get_or_insert_default();
             draft.preferences.get_or_insert_default();
-            let new = check(draft, Some(id)).map_err(ServiceError::Invalid)?;
+            let new = check(draft, Some(id), &stored, &self.mail_channels()).map_err(ServiceError::Invalid)?;
             match self.records.put_subscriber(new, Expect::Revision(seen), self.clock.now()).await {
                 // Another writer was faster: the patch is merged into its result, unless the caller set a condition.
                 Err(StoreError::Changed(_)) if revision.is_none() => {
                     turn.repeat(format_args!("the subscriber `{id}`"))?
                 }
-                stored => return Ok(stored?.into()),
+                stored => return Ok(self.with_warnings(stored?)),
             }
         }
     }
@@ -342,11 +390,12 @@ impl Service {
     ) -> Result<(Document, bool), ServiceError> {
         caller.needs(Scope::SubscribersWrite)?;
         let mut problems = Vec::new();
-        let device = check_device(device, "", &mut problems).ok_or_else(|| {
+        let present = self.find_subscriber(id).await?;
+        let stored = present.devices.get(name);
+        let device = check_device(device, stored, &self.mail_channels(), "", &mut problems).ok_or_else(|| {
             let named = |problem: Problem| Problem { path: problem.path.trim_start_matches('.').to_owned(), ..problem };
             ServiceError::Invalid(problems.into_iter().map(named).collect())
         })?;
-        let present = self.find_subscriber(id).await?;
         let is_new = !present.devices.contains_key(name);
         if is_new && present.devices.len() >= DEVICES_MAX {
             return Err(ServiceError::invalid("devices", format!("has {DEVICES_MAX} entries already; no more fit")));
@@ -361,7 +410,7 @@ impl Service {
                 self.records.put_subscriber(whole, Expect::Revision(revision), self.clock.now()).await?
             }
         };
-        Ok((stored.into(), is_new))
+        Ok((self.with_warnings(stored), is_new))
     }
 
     /// Removes one device.
@@ -387,6 +436,11 @@ impl Service {
         let devices = Some(devices.into_iter().collect());
         let whole = NewSubscriber { id: id.clone(), profile: present.profile, devices, preferences: None };
         Ok(self.records.put_subscriber(whole, Expect::Revision(revision), self.clock.now()).await?.into())
+    }
+
+    /// The channels that send mail, in the applications that run.
+    pub(crate) fn mail_channels(&self) -> MailChannels {
+        self.pipeline.mail_channels()
     }
 
     pub(crate) async fn find_subscriber(&self, id: &SubscriberId) -> Result<Subscriber, ServiceError> {
@@ -416,8 +470,11 @@ mod tests {
                 "devices": {"1": {"channel": "mail", "address": "a"}, "mail": {"channel": "a b", "address": "x\r\ny"}}}"#,
         )
         .expect("a draft");
-        let found: Vec<String> =
-            check(draft, None).expect_err("problems").into_iter().map(|problem| problem.path).collect();
+        let found: Vec<String> = check(draft, None, &BTreeMap::new(), &MailChannels::default())
+            .expect_err("problems")
+            .into_iter()
+            .map(|problem| problem.path)
+            .collect();
         assert_eq!(
             found,
             ["id", "locale", "time_zone", "attributes", "devices.1", "devices.mail.channel", "devices.mail.address"]

@@ -88,6 +88,9 @@ pub struct Draft<'a> {
     #[serde(default, rename = "revision")]
     #[schema(ignore)]
     _revision: serde::de::IgnoredAny,
+    #[serde(default, rename = "warnings")]
+    #[schema(ignore)]
+    _warnings: serde::de::IgnoredAny,
 }
 
 /// A filter as its creator writes it.
@@ -187,6 +190,9 @@ pub struct Document {
     pub updated_at: Timestamp,
     /// Grows with each change.
     pub revision: u64,
+    /// Why it will not be sent as it is now, in the answer to a request that stored it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 impl From<Subscription> for Document {
@@ -208,6 +214,7 @@ impl From<Subscription> for Document {
             created_at: subscription.created_at,
             updated_at: subscription.updated_at,
             revision: subscription.revision,
+            warnings: Vec::new(),
         }
     }
 }
@@ -554,7 +561,22 @@ impl Service {
             StoreError::Missing(what) => ServiceError::invalid("subscriber", format!("{what} does not exist")),
             error => error.into(),
         })?;
-        Ok((stored.into(), is_new))
+        Ok((self.with_warnings(stored).await?, is_new))
+    }
+
+    /// A subscription as it was just stored, with what keeps its notifications from being sent.
+    async fn with_warnings(&self, stored: Subscription) -> Result<Document, ServiceError> {
+        let mut document = Document::from(stored.clone());
+        if let Some(device) = &stored.device {
+            let subscriber = self.records.subscriber(&stored.subscriber).await?;
+            if subscriber.is_some_and(|subscriber| !subscriber.devices.contains_key(device)) {
+                document.warnings.push(format!(
+                    "the subscriber `{}` has no device `{device}`: what it would get is suspended until it has one",
+                    stored.subscriber
+                ));
+            }
+        }
+        Ok(document)
     }
 
     /// Replaces device, enabled flag, values, filter, schedule and snooze of a subscription. Its application, class, subscriber and key stay:
@@ -572,7 +594,7 @@ impl Service {
         caller.needs(Scope::SubscribersWrite)?;
         let present = self.find_subscription(id).await?;
         let expect = revision.map_or(Expect::Present, Expect::Revision);
-        Ok(self.update_subscription(&present, draft, expect).await?.into())
+        self.with_warnings(self.update_subscription(&present, draft, expect).await?).await
     }
 
     /// Changes a subscription by a merge patch (RFC 7396).
@@ -601,7 +623,7 @@ impl Service {
                 Err(ServiceError::Changed(_)) if revision.is_none() => {
                     turn.repeat(format_args!("the subscription `{id}`"))?
                 }
-                updated => return Ok(updated?.into()),
+                updated => return self.with_warnings(updated?).await,
             }
         }
     }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use tocsin_delivery::protocols;
 use tocsin_model::{
     id::{Name, NotificationId, SubscriberId},
+    mailbox::Mailbox,
     problem::{Problem, closest},
     subscriber::Device,
     suppression::{
@@ -219,6 +220,12 @@ pub fn check(draft: Draft, origin: &str, now: Timestamp) -> Result<Suppression, 
     let detail = checked_detail(draft.detail, &mut problems);
     if draft.expires_at.is_some_and(|end| end <= now) {
         problems.push(Problem::at("expires_at", "is over already").hint("leave it out for a suppression without end"));
+    }
+    if let Some(Target::Address { protocol, .. }) = &target
+        && protocol.as_str() == "smtp"
+        && let Some(Err(error)) = draft.address.as_deref().map(Mailbox::parse)
+    {
+        problems.push(error.problem("address"));
     }
     let address = match &target {
         Some(Target::Device { .. }) => draft.address.as_deref().map(bound),

@@ -18,6 +18,7 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use serde::Serialize;
 use tocsin_delivery::{
     Context, Signet, SystemClock,
+    files::Files,
     networks::{NetworkError, Networks},
     programs::Programs,
 };
@@ -195,6 +196,7 @@ pub fn examine(
         data_folder: configuration.data.folder.clone(),
         networks: networks(configuration)?,
         programs: Programs { allow: configuration.delivery.allow_programs.clone() },
+        files: files(configuration),
         folders: Folders { allow: configuration.sources.allow_folders.clone() },
         listeners: Listeners { allow: configuration.sources.allow_listen.clone() },
     };
@@ -237,10 +239,17 @@ pub async fn open_records(configuration: &Configuration) -> Outcome<Arc<SqliteRe
 /// # Errors
 /// What of the configuration is wrong, or that the store does not open.
 pub async fn open_directory(configuration: &Configuration) -> Outcome<Directory> {
-    let directory = ldap::open(configuration, open_records(configuration).await?).await?;
+    let records = open_records(configuration).await?;
+    let channels = ldap::MailChannelsNow::stored(&*records).await?;
+    let directory = ldap::open(configuration, records, channels).await?;
     let built = directory.build_indexes().await;
     built.map_err(|refusal| Failure::failed("the indexes of the directory cannot be built").because(&refusal))?;
     Ok(directory)
+}
+
+/// The files that definitions may name.
+fn files(configuration: &Configuration) -> Files {
+    Files::new(configuration.delivery.allow_files.clone(), configuration.data.folder.clone())
 }
 
 /// The keys that seal what is secret.
@@ -302,6 +311,7 @@ async fn open_exchanges(configuration: &Configuration, spans: Spans) -> Outcome<
         clock: Arc::new(SystemClock),
         networks: networks(configuration)?,
         programs: Programs { allow: configuration.delivery.allow_programs.clone() },
+        files: files(configuration),
         environment: Arc::new(|name| std::env::var(name).ok()),
         memory: memory::of_process(configuration.spool.memory_max.0),
         data_folder: configuration.data.folder.clone(),
@@ -347,8 +357,9 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
     let ldap_doors = ldap::listen(&configuration.ldap).await?;
     let (stored, journal) = (open_records(&configuration).await?, open_journal(&configuration).await?);
     let records: Arc<dyn Records> = stored.clone();
+    let mail_channels = ldap::MailChannelsNow::stored(&*records).await?;
     let ldap = match ldap_doors {
-        Some(doors) => Some(ldap::prepare(doors, &configuration, stored).await?),
+        Some(doors) => Some(ldap::prepare(doors, &configuration, stored, mail_channels.clone()).await?),
         None => None,
     };
     let inbox = open_inbox(&configuration).await?;
@@ -373,6 +384,8 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
             feeds: None,
             public_url: public_url(&configuration.http.public_url)?,
             programs: Programs { allow: configuration.delivery.allow_programs.clone() },
+            files: files(&configuration),
+            application: String::new(),
         },
         opener: Arc::new(move |name, channel, context| tocsin_delivery::open_with(&folders, name, channel, context)),
         options: pipeline_options(&configuration)?,
@@ -381,6 +394,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
     };
     let pipeline =
         Pipeline::start(parts).await.map_err(|error| Failure::failed("the flow does not start").because(&error))?;
+    mail_channels.follow(&pipeline);
     let exchanges = open_exchanges(&configuration, spans).await?;
     let free_space = FreeSpace {
         folder: folder.clone(),

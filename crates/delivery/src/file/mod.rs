@@ -51,7 +51,7 @@ fn open_after(
 ) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
     let options: FileOptions = read(&channel.options, "")?;
     let queue = Queue::single(1);
-    let shared = Shared::new(name, context.clock.clone());
+    let shared = Shared::new(name, context);
     let writer = send::Writer::open(options, name, context, folders, before, queue.clone());
     let writer = Arc::new(writer.map_err(|problem| vec![problem])?);
     let sessions = writer.clone();

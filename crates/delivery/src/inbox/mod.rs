@@ -44,7 +44,7 @@ pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<
     let feeds = context.feeds.clone().ok_or_else(|| vec![Problem::at("", "this program keeps no feeds")])?;
     // One writer, so that a feed has the order of the deliveries.
     let queue = Queue::single(1);
-    let shared = Shared::new(name, context.clock.clone());
+    let shared = Shared::new(name, context);
     let writer = Arc::new(send::Writer::new(name, options, feeds, queue.clone()));
     let sessions = writer.clone();
     Ok(Running::start(shared, queue, only_lane, writer, move || sessions.clone().run()))

@@ -41,7 +41,7 @@ pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<
     let path =
         context.programs.judge(Path::new(&options.command[0])).map_err(|text| vec![Problem::at("command", text)])?;
     let queue = Queue::single(channel.concurrency.max(1) as usize);
-    let shared = Shared::new(name, context.clock.clone());
+    let shared = Shared::new(name, context);
     let sessions = Arc::new(send::Sessions::new(name, options, path, context, queue.clone()));
     let session = sessions.clone();
     Ok(Running::start(shared, queue, only_lane, sessions, move || session.clone().run()))

@@ -6,7 +6,10 @@ use mail_builder::{
     headers::{Header, HeaderType, address::Address, date::Date, message_id::MessageId, raw::Raw, text::Text},
 };
 use parking_lot::Mutex;
-use tocsin_model::content::{Content, header_objection};
+use tocsin_model::{
+    content::{Content, header_objection},
+    mailbox,
+};
 
 use super::{
     dkim::{self, DkimKey},
@@ -46,6 +49,14 @@ pub(super) struct Mailbox {
 impl Mailbox {
     /// Reads `name@domain` or `Shown Name <name@domain>`.
     pub fn parse(text: &str) -> Option<Mailbox> {
+        let Ok(found) = mailbox::Mailbox::parse(text) else { return Mailbox::parse_loosely(text) };
+        // Some read encoded words even where they stand in quotes.
+        let name = found.name.as_deref().map(|name| clean(name).replace("=?", "= ?"));
+        Some(Mailbox { name: name.filter(|name| !name.is_empty()), address: found.address() })
+    }
+
+    /// As versions before read senders, whose names could hold quotes at any place.
+    fn parse_loosely(text: &str) -> Option<Mailbox> {
         let text = text.trim();
         let (name, address) = match text.strip_suffix('>') {
             Some(rest) => {
@@ -113,16 +124,18 @@ pub(super) fn is_address(text: &str) -> bool {
     (1..=64).contains(&local.len()) && (1..=255).contains(&domain.len()) && local_fits && domain_fits
 }
 
+/// Whether this is a mail address, also in a form that versions before stored: with blanks around it, a display name or
+/// `mailto:`.
+pub(super) fn is_mailbox(text: &str) -> bool {
+    is_address(text) || mailbox::Mailbox::parse(text).is_ok()
+}
+
 /// An address as servers read it: its domain in ASCII (RFC 5890), so that only the left side may need SMTPUTF8.
 pub(super) fn on_wire(address: &str) -> Cow<'_, str> {
-    if address.is_ascii() {
+    if address.is_ascii() && is_address(address) {
         return address.into();
     }
-    let domain = address.rsplit_once('@').map(|(local, domain)| (local, url::Host::parse(domain)));
-    match domain {
-        Some((local, Ok(url::Host::Domain(domain)))) => format!("{local}@{domain}").into(),
-        _ => address.into(),
-    }
+    mailbox::Mailbox::parse(address).map_or_else(|_| address.into(), |found| found.on_wire().into())
 }
 
 /// A token of RFC 5322 that names a header field.

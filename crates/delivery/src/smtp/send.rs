@@ -12,12 +12,13 @@ use tokio::time::{Instant, timeout};
 use super::{
     classify::{ClearUp, Fate, Next, Stage, classify},
     dkim::DkimKey,
-    message::{Addressee, Letterhead, Mailbox, is_address, on_wire},
+    message::{Addressee, Letterhead, Mailbox, is_mailbox, on_wire},
     options::SmtpOptions,
     servers::{Servers, Tenure},
     session::{Dial, Envelope, Extensions, Session},
 };
 use crate::{
+    files::Files,
     pending::Pending,
     queue::{Queue, take_first},
     running::FarSide,
@@ -58,6 +59,7 @@ impl Courier {
     /// Keys that cannot be used; paths are relative.
     pub fn new(
         options: SmtpOptions,
+        files: &Files,
         signet: Arc<Signet>,
         servers: Servers,
         dial: Arc<dyn Dial>,
@@ -65,7 +67,7 @@ impl Courier {
     ) -> Result<Courier, Vec<Problem>> {
         let from = options.from.as_deref().and_then(Mailbox::parse).expect("checked options have a sender").on_wire();
         let keys = options.dkim.iter().enumerate();
-        let keys = keys.map(|(at, key)| DkimKey::open(key, from.domain(), &format!("dkim[{at}]")));
+        let keys = keys.map(|(at, key)| DkimKey::open(key, from.domain(), &format!("dkim[{at}]"), files));
         let (keys, problems): (Vec<_>, Vec<_>) = keys.partition(Result::is_ok);
         if !problems.is_empty() {
             return Err(problems.into_iter().filter_map(Result::err).collect());
@@ -314,7 +316,7 @@ impl Courier {
 
     /// Why nothing can be sent to this address, if so.
     fn judge(&self, address: &str, extensions: &Extensions) -> Option<Reason> {
-        if !is_address(address) {
+        if !is_mailbox(address) {
             return Some(Reason::new(
                 ReasonKind::Address,
                 format!("`{}` is not a mail address", address.escape_debug()),

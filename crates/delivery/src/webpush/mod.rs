@@ -34,10 +34,10 @@ use crate::{
 
 pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
     let options: WebPushOptions = read(&channel.options, "")?;
-    let trust = tls::trust(options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
+    let trust = tls::trust(&context.files, options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
     let dial: Arc<dyn Dial> = Arc::new(TcpDial);
     let queue = Queue::shared(channel.concurrency.max(1) as usize, channel.flow);
-    let shared = Shared::new(name, context.clock.clone());
+    let shared = Shared::new(name, context);
     let courier = Arc::new(send::Courier::new(name, options, dial, trust, context, queue.clone()));
     let sessions = courier.clone();
     Ok(Running::start(shared, queue, send::lane_of, courier, move || sessions.clone().run()))

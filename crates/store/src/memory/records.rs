@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tocsin_model::{
     id::{ChangeSequence, Name, SubscriberId, SubscriberNumber, SubscriptionId},
     ldap::{Entry, LdapFilter},
+    mailbox,
     preferences::Preferences,
     segment::Segment,
     subscriber::{Device, Profile, Subscriber},
@@ -144,7 +145,10 @@ impl MemoryRecords {
 fn meets_subscriber(filter: &SubscriberFilter, found: &Subscriber) -> bool {
     let prefix = filter.id_prefix.as_deref().unwrap_or_default();
     found.id.as_str().starts_with(prefix)
-        && filter.address.as_ref().is_none_or(|address| found.devices.values().any(|device| device.address == *address))
+        && filter
+            .address
+            .as_ref()
+            .is_none_or(|address| found.devices.values().any(|device| mailbox::is_same(&device.address, address)))
         && filter.locale.as_ref().is_none_or(|locale| found.profile.locale.as_ref() == Some(locale))
         && filter.enabled.is_none_or(|enabled| found.profile.enabled == enabled)
         && filter.attribute.as_ref().is_none_or(|(name, text)| has_attribute(&found.profile.attributes, name, text))

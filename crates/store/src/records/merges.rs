@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use serde::{Deserialize, Serialize};
 use tocsin_model::{
     id::{Name, SubscriberId, SubscriberNumber},
+    mailbox,
     preferences::Preferences,
     subscriber::{Device, Profile, Subscriber},
     time::Timestamp,
@@ -98,7 +99,8 @@ impl United {
         let mut devices = into.devices.clone();
         let (mut moved, mut doubles) = (BTreeMap::new(), BTreeMap::new());
         for (name, device) in &from.devices {
-            let is_same = |known: &Device| (&known.channel, &known.address) == (&device.channel, &device.address);
+            let is_same =
+                |known: &Device| known.channel == device.channel && mailbox::is_same(&known.address, &device.address);
             if let Some((known, _)) = devices.iter().find(|(_, known)| is_same(known)) {
                 doubles.insert(name.clone(), known.clone());
                 continue;

@@ -493,8 +493,8 @@ impl Records for SqliteRecords {
     }
 
     async fn suppression(&self, target: &Target) -> Result<Option<Suppression>, StoreError> {
-        let target = target.to_string();
-        self.database.read(move |connection| suppressions::find(connection, &target)).await
+        let target = target.clone();
+        self.database.read(move |connection| suppressions::find_in_any_form(connection, &target)).await
     }
 
     async fn suppressions(

@@ -1,16 +1,22 @@
 //! The directory and its LDAP face, if there is to be one.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 
 use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
     server::WebPkiClientVerifier,
 };
-use tocsin_directory::{Directory, Lifetimes, Options, entry::Shape, password::Lockout};
+use tocsin_directory::{
+    Directory, Lifetimes, Options,
+    entry::{AddressCheck, Shape},
+    password::Lockout,
+};
 use tocsin_face_http::ScimOptions;
 use tocsin_face_ldap::{CertificateRule, LdapOptions, Opening, Operators, Validity, authorities};
+use tocsin_model::mailbox::MailChannels;
+use tocsin_pipeline::Pipeline;
 use tocsin_service::{Caller, Scope, Service, resources::Resource};
-use tocsin_store::entries::Entries;
+use tocsin_store::{entries::Entries, records::Records};
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
@@ -104,11 +110,15 @@ fn certificate_rules(ldap: &Ldap) -> Outcome<Vec<CertificateRule>> {
 ///
 /// # Errors
 /// What of the configuration is wrong, or that the store does not answer.
-pub(super) async fn open(configuration: &Configuration, entries: Arc<dyn Entries>) -> Outcome<Directory> {
+pub(super) async fn open(
+    configuration: &Configuration,
+    entries: Arc<dyn Entries>,
+    channels: MailChannelsNow,
+) -> Outcome<Directory> {
     let ldap = &configuration.ldap;
     let options = Options {
         suffix: ldap.suffix.clone(),
-        shape: shape(&ldap.device_attributes)?,
+        shape: shape(&ldap.device_attributes, channels)?,
         access: ldap.access.clone(),
         lockout: Lockout { failures: ldap.lockout_failures, duration: ldap.lockout_duration.0 },
         password_policy: ldap.password_policy.clone(),
@@ -131,9 +141,10 @@ pub(super) async fn prepare(
     doors: Doors,
     configuration: &Configuration,
     entries: Arc<dyn Entries>,
+    channels: MailChannelsNow,
 ) -> Outcome<Prepared> {
     let ldap = &configuration.ldap;
-    let directory = open(configuration, entries).await?;
+    let directory = open(configuration, entries, channels).await?;
     let options = LdapOptions {
         connections_max: ldap.connections_max as usize,
         connections_per_address_max: ldap.connections_per_address_max as usize,
@@ -183,7 +194,7 @@ async fn look_after(directory: Directory, cache_bytes: u64) {
     tokio::join!(warmed, directory.keep_expiring());
 }
 
-fn shape(pairs: &[String]) -> Outcome<Shape> {
+fn shape(pairs: &[String], channels: MailChannelsNow) -> Outcome<Shape> {
     let wrong = |text: &str| {
         Failure::usage(format!(
             "mend ldap.device_attributes: `{text}` is no attribute with its channel, such as mail=email"
@@ -196,7 +207,45 @@ fn shape(pairs: &[String]) -> Outcome<Shape> {
         Ok((kind.key.clone(), channel.parse().map_err(|_| wrong(text))?))
     };
     let devices = pairs.iter().map(read).collect::<Outcome<_>>()?;
-    Ok(Shape { devices, check_address: tocsin_service::subscribers::check_address })
+    let check_address = AddressCheck::new(move |channel, address| {
+        tocsin_service::subscribers::check_address(&channels.now(), channel, address)
+    });
+    Ok(Shape { devices, check_address })
+}
+
+/// The channels that send mail: of the applications that are stored, until the flow runs.
+#[derive(Clone, Default)]
+pub(super) struct MailChannelsNow {
+    stored: MailChannels,
+    pipeline: Arc<OnceLock<Weak<Pipeline>>>,
+}
+
+impl MailChannelsNow {
+    /// As the stored definitions say.
+    ///
+    /// # Errors
+    /// The records do not answer.
+    pub(super) async fn stored(records: &dyn Records) -> Outcome<MailChannelsNow> {
+        let stored = records.applications().await;
+        let stored = stored.map_err(|error| Failure::failed("the records do not answer").because(&error))?;
+        // A secret may be missing here, and a definition of a newer version unreadable: its addresses are checked less.
+        let read = |text: &str| tocsin_model::definition::read(text, &|_| Some(String::new())).ok();
+        let applications: Vec<_> = stored.iter().filter_map(|version| read(&version.text)).collect();
+        let channels = applications.iter().flat_map(|application| &application.channels);
+        let stored = MailChannels::of(channels.map(|(name, channel)| (name, &channel.protocol)));
+        Ok(MailChannelsNow { stored, pipeline: Arc::default() })
+    }
+
+    /// From now on as the flow has them.
+    pub(super) fn follow(&self, pipeline: &Arc<Pipeline>) {
+        // Told once, at the start.
+        let _ = self.pipeline.set(Arc::downgrade(pipeline));
+    }
+
+    fn now(&self) -> MailChannels {
+        let running = self.pipeline.get().and_then(Weak::upgrade);
+        running.map_or_else(|| self.stored.clone(), |pipeline| pipeline.mail_channels())
+    }
 }
 
 /// Operators of the directory hold a key that may change subscribers. One that is limited to containers acts below these; one

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use rusqlite::{Connection, Row};
 use tocsin_model::{
     id::{Name, SubscriberId, SubscriberNumber},
+    mailbox,
     preferences::Preferences,
     subscriber::{Device, DeviceState, Profile, Subscriber},
     time::Timestamp,
@@ -82,8 +83,13 @@ const fn state_number(state: DeviceState) -> i64 {
     }
 }
 
-/// FNV-1a. It only has to spread; a found device's address is compared.
+/// Equal for all spellings of a mailbox.
 fn address_hash(address: &str) -> i64 {
+    spelling_hash(&mailbox::comparable(address))
+}
+
+/// FNV-1a. It only has to spread; a found device's address is compared.
+fn spelling_hash(address: &str) -> i64 {
     let hash = address
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
@@ -422,7 +428,7 @@ pub(super) fn list(
     // CROSS JOIN keeps the order of the join: the few devices with the address come first.
     let source = match filter.address {
         Some(_) => {
-            "(SELECT DISTINCT subscriber FROM devices WHERE address_hash = ?5 AND address = ?6) d
+            "(SELECT DISTINCT subscriber FROM devices WHERE address_hash IN (?5, ?6)) d
                 CROSS JOIN subscribers s ON s.number = d.subscriber"
         }
         None => "subscribers s",
@@ -442,7 +448,8 @@ pub(super) fn list(
             &filter.locale,
             filter.enabled,
             filter.address.as_deref().map(address_hash),
-            &filter.address,
+            // Versions before hashed an address as it is spelled.
+            filter.address.as_deref().map(spelling_hash),
         ))
         .map_err(store_error)?;
     let mut page = Vec::new();
@@ -459,6 +466,11 @@ pub(super) fn list(
             continue;
         }
         found.devices = devices(connection, found.number.0)?;
+        if let Some(address) = &filter.address
+            && !found.devices.values().any(|device| mailbox::is_same(&device.address, address))
+        {
+            continue;
+        }
         page.push(found);
     }
     Ok(page)

@@ -35,7 +35,29 @@ fn suppression_of(row: &Row<'_>) -> rusqlite::Result<Suppression> {
     })
 }
 
-pub(super) fn find(connection: &Connection, target: &str) -> Result<Option<Suppression>, StoreError> {
+/// The suppression of a target, also in the form in which versions before stored it.
+pub(super) fn find_in_any_form(connection: &Connection, target: &Target) -> Result<Option<Suppression>, StoreError> {
+    match find(connection, &target.to_string())? {
+        Some(found) => Ok(Some(found)),
+        None => target.former().map_or(Ok(None), |former| find(connection, &former.to_string())),
+    }
+}
+
+/// Brings a suppression that a version before stored into the form of now. One that is there in this form already wins.
+fn adopt(books: &mut Books<'_>, target: &Target) -> Result<(), StoreError> {
+    let Some(former) = target.former().map(|former| former.to_string()) else { return Ok(()) };
+    if find(books.connection, &former)?.is_none() {
+        return Ok(());
+    }
+    let target = target.to_string();
+    match find(books.connection, &target)? {
+        Some(_) => execute(books.connection, "DELETE FROM suppressions WHERE target = ?1", [&former])?,
+        None => execute(books.connection, "UPDATE suppressions SET target = ?1 WHERE target = ?2", (&target, &former))?,
+    };
+    books.suppressions_changed(&[target])
+}
+
+fn find(connection: &Connection, target: &str) -> Result<Option<Suppression>, StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM suppressions WHERE target = ?1");
     query_one(connection, &sql, [target], suppression_of)
 }
@@ -80,6 +102,7 @@ pub(super) fn list(
 pub(super) fn put_many(books: &mut Books<'_>, new: &[Suppression]) -> Result<(), StoreError> {
     let mut changed = Vec::new();
     for suppression in new {
+        adopt(books, &suppression.target)?;
         if write(books, suppression)? {
             changed.push(suppression.target.to_string());
         }
@@ -96,6 +119,7 @@ pub(super) fn report(
     let mut known = Vec::with_capacity(reports.len());
     let mut changed = Vec::new();
     for report in reports {
+        adopt(books, &report.target)?;
         let target = report.target.to_string();
         let after = policy.take(find(books.connection, &target)?, report, now);
         if write(books, &after)? {
@@ -136,6 +160,7 @@ fn write(books: &Books<'_>, suppression: &Suppression) -> Result<bool, StoreErro
 }
 
 pub(super) fn remove(books: &mut Books<'_>, target: &Target) -> Result<(), StoreError> {
+    adopt(books, target)?;
     let text = target.to_string();
     match execute(books.connection, "DELETE FROM suppressions WHERE target = ?1", [&text])? {
         0 => Err(no_suppression(target)),
