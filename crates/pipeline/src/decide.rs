@@ -88,7 +88,13 @@ pub(crate) fn choose_device<'r>(
         let channel = channel.clone();
         usable().filter(move |(_, device)| device.channel == channel)
     };
-    let none = || Unsent::suspended(ReasonKind::Unreachable, "the subscriber has no active device");
+    let none = || {
+        let text = match &recipient.interest.device {
+            Some(named) => format!("the subscriber has no active device `{named}`, which its subscription names"),
+            None => "the subscriber has no active device".to_owned(),
+        };
+        Unsent::suspended(ReasonKind::Unreachable, text)
+    };
     // Most have no wish, and may be written to.
     if loaded.course.fallback == 0 && choice.preferred().is_empty() {
         let (name, device) = recipient.device().ok_or_else(none)?;

@@ -50,7 +50,11 @@ mod upkeep; // clockwork: retention
 #[cfg(test)]
 mod panics; // what becomes of matching that panics
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use tocsin_delivery::OpenChannel;
@@ -59,6 +63,7 @@ use tocsin_model::{
     application::Channel,
     definition::Environment,
     id::{EventBatchId, Name},
+    mailbox::MailChannels,
     problem::Problem,
     suppression::Policy,
     time::Timestamp,
@@ -127,9 +132,22 @@ pub(crate) struct Flow {
     resends: tokio::sync::Notify,
     classes: class_counters::ClassCounters,
     spans: spans::StepSpans,
+    /// The applications that run, for work of channels that no definition has.
+    running: Mutex<BTreeMap<Name, Weak<Running>>>,
 }
 
 impl Flow {
+    /// Sees to it that work which was just stored has a worker, by application and channel. A device may name a channel that
+    /// the application lacks: its notifications are suspended by the worker.
+    fn serve(self: &Arc<Self>, channels: BTreeSet<(Name, Name)>) {
+        for (application, channel) in channels {
+            let running = self.running.lock().get(&application).and_then(Weak::upgrade);
+            if let Some(running) = running {
+                running.serve(self, channel);
+            }
+        }
+    }
+
     /// From 0 to 1.
     fn luck(&self) -> f64 {
         self.luck.lock().f64()
@@ -284,6 +302,7 @@ impl Pipeline {
             context,
             opener,
             spans: spans::StepSpans(spans),
+            running: Mutex::default(),
         });
         let (commands, receiver) = mpsc::channel(16);
         let (clockwork, clockwork_receiver) = mpsc::channel(16);
@@ -409,6 +428,7 @@ impl Pipeline {
             None => Running::start(&self.flow, compiled.clone(), channels, waiting),
         };
         self.flow.versions.keep(compiled);
+        self.flow.running.lock().insert(name.clone(), Arc::downgrade(&running));
         self.running.lock().insert(name, running);
         Ok(())
     }
@@ -425,6 +445,7 @@ impl Pipeline {
     pub async fn stop(&self, name: &Name) {
         let _one_at_a_time = self.changing.lock().await;
         self.sources.stop(name).await;
+        self.flow.running.lock().remove(name);
         let running = self.running.lock().remove(name);
         let _ = self.clockwork.send(schedules::Command::Remove(name.clone())).await;
         let (done, removed) = oneshot::channel();
@@ -649,6 +670,12 @@ impl Pipeline {
         running.iter().flat_map(|running| running.channel_protocols()).collect()
     }
 
+    /// The channels that send mail, whose devices have mailboxes as addresses.
+    pub fn mail_channels(&self) -> MailChannels {
+        let channels = self.channel_protocols();
+        MailChannels::of(channels.iter().map(|(_, channel, protocol)| (channel, protocol)))
+    }
+
     /// How the sources of an application do that run by themselves, by name.
     pub fn sources(&self, name: &Name) -> Vec<SourceStatus> {
         self.sources.status(name)
@@ -667,6 +694,7 @@ impl Pipeline {
             task.abort();
             let _ = task.await;
         }
+        self.flow.running.lock().clear();
         let running = std::mem::take(&mut *self.running.lock());
         for running in running.into_values() {
             running.abandon().await;

@@ -47,7 +47,7 @@ mod report; // what was done is counted
 pub(crate) use make_batches::new_batches;
 pub(crate) use report::report_failures;
 
-use make_batches::notifications_of;
+use make_batches::{channels_of, notifications_of};
 
 /// A matcher that dies with its batches claimed loses them after this time.
 const LEASE: Duration = Duration::from_secs(300);
@@ -400,7 +400,9 @@ impl Matcher {
         let traced: Vec<EventBatch> = claimed.iter().filter(is_traced).map(|events| events.batch.clone()).collect();
         let commit = tokio::spawn(async move {
             let stops = step.stops.clone();
+            let channels = channels_of(&step);
             flow.journal.commit(step).await?;
+            flow.serve(channels);
             for stop in stops {
                 flow.stop(stop);
             }

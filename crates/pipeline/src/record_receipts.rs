@@ -240,7 +240,11 @@ impl Recorder {
         let (application, channel) = (&self.application, &self.channel);
         match tidings {
             Tidings::Fails { failures, since, reason } => {
-                metrics::counter!("deliver_troubles_total", "channel" => channel.to_string()).increment(1);
+                metrics::counter!(
+                    "deliver_troubles_total",
+                    "application" => application.to_string(), "channel" => channel.to_string()
+                )
+                .increment(1);
                 let reason = redact::text(reason);
                 tracing::warn!(%application, %channel, failures, %since, reason, "a channel only fails");
             }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tocsin_delivery::{Destination, DestinationState, OpenChannel};
+use tocsin_delivery::{Context, Destination, DestinationState, OpenChannel};
 use tocsin_model::{
     application::{Application, Channel, DeliveryLog, RetrySchedule},
     collection::{Collection, Resolver},
@@ -124,6 +124,7 @@ impl Running {
         application: &Application,
     ) -> Result<BTreeMap<Name, Arc<Open>>, RunError> {
         let before = running.map(|running| running.channels.load_full()).unwrap_or_default();
+        let context = Context { application: application.name.to_string(), ..flow.context.clone() };
         let mut channels = BTreeMap::new();
         let mut problems = Vec::new();
         for (name, definition) in &application.channels {
@@ -131,8 +132,8 @@ impl Running {
                 channels.insert(name.clone(), open.clone());
                 continue;
             }
-            let successor = before.get(name).and_then(|open| open.successor(name, definition, &flow.context));
-            match successor.unwrap_or_else(|| (flow.opener)(name, definition, &flow.context)) {
+            let successor = before.get(name).and_then(|open| open.successor(name, definition, &context));
+            match successor.unwrap_or_else(|| (flow.opener)(name, definition, &context)) {
                 Ok(channel) => {
                     channels.insert(name.clone(), Arc::new(Open::new(definition, channel)));
                 }
@@ -164,6 +165,13 @@ impl Running {
         drop(before);
         tokio::spawn(retire(replaced));
         for channel in wanted {
+            self.employ(flow, channel);
+        }
+    }
+
+    /// Sees to it that a channel has some worker.
+    pub fn serve(self: &Arc<Self>, flow: &Arc<Flow>, channel: Name) {
+        if !self.workers.lock().contains_key(&channel) {
             self.employ(flow, channel);
         }
     }

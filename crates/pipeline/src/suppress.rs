@@ -173,12 +173,13 @@ impl Suppressions {
 
     fn put(&self, known: &mut Known, target: &Target, found: Option<Suppression>) {
         let key = match target {
-            Target::Address { protocol, address } => self.address_key(protocol, address),
+            // Again in the form in which it is compared: a version before may have stored it in another.
+            Target::Address { protocol, address } => self.address_key(protocol, &canonical(protocol, address)),
             Target::Device { subscriber, device } => self.device_key(subscriber, device),
         };
         match found.filter(|found| found.in_force) {
             Some(Suppression { cause, expires_at: ends, address, .. }) => {
-                let address = address.map(|address| self.hashers[0].hash_one(&address));
+                let address = address.map(|address| self.hashers[0].hash_one(bound(&address)));
                 known.marks.insert(key, Mark { cause, ends, address });
             }
             None => drop(known.marks.remove(&key)),
@@ -231,6 +232,22 @@ mod tests {
         assert_eq!(cause("a@B.example", true).await, Some(Cause::HardBounce));
         report(Target::address(&mail, "soft@b.example"), None, Cause::SoftBounce).await;
         assert_eq!(cause("soft@b.example", false).await, None, "one soft bounce does no harm");
+        let spellings = [
+            ("u@müller.example", "u@xn--mller-kva.example"),
+            ("v@xn--mller-kva.example", "v@müller.example"),
+            ("w@example.org", "<w@example.org>"),
+            ("x@straße.example", "x@xn--strae-oqa.example"),
+            ("y@日本語。jp", "y@日本語.jp"),
+            ("jose\u{301}@b.example", "José@b.example"),
+        ];
+        for (device, reported) in spellings {
+            report(Target::address(&mail, reported), None, Cause::HardBounce).await;
+            assert_eq!(cause(device, false).await, Some(Cause::HardBounce), "{device} {reported}");
+        }
+        // As a version before stored it.
+        let former = Target::Address { protocol: mail.clone(), address: "z@müller.example".to_owned() };
+        report(former, None, Cause::HardBounce).await;
+        assert_eq!(cause("z@xn--mller-kva.example", false).await, Some(Cause::HardBounce));
         let home = Target::Device { subscriber: ann.clone(), device: device.clone() };
         report(home.clone(), Some("x@b.example"), Cause::Complaint).await;
         assert_eq!(cause("X@b.example", false).await, Some(Cause::Complaint));

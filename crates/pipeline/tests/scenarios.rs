@@ -53,6 +53,33 @@ async fn those_who_care_are_told_in_their_language() {
     .await;
 }
 
+/// A device may name a channel that its application lacks, which becomes known at the first notification only.
+#[tokio::test(start_paused = true)]
+async fn b16_a_notification_for_a_channel_that_is_missing_is_suspended() {
+    check(
+        QUAKES,
+        r#"08:00 subscriber alice pager=4711
+           08:00 subscriber bob email=bob@example.org
+           08:00 subscribe alice nearby
+           08:00 subscribe bob nearby
+           08:30 event quake {"magnitude": 6.1, "place": "Kobe"}
+           08:31 suspensions
+           08:31 resume
+           08:32 suspensions
+           08:33 crash
+           08:34 resume
+           08:35 suspensions
+           09:00 report"#,
+        expect![[r#"
+            08:30:00 email bob@example.org n-2-0: Kobe 6.1 (from 5.0) -> delivered
+            08:31:00 suspended [0] on pager: the application has no channel `pager`
+            08:32:00 suspended [0] on pager: the application has no channel `pager`
+            08:35:00 suspended [0] on pager: the application has no channel `pager`
+            09:00:00 events 1 notifications 2 open 1 suspended 1"#]],
+    )
+    .await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_snoozes_is_told_again_by_itself() {
     check(

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use crate::platform::{Platform, QUAKES, TAKEN, answer};
 
@@ -348,4 +348,120 @@ async fn b14_an_idempotency_key_is_honoured_or_refused() {
     let (_, listed) = platform.get("/v1/subscriptions").await;
     assert_eq!(listed["items"].as_array().map(Vec::len), Some(0), "{listed}");
     platform.stop().await;
+}
+
+/// An application whose channel `post` sends mail.
+const LETTERS: &str = "application: letters\nevents: { sale: { fields: { zip: string } } }\n\
+    subscriptions: { near: { fields: { zip: string } } }\n\
+    notifications: { told: { fields: { zip: string }, content: { templates: { base: { subject: '{{ zip }}' } } } } }\n\
+    rules: { told: { on: sale, subscription: near, when: event.zip == sub.zip, notify: told } }\n\
+    channels: { post: { protocol: smtp, options: { host: localhost, from: t@example.org } } }\n";
+
+#[tokio::test]
+async fn d_addresses_of_mail_devices_are_mailboxes() {
+    let platform = Platform::with_quakes().await;
+    let (status, body) = platform.put("/v1/applications/letters", "application/yaml", LETTERS).await;
+    assert_eq!(status, 201, "{body}");
+    let same = [
+        "bob@example.org ",
+        " bob@example.org",
+        "Bob <bob@example.org>",
+        "mailto:bob@example.org",
+        "<bob@example.org>",
+        "\tbob@example.org\n",
+        "\u{a0}bob@example.org\u{200b}",
+        "bob@example.org (Bob)",
+        "\"bob\"@example.org",
+        "bob@example.org.",
+    ];
+    let wrong =
+        ["bob@", "bob", "@example.org", "bob@exa mple.org", "bob\u{ff20}example.org", "a@b.example, c@d.example", ""];
+    for (number, text) in same.iter().chain(&wrong).enumerate() {
+        let is_good = number < same.len();
+        let device = json!({"channel": "post", "address": text});
+        let check = |status: u16, address: &Json, body: &Json| {
+            if is_good {
+                assert!(status < 300 && address == "bob@example.org", "{text:?}: {status} {body}");
+            } else {
+                assert!(status == 422 && body.to_string().contains("address"), "{text:?}: {status} {body}");
+            }
+        };
+        let id = format!("p{number}");
+        let draft = json!({"id": id, "devices": {"home": device}}).to_string();
+        let (status, body) = platform.post("/v1/subscribers", JSON, &draft).await;
+        check(status.as_u16(), &body["devices"]["home"]["address"], &body);
+        let (status, body) = platform.put("/v1/subscribers/alice/devices/post", JSON, &device.to_string()).await;
+        check(status.as_u16(), &body["devices"]["post"]["address"], &body);
+        let patch = json!({"devices": {"post": device}}).to_string();
+        let request =
+            platform.request("PATCH", "/v1/subscribers/alice").header("content-type", "application/merge-patch+json");
+        let (status, body) = answer(request.body(patch)).await;
+        check(status.as_u16(), &body["devices"]["post"]["address"], &body);
+        let lines = format!("{}\n", json!({"id": format!("i{number}"), "devices": {"home": device}}));
+        let import = platform.request("POST", "/v1/import/subscribers").header("content-type", "application/x-ndjson");
+        let answered = import.body(lines).send().await.expect("it answers").text().await.expect("text");
+        let (status, body) = platform.get(&format!("/v1/subscribers/i{number}")).await;
+        assert_eq!(status == 200, is_good, "{text:?}: {answered}");
+        if is_good {
+            assert_eq!(body["devices"]["home"]["address"], "bob@example.org", "{text:?}");
+        }
+    }
+    // All spellings of a mailbox find it.
+    let (_, body) = platform.get("/v1/subscribers?address=BOB%40Example.org&limit=100").await;
+    assert_eq!(body["items"].as_array().map(Vec::len), Some(2 * same.len() + 1), "{body}");
+}
+
+#[tokio::test]
+async fn d_suppressions_hold_for_all_spellings_of_a_mailbox() {
+    let platform = Platform::with_quakes().await;
+    let (status, body) = platform.put("/v1/applications/letters", "application/yaml", LETTERS).await;
+    assert_eq!(status, 201, "{body}");
+    for (device, reported) in [
+        ("a@müller.example", "a@xn--mller-kva.example"),
+        ("b@xn--mller-kva.example", "b@müller.example"),
+        ("i@example.org", "<i@example.org>"),
+        ("s@straße.example", "s@XN--strae-oqa.example"),
+        ("j@日本語.jp", "J@日本語。JP"),
+        ("n@mu\u{308}ller.example", "n@müller.example"),
+    ] {
+        let report =
+            json!({"reports": [{"kind": "bounce", "permanent": true, "protocol": "smtp", "address": reported}]});
+        let (status, body) = platform.post("/v1/suppressions/reports", JSON, &report.to_string()).await;
+        assert_eq!(status, 200, "{body}");
+        let path: String = device.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        let (status, body) = platform.get(&format!("/v1/suppressions/addresses/smtp/{path}")).await;
+        assert_eq!(
+            (status.as_u16(), body["cause"].as_str()),
+            (200, Some("hard_bounce")),
+            "{device} {reported}: {body}"
+        );
+    }
+    let (status, body) = platform.put("/v1/suppressions/addresses/smtp/bob%40", JSON, "{}").await;
+    assert_eq!(status, 422, "{body}");
+}
+
+#[tokio::test]
+async fn b16_b17_what_cannot_be_sent_is_said_when_it_is_stored() {
+    let platform = Platform::with_quakes().await;
+    let device = r#"{"channel": "pager", "address": "4711"}"#;
+    let (status, body) = platform.put("/v1/subscribers/alice/devices/pager", JSON, device).await;
+    assert_eq!(status, 201, "{body}");
+    let warnings = body["warnings"].as_array().expect("warnings");
+    assert!(warnings.len() == 1 && warnings[0].as_str().is_some_and(|text| text.contains("`pager`")), "{body}");
+    let (_, stored) = platform.get("/v1/subscribers/alice").await;
+    assert!(stored.get("warnings").is_none(), "{stored}");
+    // What was answered may be given back.
+    let (status, again) = platform.put("/v1/subscribers/alice", JSON, &body.to_string()).await;
+    assert_eq!(status, 200, "{again}");
+
+    let interest = |device: &str| {
+        json!({"application": "quakes", "class": "strong", "subscriber": "alice", "device": device, "key": device,
+            "values": {"magnitude": 5}})
+        .to_string()
+    };
+    let (status, body) = platform.post("/v1/subscriptions", JSON, &interest("boat")).await;
+    assert_eq!(status, 201, "{body}");
+    assert!(body["warnings"][0].as_str().is_some_and(|text| text.contains("no device `boat`")), "{body}");
+    let (_, body) = platform.post("/v1/subscriptions", JSON, &interest("mail")).await;
+    assert!(body.get("warnings").is_none(), "{body}");
 }

@@ -1,11 +1,19 @@
 //! What was cut becomes notification batches with their heads.
 
+use std::collections::BTreeSet;
+
 use tocsin_matching::{cut::CutBatch, rule::RuleSet};
-use tocsin_model::{conduct::Priority, notification::NotificationHead, time::Timestamp};
+use tocsin_model::{conduct::Priority, id::Name, notification::NotificationHead, time::Timestamp};
 use tocsin_store::journal::{NewNotificationBatch, Step};
 
 use super::unassigned_channel;
 use crate::{compile::Compiled, guard::cap};
+
+/// The applications and channels of the notifications that a step makes.
+pub(super) fn channels_of(step: &Step) -> BTreeSet<(Name, Name)> {
+    let made = step.batches.iter().filter(|batch| batch.suspended.is_none());
+    made.map(|batch| (batch.head.application.clone(), batch.head.channel.clone())).collect()
+}
 
 /// How many notifications a step makes.
 pub(super) fn notifications_of(step: &Step) -> u64 {
@@ -32,7 +40,11 @@ fn new_batch(
     accepted_at: Timestamp,
     now: Timestamp,
 ) -> NewNotificationBatch {
-    let without_device = || cut.channel.is_none().then(|| "the subscriber has no active device".to_owned());
+    let without_device = || {
+        cut.channel
+            .is_none()
+            .then(|| "the subscriber has no active device, or not the one that its subscription names".to_owned())
+    };
     let suspended = beyond.or_else(without_device);
     let class = compiled.application.notifications.get(&cut.class);
     NewNotificationBatch {

@@ -1,15 +1,22 @@
 //! A rule is fired again for batches for which it did not fire.
 
+use std::sync::Arc;
+
 use tocsin_matching::{chronicle::tables::EntryChange, rule::RuleNumber};
 use tocsin_model::{id::EventBatchId, time::Timestamp};
 use tocsin_store::journal::{Firing, Refired, Step};
 
-use super::{Matched, event_fields, make_batches::new_batches, matched::Readable, report::report_suppressed};
+use super::{
+    Matched, event_fields,
+    make_batches::{channels_of, new_batches},
+    matched::Readable,
+    report::report_suppressed,
+};
 use crate::{Flow, RefireError, keep_busy, shards::Memory};
 
 impl Matched {
     /// See [`Matcher::refire`].
-    pub(super) async fn refire(&mut self, flow: &Flow, firing: &Firing) -> Result<u64, RefireError> {
+    pub(super) async fn refire(&mut self, flow: &Arc<Flow>, firing: &Firing) -> Result<u64, RefireError> {
         let compiled = self.compiled.clone();
         let rules = &compiled.rules;
         let now = flow.clock.now();
@@ -67,7 +74,9 @@ impl Matched {
                 _ if !is_last => continue,
                 _ => {}
             }
+            let channels = channels_of(&step);
             flow.journal.commit(step).await?;
+            flow.serve(channels);
             if !self.remembers {
                 let confirmed = keep_busy(|| self.followed.shards().remember(&Memory::Confirm));
                 self.remembers = confirmed.is_ok();
