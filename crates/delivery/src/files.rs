@@ -66,19 +66,7 @@ impl Files {
 
     /// The content of a file. The error says why it is not read.
     pub fn read(&self, path: &Path) -> Result<Vec<u8>, String> {
-        let found = self.judge(path)?;
-        let shown = path.display();
-        let failed = |error: std::io::Error| format!("{shown} cannot be read: {error}");
-        let file = File::open(&found).map_err(failed)?;
-        if !file.metadata().map_err(failed)?.is_file() {
-            return Err(format!("{shown} is not a regular file"));
-        }
-        let mut content = Vec::new();
-        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut content).map_err(failed)?;
-        if content.len() as u64 > FILE_BYTES_MAX {
-            return Err(format!("{shown} has more than {} KiB", FILE_BYTES_MAX >> 10));
-        }
-        Ok(content)
+        read_regular(&self.judge(path)?, FILE_BYTES_MAX)
     }
 
     /// The same as text.
@@ -90,6 +78,26 @@ impl Files {
         let leads_up = path.components().any(|part| part == Component::ParentDir);
         !leads_up && self.allow.iter().any(|allowed| path.starts_with(allowed))
     }
+}
+
+/// The content of a regular file of at most so many bytes. The error says why it is not read.
+pub fn read_regular(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
+    let shown = path.display();
+    let failed = |error: std::io::Error| format!("{shown} cannot be read: {error}");
+    // To open a pipe would wait for a writer.
+    let is_regular = |metadata: std::fs::Metadata| match metadata.is_file() {
+        true => Ok(()),
+        false => Err(format!("{shown} is not a regular file")),
+    };
+    is_regular(std::fs::metadata(path).map_err(failed)?)?;
+    let file = File::open(path).map_err(failed)?;
+    is_regular(file.metadata().map_err(failed)?)?;
+    let mut content = Vec::new();
+    file.take(bytes_max + 1).read_to_end(&mut content).map_err(failed)?;
+    if content.len() as u64 > bytes_max {
+        return Err(format!("{shown} has more than {} KiB", bytes_max >> 10));
+    }
+    Ok(content)
 }
 
 #[cfg(test)]

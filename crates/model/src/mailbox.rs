@@ -183,6 +183,20 @@ pub fn comparable(address: &str) -> Cow<'_, str> {
     }
 }
 
+/// The same for a pattern of addresses, in which `*` stands for any text.
+pub fn comparable_pattern(pattern: &str) -> String {
+    let pattern = trim(pattern);
+    let Some((local, domain)) = pattern.rsplit_once('@') else { return pattern.to_lowercase() };
+    let label = |label: &str| match label.contains('*') {
+        true => label.to_lowercase(),
+        false => idna::domain_to_ascii(label).unwrap_or_else(|_| label.to_lowercase()),
+    };
+    // What separates labels in other scripts becomes a dot.
+    let domain = domain.replace(['\u{3002}', '\u{ff0e}', '\u{ff61}'], ".");
+    let domain = domain.split('.').map(label).collect::<Vec<_>>().join(".");
+    format!("{}@{domain}", nfc(&local.to_lowercase()))
+}
+
 /// Whether two addresses of one channel are the same.
 pub fn is_same(one: &str, other: &str) -> bool {
     one == other || comparable(one) == comparable(other)
@@ -568,6 +582,9 @@ mod tests {
         differ("https://x.example/A", "https://x.example/a");
         assert_eq!(unicode_form("a@xn--mller-kva.example").as_deref(), Some("a@müller.example"));
         assert_eq!(unicode_form("a@b.example"), None);
+        assert_eq!(comparable_pattern("*@Müller.example"), "*@xn--mller-kva.example");
+        assert_eq!(comparable_pattern("meter-*@*.日本語。jp"), "meter-*@*.xn--wgv71a119e.jp");
+        assert_eq!(comparable_pattern("*"), "*");
         assert_eq!(Mailbox::parse("a@müller.example").expect("one").on_wire(), "a@xn--mller-kva.example");
     }
 }

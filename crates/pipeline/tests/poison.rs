@@ -96,6 +96,8 @@ async fn slow_of_ten_thousand_one_is_suspended_and_the_others_are_told_once() {
             public_url: None,
             feeds: None,
             programs: Programs::default(),
+            files: Default::default(),
+            application: String::new(),
         },
         opener: Arc::new(move |name, _, _| Ok(far_ends.channel(name.as_str()))),
         options: PipelineOptions::default(),

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tocsin_delivery::Claim;
 use tocsin_model::{
     id::{Name, SubscriberId},
+    mailbox,
     problem::Problem,
     subscriber::{DEVICES_MAX, Subscriber, check_attributes},
     time::Timestamp,
@@ -69,7 +70,8 @@ impl Service {
             .ok_or_else(|| ServiceError::Missing(format!("the device `{device}` of the subscriber `{id}`")))?;
         let end = self.clock.now() + lasts;
         let expires_at = Timestamp::from_millis(end.as_millis().div_euclid(1_000) * 1_000);
-        let device = (device.channel.as_str(), device.address.as_str());
+        let address = mailbox::comparable(&device.address);
+        let device = (device.channel.as_str(), &*address);
         Ok((self.signet.claim(&Claim { subscriber: found.number, device, expires_at }), expires_at))
     }
 
@@ -139,7 +141,12 @@ impl Service {
 
     fn check_proof(&self, source: &Subscriber, proof: &Proof) -> Result<(), ServiceError> {
         let Proof::Claim(claim) = proof else { return Ok(()) };
-        let devices = source.devices.values().map(|device| (device.channel.as_str(), device.address.as_str()));
+        // Versions before made claims of addresses as they are spelled.
+        let comparable: Vec<_> =
+            source.devices.values().map(|device| (device, mailbox::comparable(&device.address))).collect();
+        let devices = comparable.iter().flat_map(|(device, comparable)| {
+            [(device.channel.as_str(), device.address.as_str()), (device.channel.as_str(), &**comparable)]
+        });
         let wrong = |message: &str| {
             let hint =
                 "make one with `POST /v1/subscribers/{id}/claim`, send it to the device, and give what comes back";

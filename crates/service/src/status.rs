@@ -126,7 +126,7 @@ impl Service {
     }
 
     /// What does not work although the platform can serve: destinations whose messages wait and are not sent.
-    pub fn warnings(&self) -> Vec<String> {
+    pub fn stall_warnings(&self) -> Vec<String> {
         let stalled = self.destinations_in(DestinationState::Stalled);
         let text = |stalled: &[(String, u64)]| {
             format!("messages wait for destinations that are open and get none: {}", each_channel(stalled))

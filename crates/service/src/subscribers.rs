@@ -301,11 +301,11 @@ impl Service {
             Put::Replace(None) => (Expect::Any, self.records.subscriber(&new.id).await?.is_none()),
         };
         let stored = self.records.put_subscriber(new, expect, self.clock.now()).await?;
-        Ok((self.with_warnings(stored), is_new))
+        Ok((self.subscriber_stored(stored), is_new))
     }
 
     /// A subscriber as it was just stored, with the devices that nothing can be sent to.
-    fn with_warnings(&self, stored: Subscriber) -> Document {
+    fn subscriber_stored(&self, stored: Subscriber) -> Document {
         let mut document = Document::from(stored);
         let channels = self.pipeline.channel_protocols();
         let is_known = |device: &DeviceDraft| channels.iter().any(|(_, channel, _)| channel.as_str() == device.channel);
@@ -350,7 +350,7 @@ impl Service {
                 Err(StoreError::Changed(_)) if revision.is_none() => {
                     turn.repeat(format_args!("the subscriber `{id}`"))?
                 }
-                stored => return Ok(self.with_warnings(stored?)),
+                stored => return Ok(self.subscriber_stored(stored?)),
             }
         }
     }
@@ -410,7 +410,7 @@ impl Service {
                 self.records.put_subscriber(whole, Expect::Revision(revision), self.clock.now()).await?
             }
         };
-        Ok((self.with_warnings(stored), is_new))
+        Ok((self.subscriber_stored(stored), is_new))
     }
 
     /// Removes one device.

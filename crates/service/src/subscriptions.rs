@@ -561,11 +561,11 @@ impl Service {
             StoreError::Missing(what) => ServiceError::invalid("subscriber", format!("{what} does not exist")),
             error => error.into(),
         })?;
-        Ok((self.with_warnings(stored).await?, is_new))
+        Ok((self.subscription_stored(stored).await?, is_new))
     }
 
     /// A subscription as it was just stored, with what keeps its notifications from being sent.
-    async fn with_warnings(&self, stored: Subscription) -> Result<Document, ServiceError> {
+    async fn subscription_stored(&self, stored: Subscription) -> Result<Document, ServiceError> {
         let mut document = Document::from(stored.clone());
         if let Some(device) = &stored.device {
             let subscriber = self.records.subscriber(&stored.subscriber).await?;
@@ -594,7 +594,7 @@ impl Service {
         caller.needs(Scope::SubscribersWrite)?;
         let present = self.find_subscription(id).await?;
         let expect = revision.map_or(Expect::Present, Expect::Revision);
-        self.with_warnings(self.update_subscription(&present, draft, expect).await?).await
+        self.subscription_stored(self.update_subscription(&present, draft, expect).await?).await
     }
 
     /// Changes a subscription by a merge patch (RFC 7396).
@@ -623,7 +623,7 @@ impl Service {
                 Err(ServiceError::Changed(_)) if revision.is_none() => {
                     turn.repeat(format_args!("the subscription `{id}`"))?
                 }
-                updated => return self.with_warnings(updated?).await,
+                updated => return self.subscription_stored(updated?).await,
             }
         }
     }

@@ -18,7 +18,7 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use serde::Serialize;
 use tocsin_delivery::{
     Context, Signet, SystemClock,
-    files::Files,
+    files::{Files, read_regular},
     networks::{NetworkError, Networks},
     programs::Programs,
 };
@@ -154,6 +154,9 @@ pub struct Examined {
     pub rules: Vec<String>,
 }
 
+/// Most bytes of a template, stylesheet or schema that a definition names.
+const NAMED_BYTES_MAX: u64 = 16 << 20;
+
 /// Reads a definition with the files that it names.
 ///
 /// # Errors
@@ -168,7 +171,7 @@ pub fn read_definition(file: &Path) -> Outcome<Result<String, Vec<Problem>>> {
 /// The text of a file beside a definition: stylesheets may declare their encoding, and any text may begin with a byte-order
 /// mark.
 fn read_text(path: &Path) -> Result<String, String> {
-    let bytes = fs::read(path).map_err(|error| error.to_string())?;
+    let bytes = read_regular(path, NAMED_BYTES_MAX)?;
     let is_xml = path.extension().is_some_and(|ending| ending == "xsl" || ending == "xslt" || ending == "xml");
     let syntax = if is_xml { Syntax::Xml } else { Syntax::Text };
     charset::decode(&bytes, syntax, None).map(Cow::into_owned).map_err(|error| error.to_string())

@@ -51,7 +51,7 @@ async fn readyz(State(app): State<Arc<App>>) -> Response {
     let reasons = app.service.ready().await;
     let ready = reasons.is_empty();
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let mut response = json(status, &ReadyBody { ready, reasons, warnings: app.service.warnings() });
+    let mut response = json(status, &ReadyBody { ready, reasons, warnings: app.service.stall_warnings() });
     if !ready {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }

@@ -22,7 +22,7 @@ use serde_json::Value;
 use tocsin_delivery::{Clock, options::read, tls};
 use tocsin_mail_in::{Access, Bounds, Envelope, Handler, Login, Patterns, Refusal as MailRefusal, Server};
 use tocsin_model::{
-    event::EventPacker, field::Row, mark::Mark, problem::Problem, time::Timestamp, trace_context::TraceContext,
+    event::EventPacker, field::Row, mailbox, mark::Mark, problem::Problem, time::Timestamp, trace_context::TraceContext,
 };
 use tokio::{
     sync::{mpsc, oneshot},
@@ -196,7 +196,7 @@ fn as_it_is(item: &Value, body: Body, mail: Vec<u8>) -> Message {
 #[async_trait]
 impl Handler for Door {
     fn judge(&self, recipient: &str) -> Result<(), MailRefusal> {
-        match self.recipients.matches(recipient) {
+        match self.recipients.matches(&mailbox::comparable(recipient)) {
             true => Ok(()),
             false => Err(MailRefusal::new(550, "5.1.1", "nobody takes mail for this address here; mind its spelling")),
         }
@@ -249,6 +249,11 @@ fn count(result: &'static str) {
 }
 
 impl Mailbox {
+    /// The patterns of recipients in the form in which mailboxes are compared.
+    fn patterns(&self) -> Vec<String> {
+        self.options.recipients.iter().map(|pattern| mailbox::comparable_pattern(pattern)).collect()
+    }
+
     async fn arrivals(&mut self) -> Result<&mut mpsc::Receiver<Arrival>, Trouble> {
         if self.running.is_none() {
             let (sender, arrivals) = mpsc::channel(self.options.connections_max);
@@ -267,7 +272,7 @@ impl Mailbox {
             let reader = Reader { makes, automatic: self.options.automatic };
             let door = Door {
                 reader: Arc::new(reader),
-                recipients: Patterns::new(&self.options.recipients),
+                recipients: Patterns::new(&self.patterns()),
                 clock: self.setting.context.clock.clone(),
                 arrivals: sender,
             };

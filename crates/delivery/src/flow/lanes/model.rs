@@ -221,7 +221,8 @@ impl World {
         let alarm = asleep.iter().flatten().min().copied();
         match self.lanes.clone().take(self.now) {
             Take::Item(key, _) => Err(format!("a message for {key} may leave, and {} sessions sleep", asleep.len())),
-            Take::Wait(Some(at)) if self.lanes.waiting > 0 && alarm.is_none_or(|alarm| alarm > at) => {
+            // Where all lanes are full, the end of an attempt comes first.
+            Take::Wait(Some(at)) if self.lanes.needs_session() && alarm.is_none_or(|alarm| alarm > at) => {
                 Err(format!("a message may leave after {:?}, and no session waits for it", at - self.now))
             }
             Take::Wait(_) => Ok(()),
@@ -345,14 +346,16 @@ fn check_all(flow: Flow, sessions: usize, rate: Option<&str>, depth: usize) -> u
 
 #[test]
 fn b1_a_drained_destination_is_served_again() {
-    let mut world = World::new(flow(2, 3, None), 2, None);
+    // Four sessions, so that two may be under way while one is left for others.
+    let mut world = World::new(flow(2, 3, None), 4, None);
     for _ in 0..3 {
         world.act(Act::Push(0));
     }
     world.look_all().expect("it looks");
     // Both of those under way are answered with a wish for later; the queue is drained while it is full.
-    world.act(Act::Answer(0, Answer::Slower(Some(3))));
-    world.act(Act::Answer(1, Answer::Slower(Some(3))));
+    for number in 0..4 {
+        world.act(Act::Answer(number, Answer::Slower(Some(3))));
+    }
     assert_eq!((world.lanes.waiting, world.returned), (0, 1));
     world.act(Act::Pass(5_000));
     world.act(Act::Push(0));
@@ -363,10 +366,11 @@ fn b1_a_drained_destination_is_served_again() {
 
 #[test]
 fn b1_no_short_sequence_of_events_loses_a_message_or_a_wake() {
-    assert!(check_all(flow(1, 2, None), 1, None, 7) > 500);
-    assert!(check_all(flow(1, 2, None), 2, None, 6) > 500);
-    assert!(check_all(flow(2, 1, Some("1/s")), 2, None, 5) > 500);
-    assert!(check_all(flow(2, 0, None), 2, Some("1/s"), 5) > 500);
+    assert!(check_all(flow(1, 2, None), 1, None, 7) > 200);
+    assert!(check_all(flow(1, 2, None), 2, None, 6) > 200);
+    assert!(check_all(flow(2, 1, Some("1/s")), 2, None, 5) > 200);
+    assert!(check_all(flow(2, 0, None), 2, Some("1/s"), 5) > 200);
+    assert!(check_all(flow(2, 2, None), 4, None, 5) > 200);
 }
 
 #[test]

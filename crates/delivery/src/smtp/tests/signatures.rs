@@ -48,7 +48,9 @@ async fn an_independent_library_verifies_both_kinds_of_keys() {
     let pkcs1 = key(&openssl(&["genrsa", "-traditional", "2048"]), "pkcs1");
     let edwards = key(&openssl(&["genpkey", "-algorithm", "ed25519"]), "ed");
     let records: Vec<_> = [&rsa, &pkcs1, &edwards]
-        .map(|key| DkimKey::open(key, "near.example", "dkim", &context().files).expect("a key").record())
+        .map(|key| {
+            DkimKey::open(key, "near.example", "dkim", &crate::testing::context().files).expect("a key").record()
+        })
         .into_iter()
         .collect();
     assert_eq!(records[0].0, "r2048._domainkey.near.example");
