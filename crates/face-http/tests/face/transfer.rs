@@ -136,9 +136,6 @@ application: shop
 events: {sale: {fields: {zip: string}}}
 attributes: {zip: string, customer: string, size: number, vip: boolean}
 subscriptions: {near: {fields: {zip: string, vip: boolean}}}
-notifications: {sale: {fields: {zip: string}, content: {templates: {base: {text: 'A sale at {{ zip }}'}}}}}
-rules: {near: {on: sale, subscription: near, when: event.zip == subscriber.attributes.zip, notify: sale}}
-channels: {log: {protocol: file, options: {path: out.ndjson}}}
 ";
 
 async fn shop() -> Platform {
