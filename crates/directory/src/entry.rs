@@ -72,18 +72,12 @@ pub struct Place {
 }
 
 /// How subscribers are shown, and what of them is taken.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Shape {
     /// Attributes that are the addresses of devices: the key of the attribute, the channel.
     pub devices: Vec<(Arc<str>, Name)>,
     /// The form in which an address is stored.
     pub check_address: AddressCheck,
-}
-
-impl Default for Shape {
-    fn default() -> Self {
-        Shape { devices: Vec::new(), check_address: AddressCheck::default() }
-    }
 }
 
 /// Checks the address of a device by its channel, and gives the form in which it is stored.
