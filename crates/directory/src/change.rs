@@ -237,7 +237,14 @@ impl Inner {
             let named = devices.iter().filter(|device| !known.contains(device)).filter_map(|device| address(device));
             let known = of(before, key);
             for given in of(now, key).into_iter().chain(named).filter(|given| !known.contains(given)) {
-                if self.has_another(branches, kind, &normal(kind, &given, schema), Some(own), schema)? {
+                // In the form in which devices are stored.
+                let text = std::str::from_utf8(&given).ok();
+                let stored = text.and_then(|text| self.shape.check_address.normalize(channel, text).ok());
+                let wanted = match &stored {
+                    Some(stored) => normal(kind, stored.as_bytes(), schema),
+                    None => normal(kind, &given, schema),
+                };
+                if self.has_another(branches, kind, &wanted, Some(own), schema)? {
                     let what = format!("{}: another subscriber has this address; an operator may give it", kind.name());
                     return Err(Refusal::new(Code::ConstraintViolation, what));
                 }
