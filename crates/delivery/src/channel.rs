@@ -336,7 +336,7 @@ pub struct Context {
     pub networks: Networks,
     /// Which programs channels may start.
     pub programs: Programs,
-    /// Which files channels may read.
+    /// Files that channels may read.
     pub files: Files,
     /// The application whose channels are opened; empty where there is none.
     pub application: String,

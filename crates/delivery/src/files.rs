@@ -1,4 +1,4 @@
-//! Which files definitions may name: certificates, keys, tokens, credentials. A definition may come over the network from
+//! Files that definitions may name: certificates, keys, tokens, credentials. A definition may come over the network from
 //! whoever holds a key, and could send the content of a file anywhere. So a file is read only from where the operator of the
 //! machine has opened it, and never from the data folder, where the server keeps its own keys.
 
@@ -20,7 +20,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// Those of this list, and those below its folders; none in the data folder.
+    /// The files of this list and all below its folders; none in the data folder.
     pub fn new(allow: Vec<PathBuf>, data_folder: PathBuf) -> Files {
         Files { allow, data_folder, is_open: false }
     }

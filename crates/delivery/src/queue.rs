@@ -596,7 +596,7 @@ mod tests {
     }
 
     /// An endpoint that asks for less `refusals` times and answers then; sessions take from the queue as those of channels do.
-    /// What comes back is pushed again after its time.
+    /// A message that comes back is pushed again after its time.
     async fn check_recovery(sessions: usize, refusals: usize, wish: Option<u64>) {
         let queue = Queue::shared(sessions, Flow::default());
         let shared = Shared::new(&"c".parse().expect("a name"), &context());

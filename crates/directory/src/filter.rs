@@ -74,7 +74,7 @@ pub enum Filter {
 }
 
 impl Filter {
-    /// How many parts it has.
+    /// The number of its parts.
     pub fn terms(&self) -> usize {
         1 + match self {
             Filter::And(parts) | Filter::Or(parts) => parts.iter().map(Filter::terms).sum(),
@@ -372,7 +372,7 @@ impl Test {
     }
 }
 
-/// How a value is prepared.
+/// The preparation of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Preparation {
     Rule(Rule),
@@ -403,7 +403,7 @@ impl<'a> Evaluation<'a> {
         Evaluation { schema, rights, budget, assertions: Cell::new(0), prepared }
     }
 
-    /// What a test says of an entry; anything, once the budget is spent.
+    /// The result of a test for an entry; anything, once the budget is spent.
     fn of(&self, test: &Test, entry: &Entry) -> Truth {
         let rights = self.rights;
         let open_part = |found: Truth, is_whole: bool| if is_whole { found } else { found.max(Truth::Undefined) };
@@ -488,7 +488,7 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    /// What an assertion says of values. `stay`: whether they lie in the entry, and not only for this call.
+    /// The result of an assertion for values. `stay`: whether they lie in the entry, and not only for this call.
     fn ask<'v>(&self, ask: &Ask, mut values: impl Iterator<Item = &'v [u8]>, stay: bool) -> Truth {
         self.assertions.set(self.assertions.get().saturating_add(1));
         let any = |values: &mut dyn Iterator<Item = &'v [u8]>, how: Preparation, is: &dyn Fn(&[u8]) -> bool| {

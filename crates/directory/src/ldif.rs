@@ -64,7 +64,7 @@ pub enum LdifError {
         line: usize,
         /// The name of the entry, if it could be read.
         dn: String,
-        /// What is wrong, and what would be right.
+        /// The fault, and its remedy.
         what: String,
     },
     /// A line cannot be read, and nothing behind it.

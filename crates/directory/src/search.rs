@@ -280,7 +280,7 @@ impl Search {
         Ok(())
     }
 
-    /// How many entries were looked at, within the scope or not.
+    /// Entries that were looked at, within the scope or not.
     pub fn looked_at(&self) -> usize {
         self.looked_at
     }

@@ -1,4 +1,4 @@
-//! What the access rules close stays closed, by whatever way an entry is asked or named.
+//! Attributes that the access rules close stay closed, by whatever way an entry is asked or named.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What an asker finds does not depend on values that are closed to it: two directories that differ in such values only give the
+//! The result of a search does not depend on values that are closed to it: two directories that differ in such values only give the
 //! same answers to random filters and comparisons.
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! How much is looked at and changed: not how long it takes.
+//! Counts of entries and rows that are read and changed; no times.
 
 use std::sync::Arc;
 

@@ -17,7 +17,7 @@ use crate::{
     route::Routes,
 };
 
-/// What the transports of send ports may reach.
+/// Networks and files that the transports of send ports may reach.
 #[derive(Clone, Copy)]
 pub struct Reach<'a> {
     /// Networks that are not public.
@@ -59,7 +59,15 @@ impl Exchanges {
     /// Every problem found, with its place in the text.
     pub fn compile(&self, text: &str) -> Result<Compiled, Vec<Problem>> {
         let parts = &self.parts;
-        beside_tasks(|| compile(text, &*parts.environment, Reach { networks: &parts.networks, files: &parts.files }, &parts.programs, &parts.clock))
+        beside_tasks(|| {
+            compile(
+                text,
+                &*parts.environment,
+                Reach { networks: &parts.networks, files: &parts.files },
+                &parts.programs,
+                &parts.clock,
+            )
+        })
     }
 
     /// Checks a definition for somebody who may not apply it: variables stand for themselves, and ports that take something
@@ -69,7 +77,9 @@ impl Exchanges {
     /// Every problem found, with its place in the text.
     pub fn check_sealed(&self, text: &str) -> Result<(), Vec<Problem>> {
         let parts = &self.parts;
-        beside_tasks(|| check_sealed(text, Reach { networks: &parts.networks, files: &parts.files }, &parts.programs, &parts.clock))
+        beside_tasks(|| {
+            check_sealed(text, Reach { networks: &parts.networks, files: &parts.files }, &parts.programs, &parts.clock)
+        })
     }
 }
 

@@ -151,7 +151,7 @@ fn changed(body: &Bytes, content_type: &str, edit: &Edit) -> Result<Bytes, Strin
     Ok(json.to_string().into())
 }
 
-/// What an edit changes, for the history of the message.
+/// The changes of an edit, for the history of the message.
 fn described(edit: &Edit) -> String {
     let Edit { body, patch, content_type, properties } = edit;
     let mut parts: Vec<String> = Vec::new();

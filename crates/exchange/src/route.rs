@@ -111,7 +111,7 @@ impl Route {
     }
 }
 
-/// How many tests would have to hold for a condition to hold, at least, and which. Of alternatives those that lack the least
+/// The number of tests that would have to hold for a condition to hold, at least, and which. Of alternatives those that lack the least
 /// decide; how many others there are is said.
 fn lacking(condition: &Condition, row: &[Value], fields: &Fields) -> (usize, String) {
     match condition {

@@ -293,7 +293,7 @@ fn need(method: &Method, path: &str) -> Option<Need> {
     BY_PATH.get(path)?.iter().find(|row| row.0 == method).map(|row| row.2)
 }
 
-/// How a route is found to be within the resources of a limited key.
+/// The rule by which a route is within the resources of a limited key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reach {
     /// It says nothing of any resource.
@@ -306,7 +306,7 @@ enum Reach {
     Exchange,
     /// The exchange and the port in the path.
     Port,
-    /// What the thing with the id in the path belongs to.
+    /// The resource of the thing with the id in the path.
     Thing,
     /// The container of the subscriber in the path.
     Subscriber,
@@ -320,7 +320,7 @@ enum Reach {
     All,
 }
 
-/// How a limited key may use a route. What is not named here it may not use.
+/// The use of a route by a limited key. It may use no route that is not named here.
 fn reach(method: &Method, path: &str) -> Reach {
     if let Some(rest) = path.strip_prefix(APPLICATION) {
         return if rest == "/events" || rest == "/events/{class}" { Reach::Source } else { Reach::Application };

@@ -18,7 +18,7 @@ pub(crate) struct Seats {
     by_address: Arc<Mutex<HashMap<IpAddr, usize>>>,
 }
 
-/// What a connection may ask for.
+/// The requests that a connection may make.
 #[derive(Debug)]
 pub(crate) enum Seat {
     /// Everything.

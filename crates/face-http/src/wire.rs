@@ -73,7 +73,7 @@ pub(crate) struct ChannelProbeBody {
 pub(crate) struct ReadyBody {
     pub(crate) ready: bool,
     pub(crate) reasons: Vec<String>,
-    /// What does not work although the platform can serve; its status is 200 nevertheless.
+    /// Faults with which the platform can serve all the same; its status is 200 nevertheless.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) warnings: Vec<String>,
 }

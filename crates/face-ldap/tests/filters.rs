@@ -5,7 +5,7 @@ mod support;
 use support::{Bench, PERSON};
 use tocsin_face_ldap::LdapOptions;
 
-/// How many entries a filter finds below the container of people.
+/// The number of entries that a filter finds below the container of people.
 async fn count(bench: &Bench, filter: &str) -> usize {
     bench.search("ou=people,o=site", "one", &[filter, "1.1"]).await.matches("dn: ").count()
 }

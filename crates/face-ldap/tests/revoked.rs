@@ -15,7 +15,7 @@ use tocsin_store::records::{Expect, NewSubscriber, Records};
 
 const OPERATOR: &str = "cn=admin,o=site";
 const ANN: &str = "cn=ann,ou=people,o=site";
-/// What a server says of an association that has ended: RFC 4511, 4.4.1.
+/// The notice of a server about an association that has ended: RFC 4511, 4.4.1.
 const STRONGER_AUTH_REQUIRED: u32 = 8;
 
 fn search(base: &str, scope: u8, controls: &[u8]) -> Vec<u8> {

@@ -23,7 +23,7 @@ pub const LEVELS_MAX: usize = 400;
 pub struct SyntaxError {
     /// The reason.
     pub message: String,
-    /// How to fix it, where that is known.
+    /// The remedy, where that is known.
     pub hint: Option<&'static str>,
     /// Line, from 1.
     pub line: u32,

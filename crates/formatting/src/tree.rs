@@ -42,7 +42,7 @@ impl Tree {
         tree
     }
 
-    /// How many nodes were written.
+    /// The number of nodes that were written.
     pub fn nodes(&self) -> usize {
         self.nodes
     }

@@ -41,7 +41,7 @@ impl XmlSchema {
     /// Compiles a schema, in at most two seconds.
     ///
     /// # Errors
-    /// What is wrong with it, with line and column, or the bound that it exceeds.
+    /// The fault, with line and column, or the bound that it exceeds.
     pub fn compile(text: &str) -> Result<XmlSchema, Problem> {
         let document = xml::read(text, &OF_SCHEMAS).map_err(|wrong: Wrong| {
             let problem = Problem::at("", wrong.message).position(wrong.line, wrong.column);

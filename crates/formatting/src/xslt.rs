@@ -85,7 +85,7 @@ impl Stylesheet {
     /// and there is no XML declaration. Without it the stylesheet decides as XSLT has it.
     ///
     /// # Errors
-    /// What is wrong, with its line, or the bound that it exceeds.
+    /// The fault, with its line, or the bound that it exceeds.
     pub fn compile(source: &str, partials: &BTreeMap<&str, &str>, method: Option<&str>) -> Result<Stylesheet, Problem> {
         let imported = check::check_all(source, partials)?;
         let sources: Vec<(&str, &str)> =

@@ -325,7 +325,7 @@ pub struct Utf8Reader<R> {
     syntax: Syntax,
     charset: Option<String>,
     state: State,
-    /// What was read or decoded, and how much of it was taken.
+    /// The bytes that were read or decoded, and how many of them were taken.
     ready: Vec<u8>,
     taken: usize,
     /// Bytes of the text that were decoded.

@@ -10,7 +10,7 @@ use serde::de::IgnoredAny;
 
 use crate::{merge_patch::TooDeep, value::Value};
 
-/// How deep lists and objects may be nested.
+/// The depth to which lists and objects may be nested.
 pub const DEPTH_MAX: usize = 128;
 
 /// A JSON value as it is written, without the white space between its parts.

@@ -10,7 +10,7 @@ use unicode_segmentation::UnicodeSegmentation;
 /// Most bytes of a reference such as `&amp;`.
 const REFERENCE_BYTES_MAX: usize = 12;
 
-/// What a receiver counts.
+/// The unit that a receiver counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Unicode characters (scalar values).

@@ -98,7 +98,7 @@ impl MailboxError {
         Problem::at(path, format!("is no mail address: it {self}")).hint(self.hint())
     }
 
-    /// How to mend it.
+    /// The remedy.
     pub fn hint(&self) -> &'static str {
         "give one mail address, such as `ann@example.org`"
     }

@@ -128,7 +128,7 @@ pub struct Uploaded {
     pub applied: u64,
     /// Those that met others, and did not stay or not as they were.
     pub conflicts: Vec<Met>,
-    /// Those that cannot be, or of which some fields cannot be.
+    /// The edits that cannot be, or of which some fields cannot be.
     pub refused: Vec<Refused>,
     /// The point in the server's history behind this block; empty for a client of the first version of the protocol.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -233,7 +233,7 @@ impl SentEdit {
 /// # Errors
 /// A line has no number that can be read, or there are too many.
 pub fn read_edits(lines: &[u8]) -> Result<Vec<SentEdit>, Vec<Problem>> {
-    /// What is read of a line that is no edit. Numbers and texts of other fields are passed over, valid or not.
+    /// The parts of a line that is no edit. Numbers and texts of other fields are passed over, valid or not.
     #[derive(Deserialize)]
     struct Numbered {
         n: u64,

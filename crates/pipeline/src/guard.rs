@@ -172,7 +172,7 @@ impl Guard {
         self.per_batch = Some(average.max(self.per_batch.unwrap_or_default() / 2.0));
     }
 
-    /// How many event batches of the application one quantum may match; `None`: any number. Under a throttle these are as
+    /// The number of event batches of the application that one quantum may match; `None`: any number. Under a throttle these are as
     /// many as the rate is likely to allow by what batches made lately, and at least one, since a batch is matched whole.
     pub fn batches_max(&mut self, throttle: Option<Throttle>, now: Timestamp) -> Option<usize> {
         let throttle = throttle?;

@@ -159,7 +159,7 @@ struct Table<'a> {
     shape: &'a CollectionShape,
     put: String,
     remove: String,
-    /// What the server says of an edited row is kept beside it.
+    /// The server's version of an edited row is kept beside it.
     keep: String,
     /// The row becomes what was kept.
     restore: String,

@@ -1,4 +1,4 @@
-//! What was edited becomes edits: numbered in batches, sent in order, and kept until the server has them.
+//! Changes of rows become edits: numbered in batches, sent in order, and kept until the server has them.
 //!
 //! The id of a batch is random, so a copy of the file, or one that was put back to an earlier state, never numbers another edit
 //! alike. A cell that its field cannot hold is set aside with the reason; the others of its row, and other rows, are sent.
@@ -26,7 +26,7 @@ const SENT_BYTES_KEPT: u64 = 8 << 20;
 const REFUSED_KEPT: u64 = 1_000;
 
 impl Replica {
-    /// How far its edits have come, for the server.
+    /// The progress of its edits, for the server.
     pub(crate) fn edit_log(&self) -> Result<EditLog, ReplicaError> {
         let sql = "SELECT after, (SELECT batch FROM _outbox ORDER BY n LIMIT 1), point FROM _replica";
         let read = |row: &rusqlite::Row<'_>| Ok(EditLog { after: row.get(0)?, batch: row.get(1)?, point: row.get(2)? });
@@ -381,7 +381,7 @@ impl RefusedCell {
     }
 }
 
-/// What an edit sets, `None` if it removes the row, and what that was.
+/// The fields that an edit sets, `None` if it removes the row, and what that was.
 type Change = (Option<Map<String, Json>>, Map<String, Json>);
 
 /// The difference that an edit made.

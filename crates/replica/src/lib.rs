@@ -97,7 +97,7 @@ pub struct RefusedEdit {
     pub row: (String, String),
     /// The fields; none: the row as a whole.
     pub fields: Vec<String>,
-    /// What these fields were given.
+    /// The values that these fields were given.
     pub values: Map<String, Json>,
     /// Why.
     pub why: String,

@@ -269,7 +269,7 @@ fn change_table(connection: &Connection, old: &CollectionShape, new: &Collection
     Ok(())
 }
 
-/// What the triggers of a collection are called after.
+/// The name that the triggers of a collection have in common.
 pub(crate) const TRIGGERS: [&str; 6] = ["inserted", "replaced", "updated", "removed", "renamed", "named"];
 
 fn drop_triggers(connection: &Connection, shape: &CollectionShape) -> Result<(), ReplicaError> {

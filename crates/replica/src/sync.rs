@@ -17,7 +17,7 @@ pub struct Summary {
     pub applied: u64,
     /// Those that met others.
     pub conflicts: u64,
-    /// Those that were refused, here or by the server, as a whole or some of their fields.
+    /// The edits that were refused, here or by the server, as a whole or some of their fields.
     pub refused: u64,
     /// Rows that came.
     pub rows: u64,
@@ -31,7 +31,7 @@ pub struct Summary {
     pub sent_again: u64,
 }
 
-/// How a session ended.
+/// The end of a session.
 enum Ended {
     /// All was sent and read.
     Whole,

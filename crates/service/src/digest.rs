@@ -151,7 +151,7 @@ impl Service {
 }
 
 impl Service {
-    /// How many destinations are in this state, by `application/channel`; only those that have some.
+    /// The number of destinations in this state, by `application/channel`; only those that have some.
     pub(crate) fn destinations_in(&self, state: DestinationState) -> Vec<(String, u64)> {
         let counts = self.pipeline.destination_counts().into_iter();
         let in_state = counts.map(|(application, channel, counts)| {

@@ -125,7 +125,7 @@ impl Service {
         }
     }
 
-    /// What does not work although the platform can serve: destinations whose messages wait and are not sent.
+    /// Faults with which the platform can serve all the same: destinations whose messages wait and are not sent.
     pub fn stall_warnings(&self) -> Vec<String> {
         let stalled = self.destinations_in(DestinationState::Stalled);
         let text = |stalled: &[(String, u64)]| {

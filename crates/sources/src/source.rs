@@ -30,7 +30,7 @@ pub struct Context {
     pub networks: Networks,
     /// Which programs they may start.
     pub programs: Programs,
-    /// Which files they may read that their options name: certificates, keys, credentials.
+    /// Files that they may read if their options name them: certificates, keys, credentials.
     pub files: Files,
     /// Which folders they may empty.
     pub folders: Folders,

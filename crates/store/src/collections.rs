@@ -224,7 +224,7 @@ pub struct DeviceState {
 pub struct EditBatch {
     /// Its id.
     pub id: Box<str>,
-    /// Who wrote it.
+    /// The writer.
     pub author: AuthorNumber,
     /// The last edit that was taken in.
     pub upto: u64,

@@ -541,7 +541,7 @@ pub struct EditedMessage {
     pub legs: Vec<(u32, NewLeg)>,
     /// Whether something is other than before.
     pub is_other: bool,
-    /// What was changed, in words.
+    /// The change, in words.
     pub change: String,
     /// Who made it so.
     pub by: String,
@@ -631,17 +631,17 @@ pub struct HistoryEntry {
     pub number: u32,
     /// When.
     pub at: Timestamp,
-    /// What happened.
+    /// The act.
     pub act: HistoryAct,
     /// The send port of the leg, if it is of one.
     pub port: Option<Name>,
-    /// Of an attempt: its number on its transport.
+    /// For an attempt: its number on its transport.
     pub attempt: Option<u32>,
-    /// Of an attempt: whether the backup transport made it.
+    /// For an attempt: whether the backup transport made it.
     pub on_backup: bool,
     /// The API key of the operator who did it; empty if the server did.
     pub by: Box<str>,
-    /// What the receiver answered, or the reason.
+    /// The receiver's answer, or the reason.
     pub text: Box<str>,
 }
 

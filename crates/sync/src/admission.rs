@@ -103,7 +103,7 @@ struct State {
     sent_away: (Instant, usize),
 }
 
-/// How long requests that were sent away count among those that will come back.
+/// The time for which requests that were sent away count among those that will come back.
 const SENT_AWAY_WINDOW: Duration = Duration::from_secs(5);
 /// The longest estimate of a queue. Behind it a device comes again and asks anew.
 const WAIT_MAX: Duration = Duration::from_secs(120);

@@ -71,7 +71,7 @@ impl<'a> Changes<'a> {
     }
 }
 
-/// How many words two texts begin with alike, and how many more they end with alike.
+/// The numbers of words that two texts begin and end with alike.
 fn alike(one: &[&str], other: &[&str]) -> (usize, usize) {
     let front = one.iter().zip(other).take_while(|(one, other)| one == other).count();
     let back =

@@ -87,7 +87,7 @@ pub(crate) enum Ruling {
 /// The number of an edit, with its batch.
 type EditKey = (Option<String>, u64);
 
-/// What programs have ruled of the edits of a block, and the texts that were merged for them.
+/// The decisions of programs about the edits of a block, and the texts that were merged for them.
 #[derive(Clone)]
 pub(crate) struct Rulings {
     /// By the edit, and by what the server had.
@@ -114,7 +114,7 @@ pub(crate) struct OpenMerge {
     client: String,
 }
 
-/// What has to be done before the edits of a block can be taken in.
+/// The work that has to be done before the edits of a block can be taken in.
 #[derive(Default)]
 pub(crate) struct OpenQuestions {
     programs: Vec<(EditKey, Question)>,

@@ -72,7 +72,7 @@ pub struct ConflictShown {
     pub collection: Name,
     /// The device's id, if it is still there.
     pub device: Option<String>,
-    /// What happened.
+    /// The act.
     pub conflict: Conflict,
 }
 

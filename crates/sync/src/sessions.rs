@@ -58,13 +58,13 @@ pub struct Session {
     pub tally: Tally,
     /// What the device may see.
     view: Arc<View>,
-    /// Where the device's edits continue.
+    /// The place at which the device's edits continue.
     lineage: Arc<Mutex<Lineage>>,
     /// Held by the request that is at work.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// Where the edits of a copy of a replica continue.
+/// The place at which the edits of a copy of a replica continue.
 #[derive(Debug, Clone, Default)]
 struct Lineage {
     /// The last batches of the copy that the server may know, the newest first.
@@ -73,7 +73,7 @@ struct Lineage {
     may_skip: bool,
 }
 
-/// Which parts of a device's knowledge are of the history of this server.
+/// The parts of a device's knowledge that are of the history of this server.
 #[derive(Debug, Clone, Copy)]
 struct KnownHistory {
     /// Its cursor.

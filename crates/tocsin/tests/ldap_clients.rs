@@ -52,10 +52,10 @@ async fn slow_unboundids_tools_read_and_change() {
     let changes = "dn: uid=vera,ou=people,o=tocsin\nchangetype: modify\nreplace: title\ntitle: Boss\n-\nadd: mail\nmail: v@example.org\n\n\
                    dn: uid=vera,ou=people,o=tocsin\nchangetype: moddn\nnewrdn: uid=vera2\ndeleteoldrdn: 1\n";
     fs::write(file("changes.ldif"), format!("{VERA}{changes}")).expect("written");
-    let told = run("ldapmodify", &["--ldifFile", &file("changes.ldif")]);
-    assert_eq!(told.matches("0 (success)").count(), 3, "{told}");
-    let told = run("ldapcompare", &["title:boss", "uid=vera2,ou=people,o=tocsin"]);
-    assert!(told.contains("compare true"), "{told}");
+    let printed = run("ldapmodify", &["--ldifFile", &file("changes.ldif")]);
+    assert_eq!(printed.matches("0 (success)").count(), 3, "{printed}");
+    let printed = run("ldapcompare", &["title:boss", "uid=vera2,ou=people,o=tocsin"]);
+    assert!(printed.contains("compare true"), "{printed}");
 
     // Pages, sorted, over TLS; what is found is LDIF that can be read again.
     let search =
@@ -67,13 +67,13 @@ async fn slow_unboundids_tools_read_and_change() {
     let again = said(unboundid_alone("ldifsearch").args(again), "");
     assert!(again.contains("dn: uid=vera2,ou=people,o=tocsin\ntitle: Boss\n"), "{again}");
 
-    let told =
+    let printed =
         run("ldappasswordmodify", &["--userIdentity", "dn:uid=vera2,ou=people,o=tocsin", "--newPassword", "changed"]);
-    assert!(told.contains("Successfully changed"), "{told}");
+    assert!(printed.contains("Successfully changed"), "{printed}");
     let rate = ["--baseDN", "o=tocsin", "--filter", "(uid=vera2)", "--numThreads", "2", "--intervalDuration", "1"];
-    let told = run("searchrate", &[&rate[..], &["--numIntervals", "1", "--csv", "--ratePerSecond", "50"]].concat());
-    let errors = told.lines().last().and_then(|line| line.split(['\t', ',']).nth(3)).expect("figures");
-    assert_eq!(errors.parse(), Ok(0.0), "{told}");
+    let printed = run("searchrate", &[&rate[..], &["--numIntervals", "1", "--csv", "--ratePerSecond", "50"]].concat());
+    let errors = printed.lines().last().and_then(|line| line.split(['\t', ',']).nth(3)).expect("figures");
+    assert_eq!(errors.parse(), Ok(0.0), "{printed}");
     run("ldapdelete", &["uid=vera2,ou=people,o=tocsin"]);
 }
 
@@ -93,8 +93,8 @@ async fn slow_the_schema_passes_unboundids_validator() {
         schema.lines().filter(|line| !line.contains("137279310086925753628529315834703664387")).collect();
     assert!(schema.lines().count() > small.len() + 5, "{schema}");
     fs::write(folder.join("01.ldif"), small.join("\n") + "\n").expect("written");
-    let told = said(unboundid_alone("validate-ldap-schema").arg("--schema-path").arg(folder), "");
-    assert!(!told.contains("errors were found"), "{told}");
+    let printed = said(unboundid_alone("validate-ldap-schema").arg("--schema-path").arg(folder), "");
+    assert!(!printed.contains("errors were found"), "{printed}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -102,10 +102,10 @@ async fn slow_apache_directory_reads_the_schema_strictly() {
     let directory = Directory::start("o=tocsin", "").await;
     directory.change(VERA);
     let program = repository("crates/tocsin/tests/suites/java/ReadSchema.java");
-    let told = said(java().arg(program).args([directory.port.to_string(), directory.platform.key()]), "");
-    assert!(!told.contains("error"), "{told}");
+    let printed = said(java().arg(program).args([directory.port.to_string(), directory.platform.key()]), "");
+    assert!(!printed.contains("error"), "{printed}");
     for line in ["cn is a: name", "entry: uid=vera,ou=people,o=tocsin"] {
-        assert!(told.lines().any(|found| found == line), "{line} in {told}");
+        assert!(printed.lines().any(|found| found == line), "{line} in {printed}");
     }
 }
 

@@ -197,7 +197,7 @@ impl<T: Waits> Lane<T> {
         }
     }
 
-    /// How long messages have waited for a destination that may be served and gets nothing.
+    /// The time that messages have waited for a destination that may be served and gets nothing.
     fn unserved(&self, now: Instant) -> Option<Duration> {
         if self.waiting.is_empty() || self.busy > 0 || self.shut(now).is_some() {
             return None;
@@ -533,7 +533,7 @@ impl<T: Waits> Lanes<T> {
         });
     }
 
-    /// How many destinations are in each state.
+    /// The number of destinations in each state.
     pub fn census(&self, now: Instant) -> [usize; DestinationState::ALL.len()] {
         let mut census = [0; DestinationState::ALL.len()];
         for lane in self.lanes.values() {

@@ -22,7 +22,7 @@ use crate::{
     schema::{AttributeType, Schema},
 };
 
-/// Which entry is meant.
+/// The entry that is meant.
 pub(super) enum Target {
     Named(Dn),
     Numbered(EntryNumber),

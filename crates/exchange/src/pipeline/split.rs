@@ -124,7 +124,7 @@ impl Splitter {
     }
 }
 
-/// What a value of JSON is.
+/// The type of a value of JSON.
 fn kind(text: &str) -> &'static str {
     match text.bytes().next() {
         Some(b'{') => "an object",

@@ -1,4 +1,4 @@
-//! What is kept of the way of a message: who sent it, what its body said, what became of every attempt.
+//! The history of a message: who sent it, what its body said, what became of every attempt.
 
 use serde_json::json;
 use tocsin_model::exact_json::Exact;

@@ -7,7 +7,7 @@ use tocsin_model::exchange::FlowSide;
 
 use super::*;
 
-/// What happens to the lane of the send port `b`.
+/// An event of the lane of the send port `b`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Event {
     /// A message comes, and its receiver takes it.

@@ -556,7 +556,7 @@ struct HistoryEntryBody {
     /// The id of the key of the operator who did it.
     #[serde(skip_serializing_if = "Option::is_none")]
     by: Option<String>,
-    /// What the receiver answered, or the reason.
+    /// The receiver's answer, or the reason.
     #[serde(skip_serializing_if = "String::is_empty")]
     text: String,
 }

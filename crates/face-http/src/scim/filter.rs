@@ -268,7 +268,7 @@ impl<'a> Reader<'a> {
         found.ok_or_else(|| self.trouble(&format!("`{}` has no part `{name}`", path.attribute.name)))
     }
 
-    /// What stands behind a path: `pr`, or an operator and a value.
+    /// The part behind a path: `pr`, or an operator and a value.
     fn operation(&mut self, path: Path) -> Result<Filter, Trouble> {
         self.spaces();
         if self.takes_word("pr") {
@@ -357,7 +357,7 @@ fn fits(path: Path, operator: Operator, value: &Json) -> Result<(), String> {
 
 /// Most work of one evaluation, in bytes of text that are compared.
 pub(super) const WORK_MAX: u64 = 16 << 20;
-/// What a comparison costs beside its text.
+/// The cost of a comparison beside its text.
 const COMPARING: u64 = 16;
 
 /// The work that evaluations of filters may still cost. One bound is for a list's resource, or for a whole PATCH.
@@ -377,7 +377,7 @@ impl Work {
         self.0.get() > 0
     }
 
-    /// How much was taken.
+    /// The amount that was taken.
     pub(super) fn done(&self) -> u64 {
         WORK_MAX - self.0.get()
     }

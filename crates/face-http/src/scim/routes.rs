@@ -172,7 +172,7 @@ struct ErrorBody {
     /// The kind of the error, of a status of 400 or 409.
     #[schema(rename = "scimType")]
     scim_type: Option<String>,
-    /// What failed, the value, and what would be right.
+    /// The fault, the value, and its remedy.
     detail: String,
 }
 

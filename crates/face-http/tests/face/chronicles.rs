@@ -84,7 +84,7 @@ async fn a_query_that_joins_with_a_chronicle_is_tried_as_if_events_came_now() {
         json!({"application": "quakes", "class": "strong", "subscriber": "alice", "values": {"magnitude": 9}});
     let (status, body) = platform.post("/v1/subscriptions", JSON, &subscriber.to_string()).await;
     assert_eq!(status, 201, "{body}");
-    let told = async |asked: serde_json::Value| {
+    let shown = async |asked: serde_json::Value| {
         let (status, found) = platform.post("/v1/applications/quakes/rules/test", JSON, &asked.to_string()).await;
         assert_eq!(status, 200, "{found}");
         let events = found["events"].as_array().expect("events").iter();
@@ -92,8 +92,8 @@ async fn a_query_that_joins_with_a_chronicle_is_tried_as_if_events_came_now() {
     };
     // Lima has two already, Oslo has none.
     let events = json!([{"place": "Lima", "magnitude": 1}, {"place": "Oslo", "magnitude": 1}]);
-    assert_eq!(told(json!({"rule": "joined", "events": events})).await, [true, false]);
-    assert_eq!(told(json!({"rule": "joined", "last": 3})).await, [false, false, false]);
+    assert_eq!(shown(json!({"rule": "joined", "events": events})).await, [true, false]);
+    assert_eq!(shown(json!({"rule": "joined", "last": 3})).await, [false, false, false]);
     platform.stop().await;
 }
 

@@ -37,8 +37,8 @@ async fn ask(platform: &Platform, key: &str, method: &str, path: &str, body: Opt
 async fn platform() -> Platform {
     let platform = Platform::with_quakes().await;
     let event = r#"{"magnitude": 6.1, "place": "Kobe"}"#;
-    let (status, told) = platform.post("/v1/applications/quakes/events/quake", "application/json", event).await;
-    assert!(status.is_success(), "{told}");
+    let (status, reply) = platform.post("/v1/applications/quakes/events/quake", "application/json", event).await;
+    assert!(status.is_success(), "{reply}");
     platform
 }
 
@@ -95,20 +95,20 @@ async fn i2_a_limited_key_learns_nothing_of_other_resources_by_any_route() {
             for key in &keys {
                 let [there, not_there] = paths(path);
                 let (method, shown) = (method.to_uppercase(), format!("{} {there}", method.to_uppercase()));
-                let (status, told) = ask(&platform, key, &method, &there, body).await;
+                let (status, reply) = ask(&platform, key, &method, &there, body).await;
                 let (other_status, other) = ask(&platform, key, &method, &not_there, body).await;
-                let (told_there, told_not_there) = (told.to_string().replace(&there, &not_there), other.to_string());
+                let (told_there, told_not_there) = (reply.to_string().replace(&there, &not_there), other.to_string());
                 let same = told_there == told_not_there;
                 if there != not_there && (status != other_status || !same) {
-                    wrong.push(format!("{shown} tells what is there: {status} {told}, {other_status} {other}"));
+                    wrong.push(format!("{shown} tells what is there: {status} {reply}, {other_status} {other}"));
                 }
-                if told.to_string().contains("quakes") && !told.to_string().contains(&there) {
-                    wrong.push(format!("{shown} tells of another application: {told}"));
+                if reply.to_string().contains("quakes") && !reply.to_string().contains(&there) {
+                    wrong.push(format!("{shown} tells of another application: {reply}"));
                 }
                 let may_be_good =
                     ["/v1/applications", "/v1/exchanges", "/v1/switches", "/v1/keys", "/v1/roles", "/v1/reports"];
                 if status.is_success() && !may_be_good.contains(&path.as_str()) {
-                    wrong.push(format!("{shown} is answered {status} {told}"));
+                    wrong.push(format!("{shown} is answered {status} {reply}"));
                 }
             }
         }
@@ -155,8 +155,8 @@ async fn a8_a_key_limited_to_an_application_works_there_and_nowhere_else() {
         ("GET", "/scim/v2/Users", None, 403),
         ("GET", "/v1/export/subscribers", None, 403),
     ] {
-        let (status, told) = ask(&platform, &key, method, path, body).await;
-        assert_eq!(status.as_u16(), expected, "{method} {path}: {told}");
+        let (status, reply) = ask(&platform, &key, method, path, body).await;
+        assert_eq!(status.as_u16(), expected, "{method} {path}: {reply}");
     }
     let (_, listed) = ask(&platform, &key, "GET", "/v1/applications", None).await;
     assert!(listed.to_string().contains("quakes") && !listed.to_string().contains("other"), "{listed}");
@@ -177,16 +177,16 @@ async fn a8_a_key_limited_to_a_container_reaches_the_subscribers_below_it() {
     ] {
         let key = make_limited(&platform, &[&format!("container:{container}")]).await;
         for path in ["/v1/subscribers/alice", "/v1/subscribers/alice/inbox"] {
-            let (status, told) = ask(&platform, &key, "GET", path, None).await;
-            assert_eq!(status.as_u16(), expected, "{container} {path}: {told}");
+            let (status, reply) = ask(&platform, &key, "GET", path, None).await;
+            assert_eq!(status.as_u16(), expected, "{container} {path}: {reply}");
         }
-        let (status, told) = ask(&platform, &key, "GET", "/v1/subscribers/nobody", None).await;
-        assert_eq!(status, 404, "{told}");
+        let (status, reply) = ask(&platform, &key, "GET", "/v1/subscribers/nobody", None).await;
+        assert_eq!(status, 404, "{reply}");
         let merge = Some(r#"{"into": "alice"}"#);
         assert_eq!(ask(&platform, &key, "POST", "/v1/subscribers/alice/merge", merge).await.0, 403);
     }
-    let (status, told) = make(&platform, &json!({"scopes": ["inbox:read"], "resources": ["container:x"]})).await;
-    assert_eq!((status.as_u16(), told["problems"][0]["path"].as_str()), (422, Some("resources[0]")), "{told}");
+    let (status, reply) = make(&platform, &json!({"scopes": ["inbox:read"], "resources": ["container:x"]})).await;
+    assert_eq!((status.as_u16(), reply["problems"][0]["path"].as_str()), (422, Some("resources[0]")), "{reply}");
     platform.stop().await;
 }
 
@@ -208,18 +208,18 @@ async fn a8_nobody_makes_a_key_that_reaches_more_or_lasts_longer_than_the_own_on
         (json!({"scopes": ["events:write"], "resources": ["source:quakes/web"]}), 201),
         (json!({"scopes": ["events:write", "keys:write"]}), 201),
     ] {
-        let (status, told) = ask(&platform, &key, "POST", "/v1/keys", Some(&asked.to_string())).await;
+        let (status, reply) = ask(&platform, &key, "POST", "/v1/keys", Some(&asked.to_string())).await;
         // A limited key gives `admin` no sooner than any other does: with resources it is no key at all.
         let expected =
             if asked["scopes"][0] == "admin" { [403, 422].contains(&status.as_u16()) } else { status == expected };
-        assert!(expected, "{asked}: {status} {told}");
+        assert!(expected, "{asked}: {status} {reply}");
         if status == 201 {
-            assert_eq!(told["expires_at"], "2099-01-01T00:00:00Z", "{told}");
-            assert_ne!(told["resources"], json!([]), "{told}");
+            assert_eq!(reply["expires_at"], "2099-01-01T00:00:00Z", "{reply}");
+            assert_ne!(reply["resources"], json!([]), "{reply}");
         }
     }
-    let (status, told) = make(&platform, &json!({"scopes": ["admin"], "resources": ["exchange:e"]})).await;
-    assert_eq!(status, 422, "{told}");
+    let (status, reply) = make(&platform, &json!({"scopes": ["admin"], "resources": ["exchange:e"]})).await;
+    assert_eq!(status, 422, "{reply}");
     platform.stop().await;
 }
 
@@ -256,9 +256,9 @@ async fn a22_no_address_takes_an_api_key() {
         ["/v1/subscribers/alice/inbox", "/v1/subscribers/alice/inbox/unread", "/v1/subscribers/alice/inbox/stream"]
     {
         let request = platform.client.get(format!("{}{path}?token={}", platform.address, platform.key));
-        let (status, told) = answer(request).await;
-        assert_eq!(status, 401, "{path}: {told}");
-        assert!(told.to_string().contains("Authorization"), "{told}");
+        let (status, reply) = answer(request).await;
+        assert_eq!(status, 401, "{path}: {reply}");
+        assert!(reply.to_string().contains("Authorization"), "{reply}");
     }
     platform.stop().await;
 }

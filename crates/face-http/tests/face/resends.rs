@@ -68,7 +68,7 @@ async fn it_is_counted_asked_for_once_and_followed() {
         let outcomes: Vec<&str> = attempts.map(|attempt| attempt["outcome"].as_str().expect("an outcome")).collect();
         assert_eq!(outcomes, ["refused", "deferred", "delivered"], "under its own id: {found}");
     }
-    // Who asks again with the key is told how far it has come; with another content it is another request.
+    // Who asks again with the key is shown how far it has come; with another content it is another request.
     let (status, again, _) = ask(&platform, "monday", &draft).await;
     assert_eq!((status, &again["id"], &again["done_at"]), (200, &json!(1), &done["done_at"]));
     let (status, body, _) = ask(&platform, "monday", &json!({"all": true})).await;

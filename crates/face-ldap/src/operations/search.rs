@@ -261,7 +261,7 @@ impl Sorting {
     }
 }
 
-/// What of a value counts in a sort key: of a string, the first bytes.
+/// The part of a value that counts in a sort key: of a string, the first bytes.
 fn sort_value(value: &[u8], rule: Rule) -> &[u8] {
     if rule.form().is_none() || value.len() <= SORT_BYTES_MAX {
         return value;

@@ -43,7 +43,7 @@ pub enum Answer {
     Done(Vec<u8>),
     /// The words of the library.
     Failed(String),
-    /// How much is wrong with a document or a schema, and the first of it with the marks of elements.
+    /// The number of faults of a document or a schema, and the first of it with the marks of elements.
     Objections { count: usize, objections: Vec<(usize, String)> },
     /// The library stopped at its bound of memory.
     Memory,

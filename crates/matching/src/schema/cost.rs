@@ -228,7 +228,7 @@ impl Node {
     }
 }
 
-/// How many values a document has.
+/// The number of values of a document.
 fn size(json: &Json) -> u64 {
     let (mut count, mut todo) = (0, vec![json]);
     while let Some(json) = todo.pop() {

@@ -105,7 +105,7 @@ fn is_named(literal: &str, name: &str) -> bool {
     serde_json::from_str::<String>(literal).is_ok_and(|known| known == name)
 }
 
-/// What these steps lead to in JSON whose numbers a double does not hold.
+/// The values that these steps lead to in JSON whose numbers a double does not hold.
 fn follow_exact<'a>(steps: &[Step], value: &'a Exact) -> Option<&'a Exact> {
     steps.iter().try_fold(value, |value, step| match (step, value) {
         (Step::Member(name), Exact::Object(members)) => {

@@ -37,7 +37,7 @@ async fn conflicts(bed: &Bed) -> usize {
     bed.sync.conflicts(&name("shop"), None, None, 100).await.expect("listed").len()
 }
 
-/// What `replica status` says was refused.
+/// The refused edits in `replica status`.
 pub fn refused(phone: &Phone) -> Vec<(String, String)> {
     let refused = phone.replica.standing().expect("read").refused;
     refused.into_iter().map(|refused| (refused.row.1, refused.why)).collect()

@@ -16,7 +16,7 @@ pub struct Report {
     pub tables: Vec<Table>,
     /// The time that the figures are of, where a report has intervals: whole minutes.
     pub window: Option<(Timestamp, Timestamp)>,
-    /// What to give as `before` for more.
+    /// The value of `before` for more.
     pub next: Option<String>,
 }
 

@@ -51,8 +51,8 @@ fn snapshots_tell_the_state_and_what_happened_last() {
         ];
         platform.check("snapshot-subscriptions", &Question::default(), 0, vec![wish]).await;
         let of_channel = |channel: &str| {
-            let told = batches().into_iter().filter(|(_, _, told)| told.channel == channel);
-            told.flat_map(|(_, entry, told)| told.attempts(entry)).collect::<Vec<_>>()
+            let shown = batches().into_iter().filter(|(_, _, shown)| shown.channel == channel);
+            shown.flat_map(|(_, entry, shown)| shown.attempts(entry)).collect::<Vec<_>>()
         };
         let answered = |channel: &str| of_channel(channel).iter().map(|found| found.3).max().expect("some");
         let matched = DAY.iter().map(Entry::matched).max().expect("some");

@@ -81,33 +81,33 @@ fn who_was_told_before_is_told_at_the_address_of_now() {
             let key = format!("{}", wanted.len());
             wanted.push(records.put_subscription(interest(subscriber, Some(&key)), at(2)).await.expect("stored").id);
         }
-        let told = async || {
+        let current = async || {
             let found = records.recipients(&wanted).await.expect("read");
             let address = |recipient: Recipient| recipient.device().map(|(_, device)| device.address.clone());
             found.into_iter().map(|found| found.and_then(address)).collect::<Vec<_>>()
         };
         let [ann, bob] = ["ann@mail.example", "bob@mail.example"].map(|address| Some(address.to_owned()));
         for _ in 0..2 {
-            assert_eq!(told().await, [ann.clone(), bob.clone(), ann.clone()]);
+            assert_eq!(current().await, [ann.clone(), bob.clone(), ann.clone()]);
         }
         records.put_device(&who("ann"), &name("a"), mailbox("ann@new.example"), at(3)).await.expect("stored");
         let moved = Some("ann@new.example".to_owned());
-        assert_eq!(told().await, [moved.clone(), bob.clone(), moved.clone()]);
+        assert_eq!(current().await, [moved.clone(), bob.clone(), moved.clone()]);
         let other = SubscriptionChange { device: Some(name("b")), ..interest("bob", None).change() };
         records.update_subscription(wanted[1], other, Expect::Any, at(3)).await.expect("stored");
-        assert_eq!(told().await, [moved.clone(), None, moved.clone()], "it names a device that is not there");
+        assert_eq!(current().await, [moved.clone(), None, moved.clone()], "it names a device that is not there");
         let again = interest("bob", None).change();
         records.update_subscription(wanted[1], again, Expect::Any, at(3)).await.expect("stored");
-        assert_eq!(told().await, [moved.clone(), bob.clone(), moved.clone()]);
+        assert_eq!(current().await, [moved.clone(), bob.clone(), moved.clone()]);
         let mut away = person("bob", &["a=mail"]);
         away.profile.locale = Some("de".into());
         records.put_subscriber(away, Expect::Any, at(4)).await.expect("stored");
         let found = records.recipients(&wanted[1..2]).await.expect("read").pop().flatten().expect("there");
         assert_eq!(found.profile.locale.as_deref(), Some("de"));
         records.remove_subscriber(&who("bob"), Expect::Any, at(5)).await.expect("removed");
-        assert_eq!(told().await, [moved.clone(), None, moved.clone()]);
+        assert_eq!(current().await, [moved.clone(), None, moved.clone()]);
         records.put_subscriber(person("bob", &["a=mail"]), Expect::Any, at(6)).await.expect("stored");
-        assert_eq!(told().await, [moved.clone(), None, moved], "another of that name has other subscriptions");
+        assert_eq!(current().await, [moved.clone(), None, moved], "another of that name has other subscriptions");
     });
 }
 
@@ -185,8 +185,8 @@ fn the_channel_is_that_of_the_device_that_is_told() {
         for (found, id) in found.iter().zip(&wanted) {
             let stored = records.subscription(*id).await.expect("read");
             let whose = |stored: &Subscription| (stored.id, stored.subscriber.clone(), stored.subscriber_number);
-            let told = |found: &Recipient| (found.subscription, found.id.clone(), found.number);
-            assert_eq!(found.as_ref().map(told), stored.as_ref().map(whose));
+            let current = |found: &Recipient| (found.subscription, found.id.clone(), found.number);
+            assert_eq!(found.as_ref().map(current), stored.as_ref().map(whose));
             let interest = |stored: Subscription| {
                 let Subscription { class, subscriber_number: subscriber, device, enabled, values, .. } = stored;
                 Interest { class, subscriber, device, enabled, values }
