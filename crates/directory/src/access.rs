@@ -11,7 +11,7 @@ use crate::{
     entry::{Attribute, Entry},
     kept::Moment,
     schema::{AttributeType, Schema},
-    standing::Standing,
+    standing::BoundIdentity,
 };
 use tocsin_store::entries::EntryNumber;
 
@@ -65,7 +65,7 @@ pub struct Asker {
     /// that is limited to them. Rules are not asked then.
     pub within: Vec<String>,
     /// The state of its bind, if it is an entry that bound.
-    pub standing: Option<Arc<Standing>>,
+    pub standing: Option<Arc<BoundIdentity>>,
 }
 
 impl Asker {

@@ -35,5 +35,5 @@ pub use directory::{Clock, Directory, Options};
 pub use feed::{Changes, Followed};
 pub use kept::{Rendering, Shown};
 pub use search::{Scope, Search, is_quick};
-pub use standing::Standing;
+pub use standing::BoundIdentity;
 pub use transfer::Imported;

@@ -1,7 +1,7 @@
 //! Bound identities, and what ends them. The rights of a bind hold as long as its entry is there, is enabled, is not locked by an
 //! operator, and has the password that was given. Groups and roles are those of the moment, also after a change.
 //!
-//! Each bind registers a [`Standing`]. A commit that touches the entry marks it as stale before the caller of the commit hears of
+//! Each bind registers a [`BoundIdentity`]. A commit that touches the entry marks it as stale before the caller of the commit hears of
 //! it; the face renews a stale identity before it does anything else for it.
 
 use std::{
@@ -30,7 +30,7 @@ const ACCEPTED_MAX: usize = 2;
 
 /// The state of one bound identity.
 #[derive(Debug)]
-pub struct Standing {
+pub struct BoundIdentity {
     number: EntryNumber,
     is_stale: AtomicBool,
     changed: Notify,
@@ -39,15 +39,15 @@ pub struct Standing {
     register: Weak<Register>,
 }
 
-impl PartialEq for Standing {
+impl PartialEq for BoundIdentity {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self, other)
     }
 }
 
-impl Eq for Standing {}
+impl Eq for BoundIdentity {}
 
-impl Standing {
+impl BoundIdentity {
     /// Whether its entry changed since it was last renewed.
     pub fn is_stale(&self) -> bool {
         self.is_stale.load(Ordering::SeqCst)
@@ -83,7 +83,7 @@ impl Standing {
     }
 }
 
-impl Drop for Standing {
+impl Drop for BoundIdentity {
     fn drop(&mut self) {
         if let Some(register) = self.register.upgrade() {
             register.forget(self.number);
@@ -101,11 +101,11 @@ pub(crate) enum Touched {
 
 /// The bound identities, by their entries.
 #[derive(Debug, Default)]
-pub(crate) struct Register(RwLock<HashMap<EntryNumber, Vec<Weak<Standing>>>>);
+pub(crate) struct Register(RwLock<HashMap<EntryNumber, Vec<Weak<BoundIdentity>>>>);
 
 impl Register {
-    fn add(self: &Arc<Self>, number: EntryNumber) -> Arc<Standing> {
-        let standing = Arc::new(Standing {
+    fn add(self: &Arc<Self>, number: EntryNumber) -> Arc<BoundIdentity> {
+        let standing = Arc::new(BoundIdentity {
             number,
             is_stale: AtomicBool::new(false),
             changed: Notify::new(),
@@ -128,7 +128,7 @@ impl Register {
 
     fn mark(&self, number: EntryNumber) {
         // A clone that is the last one would be dropped under the lock, and wants to write then.
-        let own: Vec<Arc<Standing>> = match self.0.read().get(&number) {
+        let own: Vec<Arc<BoundIdentity>> = match self.0.read().get(&number) {
             Some(own) => own.iter().filter_map(Weak::upgrade).collect(),
             None => return,
         };
@@ -136,7 +136,7 @@ impl Register {
     }
 
     fn mark_all(&self) {
-        let all: Vec<Arc<Standing>> = self.0.read().values().flatten().filter_map(Weak::upgrade).collect();
+        let all: Vec<Arc<BoundIdentity>> = self.0.read().values().flatten().filter_map(Weak::upgrade).collect();
         all.iter().for_each(|standing| standing.mark());
     }
 
@@ -153,7 +153,7 @@ pub(crate) fn is_disabled(entry: &Entry) -> bool {
 
 impl Inner {
     /// Registers an identity that is about to prove itself.
-    pub(crate) fn stand(&self, number: EntryNumber) -> Arc<Standing> {
+    pub(crate) fn stand(&self, number: EntryNumber) -> Arc<BoundIdentity> {
         self.bound.add(number)
     }
 
@@ -204,7 +204,7 @@ impl Directory {
         renewed
     }
 
-    async fn stands(&self, asker: &Asker, standing: &Arc<Standing>) -> Result<Option<Asker>, Refusal> {
+    async fn stands(&self, asker: &Asker, standing: &Arc<BoundIdentity>) -> Result<Option<Asker>, Refusal> {
         let Some(shown) = self.numbered(vec![standing.number]).await?.pop() else { return Ok(None) };
         let credential = self.credential(standing.number).await?;
         if is_disabled(&shown.entry) || !standing.is_proven_by(credential.as_ref()) {

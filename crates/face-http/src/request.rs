@@ -228,7 +228,7 @@ pub(crate) async fn take_body(app: &App, headers: &HeaderMap, body: Body, bytes_
     if announced == Some(first.len()) {
         return Ok(Taken { bytes: first, room });
     }
-    let arrival = Arrival { began: Instant::now(), pause_max: app.body_idle_timeout };
+    let arrival = BodyArrival { began: Instant::now(), pause_max: app.body_idle_timeout };
     let mut whole = BytesMut::with_capacity(announced.unwrap_or(first.len()).min(bytes_max));
     whole.extend_from_slice(&first);
     while let Some(chunk) = chunks.next().await {
@@ -248,12 +248,12 @@ pub(crate) async fn take_body(app: &App, headers: &HeaderMap, body: Body, bytes_
 
 /// The arrival of a body, which has a least rate: a client that sends a byte now and then would hold its connection and
 /// its room for ever.
-struct Arrival {
+struct BodyArrival {
     began: Instant,
     pause_max: Duration,
 }
 
-impl Arrival {
+impl BodyArrival {
     fn check(&self, bytes: usize) -> Result<(), Failure> {
         let allowed = self.pause_max + Duration::from_millis(bytes as u64 * 1000 / BODY_RATE_MIN);
         if self.began.elapsed() <= allowed {
@@ -445,7 +445,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a20_a_body_that_drips_is_given_up() {
-        let arrival = Arrival { began: Instant::now(), pause_max: Duration::from_secs(30) };
+        let arrival = BodyArrival { began: Instant::now(), pause_max: Duration::from_secs(30) };
         for second in 1..=30 {
             tokio::time::advance(Duration::from_secs(1)).await;
             assert!(arrival.check(second).is_ok(), "the pause is not over after {second} s");

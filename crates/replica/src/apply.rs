@@ -95,10 +95,10 @@ impl Replica {
             let settled = ids(&transaction, sql, name)?;
             let has_triggers = !settled.is_empty() && has_triggers(&transaction)?;
             if has_triggers {
-                settled.iter().try_for_each(|id| table.take_over(&transaction, id, Kept::Stays))?;
+                settled.iter().try_for_each(|id| table.take_over(&transaction, id, KeptEdit::Stays))?;
             }
             without_triggers(&transaction, has_triggers, || {
-                settled.iter().try_for_each(|id| table.take_over(&transaction, id, Kept::Goes))
+                settled.iter().try_for_each(|id| table.take_over(&transaction, id, KeptEdit::Goes))
             })?;
         }
         transaction.execute("DELETE FROM _unseen", ())?;
@@ -149,7 +149,7 @@ fn without_triggers(
 
 /// Whether what was kept of a row stays kept.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kept {
+enum KeptEdit {
     Stays,
     Goes,
 }
@@ -252,7 +252,7 @@ impl Table<'_> {
     }
 
     /// Lets a row say what the server says of it.
-    fn take_over(&self, connection: &Connection, id: &str, kept: Kept) -> Result<(), ReplicaError> {
+    fn take_over(&self, connection: &Connection, id: &str, kept: KeptEdit) -> Result<(), ReplicaError> {
         let name = self.shape.name.as_str();
         let sql = "SELECT version, is_there FROM _server WHERE collection = ?1 AND row = ?2";
         let (version, is_there): (u64, bool) =
@@ -263,7 +263,7 @@ impl Table<'_> {
         } else {
             connection.prepare_cached(&self.remove)?.execute((id,))?;
         }
-        if kept == Kept::Stays {
+        if kept == KeptEdit::Stays {
             return Ok(());
         }
         let sql = "DELETE FROM _server WHERE collection = ?1 AND row = ?2";

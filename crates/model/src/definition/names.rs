@@ -53,10 +53,10 @@ pub fn name_clashes(application: &Application) -> Vec<Problem> {
 /// Names that have to differ without case.
 struct Names {
     kind: &'static str,
-    known: BTreeMap<String, Known>,
+    known: BTreeMap<String, KnownName>,
 }
 
-enum Known {
+enum KnownName {
     /// Another name of the application.
     Name(String),
     /// A name that is taken, and why.
@@ -69,7 +69,7 @@ impl Names {
     }
 
     fn reserve(&mut self, name: &str, why: &'static str) {
-        self.known.insert(name.to_owned(), Known::Reserved(why));
+        self.known.insert(name.to_owned(), KnownName::Reserved(why));
     }
 
     fn add_fields(&mut self, path: &str, fields: &Fields, problems: &mut Vec<Problem>) {
@@ -89,14 +89,14 @@ impl Names {
     fn add(&mut self, path: &str, name: &Name, problems: &mut Vec<Problem>) {
         let (kind, folded) = (self.kind, name.as_str().to_ascii_lowercase());
         let message = match self.known.get(&folded) {
-            Some(Known::Name(other)) => {
+            Some(KnownName::Name(other)) => {
                 format!(
                     "`{name}` and `{other}` differ by case alone; each is {kind}, and these are compared without case"
                 )
             }
-            Some(Known::Reserved(why)) => format!("`{name}` is {kind}, and that name is taken: {why}"),
+            Some(KnownName::Reserved(why)) => format!("`{name}` is {kind}, and that name is taken: {why}"),
             None => {
-                self.known.insert(folded, Known::Name(name.to_string()));
+                self.known.insert(folded, KnownName::Name(name.to_string()));
                 return;
             }
         };

@@ -11,7 +11,7 @@ use tocsin_store::journal::EventBatchState;
 use super::{
     Cell, Column, Question, Report, Table, is_or_any,
     table::column,
-    walk::{Look, PAGE, Places, walk},
+    walk::{Look, PAGE, ReportCursor, walk},
 };
 use crate::{Service, error::ServiceError};
 
@@ -73,7 +73,7 @@ impl Service {
         let (batch, state) = self.find_event_batch(id).await?;
         let mut itself = Table::new("event_batch", LIST);
         itself.push(row(&batch, &state));
-        let Places(after, first) = asked.before()?.unwrap_or(Places(Some(0), Some(0)));
+        let ReportCursor(after, first) = asked.before()?.unwrap_or(ReportCursor(Some(0), Some(0)));
         let (heads, after) = match after {
             Some(after) => self.batches_of(id, NotificationBatchId(after), limit).await?,
             None => (Vec::new(), None),
@@ -90,7 +90,11 @@ impl Service {
             }
             more = next.map(u64::from);
         }
-        Ok(Report { tables: vec![itself, batches, events], next: Places(after, more).next(), ..Report::default() })
+        Ok(Report {
+            tables: vec![itself, batches, events],
+            next: ReportCursor(after, more).next(),
+            ..Report::default()
+        })
     }
 
     /// Up to `limit` notification batches with events of a batch, and the last of them if there are more.

@@ -5,7 +5,7 @@ use tocsin_model::{
     receipt::Outcome,
 };
 
-use super::{Column, Question, Report, Table, notification_batches::last_attempts, table::column, walk::Places};
+use super::{Column, Question, Report, Table, notification_batches::last_attempts, table::column, walk::ReportCursor};
 use crate::{Service, error::ServiceError};
 
 /// Batches with failures that are looked through.
@@ -30,15 +30,15 @@ impl Service {
         let limit = asked.limit()?;
         let mut table = Table::new("notifications", LIST);
         // The batch that the answer before ended in, and the first place in it that is left.
-        let (begun, first) = match asked.before::<Places>()? {
-            Some(Places(batch, first)) => (batch, first.unwrap_or(0)),
+        let (begun, first) = match asked.before::<ReportCursor>()? {
+            Some(ReportCursor(batch, first)) => (batch, first.unwrap_or(0)),
             None => (None, 0),
         };
         let before = begun.map(|batch| NotificationBatchId(batch + 1));
         let found = self.journal.failed_batches(before, BATCHES_MAX).await?;
         let last = found.last().filter(|_| found.len() == BATCHES_MAX).map(|(id, _)| *id);
         // Behind the last batch that was looked through, if there may be more.
-        let mut next = last.and_then(|last| Places(Some(last.0.saturating_sub(1)), Some(0)).next());
+        let mut next = last.and_then(|last| ReportCursor(Some(last.0.saturating_sub(1)), Some(0)).next());
         'batches: for (id, head) in found {
             let first = if Some(id.0) == begun { first } else { 0 };
             if !asked.wants_told(&head) {
@@ -52,7 +52,7 @@ impl Service {
                 .filter(|(_, attempt)| (from..to).contains(&attempt.answered_at));
             for (count, attempt) in failed.filter(|(_, attempt)| u64::from(attempt.ordinal) >= first) {
                 if table.rows.len() == limit {
-                    next = Places(Some(id.0), Some(attempt.ordinal.into())).next();
+                    next = ReportCursor(Some(id.0), Some(attempt.ordinal.into())).next();
                     break 'batches;
                 }
                 let subscription = stored.notifications.subscriptions.get(attempt.ordinal as usize);

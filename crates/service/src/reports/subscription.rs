@@ -5,7 +5,7 @@ use tocsin_model::{
     schedule::Schedule,
 };
 
-use super::{Column, Question, Report, Table, table::column, walk::Places};
+use super::{Column, Question, Report, Table, table::column, walk::ReportCursor};
 use crate::{Service, error::ServiceError, schedules};
 
 /// Notification batches that one answer looks through.
@@ -49,14 +49,14 @@ impl Service {
         let limit = asked.limit()?;
         let found = self.find_subscription(id).await?;
         // The batch that the answer before ended in, and the first place in it that is left.
-        let (begun, first) = match asked.before::<Places>()? {
-            Some(Places(batch, first)) => (batch, first.unwrap_or(0)),
+        let (begun, first) = match asked.before::<ReportCursor>()? {
+            Some(ReportCursor(batch, first)) => (batch, first.unwrap_or(0)),
             None => (None, 0),
         };
         let before = begun.map(|batch| NotificationBatchId(batch + 1));
         let newest = self.journal.notification_batches(before, BATCHES_MAX).await?;
         let last = newest.last().filter(|_| newest.len() == BATCHES_MAX).map(|(id, ..)| *id);
-        let mut more = last.and_then(|last| Places(Some(last.0.saturating_sub(1)), Some(0)).next());
+        let mut more = last.and_then(|last| ReportCursor(Some(last.0.saturating_sub(1)), Some(0)).next());
         let mut notifications = Table::new("notifications", NOTIFICATIONS);
         'batches: for (batch, head, _) in newest.iter().filter(|(_, head, _)| head.application == found.application) {
             let first = if Some(batch.0) == begun { first } else { 0 };
@@ -66,7 +66,7 @@ impl Service {
             let attempts = if mine.is_empty() { Vec::new() } else { self.journal.attempts(*batch).await? };
             for (ordinal, (_, event)) in mine.into_iter().filter(|(ordinal, _)| u64::from(*ordinal) >= first) {
                 if notifications.rows.len() == limit {
-                    more = Places(Some(batch.0), Some(ordinal.into())).next();
+                    more = ReportCursor(Some(batch.0), Some(ordinal.into())).next();
                     break 'batches;
                 }
                 let last = attempts.iter().rfind(|attempt| attempt.ordinal == ordinal);

@@ -13,26 +13,26 @@ use crate::error::ServiceError;
 /// A cursor in two parts: `12.300`. A report gives two lists at once, each with its place, or the place within an item.
 /// The part of a list that has ended is `-`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Places(pub(super) Option<u64>, pub(super) Option<u64>);
+pub(super) struct ReportCursor(pub(super) Option<u64>, pub(super) Option<u64>);
 
-impl Places {
+impl ReportCursor {
     /// The cursor as the `next` of an answer; `None` if both lists have ended.
     pub(super) fn next(self) -> Option<String> {
         (self.0.is_some() || self.1.is_some()).then(|| self.to_string())
     }
 }
 
-impl Display for Places {
+impl Display for ReportCursor {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let part = |part: Option<u64>| part.map_or_else(|| "-".to_owned(), |part| part.to_string());
         write!(f, "{}.{}", part(self.0), part(self.1))
     }
 }
 
-impl FromStr for Places {
+impl FromStr for ReportCursor {
     type Err = IdError;
 
-    fn from_str(text: &str) -> Result<Places, IdError> {
+    fn from_str(text: &str) -> Result<ReportCursor, IdError> {
         let wrong = || IdError { text: text.to_owned(), expected: "the `next` of an answer" };
         let part = |part: &str| match part {
             "-" => Ok(None),
@@ -40,7 +40,7 @@ impl FromStr for Places {
             digits => digits.parse().ok().filter(|number| *number < i64::MAX as u64).map(Some).ok_or_else(wrong),
         };
         let (first, second) = text.split_once('.').ok_or_else(wrong)?;
-        Ok(Places(part(first)?, part(second)?))
+        Ok(ReportCursor(part(first)?, part(second)?))
     }
 }
 
@@ -152,12 +152,12 @@ mod tests {
 
     #[test]
     fn b12_cursors_of_two_parts_are_read_as_they_are_written() {
-        for places in [Places(Some(1), Some(2)), Places(None, Some(0)), Places(Some(7), None)] {
+        for places in [ReportCursor(Some(1), Some(2)), ReportCursor(None, Some(0)), ReportCursor(Some(7), None)] {
             assert_eq!(places.to_string().parse(), Ok(places));
         }
-        assert_eq!(Places(None, None).next(), None);
+        assert_eq!(ReportCursor(None, None).next(), None);
         for wrong in ["", "7", ".", "1.", "1.x", "-1.2", "9223372036854775807.0", "1.2.3"] {
-            assert!(wrong.parse::<Places>().is_err(), "{wrong}");
+            assert!(wrong.parse::<ReportCursor>().is_err(), "{wrong}");
         }
     }
 
