@@ -144,7 +144,11 @@ impl Replica {
             let edit: Edit = serde_json::from_str(&edit)
                 .map_err(|error| ReplicaError::Unfit(format!("the edit {} cannot be read: {error}", refused.n)))?;
             let set = edit.set.unwrap_or_default();
-            let named = |name: &String| refused.problems.iter().any(|problem| problem.path == **name);
+            // A problem may lie within a field, as `values.symbol` does.
+            let named = |name: &String| {
+                let is_within = |path: &str| path.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('.'));
+                refused.problems.iter().any(|problem| problem.path == **name || is_within(&problem.path))
+            };
             let values: Map<String, Json> = set.into_iter().filter(|(name, _)| named(name)).collect();
             let fields = values.keys().cloned().collect();
             let cell = RefusedCell { fields, why: why.join("; "), values };

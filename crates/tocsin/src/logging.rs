@@ -57,11 +57,11 @@ mod tests {
 
     #[test]
     fn b31_a_level_that_does_not_exist_is_refused() {
-        for right in ["info", "WARN", "off", "info,tocsin_delivery=debug", "warn, tocsin_store=trace"] {
+        for right in ["info", "WARN", "off", "info,tocsin_delivery=debug", "warn,tocsin_store=trace"] {
             assert_eq!(check_level(right), Ok(()), "{right}");
         }
         for wrong in
-            ["", "verbose", "info,loud", "tocsin_delivery", "=debug", "tocsin_delivery=loud", "info,,debug", "7"]
+            ["", "verbose", "info,loud", "tocsin_delivery", "=debug", "tocsin_delivery=loud", "info,,debug", "warn, tocsin_store=trace", "7"]
         {
             assert!(check_level(wrong).is_err(), "{wrong}");
         }
