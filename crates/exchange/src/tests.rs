@@ -101,7 +101,7 @@ impl FarSide {
 }
 
 async fn answer(State(far): State<FarSide>, uri: Uri, headers: HeaderMap, body: Body) -> axum::response::Response {
-    let body = String::from_utf8(body.to_vec()).expect("text");
+    let body = String::from_utf8_lossy(&body).into_owned();
     let headers = headers.iter().map(|(name, value)| (name.to_string(), value.to_str().unwrap_or_default().to_owned()));
     far.asked.lock().push(Asked { path: uri.path().to_owned(), headers: headers.collect(), body: body.clone() });
     far.count.send_modify(|count| *count += 1);

@@ -83,7 +83,6 @@ mod tests {
             "example.org/x",
             "example.org:port",
             "example.org:99999",
-            "a,b",
             "[::1",
             "[x]",
             "a?b",

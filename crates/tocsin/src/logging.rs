@@ -60,9 +60,17 @@ mod tests {
         for right in ["info", "WARN", "off", "info,tocsin_delivery=debug", "warn,tocsin_store=trace"] {
             assert_eq!(check_level(right), Ok(()), "{right}");
         }
-        for wrong in
-            ["", "verbose", "info,loud", "tocsin_delivery", "=debug", "tocsin_delivery=loud", "info,,debug", "warn, tocsin_store=trace", "7"]
-        {
+        for wrong in [
+            "",
+            "verbose",
+            "info,loud",
+            "tocsin_delivery",
+            "=debug",
+            "tocsin_delivery=loud",
+            "info,,debug",
+            "warn, tocsin_store=trace",
+            "7",
+        ] {
             assert!(check_level(wrong).is_err(), "{wrong}");
         }
     }

@@ -100,8 +100,7 @@ async fn b18_an_empty_split_keeps_the_message() {
 #[tokio::test(flavor = "multi_thread")]
 async fn b19_an_edit_writes_only_what_it_names() {
     let bed = Bed::start().await;
-    let body =
-        r#"{"type": "ordr", "z": 123456789012345678901234567890, "price": 1.10, "big": 1e400, "zero": -0, "a": 0.1e1}"#;
+    let body = r#"{"type": "ordr", "order": 5, "z": 123456789012345678901234567890, "price": 1.10, "big": 1e400, "zero": -0, "a": 0.1e1}"#;
     let sent = bed.post("orders", body, None).await.expect("stored");
     bed.edited(sent.id, patch(r#"{"type": "note", "more": 2.50}"#)).await;
     let edited = bed.exchanges.body(sent.id).await.expect("read").expect("there");
