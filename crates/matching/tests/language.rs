@@ -137,7 +137,8 @@ fn macros_and_functions() {
         ("(event.at + duration('1h')).getHours('Europe/Vienna')", "3"),
         ("event.at.getHours('+05:30') == 6 && event.at.getMinutes('+05:30') == 0", "true"),
         ("duration('1h30m').getMinutes()", "90"),
-        ("timestamp('9999-12-30T22:00:00Z') + duration('1s')", "error: the result is out of range"),
+        ("timestamp('9999-12-31T23:59:58Z') + duration('1s')", "\"9999-12-31T23:59:59Z\""),
+        ("timestamp('9999-12-31T23:59:59Z') + duration('1s')", "error: the result is out of range"),
         ("distance_km(48, 16, 48.0, 16.0) < 0.001", "true"),
         ("distance_km(95, 0, 0, 0)", "error: the result is out of range"),
     ]);
@@ -195,8 +196,8 @@ fn bombs_are_refused_or_stopped() {
         let expression = compile(&source, &scope()).expect("an expression");
         assert_eq!(evaluate(&expression, &[], &[]), Err(Trouble::Cost));
     }
-    let high = "1".to_owned() + &" + 1".repeat(254);
-    assert_eq!(value(&high), "255", "the highest that is allowed fits on the stack");
+    let high = "1".to_owned() + &" + 1".repeat(126);
+    assert_eq!(value(&high), "127", "the highest that is allowed fits on the stack");
     let wide = "event.magnitude > 6.0".to_owned() + &" && true".repeat(2_000);
     assert_eq!(value(&wide), "true");
     assert!(compile("'a'.matches('(((a{100}){100}){100}){100}')", &scope()).is_err());

@@ -187,7 +187,7 @@ async fn d_cloud_events_of_every_form_are_read_by_the_specification() {
         (event(r#","data":"{\"place\": \"Kobe\"}""#), "an object with the fields"),
         (event(r#","data":[1]"#), "an object with the fields"),
         (event(&format!(r#","data":{KOBE},"id":"again""#)), "is given twice"),
-        (event(r#","data":{"place":"\ud800"}"#), "surrogate"),
+        (event(r#","data":{"place":"\ud800"}"#), "hex escape"),
         (r#"{"id":"1","source":"/s","type":"quake"}"#.to_owned(), "\"path\":\"specversion\""),
         (r#"{"specversion":"0.3","id":"1","source":"/s","type":"quake"}"#.to_owned(), "CloudEvents 1.0"),
         (r#"{"specversion":1.0,"id":"1","source":"/s","type":"quake"}"#.to_owned(), "\"path\":\"specversion\""),
