@@ -52,7 +52,8 @@ pub fn parse(text: &str, now: Timestamp) -> Option<Timestamp> {
 }
 
 fn timestamp(found: DateTime) -> Option<Timestamp> {
-    Some(Timestamp(found.to_zoned(TimeZone::UTC).ok()?.timestamp().as_microsecond()))
+    // The library's instants end before the year 9999 does.
+    format!("{found}Z").parse().ok()
 }
 
 /// `06-Nov-94 08:49:37`.

@@ -131,6 +131,9 @@ impl Mailbox {
             None => (None, text),
         };
         let name = name.map(|name| unquoted(trim(name)).into_owned()).filter(|name| !name.is_empty());
+        if name.as_ref().is_some_and(|name| name.contains(['\r', '\n', '\0'])) {
+            return Err(MailboxError::Form("its display name has a line break or a NUL"));
+        }
         let at = last_at(address).ok_or(MailboxError::NoAt)?;
         let (local, domain) = (address[..at].trim_end(), address[at + 1..].trim_start());
         let local = local_part(local)?;
@@ -529,7 +532,7 @@ mod tests {
             ("bob@example.org>", "no `<`"),
             ("bob@example.org (", "no end"),
             ("\"bob@example.org", "no end"),
-            ("bob@b\r\nRCPT TO:<x@y>", "several"),
+            ("bob@b\r\nRCPT TO:<x@y>", "line break"),
             ("bob@[300.0.0.1]", "IPv4"),
             ("bob@xn--a", "internationalized"),
             ("mailto:", "no `@`"),
@@ -538,10 +541,6 @@ mod tests {
             (&long_label, "label"),
             (&long_domain, "bytes"),
         ] {
-            if reason == "several" {
-                assert!(Mailbox::parse(text).is_err(), "{text:?}");
-                continue;
-            }
             check(text, Err(reason));
         }
     }

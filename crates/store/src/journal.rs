@@ -579,8 +579,8 @@ pub trait Journal: Send + Sync + 'static {
         now: Timestamp,
     ) -> Result<Option<Timestamp>, StoreError>;
 
-    /// The channels of an application for which work is open, by name; they need a worker even if the application does
-    /// not define them any more.
+    /// The channels of an application for which work is open or suspended, by name; they need a worker even if the
+    /// application does not define them (any more), since suspended work may be resumed.
     async fn open_channels(&self, application: &Name) -> Result<Vec<Name>, StoreError>;
 
     /// Wakes whoever waits for events or work. Receivers see every arrival after the call, none before it.

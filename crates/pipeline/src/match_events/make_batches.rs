@@ -9,10 +9,9 @@ use tocsin_store::journal::{NewNotificationBatch, Step};
 use super::unassigned_channel;
 use crate::{compile::Compiled, guard::cap};
 
-/// The applications and channels of the notifications that a step makes.
+/// The applications and channels of the notifications that a step makes; suspended ones may be resumed.
 pub(super) fn channels_of(step: &Step) -> BTreeSet<(Name, Name)> {
-    let made = step.batches.iter().filter(|batch| batch.suspended.is_none());
-    made.map(|batch| (batch.head.application.clone(), batch.head.channel.clone())).collect()
+    step.batches.iter().map(|batch| (batch.head.application.clone(), batch.head.channel.clone())).collect()
 }
 
 /// How many notifications a step makes.

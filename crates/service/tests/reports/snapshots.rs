@@ -77,6 +77,7 @@ fn snapshots_tell_the_state_and_what_happened_last() {
                 Cell::Count(0),
                 Cell::Count(0),
                 Cell::Count(0),
+                Cell::Count(0),
                 Cell::At(at(last)),
                 ago(last),
                 in_last_minute(&|outcome| outcome == Outcome::Delivered),

@@ -422,7 +422,9 @@ impl Journal for MemoryJournal {
     async fn open_channels(&self, application: &Name) -> Result<Vec<Name>, StoreError> {
         let state = self.state.lock();
         let items = state.work.values().filter(|item| item.application == *application);
-        let channels: BTreeSet<Name> = items.map(|item| item.channel.clone()).collect();
+        let suspended = state.suspensions.values().filter(|suspension| suspension.application == *application);
+        let suspended = suspended.map(|suspension| suspension.channel.clone());
+        let channels: BTreeSet<Name> = items.map(|item| item.channel.clone()).chain(suspended).collect();
         Ok(channels.into_iter().collect())
     }
 

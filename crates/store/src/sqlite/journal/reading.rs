@@ -48,7 +48,8 @@ fn find<T>(
 /// queue is not walked.
 pub fn open_channels(connection: &Connection, application: i64) -> Result<Vec<Name>, StoreError> {
     let sql = "SELECT name FROM names n
-        WHERE EXISTS (SELECT 1 FROM work w WHERE w.application = ?1 AND w.channel = n.id) ORDER BY name";
+        WHERE EXISTS (SELECT 1 FROM work w WHERE w.application = ?1 AND w.channel = n.id)
+           OR id IN (SELECT channel FROM suspensions WHERE application = ?1) ORDER BY name";
     let found = collect(connection, sql, [application], |row| row.get::<_, String>(0).map_err(store_error))?;
     found.into_iter().map(|name| name.parse().map_err(|_| StoreError::Damaged(format!("the name `{name}`")))).collect()
 }

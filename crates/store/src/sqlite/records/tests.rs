@@ -399,6 +399,7 @@ fn b26_groups_of_an_old_folder_keep_their_members() {
     let path = folder.path().join("records.db");
     let connection = Connection::open(&path).expect("opens");
     let old = r#"
+        ALTER TABLE api_keys DROP COLUMN resources;
         DROP TABLE entry_values;
         DROP INDEX subscribers_by_parent;
         DROP INDEX entries_by_parent;
@@ -409,7 +410,7 @@ fn b26_groups_of_an_old_folder_keep_their_members() {
     connection.execute_batch(old).expect("as it was");
     let version: i64 = connection.query_row("PRAGMA user_version", (), |row| row.get(0)).expect("read");
     assert_eq!(version, super::schema::MIGRATIONS.len() as i64);
-    connection.pragma_update(None, "user_version", version - 1).expect("set");
+    connection.pragma_update(None, "user_version", version - 2).expect("set");
     drop(connection);
     let records = open(folder.path());
     block_on(records.look(Box::new(|branches| {
