@@ -76,7 +76,11 @@ fn compares_a_secret(line: &str) -> bool {
         let without_index = |operand: &str| operand.split('[').next().unwrap_or_default().to_owned();
         let (left, right) = (without_index(left), without_index(right));
         let is_value = |operand: &str| {
-            let last = operand.rsplit(['.', ':', '&', '*', '(']).find(|part| !part.is_empty()).unwrap_or_default();
+            let last = operand
+                .trim_end_matches("()")
+                .rsplit(['.', ':', '&', '*', '('])
+                .find(|part| !part.is_empty())
+                .unwrap_or_default();
             last.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
         };
         // Fields of things that are called so are none: `signature.name`. Methods on them are: `secret.as_bytes()`.

@@ -73,9 +73,12 @@ async fn b16_a_notification_for_a_channel_that_is_missing_is_suspended() {
         expect![[r#"
             08:30:00 email bob@example.org n-2-0: Kobe 6.1 (from 5.0) -> delivered
             08:31:00 suspended [0] on pager: the application has no channel `pager`
+            08:31:00 Resume 1
             08:32:00 suspended [0] on pager: the application has no channel `pager`
+            08:33:00 crash
+            08:34:00 Resume 1
             08:35:00 suspended [0] on pager: the application has no channel `pager`
-            09:00:00 events 1 notifications 2 open 1 suspended 1"#]],
+            09:00:00 events 1 notifications 2 open 0 suspended 1"#]],
     )
     .await;
 }
