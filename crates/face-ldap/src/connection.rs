@@ -293,7 +293,6 @@ impl Connection {
         }
     }
 
-    /// Says farewell, and ends.
     /// Ends the connection with a notice of disconnection (RFC 4511, 4.4.1); the first reason counts.
     fn end(&mut self, code: Code, why: &str) {
         if self.ends {
