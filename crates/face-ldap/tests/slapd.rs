@@ -26,7 +26,7 @@ fn reasons(request: &Request, ours: &Said, theirs: &Said, client: &mut Client) -
             let mut reasons = BTreeSet::new();
             let filter = as_slapd_reads(filter, &mut reasons);
             let asked = Request::Search { base: base.clone(), scope: *scope, filter };
-            if client.ask(&asked.bytes()) == *theirs { reasons } else { BTreeSet::new() }
+            if as_addresses(client.ask(&asked.bytes())) == *theirs { reasons } else { BTreeSet::new() }
         }
         Request::Modify { changes, .. } if codes == (0, 19) && is_too_much_for_a_time(changes) => {
             ["modify: two values of one that has one, the first of which a later change removes: done here, 19 there"
@@ -108,6 +108,16 @@ fn slapd_reading(leaf: &Filter) -> Option<(Filter, &'static str)> {
     }
 }
 
+/// An answer with mail addresses as they are stored here: they are those of devices, without white space around them.
+fn as_addresses(mut said: Said) -> Said {
+    for attributes in said.entries.values_mut() {
+        if let Some(addresses) = attributes.get_mut("mail") {
+            *addresses = addresses.iter().map(|address| address.trim().to_owned()).collect();
+        }
+    }
+    said
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_slapd_says_the_same() {
     // Always the same: what another seed finds new in slapd is for whoever looks for it.
@@ -138,7 +148,7 @@ async fn slow_slapd_says_the_same() {
     let (mut explained, mut unexplained, mut done) = (BTreeMap::<String, u32>::new(), Vec::new(), 0);
     for case in 0..cases {
         let request = Request::drawn(&mut random);
-        let (one, other) = (ours.ask(&request.bytes()), theirs.ask(&request.bytes()));
+        let (one, other) = (ours.ask(&request.bytes()), as_addresses(theirs.ask(&request.bytes())));
         done += u32::from(one.code == 0);
         if one == other {
             continue;
