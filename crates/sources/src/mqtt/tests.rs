@@ -226,17 +226,16 @@ async fn d_a_session_of_the_version_before_gives_the_topics_of_the_definition_al
 
 #[tokio::test]
 async fn d_a_message_that_several_topics_match_is_one_event() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let broker = Broker::start(folder.path());
-    // One session for all, which has the marks of what was taken.
-    let mut harness = Harness::new("mqtt", json!({}));
     for topics in [&["a/#", "a/b", "a/+"][..], &["+/b", "a/+"], &["+/b", "a/#", "a/b", "+/+"], &["a/+", "a/b", "a/b"]] {
+        // A session for each: one that breaks off between the copies of a message may give it twice.
+        let folder = tempfile::tempdir().expect("a folder");
+        let broker = Broker::start(folder.path());
+        let mut harness = Harness::new("mqtt", json!({}));
         subscribed(&mut harness, broker.port, topics).await;
         let messages = ["1", "2", "2", "3", "end"];
         publish_to(broker.port, messages.map(|id| ("a/b", event(id), false)).to_vec()).await;
         let expected = ["1", "2", "2", "3"].map(|id| taken(&event(id)));
         assert_eq!(up_to_end(&mut harness).await, expected, "{topics:?}: what is the same twice is two messages");
-        subscribed(&mut harness, broker.port, &["rest"]).await;
     }
 }
 
