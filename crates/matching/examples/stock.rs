@@ -15,7 +15,7 @@ use tocsin_matching::{
 use tocsin_model::{
     definition,
     event::{EventBatch, EventPacker},
-    id::{EventBatchId, EventId, Name, SubscriptionId},
+    id::{EventBatchId, EventId, Name, SubscriberNumber, SubscriptionId},
     time::Timestamp,
     value::Value,
 };
@@ -71,7 +71,14 @@ fn main() {
             let values = format!(r#"{{"symbol":"{}","kind":"{kind}","trigger":{trigger}}}"#, parts[2]);
             let id = SubscriptionId(shard.len() as u64 + 1);
             shard
-                .put(Subject { id, class: &order, values: &values, channel: Some(&web), filter: None })
+                .put(Subject {
+                    id,
+                    subscriber: SubscriberNumber(id.0),
+                    class: &order,
+                    values: &values,
+                    channel: Some(&web),
+                    filter: None,
+                })
                 .expect("an order");
         }
     }

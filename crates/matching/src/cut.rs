@@ -3,7 +3,7 @@
 
 use tocsin_model::{
     field::FieldType,
-    id::{EventId, Name},
+    id::{EventId, Name, SubscriberNumber},
     notification::{Column, EventRun, Notifications},
     value::Value,
 };
@@ -13,7 +13,7 @@ use crate::{
     evaluate::{Parameters, Scene, value},
     expression::{Expression, Kind},
     index::chunks::{KeySlice, Stretch},
-    rule::{CompiledRule, Fill, RuleNumber, RuleSet, is_key},
+    rule::{CompiledRule, Fill, RuleNumber, RuleSet, Unit, is_key},
     shard::{MatchSink, Run},
 };
 
@@ -31,6 +31,16 @@ pub struct CutBatch {
     pub channel: Option<Name>,
     /// The notifications, in the order of their events.
     pub notifications: Notifications,
+    /// The subscriber of each, where a class has a digest and [`join`](crate::join::join) has not cut it yet.
+    pub subscribers: Vec<SubscriberNumber>,
+}
+
+/// A batch that grows.
+#[derive(Debug, Default)]
+struct Open {
+    notifications: Notifications,
+    /// Of each notification, where the class has a digest.
+    subscribers: Vec<SubscriberNumber>,
 }
 
 /// A rule that could not be decided for some event of the batches seen.
@@ -52,7 +62,7 @@ pub struct RuleFailure {
 #[derive(Debug, Default)]
 pub struct NotificationCutter {
     /// What is not full yet, by rule and channel number.
-    open: Vec<Vec<Option<Notifications>>>,
+    open: Vec<Vec<Option<Open>>>,
     done: Vec<CutBatch>,
     failures: Vec<RuleFailure>,
     by_channel: Vec<(Vec<u32>, Vec<i64>)>,
@@ -66,14 +76,18 @@ impl NotificationCutter {
     }
 
     /// The batches cut since the last call, full ones first, and the failures. The cutter can be used again.
+    ///
+    /// Of classes with a digest or multicast, all of a rule and channel is one batch: [`join`](crate::join::join) cuts it,
+    /// as it needs the shares of all shards.
     pub fn finish(&mut self, rules: &RuleSet) -> (Vec<CutBatch>, Vec<RuleFailure>) {
         for (rule, channels) in self.open.iter_mut().enumerate() {
             let rule = RuleNumber(rule as u32);
-            for (channel, notifications) in channels.iter_mut().enumerate() {
-                if let Some(notifications) = notifications.take().filter(|notifications| notifications.count() > 0) {
+            for (channel, open) in channels.iter_mut().enumerate() {
+                let whole = open.take().filter(|open| open.notifications.count() > 0);
+                if let Some(Open { notifications, subscribers }) = whole {
                     let channel = channel.checked_sub(1).map(|at| self.names[at].clone());
                     let class = rules.notification_class(rule).clone();
-                    self.done.push(CutBatch { rule, class, channel, notifications });
+                    self.done.push(CutBatch { rule, class, channel, notifications, subscribers });
                 }
             }
         }
@@ -108,11 +122,15 @@ impl NotificationCutter {
             self.names.push(name.clone());
         }
         while !found.slots.is_empty() {
-            let open = self.open[at][number].get_or_insert_with(|| Notifications {
-                subscriptions: Vec::with_capacity(rule.batch_size.min(ROOM_MAX)),
-                ..Notifications::default()
+            let Open { notifications: open, subscribers } = self.open[at][number].get_or_insert_with(|| {
+                let subscriptions = Vec::with_capacity(rule.batch_size.min(ROOM_MAX));
+                Open { notifications: Notifications { subscriptions, ..Notifications::default() }, ..Open::default() }
             });
-            let room = rule.batch_size - open.count();
+            let room = match rule.unit {
+                Unit::Notification => rule.batch_size - open.count(),
+                // Which of them belong together is known when all are there.
+                Unit::Subscriber | Unit::Event(_) => usize::MAX,
+            };
             let (now, later) = found.split_at(room.min(found.slots.len()));
             let count = now.slots.len();
             let event = EventId { batch: run.batch, ordinal: run.event_ordinal };
@@ -121,12 +139,21 @@ impl NotificationCutter {
                 _ => open.events.push(EventRun { event, count: count as u32 }),
             }
             run.table.append_ids(now.slots, &mut open.subscriptions);
+            if rule.unit == Unit::Subscriber {
+                run.table.append_subscribers(now.slots, subscribers);
+            }
             capture(run, now, rule, &mut open.captured);
             if count == room
-                && let Some(notifications) = self.open[at][number].take()
+                && let Some(Open { notifications, subscribers }) = self.open[at][number].take()
             {
                 let channel = run.channel_name(channel).cloned();
-                self.done.push(CutBatch { rule: run.rule, class: rule.notify.clone(), channel, notifications });
+                self.done.push(CutBatch {
+                    rule: run.rule,
+                    class: rule.notify.clone(),
+                    channel,
+                    notifications,
+                    subscribers,
+                });
             }
             found = later;
         }

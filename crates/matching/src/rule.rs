@@ -116,6 +116,8 @@ pub(crate) struct ClassPlan {
     pub takes_filters: bool,
     /// Those of the rule set's filter plans that are of this class.
     pub filters: Vec<usize>,
+    /// Whether the table keeps the subscriber of each subscription: a rule makes digests.
+    pub keeps_subscribers: bool,
 }
 
 #[derive(Debug)]
@@ -126,6 +128,8 @@ pub(crate) struct CompiledRule {
     pub class: usize,
     pub notify: Name,
     pub batch_size: usize,
+    /// What is never cut in two, as it becomes one message.
+    pub unit: Unit,
     pub expires_after: Option<Duration>,
     pub enabled: bool,
     /// Its place among the rule set's audiences, if only those are told who belong to a segment.
@@ -172,6 +176,17 @@ impl CompiledRule {
             _ => None,
         }
     }
+}
+
+/// Notifications that stay in one notification batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// Each is a message of its own.
+    Notification,
+    /// Those of a subscriber may become one digest.
+    Subscriber,
+    /// Those of an event may become one message to so many recipients.
+    Event(usize),
 }
 
 /// How a field of a notification is filled.
@@ -242,6 +257,7 @@ impl RuleSet {
             rules: Vec::new(),
             takes_filters: !class.filter.is_empty(),
             filters: Vec::new(),
+            keeps_subscribers: false,
         });
         let mut events = BTreeMap::new();
         for (name, class) in &application.events {
@@ -321,6 +337,7 @@ impl RuleSet {
             self.branches += rule.branches.len();
             let class = &mut self.classes[rule.class];
             class.rules.push(number);
+            class.keeps_subscribers |= rule.unit == Unit::Subscriber;
             if class.takes_filters
                 && let Some(event) = self.events.get(&rule.on)
             {

@@ -12,7 +12,7 @@ use tocsin_model::{
     event::EventBatch,
     field::{Damaged, FieldType, Fields, Row},
     filter::Filter,
-    id::{EventBatchId, EventId, Name, SubscriptionId},
+    id::{EventBatchId, EventId, Name, SubscriberNumber, SubscriptionId},
     state::StatePage,
     time::Timestamp,
     value::Value,
@@ -44,6 +44,8 @@ use change::Sweep;
 pub struct Subject<'a> {
     /// Its id.
     pub id: SubscriptionId,
+    /// The subscriber: what is for one in a digest stays in one notification batch.
+    pub subscriber: SubscriberNumber,
     /// Its class.
     pub class: &'a Name,
     /// Its parameters, a JSON object as `Subscription::values` holds it.
@@ -183,7 +185,7 @@ impl Shard {
         let tables = rules.classes.iter().map(|class| {
             let kinds = class.fields.iter().map(|field| field.kind).chain(rules.subscriber.kinds());
             let kinds: Vec<FieldType> = kinds.chain([FieldType::Integer]).collect();
-            Table::new(&kinds, &class.kept, hasher.clone())
+            Table::new(&kinds, &class.kept, class.keeps_subscribers, hasher.clone())
         });
         let enabled = rules.rules.iter().filter(|rule| rule.enabled);
         let indexes = enabled.flat_map(|rule| &rule.branches).map(|branch| Groups::new(branch.arrangement()));

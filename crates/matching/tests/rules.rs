@@ -19,7 +19,7 @@ use tocsin_model::{
     event::{EventBatch, EventPacker},
     field::{Field, FieldType, Fields},
     filter::{Dialect, Filter},
-    id::{EventBatchId, Name, SubscriptionId},
+    id::{EventBatchId, Name, SubscriberNumber, SubscriptionId},
     problem::Problem,
     time::Timestamp,
     value::Value,
@@ -214,7 +214,14 @@ fn batch(fields: &Fields, rows: &[&str]) -> EventBatch {
 
 fn put(shard: &mut Shard, id: u64, values: &str, channel: Option<&str>) {
     let (class, channel) = (name("nearby"), channel.map(name));
-    let subject = Subject { id: SubscriptionId(id), class: &class, values, channel: channel.as_ref(), filter: None };
+    let subject = Subject {
+        id: SubscriptionId(id),
+        subscriber: SubscriberNumber(id),
+        class: &class,
+        values,
+        channel: channel.as_ref(),
+        filter: None,
+    };
     shard.put(subject).expect("a subscription");
 }
 
@@ -312,7 +319,14 @@ fn figures_say_what_an_event_costs() {
             let (class, values) = (name("nearby"), format!(r#"{{"place":"{place}"}}"#));
             let filter = Filter::new(Dialect::Cel, filter);
             let id = SubscriptionId(id as u64 * 2 + part);
-            let subject = Subject { id, class: &class, values: &values, channel: None, filter: Some(&filter) };
+            let subject = Subject {
+                id,
+                subscriber: SubscriberNumber(id.0),
+                class: &class,
+                values: &values,
+                channel: None,
+                filter: Some(&filter),
+            };
             shard.put(subject).expect("a subscription");
         }
         let batch = batch(&fields, &[r#"{"place":"Kobe","magnitude":6}"#, r#"{"place":"Oslo"}"#]);
@@ -336,7 +350,14 @@ fn what_cannot_be_put_is_refused() {
     let rules = compiled("event.place == sub.place", &[]);
     let mut shard = Shard::new(Arc::clone(&rules));
     let class = name("elsewhere");
-    let subject = Subject { id: SubscriptionId(1), class: &class, values: "{}", channel: None, filter: None };
+    let subject = Subject {
+        id: SubscriptionId(1),
+        subscriber: SubscriberNumber(1),
+        class: &class,
+        values: "{}",
+        channel: None,
+        filter: None,
+    };
     assert!(shard.put(subject).expect_err("no such class").message.contains("elsewhere"));
     let class = name("nearby");
     assert!(shard.put(Subject { class: &class, values: "[", ..subject }).is_err());

@@ -22,7 +22,7 @@ use tocsin_matching::{
 use tocsin_model::{
     application::{Application, ContentTemplates, EventClass, NotificationClass, Rule, RuleState, SubscriptionClass},
     field::{Field, FieldType, Fields, Row},
-    id::{EventBatchId, EventId, Name, SubscriptionId},
+    id::{EventBatchId, EventId, Name, SubscriberNumber, SubscriptionId},
     state::StatePage,
     time::Timestamp,
     value::Value,
@@ -268,7 +268,14 @@ impl Platform {
     fn put(&mut self, witness: &Witness) {
         let values = subscription_fields().to_json(&witness.row);
         let (id, class) = (witness.id, witness.class.clone());
-        let subject = Subject { id, class: &class, values: &values, channel: None, filter: None };
+        let subject = Subject {
+            id,
+            subscriber: SubscriberNumber(id.0),
+            class: &class,
+            values: &values,
+            channel: None,
+            filter: None,
+        };
         self.shard(id).put(subject).expect("a subscription");
     }
 

@@ -16,7 +16,7 @@ use tocsin_matching::{
 use tocsin_model::{
     definition,
     filter::{Dialect, Filter},
-    id::{EventBatchId, EventId, Name, SubscriberId, SubscriptionId},
+    id::{EventBatchId, EventId, Name, SubscriberId, SubscriberNumber, SubscriptionId},
     subscriber::Profile,
     time::Timestamp,
     value::Value,
@@ -97,7 +97,7 @@ fn found(shard: &mut Shard, batch: u64, events: &[Vec<Value>]) -> Found {
 }
 
 fn subject<'a>(id: u64, class: &'a Name, values: &'a str) -> Subject<'a> {
-    Subject { id: SubscriptionId(id), class, values, channel: None, filter: None }
+    Subject { id: SubscriptionId(id), subscriber: SubscriberNumber(id), class, values, channel: None, filter: None }
 }
 
 fn event(s: &str, n: f64) -> Vec<Value> {

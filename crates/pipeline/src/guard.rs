@@ -298,6 +298,7 @@ mod tests {
             class: "told".parse().expect("a name"),
             channel: None,
             notifications: whole.clone(),
+            subscribers: Vec::new(),
         };
         let capped = cap(vec![cut.clone(), cut.clone()], 2);
         let counts: Vec<(usize, bool)> =

@@ -426,6 +426,7 @@ impl Keeper {
 pub fn subject(subscription: &IndexedSubscription) -> Subject<'_> {
     Subject {
         id: subscription.id,
+        subscriber: subscription.subscriber,
         class: &subscription.class,
         values: &subscription.values,
         channel: subscription.channel.as_ref(),

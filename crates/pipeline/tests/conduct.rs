@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use expect_test::expect;
 use tocsin_pipeline::PipelineOptions;
+use tocsin_store::journal::Journal;
 use tocsin_testkit::{Moment, Scenario, check};
 
 /// Quakes, with what is to be said of the class of their notifications.
@@ -711,4 +712,83 @@ async fn what_is_urgent_does_not_wait_for_what_was_begun_before_it() {
         08:20:00 email gus@example.org n-4-0: fire -> delivered
         09:10:00 email rita@example.org n-3-0: five -> delivered"#]]
     .assert_eq(&seen);
+}
+
+/// So many subscribers, each with a subscription, and what follows.
+fn with_subscribers(count: usize, terms: &str, then: &str) -> String {
+    let mut script = String::new();
+    for number in 0..count {
+        script.push_str(&format!("01:00 subscriber s{number} email=s{number}@example.org\n"));
+        script.push_str(&format!("01:00 subscribe s{number} nearby {{}}{terms}\n"));
+    }
+    script + then
+}
+
+const TWENTY: usize = 20;
+const A_QUAKE: &str = r#"{"magnitude": 6, "place": "Kobe"}"#;
+
+/// Twenty events as one batch.
+fn at_once() -> String {
+    format!("02:00 event quake {}\n", [A_QUAKE; TWENTY].join(" "))
+}
+
+/// Twenty events as one batch each.
+fn one_by_one() -> String {
+    (0..TWENTY).map(|minute| format!("02:{minute:02} event quake {A_QUAKE}\n")).collect()
+}
+
+/// How many messages come of a script, and how many notifications.
+async fn messages_of(definition: &str, options: PipelineOptions, script: &str) -> (usize, u64) {
+    let options = PipelineOptions { upkeep_seconds: 900, ..options };
+    let mut scenario = Scenario::with(&[definition], options).await;
+    let seen = scenario.run_and_wait(script, Duration::from_secs(2 * 86_400)).await;
+    assert!(seen.lines().all(|line| line.ends_with("delivered")), "{seen}");
+    (scenario.messages(), scenario.journal().totals().notifications)
+}
+
+/// Batches of 250, and 100 subscribers with 20 notifications each: cut by the order of events, each would be told eight times.
+#[tokio::test(start_paused = true)]
+async fn b6_an_event_batch_is_one_digest_for_each_subscriber() {
+    for match_shards in [1, 3] {
+        let options = PipelineOptions { match_shards, ..PipelineOptions::default() };
+        let script = with_subscribers(100, "", &at_once());
+        let made = messages_of(&quakes("digest: {}\n    batch_size: 250"), options, &script).await;
+        assert_eq!(made, (100, 2_000), "{match_shards} shards");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn b6_a_window_over_many_batches_is_one_digest_for_each_subscriber() {
+    for events in [at_once(), one_by_one()] {
+        let script = with_subscribers(100, "", &events);
+        let conduct = "digest: { window: daily 08:00 }\n    batch_size: 250";
+        assert_eq!(messages_of(&quakes(conduct), PipelineOptions::default(), &script).await, (100, 2_000));
+    }
+}
+
+/// Also where a run makes more than one step may: then fewer subscribers are in a step.
+#[tokio::test(start_paused = true)]
+async fn b6_a_daily_run_is_one_digest_for_each_subscriber() {
+    let definition = quakes("digest: {}\n    batch_size: 250")
+        .replace("default: 5 } } }", "default: 5 } }, schedule: required }")
+        .replace("notify: alert }", "notify: alert, schedule: subscription }");
+    for events in [at_once(), one_by_one()] {
+        for run_notifications in [500_000, 300, 1] {
+            let options = PipelineOptions { run_notifications, ..PipelineOptions::default() };
+            let script = with_subscribers(100, " at DTSTART:20260301T080000|RRULE:FREQ=DAILY", &events);
+            let made = messages_of(&definition, options, &script).await;
+            assert_eq!(made, (100, 2_000), "{run_notifications} at most in a step");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn b6_an_event_is_as_few_multicasts_as_its_recipients_need() {
+    for match_shards in [1, 3] {
+        let options = PipelineOptions { match_shards, ..PipelineOptions::default() };
+        let script = with_subscribers(100, "", &at_once());
+        let conduct = "multicast: { recipient_limit: 50 }\n    batch_size: 130";
+        // Two of 50 for each event; in batches of 130 every second event would be in two.
+        assert_eq!(messages_of(&quakes(conduct), options, &script).await, (40, 2_000), "{match_shards} shards");
+    }
 }

@@ -4,7 +4,12 @@
 use std::hash::BuildHasher;
 
 use hashbrown::HashTable;
-use tocsin_model::{field::FieldType, id::SubscriptionId, time::Timestamp, value::Value};
+use tocsin_model::{
+    field::FieldType,
+    id::{SubscriberNumber, SubscriptionId},
+    time::Timestamp,
+    value::Value,
+};
 
 use super::{Hasher, ids::Ids};
 use crate::datum::Datum;
@@ -126,6 +131,8 @@ pub struct Table {
     ids: Ids,
     slots: u32,
     channels: Vec<u16>,
+    /// Of each slot, if a rule of the class makes digests.
+    subscribers: Option<Vec<SubscriberNumber>>,
     /// For each field of the class, its column, if it is kept.
     places: Vec<Option<usize>>,
     parameters: Vec<Parameter>,
@@ -143,8 +150,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table that keeps these fields of the class.
-    pub fn new(kinds: &[FieldType], kept: &[bool], hasher: Hasher) -> Self {
+    /// An empty table that keeps these fields of the class, and the subscriber of each subscription if asked to.
+    pub fn new(kinds: &[FieldType], kept: &[bool], keeps_subscribers: bool, hasher: Hasher) -> Self {
         let mut parameters = Vec::new();
         let places = kinds.iter().zip(kept).map(|(kind, kept)| {
             kept.then(|| {
@@ -157,6 +164,7 @@ impl Table {
             ids: Ids::default(),
             slots: 0,
             channels: Vec::new(),
+            subscribers: keeps_subscribers.then(Vec::new),
             places,
             parameters,
             by_id: HashTable::new(),
@@ -182,7 +190,13 @@ impl Table {
     }
 
     /// Takes a slot for a subscription that has none.
-    pub fn insert(&mut self, id: SubscriptionId, channel: u16, row: &[Value]) -> Option<u32> {
+    pub fn insert(
+        &mut self,
+        id: SubscriptionId,
+        subscriber: SubscriberNumber,
+        channel: u16,
+        row: &[Value],
+    ) -> Option<u32> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None => {
@@ -192,6 +206,9 @@ impl Table {
         };
         self.ids.put(slot, id);
         place(&mut self.channels, slot as usize, channel, 0);
+        if let Some(subscribers) = &mut self.subscribers {
+            place(subscribers, slot as usize, subscriber, SubscriberNumber(0));
+        }
         for (field, place) in self.places.iter().enumerate() {
             if let Some(place) = place {
                 self.parameters[*place].put(slot, &row[field]);
@@ -279,6 +296,13 @@ impl Table {
         self.ids.append(slots, out);
     }
 
+    /// Appends the subscribers of some slots, if the table keeps them.
+    pub fn append_subscribers(&self, slots: &[u32], out: &mut Vec<SubscriberNumber>) {
+        if let Some(subscribers) = &self.subscribers {
+            out.extend(slots.iter().map(|slot| subscribers[*slot as usize]));
+        }
+    }
+
     /// Its channel's number.
     pub fn channel(&self, slot: u32) -> u16 {
         self.channels[slot as usize]
@@ -323,6 +347,7 @@ impl Table {
     pub fn memory_bytes(&self) -> usize {
         self.ids.memory_bytes()
             + self.channels.capacity() * 2
+            + self.subscribers.as_ref().map_or(0, |subscribers| subscribers.capacity() * size_of::<SubscriberNumber>())
             + self.by_id.allocation_size()
             + self.dead.memory_bytes()
             + (self.graves.capacity() + self.condemned.capacity() + self.free.capacity()) * 4

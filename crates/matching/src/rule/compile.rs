@@ -8,7 +8,7 @@ use tocsin_model::{
     problem::Problem,
 };
 
-use super::{CompiledRule, Fill, RuleSet, branches::branches};
+use super::{CompiledRule, Fill, RuleSet, Unit, branches::branches};
 use crate::{
     check::{Scope, Subject, compile, compile_predicate},
     expression::{Expression, Kind, Type},
@@ -91,6 +91,11 @@ pub(super) fn compile_rule(
         class,
         notify: rule.notify.clone(),
         batch_size: notification.batch_size.max(1) as usize,
+        unit: match (&notification.conduct.digest, notification.conduct.multicast) {
+            (Some(_), _) => Unit::Subscriber,
+            (None, Some(limit)) => Unit::Event(limit.max(1) as usize),
+            (None, None) => Unit::Notification,
+        },
         expires_after: notification.expires_after,
         // At events a scheduled rule does not fire; where it is due it is compiled without its schedule.
         enabled: rule.enabled && rule.schedule.is_none(),

@@ -88,7 +88,7 @@ impl Shard {
         let channel = self.channel(subject.channel)?;
         let of_subscriber = row.get(plan.fields.len()..).unwrap_or_default();
         let filters = self.take_filters(class, subject.filter, of_subscriber)?;
-        let Some(slot) = self.tables[class].insert(subject.id, channel, &row) else {
+        let Some(slot) = self.tables[class].insert(subject.id, subject.subscriber, channel, &row) else {
             filters.iter().for_each(|(book, number)| self.books[*book].give_back(*number));
             return Err(Problem::at("", "the shard is full"));
         };

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use tocsin_model::{
-    id::{EventBatchId, EventId, SubscriptionId},
+    id::{EventBatchId, EventId, SubscriberNumber, SubscriptionId},
     time::Timestamp,
     value::Value,
 };
@@ -50,7 +50,14 @@ impl Waiting {
             }));
         }
         // A shard that is full (2^32 subscriptions of a class) had no room for the subscription itself either.
-        let subject = Subject { id: number, class: &rearm.class, values: "", channel: None, filter: None };
+        let subject = Subject {
+            id: number,
+            subscriber: SubscriberNumber(0),
+            class: &rearm.class,
+            values: "",
+            channel: None,
+            filter: None,
+        };
         let _ = self.shard.put_row(subject, row, Memberships::default());
     }
 

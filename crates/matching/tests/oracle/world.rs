@@ -25,7 +25,7 @@ use tocsin_model::{
     event::{EventBatch, EventPacker},
     field::Row,
     filter::{Dialect, Filter},
-    id::{EventBatchId, EventId, Name, SubscriptionId},
+    id::{EventBatchId, EventId, Name, SubscriberNumber, SubscriptionId},
     ldap::{LdapFilter, Truth},
     time::Timestamp,
     value::Value,
@@ -325,7 +325,14 @@ impl<'w> Life<'w> {
         let person = &self.people[subscription.subscriber];
         let (class, channel) = (name(subscription.class), subscription.channel.map(name));
         let filter = subscription.filter.map(|at| &self.world.filters[at].filter);
-        let subject = Subject { id, class: &class, values: &subscription.values, channel: channel.as_ref(), filter };
+        let subject = Subject {
+            id,
+            subscriber: SubscriberNumber(subscription.subscriber as u64),
+            class: &class,
+            values: &subscription.values,
+            channel: channel.as_ref(),
+            filter,
+        };
         let memberships = self.memberships(|(filter, _)| filter.matches(&person.entry()));
         let columns = self.set.subscriber_columns().map(|columns| columns.row(&person.id, &person.profile));
         let view = SubscriberView { memberships, columns: columns.unwrap_or_default() };

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use tocsin_matching::{
     cut::NotificationCutter,
     datum::Trouble,
+    join::join,
     rule::{RuleNumber, RuleSet},
     shard::{MatchSink, Run, Shard, Subject, Watch},
     subscriber::SubscriberView,
@@ -51,6 +52,8 @@ const NEVER: Timestamp = Timestamp(i64::MAX);
 const EVENT_BYTES: usize = 4 << 20;
 /// After so many read bytes of events a step is full, and the rest is for the next one.
 const BYTES_AT_ONCE: usize = 64 << 20;
+/// The same for a class with a digest: a step that is full cuts the digests of its subscribers in two.
+const BYTES_OF_DIGESTS: usize = 1 << 30;
 
 /// A schedule that is due, or a part of its run: an event of the class `due`.
 #[derive(Debug, Clone, PartialEq)]
@@ -230,6 +233,16 @@ struct Part<'a> {
     bytes: usize,
 }
 
+/// How far the subscriptions of a run have met its events.
+enum Met {
+    All,
+    /// The step is full: they go on after this batch.
+    Until(EventBatchId),
+    /// They make too many notifications for one step, and those of a digest stay together: half of the subscriptions at a
+    /// time has to do. Nothing of them was taken.
+    TooMany,
+}
+
 /// A subscription of a run.
 struct Member {
     subscription: IndexedSubscription,
@@ -248,6 +261,13 @@ impl Part<'_> {
         Some(self.flow.classes.labels(&self.batch.application, &rule.notify))
     }
 
+    /// Whether a rule makes digests.
+    fn has_digests(&self, rule: &Name) -> bool {
+        let class = self.compiled.application.rules.get(rule).map(|rule| &rule.notify);
+        let class = class.and_then(|class| self.compiled.application.notifications.get(class));
+        class.is_some_and(|class| class.conduct.digest.is_some())
+    }
+
     fn is_full(&self) -> bool {
         self.notifications >= self.flow.options.run_notifications || self.bytes >= BYTES_AT_ONCE
     }
@@ -258,6 +278,7 @@ impl Part<'_> {
         let (members, last, more) = self.members(&rules, &due).await?;
         let Some(last) = last else { return Ok(Ok(Vec::new())) };
         let mut rest = Vec::new();
+        let mut ids: Vec<SubscriptionId> = members.iter().map(|member| member.subscription.id).collect();
         if self.compiled.application.rules[&due.rule].on == due_class() {
             let of_now = members.into_iter().filter(|member| member.since <= due.due_at);
             let mut table = Table::new(rules, self.compiled, false);
@@ -268,10 +289,16 @@ impl Part<'_> {
             self.take(table);
         } else {
             match self.run_events(rules, members, &due).await? {
-                Ok(None) => {}
+                Ok(Met::All) => {}
                 // The rest of the events for these subscriptions, then the others.
-                Ok(Some(from)) => {
+                Ok(Met::Until(from)) => {
                     rest.push(Due { from: Some(from), subscriptions_through: Some(last), ..due.clone() });
+                }
+                Ok(Met::TooMany) => {
+                    ids.sort_unstable();
+                    let half = ids[ids.len() / 2 - 1];
+                    rest.push(Due { subscriptions_through: Some(half), ..due.clone() });
+                    rest.push(Due { subscriptions_after: half, subscriptions_through: Some(last), ..due.clone() });
                 }
                 Err(reason) => return Ok(Err(reason)),
             }
@@ -334,15 +361,17 @@ impl Part<'_> {
         }
     }
 
-    /// Matches the events of a run. Gives the batch after which they have to go on, if this step is full.
+    /// Matches the events of a run.
     async fn run_events(
         &mut self,
         rules: Arc<RuleSet>,
         members: Vec<Member>,
         due: &Due,
-    ) -> Result<Result<Option<EventBatchId>, String>, StoreError> {
+    ) -> Result<Result<Met, String>, StoreError> {
         let on = self.compiled.application.rules[&due.rule].on.clone();
         let before = due.before.unwrap_or(self.batch.id);
+        let (has_digests, is_one) = (self.has_digests(&due.rule), members.len() < 2);
+        let bytes_max = if has_digests { BYTES_OF_DIGESTS } else { BYTES_AT_ONCE };
         let (mut new, mut known): (Vec<Member>, Vec<Member>) = members.into_iter().partition(|member| member.is_new);
         // Each joins when the events have come to its time; the next to join is the last.
         let latest_first = |member: &Member| std::cmp::Reverse((member.since, member.subscription.id));
@@ -393,20 +422,25 @@ impl Part<'_> {
             }
             let Some(next) = page.next else { break };
             after = next;
-            if self.bytes >= BYTES_AT_ONCE || self.notifications + table.told >= self.flow.options.run_notifications {
+            let is_much = self.notifications + table.told >= self.flow.options.run_notifications;
+            if is_much && has_digests && !is_one {
+                return Ok(Ok(Met::TooMany));
+            }
+            if is_much || self.bytes >= bytes_max {
                 self.take(table);
-                return Ok(Ok(Some(after)));
+                return Ok(Ok(Met::Until(after)));
             }
             tokio::task::yield_now().await;
         }
         self.take(table);
-        Ok(Ok(None))
+        Ok(Ok(Met::All))
     }
 
     /// Cuts what a table has told into notification batches.
     fn take(&mut self, mut table: Table<'_>) {
         let rules = table.shard.rules().clone();
         let (cut, failures) = table.cutter.finish(&rules);
+        let cut = join(&rules, vec![cut]);
         crate::match_events::report_failures(self.compiled, &rules, &failures);
         let now = self.flow.clock.now();
         self.notifications += cut.iter().map(|cut| cut.notifications.count()).sum::<usize>();
@@ -435,6 +469,7 @@ impl<'a> Table<'a> {
         let takes_filters = self.takes_filters;
         let subject = Subject {
             id: subscription.id,
+            subscriber: subscription.subscriber,
             class: &subscription.class,
             values: &subscription.values,
             channel: subscription.channel.as_ref(),

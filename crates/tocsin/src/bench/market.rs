@@ -7,7 +7,7 @@ use tocsin_matching::shard::{Shard, Subject};
 use tocsin_model::{
     event::{EventBatch, EventPacker},
     field::Fields,
-    id::{EventBatchId, Name, SubscriptionId},
+    id::{EventBatchId, Name, SubscriberNumber, SubscriptionId},
     time::Timestamp,
     value,
 };
@@ -75,6 +75,7 @@ impl Filing {
         let values = format!(r#"{{"symbol":"S{symbol:04}","kind":"{}","trigger":{trigger}}}"#, kind.name());
         let subject = Subject {
             id: SubscriptionId(id),
+            subscriber: SubscriberNumber(id),
             class: &self.class,
             values: &values,
             channel: Some(&self.channel),

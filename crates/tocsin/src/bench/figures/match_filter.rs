@@ -12,7 +12,7 @@ use tocsin_model::{
     event::{EventBatch, EventPacker},
     field::Fields,
     filter::{Dialect, Filter},
-    id::{EventBatchId, EventId, Name, SubscriptionId},
+    id::{EventBatchId, EventId, Name, SubscriberNumber, SubscriptionId},
     time::Timestamp,
 };
 use tocsin_pipeline::compile_text;
@@ -115,7 +115,14 @@ impl Bed {
         for (id, text) in (1..).zip(filters.lines().take(n)) {
             let filter = Filter::new(Dialect::Jmespath, text);
             let id = SubscriptionId(id);
-            let put = shard.put(Subject { id, class: &interest, values: "{}", channel: None, filter: Some(&filter) });
+            let put = shard.put(Subject {
+                id,
+                subscriber: SubscriberNumber(id.0),
+                class: &interest,
+                values: "{}",
+                channel: None,
+                filter: Some(&filter),
+            });
             put.map_err(|problem| told(Failure::failed("a filter does not fit the index"), &problem))?;
         }
         let load_seconds = started.elapsed().as_secs_f64();

@@ -11,7 +11,7 @@ use tocsin_matching::{
 use tocsin_model::{
     event::{EventBatch, EventPacker},
     field::Fields,
-    id::{EventBatchId, EventId, Name, SubscriptionId},
+    id::{EventBatchId, EventId, Name, SubscriberNumber, SubscriptionId},
     time::Timestamp,
 };
 use tocsin_pipeline::{Compiled, compile_text};
@@ -87,8 +87,14 @@ impl Bed {
                 lat as f64 - 90.0,
                 lon as f64 - 180.0,
             );
-            let subject =
-                Subject { id: SubscriptionId(id + 1), class: &class, values: &values, channel: None, filter: None };
+            let subject = Subject {
+                id: SubscriptionId(id + 1),
+                subscriber: SubscriberNumber(id + 1),
+                class: &class,
+                values: &values,
+                channel: None,
+                filter: None,
+            };
             let put = shard.put(subject);
             put.map_err(|problem| Failure::failed("a subscription does not fit").detail(problem.to_string()))?;
         }
