@@ -17,6 +17,8 @@ mod scim; // 3a. users and groups for provisioning
 mod serve; // 1. connections: bounds, timeouts, drain
 mod wire; // the JSON that goes out
 
+#[doc(hidden)]
+pub mod fuzzing; // parsers of SCIM for fuzz targets
 pub mod metrics; // what is measured here
 mod openapi; // the document and its explorer
 mod problems; // service errors become problems: the one translation

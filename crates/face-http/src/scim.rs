@@ -11,6 +11,7 @@ mod desk; // resources made, read, changed, removed
 mod list; // many of them, page by page
 mod bulk; // many changes in one request
 mod trouble; // what went wrong
+pub(crate) mod fuzzing; // parsers for fuzz targets
 mod routes;
 
 use axum::{

@@ -18,6 +18,9 @@ mod operations; // what is done for each
 mod root; // what the server says of itself
 mod measure; // how often, how long
 
+#[doc(hidden)]
+pub mod fuzzing; // parsers for fuzz targets
+
 pub use authorities::authorities;
 pub use certificate::CertificateRule;
 pub use serve::{LdapOptions, Opening, Operators, Validity, serve};

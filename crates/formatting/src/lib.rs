@@ -56,6 +56,9 @@ mod plain; // HTML becomes text
 
 pub mod lint; // what probably is not meant
 
+#[doc(hidden)]
+pub mod fuzzing; // parsers for fuzz targets
+
 #[cfg(test)]
 mod tests;
 

@@ -14,6 +14,9 @@ mod data; // the text after DATA
 mod login; // AUTH PLAIN
 mod session; // one conversation
 
+#[doc(hidden)]
+pub mod fuzzing; // a session without a socket, for fuzz targets
+
 #[cfg(test)]
 mod tests;
 

@@ -125,6 +125,27 @@ pub(crate) async fn converse(
 }
 
 /// A mail in whose text a CR or an LF stands alone.
+/// Replies to these pieces of a client's bytes, without a socket.
+pub(crate) async fn replies_to(setting: &Setting, peer: SocketAddr, pieces: &[&[u8]]) -> Vec<u8> {
+    // More than all replies: commands, mistakes and mails of a session are bounded.
+    const REPLIES_BYTES_MAX: usize = 16 << 20;
+    const FAILED: &str = "a stream in memory takes all replies";
+    let mut session = Session::new(setting, peer);
+    let (near, mut far) = tokio::io::duplex(REPLIES_BYTES_MAX);
+    let mut stream: Box<dyn Stream> = Box::new(near);
+    session.flush(&mut stream).await.expect(FAILED);
+    for piece in pieces {
+        if !matches!(session.state, State::Over) {
+            session.hear(&mut stream, piece).await.expect(FAILED);
+            session.flush(&mut stream).await.expect(FAILED);
+        }
+    }
+    drop(stream);
+    let mut replies = Vec::new();
+    far.read_to_end(&mut replies).await.expect(FAILED);
+    replies
+}
+
 fn bare_break() -> Refusal {
     Refusal::new(554, "5.6.0", "a bare CR or LF is in the mail: lines end with CR LF (RFC 5321, 2.3.8)")
 }

@@ -34,6 +34,9 @@ mod due; // when to ask
 mod mapping; // an item becomes a row of the event class
 mod reference; // the page that explains every option
 
+#[doc(hidden)]
+pub mod fuzzing; // parsers for fuzz targets
+
 #[cfg(test)]
 mod testing; // what the tests of all kinds share
 

@@ -18,6 +18,8 @@ pub mod raise_events; // 9. what changes of rows raise is taken in, once
 pub mod watch; // 10. who waits for news
 
 mod cursor; // places, sealed
+#[doc(hidden)]
+pub mod fuzzing; // cursors for fuzz targets
 mod merge; // two edits of one text
 mod spread; // what is shared through a row follows it
 

@@ -37,7 +37,7 @@ pub(super) struct Asked {
 
 /// A number, as a number or as text.
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "should be a whole number")]
 enum Number {
     Number(i64),
     Text(String),
@@ -45,7 +45,7 @@ enum Number {
 
 /// Names, as a list or with commas between.
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "should be a list of names, or a text with commas between them")]
 enum Names {
     List(Vec<String>),
     Text(String),

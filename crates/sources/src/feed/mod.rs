@@ -25,6 +25,13 @@ use crate::{
     source::{OpenSource, Setting, Trouble},
 };
 
+/// The entries of a feed as debug texts, for fuzz targets.
+pub(crate) fn debug_entries(body: &[u8]) -> Result<Vec<String>, String> {
+    let context = FeedContext { url: Url::parse("https://feeds.example/news/feed.xml").ok(), zone: None };
+    let entries = entry::entries(body, None, &context).map_err(|problem| problem.to_string())?;
+    Ok(entries.iter().map(|entry| format!("{entry:?}")).collect())
+}
+
 pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: FeedOptions = read(&setting.options, "")?;
     let policy = Policy {

@@ -42,6 +42,11 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 /// A mail that went through more servers runs in a circle.
 const HOPS_MAX: usize = 50;
 
+/// A mail as an item in JSON, for fuzz targets.
+pub(crate) fn item_json(envelope: &Envelope, bytes: &[u8]) -> String {
+    Value::Object(read::read(envelope, bytes).item).to_string()
+}
+
 pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: MailOptions = read(&setting.options, "")?;
     let address = options.address(&setting.context).map_err(|problem| vec![problem])?;

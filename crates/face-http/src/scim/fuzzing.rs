@@ -1,0 +1,27 @@
+//! Parsers of filters and changes, for fuzz targets.
+
+use super::{filter, patch, schema::RESOURCES};
+
+/// Reads a filter for users and for groups. Gives what was read as debug texts.
+///
+/// # Errors
+/// Why it is none for one of them.
+pub fn read_filter(text: &str) -> Result<Vec<String>, String> {
+    let read = |kind| {
+        filter::read(text, kind).map(|filter| format!("{filter:?}")).map_err(|trouble| trouble.body().to_string())
+    };
+    RESOURCES.into_iter().map(read).collect()
+}
+
+/// Reads the body of a PATCH for users and for groups. Gives what was read as debug texts.
+///
+/// # Errors
+/// Why it is none for one of them.
+pub fn read_patch(body: &serde_json::Value) -> Result<Vec<String>, String> {
+    let read = |kind| {
+        patch::read(body, kind)
+            .map(|operations| format!("{operations:?}"))
+            .map_err(|trouble| trouble.body().to_string())
+    };
+    RESOURCES.into_iter().map(read).collect()
+}

@@ -1,0 +1,26 @@
+//! Parsers of XML and of templates, for fuzz targets.
+
+use std::collections::BTreeMap;
+
+use tocsin_model::application::{ContentTemplates, TemplateEngine, TemplateParts};
+
+use crate::{Formatter, KnownVariables, xml};
+
+/// Reads a document as exchanges do, and as schema processors do.
+pub fn read_xml(text: &str) {
+    for is_for_schema in [false, true] {
+        let options = xml::Options { nodes_max: 1_000, depth_max: 50, is_for_schema, refuse: |_, _| None };
+        if let Ok(document) = xml::read(text, &options) {
+            assert!(!document.places.is_empty(), "a document has a place");
+        }
+    }
+}
+
+/// Compiles a template in Jinja and one in MJML.
+pub fn read_template(text: &str) {
+    for engine in [TemplateEngine::Jinja, TemplateEngine::Mjml] {
+        let parts = TemplateParts { html: Some(text.into()), ..TemplateParts::default() };
+        let templates = ContentTemplates { engine, templates: BTreeMap::from([(String::new(), parts)]) };
+        let _ = Formatter::compile("notifications.n", &templates, &KnownVariables::default());
+    }
+}

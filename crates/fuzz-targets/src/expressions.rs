@@ -1,0 +1,67 @@
+//! Predicates: CEL, JMESPath, event patterns. They are compiled for events of a class and evaluated on one.
+
+use tocsin_matching::filter::{compile, jmespath::Query};
+use tocsin_model::{
+    field::{Field, FieldType, Fields},
+    filter::{Dialect, Filter},
+    value::Value,
+};
+
+fn fields() -> Fields {
+    let field = |name: &str, kind| Field::new(name.parse().expect("a name"), kind);
+    Fields::new(vec![
+        field("text", FieldType::String),
+        field("number", FieldType::Number),
+        field("count", FieldType::Integer),
+        field("flag", FieldType::Boolean),
+        field("when", FieldType::Timestamp),
+        field("list", FieldType::List),
+        field("map", FieldType::Map),
+    ])
+}
+
+fn event(fields: &Fields) -> Vec<Value> {
+    let json = br#"{"text": "Stra\u00dfe", "number": 1.5, "count": 7, "flag": true, "when": "2026-11-26T10:00:00Z",
+        "list": [1, "a", null, {"b": [2]}], "map": {"a": {"b": "c"}, "n": -3}}"#;
+    fields.row_from_json(json).expect("an event of the class").to_vec()
+}
+
+/// Compiles and evaluates. Compiling gives the same normal form each time.
+fn check(dialect: Dialect, input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    let fields = fields();
+    let filter = Filter::new(dialect, text);
+    let Ok(compiled) = compile(&filter, &fields) else { return };
+    let event = event(&fields);
+    let holds = compiled.holds(&event).ok();
+    // The condition that the index answers is never narrower than the filter.
+    assert!(holds != Some(true) || compiled.condition().holds(&event), "the index would miss {text:?}");
+    if compiled.is_exact() {
+        assert!(
+            holds.is_none() || holds == Some(compiled.condition().holds(&event)),
+            "the index would answer {text:?} otherwise"
+        );
+    }
+    let again = compile(&filter, &fields).expect("it was compiled before");
+    assert_eq!(again.canonical(), compiled.canonical());
+}
+
+/// A filter in CEL.
+pub(crate) fn cel(input: &[u8]) {
+    check(Dialect::Cel, input);
+}
+
+/// A filter in JMESPath, and a query that gives a value.
+pub(crate) fn jmespath(input: &[u8]) {
+    check(Dialect::Jmespath, input);
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    if let Ok(query) = Query::compile(text) {
+        let value: Value = serde_json::from_str(r#"{"a": [1, {"b": "c"}, [[]]], "d": null, "e": -0.5}"#).expect("JSON");
+        let _ = query.search(&value);
+    }
+}
+
+/// An event pattern.
+pub(crate) fn event_pattern(input: &[u8]) {
+    check(Dialect::EventPattern, input);
+}

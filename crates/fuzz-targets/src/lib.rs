@@ -1,0 +1,57 @@
+//! One function for each parser of input from outside. A fuzzer calls it with any bytes, and `cargo test` with the corpus.
+//!
+//! A target fails by a panic: the parser itself panicked, took a bound that it should have refused, or broke an invariant
+//! that the target asserts, such as that a text which was read and written again reads the same.
+
+mod expressions; // CEL, JMESPath, event patterns
+mod files; // CSV, JSON, XML, feeds, LDIF, mail
+mod http; // bodies, CloudEvents, header fields, SCIM, cursors and tokens
+mod ldap; // messages, filters, distinguished names
+mod smtp; // conversations
+mod texts; // definitions, templates, schedules, dates, addresses
+
+/// A target: its name, and what it does with any bytes.
+pub struct Target {
+    /// The name of its file in `fuzz/fuzz_targets` and of its folder in `corpus`.
+    pub name: &'static str,
+    /// Panics where the parser is wrong.
+    pub run: fn(&[u8]),
+}
+
+/// All of them.
+pub const TARGETS: &[Target] = &[
+    Target { name: "cel", run: expressions::cel },
+    Target { name: "charset", run: files::charset },
+    Target { name: "cloud_events", run: http::cloud_events },
+    Target { name: "csv", run: files::csv },
+    Target { name: "cursors", run: http::cursors },
+    Target { name: "dates", run: texts::dates },
+    Target { name: "definition", run: texts::definition },
+    Target { name: "dn", run: ldap::dn },
+    Target { name: "edits", run: http::edits },
+    Target { name: "event_pattern", run: expressions::event_pattern },
+    Target { name: "feed", run: files::feed },
+    Target { name: "header_fields", run: http::header_fields },
+    Target { name: "http_body", run: http::body },
+    Target { name: "jmespath", run: expressions::jmespath },
+    Target { name: "json_files", run: files::json },
+    Target { name: "ldap_filter", run: ldap::filter },
+    Target { name: "ldap_message", run: ldap::message },
+    Target { name: "ldif", run: files::ldif },
+    Target { name: "mail", run: files::mail },
+    Target { name: "mailbox", run: texts::mailbox },
+    Target { name: "schedule", run: texts::schedule },
+    Target { name: "scim", run: http::scim },
+    Target { name: "smtp", run: smtp::conversation },
+    Target { name: "template", run: texts::template },
+    Target { name: "xml", run: files::xml },
+];
+
+/// Runs a target on an input.
+///
+/// # Panics
+/// There is no such target, or the parser is wrong.
+pub fn run(name: &str, input: &[u8]) {
+    let target = TARGETS.iter().find(|target| target.name == name);
+    (target.unwrap_or_else(|| panic!("no fuzz target is called {name}")).run)(input);
+}
