@@ -11,6 +11,7 @@ mod context; // what a measurement is given: sizes, turns, folders
 pub mod progress; // how far it is, for whoever waits
 pub mod given; // far ends of somebody else, in place of our own
 mod report; // the lines as file and as table
+mod history; // every run, and the median of all runs of a commit
 pub mod vectors; // what operations cost, for the planner
 pub mod results; // the lines of earlier runs, read back
 pub mod compare; // whether one run was faster than another, or only luckier

@@ -20,6 +20,11 @@ impl Samples {
         self.0.extend(sample);
     }
 
+    /// Each, in the order of the runs.
+    pub fn iter(&self) -> impl Iterator<Item = f64> {
+        self.0.iter().copied()
+    }
+
     /// How many runs there were.
     pub fn len(&self) -> usize {
         self.0.len()
@@ -147,6 +152,7 @@ impl Figure {
 
     /// The line under this name.
     pub fn line(&self, name: &str) -> Line {
+        let rounded_all = |samples: &Samples| samples.0.iter().map(|sample| rounded(*sample, 5)).collect();
         let value = self.ours.median();
         let peer_value = self.peer.as_ref().map(|(_, samples)| samples.median());
         Line {
@@ -160,7 +166,8 @@ impl Figure {
             peer_value: peer_value.map(|peer| rounded(peer, 5)),
             ratio: peer_value.filter(|peer| *peer > 0.0).map(|peer| rounded(value / peer, 3)),
             conditions: self.conditions.join(", "),
-            samples: self.ours.0.iter().map(|sample| rounded(*sample, 5)).collect(),
+            samples: rounded_all(&self.ours),
+            peer_samples: self.peer.as_ref().map(|(_, samples)| rounded_all(samples)).unwrap_or_default(),
             predictions: self.predictions.clone(),
             run: None,
         }
@@ -195,6 +202,9 @@ pub struct Line {
     pub conditions: String,
     /// Each of our runs, in the order in which they were made.
     pub samples: Vec<Value>,
+    /// Each of the peer's runs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub peer_samples: Vec<Value>,
     /// What was predicted, beside what came.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub predictions: Vec<Predicted>,
@@ -272,7 +282,7 @@ mod tests {
             .under("1 KB")
             .under("10 sessions");
         let line = serde_json::to_string(&figure.line("deliver.smtp")).expect("plain data");
-        expect![[r#"{"name":"deliver.smtp","unit":"messages/s","value":24100,"low":22900,"high":25000,"repeats":3,"peer":"smtp-source","peer_value":15900,"ratio":1.52,"conditions":"1 KB, 10 sessions","samples":[24100,22900,25000]}"#]].assert_eq(&line);
+        expect![[r#"{"name":"deliver.smtp","unit":"messages/s","value":24100,"low":22900,"high":25000,"repeats":3,"peer":"smtp-source","peer_value":15900,"ratio":1.52,"conditions":"1 KB, 10 sessions","samples":[24100,22900,25000],"peer_samples":[15900]}"#]].assert_eq(&line);
 
         let alone = Figure::new("MB", [12.5].into_iter().collect()).beside("nobody", Samples::default());
         let line = serde_json::to_string(&alone.line("idle.memory")).expect("plain data");

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::{
     figure::{Line, Predicted},
+    history,
     results::Run,
 };
 use crate::{
@@ -51,18 +52,22 @@ impl Report {
         self.kept.iter().filter(|(kept, _)| kept == name).find_map(|(_, line)| of_same_run(line))
     }
 
-    /// Takes a line in. It is in the file when the call returns, so that a run that is interrupted has told what it knows.
+    /// Takes a run of a figure in. The file has the line of all runs of its commit when the call returns, so that a run that is
+    /// interrupted has recorded what was measured.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// The file or its history cannot be written.
     pub fn add(&mut self, line: Line) -> Outcome {
         self.kept.retain(|(name, _)| *name != line.name);
-        self.lines.push(line);
-        let Some(file) = &self.file else { return Ok(()) };
+        let Some(file) = &self.file else {
+            self.lines.push(line);
+            return Ok(());
+        };
         let failed = |error: std::io::Error| Failure::file("write", file, &error);
         if let Some(folder) = file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             fs::create_dir_all(folder).map_err(failed)?;
         }
+        self.lines.push(history::record(file, line)?);
         let new = file.with_extension("new");
         fs::write(&new, self.text()).map_err(failed)?;
         fs::rename(&new, file).map_err(failed)

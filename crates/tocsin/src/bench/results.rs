@@ -22,6 +22,10 @@ pub struct Run {
     /// Its size and when it was made, as versions are the same for long; older lines have none.
     #[serde(default)]
     pub build: String,
+    /// The last commit that changed the code, and whether there were changes beside it; `None` where the binary was not built
+    /// from the checkout in which it runs. Older lines have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
     /// The processor, its cores, the memory and the system.
     pub machine: String,
     /// What was chosen: `full` or `quick`, and where the data lay.
@@ -34,11 +38,18 @@ pub struct Run {
 }
 
 impl Run {
+    /// Whether runs of both are runs of the same code, on the same machine, in the same way.
+    pub fn is_repetition_of(&self, other: &Run) -> bool {
+        let is_known = self.commit.as_ref().is_some_and(|commit| !commit.ends_with(WITH_CHANGES));
+        is_known && self.commit == other.commit && self.machine == other.machine && self.settings == other.settings
+    }
+
     /// This one.
     pub fn now(settings: String) -> Run {
         Run {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             build: build(),
+            commit: commit(),
             machine: machine(),
             settings,
             repeats: None,
@@ -55,6 +66,31 @@ fn build() -> String {
         _ => "unknown".to_owned(),
     }
 }
+
+/// What `git` says of the checkout in which this process runs.
+fn commit() -> Option<String> {
+    /// What a binary is built from.
+    const CODE: [&str; 4] = ["crates", "Cargo.toml", "Cargo.lock", ".cargo"];
+    let git = |arguments: &[&str]| {
+        let output = std::process::Command::new("git").args(arguments).arg("--").args(CODE).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    if !Path::new("crates/tocsin/Cargo.toml").exists() {
+        return None;
+    }
+    let told = git(&["log", "-1", "--format=%h %ct"])?;
+    let (commit, at) = told.split_once(' ')?;
+    let committed = std::time::UNIX_EPOCH + std::time::Duration::from_secs(at.parse().ok()?);
+    let built = std::env::current_exe().and_then(fs::metadata).and_then(|found| found.modified()).ok()?;
+    match (built < committed, git(&["status", "--porcelain"])?.is_empty()) {
+        (true, _) => None,
+        (false, true) => Some(commit.to_owned()),
+        (false, false) => Some(format!("{commit}{WITH_CHANGES}")),
+    }
+}
+
+/// Follows a commit where the code has changes beside it.
+const WITH_CHANGES: &str = " with changes";
 
 /// What this machine is, as far as the system tells.
 fn machine() -> String {
@@ -105,6 +141,9 @@ pub struct Measured {
     /// Each run, if they were kept.
     #[serde(default)]
     pub samples: Vec<f64>,
+    /// Each run of the peer, if they were kept.
+    #[serde(default)]
+    pub peer_samples: Vec<f64>,
     /// What was predicted, beside what came.
     #[serde(default)]
     pub predictions: Vec<Predicted>,
@@ -116,6 +155,17 @@ impl Measured {
     /// Whether it is shown that everything works, and nothing more.
     pub fn is_quick(&self) -> bool {
         self.conditions.contains("quick: nothing to quote")
+    }
+
+    /// When and by which commit it was measured.
+    pub fn origin(&self) -> String {
+        match &self.run {
+            None => "not recorded".to_owned(),
+            Some(run) => {
+                let commit = run.commit.as_deref().unwrap_or("commit not recorded");
+                format!("{}, {commit}", run.at.get(..10).unwrap_or(&run.at))
+            }
+        }
     }
 
     /// Every run, or what is left of them.
@@ -132,11 +182,32 @@ impl Measured {
 /// The figures of a file, by name.
 pub type Results = BTreeMap<String, Measured>;
 
+/// The commit of the newest line that names one.
+pub fn newest_commit(results: &Results) -> Option<&str> {
+    let runs = results.values().filter_map(|measured| measured.run.as_ref());
+    runs.filter(|run| run.commit.is_some()).max_by(|one, other| one.at.cmp(&other.at))?.commit.as_deref()
+}
+
+/// The number of lines of another commit than the newest one, or of none.
+pub fn older_lines(results: &Results) -> usize {
+    let newest = newest_commit(results);
+    let commit = |measured: &Measured| measured.run.as_ref().and_then(|run| run.commit.clone());
+    results.values().filter(|measured| newest.is_none() || commit(measured).as_deref() != newest).count()
+}
+
 /// Reads a file of results.
 ///
 /// # Errors
 /// It cannot be read, or a line is no result; every such line is named.
 pub fn read(file: &Path) -> Outcome<Results> {
+    Ok(read_all(file)?.into_iter().map(|measured| (measured.name.clone(), measured)).collect())
+}
+
+/// Reads all lines of a file, in its order.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_all(file: &Path) -> Outcome<Vec<Measured>> {
     let length = fs::metadata(file).map_err(|error| Failure::file("read", file, &error))?.len();
     if length > FILE_BYTES_MAX {
         return Err(Failure::failed(format!(
@@ -151,13 +222,11 @@ pub fn read(file: &Path) -> Outcome<Results> {
     })
 }
 
-fn parse(text: &str) -> Result<Results, Vec<Problem>> {
-    let (mut results, mut problems) = (Results::new(), Vec::new());
+fn parse(text: &str) -> Result<Vec<Measured>, Vec<Problem>> {
+    let (mut results, mut problems) = (Vec::new(), Vec::new());
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         match serde_json::from_str::<Measured>(line) {
-            Ok(measured) => {
-                results.insert(measured.name.clone(), measured);
-            }
+            Ok(measured) => results.push(measured),
             Err(error) => {
                 let problem = Problem::at("", format!("is no result: {error}"));
                 let hint = "each line is a figure as `tocsin bench --out` writes it";
@@ -178,9 +247,32 @@ mod tests {
             {\"name\":\"b\",\"unit\":\"rows/s\",\"value\":2,\"low\":1,\"high\":3,\"repeats\":3,\"conditions\":\"x, quick: nothing to quote\",\
             \"samples\":[1,2,2,3],\"run\":{\"version\":\"1\",\"machine\":\"m\",\"settings\":\"s\",\"at\":\"t\"}}\n";
         let results = parse(text).expect("results");
-        assert_eq!((results["a"].runs(), results["b"].runs()), (vec![1.0, 2.0, 3.0], vec![1.0, 2.0, 2.0, 3.0]));
-        assert!(results["b"].is_quick() && !results["a"].is_quick());
+        assert_eq!((results[0].runs(), results[1].runs()), (vec![1.0, 2.0, 3.0], vec![1.0, 2.0, 2.0, 3.0]));
+        assert!(results[1].is_quick() && !results[0].is_quick());
         let problems = parse("{\"name\":\"a\"}\n").expect_err("no value");
         assert!(problems[0].to_string().starts_with("1:"), "{}", problems[0]);
+    }
+
+    #[test]
+    fn b40_lines_of_other_commits_and_of_none_are_older() {
+        let line = |name: &str, run: &str| {
+            format!("{{\"name\":\"{name}\",\"unit\":\"ms\",\"value\":2,\"low\":1,\"high\":3{run}}}\n")
+        };
+        let run = |commit: &str, at: &str| {
+            format!(
+                ",\"run\":{{\"version\":\"1\",{commit}\"machine\":\"m\",\"settings\":\"s\",\"at\":\"{at}T00:00:00Z\"}}"
+            )
+        };
+        let text = [
+            line("a", &run("\"commit\":\"one\",", "2026-11-01")),
+            line("b", &run("\"commit\":\"two\",", "2026-11-02")),
+            line("c", &run("", "2026-11-03")),
+            line("d", ""),
+        ];
+        let results: Results =
+            parse(&text.concat()).expect("results").into_iter().map(|one| (one.name.clone(), one)).collect();
+        assert_eq!((newest_commit(&results), older_lines(&results)), (Some("two"), 3));
+        let origins: Vec<String> = results.values().map(Measured::origin).collect();
+        assert_eq!(origins, ["2026-11-01, one", "2026-11-02, two", "2026-11-03, commit not recorded", "not recorded"]);
     }
 }

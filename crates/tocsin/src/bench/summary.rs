@@ -11,7 +11,7 @@ use tocsin_model::markup::escape;
 use super::{
     figure::Predicted,
     report::print_predictions,
-    results::{Measured, Results},
+    results::{Measured, Results, newest_commit, older_lines},
     workloads::{Answer, FAMILIES, Family, Row, Workload},
 };
 use crate::{
@@ -57,7 +57,11 @@ pub fn print(terminal: &Terminal, results: &Results) -> Outcome {
         }
     }
     let predictions: Vec<&Predicted> = results.values().flat_map(|measured| &measured.predictions).collect();
-    print_predictions(terminal, &predictions)
+    print_predictions(terminal, &predictions)?;
+    match older_note(results) {
+        Some(note) => Ok(terminal.line(terminal.paint(Colour::Yellow, format_args!("\n{note}")))?),
+        None => Ok(()),
+    }
 }
 
 fn headline(results: &Results) -> Vec<(String, String)> {
@@ -98,11 +102,23 @@ fn caution(results: &Results) -> String {
             " <b class=\"bad\">{count} figures are of a quick run: they show that everything works, and are nothing to quote.</b>"
         ),
     };
+    let older = older_note(results).map(|note| format!(" <b class=\"bad\">{}</b>", escape(&note))).unwrap_or_default();
     format!(
-        "<p class=\"dim\">{}.{quick} The machines of the papers are 16 to 27 years old: look at shapes and at cost, not only at \
+        "<p class=\"dim\">{}.{quick}{older} The machines of the papers are 16 to 27 years old: look at shapes and at cost, not only at \
          the factor.</p>",
         escape(&told)
     )
+}
+
+/// A sentence where lines are of other commits than the newest.
+fn older_note(results: &Results) -> Option<String> {
+    let older = older_lines(results);
+    let newest = newest_commit(results)
+        .map_or_else(|| "no line names a commit".to_owned(), |commit| format!("the newest commit is {commit}"));
+    let all = results.len();
+    (older > 0).then(|| {
+        format!("{older} of {all} figures were measured by an older commit, or by one not recorded; {newest}.")
+    })
 }
 
 fn family_part(family: &Family, results: &Results) -> String {
@@ -235,6 +251,7 @@ fn peers_part(results: &Results) -> String {
                 measured.peer.clone().unwrap_or_default(),
                 measured.peer_value.map_or_else(String::new, short),
                 measured.ratio.map_or_else(String::new, short),
+                measured.origin(),
             ]
         })
         .collect();
@@ -244,6 +261,7 @@ fn peers_part(results: &Results) -> String {
         Column::Text("peer"),
         Column::Number("peer's"),
         Column::Number("ratio"),
+        Column::Text("measured"),
     ];
     table(&columns, &rows)
 }
@@ -279,13 +297,20 @@ fn figures_table(results: &Results) -> String {
     let rows: Vec<Vec<String>> = results
         .values()
         .map(|measured| {
-            vec![measured.name.clone(), shown(measured), measured.repeats.to_string(), measured.conditions.clone()]
+            vec![
+                measured.name.clone(),
+                shown(measured),
+                measured.repeats.to_string(),
+                measured.origin(),
+                measured.conditions.clone(),
+            ]
         })
         .collect();
     let columns = [
         Column::Text("figure"),
         Column::Number("median and extremes"),
         Column::Number("runs"),
+        Column::Text("measured"),
         Column::Text("conditions"),
     ];
     table(&columns, &rows)
@@ -346,6 +371,21 @@ mod tests {
             ]
         );
         assert!(series_of(&measured[..1]).is_none(), "a point is no curve");
+    }
+
+    #[test]
+    fn b40_figures_of_older_commits_are_marked() {
+        let page = results_page(&results());
+        assert!(
+            page.contains(
+                "8 of 8 figures were measured by an older commit, or by one not recorded; no line names a commit."
+            ),
+            "{page}"
+        );
+        assert!(page.contains("not recorded</td>"), "{page}");
+        let (terminal, captured) = Terminal::captured();
+        print(&terminal, &results()).expect("memory takes it");
+        assert!(captured.text().contains("8 of 8 figures were measured by an older commit"), "{}", captured.text());
     }
 
     #[test]
