@@ -43,6 +43,7 @@ pub mod trace; // one thing's whole story
 
 pub mod error; // why not, and what to do about it
 pub mod page; // lists in portions
+mod text_or_object; // members of bodies that are a text or an object
 
 mod csv_cells; // cells that no spreadsheet runs
 mod lines; // a stream of bytes, cut into blocks of whole lines

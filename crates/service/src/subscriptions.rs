@@ -27,6 +27,7 @@ use crate::{
     keys::{Caller, Scope},
     page::{Page, key_of},
     subscribers::merge,
+    text_or_object::{self, TextOrObject},
 };
 
 /// Most bytes of a subscription's values as JSON.
@@ -94,7 +95,8 @@ pub struct Draft<'a> {
 }
 
 /// A filter as its creator writes it.
-#[derive(Debug, Clone, Deserialize, ToSchema)]
+// `Serialize` has the attribute that the OpenAPI document is made from.
+#[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum FilterDraft {
     /// The text, in the first dialect that the class allows; or `dialect:text`.
@@ -103,8 +105,17 @@ pub enum FilterDraft {
     Whole(WholeFilterDraft),
 }
 
+impl<'de> Deserialize<'de> for FilterDraft {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match text_or_object::read(deserializer, "a filter, or an object with `text`")? {
+            TextOrObject::Text(text) => FilterDraft::Text(text),
+            TextOrObject::Object(whole) => FilterDraft::Whole(whole),
+        })
+    }
+}
+
 /// A filter with its dialect.
-#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WholeFilterDraft {
     /// `cel`, `jmespath` or `event_pattern`; the first that the class allows if not given.
@@ -116,7 +127,8 @@ pub struct WholeFilterDraft {
 }
 
 /// A schedule as its creator writes it.
-#[derive(Debug, Clone, Deserialize, ToSchema)]
+// `Serialize` has the attribute that the OpenAPI document is made from.
+#[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum ScheduleDraft {
     /// Content lines of RFC 5545: `DTSTART`, and optionally `RRULE`, `RDATE`, `EXDATE`. A start without a zone is on the
@@ -124,6 +136,15 @@ pub enum ScheduleDraft {
     Text(String),
     /// The same in fields.
     Fields(ScheduleFields),
+}
+
+impl<'de> Deserialize<'de> for ScheduleDraft {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match text_or_object::read(deserializer, "lines of RFC 5545, or an object with `start`")? {
+            TextOrObject::Text(text) => ScheduleDraft::Text(text),
+            TextOrObject::Object(fields) => ScheduleDraft::Fields(fields),
+        })
+    }
 }
 
 impl ScheduleDraft {
@@ -139,7 +160,7 @@ impl ScheduleDraft {
 }
 
 /// A schedule in fields.
-#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScheduleFields {
     /// Such as `2027-01-04T08:00`: the first time, and what the rule leaves open.
