@@ -289,7 +289,12 @@ impl<'a> Builder<'a> {
             _ => {
                 let hint = "give one of `json`, such as `$.order.id`, `xml`, such as `/order/@id`, and `header`, such as \
                             `X-Sender`";
-                self.problems.push(node.problem(path, "does not say where it stands").hint(hint));
+                let given = ["json", "xml", "header"].into_iter().filter(|name| node.get(name).is_some()).count();
+                let what = match given {
+                    0 => "does not say where it stands",
+                    _ => "says in more than one way where it stands",
+                };
+                self.problems.push(node.problem(path, what).hint(hint));
                 None
             }
         }
@@ -697,6 +702,7 @@ properties:
   port: $.port
   type: order.type
   both: { json: $.a, header: B }
+  none: { type: string }
   mark: //order
 receive:
   intake: { mode: sometimes }
@@ -709,12 +715,13 @@ routes:
             expect![[r#"
                 4:3: properties.port: is known of every message already; choose another name
                 5:9: properties.type: `order.type` is not a path to one value: it begins with `$`; give a JSONPath such as `$.order.id`
-                6:9: properties.both: does not say where it stands; give one of `json`, such as `$.order.id`, `xml`, such as `/order/@id`, and `header`, such as `X-Sender`
-                7:9: properties.mark: `//order` is not a path to one value: its steps are the names of elements, with `@name` or `text()` at the end; give an XPath such as `/order/@id` or `/order/customer/text()`
-                9:19: receive.intake.mode: `sometimes` is not known here; give `one_way` or `request`
-                11:54: send.shop.correlate: `typ` is not among the properties; give `port`
-                13:30: routes.some.to: `shpo` is not among the send ports; did you mean `shop`?
-                14:8: routes.few.to: names no send port; give `shop`
+                6:9: properties.both: says in more than one way where it stands; give one of `json`, such as `$.order.id`, `xml`, such as `/order/@id`, and `header`, such as `X-Sender`
+                7:9: properties.none: does not say where it stands; give one of `json`, such as `$.order.id`, `xml`, such as `/order/@id`, and `header`, such as `X-Sender`
+                8:9: properties.mark: `//order` is not a path to one value: its steps are the names of elements, with `@name` or `text()` at the end; give an XPath such as `/order/@id` or `/order/customer/text()`
+                10:19: receive.intake.mode: `sometimes` is not known here; give `one_way` or `request`
+                12:54: send.shop.correlate: `typ` is not among the properties; give `port`
+                14:30: routes.some.to: `shpo` is not among the send ports; did you mean `shop`?
+                15:8: routes.few.to: names no send port; give `shop`
             "#]],
         );
     }
