@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::{
     context::{Context, Scratch},
+    probe::Tally,
     server::Server,
 };
 use crate::failure::Outcome;
@@ -20,6 +21,8 @@ pub struct Fanout {
     pub server: Server,
     /// How many read the topic.
     pub readers: u64,
+    /// What each delivery cost.
+    pub tally: Tally,
     delivered: u64,
     _folder: Scratch,
 }
@@ -91,7 +94,7 @@ impl Fanout {
             Ok(())
         };
         server.import_subscriptions("delivery", "interest", interests).await?;
-        Ok(Fanout { server, readers, delivered: 0, _folder: folder })
+        Ok(Fanout { tally: Tally::of(&server), server, readers, delivered: 0, _folder: folder })
     }
 
     /// Tells all readers of one event with a text of so many characters. Gives the time from its acceptance to the last
@@ -110,10 +113,13 @@ impl Fanout {
     pub async fn tell_all_of(&mut self, events: u64, characters: usize) -> Outcome<Duration> {
         let text: String = "All the news that fits. ".chars().cycle().take(characters).collect();
         let all: Value = (0..events).map(|_| json!({"topic": "all", "text": text})).collect();
+        self.tally.begin();
         self.server.publish("delivery", "news", &all).await?;
         let accepted = Instant::now();
         self.delivered += self.readers * events;
         self.server.until_delivered(self.delivered).await?;
-        Ok(accepted.elapsed())
+        let took = accepted.elapsed();
+        self.tally.end((self.readers * events) as f64);
+        Ok(took)
     }
 }

@@ -91,6 +91,25 @@ impl FromIterator<f64> for Samples {
     }
 }
 
+/// What each item cost our server, over all turns.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Microseconds on processors.
+    pub processor_us: Value,
+    /// Bytes that were written to disks.
+    pub disk_bytes: Value,
+    /// Flushes of the disk, of all processes; left out where the system does not count them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_flushes: Option<Value>,
+}
+
+impl std::fmt::Display for Counts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} µs of processor, {} bytes to disk", self.processor_us, self.disk_bytes)?;
+        self.disk_flushes.as_ref().map_or(Ok(()), |flushes| write!(f, ", {flushes} disk flushes"))
+    }
+}
+
 /// What was measured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Figure {
@@ -104,6 +123,8 @@ pub struct Figure {
     pub conditions: Vec<String>,
     /// What was predicted, beside what came.
     pub predictions: Vec<Predicted>,
+    /// What each item cost our server.
+    pub counts: Option<Counts>,
 }
 
 /// Something predicted, and measured.
@@ -135,7 +156,7 @@ impl Predicted {
 impl Figure {
     /// Of our runs alone.
     pub fn new(unit: &'static str, ours: Samples) -> Self {
-        Figure { unit, ours, peer: None, conditions: Vec::new(), predictions: Vec::new() }
+        Figure { unit, ours, peer: None, conditions: Vec::new(), predictions: Vec::new(), counts: None }
     }
 
     /// Beside a peer; one that did not run once is none.
@@ -147,6 +168,12 @@ impl Figure {
     /// Adds what else matters.
     pub fn under(mut self, condition: impl Into<String>) -> Self {
         self.conditions.push(condition.into());
+        self
+    }
+
+    /// With what each item cost our server.
+    pub fn counted(mut self, tally: &super::probe::Tally) -> Self {
+        self.counts = tally.counts();
         self
     }
 
@@ -169,6 +196,7 @@ impl Figure {
             samples: rounded_all(&self.ours),
             peer_samples: self.peer.as_ref().map(|(_, samples)| rounded_all(samples)).unwrap_or_default(),
             predictions: self.predictions.clone(),
+            counts: self.counts.clone(),
             run: None,
         }
     }
@@ -208,6 +236,9 @@ pub struct Line {
     /// What was predicted, beside what came.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub predictions: Vec<Predicted>,
+    /// What each item cost our server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counts: Option<Counts>,
     /// Where and by what.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<Run>,

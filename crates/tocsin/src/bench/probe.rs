@@ -1,8 +1,15 @@
 //! What a process and its disk have used, read before and after.
 
-use std::{fs, os::unix::fs::MetadataExt, path::Path};
+use std::{
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
 
-use super::server::{processor_seconds, written_bytes};
+use super::{
+    figure::{Counts, rounded},
+    server::{Server, processor_seconds, written_bytes},
+};
 
 /// What was used until a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -42,6 +49,51 @@ impl Used {
     }
 }
 
+/// What each item cost a process, over all turns of a measurement.
+///
+/// A machine's speed changes from hour to hour, and with it every rate; these figures repeat.
+#[derive(Debug)]
+pub struct Tally {
+    pid: u32,
+    folder: PathBuf,
+    begun: Option<Used>,
+    items: f64,
+    total: Used,
+}
+
+impl Tally {
+    /// Of a server.
+    pub fn of(server: &Server) -> Tally {
+        let total = Used { syncs: Some(0.0), ..Used::default() };
+        Tally { pid: server.pid(), folder: server.folder.clone(), begun: None, items: 0.0, total }
+    }
+
+    /// A part of a turn begins.
+    pub fn begin(&mut self) {
+        self.begun = Some(Used::by(self.pid, &self.folder));
+    }
+
+    /// It ends, and so many items were done in it.
+    pub fn end(&mut self, items: f64) {
+        let Some(begun) = self.begun.take() else { return };
+        let used = Used::by(self.pid, &self.folder).since(&begun, &Used::default(), 0.0);
+        self.items += items;
+        self.total.processor += used.processor;
+        self.total.disk_bytes += used.disk_bytes;
+        self.total.syncs = self.total.syncs.zip(used.syncs).map(|(total, syncs)| total + syncs);
+    }
+
+    /// What each item cost; nothing where no item was done.
+    pub fn counts(&self) -> Option<Counts> {
+        let each = |total: f64| rounded(total / self.items, 3);
+        (self.items > 0.0).then(|| Counts {
+            processor_us: each(self.total.processor * 1e6),
+            disk_bytes: each(self.total.disk_bytes),
+            disk_flushes: self.total.syncs.map(each),
+        })
+    }
+}
+
 /// Flushes that the disk of a folder has completed: the 19th number of its line (Linux, since 5.5).
 fn flushes(folder: &Path) -> Option<f64> {
     let device = fs::metadata(folder).ok()?.dev();
@@ -67,6 +119,22 @@ mod tests {
         assert_eq!(flushes_in(text, 254, 0), Some(777.0));
         assert_eq!(flushes_in(text, 254, 1), None);
         assert_eq!(flushes_in(text, 8, 0), None);
+    }
+
+    #[test]
+    fn b40_a_tally_gives_the_cost_of_an_item() {
+        let folder = std::env::temp_dir();
+        let total = Used { processor: 0.5, disk_bytes: 40_960.0, syncs: Some(5.0) };
+        let tally = Tally { pid: std::process::id(), folder: folder.clone(), begun: None, items: 100.0, total };
+        let counts = tally.counts().expect("items");
+        assert_eq!(counts.to_string(), "5000 µs of processor, 410 bytes to disk, 0.05 disk flushes");
+
+        let mut idle = Tally { items: 0.0, total: Used::default(), ..tally };
+        idle.end(7.0); // nothing was begun
+        assert_eq!(idle.counts(), None);
+        idle.begin();
+        idle.end(7.0);
+        assert!(idle.counts().is_some());
     }
 
     #[test]

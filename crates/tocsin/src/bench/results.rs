@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 use serde::{Deserialize, Serialize};
 use tocsin_model::problem::Problem;
 
-use super::figure::Predicted;
+use super::figure::{Counts, Predicted};
 use crate::{
     commands::check::located,
     failure::{Failure, Outcome},
@@ -147,6 +147,9 @@ pub struct Measured {
     /// What was predicted, beside what came.
     #[serde(default)]
     pub predictions: Vec<Predicted>,
+    /// What each item cost our server; older lines have none.
+    #[serde(default)]
+    pub counts: Option<Counts>,
     /// Where and by what; older lines have none.
     pub run: Option<Run>,
 }

@@ -251,6 +251,7 @@ fn peers_part(results: &Results) -> String {
                 measured.peer.clone().unwrap_or_default(),
                 measured.peer_value.map_or_else(String::new, short),
                 measured.ratio.map_or_else(String::new, short),
+                measured.counts.as_ref().map_or_else(String::new, ToString::to_string),
                 measured.origin(),
             ]
         })
@@ -261,6 +262,7 @@ fn peers_part(results: &Results) -> String {
         Column::Text("peer"),
         Column::Number("peer's"),
         Column::Number("ratio"),
+        Column::Text("each of ours cost"),
         Column::Text("measured"),
     ];
     table(&columns, &rows)

@@ -12,6 +12,7 @@ use crate::{
     bench::{
         context::Context,
         figure::{Figure, Samples},
+        probe::Tally,
         server::Server,
         wire,
     },
@@ -37,9 +38,11 @@ async fn run(context: &Context) -> Outcome<Figure> {
     let request = wire::post(PATH, &server.key, "application/json", body.as_bytes());
     let time = Duration::from_secs(context.size(5, 1));
     let (mut batches, _) = wire::flood(server.port, request.clone(), CONNECTIONS, Duration::from_millis(500)).await?;
-    let mut ours = Samples::default();
+    let (mut ours, mut tally) = (Samples::default(), Tally::of(&server));
     for _ in context.turns() {
+        tally.begin();
         let (answers, seconds) = wire::flood(server.port, request.clone(), CONNECTIONS, time).await?;
+        tally.end(answers as f64 * EVENTS as f64);
         batches += answers;
         ours.push(answers as f64 * EVENTS as f64 / seconds);
     }
@@ -49,6 +52,7 @@ async fn run(context: &Context) -> Outcome<Figure> {
         return Err(Failure::failed(format!("{answered} events were answered, and {stored} are there")));
     }
     Ok(Figure::new("events/s", ours)
+        .counted(&tally)
         .under(format!("JSON arrays of {EVENTS} events of 250 characters"))
         .under(format!("{CONNECTIONS} connections, closed loop"))
         .under("each batch durable before its answer"))

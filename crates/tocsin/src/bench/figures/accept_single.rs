@@ -12,6 +12,7 @@ use crate::{
         disk,
         figure::{Figure, Samples, rounded},
         peers::{Nginx, Wrk},
+        probe::Tally,
         server::Server,
     },
     examples::stock::SEED,
@@ -93,10 +94,13 @@ async fn run(context: &Context) -> Outcome<Figure> {
     let mut answered = wrk.post(server.port, PATH, Duration::from_secs(1)).await?.requests;
 
     let (mut ours, mut peer, mut syncs) = (Samples::default(), Samples::default(), Samples::default());
+    let mut tally = Tally::of(&server);
     let (mut p50, mut p99) = (Samples::default(), Samples::default());
     for _ in context.turns() {
         syncs.push(disk::syncs_per_second(folder.path(), Duration::from_secs(1)).await?);
+        tally.begin();
         let load = wrk.post(server.port, PATH, time).await?;
+        tally.end(load.requests as f64);
         ours.push(load.per_second);
         answered += load.requests;
         p50.push(load.p50_ms);
@@ -112,6 +116,7 @@ async fn run(context: &Context) -> Outcome<Figure> {
     }
     Ok(Figure::new("events/s", ours)
         .beside("wrk to nginx", peer)
+        .counted(&tally)
         .under(format!("{} characters", body.len()))
         .under(format!("{CONNECTIONS} connections, closed loop"))
         .under("each durable before its answer; the peer only answers")

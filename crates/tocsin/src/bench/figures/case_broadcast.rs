@@ -11,6 +11,7 @@ use crate::{
         figure::{Figure, Samples, rounded},
         given::MailEnd,
         peers::{Source, smtp_source},
+        probe::Tally,
         server::{Parts, Server, megabytes},
     },
     failure::Outcome,
@@ -92,7 +93,9 @@ async fn run(context: &Context, people: u64, broadcasts: u64) -> Outcome<Figure>
     let text: String = "All the news that fits. ".chars().cycle().take(560).collect();
     let (mut ours, mut peer, mut answers) = (Samples::default(), Samples::default(), Samples::default());
     let (mails, mut told) = (people * broadcasts, 0);
+    let mut tally = Tally::of(&server);
     for turn in context.turns() {
+        tally.begin();
         let begun = Instant::now();
         for broadcast in 0..broadcasts {
             // Each meets other filters, by its area; everybody is told of each.
@@ -103,10 +106,12 @@ async fn run(context: &Context, people: u64, broadcasts: u64) -> Outcome<Figure>
         told += mails;
         server.until_delivered(told).await?;
         ours.push(mails as f64 / begun.elapsed().as_secs_f64());
+        tally.end(mails as f64);
         peer.extend(smtp_source(context, &end.server, Source::of((mails / 5).max(1_000))).await?);
     }
     Ok(Figure::new("messages/s", ours)
         .beside("smtp-source", peer)
+        .counted(&tally)
         .under(format!("{people} subscribers, each with a filter of 1,000 distinct ones, all told by a mail of 1 KB"))
         .under(format!(
             "{broadcasts} broadcasts a turn, each durable before its answer after {} ms",

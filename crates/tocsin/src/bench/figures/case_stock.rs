@@ -11,6 +11,7 @@ use crate::{
         figure::{Figure, Samples, rounded},
         market::{self, CONNECTIONS, ORDERS_EACH},
         peers::{Nginx, Wrk},
+        probe::Tally,
         server::{Server, megabytes},
     },
     examples::stock::{Market, SEED},
@@ -37,11 +38,13 @@ async fn run(context: &Context) -> Outcome<Figure> {
     market::load(&server, subscribers, nginx.port).await?;
     let time = Duration::from_secs(context.size(5, 1));
     let (mut ours, mut peer, mut wanted, mut next) = (Samples::default(), Samples::default(), 0, 0);
+    let mut tally = Tally::of(&server);
     for _ in context.turns() {
         let batches = next..next + BATCHES;
         next += BATCHES;
         let counts = market::expected(subscribers, batches.clone());
         let (started, before) = (Instant::now(), wanted);
+        tally.begin();
         for (number, count) in batches.zip(counts) {
             let quotes = market::quotes_json(&Market::new(SEED).quotes(number));
             server.publish("stock", "quote", &quotes).await?;
@@ -50,6 +53,7 @@ async fn run(context: &Context) -> Outcome<Figure> {
             until_left(&server, wanted, count / 2).await?;
         }
         server.until_delivered(wanted).await?;
+        tally.end((wanted - before) as f64);
         ours.push((wanted - before) as f64 / started.elapsed().as_secs_f64());
         if let Some(wrk) = &wrk {
             let _theirs = context.progress.theirs("wrk");
@@ -59,6 +63,7 @@ async fn run(context: &Context) -> Outcome<Figure> {
     let status = server.status().await?;
     Ok(Figure::new("notifications/s", ours)
         .beside("wrk", peer)
+        .counted(&tally)
         .under(format!("{} subscriptions of {subscribers} subscribers", subscribers * ORDERS_EACH))
         .under(format!(
             "{BATCHES} batches of 1000 quotes a turn, {} notifications a batch, closed loop",

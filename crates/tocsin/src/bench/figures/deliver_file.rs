@@ -42,6 +42,7 @@ async fn run(context: &Context) -> Outcome<Figure> {
     }
     Ok(Figure::new("messages/s", ours)
         .beside("dd with fdatasync", peer)
+        .counted(&fanout.tally)
         .under(format!("{records} records of {each} bytes"))
         .under("whole records, synced in batches; dd writes the same bytes and syncs once")
         .under("from acceptance to the last durable receipt"))

@@ -103,6 +103,7 @@ async fn run(context: &Context) -> Outcome<Figure> {
     }
     Ok(Figure::new("messages/s", ours)
         .beside("wrk", peer)
+        .counted(&fanout.tally)
         .under(format!("{posts} posts of {} bytes to {}", body.len(), receiver.name()))
         .under(format!("{CONNECTIONS} connections"))
         .under("signed, each made anew; wrk repeats one")

@@ -39,6 +39,7 @@ async fn run(context: &Context, class: &str, how: &str) -> Outcome<Figure> {
         ours.push(items as f64 / fanout.tell_all(TEXT_CHARACTERS).await?.as_secs_f64());
     }
     Ok(Figure::new("items/s", ours)
+        .counted(&fanout.tally)
         .under(format!("{items} feeds, an item of {TEXT_CHARACTERS} characters for each, {how}"))
         .under("what they say is found by its hash and stored once in any case"))
 }

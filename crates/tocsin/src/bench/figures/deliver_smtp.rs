@@ -128,6 +128,7 @@ async fn one_sink(context: &Context) -> Outcome<Figure> {
     }
     Ok(figure("messages/s", ours)
         .beside("smtp-source", peer)
+        .counted(&fanout.tally)
         .under(format!("{mails} mails of 1 KB"))
         .under(sessions(SESSIONS)))
 }
@@ -149,6 +150,7 @@ async fn two_sinks(context: &Context) -> Outcome<Figure> {
     }
     Ok(figure("messages/s", ours)
         .beside("two smtp-sources", peer)
+        .counted(&fanout.tally)
         .under(format!("{mails} mails of 1 KB"))
         .under("10 sessions kept open, 5 to each of two sinks"))
 }
@@ -165,6 +167,7 @@ async fn fast_sink(context: &Context) -> Outcome<Figure> {
     }
     Ok(figure("messages/s", ours)
         .beside("smtp-source", peer)
+        .counted(&fanout.tally)
         .under(format!("{mails} mails of 1 KB"))
         .under(sessions(SESSIONS))
         .under("a sink that answers each read with one write"))
@@ -194,6 +197,7 @@ async fn many_into(context: &Context, recipients: u32, server: &MailServer) -> O
     }
     Ok(figure("recipients/s", ours)
         .beside("smtp-source", peer)
+        .counted(&fanout.tally)
         .under(format!("{told} recipients, {recipients} to a mail of 1 KB, {events} events to {people} people"))
         .under(sessions(SESSIONS)))
 }
@@ -213,6 +217,7 @@ async fn pool(context: &Context) -> Outcome<Figure> {
     }
     Ok(figure("messages/s", ours)
         .beside("nodemailer", peer)
+        .counted(&fanout.tally)
         .under(format!("{mails} mails of 1 KB"))
         .under(sessions(POOL)))
 }

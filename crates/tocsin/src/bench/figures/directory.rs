@@ -15,6 +15,7 @@ use crate::{
         figure::{Figure, Samples, rounded},
         ldap::{Act, Crowd, Load, flood, is_there},
         people::{SUFFIX, USER, write_groups},
+        probe::Tally,
         server::{Server, megabytes, memory, processor_seconds},
         slapd::{Slapd, slapadd, write_people},
     },
@@ -141,7 +142,7 @@ impl Side {
         }
     }
 
-    async fn turn(&mut self, act: Act, time: Duration) -> Outcome {
+    async fn turn(&mut self, act: Act, time: Duration) -> Outcome<u64> {
         let before = processor_seconds(self.pid);
         let load = self.load(act, CONNECTIONS, time).await?;
         self.micros.push((processor_seconds(self.pid) - before) * 1e6 / load.count.max(1) as f64);
@@ -149,7 +150,7 @@ impl Side {
         self.p50.push(load.p50_ms);
         self.p99.push(load.p99_ms);
         self.searches_p99.push(load.searches_p99_ms);
-        Ok(())
+        Ok(load.count)
     }
 
     async fn step(&mut self, act: Act, time: Duration) -> Outcome {
@@ -188,8 +189,10 @@ async fn measure(context: &Context, act: Act) -> Outcome<Figure> {
     for side in [Some(&mut ours), peer.as_mut()].into_iter().flatten() {
         side.load(Act::Base, CONNECTIONS, time).await?;
     }
+    let mut tally = Tally::of(&server);
     for _ in context.turns() {
-        ours.turn(act, time).await?;
+        tally.begin();
+        tally.end(ours.turn(act, time).await? as f64);
         if let Some(peer) = &mut peer {
             let _theirs = context.progress.theirs("slapd");
             peer.turn(act, time).await?;
@@ -201,6 +204,7 @@ async fn measure(context: &Context, act: Act) -> Outcome<Figure> {
     let told = [Some(ours.told("ours", act)), peer.as_ref().map(|peer| peer.told("slapd", act))];
     let mut figure = Figure::new("operations/s", ours.rates)
         .beside("slapd", peer.map(|peer| peer.rates).unwrap_or_default())
+        .counted(&tally)
         .under(format!("{count} entries of 20 attributes"))
         .under(format!("{CONNECTIONS} connections, closed loop"))
         .under("an ordinary user under access rules; each change durable before its answer");

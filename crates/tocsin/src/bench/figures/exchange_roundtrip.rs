@@ -16,6 +16,7 @@ use crate::{
         figure::{Figure, Samples, rounded},
         given::opened,
         load::Target,
+        probe::Tally,
         server::{Server, processor_seconds},
         wire,
     },
@@ -223,11 +224,11 @@ async fn run(context: &Context) -> Outcome<Figure> {
     let time = Duration::from_secs(context.size(10, 1));
     let mut brokers = application.brokers(context).await;
     target.closed(time / 5).await?;
-    let (mut ours, mut micros, mut told) = (Samples::default(), Samples::default(), Vec::new());
+    let (mut ours, mut told, mut tally) = (Samples::default(), Vec::new(), Tally::of(&server));
     for _ in context.turns() {
-        let before = processor_seconds(server.pid());
+        tally.begin();
         let load = target.closed(time).await?;
-        micros.push((processor_seconds(server.pid()) - before) * 1e6 / load.count.max(1) as f64);
+        tally.end(load.count as f64);
         ours.push(load.per_second());
         told.push(load.told());
         if let Some(brokers) = &mut brokers {
@@ -244,11 +245,11 @@ async fn run(context: &Context) -> Outcome<Figure> {
         }
     }
     let figure = Figure::new("round trips/s", ours)
+        .counted(&tally)
         .under(format!("{CALLERS} callers, {BODY_BYTES} bytes, two routes, {}", application.name()))
         .under("request and reply durable before the caller has it")
         .under(told.join("; "))
         .under(paced.told())
-        .under(format!("{} µs of processor for each", rounded(micros.median(), 3)))
         .under(format!("ours: {}", steps.join(", ")));
     Ok(Brokers::beside(brokers, figure).await)
 }
@@ -266,8 +267,11 @@ async fn run_leaving_first(context: &Context, callers: usize) -> Outcome<Figure>
         target.closed(time / 5).await?;
     }
     let (mut ours, mut stored, mut told) = (Samples::default(), Samples::default(), Vec::new());
+    let mut tally = Tally::of(&server);
     for _ in context.turns() {
+        tally.begin();
         let load = ahead.closed(time).await?;
+        tally.end(load.count as f64);
         ours.push(load.per_second());
         told.push(load.told());
         stored.push(behind.closed(time).await?.per_second());
@@ -281,6 +285,7 @@ async fn run_leaving_first(context: &Context, callers: usize) -> Outcome<Figure>
         steps.push(step_told(load.per_second(), load.p99_ms(), others));
     }
     let figure = Figure::new("round trips/s", ours)
+        .counted(&tally)
         .under(format!("callers: {callers}, {BODY_BYTES} bytes, two routes, {}", application.name()))
         .under("the request leaves before it is stored, as in classic queues; it and the reply are durable before the caller has that")
         .under(told.join("; "))

@@ -14,7 +14,8 @@ use crate::{
         context::{Context, Scratch},
         figure::{Figure, Samples, rounded},
         peers::{SYNC_SERVERS, sync_server},
-        server::{Server, processor_seconds},
+        probe::Tally,
+        server::Server,
     },
     failure::{Failure, Outcome},
 };
@@ -391,14 +392,14 @@ async fn rows(context: &Context) -> Outcome<Figure> {
     field.change_rows().await?;
     field.all_at_once().await?;
     let carried = (count * (AS_PEERS.up + AS_PEERS.down)) as f64;
-    let (mut ours, mut micros, mut told) = (Samples::default(), Samples::default(), Vec::new());
+    let (mut ours, mut told, mut tally) = (Samples::default(), Vec::new(), Tally::of(&field.server));
     let mut peers: Vec<(&str, Samples)> = SYNC_SERVERS.map(|name| (name, Samples::default())).into();
     let mut slower = Vec::new();
     for _ in context.turns() {
         field.change_rows().await?;
-        let before = processor_seconds(field.server.pid());
+        tally.begin();
         let (sessions, seconds) = field.all_at_once().await?;
-        micros.push((processor_seconds(field.server.pid()) - before) * 1e6 / carried);
+        tally.end(carried);
         ours.push(carried / seconds);
         told.push(fairness(&sessions));
         for (name, samples) in &mut peers {
@@ -414,8 +415,8 @@ async fn rows(context: &Context) -> Outcome<Figure> {
     let (name, best) = peers.pop().expect("the best is kept");
     Ok(Figure::new("rows/s", ours)
         .beside(name, best)
+        .counted(&tally)
         .under(described(count, AS_PEERS))
-        .under(format!("{} µs of processor for each row", rounded(micros.median(), 3)))
         .under(told.join("; "))
         .under(format!("in the first turn also {}", slower.join(", "))))
 }
