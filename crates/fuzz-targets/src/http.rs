@@ -1,4 +1,4 @@
-//! What arrives over HTTP: bodies, CloudEvents, header fields, SCIM, blocks of edits, cursors and tokens.
+//! Input over HTTP: bodies, CloudEvents, header fields, SCIM, blocks of edits, cursors and tokens.
 
 use bytes::Bytes;
 use tocsin_delivery::Signet;

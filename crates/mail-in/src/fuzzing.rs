@@ -28,7 +28,7 @@ impl Handler for Recorder {
     }
 }
 
-/// What a client that sends these pieces reads, and the mails that were taken: sender, recipients, content.
+/// Replies to a client that sends these pieces, and the accepted mails: sender, recipients, content.
 pub async fn converse(pieces: &[&[u8]]) -> (Vec<u8>, Vec<(String, Vec<String>, Vec<u8>)>) {
     let recorder = Arc::new(Recorder::default());
     let bounds = Bounds { mail_bytes_max: 4_096, recipients_max: 3, ..Bounds::default() };

@@ -39,7 +39,7 @@ pub struct CutBatch {
 #[derive(Debug, Default)]
 struct Open {
     notifications: Notifications,
-    /// Of each notification, where the class has a digest.
+    /// The subscriber of each notification, if the class has a digest.
     subscribers: Vec<SubscriberNumber>,
 }
 

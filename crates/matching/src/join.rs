@@ -280,7 +280,7 @@ mod tests {
         (of_each, cut.iter().map(Notifications::count).collect())
     }
 
-    /// Of each subscription the subscriber is the last two digits.
+    /// The subscriber of a subscription is its last two digits.
     fn of_subscribers(notifications: Notifications) -> Part {
         let subscribers = notifications.subscriptions.iter().map(|id| SubscriberNumber(id.0 % 100)).collect();
         Part { notifications, subscribers }

@@ -128,7 +128,7 @@ pub(crate) struct CompiledRule {
     pub class: usize,
     pub notify: Name,
     pub batch_size: usize,
-    /// What is never cut in two, as it becomes one message.
+    /// Notifications that are never cut in two, as they become one message.
     pub unit: Unit,
     pub expires_after: Option<Duration>,
     pub enabled: bool,
@@ -183,9 +183,9 @@ impl CompiledRule {
 pub(crate) enum Unit {
     /// Each is a message of its own.
     Notification,
-    /// Those of a subscriber may become one digest.
+    /// Notifications of a subscriber may become one digest.
     Subscriber,
-    /// Those of an event may become one message to so many recipients.
+    /// Notifications of an event may become one message to so many recipients.
     Event(usize),
 }
 

@@ -737,7 +737,7 @@ fn one_by_one() -> String {
     (0..TWENTY).map(|minute| format!("02:{minute:02} event quake {A_QUAKE}\n")).collect()
 }
 
-/// How many messages come of a script, and how many notifications.
+/// Numbers of messages and of notifications of a script.
 async fn messages_of(definition: &str, options: PipelineOptions, script: &str) -> (usize, u64) {
     let options = PipelineOptions { upkeep_seconds: 900, ..options };
     let mut scenario = Scenario::with(&[definition], options).await;
@@ -746,7 +746,7 @@ async fn messages_of(definition: &str, options: PipelineOptions, script: &str) -
     (scenario.messages(), scenario.journal().totals().notifications)
 }
 
-/// Batches of 250, and 100 subscribers with 20 notifications each: cut by the order of events, each would be told eight times.
+/// Batches of 250, and 100 subscribers with 20 notifications each: cut by the order of events, each would get eight messages.
 #[tokio::test(start_paused = true)]
 async fn b6_an_event_batch_is_one_digest_for_each_subscriber() {
     for match_shards in [1, 3] {

@@ -8,7 +8,7 @@ use serde::{
     de::{self, MapAccess, Visitor, value::MapAccessDeserializer},
 };
 
-/// What was given.
+/// A text or an object.
 pub(crate) enum TextOrObject<T> {
     /// A text.
     Text(String),

@@ -131,7 +131,7 @@ pub struct Table {
     ids: Ids,
     slots: u32,
     channels: Vec<u16>,
-    /// Of each slot, if a rule of the class makes digests.
+    /// The subscriber of each slot, if a rule of the class makes digests.
     subscribers: Option<Vec<SubscriberNumber>>,
     /// For each field of the class, its column, if it is kept.
     places: Vec<Option<usize>>,

@@ -233,7 +233,7 @@ struct Part<'a> {
     bytes: usize,
 }
 
-/// How far the subscriptions of a run have met its events.
+/// Progress of the subscriptions of a run through its events.
 enum Met {
     All,
     /// The step is full: they go on after this batch.

@@ -21,7 +21,7 @@ pub struct Fanout {
     pub server: Server,
     /// How many read the topic.
     pub readers: u64,
-    /// What each delivery cost.
+    /// Cost of each delivery.
     pub tally: Tally,
     delivered: u64,
     _folder: Scratch,

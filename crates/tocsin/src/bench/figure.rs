@@ -91,7 +91,7 @@ impl FromIterator<f64> for Samples {
     }
 }
 
-/// What each item cost our server, over all turns.
+/// Cost of each item to our server, over all turns.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Counts {
     /// Microseconds on processors.
@@ -123,7 +123,7 @@ pub struct Figure {
     pub conditions: Vec<String>,
     /// What was predicted, beside what came.
     pub predictions: Vec<Predicted>,
-    /// What each item cost our server.
+    /// Cost of each item to our server.
     pub counts: Option<Counts>,
 }
 
@@ -171,7 +171,7 @@ impl Figure {
         self
     }
 
-    /// With what each item cost our server.
+    /// With the cost of each item to our server.
     pub fn counted(mut self, tally: &super::probe::Tally) -> Self {
         self.counts = tally.counts();
         self
@@ -236,7 +236,7 @@ pub struct Line {
     /// What was predicted, beside what came.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub predictions: Vec<Predicted>,
-    /// What each item cost our server.
+    /// Cost of each item to our server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counts: Option<Counts>,
     /// Where and by what.

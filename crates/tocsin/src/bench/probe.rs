@@ -49,7 +49,7 @@ impl Used {
     }
 }
 
-/// What each item cost a process, over all turns of a measurement.
+/// Cost of each item to a process, over all turns of a measurement.
 ///
 /// A machine's speed changes from hour to hour, and with it every rate; these figures repeat.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Of a server.
+    /// A tally of a server.
     pub fn of(server: &Server) -> Tally {
         let total = Used { syncs: Some(0.0), ..Used::default() };
         Tally { pid: server.pid(), folder: server.folder.clone(), begun: None, items: 0.0, total }
@@ -83,7 +83,7 @@ impl Tally {
         self.total.syncs = self.total.syncs.zip(used.syncs).map(|(total, syncs)| total + syncs);
     }
 
-    /// What each item cost; nothing where no item was done.
+    /// Cost of each item; nothing where no item was done.
     pub fn counts(&self) -> Option<Counts> {
         let each = |total: f64| rounded(total / self.items, 3);
         (self.items > 0.0).then(|| Counts {

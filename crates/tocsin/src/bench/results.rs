@@ -67,9 +67,9 @@ fn build() -> String {
     }
 }
 
-/// What `git` says of the checkout in which this process runs.
+/// The answer of `git` about the checkout in which this process runs.
 fn commit() -> Option<String> {
-    /// What a binary is built from.
+    /// Files that a binary is built from.
     const CODE: [&str; 4] = ["crates", "Cargo.toml", "Cargo.lock", ".cargo"];
     let git = |arguments: &[&str]| {
         let output = std::process::Command::new("git").args(arguments).arg("--").args(CODE).output().ok()?;
@@ -78,8 +78,8 @@ fn commit() -> Option<String> {
     if !Path::new("crates/tocsin/Cargo.toml").exists() {
         return None;
     }
-    let told = git(&["log", "-1", "--format=%h %ct"])?;
-    let (commit, at) = told.split_once(' ')?;
+    let found = git(&["log", "-1", "--format=%h %ct"])?;
+    let (commit, at) = found.split_once(' ')?;
     let committed = std::time::UNIX_EPOCH + std::time::Duration::from_secs(at.parse().ok()?);
     let built = std::env::current_exe().and_then(fs::metadata).and_then(|found| found.modified()).ok()?;
     match (built < committed, git(&["status", "--porcelain"])?.is_empty()) {
@@ -147,7 +147,7 @@ pub struct Measured {
     /// What was predicted, beside what came.
     #[serde(default)]
     pub predictions: Vec<Predicted>,
-    /// What each item cost our server; older lines have none.
+    /// Cost of each item to our server; older lines have none.
     #[serde(default)]
     pub counts: Option<Counts>,
     /// Where and by what; older lines have none.
