@@ -310,8 +310,12 @@ fn classes_of(attributes: &[Attribute]) -> Vec<&str> {
     classes.flat_map(|found| &*found.values).filter_map(|value| std::str::from_utf8(value).ok()).collect()
 }
 
-fn single_valued(attributes: &[Attribute]) -> Result<(), Refusal> {
-    match attributes.iter().find(|attribute| attribute.kind.single && attribute.values.len() > 1) {
+/// Refuses several values of an attribute that has one. `touched`: only these; the schema may have changed since others were
+/// stored.
+fn single_valued(attributes: &[Attribute], touched: Option<&[Arc<AttributeType>]>) -> Result<(), Refusal> {
+    let is_asked = |kind: &AttributeType| touched.is_none_or(|touched| touched.iter().any(|one| one.key == kind.key));
+    let is_wrong = |found: &&Attribute| found.kind.single && found.values.len() > 1 && is_asked(&found.kind);
+    match attributes.iter().find(is_wrong) {
         Some(attribute) => {
             let what = format!("{}: multiple values provided", attribute.kind.name());
             Err(Refusal::new(Code::ConstraintViolation, what))

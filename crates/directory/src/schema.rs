@@ -360,7 +360,7 @@ impl Schema {
     }
 
     /// Holds an entry's classes and attributes against the schema. `touched`: only these attributes are asked whether they
-    /// may be there; `None`: all.
+    /// may, or must, be there, since the schema may have changed after others were stored; `None`: all.
     ///
     /// # Errors
     /// The classes contradict each other, or an attribute is missing or not allowed.
@@ -368,15 +368,17 @@ impl Schema {
         &self,
         classes: &[&str],
         has: &[&Arc<AttributeType>],
-        touched: Option<&[Arc<str>]>,
+        touched: Option<&[Arc<AttributeType>]>,
     ) -> Result<(), Refusal> {
         let violation = |what: String| Err(Refusal::new(Code::ObjectClassViolation, what));
         let found = classes.iter().map(|name| self.class(name)).collect::<Result<Vec<_>, _>>()?;
         self.structural(classes)?;
         for class in &found {
-            if let Some(missing) =
-                class.must.iter().find(|must| !has.iter().any(|kind| kind.key == **must || kind.kinds.contains(must)))
-            {
+            let is_kind = |kind: &AttributeType, must: &Arc<str>| kind.key == *must || kind.kinds.contains(must);
+            let is_asked =
+                |must: &Arc<str>| touched.is_none_or(|touched| touched.iter().any(|kind| is_kind(kind, must)));
+            let lacking = |must: &&Arc<str>| is_asked(must) && !has.iter().any(|kind| is_kind(kind, must));
+            if let Some(missing) = class.must.iter().find(lacking) {
                 let name = self.attribute(missing).map_or(&**missing, |kind| kind.name());
                 return violation(format!("object class '{}' requires attribute '{name}'", class.names[0]));
             }
@@ -388,7 +390,7 @@ impl Schema {
             found.iter().any(|class| class.must.contains(&kind.key) || class.may.contains(&kind.key))
         };
         for kind in has {
-            let asked = touched.is_none_or(|touched| touched.contains(&kind.key));
+            let asked = touched.is_none_or(|touched| touched.iter().any(|other| other.key == kind.key));
             if asked && !kind.operational && &*kind.key != "objectclass" && !allows(kind) {
                 return violation(format!("attribute '{}' not allowed by the entry's object classes", kind.name()));
             }

@@ -10,7 +10,7 @@ use serde::{
 
 use crate::{
     id::Name,
-    json::{BoundedValue, Budget, without_mark},
+    json::{Budget, ValueSeed, without_mark},
     pack::{Reader, write_bytes, write_signed, write_varint},
     problem::{PROBLEMS_MAX, Problem, and_more, closest},
     time::Timestamp,
@@ -192,11 +192,11 @@ impl Fields {
     /// # Errors
     /// Every problem: unknown fields (with the one that was meant), wrong types, missing values.
     pub fn row(&self, values: impl IntoIterator<Item = (impl AsRef<str>, Value)>) -> Result<Row, Vec<Problem>> {
-        let mut checker = RowChecker::new(self);
+        let mut checker = RowChecker::new(self, Check::Whole);
         for (name, value) in values {
             checker.take(name.as_ref(), value);
         }
-        checker.finish()
+        checker.finish().map(|(row, _)| row)
     }
 
     /// Reads a JSON object as a row, checked like [`Fields::row`]. Made for intake: scalars go straight to their place.
@@ -204,33 +204,20 @@ impl Fields {
     /// # Errors
     /// Every problem, or the one place where it is not JSON.
     pub fn row_from_json(&self, json: &[u8]) -> Result<Row, Vec<Problem>> {
+        self.checked_row(json, Check::Whole).map(|(row, _)| row)
+    }
+
+    /// Reads a JSON object as a row. Gives beside it what was passed over.
+    pub(crate) fn checked_row(&self, json: &[u8], check: Check<'_>) -> Result<(Row, Vec<Problem>), Vec<Problem>> {
         let mut reader = serde_json::Deserializer::from_slice(without_mark(json));
-        let row = RowSeed { fields: self }.deserialize(&mut reader).and_then(|row| reader.end().map(|()| row));
+        let row = ObjectSeed { fields: self, check }.deserialize(&mut reader);
+        let row = row.and_then(|row| reader.end().map(|()| row));
         row.unwrap_or_else(|error| Err(vec![not_json(&error)]))
     }
 
     /// Reads rows out of a larger JSON text, such as the elements of an array, checked like [`Fields::row`].
     pub fn row_seed<'de>(&self) -> impl DeserializeSeed<'de, Value = Result<Row, Vec<Problem>>> + '_ {
         RowSeed { fields: self }
-    }
-
-    /// Reads a stored JSON object, which was checked when it was stored. The class may have changed since: fields that
-    /// it lost are passed over, new ones take their default, and a value of another type counts as missing.
-    ///
-    /// # Errors
-    /// It is not a JSON object.
-    pub fn row_from_stored(&self, json: &str) -> Result<Row, Damaged> {
-        let values: serde_json::Map<String, serde_json::Value> = serde_json::from_str(json).map_err(|_| Damaged)?;
-        let mut row: Row = self.0.iter().map(|field| field.default.clone()).collect();
-        for (name, value) in values {
-            if let Some(at) = self.position(&name)
-                && let Ok(value) = self.0[at].kind.accept(Value::from(value))
-                && !value.is_null()
-            {
-                row[at] = value;
-            }
-        }
-        Ok(row)
     }
 
     /// The row as a JSON object, without its nulls. `row_from_stored` reads it.
@@ -278,6 +265,17 @@ fn not_json(error: &serde_json::Error) -> Problem {
     if error.line() > 0 { problem.position(position(error.line()), position(error.column())) } else { problem }
 }
 
+/// How a row is checked that is read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Check<'a> {
+    /// Everything about it.
+    Whole,
+    /// A required field may be missing where this stored row has no value for it.
+    Over(&'a [Value]),
+    /// Fields that the class does not have, values of other types and missing values are warnings.
+    Lenient,
+}
+
 /// Deserialises one JSON object into a row of these fields.
 struct RowSeed<'a> {
     fields: &'a Fields,
@@ -287,19 +285,34 @@ impl<'de> DeserializeSeed<'de> for RowSeed<'_> {
     type Value = Result<Row, Vec<Problem>>;
 
     fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        let checked = ObjectSeed { fields: self.fields, check: Check::Whole }.deserialize(deserializer)?;
+        Ok(checked.map(|(row, _)| row))
+    }
+}
+
+/// The same with any check; gives the warnings beside the row.
+struct ObjectSeed<'a> {
+    fields: &'a Fields,
+    check: Check<'a>,
+}
+
+impl<'de> DeserializeSeed<'de> for ObjectSeed<'_> {
+    type Value = Result<(Row, Vec<Problem>), Vec<Problem>>;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_map(self)
     }
 }
 
-impl<'de> Visitor<'de> for RowSeed<'_> {
-    type Value = Result<Row, Vec<Problem>>;
+impl<'de> Visitor<'de> for ObjectSeed<'_> {
+    type Value = Result<(Row, Vec<Problem>), Vec<Problem>>;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("an object with the fields of the class")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
-        let mut checker = RowChecker::new(self.fields);
+        let mut checker = RowChecker::new(self.fields, self.check);
         let mut budget = Budget::new();
         while let Some(name) = entries.next_key_seed(FieldName)? {
             let Some(at) = self.fields.position(&name) else {
@@ -307,10 +320,10 @@ impl<'de> Visitor<'de> for RowSeed<'_> {
                 checker.refuse_unknown(&name);
                 continue;
             };
-            let value = entries.next_value_seed(BoundedValue { budget: &mut budget, depth: 1 })?;
+            let value = entries.next_value_seed(ValueSeed { bound: &mut budget, depth: 1 })?;
             match budget.excess.take() {
                 None => checker.take_at(at, value),
-                Some(message) => checker.refuse(&name, message),
+                Some(message) => checker.refuse(Problem::at(&*name, message)),
             }
         }
         Ok(checker.finish())
@@ -347,24 +360,28 @@ impl<'de> Visitor<'de> for FieldName {
 /// Takes named values one by one and collects what is wrong with them.
 struct RowChecker<'a> {
     fields: &'a Fields,
+    check: Check<'a>,
     row: Row,
     given: Vec<bool>,
     problems: Vec<Problem>,
     /// Problems beyond the bound.
     more: usize,
+    warnings: Vec<Problem>,
 }
 
 /// Longest name of a field that a problem shows, in characters.
 const NAME_SHOWN_MAX: usize = 100;
 
 impl<'a> RowChecker<'a> {
-    fn new(fields: &'a Fields) -> Self {
+    fn new(fields: &'a Fields, check: Check<'a>) -> Self {
         RowChecker {
             fields,
+            check,
             row: vec![Value::Null; fields.len()],
             given: vec![false; fields.len()],
             problems: Vec::new(),
             more: 0,
+            warnings: Vec::new(),
         }
     }
 
@@ -378,18 +395,27 @@ impl<'a> RowChecker<'a> {
     fn take_at(&mut self, at: usize, value: Value) {
         let name = &self.fields[at].name;
         if std::mem::replace(&mut self.given[at], true) {
-            return self.refuse(name.as_str(), "is given twice".to_owned());
+            return self.refuse(Problem::at(name.as_str(), "is given twice"));
         }
         match self.fields[at].kind.accept(value) {
             Ok(value) => self.row[at] = value,
-            Err(message) => self.refuse(name.as_str(), message),
+            Err(message) => self.object(Problem::at(name.as_str(), message)),
         }
     }
 
-    fn refuse(&mut self, name: &str, message: String) {
+    fn refuse(&mut self, problem: Problem) {
         match self.problems.len() < PROBLEMS_MAX {
-            true => self.problems.push(Problem::at(name, message)),
+            true => self.problems.push(problem),
             false => self.more += 1,
+        }
+    }
+
+    /// Refuses what does not fit this version of the class, or warns of it.
+    fn object(&mut self, problem: Problem) {
+        match self.check {
+            Check::Lenient if self.warnings.len() < PROBLEMS_MAX => self.warnings.push(problem),
+            Check::Lenient => {}
+            Check::Whole | Check::Over(_) => self.refuse(problem),
         }
     }
 
@@ -400,29 +426,35 @@ impl<'a> RowChecker<'a> {
             return;
         }
         let shown: String = name.chars().take(NAME_SHOWN_MAX).collect();
-        self.problems.push(match shown.len() == name.len() {
+        self.object(match shown.len() == name.len() {
             true => self.fields.unknown(name),
             false => Problem::at(format!("{shown}…"), "is not a field of this class"),
         });
     }
 
-    fn finish(mut self) -> Result<Row, Vec<Problem>> {
+    fn finish(mut self) -> Result<(Row, Vec<Problem>), Vec<Problem>> {
         for (at, field) in self.fields.iter().enumerate() {
             if !self.row[at].is_null() {
                 continue;
             }
             self.row[at] = field.default.clone();
-            let already_reported = self.problems.iter().any(|problem| problem.path == field.name.as_str());
-            if field.required && self.row[at].is_null() && !already_reported {
-                let message = format!("is required: give {}", article(field.kind.name()));
-                self.refuse(field.name.as_str(), message);
+            let told = || self.problems.iter().chain(&self.warnings);
+            let already_reported = told().any(|problem| problem.path == field.name.as_str());
+            let is_excused = matches!(self.check, Check::Over(stored) if stored[at].is_null());
+            if field.required && self.row[at].is_null() && !already_reported && !is_excused {
+                self.object(missing(field));
             }
         }
         if self.more > 0 {
             self.problems.push(and_more(self.more));
         }
-        if self.problems.is_empty() { Ok(self.row) } else { Err(self.problems) }
+        if self.problems.is_empty() { Ok((self.row, self.warnings)) } else { Err(self.problems) }
     }
+}
+
+/// The problem of a required field without a value.
+pub(crate) fn missing(field: &Field) -> Problem {
+    Problem::at(field.name.as_str(), format!("is required: give {}", article(field.kind.name())))
 }
 
 /// Appends the packed form of a row: a bitmap of what is not null, then the values by their type.

@@ -1,7 +1,7 @@
 //! Bounds of JSON texts from outside: depth and number of values, by their cost in memory rather than by their bytes.
 //!
 //! `[],[],` takes three bytes a value, and each value takes 32 to 100 bytes in memory. [`check`] scans a text before it is
-//! parsed; [`BoundedValue`] counts while a [`Value`] is read.
+//! parsed; [`ValueSeed`] counts while a [`Value`] is read.
 
 use std::{fmt, sync::Arc};
 
@@ -87,8 +87,30 @@ impl Budget {
     pub fn new() -> Budget {
         Budget { values: VALUES_MAX, excess: None }
     }
+}
 
-    /// Takes room for one more value or key at a depth.
+/// A bound of the values that are read.
+pub(crate) trait Bound {
+    /// Takes room for one more value or key at a depth. False from the one on that has none.
+    fn take(&mut self, depth: usize) -> bool;
+    /// Whether some value had no room.
+    fn is_exceeded(&self) -> bool;
+}
+
+/// No bound: the reader has one of its own.
+pub(crate) struct Unbounded;
+
+impl Bound for Unbounded {
+    fn take(&mut self, _depth: usize) -> bool {
+        true
+    }
+
+    fn is_exceeded(&self) -> bool {
+        false
+    }
+}
+
+impl Bound for Budget {
     fn take(&mut self, depth: usize) -> bool {
         if depth > DEPTH_MAX {
             self.excess.get_or_insert_with(too_deep);
@@ -101,26 +123,30 @@ impl Budget {
         }
         self.excess.is_none()
     }
+
+    fn is_exceeded(&self) -> bool {
+        self.excess.is_some()
+    }
 }
 
-/// Reads a [`Value`] within a budget. Beyond it the text is skipped and the value is null.
-pub(crate) struct BoundedValue<'a> {
-    pub budget: &'a mut Budget,
+/// Reads a [`Value`] within a bound. Beyond it the text is skipped and the value is null.
+pub(crate) struct ValueSeed<'a, B> {
+    pub bound: &'a mut B,
     pub depth: usize,
 }
 
-impl<'de> DeserializeSeed<'de> for BoundedValue<'_> {
+impl<'de, B: Bound> DeserializeSeed<'de> for ValueSeed<'_, B> {
     type Value = Value;
 
     fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        match self.budget.take(self.depth) {
+        match self.bound.take(self.depth) {
             true => deserializer.deserialize_any(self),
             false => deserializer.deserialize_ignored_any(IgnoredAny).map(|IgnoredAny| Value::Null),
         }
     }
 }
 
-impl<'de> Visitor<'de> for BoundedValue<'_> {
+impl<'de, B: Bound> Visitor<'de> for ValueSeed<'_, B> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -152,29 +178,29 @@ impl<'de> Visitor<'de> for BoundedValue<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        let BoundedValue { budget, depth } = self;
+        let ValueSeed { bound, depth } = self;
         let mut list = Vec::new();
-        while let Some(item) = items.next_element_seed(BoundedValue { budget: &mut *budget, depth: depth + 1 })? {
-            match budget.excess {
-                None => list.push(item),
-                Some(_) => list.clear(),
+        while let Some(item) = items.next_element_seed(ValueSeed { bound: &mut *bound, depth: depth + 1 })? {
+            match bound.is_exceeded() {
+                false => list.push(item),
+                true => list.clear(),
             }
         }
         Ok(Value::List(list.into()))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
-        let BoundedValue { budget, depth } = self;
+        let ValueSeed { bound, depth } = self;
         let mut map: Vec<(Arc<str>, Value)> = Vec::new();
         loop {
-            if budget.excess.is_some() {
+            if bound.is_exceeded() {
                 map.clear();
                 while entries.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
                 break;
             }
             let Some(key) = entries.next_key::<String>()? else { break };
-            budget.take(depth);
-            map.push((key.into(), entries.next_value_seed(BoundedValue { budget: &mut *budget, depth: depth + 1 })?));
+            bound.take(depth);
+            map.push((key.into(), entries.next_value_seed(ValueSeed { bound: &mut *bound, depth: depth + 1 })?));
         }
         Ok(Value::Map(map.into()))
     }

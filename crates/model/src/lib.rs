@@ -29,6 +29,7 @@ pub mod receipt; // what became of it: dispositions, attempts, receipts
 pub mod state; // what matching remembers between batches, as pages
 
 pub mod field; // typed fields and the rows that hold their values
+mod stored_row; // stored rows and later versions of their class
 pub mod id; // ids are types
 pub mod problem; // what is wrong, where, and what would be right
 pub mod time; // instants, to the microsecond

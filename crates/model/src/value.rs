@@ -1,14 +1,13 @@
 //! The one value type: what a field of an event, a subscription or a notification holds.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
-use serde::{
-    Deserialize, Serialize,
-    de::{MapAccess, SeqAccess, Visitor},
-    ser::SerializeMap,
+use serde::{Deserialize, Serialize, de::DeserializeSeed, ser::SerializeMap};
+
+use crate::{
+    json::{Unbounded, ValueSeed},
+    time::Timestamp,
 };
-
-use crate::time::Timestamp;
 
 /// A value. Integers and numbers are different types, and neither loses digits on the way through.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -152,56 +151,6 @@ impl<'de> Deserialize<'de> for Value {
     /// Reads JSON; text stays text, so a timestamp needs its field's type to become one. An integer beyond 64 bits
     /// becomes a number, which a field of type integer then refuses.
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ValueVisitor)
-    }
-}
-
-struct ValueVisitor;
-
-impl<'de> Visitor<'de> for ValueVisitor {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON value")
-    }
-
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(Value::Boolean(value))
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(Value::Integer(value))
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(i64::try_from(value).map_or(Value::Number(value as f64), Value::Integer))
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(Value::from(value))
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-        Ok(Value::from(value))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        let mut list = Vec::new();
-        while let Some(item) = items.next_element()? {
-            list.push(item);
-        }
-        Ok(Value::List(list.into()))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
-        let mut map: Vec<(Arc<str>, Value)> = Vec::new();
-        while let Some((key, value)) = entries.next_entry::<String, Value>()? {
-            map.push((key.into(), value));
-        }
-        Ok(Value::Map(map.into()))
+        ValueSeed { bound: &mut Unbounded, depth: 1 }.deserialize(deserializer)
     }
 }

@@ -98,16 +98,21 @@ impl Service {
                 ["filter", "schedule", "snoozed_until", "created_at", "updated_at", "revision"].map(str::to_owned);
             fixed.into_iter().chain(values).chain(last).collect()
         });
-        let records = self.records.clone();
+        let (records, pipeline) = (self.records.clone(), self.pipeline.clone());
         let next = move |after: Option<SubscriptionId>| {
-            let (records, filter, fields) = (records.clone(), filter.clone(), fields.clone());
+            let (records, pipeline, filter, fields) =
+                (records.clone(), pipeline.clone(), filter.clone(), fields.clone());
             async move {
                 let found = records.subscriptions(&filter, after, PAGE).await?;
                 let last = if found.len() < PAGE { None } else { found.last().map(|last| last.id) };
                 let mut out = Vec::with_capacity(found.len() * 256);
                 for subscription in found {
                     match &fields {
-                        None => json_line(&subscriptions::Document::from(subscription), &mut out),
+                        None => {
+                            let (application, class) = (&subscription.application, &subscription.class);
+                            let fields = subscriptions::class_fields(&pipeline, application, class);
+                            json_line(&subscriptions::Document::of(subscription, fields.as_ref()), &mut out);
+                        }
                         Some(fields) => csv_line(subscription_cells(fields, subscription)?, &mut out),
                     }
                 }

@@ -2,6 +2,9 @@
 //!
 //! A stream of any length passes through bounded memory. While one block of lines is being stored, the next is read
 //! and checked; each block is one commit. A bad line is told and passed over, it does not stop the others.
+//!
+//! A line of an export may be older than the present version of its application. What of it does not fit that version is
+//! passed over with a warning.
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
@@ -31,7 +34,9 @@ use crate::{
     error::{ServiceError, read_object},
     keys::{Caller, Scope},
     lines::{Block, Blocks, BoxError, LINE_BYTES_MAX, Lines},
-    subscribers, subscriptions, suppressions,
+    subscribers,
+    subscriptions::{self, Basis},
+    suppressions,
 };
 
 /// Most lines of one commit. Lines in no order touch a page of the subscribers' index each, so that a commit of few
@@ -69,7 +74,7 @@ impl From<Format> for Input {
     }
 }
 
-/// A line that was not stored.
+/// A line that was not stored, or not all of it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Refusal {
     /// Its number, from 1; in CSV the header is line 1.
@@ -89,6 +94,10 @@ pub struct Imported {
     pub failed: u64,
     /// The first refused ones, in order.
     pub refusals: Vec<Refusal>,
+    /// How many lines of an export did not fit the present version of their application in every part.
+    pub warned: u64,
+    /// The first of them, in order, with what was passed over.
+    pub warnings: Vec<Refusal>,
     /// Why the import ended before the stream did. What was stored before stays stored.
     pub stopped: Option<ServiceError>,
 }
@@ -96,15 +105,25 @@ pub struct Imported {
 impl Imported {
     fn refuse(&mut self, refusals: Vec<Refusal>) {
         self.failed += refusals.len() as u64;
-        self.refusals.extend(refusals);
-        self.refusals.sort_by_key(|refusal| refusal.line);
-        self.refusals.truncate(REFUSALS_MAX);
-        for refusal in &mut self.refusals {
-            let more = refusal.problems.len().saturating_sub(LINE_PROBLEMS_MAX);
-            if more > 1 {
-                refusal.problems.truncate(LINE_PROBLEMS_MAX);
-                refusal.problems.push(and_more(more));
-            }
+        keep_first(&mut self.refusals, refusals);
+    }
+
+    fn warn(&mut self, warnings: Vec<Refusal>) {
+        self.warned += warnings.len() as u64;
+        keep_first(&mut self.warnings, warnings);
+    }
+}
+
+/// Adds lines to the first of their kind, and bounds both them and what is said of each.
+fn keep_first(kept: &mut Vec<Refusal>, more: Vec<Refusal>) {
+    kept.extend(more);
+    kept.sort_by_key(|line| line.line);
+    kept.truncate(REFUSALS_MAX);
+    for line in kept {
+        let more = line.problems.len().saturating_sub(LINE_PROBLEMS_MAX);
+        if more > 1 {
+            line.problems.truncate(LINE_PROBLEMS_MAX);
+            line.problems.push(and_more(more));
         }
     }
 }
@@ -240,6 +259,7 @@ impl Service {
             };
             imported.lines += read.items.len() as u64 + read.refusals.len() as u64;
             imported.refuse(read.refusals);
+            imported.warn(read.warnings);
             if let Some(stored) = storing.take()
                 && let Err(error) = settle(stored, &mut imported).await
             {
@@ -353,16 +373,38 @@ async fn settle(storing: Storing, imported: &mut Imported) -> Result<(), Service
 struct Read<T> {
     items: Vec<(u64, T)>,
     refusals: Vec<Refusal>,
+    warnings: Vec<Refusal>,
 }
+
+impl<T> Read<T> {
+    fn new() -> Self {
+        Read { items: Vec::new(), refusals: Vec::new(), warnings: Vec::new() }
+    }
+
+    fn take(&mut self, line: u64, read: Result<ReadLine<T>, Vec<Problem>>) {
+        match read {
+            Ok((item, warnings)) => {
+                self.items.push((line, item));
+                if !warnings.is_empty() {
+                    self.warnings.push(Refusal { line, problems: warnings });
+                }
+            }
+            Err(problems) => self.refusals.push(Refusal { line, problems }),
+        }
+    }
+}
+
+/// What a line holds, and what of an export's line was passed over.
+type ReadLine<T> = (T, Vec<Problem>);
 
 /// What lines hold, and where it goes.
 trait LineKind: Send + Sync + 'static {
     type Item: Send + 'static;
 
-    fn read_json(&self, line: &[u8]) -> Result<Self::Item, Vec<Problem>>;
-    /// What is wrong with a column of this name, if anything.
-    fn check_column(&self, name: &str) -> Option<Problem>;
-    fn read_cells(&self, header: &[String], cells: &[String]) -> Result<Self::Item, Vec<Problem>>;
+    fn read_json(&self, line: &[u8]) -> Result<ReadLine<Self::Item>, Vec<Problem>>;
+    /// What is wrong with a column of this name, if anything. `exported`: an export wrote the header.
+    fn check_column(&self, name: &str, exported: bool) -> Option<Problem>;
+    fn read_cells(&self, header: &[String], cells: &[String]) -> Result<ReadLine<Self::Item>, Vec<Problem>>;
     fn store(
         records: &dyn Records,
         items: Vec<Self::Item>,
@@ -371,7 +413,7 @@ trait LineKind: Send + Sync + 'static {
 }
 
 fn read_ndjson<L: LineKind>(kind: &L, first: u64, bytes: &[u8]) -> Read<L::Item> {
-    let mut read = Read { items: Vec::new(), refusals: Vec::new() };
+    let mut read = Read::new();
     for (line, text) in (first..).zip(bytes.split_inclusive(|byte| *byte == b'\n')) {
         let text = text.trim_ascii();
         if text.is_empty() {
@@ -381,16 +423,13 @@ fn read_ndjson<L: LineKind>(kind: &L, first: u64, bytes: &[u8]) -> Read<L::Item>
             json::check(text, VALUES_MAX).map_err(|problem| vec![in_line(problem)])?;
             kind.read_json(json::without_mark(text))
         };
-        match read_line() {
-            Ok(item) => read.items.push((line, item)),
-            Err(problems) => read.refusals.push(Refusal { line, problems }),
-        }
+        read.take(line, read_line());
     }
     read
 }
 
 fn read_csv<L: LineKind>(kind: &L, header: &Header, first: u64, bytes: &[u8]) -> Read<L::Item> {
-    let mut read = Read { items: Vec::new(), refusals: Vec::new() };
+    let mut read = Read::new();
     let mut scanner = Scanner::new(Some(header.delimiter));
     let (mut line, mut rest) = (first, bytes);
     while !rest.is_empty() {
@@ -409,10 +448,7 @@ fn read_csv<L: LineKind>(kind: &L, header: &Header, first: u64, bytes: &[u8]) ->
                 continue;
             }
         };
-        match kind.read_cells(&header.names, &cells) {
-            Ok(item) => read.items.push((at, item)),
-            Err(problems) => read.refusals.push(Refusal { line: at, problems }),
-        }
+        read.take(at, kind.read_cells(&header.names, &cells));
     }
     read
 }
@@ -460,7 +496,8 @@ async fn read_header<L: LineKind, S: Stream<Item = Result<Bytes, BoxError>> + Un
             Vec::new()
         }
     };
-    problems.extend(names.iter().filter_map(|name| kind.check_column(name)));
+    let exported = names.iter().any(|name| name == MARK_OF_EXPORTS);
+    problems.extend(names.iter().filter_map(|name| kind.check_column(name, exported)));
     match problems.is_empty() {
         true => Ok(Header { names, delimiter }),
         false => {
@@ -475,7 +512,13 @@ fn position(line: u64) -> u32 {
 }
 
 /// Columns that an export writes and an import passes over.
-const PASSED_OVER: [&str; 3] = ["created_at", "updated_at", "revision"];
+const PASSED_OVER: [&str; 3] = ["created_at", "updated_at", MARK_OF_EXPORTS];
+/// The member or column by which a line shows that an export wrote it.
+const MARK_OF_EXPORTS: &str = "revision";
+
+fn is_exported(header: &[String], cells: &[String]) -> bool {
+    header.iter().zip(cells).any(|(name, cell)| name == MARK_OF_EXPORTS && !cell.is_empty())
+}
 
 fn unknown_column<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Problem {
     let known: Vec<&str> = known.into_iter().collect();
@@ -516,13 +559,16 @@ impl DeclaredAttributes {
         DeclaredAttributes(declared.into_iter().filter_map(|(name, kind)| Some((name, kind?))).collect())
     }
 
-    /// The value of a cell.
-    fn read(&self, name: &str, cell: &str, problems: &mut Vec<Problem>) -> Value {
+    /// The value of a cell. One of an export that is none of its declared type is read as one without a type.
+    fn read(&self, name: &str, cell: &str, exported: bool, problems: &mut Vec<Problem>) -> Value {
         let Some(kind) = self.0.get(name) else { return csv_cells::value(cell) };
         let value = csv_cells::attribute_value(cell, *kind);
         if let Err(problem) = kind.accept(value.clone()) {
             let shown: String = cell.chars().take(60).collect();
             problems.push(Problem::at(format!("attributes.{name}"), format!("{problem}: `{shown}`")));
+            if exported {
+                return csv_cells::value(cell);
+            }
         }
         value
     }
@@ -533,15 +579,23 @@ struct SubscriberLines {
     mail: MailChannels,
 }
 
+impl SubscriberLines {
+    fn check(&self, draft: subscribers::Draft) -> Result<ReadLine<NewSubscriber>, Vec<Problem>> {
+        match draft.revision {
+            Some(_) => subscribers::check_export(draft, &self.mail),
+            None => Ok((subscribers::check(draft, None, &BTreeMap::new(), &self.mail)?, Vec::new())),
+        }
+    }
+}
+
 impl LineKind for SubscriberLines {
     type Item = NewSubscriber;
 
-    fn read_json(&self, line: &[u8]) -> Result<NewSubscriber, Vec<Problem>> {
-        let draft = read_object(line).map_err(|problem| vec![in_line(problem)])?;
-        subscribers::check(draft, None, &BTreeMap::new(), &self.mail)
+    fn read_json(&self, line: &[u8]) -> Result<ReadLine<NewSubscriber>, Vec<Problem>> {
+        self.check(read_object(line).map_err(|problem| vec![in_line(problem)])?)
     }
 
-    fn check_column(&self, name: &str) -> Option<Problem> {
+    fn check_column(&self, name: &str, _exported: bool) -> Option<Problem> {
         let known = ["id", "enabled", "locale", "time_zone"];
         let is_device = name.strip_prefix("device.").and_then(|rest| rest.rsplit_once('.'));
         let fits = known.contains(&name)
@@ -559,8 +613,9 @@ impl LineKind for SubscriberLines {
         (!fits).then(|| unknown_column(name, all))
     }
 
-    fn read_cells(&self, header: &[String], cells: &[String]) -> Result<NewSubscriber, Vec<Problem>> {
-        let mut problems = Vec::new();
+    fn read_cells(&self, header: &[String], cells: &[String]) -> Result<ReadLine<NewSubscriber>, Vec<Problem>> {
+        let (mut problems, mut passed_over) = (Vec::new(), Vec::new());
+        let exported = is_exported(header, cells);
         let mut draft = subscribers::Draft::default();
         let mut attributes: BTreeMap<String, Value> = BTreeMap::new();
         let mut devices: BTreeMap<&str, [Option<&str>; 3]> = BTreeMap::new();
@@ -577,7 +632,8 @@ impl LineKind for SubscriberLines {
                 }
             } else if cell.is_empty() {
             } else if let Some(attribute) = name.strip_prefix("attributes.") {
-                attributes.insert(attribute.to_owned(), self.declared.read(attribute, cell, &mut problems));
+                let differing = if exported { &mut passed_over } else { &mut problems };
+                attributes.insert(attribute.to_owned(), self.declared.read(attribute, cell, exported, differing));
             } else {
                 match name {
                     "id" => draft.id = Some(cell.to_owned()),
@@ -611,7 +667,10 @@ impl LineKind for SubscriberLines {
         let devices: BTreeMap<_, _> = devices.collect();
         draft.attributes = Some(attributes);
         draft.devices = has_devices.then_some(devices);
-        joined(problems, subscribers::check(draft, None, &BTreeMap::new(), &self.mail))
+        draft.revision = exported.then_some(serde::de::IgnoredAny);
+        let (item, warnings) = joined(problems, self.check(draft))?;
+        passed_over.extend(warnings);
+        Ok((item, passed_over))
     }
 
     async fn store(
@@ -682,16 +741,26 @@ impl SubscriptionLines {
     }
 }
 
+fn check_subscription(
+    draft: subscriptions::Draft<'_>,
+    class: &subscriptions::Class,
+) -> Result<ReadLine<subscriptions::Checked>, Vec<Problem>> {
+    let basis = if draft.revision.is_some() { Basis::Export } else { Basis::New };
+    let mut checked = subscriptions::check(draft, class, &basis)?;
+    let warnings = std::mem::take(&mut checked.warnings);
+    Ok((checked, warnings))
+}
+
 impl LineKind for SubscriptionLines {
     type Item = subscriptions::Checked;
 
-    fn read_json(&self, line: &[u8]) -> Result<subscriptions::Checked, Vec<Problem>> {
+    fn read_json(&self, line: &[u8]) -> Result<ReadLine<subscriptions::Checked>, Vec<Problem>> {
         let draft: subscriptions::Draft<'_> = read_object(line).map_err(|problem| vec![in_line(problem)])?;
         let class = self.class_of(draft.application.as_deref(), draft.class.as_deref())?;
-        subscriptions::check(draft, class)
+        check_subscription(draft, class)
     }
 
-    fn check_column(&self, name: &str) -> Option<Problem> {
+    fn check_column(&self, name: &str, exported: bool) -> Option<Problem> {
         let known = [
             "id",
             "application",
@@ -708,15 +777,20 @@ impl LineKind for SubscriptionLines {
             // Where each line names its class, each line is checked for itself.
             let fields = &self.whole.as_ref()?.fields;
             let unknown = || Problem { path: name.to_owned(), ..fields.unknown(field) };
-            return fields.position(field).is_none().then(unknown);
+            return (fields.position(field).is_none() && !exported).then(unknown);
         }
         let fits = known.contains(&name) || PASSED_OVER.contains(&name);
         (!fits).then(|| unknown_column(name, known.into_iter().chain(["values.<field>"])))
     }
 
-    fn read_cells(&self, header: &[String], cells: &[String]) -> Result<subscriptions::Checked, Vec<Problem>> {
+    fn read_cells(
+        &self,
+        header: &[String],
+        cells: &[String],
+    ) -> Result<ReadLine<subscriptions::Checked>, Vec<Problem>> {
         let mut problems = Vec::new();
         let mut draft = subscriptions::Draft::default();
+        draft.revision = is_exported(header, cells).then_some(serde::de::IgnoredAny);
         let mut values: Vec<(&str, &str)> = Vec::new();
         for (name, cell) in header.iter().map(String::as_str).zip(cells) {
             let cell = csv_cells::unguarded(cell);
@@ -752,7 +826,7 @@ impl LineKind for SubscriptionLines {
         let values = Value::Map(values.into_iter().map(value).collect());
         let json = serde_json::value::to_raw_value(&values).expect("a value is always JSON");
         draft.values = Some(&json);
-        joined(problems, subscriptions::check(draft, class))
+        joined(problems, check_subscription(draft, class))
     }
 
     async fn store(
@@ -784,19 +858,19 @@ struct SuppressionLines {
 impl LineKind for SuppressionLines {
     type Item = Suppression;
 
-    fn read_json(&self, line: &[u8]) -> Result<Suppression, Vec<Problem>> {
+    fn read_json(&self, line: &[u8]) -> Result<ReadLine<Suppression>, Vec<Problem>> {
         let draft = read_object(line).map_err(|problem| vec![in_line(problem)])?;
-        suppressions::check(draft, &self.origin, self.now)
+        Ok((suppressions::check(draft, &self.origin, self.now)?, Vec::new()))
     }
 
-    fn check_column(&self, name: &str) -> Option<Problem> {
+    fn check_column(&self, name: &str, _exported: bool) -> Option<Problem> {
         let known = ["protocol", "address", "subscriber", "device", "cause", "origin", "detail", "since", "expires_at"];
         let passed_over = ["in_force", "bounces", "notification", "updated_at"];
         let fits = known.contains(&name) || passed_over.contains(&name);
         (!fits).then(|| unknown_column(name, known))
     }
 
-    fn read_cells(&self, header: &[String], cells: &[String]) -> Result<Suppression, Vec<Problem>> {
+    fn read_cells(&self, header: &[String], cells: &[String]) -> Result<ReadLine<Suppression>, Vec<Problem>> {
         let mut problems = Vec::new();
         let mut draft = suppressions::Draft::default();
         let mut time = |path: &str, cell: &str| {
@@ -826,7 +900,7 @@ impl LineKind for SuppressionLines {
                 }
             }
         }
-        joined(problems, suppressions::check(draft, &self.origin, self.now))
+        Ok((joined(problems, suppressions::check(draft, &self.origin, self.now))?, Vec::new()))
     }
 
     async fn store(

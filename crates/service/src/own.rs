@@ -17,7 +17,7 @@ use crate::{
     Service,
     error::{ServiceError, json_error},
     subscribers::{DeviceDraft, check_device},
-    subscriptions::{Document, Draft},
+    subscriptions::Draft,
 };
 
 /// Subscriptions that a subscriber makes by devices of its own, at most; others may make more for it.
@@ -130,7 +130,7 @@ impl Service {
         let mut turn = self.turns.take(&id).await;
         loop {
             let present = self.own_subscription(owner, id).await?;
-            let written = serde_json::to_value(Document::from(present.clone())).expect("a document is always JSON");
+            let written = serde_json::to_value(self.shown(present.clone())).expect("a document is always JSON");
             let Json::Object(mut merged) = written else { unreachable!("a document is an object") };
             merged.extend(set.clone());
             let text = Json::Object(merged).to_string();

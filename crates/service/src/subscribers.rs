@@ -64,9 +64,10 @@ pub struct Draft {
     #[serde(default, rename = "updated_at")]
     #[schema(ignore)]
     _updated_at: serde::de::IgnoredAny,
-    #[serde(default, rename = "revision")]
+    /// Marks a line of an export.
+    #[serde(default)]
     #[schema(ignore)]
-    _revision: serde::de::IgnoredAny,
+    pub(crate) revision: Option<serde::de::IgnoredAny>,
     #[serde(default, rename = "warnings")]
     #[schema(ignore)]
     _warnings: serde::de::IgnoredAny,
@@ -201,6 +202,25 @@ pub fn check(
     }
 }
 
+/// Checks a line of an export. An address that its channel does not take any more is stored with a warning: a version of an
+/// application decides which addresses its channels take.
+///
+/// # Errors
+/// Every other problem found.
+pub(crate) fn check_export(draft: Draft, mail: &MailChannels) -> Result<(NewSubscriber, Vec<Problem>), Vec<Problem>> {
+    let problems = match check(draft.clone(), None, &BTreeMap::new(), mail) {
+        Ok(new) => return Ok((new, Vec::new())),
+        Err(problems) => problems,
+    };
+    let as_exported = |(name, device): (&String, &DeviceDraft)| {
+        subscriber::check_address(&device.address).ok()?;
+        let channel = device.channel.parse().ok()?;
+        Some((name.parse().ok()?, Device { channel, address: device.address.clone(), state: device.state }))
+    };
+    let stored = draft.devices.iter().flatten().filter_map(as_exported).collect();
+    Ok((check(draft, None, &stored, mail)?, problems))
+}
+
 /// What is wrong with the address of a device, if anything.
 ///
 /// # Errors
@@ -294,11 +314,18 @@ impl Service {
         put: Put,
     ) -> Result<(Document, bool), ServiceError> {
         caller.needs(Scope::SubscribersWrite)?;
-        let new = check(draft, id, &BTreeMap::new(), &self.mail_channels()).map_err(ServiceError::Invalid)?;
-        let (expect, is_new) = match put {
-            Put::Create => (Expect::Absent, true),
-            Put::Replace(Some(revision)) => (Expect::Revision(revision), false),
-            Put::Replace(None) => (Expect::Any, self.records.subscriber(&new.id).await?.is_none()),
+        let named = id.cloned().or_else(|| draft.id.as_deref()?.parse().ok());
+        let present = match (put, &named) {
+            (Put::Replace(_), Some(id)) => self.records.subscriber(id).await?,
+            _ => None,
+        };
+        let is_new = present.is_none() && matches!(put, Put::Create | Put::Replace(None));
+        let devices = present.map(|present| present.devices).unwrap_or_default();
+        let new = check(draft, id, &devices, &self.mail_channels()).map_err(ServiceError::Invalid)?;
+        let expect = match put {
+            Put::Create => Expect::Absent,
+            Put::Replace(Some(revision)) => Expect::Revision(revision),
+            Put::Replace(None) => Expect::Any,
         };
         let stored = self.records.put_subscriber(new, expect, self.clock.now()).await?;
         Ok((self.subscriber_stored(stored), is_new))

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use tocsin_matching::{filter::index::Scanned, rule::RuleSet};
 use tocsin_model::{
     application::{Limits, Presence},
-    field::Fields,
+    field::{Fields, Row},
     filter::{Dialect, Filter},
     id::{Name, SubscriberId, SubscriptionId},
     problem::Problem,
@@ -86,9 +86,10 @@ pub struct Draft<'a> {
     #[serde(default, rename = "updated_at")]
     #[schema(ignore)]
     _updated_at: serde::de::IgnoredAny,
-    #[serde(default, rename = "revision")]
+    /// Marks a line of an export.
+    #[serde(default)]
     #[schema(ignore)]
-    _revision: serde::de::IgnoredAny,
+    pub(crate) revision: Option<serde::de::IgnoredAny>,
     #[serde(default, rename = "warnings")]
     #[schema(ignore)]
     _warnings: serde::de::IgnoredAny,
@@ -216,10 +217,15 @@ pub struct Document {
     pub warnings: Vec<String>,
 }
 
-impl From<Subscription> for Document {
-    fn from(subscription: Subscription) -> Self {
+impl Document {
+    /// A subscription as the running version of its class shows it; as it is stored where there is none.
+    pub(crate) fn of(subscription: Subscription, fields: Option<&Fields>) -> Self {
         let damaged = || RawValue::from_string("null".into()).expect("`null` is JSON");
         let enabled = subscription.is_wanted();
+        let values = match fields.map(|fields| fields.stored_as_json(&subscription.values)) {
+            Some(Ok(values)) => values,
+            Some(Err(_)) | None => subscription.values.into(),
+        };
         Document {
             id: subscription.id.to_string(),
             application: subscription.application.to_string(),
@@ -228,7 +234,7 @@ impl From<Subscription> for Document {
             key: subscription.key,
             device: subscription.device.map(|device| device.to_string()),
             enabled,
-            values: RawValue::from_string(subscription.values.into()).unwrap_or_else(|_| damaged()),
+            values: RawValue::from_string(values).unwrap_or_else(|_| damaged()),
             filter: subscription.terms.filter,
             schedule: subscription.terms.schedule,
             snoozed_until: subscription.terms.snoozed_until,
@@ -236,6 +242,37 @@ impl From<Subscription> for Document {
             updated_at: subscription.updated_at,
             revision: subscription.revision,
             warnings: Vec::new(),
+        }
+    }
+}
+
+/// The fields of a class in the running version of its application.
+pub(crate) fn class_fields(pipeline: &Pipeline, application: &Name, class: &Name) -> Option<Fields> {
+    Some(pipeline.application(application)?.application.subscriptions.get(class)?.fields.clone())
+}
+
+/// What a draft is checked against. What is stored may be of another version of the class: the rule is in
+/// `tocsin_model::field`.
+pub(crate) enum Basis<'a> {
+    /// Nothing: all of it is new.
+    New,
+    /// A stored subscription, and its values in this version of the class. What stays as it was is not checked again.
+    Stored(&'a Subscription, Row),
+    /// A line of an export: what does not fit the class any more is a warning.
+    Export,
+}
+
+impl<'a> Basis<'a> {
+    fn of(stored: &'a Subscription, fields: &Fields) -> Result<Basis<'a>, ServiceError> {
+        let row = fields.row_from_stored(&stored.values);
+        let row = row.map_err(|damaged| ServiceError::Unavailable(format!("{}: {damaged}", stored.id).into()))?;
+        Ok(Basis::Stored(stored, row))
+    }
+
+    fn stored(&self) -> Option<&'a Subscription> {
+        match self {
+            Basis::Stored(stored, _) => Some(stored),
+            Basis::New | Basis::Export => None,
         }
     }
 }
@@ -339,6 +376,8 @@ pub(crate) struct Checked {
     new: NewSubscription,
     /// Why there is no room for its filter, unless that is stored with it already.
     crowded: Option<Problem>,
+    /// What of an export does not fit its class any more.
+    pub(crate) warnings: Vec<Problem>,
 }
 
 impl Checked {
@@ -363,19 +402,28 @@ impl Checked {
 /// The subscription that another of its key takes the place of.
 async fn stored_as(records: &dyn Records, new: &NewSubscription) -> Result<Option<Subscription>, StoreError> {
     let Some(key) = &new.key else { return Ok(None) };
+    of_key(records, (&new.application, &new.class), &new.subscriber, key).await
+}
+
+async fn of_key(
+    records: &dyn Records,
+    (application, class): (&Name, &Name),
+    subscriber: &SubscriberId,
+    key: &str,
+) -> Result<Option<Subscription>, StoreError> {
     let same = SubscriptionFilter {
-        application: Some(new.application.clone()),
-        class: Some(new.class.clone()),
-        subscriber: Some(new.subscriber.clone()),
-        key: Some(key.clone()),
+        application: Some(application.clone()),
+        class: Some(class.clone()),
+        subscriber: Some(subscriber.clone()),
+        key: Some(key.to_owned()),
         enabled: None,
     };
     Ok(records.subscriptions(&same, None, 1).await?.pop())
 }
 
 /// Checks a draft against its class.
-pub(crate) fn check(draft: Draft<'_>, class: &Class) -> Result<Checked, Vec<Problem>> {
-    let mut problems = Vec::new();
+pub(crate) fn check(draft: Draft<'_>, class: &Class, basis: &Basis<'_>) -> Result<Checked, Vec<Problem>> {
+    let (mut problems, mut warnings) = (Vec::new(), Vec::new());
     let subscriber = match draft.subscriber.as_deref().map(str::parse::<SubscriberId>) {
         Some(Ok(id)) => Some(id),
         Some(Err(error)) => {
@@ -387,25 +435,20 @@ pub(crate) fn check(draft: Draft<'_>, class: &Class) -> Result<Checked, Vec<Prob
             None
         }
     };
-    let device = match draft.device.as_deref().map(str::parse::<Name>) {
-        Some(Err(error)) => {
-            problems.push(Problem::at("device", format!("is not {}", error.expected)));
-            None
-        }
-        Some(Ok(name)) => Some(name),
-        None => None,
-    };
+    let device = checked_device(draft.device.as_deref()).map_err(|problem| problems.push(problem)).unwrap_or_default();
     if let Some(key) = &draft.key
         && (key.is_empty() || key.chars().count() > KEY_MAX || key.chars().any(char::is_control))
     {
         problems.push(Problem::at("key", format!("should be 1 to {KEY_MAX} characters without control characters")));
     }
     let raw = draft.values.map_or("{}", RawValue::get);
-    let values = check_values(raw, &class.fields).map_err(|found| problems.extend(found)).unwrap_or_default();
-    let filter = draft.filter.map(|filter| check_filter(filter, class)).transpose();
+    let values = check_values(raw, &class.fields, basis, &mut warnings);
+    let values = values.map_err(|found| problems.extend(found)).unwrap_or_default();
+    let filter = draft.filter.map(|filter| check_filter_on(filter, class, basis, &mut warnings)).transpose();
     let filter = filter.map_err(|found| problems.extend(found)).unwrap_or_default();
     let (filter, crowded) = filter.map_or((None, None), |(filter, room)| (Some(filter), room.err()));
-    let schedule = check_schedule(draft.schedule, class).map_err(|found| problems.extend(found)).unwrap_or_default();
+    let schedule = check_schedule(draft.schedule, class, basis, &mut warnings);
+    let schedule = schedule.map_err(|found| problems.extend(found)).unwrap_or_default();
     match subscriber {
         Some(subscriber) if problems.is_empty() => {
             let new = NewSubscription {
@@ -418,10 +461,42 @@ pub(crate) fn check(draft: Draft<'_>, class: &Class) -> Result<Checked, Vec<Prob
                 values,
                 terms: Terms { filter, schedule, snoozed_until: draft.snoozed_until },
             };
-            Ok(Checked { new, crowded })
+            Ok(Checked { new, crowded, warnings })
         }
         _ => Err(problems),
     }
+}
+
+fn checked_device(device: Option<&str>) -> Result<Option<Name>, Problem> {
+    let wrong = |error: tocsin_model::id::IdError| Problem::at("device", format!("is not {}", error.expected));
+    device.map(|device| device.parse().map_err(wrong)).transpose()
+}
+
+/// A change of a subscription whose class the running version does not have: values, filter and schedule stay as they are.
+fn check_without_class(
+    draft: Draft<'_>,
+    present: &Subscription,
+    gone: Problem,
+) -> Result<SubscriptionChange, Vec<Problem>> {
+    let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
+    let raw = draft.values.map_or("{}", RawValue::get);
+    let same_filter = match (&draft.filter, &present.terms.filter) {
+        (Some(draft), Some(stored)) => draft.is(stored),
+        (draft, stored) => draft.is_none() && stored.is_none(),
+    };
+    let same_schedule = match (&draft.schedule, &present.terms.schedule) {
+        (Some(draft), Some(stored)) => draft.is(stored),
+        (draft, stored) => draft.is_none() && stored.is_none(),
+    };
+    if json(raw) != json(&present.values) || !same_filter || !same_schedule {
+        return Err(vec![gone]);
+    }
+    Ok(SubscriptionChange {
+        device: checked_device(draft.device.as_deref()).map_err(|problem| vec![problem])?,
+        enabled: draft.enabled.unwrap_or(true),
+        values: present.values.clone(),
+        terms: Terms { snoozed_until: draft.snoozed_until, ..present.terms.clone() },
+    })
 }
 
 /// Values and filter of a subscription that need not be stored.
@@ -431,10 +506,54 @@ pub(crate) fn check_subject(
     class: &Class,
 ) -> Result<(Box<str>, Option<Filter>), Vec<Problem>> {
     let mut problems = Vec::new();
-    let values = check_values(values, &class.fields).map_err(|found| problems.extend(found)).unwrap_or_default();
+    let values = check_values(values, &class.fields, &Basis::New, &mut Vec::new());
+    let values = values.map_err(|found| problems.extend(found)).unwrap_or_default();
     let filter = filter.map(|filter| check_filter(filter, class)).transpose();
     let filter = filter.map_err(|found| problems.extend(found)).unwrap_or_default().map(|(filter, _)| filter);
     if problems.is_empty() { Ok((values, filter)) } else { Err(problems) }
+}
+
+/// Most bytes of a filter in a line of an export that the class does not take any more.
+const FILTER_BYTES_MAX: usize = 64 * 1024;
+
+impl FilterDraft {
+    /// The filter as it is written. `first` is the dialect of a text that names none.
+    fn written(self, first: Option<Dialect>) -> Result<Filter, Problem> {
+        let dialect_missing = || Problem::at("filter.dialect", "is required: the class takes no filters");
+        match self {
+            FilterDraft::Text(text) => match (text.parse(), first) {
+                (Ok(filter), _) => Ok(filter),
+                (Err(_), Some(dialect)) => Ok(Filter { dialect, text }),
+                (Err(_), None) => Err(dialect_missing()),
+            },
+            FilterDraft::Whole(WholeFilterDraft { dialect, text }) => {
+                let dialect = match dialect.as_deref().map(str::parse::<Dialect>) {
+                    None => first.ok_or_else(dialect_missing)?,
+                    Some(Ok(dialect)) => dialect,
+                    Some(Err(error)) => return Err(Problem::at("filter.dialect", error.to_string())),
+                };
+                let text = match text {
+                    serde_json::Value::String(text) => text,
+                    pattern @ serde_json::Value::Object(_) if dialect == Dialect::EventPattern => pattern.to_string(),
+                    _ => return Err(Problem::at("filter.text", "should be a string")),
+                };
+                Ok(Filter { dialect, text })
+            }
+        }
+    }
+
+    /// Whether it is written as a stored one is shown.
+    fn is(&self, stored: &Filter) -> bool {
+        self.clone().written(None).is_ok_and(|written| written == *stored)
+    }
+}
+
+impl ScheduleDraft {
+    /// Whether it is the stored one.
+    fn is(&self, stored: &str) -> bool {
+        let same_text = matches!(self, ScheduleDraft::Text(text) if text == stored);
+        same_text || self.read().is_ok_and(|schedule| schedule.to_string() == stored)
+    }
 }
 
 /// The filter, if its dialect is one of the class's.
@@ -444,33 +563,41 @@ fn read_filter(draft: FilterDraft, class: &Class) -> Result<Filter, Vec<Problem>
         return Err(vec![problem.hint("allow them in the definition: `filter: cel` under the subscription class")]);
     };
     let allowed = || class.filter.iter().map(|dialect| dialect.name()).collect::<Vec<_>>().join(", ");
-    let filter = match draft {
-        FilterDraft::Text(text) => match text.parse() {
-            Ok(filter) => filter,
-            Err(_) => Filter { dialect: *first, text },
-        },
-        FilterDraft::Whole(WholeFilterDraft { dialect, text }) => {
-            let dialect = match dialect.as_deref().map(str::parse::<Dialect>) {
-                None => *first,
-                Some(Ok(dialect)) => dialect,
-                Some(Err(error)) => {
-                    let problem = Problem::at("filter.dialect", error.to_string());
-                    return Err(vec![problem.hint(format!("the class allows {}", allowed()))]);
-                }
-            };
-            let text = match text {
-                serde_json::Value::String(text) => text,
-                pattern @ serde_json::Value::Object(_) if dialect == Dialect::EventPattern => pattern.to_string(),
-                _ => return Err(vec![Problem::at("filter.text", "should be a string")]),
-            };
-            Filter { dialect, text }
-        }
-    };
+    let filter = draft.written(Some(*first)).map_err(|problem| match problem.path.as_str() {
+        "filter.dialect" => vec![problem.hint(format!("the class allows {}", allowed()))],
+        _ => vec![problem],
+    })?;
     if !class.filter.contains(&filter.dialect) {
         let message = format!("the class `{}` takes no filters in {}", class.name, filter.dialect);
         return Err(vec![Problem::at("filter", message).hint(format!("it takes {}", allowed()))]);
     }
     Ok(filter)
+}
+
+/// The same as [`check_filter`], for what may be stored already.
+fn check_filter_on(
+    draft: FilterDraft,
+    class: &Class,
+    basis: &Basis<'_>,
+    warnings: &mut Vec<Problem>,
+) -> Result<(Filter, Result<(), Problem>), Vec<Problem>> {
+    if let Some(stored) = basis.stored().and_then(|stored| stored.terms.filter.as_ref())
+        && draft.is(stored)
+    {
+        return Ok((stored.clone(), Ok(())));
+    }
+    let written = match basis {
+        Basis::Export => draft.clone().written(class.filter.first().copied()).ok(),
+        Basis::New | Basis::Stored(..) => None,
+    };
+    match (check_filter(draft, class), written) {
+        // The records keep it as they kept the one that was exported.
+        (Err(problems), Some(written)) if written.text.len() <= FILTER_BYTES_MAX => {
+            warnings.extend(problems);
+            Ok((written, Ok(())))
+        }
+        (checked, _) => checked,
+    }
 }
 
 /// The filter, if the rules of the class can evaluate it, and whether there is room for one more.
@@ -487,8 +614,29 @@ fn check_filter(draft: FilterDraft, class: &Class) -> Result<(Filter, Result<(),
 }
 
 /// The canonical text of the schedule, if the class takes one and it will ever be due.
-fn check_schedule(draft: Option<ScheduleDraft>, class: &Class) -> Result<Option<Box<str>>, Vec<Problem>> {
+fn check_schedule(
+    draft: Option<ScheduleDraft>,
+    class: &Class,
+    basis: &Basis<'_>,
+    warnings: &mut Vec<Problem>,
+) -> Result<Option<Box<str>>, Vec<Problem>> {
+    if let Some(stored) = basis.stored() {
+        match (&draft, &stored.terms.schedule) {
+            (None, None) => return Ok(None),
+            (Some(draft), Some(stored)) if draft.is(stored) => return Ok(Some(stored.clone())),
+            _ => {}
+        }
+    }
+    let is_export = matches!(basis, Basis::Export);
     let draft = match (draft, class.schedule) {
+        (None, Presence::Required) if is_export => {
+            warnings.push(Problem::at("schedule", format!("the class `{}` requires a schedule", class.name)));
+            return Ok(None);
+        }
+        (Some(draft), Presence::Forbidden) if is_export => {
+            warnings.push(Problem::at("schedule", format!("the class `{}` takes no schedules", class.name)));
+            draft
+        }
         (None, Presence::Required) => {
             let problem = Problem::at("schedule", format!("the class `{}` requires a schedule", class.name));
             let hint = "give `start`, `time_zone` and `rule`, such as FREQ=DAILY;BYDAY=MO,TU,WE,TH,FR";
@@ -515,7 +663,12 @@ fn check_schedule(draft: Option<ScheduleDraft>, class: &Class) -> Result<Option<
     Ok(Some(schedule.to_string().into()))
 }
 
-fn check_values(raw: &str, fields: &Fields) -> Result<Box<str>, Vec<Problem>> {
+fn check_values(
+    raw: &str,
+    fields: &Fields,
+    basis: &Basis<'_>,
+    warnings: &mut Vec<Problem>,
+) -> Result<Box<str>, Vec<Problem>> {
     if raw.len() > VALUE_BYTES_MAX {
         let message = format!("takes {} bytes; at most {VALUE_BYTES_MAX} fit", raw.len());
         return Err(vec![Problem::at("values", message)]);
@@ -525,8 +678,15 @@ fn check_values(raw: &str, fields: &Fields) -> Result<Box<str>, Vec<Problem>> {
         // A position within the values would mislead: it is not one of the whole text.
         Problem { path, line: None, column: None, ..problem }
     };
-    let row =
-        fields.row_from_json(raw.as_bytes()).map_err(|problems| problems.into_iter().map(below).collect::<Vec<_>>())?;
+    let row = match basis {
+        Basis::New => fields.row_from_json(raw.as_bytes()),
+        Basis::Stored(_, stored) => fields.row_over_stored(raw.as_bytes(), stored),
+        Basis::Export => fields.row_from_export(raw.as_bytes()).map(|(row, found)| {
+            warnings.extend(found.into_iter().map(below));
+            row
+        }),
+    };
+    let row = row.map_err(|problems| problems.into_iter().map(below).collect::<Vec<_>>())?;
     Ok(fields.to_json(&row).into())
 }
 
@@ -545,7 +705,13 @@ impl Service {
         caller.needs(Scope::SubscribersRead)?;
         let after: Option<SubscriptionId> = key_of(after)?;
         let found = self.records.subscriptions(filter, after, limit + 1).await?;
-        Ok(Page::cut(found, limit, |subscription| subscription.id.to_string()).map(Document::from))
+        Ok(Page::cut(found, limit, |subscription| subscription.id.to_string()).map(|found| self.shown(found)))
+    }
+
+    /// A subscription as the running version of its class shows it.
+    pub(crate) fn shown(&self, subscription: Subscription) -> Document {
+        let fields = class_fields(&self.pipeline, &subscription.application, &subscription.class);
+        Document::of(subscription, fields.as_ref())
     }
 
     /// One subscription.
@@ -554,7 +720,7 @@ impl Service {
     /// There is none of this id.
     pub async fn subscription(&self, caller: &Caller, id: SubscriptionId) -> Result<Document, ServiceError> {
         caller.needs(Scope::SubscribersRead)?;
-        Ok(self.find_subscription(id).await?.into())
+        Ok(self.shown(self.find_subscription(id).await?))
     }
 
     /// Makes a subscription, or replaces the one of its key. The answer says whether it is new.
@@ -571,8 +737,17 @@ impl Service {
     pub(crate) async fn make_subscription(&self, draft: Draft<'_>) -> Result<(Document, bool), ServiceError> {
         let class = self.class_of(&draft)?;
         let one = |problem| ServiceError::Invalid(vec![problem]);
-        let checked = check(draft, &class).map_err(ServiceError::Invalid)?;
-        let replaced = stored_as(&*self.records, &checked.new).await?;
+        let replaced = match (draft.subscriber.as_deref().map(str::parse), &draft.key) {
+            (Some(Ok(subscriber)), Some(key)) => {
+                of_key(&*self.records, (&class.application, &class.name), &subscriber, key).await?
+            }
+            _ => None,
+        };
+        let basis = match &replaced {
+            Some(stored) => Basis::of(stored, &class.fields)?,
+            None => Basis::New,
+        };
+        let checked = check(draft, &class, &basis).map_err(ServiceError::Invalid)?;
         let new = checked.beside(replaced.as_ref()).map_err(one)?;
         let is_new = replaced.is_none();
         if is_new {
@@ -587,7 +762,7 @@ impl Service {
 
     /// A subscription as it was just stored, with what keeps its notifications from being sent.
     async fn subscription_stored(&self, stored: Subscription) -> Result<Document, ServiceError> {
-        let mut document = Document::from(stored.clone());
+        let mut document = self.shown(stored.clone());
         if let Some(device) = &stored.device {
             let subscriber = self.records.subscriber(&stored.subscriber).await?;
             if subscriber.is_some_and(|subscriber| !subscriber.devices.contains_key(device)) {
@@ -636,7 +811,7 @@ impl Service {
             if revision.is_some_and(|wanted| wanted != present.revision) {
                 return Err(ServiceError::Changed(format!("the subscription `{id}`")));
             }
-            let mut merged = serde_json::to_value(Document::from(present.clone())).expect("a document is always JSON");
+            let mut merged = serde_json::to_value(self.shown(present.clone())).expect("a document is always JSON");
             merge(&mut merged, patch)?;
             let text = merged.to_string();
             let draft: Draft<'_> = serde_json::from_str(&text).map_err(|error| json_error(&error))?;
@@ -689,14 +864,19 @@ impl Service {
             return Err(ServiceError::Invalid(problems));
         }
         let compiled = self.running(&present.application)?;
-        let class =
-            Class::of(&compiled, present.class.as_str()).map_err(|problem| ServiceError::Invalid(vec![problem]))?;
-        let class = class.within(Used::of(&self.pipeline, &present.application));
+        let now = self.clock.now();
+        let class = match Class::of(&compiled, present.class.as_str()) {
+            Ok(class) => class.within(Used::of(&self.pipeline, &present.application)),
+            Err(gone) => {
+                let change = check_without_class(draft, present, gone).map_err(ServiceError::Invalid)?;
+                return Ok(self.records.update_subscription(present.id, change, expect, now).await?);
+            }
+        };
         let draft = Draft { subscriber: Some(present.subscriber.as_str().to_owned().into()), key: None, ..draft };
-        let checked = check(draft, &class).map_err(ServiceError::Invalid)?;
+        let basis = Basis::of(present, &class.fields)?;
+        let checked = check(draft, &class, &basis).map_err(ServiceError::Invalid)?;
         // What it has counts already; only another filter needs room.
         let new = checked.beside(Some(present)).map_err(|problem| ServiceError::Invalid(vec![problem]))?;
-        let now = self.clock.now();
         let change =
             SubscriptionChange { device: new.device, enabled: new.enabled, values: new.values, terms: new.terms };
         Ok(self.records.update_subscription(present.id, change, expect, now).await?)

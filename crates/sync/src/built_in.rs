@@ -123,7 +123,7 @@ impl Replicas {
         let Some(subscriber) = self.records.subscriber(&device.subscriber).await? else { return Ok(()) };
         let mut wanted = Vec::with_capacity(built_in.len());
         for (number, built_in) in built_in {
-            wanted.push((number, self.told(&device.application, built_in, &subscriber).await?));
+            wanted.push((number, self.told(&device.application, collections, built_in, &subscriber).await?));
         }
         let (key, print) = ((device.application.clone(), subscriber.number), fingerprint(&wanted));
         if followed.get(&key) == Some(&print) {
@@ -138,7 +138,13 @@ impl Replicas {
     }
 
     /// What a collection tells of a subscriber.
-    async fn told(&self, application: &Name, what: BuiltIn, subscriber: &Subscriber) -> Result<Rows, SyncError> {
+    async fn told(
+        &self,
+        application: &Name,
+        collections: &Collections,
+        what: BuiltIn,
+        subscriber: &Subscriber,
+    ) -> Result<Rows, SyncError> {
         let owner = token_of(&subscriber.id);
         let rows: Vec<(String, Json)> = match what {
             BuiltIn::Profile => {
@@ -158,7 +164,7 @@ impl Replicas {
                 };
                 subscriber.devices.iter().map(row).collect()
             }
-            BuiltIn::Subscriptions => self.subscriptions_of(application, subscriber).await?,
+            BuiltIn::Subscriptions => self.subscriptions_of(application, collections, subscriber).await?,
             BuiltIn::Inbox => {
                 let reader = self.reader(subscriber).await?;
                 let filter =
@@ -179,13 +185,17 @@ impl Replicas {
     async fn subscriptions_of(
         &self,
         application: &Name,
+        collections: &Collections,
         subscriber: &Subscriber,
     ) -> Result<Vec<(String, Json)>, SyncError> {
         let (application, id) = (Some(application.clone()), Some(subscriber.id.clone()));
         let filter = SubscriptionFilter { application, subscriber: id, ..SubscriptionFilter::default() };
         let found = self.records.subscriptions(&filter, None, SUBSCRIPTIONS_MAX).await?;
         let rows = found.into_iter().map(|subscription| {
-            let values: Json = serde_json::from_str(&subscription.values).unwrap_or_default();
+            let fields = collections.class_fields(&subscription.class);
+            let shown = fields.and_then(|fields| fields.stored_as_json(&subscription.values).ok());
+            let values = shown.as_deref().unwrap_or(&subscription.values);
+            let values: Json = serde_json::from_str(values).unwrap_or_default();
             let row = json!({
                 "class": subscription.class, "key": subscription.key, "device": subscription.device,
                 "enabled": subscription.is_wanted(), "values": values,

@@ -10,6 +10,7 @@ use tocsin_matching::{filter::CompiledFilter, resolver, schema::Schema};
 use tocsin_model::{
     collection::{Collection, Resolver},
     definition::{self, Environment},
+    field::Fields,
     id::{ChangeSequence, Name},
     problem::Problem,
     replica::ROW_BYTES_MAX,
@@ -48,6 +49,8 @@ pub struct Ready {
 pub struct Collections {
     by_name: BTreeMap<Name, Ready>,
     by_number: HashMap<CollectionNumber, Name>,
+    /// The fields of the application's subscription classes, by name.
+    classes: BTreeMap<Name, Fields>,
 }
 
 impl Collections {
@@ -59,6 +62,11 @@ impl Collections {
     /// One by its number.
     pub fn of_number(&self, number: CollectionNumber) -> Option<&Ready> {
         self.by_name.get(self.by_number.get(&number)?)
+    }
+
+    /// The fields of a subscription class of the application.
+    pub(crate) fn class_fields(&self, class: &Name) -> Option<&Fields> {
+        self.classes.get(class)
     }
 
     /// All, by name.
@@ -115,7 +123,11 @@ impl Replicas {
         let mut applications = HashMap::new();
         for stored in self.records.applications().await? {
             let collections = match definition::read(&stored.text, &*self.catalogue.environment) {
-                Ok(application) => Some(self.ready(&application.name, application.collections).await?),
+                Ok(application) => {
+                    let classes = application.subscriptions.into_iter();
+                    let classes = classes.map(|(name, class)| (name, class.fields)).collect();
+                    Some(self.ready(&application.name, application.collections, classes).await?)
+                }
                 Err(problems) => {
                     tracing::warn!(application = %stored.name, problem = ?problems.first(), "an application cannot be read");
                     None
@@ -153,13 +165,14 @@ impl Replicas {
         &self,
         application: &Name,
         defined: BTreeMap<Name, Collection>,
+        classes: BTreeMap<Name, Fields>,
     ) -> Result<Arc<Collections>, SyncError> {
         let names: Vec<Name> = defined.keys().cloned().collect();
         if names.is_empty() {
             return Ok(Arc::default());
         }
         let numbers = self.store.collection_numbers(application.clone(), names).await?;
-        let mut collections = Collections::default();
+        let mut collections = Collections { classes, ..Collections::default() };
         for (number, (name, definition)) in numbers.into_iter().zip(defined) {
             let predicate = match &definition.conflicts.resolver {
                 Resolver::Predicate(text) => compile(text, application, &name),

@@ -188,7 +188,11 @@ pub(crate) fn note(
     if ready.definition.raises.is_empty() {
         return Ok(());
     }
-    let read = |body: &str| serde_json::from_str::<Event>(body).expect("a row is JSON");
+    let fields = &ready.definition.fields;
+    let read = |body: &str| {
+        let shown = fields.stored_as_json(body).ok();
+        serde_json::from_str::<Event>(shown.as_deref().unwrap_or(body)).expect("a row is JSON")
+    };
     let before = old.and_then(|old| old.body.as_deref()).map(read);
     let after = new.map(read);
     let changed = Changed { id, before: before.as_ref(), after: after.as_ref(), at: ledger.now() };

@@ -114,7 +114,7 @@ impl Editor<'_> {
         if let Some(row) = present.filter(|row| !self.holds(&row.keys)) {
             // One that it once saw was given away meanwhile: what it says of it is kept for those who may see it.
             if edit.base != Stamp(0) {
-                self.log(ledger, ready, edit, Winner::Server, "left", &body(row))?;
+                self.log(ledger, ready, edit, Winner::Server, "left", &body(&ready.definition.fields, row))?;
             }
             return Ok(refused("id", "is of no row that this device sees"));
         }
@@ -155,7 +155,7 @@ impl Editor<'_> {
 
     fn remove(&self, ledger: &mut Ledger<'_>, ready: &Ready, edit: &Edit, row: &StoredRow) -> Result<Fate, StoreError> {
         let newer: Vec<Writer> = writers(row).filter(|writer| self.is_news(edit, writer)).collect();
-        let server = body(row);
+        let server = body(&ready.definition.fields, row);
         let stays = newer.is_empty() || self.ruling(ready, edit, &newer, &server) == Ruling::Client;
         if !stays {
             self.log(ledger, ready, edit, Winner::Server, ready.word(), &server)?;
@@ -212,7 +212,7 @@ impl Editor<'_> {
                 changed.push(at);
             }
         }
-        let server = body(old);
+        let server = body(&definition.fields, old);
         let ruling = if contested.is_empty() { Ruling::Client } else { self.ruling(ready, edit, &newer, &server) };
         let client_wins = ruling == Ruling::Client;
         // By rows, an edit stays as a whole or not at all; what is put together is put together nevertheless.
@@ -245,7 +245,7 @@ impl Editor<'_> {
             }
         }
         if !changed.is_empty() {
-            let problems = missing(&definition.fields, &row);
+            let problems = definition.fields.taken_away(&row, &read(&definition.fields, old)?);
             if !problems.is_empty() {
                 return Ok(Fate::Refused(problems));
             }
@@ -433,20 +433,15 @@ pub(crate) fn objection_to_id(id: &str) -> Option<Problem> {
     (!fits).then(|| Problem::at("id", message).hint("a UUID is never taken"))
 }
 
-/// The required fields that a row lacks.
-pub(crate) fn missing(fields: &Fields, row: &[Value]) -> Vec<Problem> {
-    let lacking = fields.iter().zip(row).filter(|(field, value)| field.required && value.is_null());
-    lacking.map(|(field, _)| Problem::at(field.name.as_str(), "is required")).collect()
-}
-
 /// What a row says, as a row of its fields.
 pub(crate) fn read(fields: &Fields, row: &StoredRow) -> Result<Row, StoreError> {
     let body = row.body.as_deref().unwrap_or("{}");
     fields.row_from_stored(body).map_err(|_| StoreError::Damaged(format!("the row `{}`", row.id)))
 }
 
-fn body(row: &StoredRow) -> Json {
-    row.body.as_deref().and_then(|body| serde_json::from_str(body).ok()).unwrap_or(Json::Null)
+fn body(fields: &Fields, row: &StoredRow) -> Json {
+    let shown = row.body.as_deref().and_then(|body| fields.stored_as_json(body).ok());
+    shown.and_then(|body| serde_json::from_str(&body).ok()).unwrap_or(Json::Null)
 }
 
 /// Two values of one type in their order; what is null is neither greater nor smaller.
@@ -505,9 +500,16 @@ pub(crate) fn write_row(
 ) -> Result<Result<Stamp, Vec<Problem>>, StoreError> {
     let fields = &ready.definition.fields;
     let body = fields.to_json(write.change);
-    let problems = ready.objections(&body);
+    let mut problems = ready.objections(&body);
     if !problems.is_empty() {
-        return Ok(Err(problems));
+        // What was so before, by fields and a schema of another version, does not stop other changes.
+        if let Some(stored) = old.filter(|old| old.body.is_some()) {
+            let before = ready.objections(&fields.to_json(&read(fields, stored)?));
+            problems.retain(|problem| !before.contains(problem));
+        }
+        if !problems.is_empty() {
+            return Ok(Err(problems));
+        }
     }
     let present = old.filter(|old| old.body.is_some() && ready.definition.conflicts.track == Track::Column);
     let columns = present.map(|old| {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value as Json};
-use tocsin_model::{collection::Stamp, id::Name, problem::Problem, time::Timestamp, value::Value};
+use tocsin_model::{collection::Stamp, field::Fields, id::Name, problem::Problem, time::Timestamp, value::Value};
 use tocsin_store::{
     collections::{CollectionCounts, Conflict, StoredRow},
     error::StoreError,
@@ -14,7 +14,7 @@ use crate::{
     Replicas, SyncError,
     catalogue::{Collections, Ready},
     no_collection,
-    reconcile::{Write, missing, objection_to_id, read, remove_row, write_row},
+    reconcile::{Write, objection_to_id, read, remove_row, write_row},
     spread,
 };
 
@@ -41,6 +41,8 @@ pub enum RowChange {
     Put(Map<String, Json>),
     /// These fields say this; `null` empties one.
     Patch(Map<String, Json>),
+    /// It says what it said before. What does not fit the fields any more is passed over.
+    Restore(Map<String, Json>),
     /// It goes.
     Remove,
 }
@@ -92,9 +94,10 @@ impl Replicas {
     /// # Errors
     /// `Missing` if there is none.
     pub async fn row(&self, application: &Name, collection: &str, id: &str) -> Result<RowShown, SyncError> {
-        let (_, number) = self.find(application, collection).await?;
+        let (collections, number) = self.find(application, collection).await?;
         let row = self.store.row(number, id).await?;
-        row.and_then(shown).ok_or_else(|| no_row(collection, id))
+        let shown = row.map(|row| shown(&collections, row)).transpose()?;
+        shown.flatten().ok_or_else(|| no_row(collection, id))
     }
 
     /// Rows of a collection by their ids, behind one.
@@ -108,9 +111,10 @@ impl Replicas {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<RowShown>, SyncError> {
-        let (_, number) = self.find(application, collection).await?;
+        let (collections, number) = self.find(application, collection).await?;
         let rows = self.store.rows(number, after.unwrap_or_default(), limit).await?;
-        Ok(rows.into_iter().filter_map(shown).collect())
+        let shown = rows.into_iter().filter_map(|row| shown(&collections, row).transpose());
+        Ok(shown.collect::<Result<_, _>>()?)
     }
 
     /// Changes a row, if it is as the caller saw it where `expect` says how; 0: it must not be there. Gives it as it is then;
@@ -139,7 +143,8 @@ impl Replicas {
             if let Err(error) = changed {
                 return Ok(Err(error));
             }
-            Ok(Ok(ledger.row(ready.number, &id)?.and_then(shown)))
+            let row = ledger.row(ready.number, &id)?;
+            Ok(Ok(row.map(|row| shown(&collections, row)).transpose()?.flatten()))
         };
         self.store.write(self.now(), job).await?
     }
@@ -221,7 +226,7 @@ impl Replicas {
             let Some(conflict) = ledger.conflict(number)? else { return Ok(Err(missing())) };
             let Some(ready) = collections.of_number(conflict.collection) else { return Ok(Err(missing())) };
             let present = ledger.row(ready.number, &conflict.row)?.is_some_and(|row| row.body.is_some());
-            let change = loser(&conflict, present)?;
+            let change = loser(&conflict, present, &ready.definition.fields)?;
             let done = change_one(ledger, &application, &collections, ready, &conflict.row, change)?;
             if done.is_ok() {
                 ledger.revert_conflict(number)?;
@@ -248,28 +253,42 @@ impl Replicas {
 }
 
 /// What would be so if the other side had won. A row that is gone comes back as a whole.
-fn loser(conflict: &Conflict, is_present: bool) -> Result<RowChange, StoreError> {
+fn loser(conflict: &Conflict, is_present: bool, fields: &Fields) -> Result<RowChange, StoreError> {
     let object = |text: &str| {
         let read = serde_json::from_str::<Option<Map<String, Json>>>(text);
         read.map_err(|_| StoreError::Damaged(format!("the conflict {}", conflict.number)))
     };
     let (client, server) = (object(&conflict.client)?, object(&conflict.server)?);
     if &*conflict.winner != "server" {
-        return Ok(server.map_or(RowChange::Remove, RowChange::Put));
+        return Ok(server.map_or(RowChange::Remove, RowChange::Restore));
     }
     Ok(match client {
         None => RowChange::Remove,
-        Some(fields) if is_present => RowChange::Patch(fields),
-        Some(fields) => {
+        Some(mut edited) if is_present => {
+            // The fields may have changed since.
+            edited.retain(|name, value| {
+                let kind = fields.position(name).map(|at| fields[at].kind);
+                kind.is_some_and(|kind| kind.accept(Value::from(value.clone())).is_ok())
+            });
+            RowChange::Patch(edited)
+        }
+        Some(edited) => {
             let mut whole = object(&conflict.base)?.unwrap_or_default();
-            whole.extend(fields);
-            RowChange::Put(whole)
+            whole.extend(edited);
+            RowChange::Restore(whole)
         }
     })
 }
 
-fn shown(row: StoredRow) -> Option<RowShown> {
-    Some(RowShown { id: row.id.into(), version: row.version, body: row.body? })
+/// A row as the fields of its collection are now; `None`: it is gone.
+fn shown(collections: &Collections, row: StoredRow) -> Result<Option<RowShown>, StoreError> {
+    let Some(ready) = collections.of_number(row.collection) else { return Ok(None) };
+    if row.body.is_none() {
+        return Ok(None);
+    }
+    let fields = &ready.definition.fields;
+    let body = fields.to_json(&read(fields, &row)?).into();
+    Ok(Some(RowShown { id: row.id.into(), version: row.version, body }))
 }
 
 fn no_row(collection: &str, id: &str) -> SyncError {
@@ -311,7 +330,15 @@ pub(crate) fn change_one(
         }
         (RowChange::Remove, None) => return Ok(Ok(())),
         (RowChange::Patch(_), None) => return Ok(Err(no_row(ready.name.as_str(), id))),
-        (RowChange::Put(values), _) => fields.row(values.into_iter().map(|(name, value)| (name, Value::from(value)))),
+        (RowChange::Put(values), None) => {
+            fields.row(values.into_iter().map(|(name, value)| (name, Value::from(value))))
+        }
+        (RowChange::Put(values), Some(_)) => {
+            fields.row_over_stored(Json::Object(values).to_string().as_bytes(), before.as_deref().unwrap_or_default())
+        }
+        (RowChange::Restore(values), _) => {
+            fields.row_from_export(Json::Object(values).to_string().as_bytes()).map(|(row, _)| row)
+        }
         (RowChange::Patch(values), Some(_)) => patched(ready, before.clone().unwrap_or_default(), values),
     };
     let row = match after {
@@ -331,9 +358,9 @@ pub(crate) fn change_one(
     Ok(written.map(drop).map_err(SyncError::Invalid))
 }
 
-fn patched(ready: &Ready, mut row: Vec<Value>, values: Map<String, Json>) -> Result<Vec<Value>, Vec<Problem>> {
+fn patched(ready: &Ready, stored: Vec<Value>, values: Map<String, Json>) -> Result<Vec<Value>, Vec<Problem>> {
     let fields = &ready.definition.fields;
-    let mut problems = Vec::new();
+    let (mut row, mut problems) = (stored.clone(), Vec::new());
     for (name, value) in values {
         let Some(at) = fields.position(&name) else {
             problems.push(fields.unknown(&name));
@@ -344,6 +371,6 @@ fn patched(ready: &Ready, mut row: Vec<Value>, values: Map<String, Json>) -> Res
             Err(message) => problems.push(Problem::at(name, message)),
         }
     }
-    problems.extend(missing(fields, &row));
+    problems.extend(fields.taken_away(&row, &stored));
     if problems.is_empty() { Ok(row) } else { Err(problems) }
 }

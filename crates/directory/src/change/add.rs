@@ -183,7 +183,7 @@ fn taken(given: Vec<Given>, dn: &Dn, schema: &Schema) -> Result<(Vec<Attribute>,
         attributes.push(Attribute { kind, values: values.into() });
     }
     add_rdn(&mut attributes, &dn.0[0], schema)?;
-    single_valued(&attributes)?;
+    single_valued(&attributes, None)?;
     let classes = classes_of(&attributes);
     if classes.is_empty() {
         return Err(Refusal::new(Code::ObjectClassViolation, "no objectClass attribute"));

@@ -210,7 +210,7 @@ impl NameChange<'_> {
                     let mut without = after.clone();
                     without.remove(at);
                     let has: Vec<_> = without.iter().map(|found| &found.kind).collect();
-                    let touched = std::slice::from_ref(&kind.key);
+                    let touched = std::slice::from_ref(&kind);
                     let is_valid = schema.check(&classes_of(&without), &has, Some(touched)).is_ok();
                     match is_valid {
                         true => after = without,

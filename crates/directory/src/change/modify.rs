@@ -325,7 +325,7 @@ pub(super) fn check_classes(
     has_password: bool,
     schema: &Schema,
 ) -> Result<(), Refusal> {
-    single_valued(attributes)?;
+    single_valued(attributes, Some(touched))?;
     let new = classes_of(attributes);
     if new.is_empty() {
         return Err(Refusal::new(Code::ObjectClassViolation, "no objectClass attribute"));
@@ -335,9 +335,8 @@ pub(super) fn check_classes(
     }
     let password = schema.attribute("userPassword")?;
     let has: Vec<_> = attributes.iter().map(|found| &found.kind).chain(has_password.then_some(password)).collect();
-    let keys: Vec<Arc<str>> = touched.iter().map(|kind| kind.key.clone()).collect();
     // Where the classes change, all is asked anew.
-    schema.check(&new, &has, (old == new).then_some(&keys))
+    schema.check(&new, &has, (old == new).then_some(touched))
 }
 
 /// Refuses classes that an entry of others cannot get.

@@ -86,10 +86,12 @@ impl Directory {
                 remove_rdn(&mut attributes, &parsed.0[0], &rdn, &schema)?;
             }
             add_rdn(&mut attributes, &rdn, &schema)?;
-            super::single_valued(&attributes)?;
             let has: Vec<_> = attributes.iter().map(|found| &found.kind).collect();
             let kinds: Vec<_> = rdn.assertions.iter().filter_map(|(name, _)| schema.attribute(name).ok()).collect();
-            let touched: Vec<_> = kinds.iter().map(|kind| kind.key.clone()).collect();
+            // The attributes of the old name lose values.
+            let old_kinds = parsed.0[0].assertions.iter().filter_map(|(name, _)| schema.attribute(name).ok());
+            let touched: Vec<_> = kinds.into_iter().chain(old_kinds).cloned().collect();
+            super::single_valued(&attributes, Some(&touched))?;
             let classes = super::classes_of(&attributes);
             schema.check(&classes, &has, Some(&touched))?;
             let rdn_key = schema.normal_rdn(&rdn).into();

@@ -55,6 +55,9 @@ struct ImportedBody {
     lines: u64,
     stored: u64,
     failed: u64,
+    /// Lines of an export that do not fit the present version of their application in every part.
+    #[serde(skip_serializing_if = "is_zero")]
+    warned: u64,
     /// Why it ended before the stream did.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<ProblemBody>,
@@ -67,8 +70,19 @@ struct RefusedLine {
     error: ProblemBody,
 }
 
+/// A line of an import's answer: one of an export, with what was passed over.
+#[derive(Serialize)]
+struct WarnedLine {
+    line: u64,
+    warnings: Vec<String>,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 fn imported_answer(imported: Imported) -> Result<Response, Failure> {
-    let Imported { lines, stored, failed, refusals, stopped } = imported;
+    let Imported { lines, stored, failed, refusals, warned, warnings, stopped } = imported;
     let error = match stopped {
         // Nothing has happened yet, so the answer can be a plain problem.
         Some(error) if lines == 0 => return Err(error.into()),
@@ -83,7 +97,11 @@ fn imported_answer(imported: Imported) -> Result<Response, Failure> {
         let error = Failure::from(ServiceError::Invalid(refusal.problems)).into_body();
         line(&RefusedLine { line: refusal.line, error });
     }
-    line(&ImportedBody { lines, stored, failed, error });
+    for warned in warnings {
+        let warnings = warned.problems.iter().map(ToString::to_string).collect();
+        line(&WarnedLine { line: warned.line, warnings });
+    }
+    line(&ImportedBody { lines, stored, failed, warned, error });
     Ok(([(header::CONTENT_TYPE, HeaderValue::from_static(NDJSON))], out).into_response())
 }
 
@@ -102,7 +120,9 @@ mod erased {
 
 /// Stores subscribers from a stream of lines; a line replaces the subscriber of its id. CSV has the columns `id`,
 /// `enabled`, `locale`, `time_zone`, `attributes.<name>` and `device.<name>.channel|address|state`. The answer has a line
-/// for each of the first 1,000 refused lines, and one with the counts at the end.
+/// for each of the first 1,000 refused lines, and one with the counts at the end. A line with a `revision`, as an export
+/// writes it, may be older than the present version of an application: what does not fit it is passed over, and the answer
+/// has a line with `warnings`.
 #[utoipa::path(post, path = "/v1/import/subscribers", tag = "import and export", request_body(content((String = "application/x-ndjson"), (String = "text/csv"))), responses((status = 200, body = ImportedBody, content_type = "application/x-ndjson"), Failures))]
 async fn import_subscribers(
     State(app): State<Arc<App>>,

@@ -7,6 +7,7 @@ mod events;
 mod inbox;
 mod limits;
 mod merges;
+mod newer_versions;
 mod platform;
 mod preview;
 mod reference;

@@ -130,14 +130,19 @@ impl Args {
         };
         let request = client.request(Method::POST, &path).header("content-type", media_type).body(body);
         let name = input.file.display().to_string();
-        let summary = upload(client, request, &mut |line, error| {
-            bar.suspend(|| terminal.line(terminal.paint(Colour::Red, format_args!("{name}:{line}: {error}"))))
+        let summary = upload(client, request, &mut |line, told| {
+            let (colour, text) = match told {
+                Told::Refused(error) => (Colour::Red, format!("{name}:{line}: {error}")),
+                Told::Warned(warning) => (Colour::Yellow, format!("{name}:{line}: warning: {warning}")),
+            };
+            bar.suspend(|| terminal.line(terminal.paint(colour, text)))
         })
         .await;
         bar.finish_and_clear();
-        let Summary { lines, stored, failed } = summary?;
+        let Summary { lines, stored, failed, warned } = summary?;
+        let warned = if warned > 0 { format!(", {} with warnings", thousands(warned)) } else { String::new() };
         terminal.line(format_args!(
-            "{} lines: {} stored, {} refused",
+            "{} lines: {} stored, {} refused{warned}",
             thousands(lines),
             thousands(stored),
             thousands(failed)
@@ -161,6 +166,17 @@ pub struct Summary {
     pub stored: u64,
     /// Lines refused.
     pub failed: u64,
+    /// Lines of an export of which something was passed over.
+    pub warned: u64,
+}
+
+/// What the server says of a line.
+#[derive(Debug, Clone, Copy)]
+pub enum Told<'a> {
+    /// It was refused.
+    Refused(&'a str),
+    /// Something of it was passed over.
+    Warned(&'a str),
 }
 
 /// Sends an import and reads its answer, line by line, as it comes.
@@ -170,7 +186,7 @@ pub struct Summary {
 pub async fn upload(
     client: &Client,
     request: reqwest::RequestBuilder,
-    refused: &mut (dyn FnMut(u64, &str) -> std::io::Result<()> + Send),
+    told: &mut (dyn FnMut(u64, Told<'_>) -> std::io::Result<()> + Send),
 ) -> Outcome<Summary> {
     let mut answer = client.send(request).await?;
     let mut rest = Vec::new();
@@ -193,10 +209,17 @@ pub async fn upload(
                 Failure::failed("the answer to the import is not what a Tocsin server says").because(&error)
             })?;
             match (line["line"].as_u64(), line["lines"].as_u64()) {
-                (Some(number), _) => refused(number, &error_text(&line["error"]))?,
+                (Some(number), _) => match line["warnings"].as_array() {
+                    Some(warnings) => {
+                        let warnings: Vec<&str> = warnings.iter().filter_map(Value::as_str).collect();
+                        told(number, Told::Warned(&warnings.join("; ")))?;
+                    }
+                    None => told(number, Told::Refused(&error_text(&line["error"])))?,
+                },
                 (None, Some(lines)) => {
                     let count = |name: &str| line[name].as_u64().unwrap_or_default();
-                    summary = Some(Summary { lines, stored: count("stored"), failed: count("failed") });
+                    let (stored, failed, warned) = (count("stored"), count("failed"), count("warned"));
+                    summary = Some(Summary { lines, stored, failed, warned });
                 }
                 // A failure in the middle of the stream is told as a line of its own.
                 (None, None) => {

@@ -95,8 +95,10 @@ impl Stage {
         let request =
             self.client.request(Method::POST, &path).header("content-type", "application/x-ndjson").body(lines);
         let mut first = None;
-        let summary = import::upload(&self.client, request, &mut |line, error| {
-            first.get_or_insert_with(|| format!("line {line}: {error}"));
+        let summary = import::upload(&self.client, request, &mut |line, told| {
+            if let import::Told::Refused(error) = told {
+                first.get_or_insert_with(|| format!("line {line}: {error}"));
+            }
             Ok(())
         })
         .await?;
