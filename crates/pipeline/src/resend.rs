@@ -3,7 +3,11 @@
 //! A notification keeps its id, so that a receiver knows it again; with `as_new` it becomes another one, with an id and a
 //! time to live of its own. What was delivered is never sent again, and what is still on its way is left alone.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 use tocsin_model::{
@@ -240,7 +244,7 @@ pub(crate) async fn run(flow: Arc<Flow>, stop: CancellationToken) {
     }
 }
 
-async fn carry_out_all(flow: &Flow, stop: &CancellationToken) -> Result<(), StoreError> {
+async fn carry_out_all(flow: &Arc<Flow>, stop: &CancellationToken) -> Result<(), StoreError> {
     loop {
         let requests = flow.journal.resends(true, 0, REQUESTS).await?;
         if requests.is_empty() {
@@ -255,7 +259,7 @@ async fn carry_out_all(flow: &Flow, stop: &CancellationToken) -> Result<(), Stor
     }
 }
 
-async fn carry_out(flow: &Flow, resend: Resend, stop: &CancellationToken) -> Result<(), StoreError> {
+async fn carry_out(flow: &Arc<Flow>, resend: Resend, stop: &CancellationToken) -> Result<(), StoreError> {
     let request: Option<ResendRequest> = serde_json::from_str(&resend.request)
         .inspect_err(|error| tracing::error!(%error, resend = resend.id, "a request to send again cannot be read"))
         .ok();
@@ -278,7 +282,9 @@ async fn carry_out(flow: &Flow, resend: Resend, stop: &CancellationToken) -> Res
         let count: usize = resent.resumed.iter().map(|(_, ordinals)| ordinals.len()).sum();
         let count = resent.reopened.iter().map(|reopened| reopened.ordinals.len()).sum::<usize>() + count;
         step.resent = Some(resent);
+        let channels = channels_of(&step);
         flow.journal.commit(step).await?;
+        flow.serve(channels);
         metrics::counter!("resend_notifications_total").increment(count as u64);
         if is_done {
             tracing::info!(resend = resend.id, by = resend.by, "what had failed is sent again");
@@ -288,6 +294,13 @@ async fn carry_out(flow: &Flow, resend: Resend, stop: &CancellationToken) -> Res
         }
         tokio::task::yield_now().await;
     }
+}
+
+/// The applications and channels to which a step sends. Only a process before may have had a worker there.
+fn channels_of(step: &Step) -> BTreeSet<(Name, Name)> {
+    let made = step.batches.iter().map(|batch| (batch.head.application.clone(), batch.head.channel.clone()));
+    let retried = step.retries.iter().map(|retry| (retry.application.clone(), retry.channel.clone()));
+    made.chain(retried).collect()
 }
 
 /// Puts what the next batches hold into a step. Gives whether there are no more.
@@ -364,6 +377,7 @@ async fn put(
             packed: Notifications::pack(&notifications).into(),
             priority,
             suspended: None,
+            run: None,
         });
     } else {
         step.retries.push(Retry {

@@ -154,3 +154,36 @@ async fn slow_it_is_carried_out_over_a_crash_at_any_write() {
         }
     }
 }
+
+/// The channel goes with a new version, and its worker with the process.
+#[tokio::test(start_paused = true)]
+async fn b16_what_goes_again_to_a_channel_that_is_missing_is_suspended() {
+    let without = QUAKES.replace("  hook: { protocol: http, retry: [] }\n", "");
+    assert_ne!(without, QUAKES);
+    let mut scenario = Scenario::new(&[QUAKES, &without]).await;
+    let script = format!(
+        r#"{PEOPLE}
+           08:35 apply
+           08:36 crash
+           08:40 resend {{"notification": "n-1-0"}}
+           08:41 suspensions
+           08:42 resend {{"notification": "n-3-0", "as_new": true}}
+           08:43 suspensions
+           08:44 report"#
+    );
+    let transcript = scenario.run(&script).await;
+    let transcript: Vec<&str> = transcript.lines().filter(|line| *line >= "08:36").collect();
+    expect![[r#"
+        08:36:00 crash
+        08:40:00 request 1 sends 1 again
+        08:41:00 suspended [0] on email: the only attempt failed: not now
+        08:41:00 suspended [0] on email: the only attempt failed: not now
+        08:41:00 suspended [0] on hook: the application has no channel `hook`
+        08:42:00 request 2 sends 1 again
+        08:43:00 suspended [0] on email: the only attempt failed: not now
+        08:43:00 suspended [0] on email: the only attempt failed: not now
+        08:43:00 suspended [0] on hook: the application has no channel `hook`
+        08:43:00 suspended [0] on hook: the application has no channel `hook`
+        08:44:00 events 2 notifications 7 open 0 suspended 4"#]]
+    .assert_eq(&transcript.join("\n"));
+}

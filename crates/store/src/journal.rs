@@ -18,7 +18,7 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use crate::error::StoreError;
+use crate::{error::StoreError, look::Looked};
 
 pub use activity::{Activity, ActivityRow, Count, Progress, Spread, Stream, Timing, Window};
 pub use course::Course;
@@ -192,6 +192,8 @@ pub struct NewNotificationBatch {
     pub priority: Priority,
     /// If they cannot be sent for a reason known already, they are suspended with it and no work item is made.
     pub suspended: Option<String>,
+    /// The event batch of the due time whose run made it, where its notifications are of other events.
+    pub run: Option<EventBatchId>,
 }
 
 /// A notification batch as the journal holds it.
@@ -685,7 +687,8 @@ pub trait Journal: Send + Sync + 'static {
     /// A notification batch, unpacked.
     async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError>;
 
-    /// The notification batches after `after` with events of a batch, oldest first, up to `limit`: heads and counts only.
+    /// The notification batches after `after` with events of a batch, or made by a run of its due times, oldest first, up to
+    /// `limit`: heads and counts only.
     async fn notification_batches_of(
         &self,
         events: EventBatchId,
@@ -722,13 +725,32 @@ pub trait Journal: Send + Sync + 'static {
     /// The open work items of a batch, claimed or not, oldest first. The token of one that is not claimed is 0.
     async fn open_work(&self, batch: NotificationBatchId) -> Result<Vec<WorkItem>, StoreError>;
 
-    /// Suspensions, oldest first, from after the number `after`.
+    /// Looks for up to `limit` suspensions, oldest first, from after the number `after`, among at most [`LOOKS_MAX`] rows.
+    ///
+    /// [`LOOKS_MAX`]: crate::look::LOOKS_MAX
+    async fn look_for_suspensions(
+        &self,
+        filter: &SuspensionFilter,
+        after: u64,
+        limit: usize,
+    ) -> Result<Looked<StoredSuspension, u64>, StoreError>;
+
+    /// Suspensions, oldest first, from after the number `after`, among all.
     async fn suspensions(
         &self,
         filter: &SuspensionFilter,
         after: u64,
         limit: usize,
-    ) -> Result<Vec<StoredSuspension>, StoreError>;
+    ) -> Result<Vec<StoredSuspension>, StoreError> {
+        let (mut found, mut after) = (Vec::new(), after);
+        while found.len() < limit {
+            let looked = self.look_for_suspensions(filter, after, limit - found.len()).await?;
+            found.extend(looked.items);
+            let Some(next) = looked.next else { break };
+            after = next;
+        }
+        Ok(found)
+    }
 
     /// Resumes or ends suspensions. Ended ones get a closing attempt with outcome `Ended`. Gives the number of
     /// notifications touched.

@@ -18,4 +18,5 @@ pub mod memory; // all ports in memory, for tests and trials
 pub mod sqlite; // all ports on SQLite, a file each: the default
 
 pub mod keyring; // keys that seal what is secret before it is stored
+pub mod look; // pages of lists that look at a bounded number of rows
 pub mod error; // what a caller can do about trouble

@@ -22,7 +22,7 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use crate::{error::StoreError, inbox::Listener};
+use crate::{error::StoreError, inbox::Listener, look::Looked};
 
 pub use changes::*;
 pub(crate) use installation::*;
@@ -137,13 +137,29 @@ pub trait Records: Send + Sync + 'static {
     ) -> Result<Vec<Written<SubscriberNumber>>, StoreError>;
     /// One subscriber.
     async fn subscriber(&self, id: &SubscriberId) -> Result<Option<Subscriber>, StoreError>;
-    /// Up to `limit` in the order of their ids, after `after`.
+    /// Looks for up to `limit` in the order of their ids, after `after`, among at most [`LOOKS_MAX`](crate::look::LOOKS_MAX) rows.
+    async fn look_for_subscribers(
+        &self,
+        filter: &SubscriberFilter,
+        after: Option<&SubscriberId>,
+        limit: usize,
+    ) -> Result<Looked<Subscriber, SubscriberId>, StoreError>;
+    /// Up to `limit` in the order of their ids, after `after`, among all.
     async fn subscribers(
         &self,
         filter: &SubscriberFilter,
         after: Option<&SubscriberId>,
         limit: usize,
-    ) -> Result<Vec<Subscriber>, StoreError>;
+    ) -> Result<Vec<Subscriber>, StoreError> {
+        let (mut found, mut after) = (Vec::new(), after.cloned());
+        while found.len() < limit {
+            let looked = self.look_for_subscribers(filter, after.as_ref(), limit - found.len()).await?;
+            found.extend(looked.items);
+            let Some(next) = looked.next else { break };
+            after = Some(next);
+        }
+        Ok(found)
+    }
     /// Removes a subscriber with its devices, their suppressions, and its subscriptions. Suppressions of its addresses stay.
     async fn remove_subscriber(&self, id: &SubscriberId, expect: Expect, now: Timestamp) -> Result<(), StoreError>;
     /// Makes one subscriber a part of another, in one commit, and forgets the first: its subscriptions keep their numbers,
@@ -238,13 +254,29 @@ pub trait Records: Send + Sync + 'static {
     async fn wake_subscriptions(&self, now: Timestamp, limit: usize) -> Result<usize, StoreError>;
     /// One subscription.
     async fn subscription(&self, id: SubscriptionId) -> Result<Option<Subscription>, StoreError>;
-    /// Up to `limit` in the order of their numbers, after `after`.
+    /// Looks for up to `limit` in the order of their numbers, after `after`, among at most [`LOOKS_MAX`](crate::look::LOOKS_MAX) rows.
+    async fn look_for_subscriptions(
+        &self,
+        filter: &SubscriptionFilter,
+        after: Option<SubscriptionId>,
+        limit: usize,
+    ) -> Result<Looked<Subscription, SubscriptionId>, StoreError>;
+    /// Up to `limit` in the order of their numbers, after `after`, among all.
     async fn subscriptions(
         &self,
         filter: &SubscriptionFilter,
         after: Option<SubscriptionId>,
         limit: usize,
-    ) -> Result<Vec<Subscription>, StoreError>;
+    ) -> Result<Vec<Subscription>, StoreError> {
+        let (mut found, mut after) = (Vec::new(), after);
+        while found.len() < limit {
+            let looked = self.look_for_subscriptions(filter, after, limit - found.len()).await?;
+            found.extend(looked.items);
+            let Some(next) = looked.next else { break };
+            after = Some(next);
+        }
+        Ok(found)
+    }
     /// Removes a subscription.
     async fn remove_subscription(&self, id: SubscriptionId, expect: Expect, now: Timestamp) -> Result<(), StoreError>;
 
@@ -262,13 +294,29 @@ pub trait Records: Send + Sync + 'static {
     ) -> Result<Vec<Suppression>, StoreError>;
     /// What is known of a target, even if it is over.
     async fn suppression(&self, target: &Target) -> Result<Option<Suppression>, StoreError>;
-    /// Up to `limit` in the order of the texts of their targets, after `after`.
+    /// Looks for up to `limit` in the order of the texts of their targets, after `after`, among at most [`LOOKS_MAX`](crate::look::LOOKS_MAX) rows.
+    async fn look_for_suppressions(
+        &self,
+        filter: &SuppressionFilter,
+        after: Option<&Target>,
+        limit: usize,
+    ) -> Result<Looked<Suppression, Target>, StoreError>;
+    /// Up to `limit` in the order of the texts of their targets, after `after`, among all.
     async fn suppressions(
         &self,
         filter: &SuppressionFilter,
         after: Option<&Target>,
         limit: usize,
-    ) -> Result<Vec<Suppression>, StoreError>;
+    ) -> Result<Vec<Suppression>, StoreError> {
+        let (mut found, mut after) = (Vec::new(), after.cloned());
+        while found.len() < limit {
+            let looked = self.look_for_suppressions(filter, after.as_ref(), limit - found.len()).await?;
+            found.extend(looked.items);
+            let Some(next) = looked.next else { break };
+            after = Some(next);
+        }
+        Ok(found)
+    }
     /// Forgets what is known of a target.
     async fn remove_suppression(&self, target: &Target) -> Result<(), StoreError>;
     /// Forgets up to `limit` of those that are over. Gives how many; less than `limit` means that there are no more.

@@ -28,6 +28,7 @@ use tocsin_store::{
         ScheduleKey, ScheduleRun, SourceKey, Step, StoredNotificationBatch, StoredSuspension, SuspensionFilter, Switch,
         Totals, Window, WorkAhead, WorkItem,
     },
+    look::Looked,
     memory::journal::MemoryJournal,
 };
 use tokio::sync::watch;
@@ -380,13 +381,13 @@ impl Journal for MortalJournal {
         self.live().await.open_work(batch).await
     }
 
-    async fn suspensions(
+    async fn look_for_suspensions(
         &self,
         filter: &SuspensionFilter,
         after: u64,
         limit: usize,
-    ) -> Result<Vec<StoredSuspension>, StoreError> {
-        self.live().await.suspensions(filter, after, limit).await
+    ) -> Result<Looked<StoredSuspension, u64>, StoreError> {
+        self.live().await.look_for_suspensions(filter, after, limit).await
     }
 
     async fn resolve(

@@ -62,5 +62,6 @@ fn new_batch(
         count: cut.notifications.count() as u32,
         packed: cut.notifications.pack().into(),
         suspended,
+        run: None,
     }
 }

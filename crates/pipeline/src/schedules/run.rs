@@ -31,7 +31,7 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    journal::{NewEventBatch, ScheduleKey, ScheduleRun, Step},
+    journal::{NewEventBatch, NewNotificationBatch, ScheduleKey, ScheduleRun, Step},
     records::{IndexedSubscription, ScheduledSubscription},
 };
 
@@ -228,7 +228,7 @@ struct Part<'a> {
     compiled: &'a Arc<Compiled>,
     batch: &'a EventBatch,
     chronicled: BTreeMap<EventBatchId, Bytes>,
-    made: Vec<tocsin_store::journal::NewNotificationBatch>,
+    made: Vec<NewNotificationBatch>,
     notifications: usize,
     bytes: usize,
 }
@@ -444,7 +444,8 @@ impl Part<'_> {
         crate::match_events::report_failures(self.compiled, &rules, &failures);
         let now = self.flow.clock.now();
         self.notifications += cut.iter().map(|cut| cut.notifications.count()).sum::<usize>();
-        self.made.extend(new_batches(self.compiled, &rules, cut, self.batch.accepted_at, now));
+        let made = new_batches(self.compiled, &rules, cut, self.batch.accepted_at, now);
+        self.made.extend(made.into_iter().map(|made| NewNotificationBatch { run: Some(self.batch.id), ..made }));
     }
 }
 

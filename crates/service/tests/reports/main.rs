@@ -256,6 +256,7 @@ async fn live(journal: &dyn Journal) {
                 packed: Bytes::from(notifications.pack()),
                 priority: Priority::Normal,
                 suspended: None,
+                run: None,
             }
         };
         let taken_up = TakenUp {

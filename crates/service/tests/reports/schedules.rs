@@ -154,6 +154,7 @@ async fn match_run(journal: &dyn Journal, run: &Run) {
             priority: Priority::Normal,
             // What waits for an operator is not delivered while the reports are read.
             suspended: Some("held".to_owned()),
+            run: None,
         }
     };
     let batches = run.told.iter().map(told).collect();
@@ -185,7 +186,8 @@ fn schedules_tell_how_far_they_have_come_and_when_they_are_due_next() {
         let stock = Question { application: Some(name("stock")), rule: Some(name("often")), ..Question::default() };
         platform.check("schedules", &stock, 0, vec![often]).await;
         let none = Question { rule: Some(name("never")), ..Question::default() };
-        platform.check("schedules", &none, 0, vec![]).await;
+        let unknown = platform.service.report(&platform.caller, "schedules", &none).await;
+        assert!(matches!(unknown, Err(ServiceError::Missing(_))), "B39: there never was such a rule");
     });
 }
 
@@ -208,4 +210,90 @@ fn runs_are_listed_with_what_came_of_them() {
         let refused = platform.service.report(&platform.caller, "scheduled-runs", &wrong).await;
         assert!(matches!(refused, Err(ServiceError::Invalid(_))), "it has no parameter `id`");
     });
+}
+
+const OVER_EVENTS: &str = "
+application: stock
+events: { trade: { fields: { price: number } } }
+subscriptions: { wish: { fields: { price: number } }, nudge: {} }
+notifications:
+  alert: { fields: { price: number }, content: { templates: { base: { text: x } } } }
+  hello: { content: { templates: { base: { text: x } } } }
+rules:
+  morning: { on: trade, subscription: wish, when: event.price >= sub.price, notify: alert, schedule: \"DTSTART;TZID=UTC:20260301T080000\\nRRULE:FREQ=DAILY\" }
+  evening: { subscription: nudge, notify: hello, schedule: \"DTSTART;TZID=UTC:20260301T200000\\nRRULE:FREQ=DAILY\" }
+channels: { email: { protocol: smtp, options: { host: localhost, from: t@example.org } } }
+";
+
+/// The service over a scenario, whose runs the real matcher made.
+async fn service_of(scenario: &tocsin_testkit::Scenario) -> (Arc<Service>, Caller) {
+    let records: Arc<dyn Records> = scenario.records().clone();
+    let key = keys::first_key::<ServiceError>(&*records, Timestamp(0), |_| Ok(())).await;
+    let key = key.expect("a key").expect("the first");
+    let parts = Parts {
+        records,
+        journal: scenario.journal().clone(),
+        inbox: scenario.inbox().clone(),
+        pipeline: scenario.pipeline().clone(),
+        exchanges: None,
+        free_space: None,
+        saturation: None,
+        version: "0.0.0-test",
+    };
+    let service = Service::open(parts).await.expect("a service");
+    let caller = service.authenticate(&key).expect("a good key");
+    (service, caller)
+}
+
+#[tokio::test(start_paused = true)]
+async fn b11_runs_over_events_are_listed_with_what_the_matcher_made() {
+    // Runs are done in parts of two notifications, each a batch of due times of its own.
+    let options = tocsin_pipeline::PipelineOptions {
+        run_notifications: 2,
+        run_subscriptions: 1,
+        upkeep_seconds: 900,
+        ..Default::default()
+    };
+    for (options, parts) in [(Default::default(), 1), (options, 3)] {
+        let mut scenario = tocsin_testkit::Scenario::with(&[OVER_EVENTS], options).await;
+        let script = r#"01:00 subscriber ann email=ann@example.org
+                        01:00 subscriber bob email=bob@example.org
+                        01:00 subscribe ann wish {"price": 5}
+                        01:00 subscribe bob wish {"price": 7}
+                        01:00 subscribe bob nudge
+                        06:00 event trade {"price": 6} {"price": 8}
+                        07:00 event trade {"price": 9}"#;
+        scenario.run_and_wait(script, Duration::from_secs(18 * 3_600)).await;
+        let (service, caller) = service_of(&scenario).await;
+        let found = service.report(&caller, "scheduled-runs", &Question::default()).await.expect("a report");
+        let table = &found.tables[0];
+        let at = |name: &str| table.columns.iter().position(|column| column.name == name).expect("a column");
+        let sum_of = |rule: &str| {
+            let rows: Vec<_> = table.rows.iter().filter(|row| row[at("rule")] == text(rule)).collect();
+            let sum = |column: &str| {
+                let counts = rows.iter().map(|row| match row[at(column)] {
+                    Cell::Count(count) => count,
+                    ref other => panic!("{column}: {other:?}"),
+                });
+                counts.sum::<u64>()
+            };
+            (rows.len(), sum("notification_batches"), sum("notifications"))
+        };
+        // Ann has three, Bob two; and one notification is of the due time itself.
+        let (runs, batches, notifications) = sum_of("morning");
+        assert!(runs >= parts && batches > 0, "{runs} {batches}");
+        assert_eq!(notifications, 5, "{table:?}");
+        assert_eq!((sum_of("evening").1, sum_of("evening").2), (1, 1), "{table:?}");
+
+        // The details of the batch by which it was due list the same.
+        let of_morning = table.rows.iter().rfind(|row| row[at("rule")] == text("morning")).expect("the first part");
+        let Cell::Text(id) = &of_morning[at("event_batch")] else { panic!("{of_morning:?}") };
+        let asked = Question { id: Some(id.clone()), ..Question::default() };
+        let details = service.report(&caller, "event-batch-details", &asked).await.expect("a report");
+        let Cell::Count(made) = of_morning[at("notification_batches")] else { panic!("{of_morning:?}") };
+        assert!(
+            details.tables.iter().any(|table| table.name == "notification_batches" && table.rows.len() as u64 == made),
+            "{details:?}"
+        );
+    }
 }

@@ -36,6 +36,7 @@ use crate::{
         activity::{Advance, Ledger, Parts, Told, minute_of},
         cut_out, ended,
     },
+    look::Looked,
 };
 
 use state::{check, is_free};
@@ -118,6 +119,7 @@ struct Batch {
     count: u32,
     packed: Bytes,
     events: Vec<EventBatchId>,
+    run: Option<EventBatchId>,
     attempts: Vec<Attempt>,
     progress: Progress,
 }
@@ -641,7 +643,9 @@ impl Journal for MemoryJournal {
         limit: usize,
     ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
         let state = self.state.lock();
-        let tells = |(id, batch): &(&u64, &Batch)| **id > after.0 && batch.events.contains(&events);
+        let tells = |(id, batch): &(&u64, &Batch)| {
+            **id > after.0 && (batch.events.contains(&events) || batch.run == Some(events))
+        };
         let head = |(id, batch): (&u64, &Batch)| (NotificationBatchId(*id), batch.head.clone(), batch.count);
         Ok(state.notification_batches.iter().filter(tells).take(limit).map(head).collect())
     }
@@ -723,15 +727,17 @@ impl Journal for MemoryJournal {
         Ok(of_batch.map(|(id, item)| item.hand_out(*id, token(id))).collect())
     }
 
-    async fn suspensions(
+    async fn look_for_suspensions(
         &self,
         filter: &SuspensionFilter,
         after: u64,
         limit: usize,
-    ) -> Result<Vec<StoredSuspension>, StoreError> {
+    ) -> Result<Looked<StoredSuspension, u64>, StoreError> {
         let state = self.state.lock();
         let stored = |(id, suspension): (u64, &Suspension)| StoredSuspension { id, suspension: suspension.clone() };
-        Ok(state.matching(filter).filter(|(id, _)| *id > after).take(limit).map(stored).collect())
+        let later = state.matching(filter).filter(|(id, _)| *id > after);
+        let found = later.take(limit.saturating_add(1)).map(stored).collect();
+        Ok(Looked::cut(found, limit, None, |found: &StoredSuspension| found.id))
     }
 
     async fn resolve(

@@ -29,6 +29,7 @@ mod entries; // the directory
 use crate::{
     error::StoreError,
     inbox::{Bell, Listener},
+    look::Looked,
     records::{
         ApiKey, ApplicationVersion, Change, Changed, EndpointKey, Expect, FEED_KEPT, FailingEndpoint, FollowedSchedule,
         IndexedSubscription, Interest, MERGES_FORGOTTEN_AT_ONCE, MERGES_KEPT, Merge, NewSegment, NewSubscriber,
@@ -266,15 +267,17 @@ impl Records for MemoryRecords {
         Ok(self.shelf.lock().subscribers.get(id).cloned())
     }
 
-    async fn subscribers(
+    async fn look_for_subscribers(
         &self,
         filter: &SubscriberFilter,
         after: Option<&SubscriberId>,
         limit: usize,
-    ) -> Result<Vec<Subscriber>, StoreError> {
+    ) -> Result<Looked<Subscriber, SubscriberId>, StoreError> {
         let shelf = self.shelf.lock();
         let later = shelf.subscribers.values().filter(|found| after.is_none_or(|after| found.id > *after));
-        Ok(later.filter(|found| meets_subscriber(filter, found)).take(limit).cloned().collect())
+        let found =
+            later.filter(|found| meets_subscriber(filter, found)).take(limit.saturating_add(1)).cloned().collect();
+        Ok(Looked::cut(found, limit, None, |found: &Subscriber| found.id.clone()))
     }
 
     async fn remove_subscriber(&self, id: &SubscriberId, expect: Expect, _now: Timestamp) -> Result<(), StoreError> {
@@ -464,15 +467,17 @@ impl Records for MemoryRecords {
         Ok(self.shelf.lock().subscriptions.get(&id).cloned())
     }
 
-    async fn subscriptions(
+    async fn look_for_subscriptions(
         &self,
         filter: &SubscriptionFilter,
         after: Option<SubscriptionId>,
         limit: usize,
-    ) -> Result<Vec<Subscription>, StoreError> {
+    ) -> Result<Looked<Subscription, SubscriptionId>, StoreError> {
         let shelf = self.shelf.lock();
         let later = shelf.subscriptions.range(after_subscription(after)).map(|(_, found)| found);
-        Ok(later.filter(|found| meets_subscription(filter, found)).take(limit).cloned().collect())
+        let found =
+            later.filter(|found| meets_subscription(filter, found)).take(limit.saturating_add(1)).cloned().collect();
+        Ok(Looked::cut(found, limit, None, |found: &Subscription| found.id))
     }
 
     async fn remove_subscription(&self, id: SubscriptionId, expect: Expect, _now: Timestamp) -> Result<(), StoreError> {
@@ -517,13 +522,13 @@ impl Records for MemoryRecords {
         Ok(self.shelf.lock().suppressions.get(&target.to_string()).cloned())
     }
 
-    async fn suppressions(
+    async fn look_for_suppressions(
         &self,
         filter: &SuppressionFilter,
         after: Option<&Target>,
         limit: usize,
-    ) -> Result<Vec<Suppression>, StoreError> {
-        let Some(prefix) = filter.prefix() else { return Ok(Vec::new()) };
+    ) -> Result<Looked<Suppression, Target>, StoreError> {
+        let Some(prefix) = filter.prefix() else { return Ok(Looked { items: Vec::new(), next: None }) };
         let after = after.map(Target::to_string).unwrap_or_default();
         let wanted = filter.contains.as_ref().map(|text| text.to_ascii_lowercase());
         let contains = |target: &str| {
@@ -539,7 +544,8 @@ impl Records for MemoryRecords {
         };
         let shelf = self.shelf.lock();
         let later = shelf.suppressions.iter().filter(|(target, _)| **target > after);
-        Ok(later.filter(meets).take(limit).map(|(_, found)| found.clone()).collect())
+        let found = later.filter(meets).take(limit.saturating_add(1)).map(|(_, found)| found.clone()).collect();
+        Ok(Looked::cut(found, limit, None, |found: &Suppression| found.target.clone()))
     }
 
     async fn remove_suppression(&self, target: &Target) -> Result<(), StoreError> {

@@ -55,6 +55,7 @@ use crate::{
         Progress, Quantum, Resend, Resolution, RuleStop, ScheduleKey, ScheduleRun, SourceKey, Step,
         StoredNotificationBatch, StoredSuspension, SuspensionFilter, Switch, Totals, Window, WorkAhead, WorkItem,
     },
+    look::Looked,
 };
 
 /// Small pages suit bodies that are written once, in order, and read once.
@@ -536,14 +537,14 @@ impl Journal for SqliteJournal {
         self.read(move |connection, shared| hand_out::open_work(connection, shared, batch)).await
     }
 
-    async fn suspensions(
+    async fn look_for_suspensions(
         &self,
         filter: &SuspensionFilter,
         after: u64,
         limit: usize,
-    ) -> Result<Vec<StoredSuspension>, StoreError> {
+    ) -> Result<Looked<StoredSuspension, u64>, StoreError> {
         let filter = filter.clone();
-        self.read(move |connection, shared| suspended::list(connection, shared, &filter, after, limit)).await
+        self.read(move |connection, shared| suspended::look(connection, shared, &filter, after, limit)).await
     }
 
     async fn resolve(

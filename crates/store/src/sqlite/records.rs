@@ -37,6 +37,7 @@ use crate::{
     error::StoreError,
     inbox::{Bell, Listener},
     keyring::Keyring,
+    look::Looked,
     records::{
         ApiKey, ApplicationVersion, Change, EndpointKey, Expect, FEED_KEPT, FailingEndpoint, FollowedSchedule,
         IndexedSubscription, Merge, NewSegment, NewSubscriber, NewSubscription, NotMerged, ProfileImage, Recipient,
@@ -323,12 +324,12 @@ impl Records for SqliteRecords {
         self.database.read(move |connection| subscribers::find(connection, &id)).await
     }
 
-    async fn subscribers(
+    async fn look_for_subscribers(
         &self,
         filter: &SubscriberFilter,
         after: Option<&SubscriberId>,
         limit: usize,
-    ) -> Result<Vec<Subscriber>, StoreError> {
+    ) -> Result<Looked<Subscriber, SubscriberId>, StoreError> {
         let (filter, after) = (filter.clone(), after.cloned());
         self.database.read(move |connection| subscribers::list(connection, &filter, after.as_ref(), limit)).await
     }
@@ -464,12 +465,12 @@ impl Records for SqliteRecords {
         self.database.read(move |connection| subscriptions::find(connection, id)).await
     }
 
-    async fn subscriptions(
+    async fn look_for_subscriptions(
         &self,
         filter: &SubscriptionFilter,
         after: Option<SubscriptionId>,
         limit: usize,
-    ) -> Result<Vec<Subscription>, StoreError> {
+    ) -> Result<Looked<Subscription, SubscriptionId>, StoreError> {
         let filter = filter.clone();
         self.database.read(move |connection| subscriptions::list(connection, &filter, after, limit)).await
     }
@@ -497,12 +498,12 @@ impl Records for SqliteRecords {
         self.database.read(move |connection| suppressions::find_in_any_form(connection, &target)).await
     }
 
-    async fn suppressions(
+    async fn look_for_suppressions(
         &self,
         filter: &SuppressionFilter,
         after: Option<&Target>,
         limit: usize,
-    ) -> Result<Vec<Suppression>, StoreError> {
+    ) -> Result<Looked<Suppression, Target>, StoreError> {
         let (filter, after) = (filter.clone(), after.map(Target::to_string));
         self.database.read(move |connection| suppressions::list(connection, &filter, after.as_deref(), limit)).await
     }

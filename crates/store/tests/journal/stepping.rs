@@ -6,7 +6,8 @@ use tocsin_model::{
     state::StatePage,
 };
 use tocsin_store::journal::{
-    Backlog, Cutoffs, EventBatchState, FiringFilter, FiringStatus, Journal, NewFiring, Refired, RuleStop, Step,
+    Backlog, Cutoffs, EventBatchState, FiringFilter, FiringStatus, Journal, NewFiring, NewNotificationBatch, Refired,
+    RuleStop, Step,
 };
 
 use crate::support::*;
@@ -51,6 +52,29 @@ fn a_match_is_one_fact() {
             assert!(journal.attempts(nowhere).await.expect("read").is_empty());
             assert!(journal.open_work(nowhere).await.expect("read").is_empty());
         }
+    });
+}
+
+#[test]
+fn b11_a_due_batch_knows_what_its_run_made_of_other_events() {
+    on_each(async |journal| {
+        let events = accept(&*journal, 10, at(0)).await;
+        let due = accept(&*journal, 1, at(1)).await;
+        let claims: Vec<_> = claim_events(&*journal, 2, at(2)).await.into_iter().map(|claimed| claimed.claim).collect();
+        let of_events = notifications(&[events], 3, at(3));
+        let of_run = NewNotificationBatch { run: Some(due), ..notifications(&[events], 4, at(3)) };
+        // One with the due time itself is linked by its events, and only once.
+        let of_both = NewNotificationBatch { run: Some(due), ..notifications(&[events, due], 5, at(3)) };
+        let batches = vec![of_events, of_run, of_both];
+        journal.commit(Step { matched: claims, batches, ..Step::default() }).await.expect("committed");
+        let counts = async |of, after, limit| {
+            let found = journal.notification_batches_of(of, NotificationBatchId(after), limit).await.expect("read");
+            found.into_iter().map(|(_, _, count)| count).collect::<Vec<_>>()
+        };
+        assert_eq!(counts(due, 0, 9).await, [4, 5]);
+        assert_eq!(counts(due, 2, 9).await, [5]);
+        assert_eq!(counts(due, 0, 1).await, [4]);
+        assert_eq!(counts(events, 0, 9).await, [3, 4, 5]);
     });
 }
 

@@ -149,6 +149,7 @@ pub fn notifications(of: &[EventBatchId], count: u32, now: Timestamp) -> NewNoti
         packed: Bytes::from(notifications.pack()),
         priority: Priority::Normal,
         suspended: None,
+        run: None,
     }
 }
 

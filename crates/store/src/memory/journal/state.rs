@@ -187,6 +187,7 @@ impl State {
             count: new.count,
             packed: new.packed,
             events,
+            run: new.run,
             attempts: Vec::new(),
             progress: Progress { open: new.count, closed_at, ..Progress::default() },
         };

@@ -109,6 +109,7 @@ pub fn prune_events(
         execute(connection, "DELETE FROM event_matched WHERE id = ?1", [*id])?;
         execute(connection, "DELETE FROM event_chronicles WHERE id = ?1", [*id])?;
         execute(connection, "DELETE FROM event_traces WHERE id = ?1", [*id])?;
+        execute(connection, "DELETE FROM run_links WHERE run = ?1", [*id])?;
     }
     // The last place stays: it is that of the batches to come.
     let sql = "DELETE FROM places

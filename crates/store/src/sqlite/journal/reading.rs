@@ -231,7 +231,7 @@ fn read_head(row: &Row<'_>, names: &Names) -> Result<NotificationHead, StoreErro
     })
 }
 
-/// The notification batches that tell of events of a batch, oldest first.
+/// The notification batches with events of a batch, or made by a run of its due times, oldest first.
 pub fn notification_batches_of(
     connection: &Connection,
     names: &Names,
@@ -243,7 +243,8 @@ pub fn notification_batches_of(
         return Ok(Vec::new());
     }
     let sql = format!(
-        "{NOTIFICATIONS} WHERE id IN (SELECT notification_batch FROM links WHERE event_batch = ?1) AND id > ?2
+        "{NOTIFICATIONS} WHERE id IN (SELECT notification_batch FROM links WHERE event_batch = ?1
+             UNION SELECT notification_batch FROM run_links WHERE run = ?1) AND id > ?2
          ORDER BY id LIMIT ?3"
     );
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);

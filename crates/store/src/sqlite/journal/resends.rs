@@ -73,7 +73,9 @@ pub fn advance(
     }
     for (batch, ordinals) in &resent.resumed {
         let filter = SuspensionFilter { batch: Some(*batch), ..SuspensionFilter::default() };
-        for StoredSuspension { id, mut suspension } in suspended::list(connection, shared, &filter, 0, usize::MAX)? {
+        for StoredSuspension { id, mut suspension } in
+            suspended::list(connection, shared, &filter, (0, None), usize::MAX)?
+        {
             let whole = suspension.ordinals.len();
             let meant = match cut_out(&mut suspension, ordinals) {
                 None => continue,

@@ -312,4 +312,12 @@ CREATE TABLE switches (
 -- Where the events of a batch stand in traces, if any of them does.
 CREATE TABLE event_traces (id INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
 ",
+    "
+-- Notification batches that the run of a due time made of other events, by the event batch of the due time. They go with it.
+CREATE TABLE run_links (
+    run INTEGER NOT NULL,
+    notification_batch INTEGER NOT NULL,
+    PRIMARY KEY (run, notification_batch)
+) STRICT, WITHOUT ROWID;
+",
 ];

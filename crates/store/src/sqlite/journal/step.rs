@@ -159,6 +159,9 @@ fn store(
     let matched_now: HashSet<EventBatchId> = step.matched.iter().map(|claim| claim.id).collect();
     for (new, packed) in step.batches.iter().zip(batches) {
         let id = rows.add_batch(&new.head, new.count, packed, &matched_now)?;
+        if let Some(run) = new.run.filter(|run| !packed.events.contains(run)) {
+            rows.execute("INSERT INTO run_links (run, notification_batch) VALUES (?1, ?2)", (run.0, id.0))?;
+        }
         ids.push(id);
         if new.count == 0 {
             continue;

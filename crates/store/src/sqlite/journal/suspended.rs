@@ -17,6 +17,7 @@ use crate::{
     journal::{
         Course, Resolution, StoredSuspension, Suspension, SuspensionFilter, course::priority_of, cut_out, ended,
     },
+    look::{LOOKS_MAX, Looked},
     sqlite::writer::{AfterCommit, store_error},
 };
 
@@ -25,12 +26,35 @@ const SUSPENSIONS_MAX: usize = 256;
 /// Notifications of one commit, if it touches more than one suspension.
 const NOTIFICATIONS_MAX: usize = 10_000;
 
-/// Suspensions after a number, oldest first.
-pub fn list(
+/// A page of suspensions after a number, oldest first. Without an id or a batch, numbers lead, and the filter is tested row by
+/// row.
+pub fn look(
     connection: &Connection,
     shared: &Shared,
     filter: &SuspensionFilter,
     after: u64,
+    limit: usize,
+) -> Result<Looked<StoredSuspension, u64>, StoreError> {
+    let mut reached = None;
+    if filter.id.is_none() && filter.batch.is_none() {
+        let sql = "SELECT count(*), max(id) FROM (SELECT id FROM suspensions WHERE id > ?1 ORDER BY id LIMIT ?2)";
+        let most = LOOKS_MAX as u64;
+        let after = i64::try_from(after).unwrap_or(i64::MAX);
+        let read = |row: &Row<'_>| Ok((row.get::<_, u64>(0)?, row.get::<_, Option<u64>>(1)?));
+        let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
+        let (looks, last) = statement.query_row((after, most), read).map_err(store_error)?;
+        reached = last.filter(|_| looks == most);
+    }
+    let found = list(connection, shared, filter, (after, reached), limit.saturating_add(1))?;
+    Ok(Looked::cut(found, limit, reached, |found: &StoredSuspension| found.id))
+}
+
+/// Suspensions after a number and up to another one, oldest first.
+pub fn list(
+    connection: &Connection,
+    shared: &Shared,
+    filter: &SuspensionFilter,
+    (after, through): (u64, Option<u64>),
     limit: usize,
 ) -> Result<Vec<StoredSuspension>, StoreError> {
     let number = |number: u64| Value::Integer(i64::try_from(number).unwrap_or(i64::MAX));
@@ -38,6 +62,7 @@ pub fn list(
     let named = |name: &Name| Value::Integer(shared.names.find(name).unwrap_or(0));
     let conditions = [
         (filter.id.map(number), "id ="),
+        (through.map(number), "id <="),
         (filter.batch.map(|batch| number(batch.0)), "batch ="),
         (filter.application.as_ref().map(named), "application ="),
         (filter.channel.as_ref().map(named), "channel ="),
@@ -97,7 +122,7 @@ pub fn edit(
     edit: Option<&str>,
 ) -> Result<Option<u64>, StoreError> {
     let filter = SuspensionFilter { id: Some(id), ..SuspensionFilter::default() };
-    let Some(StoredSuspension { mut suspension, .. }) = list(connection, shared, &filter, 0, 1)?.pop() else {
+    let Some(StoredSuspension { mut suspension, .. }) = list(connection, shared, &filter, (0, None), 1)?.pop() else {
         return Ok(None);
     };
     let whole = suspension.ordinals.len();
@@ -143,7 +168,7 @@ pub fn resolve_some(
 ) -> Result<Resolved, StoreError> {
     let mut rows = Rows::new(connection, shared, now);
     let mut resolved = Resolved { last: None, notifications: 0 };
-    for StoredSuspension { id, suspension } in list(connection, shared, filter, from, SUSPENSIONS_MAX)? {
+    for StoredSuspension { id, suspension } in list(connection, shared, filter, (from, Some(to)), SUSPENSIONS_MAX)? {
         let count = suspension.ordinals.len();
         let is_too_much = resolved.last.is_some() && resolved.notifications as usize + count > NOTIFICATIONS_MAX;
         if id > to || is_too_much {

@@ -352,4 +352,10 @@ CREATE INDEX entries_by_parent ON entries (parent, number);
 -- The resources that a key is limited to, as a list of JSON; an empty one: it is unlimited.
 ALTER TABLE api_keys ADD COLUMN resources TEXT NOT NULL DEFAULT '[]';
 "#,
+    r#"
+-- What the API can look for and few rows meet. A row that is enabled, or has no key, is in none of them.
+CREATE INDEX subscriptions_by_key ON subscriptions (key) WHERE key IS NOT NULL;
+CREATE INDEX subscriptions_disabled ON subscriptions (class) WHERE enabled = 0;
+CREATE INDEX subscribers_disabled ON subscribers (id) WHERE enabled = 0;
+"#,
 ];

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, Row, params_from_iter, types::Value};
 use tocsin_model::{
     id::{Name, SubscriberId, SubscriberNumber},
     mailbox,
@@ -18,6 +18,7 @@ use super::{
 use crate::{
     entries::{LoginNames, Node, Placement},
     error::StoreError,
+    look::{LOOKS_MAX, Looked},
     records::{Expect, NewSubscriber, SubscriberFilter, Written, has_attribute, no_device, no_subscriber, reach},
 };
 
@@ -418,51 +419,41 @@ pub(super) fn remove(books: &mut Books<'_>, id: &SubscriberId, expect: Expect) -
     books.subscriber_changed(old.number.0, before.as_deref())
 }
 
-/// A page of subscribers. The index of ids or that of addresses leads; what is left of the filter is tested row by row.
+/// A page of subscribers. The index of addresses, of those that are disabled or of ids leads; what is left of the filter is
+/// tested row by row.
 pub(super) fn list(
     connection: &Connection,
     filter: &SubscriberFilter,
     after: Option<&SubscriberId>,
     limit: usize,
-) -> Result<Vec<Subscriber>, StoreError> {
-    // CROSS JOIN keeps the order of the join: the few devices with the address come first.
-    let source = match filter.address {
-        Some(_) => {
-            "(SELECT DISTINCT subscriber FROM devices WHERE address_hash IN (?5, ?6)) d
-                CROSS JOIN subscribers s ON s.number = d.subscriber"
-        }
-        None => "subscribers s",
-    };
-    let sql = format!(
-        "SELECT {COLUMNS} FROM {source} WHERE s.id > ?1 AND s.id >= ?2
-            AND (?3 IS NULL OR s.locale = ?3) AND (?4 IS NULL OR s.enabled = ?4) {} ORDER BY s.id",
-        // Every parameter must occur.
-        if filter.address.is_some() { "" } else { "AND ?5 IS NULL AND ?6 IS NULL" },
-    );
-    let mut statement = connection.prepare_cached(&sql).map_err(store_error)?;
+) -> Result<Looked<Subscriber, SubscriberId>, StoreError> {
+    let mut statement = connection.prepare_cached(&listing(filter)).map_err(store_error)?;
     let prefix = filter.id_prefix.as_deref().unwrap_or_default();
-    let mut rows = statement
-        .query((
-            after.map_or("", SubscriberId::as_str),
-            prefix,
-            &filter.locale,
-            filter.enabled,
-            filter.address.as_deref().map(address_hash),
-            // Versions before hashed an address as it is spelled.
-            filter.address.as_deref().map(spelling_hash),
-        ))
-        .map_err(store_error)?;
-    let mut page = Vec::new();
-    while page.len() < limit
+    let mut values =
+        vec![Value::Text(after.map_or_else(String::new, ToString::to_string)), Value::Text(prefix.to_owned())];
+    if let Some(address) = &filter.address {
+        // Versions before hashed an address as it is spelled.
+        values.extend([address_hash(address), spelling_hash(address)].map(Value::Integer));
+    }
+    let mut rows = statement.query(params_from_iter(values)).map_err(store_error)?;
+    let (mut page, mut looks, mut reached) = (Vec::new(), 0, None);
+    while page.len() <= limit
         && let Some(row) = rows.next().map_err(store_error)?
     {
+        if looks == LOOKS_MAX {
+            return Ok(Looked::cut(page, limit, reached, |found: &Subscriber| found.id.clone()));
+        }
+        looks += 1;
         let mut found = subscriber_of(row).map_err(store_error)?;
         if !found.id.as_str().starts_with(prefix) {
             break;
         }
-        if let Some((name, text)) = &filter.attribute
-            && !has_attribute(&found.profile.attributes, name, text)
-        {
+        reached = Some(found.id.clone());
+        let profile = &found.profile;
+        let fits = filter.locale.as_ref().is_none_or(|locale| profile.locale.as_ref() == Some(locale))
+            && filter.enabled.is_none_or(|enabled| profile.enabled == enabled)
+            && filter.attribute.as_ref().is_none_or(|(name, text)| has_attribute(&profile.attributes, name, text));
+        if !fits {
             continue;
         }
         found.devices = devices(connection, found.number.0)?;
@@ -473,5 +464,20 @@ pub(super) fn list(
         }
         page.push(found);
     }
-    Ok(page)
+    Ok(Looked::cut(page, limit, None, |found: &Subscriber| found.id.clone()))
+}
+
+/// The rows among which a page is looked for, in the order of their ids: those after `?1` and from `?2` on.
+pub(super) fn listing(filter: &SubscriberFilter) -> String {
+    // CROSS JOIN keeps the order of the join: the few devices with the address come first.
+    let source = match filter.address {
+        Some(_) => {
+            "(SELECT DISTINCT subscriber FROM devices WHERE address_hash IN (?3, ?4)) d
+                CROSS JOIN subscribers s ON s.number = d.subscriber"
+        }
+        None => "subscribers s",
+    };
+    // Most are enabled, so that no index is worth its cost for them.
+    let disabled = if filter.enabled == Some(false) { "AND s.enabled = 0" } else { "" };
+    format!("SELECT {COLUMNS} FROM {source} WHERE s.id > ?1 AND s.id >= ?2 {disabled} ORDER BY s.id")
 }

@@ -2,7 +2,10 @@
 
 use std::collections::HashMap;
 
-use rusqlite::{Connection, Row, types::ValueRef};
+use rusqlite::{
+    Connection, Row, params_from_iter,
+    types::{Value, ValueRef},
+};
 use tocsin_model::{
     filter::Filter,
     id::{ChangeSequence, Name, SubscriberNumber, SubscriptionId},
@@ -15,10 +18,11 @@ use super::{
     feed::{self, BeforeImage, Books},
     name_at, number_at, parsed_at, query_all, query_one,
     schedules::{self, Follower},
-    signed, store_error, subscribers,
+    signed, subscribers,
 };
 use crate::{
     error::StoreError,
+    look::{LOOKS_MAX, Looked},
     records::{
         Expect, NewSubscription, SubscriptionChange, SubscriptionCounts, SubscriptionFilter, United, Written,
         no_subscriber, no_subscription, runs, snooze,
@@ -450,54 +454,108 @@ pub(super) fn merged_by_class(classes: &[i64], columns: &str, condition: &str) -
 /// Most classes whose scans are merged; SQLite allows 500 parts. Beyond it all subscriptions are scanned.
 pub(super) const MERGED_CLASSES_MAX: usize = 100;
 
-/// A page of subscriptions. The index by subscriber leads, else that by class, else the numbers.
+/// A page of subscriptions. The index by subscriber leads, else that of keys, else that by class, else the numbers.
 pub(super) fn list(
     connection: &Connection,
     filter: &SubscriptionFilter,
     after: Option<SubscriptionId>,
     limit: usize,
-) -> Result<Vec<Subscription>, StoreError> {
-    let classes: Option<Vec<i64>> = if filter.application.is_some() || filter.class.is_some() {
-        let found = applications::classes(connection, filter.application.as_ref(), filter.class.as_ref())?;
-        if found.is_empty() {
-            return Ok(Vec::new());
-        }
-        Some(found.into_iter().map(|(number, ..)| number).collect())
+) -> Result<Looked<Subscription, SubscriptionId>, StoreError> {
+    let nothing = Looked { items: Vec::new(), next: None };
+    let classes = if filter.application.is_some() || filter.class.is_some() {
+        applications::classes(connection, filter.application.as_ref(), filter.class.as_ref())?
+    } else if filter.enabled == Some(false) {
+        // Each is in an index of its class.
+        applications::classes(connection, None, None)?
     } else {
-        None
+        Vec::new()
     };
+    let is_of_class = filter.application.is_some() || filter.class.is_some();
+    if is_of_class && classes.is_empty() {
+        return Ok(nothing);
+    }
+    let classes: Vec<i64> = classes.into_iter().map(|(number, ..)| number).collect();
     let subscriber = match &filter.subscriber {
         Some(id) => match subscribers::number(connection, id)? {
             Some(number) => Some(number),
-            None => return Ok(Vec::new()),
+            None => return Ok(nothing),
         },
         None => None,
     };
-    let condition = "(?2 IS NULL OR subscriber = ?2) AND (?3 IS NULL OR key = ?3) AND (?4 IS NULL OR enabled = ?4)";
-    let is_one_of = |classes: &[i64]| {
-        let numbers: Vec<String> = classes.iter().map(i64::to_string).collect();
-        format!("class IN ({})", numbers.join(", "))
+    let after = Value::Integer(after.map_or(0, |after| signed(after.0)));
+    let listing = Listing::of(filter, subscriber, is_of_class, &classes);
+    let values = |more: Option<i64>| {
+        let key = filter.key.clone().filter(|_| listing.binds_key).map(Value::Text);
+        std::iter::once(after.clone()).chain(key).chain(more.map(Value::Integer)).collect::<Vec<_>>()
     };
-    let ids = match (subscriber, &classes) {
-        (Some(_), classes) => format!(
-            "SELECT id FROM subscriptions WHERE subscriber = ?2 AND id > ?1 AND {condition} AND {} ORDER BY id",
-            classes.as_deref().map_or("1".to_owned(), is_one_of)
-        ),
-        (None, Some(classes)) if classes.len() <= MERGED_CLASSES_MAX => merged_by_class(classes, "id", condition),
-        (None, classes) => format!(
-            "SELECT id FROM subscriptions WHERE id > ?1 AND {condition} AND {} ORDER BY id",
-            classes.as_deref().map_or("1".to_owned(), is_one_of)
-        ),
-    };
+    let (candidates, place) = (&listing.candidates, values(None).len() + 1);
     // CROSS JOIN keeps the order of the join, and with it that of the numbers.
     let sql = format!(
-        "SELECT {COLUMNS} FROM ({ids} LIMIT ?5) found CROSS JOIN {SOURCE} WHERE s.id = found.id ORDER BY found.id"
+        "SELECT {COLUMNS} FROM (SELECT id FROM ({candidates} LIMIT {LOOKS_MAX}) WHERE {} LIMIT ?{place}) found
+            CROSS JOIN {SOURCE} WHERE s.id = found.id ORDER BY found.id",
+        listing.rest
     );
-    let mut statement = connection.prepare(&sql).map_err(store_error)?;
-    let after = after.map_or(0, |after| signed(after.0));
-    let parameters = (after, subscriber.map(signed), filter.key.as_deref(), filter.enabled, signed(limit as u64));
-    let rows = statement.query_map(parameters, subscription_of).map_err(store_error)?;
-    rows.collect::<Result<_, _>>().map_err(store_error)
+    let most = signed(limit.saturating_add(1) as u64);
+    let found: Vec<Subscription> = query_all(connection, &sql, params_from_iter(values(Some(most))), subscription_of)?;
+    let mut reached = None;
+    if found.len() <= limit {
+        let sql = format!("SELECT count(*), max(id) FROM ({candidates} LIMIT {LOOKS_MAX})");
+        let looked = query_one(connection, &sql, params_from_iter(values(None)), |row| {
+            Ok((row.get::<_, i64>(0)?, row.get::<_, Option<i64>>(1)?))
+        })?;
+        reached = looked.filter(|(looks, _)| *looks == LOOKS_MAX as i64).and_then(|(_, last)| last);
+    }
+    let reached = reached.map(|last| SubscriptionId(last.cast_unsigned()));
+    Ok(Looked::cut(found, limit, reached, |found: &Subscription| found.id))
+}
+
+/// The query for a page of subscriptions.
+pub(super) struct Listing {
+    /// The rows to look at in the order of their numbers, those after `?1`.
+    pub candidates: String,
+    /// The part of the filter that is tested row by row.
+    rest: String,
+    /// Whether `?2` is the key.
+    binds_key: bool,
+}
+
+impl Listing {
+    /// `classes` are those of the filter; where it asks for disabled ones of any class, all.
+    pub fn of(filter: &SubscriptionFilter, subscriber: Option<u64>, is_of_class: bool, classes: &[i64]) -> Listing {
+        let columns = "id, class, enabled";
+        let mut leads = Vec::new();
+        let mut rest = Vec::new();
+        if let Some(number) = subscriber {
+            leads.push(format!("subscriber = {number}"));
+        }
+        if filter.key.is_some() {
+            leads.push("key = ?2".to_owned());
+        }
+        let numbers: Vec<String> = classes.iter().map(i64::to_string).collect();
+        let of_classes = format!("class IN ({})", numbers.join(", "));
+        if let Some(enabled) = filter.enabled {
+            rest.push(format!("enabled = {}", i64::from(enabled)));
+        }
+        let candidates = if !leads.is_empty() {
+            // Of a subscriber the index knows the class and the key.
+            match (is_of_class, subscriber) {
+                (true, Some(_)) => leads.push(of_classes),
+                (true, None) => rest.push(of_classes),
+                (false, _) => {}
+            }
+            let leads = leads.join(" AND ");
+            format!("SELECT {columns} FROM subscriptions WHERE {leads} AND id > ?1 ORDER BY id")
+        } else if !classes.is_empty() && classes.len() <= MERGED_CLASSES_MAX {
+            // Most are enabled, so that no index is worth its cost for them.
+            let condition = if filter.enabled == Some(false) { "enabled = 0" } else { "1" };
+            merged_by_class(classes, columns, condition)
+        } else {
+            rest.extend(is_of_class.then_some(of_classes));
+            format!("SELECT {columns} FROM subscriptions WHERE id > ?1 ORDER BY id")
+        };
+        let rest = if rest.is_empty() { "1".to_owned() } else { rest.join(" AND ") };
+        Listing { candidates, rest, binds_key: filter.key.is_some() }
+    }
 }
 
 /// How many subscriptions each class has.

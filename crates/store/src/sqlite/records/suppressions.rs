@@ -10,6 +10,7 @@ use tocsin_model::{
 use super::{conversion_failed, execute, feed::Books, json, json_at, parsed_at, query_all, query_one, signed};
 use crate::{
     error::StoreError,
+    look::{LOOKS_MAX, Looked},
     records::{SuppressionFilter, United, no_suppression},
 };
 
@@ -68,22 +69,22 @@ pub(super) fn list(
     filter: &SuppressionFilter,
     after: Option<&str>,
     limit: usize,
-) -> Result<Vec<Suppression>, StoreError> {
-    let Some(prefix) = filter.prefix() else { return Ok(Vec::new()) };
-    let mut sql = format!(
-        "SELECT {COLUMNS} FROM suppressions WHERE target > ?1 AND target >= ?2
-            AND (expires_at IS NULL OR expires_at > ?3)"
-    );
-    let mut values = vec![
-        Value::Text(after.unwrap_or_default().to_owned()),
-        Value::Text(prefix.clone()),
-        Value::Integer(filter.now.0),
-    ];
+) -> Result<Looked<Suppression, Target>, StoreError> {
+    let Some(prefix) = filter.prefix() else { return Ok(Looked { items: Vec::new(), next: None }) };
+    let mut values = vec![Value::Text(after.unwrap_or_default().to_owned()), Value::Text(prefix.clone())];
+    let mut candidates = "SELECT * FROM suppressions WHERE target > ?1 AND target >= ?2".to_owned();
     // A target that begins with the prefix sorts before the prefix with its last `/` turned into the next character.
-    let end = prefix.strip_suffix('/').map(|rest| Value::Text(format!("{rest}0")));
+    if let Some(rest) = prefix.strip_suffix('/') {
+        values.push(Value::Text(format!("{rest}0")));
+        candidates.push_str(" AND target < ?3");
+    }
+    candidates.push_str(&format!(" ORDER BY target LIMIT {LOOKS_MAX}"));
+    let of_candidates = values.len();
+    values.push(Value::Integer(filter.now.0));
+    let mut sql =
+        format!("SELECT {COLUMNS} FROM ({candidates}) WHERE (expires_at IS NULL OR expires_at > ?{})", values.len());
     let contains = filter.contains.as_ref().map(|text| Value::Text(text.to_ascii_lowercase()));
     let conditions = [
-        (end, "target <"),
         (filter.cause.map(|cause| Value::Text(cause.word().to_owned())), "cause ="),
         (filter.in_force.map(|force| Value::Integer(i64::from(force))), "in_force ="),
         (contains, "0 < instr(lower(substr(target, instr(target, '/') + 1)),"),
@@ -94,9 +95,20 @@ pub(super) fn list(
         let close = if condition.ends_with(',') { ")" } else { "" };
         sql.push_str(&format!(" AND {condition} ?{}{close}", values.len()));
     }
-    values.push(Value::Integer(signed(limit as u64)));
+    values.push(Value::Integer(signed(limit.saturating_add(1) as u64)));
     sql.push_str(&format!(" ORDER BY target LIMIT ?{}", values.len()));
-    query_all(connection, &sql, params_from_iter(values), suppression_of)
+    let found = query_all(connection, &sql, params_from_iter(values.iter()), suppression_of)?;
+    let mut reached = None;
+    if found.len() <= limit {
+        let sql = format!("SELECT count(*), max(target) FROM ({candidates})");
+        let looked = query_one(connection, &sql, params_from_iter(&values[..of_candidates]), |row| {
+            Ok((row.get::<_, i64>(0)?, row.get::<_, Option<String>>(1)?))
+        })?;
+        let last = looked.filter(|(looks, _)| *looks == LOOKS_MAX as i64).and_then(|(_, last)| last);
+        let damaged = |_| StoreError::Damaged("the target of a suppression".to_owned());
+        reached = last.map(|last| last.parse::<Target>().map_err(damaged)).transpose()?;
+    }
+    Ok(Looked::cut(found, limit, reached, |found: &Suppression| found.target.clone()))
 }
 
 pub(super) fn put_many(books: &mut Books<'_>, new: &[Suppression]) -> Result<(), StoreError> {

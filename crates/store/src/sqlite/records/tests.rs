@@ -9,7 +9,10 @@ use tocsin_model::{
 };
 
 use super::*;
-use crate::entries::{Branches, Entries, EntryNumber, Node, Retouch};
+use crate::{
+    entries::{Branches, Entries, EntryNumber, Node, Retouch},
+    look::LOOKS_MAX,
+};
 
 const NOW: Timestamp = Timestamp(1);
 
@@ -399,6 +402,9 @@ fn b26_groups_of_an_old_folder_keep_their_members() {
     let path = folder.path().join("records.db");
     let connection = Connection::open(&path).expect("opens");
     let old = r#"
+        DROP INDEX subscriptions_by_key;
+        DROP INDEX subscriptions_disabled;
+        DROP INDEX subscribers_disabled;
         ALTER TABLE api_keys DROP COLUMN resources;
         DROP TABLE entry_values;
         DROP INDEX subscribers_by_parent;
@@ -410,7 +416,7 @@ fn b26_groups_of_an_old_folder_keep_their_members() {
     connection.execute_batch(old).expect("as it was");
     let version: i64 = connection.query_row("PRAGMA user_version", (), |row| row.get(0)).expect("read");
     assert_eq!(version, super::schema::MIGRATIONS.len() as i64);
-    connection.pragma_update(None, "user_version", version - 2).expect("set");
+    connection.pragma_update(None, "user_version", version - 3).expect("set");
     drop(connection);
     let records = open(folder.path());
     block_on(records.look(Box::new(|branches| {
@@ -426,4 +432,123 @@ fn b26_groups_of_an_old_folder_keep_their_members() {
         Ok(())
     })))
     .expect("looked");
+}
+
+/// The plan of a query, step by step.
+fn plan(connection: &Connection, sql: &str, values: &[&str]) -> String {
+    let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("it is SQL");
+    let steps = statement.query_map(rusqlite::params_from_iter(values), |row| row.get::<_, String>(3)).expect("a plan");
+    steps.map(|step| step.expect("a step")).collect::<Vec<_>>().join("; ")
+}
+
+#[test]
+fn b34_filters_that_few_rows_meet_have_an_index() {
+    let folder = tempfile::tempdir().expect("a folder");
+    drop(open(folder.path()));
+    let connection = Connection::open(folder.path().join("records.db")).expect("opens");
+    let all = SubscriberFilter::default();
+    let subscribers = [
+        (all.clone(), "sqlite_autoindex_subscribers_1"),
+        (SubscriberFilter { locale: Some("de".into()), ..all.clone() }, "sqlite_autoindex_subscribers_1"),
+        (SubscriberFilter { enabled: Some(true), ..all.clone() }, "sqlite_autoindex_subscribers_1"),
+        (SubscriberFilter { enabled: Some(false), ..all.clone() }, "subscribers_disabled"),
+        (SubscriberFilter { address: Some("a@x".into()), ..all.clone() }, "devices_by_address"),
+        (SubscriberFilter { id_prefix: Some("a".into()), ..all }, "sqlite_autoindex_subscribers_1"),
+    ];
+    for (filter, index) in subscribers {
+        let values: &[&str] = if filter.address.is_some() { &["", "", "1", "1"] } else { &["", ""] };
+        let found = plan(&connection, &subscribers::listing(&filter), values);
+        assert!(found.contains(&format!("INDEX {index}")), "{filter:?}: {found}");
+        assert!(!found.contains("SCAN s"), "{filter:?}: {found}");
+    }
+    let all = SubscriptionFilter::default();
+    let key = SubscriptionFilter { key: Some("k".into()), ..all.clone() };
+    let disabled = SubscriptionFilter { enabled: Some(false), ..all.clone() };
+    let enabled = SubscriptionFilter { enabled: Some(true), ..all.clone() };
+    let (some, many): (&[i64], Vec<i64>) = (&[1, 2], (1..=200).collect());
+    let subscriptions: [(&SubscriptionFilter, Option<u64>, bool, &[i64], &str); 11] = [
+        (&all, None, false, &[], "INTEGER PRIMARY KEY"),
+        (&all, None, true, some, "INDEX subscriptions_by_class"),
+        (&all, None, true, &many, "INTEGER PRIMARY KEY"),
+        (&all, Some(7), false, &[], "INDEX subscriptions_by_subscriber"),
+        (&key, None, false, &[], "INDEX subscriptions_by_key"),
+        (&key, None, true, some, "INDEX subscriptions_by_key"),
+        (&key, Some(7), true, &[3], "subscriptions_by_subscriber (subscriber=? AND class=? AND key=?"),
+        (&disabled, None, true, some, "INDEX subscriptions_disabled"),
+        (&disabled, None, false, some, "INDEX subscriptions_disabled"),
+        (&enabled, None, true, some, "INDEX subscriptions_by_class"),
+        (&enabled, None, false, &[], "INTEGER PRIMARY KEY"),
+    ];
+    for (filter, subscriber, is_of_class, classes, way) in subscriptions {
+        let listing = subscriptions::Listing::of(filter, subscriber, is_of_class, classes);
+        let values: &[&str] = if filter.key.is_some() { &["0", "k"] } else { &["0"] };
+        let found = plan(&connection, &listing.candidates, values);
+        assert!(found.contains(way), "{filter:?} {subscriber:?} {classes:?}: {found}");
+        assert!(!found.contains("SCAN subscriptions"), "{filter:?} {subscriber:?} {classes:?}: {found}");
+    }
+}
+
+#[test]
+fn b34_a_page_looks_at_a_bounded_number_of_rows() {
+    const ROWS: usize = LOOKS_MAX + 500;
+    let folder = tempfile::tempdir().expect("a folder");
+    let records = open(folder.path());
+    let id = |at: usize| format!("s{at:06}").parse::<SubscriberId>().expect("an id");
+    block_on(async {
+        records.put_application(&name("quakes"), "text", "ann", NOW).await.expect("stored");
+        // The last of all is the one that meets what is rare.
+        let last = ROWS - 1;
+        let person = |at: usize| {
+            let mut profile = Profile { enabled: at != last, ..Profile::default() };
+            if at == last {
+                profile.locale = Some("de".to_owned());
+                profile.attributes.insert("city".to_owned(), Value::from("Wien"));
+            }
+            NewSubscriber { id: id(at), profile, devices: None, preferences: None }
+        };
+        records.put_subscribers((0..ROWS).map(person).collect(), NOW).await.expect("stored");
+        let of = |at: usize| NewSubscription {
+            subscriber: id(at),
+            key: (at == last).then(|| "rare".to_owned()),
+            enabled: at == last,
+            ..interest("{}")
+        };
+        records.put_subscriptions((0..ROWS).map(of).collect(), NOW).await.expect("stored");
+
+        let all = SubscriberFilter::default();
+        let scanned = [
+            SubscriberFilter { locale: Some("de".into()), ..all.clone() },
+            SubscriberFilter { attribute: Some(("city".into(), "Wien".into())), ..all.clone() },
+        ];
+        for filter in scanned {
+            let first = records.look_for_subscribers(&filter, None, 9).await.expect("looked");
+            assert_eq!((first.items.len(), first.next.as_ref()), (0, Some(&id(LOOKS_MAX - 1))), "{filter:?}");
+            let second = records.look_for_subscribers(&filter, first.next.as_ref(), 9).await.expect("looked");
+            assert_eq!((second.items.len(), second.next), (1, None), "{filter:?}");
+            assert_eq!(records.subscribers(&filter, None, 9).await.expect("all"), second.items);
+        }
+        let indexed = SubscriberFilter { enabled: Some(false), ..all.clone() };
+        let found = records.look_for_subscribers(&indexed, None, 9).await.expect("looked");
+        assert_eq!((found.items.len(), found.next), (1, None));
+        let page = records.look_for_subscribers(&all, None, 9).await.expect("looked");
+        assert_eq!((page.items.len(), page.next), (9, Some(id(8))));
+        assert_eq!(records.subscribers(&all, None, usize::MAX).await.expect("all").len(), ROWS);
+
+        let all = SubscriptionFilter { application: Some(name("quakes")), ..SubscriptionFilter::default() };
+        let enabled = SubscriptionFilter { enabled: Some(true), ..all.clone() };
+        let first = records.look_for_subscriptions(&enabled, None, 9).await.expect("looked");
+        assert_eq!((first.items.len(), first.next), (0, Some(SubscriptionId(LOOKS_MAX as u64))));
+        let second = records.look_for_subscriptions(&enabled, first.next, 9).await.expect("looked");
+        assert_eq!((second.items.len(), second.next), (1, None));
+        let key = SubscriptionFilter { key: Some("rare".into()), ..SubscriptionFilter::default() };
+        for filter in [key.clone(), SubscriptionFilter { enabled: Some(true), ..key.clone() }] {
+            let found = records.look_for_subscriptions(&filter, None, 9).await.expect("looked");
+            assert_eq!((found.items.len(), found.next), (1, None), "{filter:?}");
+        }
+        let other = SubscriptionFilter { enabled: Some(false), ..key };
+        assert_eq!(records.look_for_subscriptions(&other, None, 9).await.expect("looked").items, []);
+        let disabled = SubscriptionFilter { enabled: Some(false), ..SubscriptionFilter::default() };
+        assert_eq!(records.subscriptions(&disabled, None, usize::MAX).await.expect("all").len(), ROWS - 1);
+        assert_eq!(records.subscriptions(&all, None, usize::MAX).await.expect("all").len(), ROWS);
+    });
 }

@@ -87,6 +87,7 @@ fn make(subscribers: u32) -> Outcome<Vec<(EventBatch, Vec<NewNotificationBatch>)
             priority: Priority::Normal,
             packed: cut.notifications.pack().into(),
             suspended: None,
+            run: None,
         });
         let batches = batches.collect();
         made.push((batch, batches));

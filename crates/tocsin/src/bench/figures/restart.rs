@@ -153,5 +153,6 @@ fn new_batch(events: &EventBatch, first: u64, count: u32) -> NewNotificationBatc
         priority: Priority::Normal,
         packed: notifications.pack().into(),
         suspended: None,
+        run: None,
     }
 }
