@@ -1,6 +1,6 @@
 //! Attributes that the access rules close stay closed, by whatever way an entry is asked or named.
 
-use std::sync::Arc;
+mod support;
 
 use tocsin_directory::{
     Act, Directory, Given, Modification, Options, Scope, Terms,
@@ -9,8 +9,6 @@ use tocsin_directory::{
     filter::Filter,
     refusal::{Code, Refusal},
 };
-use tocsin_model::time::Timestamp;
-use tocsin_store::memory::records::MemoryRecords;
 
 struct Bench {
     directory: Directory,
@@ -34,13 +32,11 @@ fn code<T>(done: Result<T, Refusal>) -> Option<Code> {
 
 impl Bench {
     async fn new(access: &[&str]) -> Bench {
-        let records = Arc::new(MemoryRecords::new().expect("random numbers"));
         let access = access.iter().map(|rule| (*rule).to_owned()).collect();
         let devices = vec![("mail".into(), "email".parse().expect("a name"))];
         let shape = Shape { devices, ..Shape::default() };
         let options = Options { access, shape, ..Options::default() };
-        let directory = Directory::open(records, options, Arc::new(|| Timestamp(1))).await.expect("it opens");
-        directory.build_indexes().await.expect("the indexes are built");
+        let (_, directory) = support::in_memory(options).await;
         let bench = Bench { directory, operator: Asker { manages: true, ..Asker::default() } };
         for (uid, title) in [("ann", "Boss"), ("bob", "Clerk")] {
             let pairs = [("objectClass", "inetOrgPerson"), ("cn", uid), ("sn", "Abe"), ("title", title)];

@@ -1,7 +1,7 @@
 //! The result of a search does not depend on values that are closed to it: two directories that differ in such values only give the
 //! same answers to random filters and comparisons.
 
-use std::sync::Arc;
+mod support;
 
 use tocsin_directory::{
     Directory, Options, Scope, Terms,
@@ -9,8 +9,6 @@ use tocsin_directory::{
     filter::Filter,
     refusal::{Code, Refusal},
 };
-use tocsin_model::time::Timestamp;
-use tocsin_store::memory::records::MemoryRecords;
 
 const RULES: [&str; 3] = [
     "to attrs=title,telephoneNumber,member by self write by users none",
@@ -43,11 +41,9 @@ fn person(uid: &str) -> String {
 }
 
 async fn directory(world: usize) -> Directory {
-    let records = Arc::new(MemoryRecords::new().expect("random numbers"));
     let access = RULES.iter().map(|rule| (*rule).to_owned()).collect();
     let options = Options { access, ..Options::default() };
-    let directory = Directory::open(records, options, Arc::new(|| Timestamp(1))).await.expect("it opens");
-    directory.build_indexes().await.expect("the indexes are built");
+    let (_, directory) = support::in_memory(options).await;
     let operator = Asker { manages: true, ..Asker::default() };
     let add = async |dn: &str, pairs: &[(&str, &str)]| {
         let given = pairs.iter().map(|(name, value)| ((*name).to_owned(), vec![value.as_bytes().to_vec()])).collect();

@@ -1,5 +1,7 @@
 //! Counts of entries and rows that are read and changed; no times.
 
+mod support;
+
 use std::sync::Arc;
 
 use tocsin_directory::{
@@ -206,9 +208,7 @@ async fn b26_members_come_and_go_without_the_group() {
 
 #[tokio::test]
 async fn b26_an_import_adds_members_without_the_group() {
-    let memory = Arc::new(MemoryRecords::new().expect("random numbers"));
-    let directory = Directory::open(memory, options(), Arc::new(|| Timestamp(1))).await.expect("it opens");
-    directory.build_indexes().await.expect("built");
+    let (_, directory) = support::in_memory(options()).await;
     let dn = "cn=all,o=site";
     let mut ldif = format!("dn: {dn}\nobjectClass: groupOfNames\nmember: {}\n", member("a"));
     for name in ["b", "c", "a"] {
@@ -222,9 +222,7 @@ async fn b26_an_import_adds_members_without_the_group() {
 
 #[tokio::test]
 async fn b26_a_group_follows_its_members_without_the_others() {
-    let memory = Arc::new(MemoryRecords::new().expect("random numbers"));
-    let directory = Directory::open(memory, options(), Arc::new(|| Timestamp(1))).await.expect("it opens");
-    directory.build_indexes().await.expect("built");
+    let (_, directory) = support::in_memory(options()).await;
     for dn in ["uid=ann,ou=people,o=site", "uid=bo,ou=people,o=site", "uid=cy,ou=people,o=site"] {
         person(&directory, dn).await;
     }
