@@ -545,6 +545,8 @@ pub struct Limits {
     pub throttle: Option<Throttle>,
     /// Event batches that waited longer than this are not matched by event rules, which skip them; state sees them.
     pub skip_older_than: Option<Duration>,
+    /// The least time between two due times of a subscription's schedule.
+    pub schedule_interval: Duration,
 }
 
 /// A rate.
@@ -565,6 +567,7 @@ impl Default for Limits {
             notifications_per_event: 100_000_000,
             throttle: None,
             skip_older_than: None,
+            schedule_interval: Duration::from_secs(60),
         }
     }
 }

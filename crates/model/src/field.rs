@@ -265,7 +265,7 @@ fn not_json(error: &serde_json::Error) -> Problem {
     if error.line() > 0 { problem.position(position(error.line()), position(error.column())) } else { problem }
 }
 
-/// How a row is checked that is read.
+/// The checks of a row that is read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Check<'a> {
     /// Everything about it.
@@ -438,8 +438,8 @@ impl<'a> RowChecker<'a> {
                 continue;
             }
             self.row[at] = field.default.clone();
-            let told = || self.problems.iter().chain(&self.warnings);
-            let already_reported = told().any(|problem| problem.path == field.name.as_str());
+            let mut reported = self.problems.iter().chain(&self.warnings);
+            let already_reported = reported.any(|problem| problem.path == field.name.as_str());
             let is_excused = matches!(self.check, Check::Over(stored) if stored[at].is_null());
             if field.required && self.row[at].is_null() && !already_reported && !is_excused {
                 self.object(missing(field));

@@ -27,6 +27,7 @@ mod rule; // RRULE, part by part
 mod expand; // a rule gives wall-clock times
 mod occur; // a zone makes them instants
 mod missed; // what is due now
+mod frequency; // how often it is due
 mod calendar; // day numbers
 
 use std::{str::FromStr, time::Duration};

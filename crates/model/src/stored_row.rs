@@ -92,7 +92,7 @@ mod tests {
         };
         assert_eq!(over(r#"{"kept": 2}"#), Ok(r#"{"kept":2}"#.to_owned()), "`new` was never there");
         assert_eq!(over("{}"), Err("kept: is required: give an integer".to_owned()), "it was taken away");
-        assert!(over(r#"{"kept": 2, "lost": "x"}"#).is_err_and(|told| told.contains("lost: is not a field")));
+        assert!(over(r#"{"kept": 2, "lost": "x"}"#).is_err_and(|problems| problems.contains("lost: is not a field")));
         let with = now.row_from_stored(r#"{"kept": 1, "new": "n"}"#).expect("a row");
         let without = now.row_from_stored(r#"{"kept": 1}"#).expect("a row");
         assert_eq!(now.taken_away(&without, &with)[0].path, "new");

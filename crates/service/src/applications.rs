@@ -16,6 +16,7 @@ use crate::{
     error::ServiceError,
     keys::{Caller, Scope},
     resources::Resource,
+    schedules::schedule_warnings,
 };
 
 /// How a rule is answered.
@@ -173,6 +174,7 @@ impl Service {
     /// What will work but not as its author may think.
     fn warnings(&self, text: &str, compiled: &Compiled) -> Vec<Problem> {
         let mut warnings = compiled.warnings();
+        warnings.extend(schedule_warnings(&compiled.application, self.clock.now()));
         warnings.extend(self.pipeline.closed_sources(compiled));
         definition::locate(text, warnings)
     }

@@ -12,6 +12,7 @@ use crate::{
     Service,
     error::ServiceError,
     keys::{Caller, Scope},
+    known::Part,
     page::{Page, cursor},
 };
 
@@ -136,6 +137,7 @@ impl Service {
         limit: usize,
     ) -> Result<Page<Document>, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
+        let is_first = after.is_none();
         let after = after.map(key_of).transpose()?;
         let found = self.records.failing_endpoints(after.as_ref(), LOOKS_MAX).await?;
         let is_last = found.len() < LOOKS_MAX;
@@ -153,6 +155,9 @@ impl Service {
             }
             false => reached.filter(|_| !is_last),
         };
+        if items.is_empty() && is_first {
+            self.check_known(filter.application.as_ref(), &[(Part::Channel, filter.channel.as_ref())]).await?;
+        }
         Ok(Page { items: items.into_iter().map(Document::from).collect(), next: next.map(|key| cursor_of(&key)) })
     }
 }

@@ -141,7 +141,11 @@ impl Service {
         limit: usize,
     ) -> Result<Vec<StoredMessage>, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
-        Ok(self.exchanges()?.messages(filter, before, limit).await?)
+        let found = self.exchanges()?.messages(filter.clone(), before, limit).await?;
+        if found.is_empty() && before.is_none() {
+            self.check_known_ports(&filter).await?;
+        }
+        Ok(found)
     }
 
     /// Lets suspended messages go on.
@@ -152,7 +156,11 @@ impl Service {
         caller.needs(Scope::OperationsWrite)?;
         self.check_messages(caller, &which.filter).await?;
         let exchanges = self.exchanges()?;
+        let filter = which.filter.clone();
         let acted = exchanges.resume(exchanges.choice(which.filter, which.when.as_ref())?, caller.key()).await?;
+        if acted.messages == 0 {
+            self.check_known_ports(&filter).await?;
+        }
         tracing::info!(messages = acted.messages, by = caller.key(), "messages were resumed");
         Ok(acted)
     }
@@ -165,7 +173,11 @@ impl Service {
         caller.needs(Scope::OperationsWrite)?;
         self.check_messages(caller, &which.filter).await?;
         let exchanges = self.exchanges()?;
+        let filter = which.filter.clone();
         let acted = exchanges.end(exchanges.choice(which.filter, which.when.as_ref())?, caller.key()).await?;
+        if acted.messages == 0 {
+            self.check_known_ports(&filter).await?;
+        }
         tracing::info!(messages = acted.messages, by = caller.key(), "messages were ended");
         Ok(acted)
     }

@@ -73,14 +73,15 @@ impl Service {
     /// fields are its columns.
     ///
     /// # Errors
-    /// The scope `subscribers:read` is missing; CSV without a class. An error within the stream ends it.
-    pub fn export_subscriptions(
+    /// The scope `subscribers:read` is missing; there is no such application or class; CSV without a class. An error within the stream ends it.
+    pub async fn export_subscriptions(
         &self,
         caller: &Caller,
         filter: SubscriptionFilter,
         format: Format,
     ) -> Result<ExportStream, ServiceError> {
         caller.needs(Scope::SubscribersRead)?;
+        self.check_known_class(&filter).await?;
         let fields = match (format, &filter.application, &filter.class) {
             (Format::Ndjson, _, _) => None,
             (Format::Csv, Some(application), Some(class)) => {

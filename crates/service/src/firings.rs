@@ -10,6 +10,7 @@ use crate::{
     Service,
     error::ServiceError,
     keys::{Caller, Scope},
+    known::Part,
     page::Page,
 };
 
@@ -41,6 +42,9 @@ impl Service {
     ) -> Result<Page<Firing>, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
         let found = self.journal.firings(filter, after.unwrap_or(0), limit).await?;
+        if found.is_empty() && after.is_none() {
+            self.check_known(filter.application.as_ref(), &[(Part::Rule, filter.rule.as_ref())]).await?;
+        }
         let next = if found.len() == limit { found.last().map(|last| last.id.to_string()) } else { None };
         Ok(Page { items: found, next })
     }
@@ -49,7 +53,7 @@ impl Service {
     ///
     /// # Errors
     /// The scope `operations:read` is missing.
-    pub fn slow_firings(
+    pub async fn slow_firings(
         &self,
         caller: &Caller,
         application: Option<&Name>,
@@ -57,7 +61,11 @@ impl Service {
         limit: usize,
     ) -> Result<Vec<SlowFiring>, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
-        Ok(self.pipeline.slow_firings(application, rule, limit))
+        let found = self.pipeline.slow_firings(application, rule, limit);
+        if found.is_empty() {
+            self.check_known(application, &[(Part::Rule, rule)]).await?;
+        }
+        Ok(found)
     }
 
     /// Fires rules for the batches that they missed, by the subscriptions as they are now; an empty filter needs `all`.
@@ -75,7 +83,11 @@ impl Service {
         caller.check_application(filter.application.as_ref())?;
         named(filter, all)?;
         let mut refired = RefiredFirings::default();
-        for firing in self.journal.firings(filter, 0, REFIRED_MAX).await? {
+        let listed = self.journal.firings(filter, 0, REFIRED_MAX).await?;
+        if listed.is_empty() {
+            self.check_known(filter.application.as_ref(), &[(Part::Rule, filter.rule.as_ref())]).await?;
+        }
+        for firing in listed {
             let id = firing.id;
             match self.pipeline.refire(firing).await {
                 Ok(batches) => refired.batches += batches,
@@ -103,6 +115,9 @@ impl Service {
         caller.check_application(filter.application.as_ref())?;
         named(filter, all)?;
         let batches = self.journal.dismiss_firings(filter).await?;
+        if batches == 0 {
+            self.check_known(filter.application.as_ref(), &[(Part::Rule, filter.rule.as_ref())]).await?;
+        }
         tracing::info!(batches, by = caller.key(), "dismissed firings");
         Ok(batches)
     }

@@ -94,9 +94,10 @@ pub struct Imported {
     pub failed: u64,
     /// The first refused ones, in order.
     pub refusals: Vec<Refusal>,
-    /// How many lines of an export did not fit the present version of their application in every part.
+    /// Lines that were stored with a warning: one of an export does not fit the present version of its application in
+    /// every part, or a schedule is over.
     pub warned: u64,
-    /// The first of them, in order, with what was passed over.
+    /// The first of them, in order, with their warnings.
     pub warnings: Vec<Refusal>,
     /// Why the import ended before the stream did. What was stored before stays stored.
     pub stopped: Option<ServiceError>,
@@ -179,6 +180,7 @@ impl Service {
                     Some(KnownApplication::of(&self.pipeline.application(name)?, used))
                 })
                 .collect(),
+            now: self.clock.now(),
         };
         self.import(input.into(), chunks, Arc::new(lines)).await
     }
@@ -394,7 +396,7 @@ impl<T> Read<T> {
     }
 }
 
-/// What a line holds, and what of an export's line was passed over.
+/// The item of a line, and the warnings about it.
 type ReadLine<T> = (T, Vec<Problem>);
 
 /// What lines hold, and where it goes.
@@ -402,7 +404,7 @@ trait LineKind: Send + Sync + 'static {
     type Item: Send + 'static;
 
     fn read_json(&self, line: &[u8]) -> Result<ReadLine<Self::Item>, Vec<Problem>>;
-    /// What is wrong with a column of this name, if anything. `exported`: an export wrote the header.
+    /// The problem of a column of this name, if there is one. `exported`: an export wrote the header.
     fn check_column(&self, name: &str, exported: bool) -> Option<Problem>;
     fn read_cells(&self, header: &[String], cells: &[String]) -> Result<ReadLine<Self::Item>, Vec<Problem>>;
     fn store(
@@ -690,6 +692,7 @@ struct SubscriptionLines {
     whole: Option<subscriptions::Class>,
     /// Every application that ran when the import began.
     known: Vec<KnownApplication>,
+    now: Timestamp,
 }
 
 struct KnownApplication {
@@ -741,14 +744,18 @@ impl SubscriptionLines {
     }
 }
 
-fn check_subscription(
-    draft: subscriptions::Draft<'_>,
-    class: &subscriptions::Class,
-) -> Result<ReadLine<subscriptions::Checked>, Vec<Problem>> {
-    let basis = if draft.revision.is_some() { Basis::Export } else { Basis::New };
-    let mut checked = subscriptions::check(draft, class, &basis)?;
-    let warnings = std::mem::take(&mut checked.warnings);
-    Ok((checked, warnings))
+impl SubscriptionLines {
+    fn check(
+        &self,
+        draft: subscriptions::Draft<'_>,
+        class: &subscriptions::Class,
+    ) -> Result<ReadLine<subscriptions::Checked>, Vec<Problem>> {
+        let basis = if draft.revision.is_some() { Basis::Export } else { Basis::New };
+        let mut checked = subscriptions::check(draft, class, &basis)?;
+        let mut warnings = std::mem::take(&mut checked.warnings);
+        warnings.extend(checked.is_over(self.now));
+        Ok((checked, warnings))
+    }
 }
 
 impl LineKind for SubscriptionLines {
@@ -757,7 +764,7 @@ impl LineKind for SubscriptionLines {
     fn read_json(&self, line: &[u8]) -> Result<ReadLine<subscriptions::Checked>, Vec<Problem>> {
         let draft: subscriptions::Draft<'_> = read_object(line).map_err(|problem| vec![in_line(problem)])?;
         let class = self.class_of(draft.application.as_deref(), draft.class.as_deref())?;
-        check_subscription(draft, class)
+        self.check(draft, class)
     }
 
     fn check_column(&self, name: &str, exported: bool) -> Option<Problem> {
@@ -826,7 +833,7 @@ impl LineKind for SubscriptionLines {
         let values = Value::Map(values.into_iter().map(value).collect());
         let json = serde_json::value::to_raw_value(&values).expect("a value is always JSON");
         draft.values = Some(&json);
-        joined(problems, check_subscription(draft, class))
+        joined(problems, self.check(draft, class))
     }
 
     async fn store(

@@ -20,6 +20,7 @@ use crate::{
     Service,
     error::ServiceError,
     keys::{Caller, Scope},
+    known::Part,
     page::{Page, key_of},
 };
 
@@ -200,6 +201,9 @@ impl Service {
         let before = key_of(after)?.map(|StoredNumber(number)| number);
         let reader = self.reader(feed).await?;
         let found = self.inbox.feed(&reader, filter, before, limit + 1, self.clock.now()).await?;
+        if found.is_empty() && before.is_none() {
+            self.check_known(filter.application.as_ref(), &[(Part::Channel, filter.channel.as_ref())]).await?;
+        }
         Ok(Page::cut(found, limit, |item| item.number.to_string()))
     }
 

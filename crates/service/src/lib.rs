@@ -11,6 +11,7 @@ pub mod imports; // many of them, as lines, in
 pub mod keys; // who is calling, and what that caller may do
 pub mod roles; // named sets of that
 pub mod resources; // where a limited key may do it
+mod known; // whether names that a question is limited to stand for anything
 pub mod operations; // batches and notifications, suspensions
 pub mod suspensions; // what waits for an operator, looked at and edited
 pub mod resends; // what had failed is sent again

@@ -18,6 +18,7 @@ use crate::{
     Service,
     error::ServiceError,
     keys::{Caller, Scope},
+    known::Part,
     page::Page,
 };
 
@@ -214,9 +215,17 @@ impl Service {
         limit: usize,
     ) -> Result<Page<StoredSuspension>, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
-        let found = self.journal.suspensions(filter, after.unwrap_or(0), limit).await?;
-        let next = if found.len() == limit { found.last().map(|last| last.id.to_string()) } else { None };
-        Ok(Page { items: found, next })
+        let found = self.journal.look_for_suspensions(filter, after.unwrap_or(0), limit).await?;
+        if found.items.is_empty() && after.is_none() {
+            self.check_known_suspensions(filter).await?;
+        }
+        Ok(Page { items: found.items, next: found.next.map(|next| next.to_string()) })
+    }
+
+    async fn check_known_suspensions(&self, filter: &SuspensionFilter) -> Result<(), ServiceError> {
+        let SuspensionFilter { application, channel, class, .. } = filter;
+        let parts = [(Part::Channel, channel.as_ref()), (Part::NotificationClass, class.as_ref())];
+        self.check_known(application.as_ref(), &parts).await
     }
 
     /// Resumes or ends all suspensions that meet the filter; an empty one needs `all`. Gives the number of notifications.
@@ -239,6 +248,9 @@ impl Service {
             ]));
         }
         let notifications = self.journal.resolve(filter, resolution, self.clock.now()).await?;
+        if notifications == 0 {
+            self.check_known_suspensions(filter).await?;
+        }
         tracing::info!(notifications, ?resolution, by = caller.key(), "resolved suspensions");
         Ok(notifications)
     }

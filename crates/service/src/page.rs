@@ -1,6 +1,9 @@
-//! Lists in portions: a page holds some things and the cursor behind them.
+//! Lists in portions: a page holds some things and the cursor behind them. One that is not full may have a next one: no page looks
+//! at more than a bounded number of rows.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+
+use tocsin_store::look::Looked;
 
 use crate::error::ServiceError;
 
@@ -23,6 +26,11 @@ impl<T> Page<T> {
             None
         };
         Page { items, next }
+    }
+
+    /// A page of what a look has found.
+    pub(crate) fn of<K: ToString>(found: Looked<T, K>) -> Page<T> {
+        Page { items: found.items, next: found.next.map(|key| cursor(&key.to_string())) }
     }
 
     /// The same page of other things.

@@ -28,6 +28,7 @@ use crate::{
     Service,
     error::ServiceError,
     keys::{Caller, Scope},
+    known::Part,
 };
 
 pub use catalogue::{CATALOGUE, Description, Parameter};
@@ -106,6 +107,12 @@ impl Service {
             "subscription" => self.subscription_report(asked).await,
             _ => unreachable!("every report of the catalogue is made here"),
         }?;
+        if asked.before.is_none() && report.tables.iter().all(|table| table.rows.is_empty()) {
+            let Question { application, class, rule, channel, source, .. } = asked;
+            let (class, rule) = ((Part::Class, class.as_ref()), (Part::Rule, rule.as_ref()));
+            let (channel, source) = ((Part::Channel, channel.as_ref()), (Part::Source, source.as_ref()));
+            self.check_known(application.as_ref(), &[class, rule, channel, source]).await?;
+        }
         let report = Report { name: description.name, ..report };
         if description.is_listed() { Ok(report) } else { report.page(asked.before::<usize>()?, asked.limit) }
     }

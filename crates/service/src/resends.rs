@@ -17,6 +17,7 @@ use crate::{
     Service,
     error::ServiceError,
     keys::{Caller, Scope},
+    known::Part,
     page::{Page, cursor, key_of},
 };
 
@@ -184,9 +185,17 @@ impl Service {
         caller.needs(Scope::OperationsRead)?;
         let after: Option<NotificationBatchId> = key_of(draft.after.as_deref())?;
         caller.check_application(draft.application.as_ref())?;
+        let named = (draft.application.clone(), draft.class.clone(), draft.channel.clone());
         let request = self.resend_request(draft).await?;
         let after = after.unwrap_or(NotificationBatchId(0));
         let count = self.pipeline.count_resend(&request, after, LOOKS_MAX).await?;
+        if count.notifications == 0 && after == NotificationBatchId(0) {
+            self.check_known(
+                named.0.as_ref(),
+                &[(Part::NotificationClass, named.1.as_ref()), (Part::Channel, named.2.as_ref())],
+            )
+            .await?;
+        }
         let next = count.reached.map(|reached| cursor(&reached.to_string()));
         Ok(Preview { notifications: count.notifications, batches: count.batches, next })
     }
@@ -210,6 +219,8 @@ impl Service {
         if key.is_some_and(|key| key.is_empty() || key.len() > KEY_BYTES_MAX) {
             return Err(ServiceError::invalid("Idempotency-Key", format!("has 1 to {KEY_BYTES_MAX} bytes")));
         }
+        let class = (Part::NotificationClass, draft.class.as_ref());
+        self.check_known(draft.application.as_ref(), &[class]).await?;
         let request = self.resend_request(draft).await?;
         let key = match key {
             Some(key) => format!("{}/{key}", caller.key()),

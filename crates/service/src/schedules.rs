@@ -1,8 +1,10 @@
 //! Schedules: what one means, when it is due next, and how far those of an application have come.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use tocsin_model::{
-    application::{GRACE, Missed, Recurs, RuleSchedule},
+    application::{Application, GRACE, Limits, Missed, Recurs, Rule, RuleSchedule},
     definition::write_duration,
     id::{Name, SubscriptionId},
     problem::Problem,
@@ -52,6 +54,9 @@ pub struct Preview {
     pub policies: Vec<String>,
     /// The next runs. Fewer than asked for: the schedule is over after them.
     pub runs: Vec<PreviewRun>,
+    /// That it is over, or due more often than subscriptions may be.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// One time at which a schedule is due.
@@ -117,8 +122,8 @@ impl ScheduleDraft {
     }
 }
 
-/// The next runs of a schedule, and which policies decide them.
-pub fn preview(schedule: &Schedule, from: Timestamp, count: usize) -> Preview {
+/// The next runs of a schedule, and which policies decide them. `least`: the time that should lie between two runs.
+pub fn preview(schedule: &Schedule, from: Timestamp, count: usize, least: Duration) -> Preview {
     let runs = schedule.preview(from, count).into_iter().map(|run| PreviewRun {
         at: run.at,
         local: schedule.clock_at(run.at).unwrap_or(run.local).to_string(),
@@ -143,7 +148,30 @@ pub fn preview(schedule: &Schedule, from: Timestamp, count: usize) -> Preview {
         time_zone: schedule.zone().to_owned(),
         policies: vec![gap.to_owned(), fold.to_owned()],
         runs: runs.collect(),
+        warnings: over(schedule, from).into_iter().chain(too_frequent(schedule, least)).collect(),
     }
+}
+
+/// That a schedule has no due time any more.
+pub(crate) fn over(schedule: &Schedule, now: Timestamp) -> Option<String> {
+    let is_over = schedule.next_after(now).is_none();
+    is_over.then(|| format!("is over: it has no due time after {now}; give a later start or end"))
+}
+
+/// That two due times of a schedule are closer than a bound.
+pub(crate) fn too_frequent(schedule: &Schedule, least: Duration) -> Option<String> {
+    let (one, other) = schedule.closer_than(least)?;
+    let (apart, least) = (write_duration(other.at.since(one.at)), write_duration(least));
+    Some(format!("is due at {} and {apart} later; due times should be {least} apart or more", one.at))
+}
+
+/// Rules of a definition whose schedule is over.
+pub fn schedule_warnings(application: &Application, now: Timestamp) -> Vec<Problem> {
+    let warning = |(name, rule): (&Name, &Rule)| {
+        let Recurs::Fixed(schedule) = &rule.schedule.as_ref()?.recurs else { return None };
+        Some(Problem::at(format!("rules.{name}.schedule"), over(schedule, now)?))
+    };
+    application.rules.iter().filter_map(warning).collect()
 }
 
 /// What becomes of missed runs, in words.
@@ -188,7 +216,8 @@ impl Service {
             let problem = Problem::at("time_zone", format!("`{zone}` is not a time zone"));
             ServiceError::Invalid(vec![problem.hint("give an IANA name, such as `Europe/Vienna`")])
         })?;
-        Ok(preview(&schedule, draft.from.unwrap_or_else(|| self.clock.now()), count))
+        let from = draft.from.unwrap_or_else(|| self.clock.now());
+        Ok(preview(&schedule, from, count, Limits::default().schedule_interval))
     }
 
     /// When a subscription is due, and how far the rules that follow its schedule have come.
@@ -220,7 +249,9 @@ impl Service {
             let run = self.journal.schedule_run(&subscription.application, &key).await?;
             rules.push(status(name, scheduled, &schedule, run.as_ref(), &stops, &subscription.application, since));
         }
-        Ok(SubscriptionSchedule { preview: preview(&schedule, self.clock.now(), count), since, rules })
+        let limits = compiled.map(|compiled| compiled.application.limits).unwrap_or_default();
+        let preview = preview(&schedule, self.clock.now(), count, limits.schedule_interval);
+        Ok(SubscriptionSchedule { preview, since, rules })
     }
 
     /// How far the schedules of an application have come, by rule and schedule.

@@ -289,8 +289,8 @@ impl Service {
     ) -> Result<Page<Document>, ServiceError> {
         caller.needs(Scope::SubscribersRead)?;
         let after: Option<SubscriberId> = key_of(after)?;
-        let found = self.records.subscribers(filter, after.as_ref(), limit + 1).await?;
-        Ok(Page::cut(found, limit, |subscriber| subscriber.id.to_string()).map(Document::from))
+        let found = self.records.look_for_subscribers(filter, after.as_ref(), limit).await?;
+        Ok(Page::of(found).map(Document::from))
     }
 
     /// One subscriber.

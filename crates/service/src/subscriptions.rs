@@ -11,6 +11,7 @@ use tocsin_model::{
     filter::{Dialect, Filter},
     id::{Name, SubscriberId, SubscriptionId},
     problem::Problem,
+    schedule::Schedule,
     subscription::{Subscription, Terms},
     time::Timestamp,
 };
@@ -25,7 +26,9 @@ use crate::{
     Service,
     error::{ServiceError, json_error},
     keys::{Caller, Scope},
+    known::Part,
     page::{Page, key_of},
+    schedules::{over, too_frequent},
     subscribers::merge,
     text_or_object::{self, TextOrObject},
 };
@@ -251,7 +254,7 @@ pub(crate) fn class_fields(pipeline: &Pipeline, application: &Name, class: &Name
     Some(pipeline.application(application)?.application.subscriptions.get(class)?.fields.clone())
 }
 
-/// What a draft is checked against. What is stored may be of another version of the class: the rule is in
+/// The basis on which a draft is checked. A stored subscription may be of another version of the class: the rule is in
 /// `tocsin_model::field`.
 pub(crate) enum Basis<'a> {
     /// Nothing: all of it is new.
@@ -376,11 +379,17 @@ pub(crate) struct Checked {
     new: NewSubscription,
     /// Why there is no room for its filter, unless that is stored with it already.
     crowded: Option<Problem>,
-    /// What of an export does not fit its class any more.
+    /// Parts of an export that do not fit its class any more.
     pub(crate) warnings: Vec<Problem>,
 }
 
 impl Checked {
+    /// That its schedule is over.
+    pub(crate) fn is_over(&self, now: Timestamp) -> Option<Problem> {
+        let schedule = Schedule::parse_floating(self.new.terms.schedule.as_deref()?).ok()?;
+        over(&schedule, now).map(|found| Problem::at("schedule", found))
+    }
+
     /// The subscription, if there is room for its filter beside what is stored as it.
     fn beside(self, stored: Option<&Subscription>) -> Result<NewSubscription, Problem> {
         match self.crowded {
@@ -660,6 +669,14 @@ fn check_schedule(
         let problem = Problem::at("schedule", "is never due: the rule gives no time at all");
         return Err(vec![problem.hint("look for dates that do not exist, such as 30 February")]);
     }
+    if let Some(found) = too_frequent(&schedule, class.limits.schedule_interval) {
+        let problem = Problem::at("schedule", found)
+            .hint("make its intervals longer, or lower `limits.schedule_interval` in the definition");
+        match is_export {
+            true => warnings.push(problem),
+            false => return Err(vec![problem]),
+        }
+    }
     Ok(Some(schedule.to_string().into()))
 }
 
@@ -704,8 +721,15 @@ impl Service {
     ) -> Result<Page<Document>, ServiceError> {
         caller.needs(Scope::SubscribersRead)?;
         let after: Option<SubscriptionId> = key_of(after)?;
-        let found = self.records.subscriptions(filter, after, limit + 1).await?;
-        Ok(Page::cut(found, limit, |subscription| subscription.id.to_string()).map(|found| self.shown(found)))
+        let found = self.records.look_for_subscriptions(filter, after, limit).await?;
+        if found.items.is_empty() && after.is_none() {
+            self.check_known_class(filter).await?;
+        }
+        Ok(Page::of(found).map(|found| self.shown(found)))
+    }
+
+    pub(crate) async fn check_known_class(&self, filter: &SubscriptionFilter) -> Result<(), ServiceError> {
+        self.check_known(filter.application.as_ref(), &[(Part::SubscriptionClass, filter.class.as_ref())]).await
     }
 
     /// A subscription as the running version of its class shows it.
@@ -771,6 +795,11 @@ impl Service {
                     stored.subscriber
                 ));
             }
+        }
+        if let Some((schedule, since)) = self.records.schedule_of(stored.id).await? {
+            let now = self.clock.now();
+            let schedule = Schedule::parse(&schedule).map_err(ServiceError::Invalid)?;
+            document.warnings.extend(over(&schedule, now.max(since)).map(|found| format!("its schedule {found}")));
         }
         Ok(document)
     }

@@ -394,8 +394,8 @@ impl Service {
     ) -> Result<Page<Document>, ServiceError> {
         caller.needs(Scope::SubscribersRead)?;
         let after: Option<Target> = key_of(after)?;
-        let found = self.records.suppressions(&filter, after.as_ref(), limit + 1).await?;
-        Ok(Page::cut(found, limit, |found| found.target.to_string()).map(Document::from))
+        let found = self.records.look_for_suppressions(&filter, after.as_ref(), limit).await?;
+        Ok(Page::of(found).map(Document::from))
     }
 
     /// What is known of a target.

@@ -206,6 +206,8 @@ pub fn examine(
     let checked = read_definition(file)?.and_then(|text| {
         let compiled = tocsin_pipeline::compile_text(&text, 0, environment)?;
         let mut warnings = compiled.warnings();
+        let now = std::time::SystemTime::now().into();
+        warnings.extend(tocsin_service::schedules::schedule_warnings(&compiled.application, now));
         warnings.extend(tocsin_pipeline::closed_sources(&compiled, &opened));
         Ok((compiled, definition::locate(&text, warnings)))
     });

@@ -176,6 +176,17 @@ async fn a8_a_reply_belongs_to_the_key_that_sent_the_request() {
     assert_eq!(get(&platform, &elsewhere, "/v1/messages").await.0, 403);
     let (_, shown) = get(&platform, &platform.key(), &format!("/v1/messages/{id}")).await;
     assert!(shown.contains(r#""sender""#) && shown.contains(r#""history":[]"#), "{shown}");
+    // B39: a misspelt name is an error, and no empty list.
+    for (query, status) in [
+        ("exchange=confirmation&port=questions", 200),
+        ("exchange=confirmaton", 404),
+        ("exchange=confirmation&port=question", 404),
+        ("port=nowhere", 404),
+        ("to=nowhere", 404),
+    ] {
+        let (found, body) = get(&platform, &platform.key(), &format!("/v1/messages?{query}")).await;
+        assert_eq!(found, status, "{query}: {body}");
+    }
 }
 
 /// The words of a command line of the README; what is in quotes is one.

@@ -500,8 +500,8 @@ async fn b4_b5_a_cell_that_its_field_cannot_hold_is_set_aside_by_the_commands() 
 async fn b8_rows_are_shown_and_changed_as_their_fields_are_now() {
     let platform = fieldwork().await;
     let path = "/v1/applications/fieldwork/collections/visits/rows/v1";
-    let send = async |method: reqwest::Method, body: Value| {
-        let answer = platform.request(method, path).json(&body).send().await.expect("an answer");
+    let send = async |method: reqwest::Method, sent: Value| {
+        let answer = platform.request(method, path).json(&sent).send().await.expect("an answer");
         (answer.status().as_u16(), answer.json::<Value>().await.unwrap_or_default())
     };
     assert_eq!(send(reqwest::Method::PUT, json!({"owner": "ann", "what": "well", "count": 1})).await.0, 201);
@@ -511,14 +511,14 @@ async fn b8_rows_are_shown_and_changed_as_their_fields_are_now() {
         .replace("{ properties: { what: { maxLength: 9 } } }", "{ properties: { count: { minimum: 5 } } }");
     platform.apply("fieldwork", &newer).await;
     assert_eq!(rows(&platform).await[0]["row"], json!({"owner": "ann", "count": 1}));
-    let (status, told) = send(reqwest::Method::PATCH, json!({"owner": "bob"})).await;
-    assert_eq!((status, &told["row"]), (200, &json!({"owner": "bob", "count": 1})), "{told}");
-    let (status, told) = send(reqwest::Method::PUT, told["row"].clone()).await;
-    assert_eq!(status, 200, "what is shown can be written: {told}");
+    let (status, body) = send(reqwest::Method::PATCH, json!({"owner": "bob"})).await;
+    assert_eq!((status, &body["row"]), (200, &json!({"owner": "bob", "count": 1})), "{body}");
+    let (status, body) = send(reqwest::Method::PUT, body["row"].clone()).await;
+    assert_eq!(status, 200, "what is shown can be written: {body}");
     for refused in [json!({"what": "x"}), json!({"owner": null}), json!({"count": 2})] {
         assert_eq!(send(reqwest::Method::PATCH, refused.clone()).await.0, 422, "{refused}");
     }
-    let (status, told) = send(reqwest::Method::PATCH, json!({"depth": 3, "count": 9})).await;
-    assert_eq!((status, &told["row"]), (200, &json!({"owner": "bob", "depth": 3, "count": 9})), "{told}");
+    let (status, body) = send(reqwest::Method::PATCH, json!({"depth": 3, "count": 9})).await;
+    assert_eq!((status, &body["row"]), (200, &json!({"owner": "bob", "depth": 3, "count": 9})), "{body}");
     assert_eq!(send(reqwest::Method::PATCH, json!({"depth": null})).await.0, 422);
 }

@@ -91,7 +91,7 @@ async fn slow(
     Parameters(asked): Parameters<SlowParameters>,
 ) -> Result<Response, Failure> {
     let limit = page::limit(asked.limit)?;
-    let found = app.service.slow_firings(&caller, asked.application.as_ref(), asked.rule.as_ref(), limit)?;
+    let found = app.service.slow_firings(&caller, asked.application.as_ref(), asked.rule.as_ref(), limit).await?;
     let items = found.into_iter().map(SlowFiringBody::from).collect();
     Ok(json(StatusCode::OK, &List { items, next: None }))
 }

@@ -82,7 +82,8 @@ pub(super) fn filter(
     Ok(SubscriberFilter { id_prefix, address, locale, enabled, attribute })
 }
 
-/// Subscribers, in the order of their ids.
+/// Subscribers, in the order of their ids. A page looks at 10,000 rows at most where no index
+/// answers the filter; one that is not full may have a `next`.
 #[utoipa::path(get, path = "/v1/subscribers", tag = "subscribers", params(ListParameters), responses((status = 200, body = List<Document>), Failures))]
 async fn list(
     State(app): State<Arc<App>>,

@@ -57,7 +57,8 @@ struct ListParameters {
     enabled: Option<bool>,
 }
 
-/// Subscriptions, in the order of their numbers.
+/// Subscriptions, in the order of their numbers. A page looks at 10,000 rows at most where no index
+/// answers the filter; one that is not full may have a `next`.
 #[utoipa::path(get, path = "/v1/subscriptions", tag = "subscriptions", params(ListParameters), responses((status = 200, body = List<Document>), Failures))]
 async fn list(
     State(app): State<Arc<App>>,

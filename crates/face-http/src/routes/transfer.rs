@@ -55,7 +55,8 @@ struct ImportedBody {
     lines: u64,
     stored: u64,
     failed: u64,
-    /// Lines of an export that do not fit the present version of their application in every part.
+    /// Lines with warnings: one of an export does not fit the present version of its application in every part, or a
+    /// schedule is over.
     #[serde(skip_serializing_if = "is_zero")]
     warned: u64,
     /// Why it ended before the stream did.
@@ -264,7 +265,7 @@ async fn export_subscriptions(
     let format = export_format(asked.format.as_deref(), &headers)?;
     let ExportSubscriptionsParameters { application, class, subscriber, key, enabled, .. } = asked;
     let filter = SubscriptionFilter { application, class, subscriber, key, enabled };
-    let stream = app.service.export_subscriptions(&caller, filter, format)?;
+    let stream = app.service.export_subscriptions(&caller, filter, format).await?;
     Ok(exported_answer(stream, format, "subscriptions"))
 }
 

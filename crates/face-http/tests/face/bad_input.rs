@@ -1,5 +1,7 @@
 //! Every kind of bad input gets its clear error.
 
+use serde_json::json;
+
 use crate::platform::{Platform, QUAKES, answer};
 
 /// Sends a request; the answer must be a problem of this status and kind, which says each of these things.
@@ -318,5 +320,57 @@ async fn keys_open_only_what_they_may() {
     assert_eq!(status, 401, "{body}");
     let (_, list) = platform.get("/v1/keys").await;
     assert!(!list.to_string().contains("hash") && !list.to_string().contains("\"key\""), "{list}");
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn b39_a_question_about_what_never_was_is_not_answered_with_nothing() {
+    let platform = Platform::with_quakes().await;
+    let lists = [
+        ("/v1/reports/event-class?application=", "quakes", "quaks"),
+        ("/v1/reports/event-batch-list?application=quakes&class=", "quake", "quak"),
+        ("/v1/reports/notification-batch-list?application=quakes&rule=", "strong_enough", "strong"),
+        ("/v1/reports/channel?application=quakes&channel=", "mail", "mial"),
+        ("/v1/reports/source?application=quakes&source=", "api", "apy"),
+        ("/v1/reports/snapshot-applications?application=", "quakes", "quaks"),
+        ("/v1/suspensions?application=", "quakes", "quaks"),
+        ("/v1/suspensions?channel=", "mail", "mial"),
+        ("/v1/suspensions?application=quakes&class=", "shaken", "strong"),
+        ("/v1/subscriptions?application=", "quakes", "quaks"),
+        ("/v1/subscriptions?application=quakes&class=", "strong", "stong"),
+        ("/v1/export/subscriptions?application=", "quakes", "quaks"),
+        ("/v1/firings?application=", "quakes", "quaks"),
+        ("/v1/firings?rule=", "strong_enough", "strong"),
+        ("/v1/slow-firings?application=quakes&rule=", "strong_enough", "strong"),
+        ("/v1/endpoints?application=", "quakes", "quaks"),
+        ("/v1/endpoints?channel=", "mail", "mial"),
+        ("/v1/subscribers/alice/inbox?application=", "quakes", "quaks"),
+    ];
+    for (path, known, unknown) in lists {
+        let (status, answer) = platform.get(&format!("{path}{known}")).await;
+        assert_eq!(status, 200, "{path}{known}: {answer}");
+        let (status, answer) = platform.get(&format!("{path}{unknown}")).await;
+        let detail = answer["detail"].as_str().unwrap_or_default();
+        assert_eq!(status, 404, "{path}{unknown}: {answer}");
+        assert!(detail.contains(&format!("`{unknown}`")), "{path}{unknown}: {answer}");
+    }
+    let acts = [
+        ("/v1/suspensions/resume", json!({"application": "quaks"})),
+        ("/v1/resends/preview", json!({"application": "quaks"})),
+        ("/v1/resends", json!({"application": "quakes", "class": "shakn"})),
+    ];
+    for (path, body) in acts {
+        let (status, answer) = platform.post(path, "application/json", &body.to_string()).await;
+        assert_eq!(status, 404, "{path} {body}: {answer}");
+    }
+    // What was there once is still asked for.
+    let without = QUAKES.replace("strong_enough", "other_rule");
+    assert_eq!(platform.put("/v1/applications/quakes", "application/yaml", &without).await.0, 200);
+    assert_eq!(platform.get("/v1/firings?application=quakes&rule=strong_enough").await.0, 200);
+    assert_eq!(
+        crate::platform::answer(platform.request("DELETE", "/v1/applications/quakes?confirm=quakes")).await.0,
+        204
+    );
+    assert_eq!(platform.get("/v1/reports/event-class?application=quakes").await.0, 200);
     platform.stop().await;
 }

@@ -1,4 +1,4 @@
-//! What is stored meets a later version of its application: it is shown and changed as that version says, and nothing is
+//! Stored values meet a later version of their application: they are shown and changed as that version says, and nothing is
 //! refused for what it was before.
 
 use serde_json::{Value as Json, json};
@@ -22,15 +22,15 @@ impl Platform {
             assert!(text.contains(old), "{old}");
             text = text.replace(old, new);
         }
-        let (status, told) =
+        let (status, body) =
             self.put(&format!("/v1/applications/quakes?allow_drop={drops}"), "application/yaml", &text).await;
-        assert_eq!(status, 200, "{told}");
+        assert_eq!(status, 200, "{body}");
     }
 
     async fn patch(&self, path: &str, body: &Json) -> (u16, Json) {
         let request = self.request("PATCH", path).header("content-type", "application/merge-patch+json");
-        let (status, told) = answer(request.body(body.to_string())).await;
-        (status.as_u16(), told)
+        let (status, body) = answer(request.body(body.to_string())).await;
+        (status.as_u16(), body)
     }
 
     async fn subscribe(&self, body: &Json) -> String {
@@ -76,16 +76,16 @@ async fn b8_a_subscription_is_shown_and_changed_as_its_class_is_now() {
     assert_eq!((status.as_u16(), &same["values"]), (200, &shown["values"]), "what is shown can be written: {same}");
 
     let refused = async |patch: Json| {
-        let (status, told) = platform.patch(&path, &patch).await;
-        (status, told["problems"][0]["path"].as_str().unwrap_or_default().to_owned())
+        let (status, body) = platform.patch(&path, &patch).await;
+        (status, body["problems"][0]["path"].as_str().unwrap_or_default().to_owned())
     };
     assert_eq!(refused(json!({"values": {"note": "x"}})).await, (422, "values.note".to_owned()));
     assert_eq!(refused(json!({"values": {"magnitude": null}})).await, (422, "values.magnitude".to_owned()));
     let (status, changed) = platform.patch(&path, &json!({"values": {"region": "Kobe"}})).await;
     assert_eq!((status, &changed["values"]["region"]), (200, &json!("Kobe")), "{changed}");
     assert_eq!(refused(json!({"values": {"region": null}})).await, (422, "values.region".to_owned()), "it has it now");
-    let (status, told) = platform.post("/v1/subscriptions", JSON, &strong(&json!({"magnitude": 5})).to_string()).await;
-    assert_eq!((status.as_u16(), &told["problems"][0]["path"]), (422, &json!("values.region")), "a new one needs it");
+    let (status, body) = platform.post("/v1/subscriptions", JSON, &strong(&json!({"magnitude": 5})).to_string()).await;
+    assert_eq!((status.as_u16(), &body["problems"][0]["path"]), (422, &json!("values.region")), "a new one needs it");
     platform.stop().await;
 }
 
@@ -100,8 +100,8 @@ async fn b8_filters_and_schedules_that_a_class_does_not_take_any_more_stay() {
     for (old, new) in with {
         text = text.replace(old, new);
     }
-    let (status, told) = platform.put("/v1/applications/quakes", "application/yaml", &text).await;
-    assert_eq!(status, 201, "{told}");
+    let (status, body) = platform.put("/v1/applications/quakes", "application/yaml", &text).await;
+    assert_eq!(status, 201, "{body}");
     assert_eq!(platform.post("/v1/subscribers", JSON, r#"{"id":"alice"}"#).await.0, 201);
     let mut draft = strong(&json!({"magnitude": 5}));
     draft["filter"] = "cel:event.magnitude > 2.0".into();
@@ -113,16 +113,16 @@ async fn b8_filters_and_schedules_that_a_class_does_not_take_any_more_stay() {
     let (status, changed) = platform.patch(&path, &json!({"enabled": false, "values": {"magnitude": 4}})).await;
     assert_eq!(status, 200, "{changed}");
     assert_eq!((&changed["filter"], &changed["schedule"]), (&before["filter"], &before["schedule"]));
-    let (status, told) = platform.patch(&path, &json!({"filter": "cel:event.magnitude > 3.0"})).await;
-    assert_eq!((status, &told["problems"][0]["path"]), (422, &json!("filter")), "another one is checked");
+    let (status, body) = platform.patch(&path, &json!({"filter": "cel:event.magnitude > 3.0"})).await;
+    assert_eq!((status, &body["problems"][0]["path"]), (422, &json!("filter")), "another one is checked");
 
     // The class goes: the flags of its subscriptions can be changed, and they can be removed.
     let other = [("  strong:\n    fields:", "  weak:\n    fields:"), ("subscription: strong", "subscription: weak")];
     platform.apply_newer(&other, "subscriptions.strong").await;
     let (status, changed) = platform.patch(&path, &json!({"enabled": true})).await;
     assert_eq!((status, &changed["enabled"], &changed["values"]), (200, &json!(true), &json!({"magnitude": 4.0})));
-    let (status, told) = platform.patch(&path, &json!({"values": {"magnitude": 9}})).await;
-    assert_eq!((status, &told["problems"][0]["path"]), (422, &json!("class")), "{told}");
+    let (status, body) = platform.patch(&path, &json!({"values": {"magnitude": 9}})).await;
+    assert_eq!((status, &body["problems"][0]["path"]), (422, &json!("class")), "{body}");
     assert_eq!(answer(platform.request("DELETE", &path)).await.0, 204);
     platform.stop().await;
 }
@@ -188,15 +188,15 @@ async fn b8_subscribers_keep_attributes_and_addresses_of_another_version() {
     platform.apply_newer(&newer, "").await;
     let (_, shown) = platform.get("/v1/subscribers/bob").await;
     assert_eq!(shown["attributes"], person["attributes"], "attributes belong to no application");
-    let (status, told) = platform.patch("/v1/subscribers/bob", &json!({"enabled": false})).await;
-    assert_eq!(status, 200, "{told}");
-    let (status, told) = platform.put("/v1/subscribers/bob", JSON, &shown.to_string()).await;
-    assert_eq!(status, 200, "what is shown can be written: {told}");
+    let (status, body) = platform.patch("/v1/subscribers/bob", &json!({"enabled": false})).await;
+    assert_eq!(status, 200, "{body}");
+    let (status, body) = platform.put("/v1/subscribers/bob", JSON, &shown.to_string()).await;
+    assert_eq!(status, 200, "what is shown can be written: {body}");
     for (format, kind) in [("ndjson", NDJSON), ("csv", "text/csv")] {
         let people = platform.export(&format!("/v1/export/subscribers?format={format}&id_prefix=bob")).await;
-        let told = platform.lines("/v1/import/subscribers", kind, &people).await;
-        assert_eq!(told[1], json!({"lines": 1, "stored": 1, "failed": 0, "warned": 1}), "{format}: {told:?}");
-        assert!(told[0]["warnings"].to_string().contains("devices.post.address"), "{told:?}");
+        let body = platform.lines("/v1/import/subscribers", kind, &people).await;
+        assert_eq!(body[1], json!({"lines": 1, "stored": 1, "failed": 0, "warned": 1}), "{format}: {body:?}");
+        assert!(body[0]["warnings"].to_string().contains("devices.post.address"), "{body:?}");
         let (_, after) = platform.get("/v1/subscribers/bob").await;
         assert_eq!((&after["attributes"], &after["devices"]), (&shown["attributes"], &shown["devices"]), "{format}");
     }

@@ -132,3 +132,69 @@ async fn nobody_submits_what_is_due() {
     assert_eq!(status, 202, "{accepted}");
     platform.stop().await;
 }
+
+#[tokio::test]
+async fn b39_a_schedule_that_is_over_is_stored_with_a_warning() {
+    let platform = platform().await;
+    let past = json!({"start": "2020-01-04T08:00", "rule": "FREQ=DAILY;COUNT=3", "time_zone": "UTC"});
+    let draft = |schedule: &serde_json::Value| {
+        json!({"application": "stock", "class": "limit", "subscriber": "ann", "schedule": schedule}).to_string()
+    };
+    let (status, made) = platform.post("/v1/subscriptions", JSON, &draft(&past)).await;
+    assert_eq!(status, 201, "{made}");
+    let warning = made["warnings"][0].as_str().expect("a warning");
+    assert!(warning.starts_with("its schedule is over: it has no due time after 20"), "{warning}");
+    let coming = json!({"start": "2020-01-04T08:00", "rule": "FREQ=DAILY", "time_zone": "UTC"});
+    let (_, made) = platform.post("/v1/subscriptions", JSON, &draft(&coming)).await;
+    assert_eq!(made.get("warnings"), None, "{made}");
+
+    let asked = json!({"schedule": past}).to_string();
+    let (_, body) = platform.post(PREVIEW, JSON, &asked).await;
+    assert_eq!((&body["runs"], body["warnings"].as_array().map(Vec::len)), (&json!([]), Some(1)), "{body}");
+
+    let request = platform.request("POST", "/v1/import/subscriptions").header("content-type", "application/x-ndjson");
+    let answer = request.body(draft(&past)).send().await.expect("an answer").text().await.expect("a body");
+    assert!(answer.contains("schedule: is over") && answer.contains("\"warned\":1"), "{answer}");
+
+    let over = STOCK
+        .replace("RRULE:FREQ=DAILY\"", "RRULE:FREQ=DAILY;UNTIL=20270110T000000Z\"")
+        .replace("20270104", "20200104");
+    let over = over.replace("UNTIL=2027", "UNTIL=2020");
+    let (status, body) = platform.put("/v1/applications/stock", "application/yaml", &over).await;
+    assert_eq!(status, 200, "{body}");
+    let warnings = body["warnings"].to_string();
+    assert!(warnings.contains("rules.closing.schedule") && warnings.contains("is over"), "{warnings}");
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn b39_a_schedule_that_is_due_too_often_is_refused() {
+    let platform = platform().await;
+    let draft = |rule: &str| {
+        let schedule = json!({"start": "2027-01-04T08:00", "rule": rule, "time_zone": "UTC"});
+        json!({"application": "stock", "class": "limit", "subscriber": "ann", "schedule": schedule})
+    };
+    for rule in ["FREQ=SECONDLY", "FREQ=DAILY;BYSECOND=0,30", "FREQ=MINUTELY;BYSECOND=0,59"] {
+        let (status, body) = platform.post("/v1/subscriptions", JSON, &draft(rule).to_string()).await;
+        assert_eq!((status.as_u16(), &body["problems"][0]["path"]), (422, &json!("schedule")), "{rule}: {body}");
+        let message = body["problems"][0]["message"].as_str().expect("a message");
+        assert!(message.contains("should be 1m apart or more"), "{rule}: {message}");
+    }
+    let asked = json!({"schedule": draft("FREQ=SECONDLY")["schedule"]}).to_string();
+    let (_, body) = platform.post(PREVIEW, JSON, &asked).await;
+    assert!(body["warnings"][0].as_str().is_some_and(|body| body.contains("apart or more")), "{body}");
+
+    // The definition says what is often. What is stored stays when it says otherwise later.
+    let bounded = |least: &str| format!("{STOCK}limits: {{ schedule_interval: {least} }}\n");
+    assert_eq!(platform.put("/v1/applications/stock", "application/yaml", &bounded("1s")).await.0, 200);
+    let (status, made) = platform.post("/v1/subscriptions", JSON, &draft("FREQ=SECONDLY").to_string()).await;
+    assert_eq!(status, 201, "{made}");
+    assert_eq!(platform.put("/v1/applications/stock", "application/yaml", &bounded("1h")).await.0, 200);
+    let path = format!("/v1/subscriptions/{}", made["id"].as_str().expect("an id"));
+    let patch = platform.request("PATCH", &path).header("content-type", "application/merge-patch+json");
+    let (status, body) = crate::platform::answer(patch.body(r#"{"enabled": false}"#)).await;
+    assert_eq!((status.as_u16(), &body["schedule"]), (200, &made["schedule"]), "{body}");
+    let (status, body) = platform.post("/v1/subscriptions", JSON, &draft("FREQ=MINUTELY").to_string()).await;
+    assert_eq!(status, 422, "{body}");
+    platform.stop().await;
+}

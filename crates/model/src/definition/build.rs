@@ -829,6 +829,9 @@ fn limits(root: &Node) -> Limits {
         notifications_per_event: given("notifications_per_event").unwrap_or(default.notifications_per_event),
         throttle,
         skip_older_than: node.and_then(|node| duration(node, "skip_older_than")),
+        schedule_interval: node
+            .and_then(|node| duration(node, "schedule_interval"))
+            .unwrap_or(default.schedule_interval),
     }
 }
 

@@ -536,6 +536,11 @@ impl Differences {
             let (is, was) = (shown(new.skip_older_than), shown(old.skip_older_than));
             self.changed("limits.skip_older_than", format!("events that waited are skipped {is} (was {was})"));
         }
+        if old.schedule_interval != new.schedule_interval {
+            let (is, was) = (write_duration(new.schedule_interval), write_duration(old.schedule_interval));
+            let sentence = format!("new schedules of subscriptions are due {is} apart or more (was {was})");
+            self.changed("limits.schedule_interval", sentence);
+        }
     }
 
     fn channel(&mut self, path: &str, old: &Channel, new: &Channel) {

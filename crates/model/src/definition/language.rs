@@ -665,6 +665,12 @@ static LIMITS: Shape = Shape::Object(&[
         &Shape::Duration { least: seconds(1), most: seconds(3_650 * DAY) },
         "Event batches that waited longer are skipped by event rules and listed; state sees them. Never if not given.",
     ),
+    optional(
+        "schedule_interval",
+        &Shape::Duration { least: seconds(1), most: seconds(DAY) },
+        "The least time between two due times of a subscription's schedule; subscriptions with others are refused. `1m` if not \
+         given. What is stored already stays.",
+    ),
 ]);
 static COUNT: Shape = Shape::Integer { least: 0, most: 1_000_000_000 };
 static THROTTLE: Shape = Shape::Object(&[

@@ -398,7 +398,11 @@ fn a_definition_becomes_an_application() {
             "unindexed_filters": 1000,
             "notifications_per_event": 100000000,
             "throttle": null,
-            "skip_older_than": null
+            "skip_older_than": null,
+            "schedule_interval": {
+              "secs": 60,
+              "nanos": 0
+            }
           }
         }"#]]
     .assert_eq(&serde_json::to_string_pretty(&application).expect("JSON"));

@@ -1,5 +1,7 @@
 //! What one subscription was told, and when it is due next.
 
+use std::time::Duration;
+
 use tocsin_model::{
     id::{NotificationBatchId, NotificationId, SubscriptionId},
     schedule::Schedule,
@@ -85,7 +87,7 @@ impl Service {
         let mut next = Table::new("next_runs", NEXT);
         let schedule = self.records.schedule_of(id).await?.map(|(text, _)| text);
         if let Some(schedule) = schedule.as_ref().and_then(|text| Schedule::parse(text).ok()) {
-            for run in schedules::preview(&schedule, self.clock.now(), RUNS).runs {
+            for run in schedules::preview(&schedule, self.clock.now(), RUNS, Duration::ZERO).runs {
                 next.push([run.at.into(), run.local.into(), run.note.into()]);
             }
         }

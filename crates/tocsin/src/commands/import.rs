@@ -130,10 +130,10 @@ impl Args {
         };
         let request = client.request(Method::POST, &path).header("content-type", media_type).body(body);
         let name = input.file.display().to_string();
-        let summary = upload(client, request, &mut |line, told| {
-            let (colour, text) = match told {
-                Told::Refused(error) => (Colour::Red, format!("{name}:{line}: {error}")),
-                Told::Warned(warning) => (Colour::Yellow, format!("{name}:{line}: warning: {warning}")),
+        let summary = upload(client, request, &mut |line, notice| {
+            let (colour, text) = match notice {
+                LineNotice::Refused(error) => (Colour::Red, format!("{name}:{line}: {error}")),
+                LineNotice::Warned(warning) => (Colour::Yellow, format!("{name}:{line}: warning: {warning}")),
             };
             bar.suspend(|| terminal.line(terminal.paint(colour, text)))
         })
@@ -170,9 +170,9 @@ pub struct Summary {
     pub warned: u64,
 }
 
-/// What the server says of a line.
+/// A notice of the server about a line.
 #[derive(Debug, Clone, Copy)]
-pub enum Told<'a> {
+pub enum LineNotice<'a> {
     /// It was refused.
     Refused(&'a str),
     /// Something of it was passed over.
@@ -186,7 +186,7 @@ pub enum Told<'a> {
 pub async fn upload(
     client: &Client,
     request: reqwest::RequestBuilder,
-    told: &mut (dyn FnMut(u64, Told<'_>) -> std::io::Result<()> + Send),
+    notice: &mut (dyn FnMut(u64, LineNotice<'_>) -> std::io::Result<()> + Send),
 ) -> Outcome<Summary> {
     let mut answer = client.send(request).await?;
     let mut rest = Vec::new();
@@ -212,9 +212,9 @@ pub async fn upload(
                 (Some(number), _) => match line["warnings"].as_array() {
                     Some(warnings) => {
                         let warnings: Vec<&str> = warnings.iter().filter_map(Value::as_str).collect();
-                        told(number, Told::Warned(&warnings.join("; ")))?;
+                        notice(number, LineNotice::Warned(&warnings.join("; ")))?;
                     }
-                    None => told(number, Told::Refused(&error_text(&line["error"])))?,
+                    None => notice(number, LineNotice::Refused(&error_text(&line["error"])))?,
                 },
                 (None, Some(lines)) => {
                     let count = |name: &str| line[name].as_u64().unwrap_or_default();

@@ -2,13 +2,13 @@
 
 use clap::Subcommand;
 use serde_json::Value;
-use tocsin_model::{problem::Problem, schedule::Schedule, time::Timestamp};
+use tocsin_model::{application::Limits, problem::Problem, schedule::Schedule, time::Timestamp};
 use tocsin_service::schedules::{RUNS_MAX, preview};
 
 use crate::{
     client::{Client, segment},
     failure::{Failure, Outcome},
-    terminal::{Terminal, printable},
+    terminal::{Colour, Terminal, printable},
 };
 
 /// Arguments of `tocsin schedules`.
@@ -75,7 +75,7 @@ impl Args {
                     .in_zone(&zone)
                     .ok_or_else(|| Failure::usage(format!("`{zone}` is not a time zone: give an IANA name")))?;
                 let from = from.unwrap_or_else(|| std::time::SystemTime::now().into());
-                let preview = preview(&schedule, from, count.clamp(1, RUNS_MAX));
+                let preview = preview(&schedule, from, count.clamp(1, RUNS_MAX), Limits::default().schedule_interval);
                 if json {
                     return Ok(terminal.json(&preview)?);
                 }
@@ -126,6 +126,9 @@ fn show(terminal: &Terminal, preview: &Value) -> Outcome {
     }
     for policy in preview["policies"].as_array().unwrap_or(&none) {
         terminal.line(text(policy))?;
+    }
+    for warning in preview["warnings"].as_array().unwrap_or(&none) {
+        terminal.line(terminal.paint(Colour::Yellow, format_args!("warning: it {}", text(warning))))?;
     }
     Ok(())
 }

@@ -95,8 +95,8 @@ impl Stage {
         let request =
             self.client.request(Method::POST, &path).header("content-type", "application/x-ndjson").body(lines);
         let mut first = None;
-        let summary = import::upload(&self.client, request, &mut |line, told| {
-            if let import::Told::Refused(error) = told {
+        let summary = import::upload(&self.client, request, &mut |line, notice| {
+            if let import::LineNotice::Refused(error) = notice {
                 first.get_or_insert_with(|| format!("line {line}: {error}"));
             }
             Ok(())
