@@ -41,6 +41,15 @@ pub fn key_shown(key: &str) -> &str {
     if key.is_empty() { "base" } else { key }
 }
 
+/// The language of a template's key, such as `de-AT/email`. A word alone may also be a channel: it counts as a language if it
+/// has two letters, or a region.
+fn language(key: &str) -> Option<&str> {
+    match key.split_once('/') {
+        Some((language, _)) => Some(language),
+        None => Some(key).filter(|key| key.split('-').next().is_some_and(|first| first.len() == 2)),
+    }
+}
+
 /// What compiling gave.
 pub struct CompiledTemplates {
     pub environment: Environment<'static>,
@@ -161,7 +170,11 @@ impl<'a> Compiler<'a> {
             }
             TemplateEngine::Jinja | TemplateEngine::Mjml => {
                 let (path, html) = match engine {
-                    TemplateEngine::Mjml => (format!("{path}.mjml"), self.mjml(&format!("{path}.mjml"), source)?),
+                    TemplateEngine::Mjml => {
+                        let path = format!("{path}.mjml");
+                        let html = self.mjml(&path, source, language(key))?;
+                        (path, html)
+                    }
                     _ => (path, source.to_owned()),
                 };
                 let uses = self.jinja(&path, &name, target, source, &html, 0)?;
@@ -192,8 +205,8 @@ impl<'a> Compiler<'a> {
         self.done
     }
 
-    fn mjml(&mut self, path: &str, source: &str) -> Option<String> {
-        match mjml::html(source) {
+    fn mjml(&mut self, path: &str, source: &str, language: Option<&str>) -> Option<String> {
+        match mjml::html(source, language) {
             Ok(html) => Some(html),
             Err(problem) => {
                 self.done.problems.push(Problem { path: path.to_owned(), ..problem });
@@ -277,7 +290,7 @@ impl<'a> Compiler<'a> {
             TemplateEngine::Jinja => (of_partial, text.text.clone()),
             TemplateEngine::Mjml if target == Part::Html.name() => {
                 let of_partial = format!("{of_partial}.mjml");
-                let html = self.mjml(&of_partial, &text.text)?;
+                let html = self.mjml(&of_partial, &text.text, None)?;
                 (of_partial, html)
             }
             TemplateEngine::Mjml => {

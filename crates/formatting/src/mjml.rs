@@ -79,11 +79,16 @@ const TEXT_BYTES_MAX: usize = 256 << 10;
 
 const HINT: &str = "a mail is `<mjml><mj-body>...</mj-body></mjml>`; see mjml.io/documentation";
 
-/// The HTML of a template in MJML, with all that is Jinja still in it.
+/// Stands for a language that is not known, and is removed: the library would write `und`, which a screen reader reads out
+/// in a language of its own choice all the same.
+const NO_LANGUAGE: &str = "x-no-language";
+
+/// The HTML of a template in MJML, with all that is Jinja still in it. Its language is that of the template, unless the
+/// `mjml` element has a `lang`; if neither is known, it has none.
 ///
 /// # Errors
 /// It is not MJML, includes another, or is beyond a bound. The problem has a position if that is known.
-pub fn html(source: &str) -> Result<String, Problem> {
+pub fn html(source: &str, language: Option<&str>) -> Result<String, Problem> {
     if source.len() > TEXT_BYTES_MAX {
         return Err(Problem::at("", format!("has {} bytes", source.len()))
             .hint(format!("a template in MJML has at most {TEXT_BYTES_MAX}; put parts of it into partials")));
@@ -91,7 +96,9 @@ pub fn html(source: &str) -> Result<String, Problem> {
     let (text, tags) = take_out(source)?;
     check_size(&text)?;
     let options = ParserOptions { include_loader: Box::new(NoopIncludeLoader) };
-    let parsed = mrml::parse_with_options(&text, &options).map_err(|error| unreadable(&error, &text))?;
+    let mut parsed = mrml::parse_with_options(&text, &options).map_err(|error| unreadable(&error, &text))?;
+    let known = parsed.element.attributes.lang.take().or(language.map(str::to_owned));
+    parsed.element.attributes.lang = Some(known.unwrap_or_else(|| NO_LANGUAGE.to_owned()));
     let rendered = parsed
         .element
         // Nothing is fetched that the template does not name itself, fonts neither.
@@ -99,7 +106,7 @@ pub fn html(source: &str) -> Result<String, Problem> {
         .map_err(|error| {
             Problem::at("", format!("cannot be made HTML: {error}")).hint("check the values of attributes")
         })?;
-    put_back(&rendered, &tags)
+    put_back(&rendered.replace(&format!(" lang=\"{NO_LANGUAGE}\""), ""), &tags)
 }
 
 /// The word that stands for a tag of Jinja while MJML is read. Nothing in it means anything to MJML or HTML.

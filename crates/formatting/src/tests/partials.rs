@@ -296,3 +296,27 @@ channels: { email: { protocol: smtp } }
     let formatter = Formatter::compile("notifications.one", &class.content, &known).expect("right");
     expect!["1:4: notifications.one.content.templates.base.html: a value becomes an address, and could be `javascript:`: `{{ url }}`; write `{{ url|url }}`, which lets only web and mail addresses through"].assert_eq(&formatter.warnings().iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
 }
+
+#[test]
+fn e_mails_in_mjml_name_their_language_or_none() {
+    let mail = |attributes: &str| {
+        format!(
+            "<mjml{attributes}><mj-body><mj-section><mj-column><mj-text>x</mj-text></mj-column></mj-section></mj-body></mjml>"
+        )
+    };
+    let html = |attributes: &str, language: Option<&str>| crate::mjml::html(&mail(attributes), language).expect("HTML");
+    for (attributes, language, expected) in [
+        ("", None, ""),
+        ("", Some("de-AT"), " lang=\"de-AT\""),
+        (" lang=\"fr\"", Some("de"), " lang=\"fr\""),
+        (" lang=\"{{ subscriber.locale }}\"", None, " lang=\"{{ subscriber.locale }}\""),
+    ] {
+        let html = html(attributes, language);
+        assert!(!html.contains("und\"") && !html.contains("x-no-language"), "{html}");
+        let languages = html.matches(" lang=").count();
+        match expected {
+            "" => assert_eq!(languages, 0, "{html}"),
+            expected => assert!(languages > 0 && html.matches(expected).count() == languages, "{html}"),
+        }
+    }
+}
