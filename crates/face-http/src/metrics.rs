@@ -55,6 +55,18 @@ pub const METRICS: &[Metric] = &[
         help: "Connections that were told 503 because too many were open.",
     },
     Metric {
+        name: "http_ambiguous_requests_total",
+        kind: Kind::Counter,
+        labels: "",
+        help: "Requests refused because intermediaries may read their framing otherwise (RFC 9112): attempts to smuggle a request.",
+    },
+    Metric {
+        name: "http_rate_limited_total",
+        kind: Kind::Counter,
+        labels: "by",
+        help: "Requests answered 429 because a `key` or token, or an `address` without a good key, sent too many.",
+    },
+    Metric {
         name: "scim_changes_total",
         kind: Kind::Counter,
         labels: "change, outcome",

@@ -7,8 +7,9 @@
 use std::{collections::HashMap, fmt::Write, sync::LazyLock};
 
 use axum::{
+    body::HttpBody,
     extract::{MatchedPath, Query, RawPathParams, Request},
-    http::Method,
+    http::{HeaderValue, Method, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -23,7 +24,14 @@ use tocsin_service::{
 };
 use utoipa::openapi::{path::Operation, security::SecurityRequirement};
 
-use crate::{State, problems::Failure, request::shown, scim};
+use crate::{
+    State,
+    credential::{bind_request, bind_response},
+    problems::Failure,
+    rate_limits::{Left, Partition, address},
+    request::{shown, visitor},
+    scim,
+};
 
 /// What a route needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -252,7 +260,7 @@ const NEEDS: &[Row] = &[
 ];
 
 /// Lets a request in, or answers 401 or 403. The caller goes with the request, so that it is looked up once.
-pub(crate) async fn needs(state: State, mut request: Request, next: Next) -> Response {
+pub(crate) async fn needs(state: State, request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().cloned();
     let need = route.as_ref().and_then(|route| need(request.method(), route.as_str()));
     let let_in = match need {
@@ -265,6 +273,67 @@ pub(crate) async fn needs(state: State, mut request: Request, next: Next) -> Res
         }),
         Some(Nothing | Device) | None => Ok(None),
     };
+    let left = count(&state, &request, route.as_ref().map(MatchedPath::as_str), need, &let_in);
+    let let_in = match left.map_or(Ok(()), |left| left.check()) {
+        Ok(()) => let_in,
+        Err(refused) => Err(refused),
+    };
+    let mut response = admit(state, request, next, route, let_in).await;
+    if let Some(left) = left {
+        left.write(response.headers_mut());
+    }
+    response
+}
+
+/// Counts a request for its caller, or for its address if it shows no good key. Health checks are not counted.
+fn count(
+    state: &State,
+    request: &Request,
+    route: Option<&str>,
+    need: Option<Need>,
+    let_in: &Result<Option<Caller>, ServiceError>,
+) -> Option<Left> {
+    if matches!(route, Some("/livez" | "/readyz")) {
+        return None;
+    }
+    let limits = &state.rate_limits;
+    let partition = match (let_in, need) {
+        (Ok(Some(caller)), _) => Some(Partition::of(caller)),
+        (Ok(None), Some(Device)) => {
+            let token = shown(request.headers()).ok().flatten()?;
+            state
+                .sync
+                .as_ref()
+                .and_then(|sync| sync.device(token).ok())
+                .map(|device| Partition::Device(device.id().into()))
+        }
+        (Ok(None), Some(Visitor(_))) => {
+            let subscriber = visitor(state, request).ok().and_then(|visitor| visitor.subscriber());
+            subscriber.map(|number| Partition::Subscriber(number.0))
+        }
+        _ => None,
+    };
+    limits.count(partition.unwrap_or_else(|| address(request)))
+}
+
+/// Why a body is not taken as it is packed: none is, but blocks of replicas, and messages, which pass as they are.
+fn refuse_coding(request: &Request, route: Option<&str>) -> Option<Failure> {
+    const PACKED: [&str; 2] = ["/v1/sync/sessions/{id}/changes", "/v1/exchanges/{exchange}/receive/{port}"];
+    let coding = request.headers().get(header::CONTENT_ENCODING)?;
+    let is_none = coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity");
+    let is_taken = is_none || route.is_some_and(|route| PACKED.contains(&route)) || request.body().is_end_stream();
+    (!is_taken).then(|| Failure::packed(&String::from_utf8_lossy(coding.as_bytes())))
+}
+
+/// Passes a request on, or answers why not.
+async fn admit(
+    state: State,
+    mut request: Request,
+    next: Next,
+    route: Option<MatchedPath>,
+    let_in: Result<Option<Caller>, ServiceError>,
+) -> Response {
+    let path = route.as_ref().map(|route| route.as_str().to_owned());
     let let_in = match (let_in, route) {
         (Ok(Some(caller)), Some(route)) if caller.is_limited() => {
             let (reach, path) = (reach(request.method(), route.as_str()), request.uri().path().to_owned());
@@ -272,8 +341,19 @@ pub(crate) async fn needs(state: State, mut request: Request, next: Next) -> Res
         }
         (let_in, _) => let_in,
     };
+    if let (Ok(_), Some(failure)) = (&let_in, refuse_coding(&request, path.as_deref())) {
+        let is_scim = scim::is_here(request.uri().path());
+        let mut response = if is_scim { scim::failed(failure) } else { failure.into_response() };
+        response.headers_mut().insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        return response;
+    }
     match let_in {
-        Ok(Some(caller)) => _ = request.extensions_mut().insert(caller),
+        Ok(Some(caller)) => {
+            let mut request = bind_request(&state, &caller, request);
+            request.extensions_mut().insert(caller.clone());
+            let response = next.run(request).await;
+            return bind_response(&state, &caller, response);
+        }
         Ok(None) => {}
         Err(error) if scim::is_here(request.uri().path()) => return scim::refused(error),
         Err(error) => return Failure::from(error).into_response(),

@@ -1,19 +1,21 @@
 //! The description of the API in OpenAPI 3.1, made from the routes, and an explorer that needs no network.
 
-use std::{borrow::Cow, sync::Arc, sync::LazyLock};
+use std::{collections::BTreeMap, sync::LazyLock};
 
+use crate::{
+    needs,
+    problems::{KINDS, Kind},
+    routes,
+};
 use axum::{body::Bytes, http::Method};
 use utoipa::{
     Modify, OpenApi,
     openapi::{
-        Content, Header, ObjectBuilder, Ref, RefOr, Type,
-        path::Operation,
+        Content, Header, ObjectBuilder, Ref, RefOr, Response, Schema, Type,
+        path::{Operation, Parameter, ParameterIn},
         security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
     },
 };
-use utoipa_swagger_ui::Config;
-
-use crate::{needs, problems::KINDS, routes};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -66,9 +68,16 @@ pub(crate) fn base() -> utoipa::openapi::OpenApi {
     Base::openapi()
 }
 
-/// The description of the API, as pretty JSON: what `/openapi.json` serves and `docs/reference/openapi.json` holds.
+/// The description of the API, as pretty JSON: what `docs/reference/openapi.json` holds.
 pub fn document() -> String {
+    let mut text = described().to_pretty_json().expect("a description is always JSON");
+    text.push('\n');
+    text
+}
+
+fn described() -> utoipa::openapi::OpenApi {
     let (_, mut document) = routes::documented().split_for_parts();
+    let mut failures = BTreeMap::new();
     for (path, item) in &mut document.paths.paths {
         let methods = [
             (Method::GET, &mut item.get),
@@ -79,25 +88,52 @@ pub fn document() -> String {
         ];
         for (method, operation) in methods {
             let Some(operation) = operation else { continue };
+            operation.operation_id = Some(operation_id(&method, path));
+            operation.parameters.iter_mut().flatten().for_each(describe_segment);
             needs::describe(&method, path, operation);
             if path.starts_with("/v1/") {
-                name_failures(path, &method, operation);
+                name_failures(path, &method, operation, &mut failures);
             }
         }
     }
-    let mut text = document.to_pretty_json().expect("a description is always JSON");
-    text.push('\n');
-    text
+    document.components.get_or_insert_default().responses.extend(failures);
+    document
+}
+
+/// Writes the form of a name into the description of a segment of a path.
+fn describe_segment(parameter: &mut RefOr<Parameter>) {
+    const NAMES: [&str; 10] =
+        ["application", "channel", "chronicle", "class", "collection", "exchange", "name", "port", "protocol", "rule"];
+    let RefOr::T(parameter) = parameter else { return };
+    if let Some(RefOr::T(Schema::Object(schema))) = &mut parameter.schema
+        && parameter.parameter_in == ParameterIn::Path
+        && NAMES.contains(&parameter.name.as_str())
+    {
+        schema.pattern = Some("^[A-Za-z][A-Za-z0-9_-]{0,63}$".to_owned());
+    }
+}
+
+/// The id of an operation: its method and the words of its path, such as `get_subscribers_id`. It is unique.
+fn operation_id(method: &Method, path: &str) -> String {
+    let words =
+        path.trim_start_matches("/v1").split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    let words: Vec<&str> = words.collect();
+    format!("{}_{}", method.as_str().to_ascii_lowercase(), words.join("_"))
 }
 
 /// Writes the kinds of problems that an operation may answer beside its answers. They follow from its form.
-fn name_failures(path: &str, method: &Method, operation: &mut Operation) {
-    let mut slugs = vec!["malformed", "unauthenticated", "forbidden", "internal", "unavailable"];
+fn name_failures(
+    path: &str,
+    method: &Method,
+    operation: &mut Operation,
+    failures: &mut BTreeMap<String, RefOr<Response>>,
+) {
+    let mut slugs = vec!["malformed", "unauthenticated", "forbidden", "too-many", "internal", "unavailable"];
     if path.contains('{') {
         slugs.push("not-found");
     }
     if operation.request_body.is_some() {
-        slugs.extend(["timeout", "too-large", "unsupported-media-type", "too-many"]);
+        slugs.extend(["timeout", "too-large", "unsupported-media-type"]);
     }
     if operation.request_body.is_some() || operation.parameters.is_some() {
         slugs.push("invalid");
@@ -109,66 +145,67 @@ fn name_failures(path: &str, method: &Method, operation: &mut Operation) {
     if *method != Method::GET {
         slugs.push("busy");
     }
-    if path.ends_with("/inbox/stream") {
-        slugs.push("too-many");
-    }
     match (method.as_str(), path) {
         ("PUT", "/v1/applications/{application}") => slugs.push("would-drop-data"),
         ("POST", "/v1/subscribers" | "/v1/segments") => slugs.push("exists"),
-        ("GET", "/v1/segments/{name}/members" | "/v1/segments/{name}/preview") => slugs.push("too-many"),
+
         ("POST", path) if path.contains("/events") => slugs.push("idempotency-key-reused"),
         ("POST", "/v1/resends") => slugs.push("exists"),
+        ("GET", "/v1/sync/history") => slugs.push("not-found"),
         ("DELETE", "/v1/segments/{name}") => slugs.push("in-use"),
         ("DELETE", "/v1/keys/{id}") => slugs.push("last-admin-key"),
         _ => {}
     }
     let responses = &mut operation.responses.responses;
-    let Some(RefOr::T(any)) = responses.get_mut("default") else { return };
-    // The derived answer would spell the schema out every time.
-    for content in any.content.values_mut() {
-        *content = RefOr::T(Content::new(Some(Ref::from_schema_name("Problem"))));
-    }
-    let any = any.clone();
+    let Some(RefOr::T(any)) = responses.remove("default") else { return };
+    let mut by_status: BTreeMap<u16, Vec<&Kind>> = BTreeMap::new();
     for kind in KINDS.iter().filter(|kind| slugs.contains(&kind.slug)) {
-        let told = format!("{} (`/problems/{}`)", kind.title, kind.slug);
-        let status = kind.status.as_u16();
-        match responses.get_mut(&status.to_string()) {
-            Some(RefOr::T(same)) => same.description = format!("{}; or: {told}", same.description),
-            _ => {
-                let mut response = any.clone();
-                response.description = told;
-                if matches!(status, 429 | 503) {
-                    let seconds = ObjectBuilder::new().schema_type(Type::Integer).build();
-                    let mut header = Header::new(seconds);
-                    header.description = Some("Seconds after which to try again".to_owned());
-                    response.headers.insert("Retry-After".to_owned(), RefOr::T(header));
-                }
-                responses.insert(status.to_string(), RefOr::T(response));
+        by_status.entry(kind.status.as_u16()).or_default().push(kind);
+    }
+    for (status, kinds) in by_status {
+        let slugs: Vec<&str> = kinds.iter().map(|kind| kind.slug).collect();
+        let name = slugs.join("-or-");
+        let shared = failures.entry(name.clone()).or_insert_with(|| {
+            let titles: Vec<_> =
+                kinds.iter().map(|kind| format!("{} (`/problems/{}`)", kind.title, kind.slug)).collect();
+            let mut response = any.clone();
+            response.description = titles.join("; or: ");
+            // The derived answer would spell the schema out.
+            for content in response.content.values_mut() {
+                *content = RefOr::T(Content::new(Some(Ref::from_schema_name("Problem"))));
             }
+            if matches!(status, 429 | 503) {
+                let seconds = ObjectBuilder::new().schema_type(Type::Integer).build();
+                let mut header = Header::new(seconds);
+                header.description = Some("Seconds after which to try again".to_owned());
+                response.headers.insert("Retry-After".to_owned(), RefOr::T(header));
+            }
+            RefOr::T(response)
+        });
+        match responses.get_mut(&status.to_string()) {
+            // A status that the route describes by itself.
+            Some(RefOr::T(same)) => {
+                let RefOr::T(shared) = shared else { continue };
+                same.description = format!("{}; or: {}", same.description, shared.description);
+            }
+            _ => _ = responses.insert(status.to_string(), RefOr::Ref(Ref::from_response_name(name))),
         }
     }
 }
 
+/// The description as `/openapi.json` serves it, without spaces between its tokens.
 pub(crate) fn text() -> Bytes {
-    static TEXT: LazyLock<Bytes> = LazyLock::new(|| document().into());
+    static TEXT: LazyLock<Bytes> =
+        LazyLock::new(|| described().to_json().expect("a description is always JSON").into());
     TEXT.clone()
 }
 
-/// The files of the explorer.
-pub(crate) struct Explorer(Arc<Config<'static>>);
-
-impl Explorer {
-    pub(crate) fn new() -> Self {
-        Explorer(Arc::new(Config::from("/openapi.json").try_it_out_enabled(true)))
-    }
-
-    /// A file by its name, with its media type.
-    pub(crate) fn file(&self, name: &str) -> Option<(String, Bytes)> {
-        let file = utoipa_swagger_ui::serve(name, self.0.clone()).ok()??;
-        let bytes = match file.bytes {
-            Cow::Borrowed(bytes) => Bytes::copy_from_slice(bytes),
-            Cow::Owned(bytes) => bytes.into(),
-        };
-        Some((file.content_type, bytes))
-    }
+/// A file of the explorer by its name, with its media type.
+pub(crate) fn explorer(name: &str) -> Option<(&'static str, &'static str)> {
+    Some(match name {
+        "" => ("text/html; charset=utf-8", include_str!("../assets/explorer.html")),
+        "explorer.css" => ("text/css; charset=utf-8", include_str!("../assets/explorer.css")),
+        "explorer.js" => ("text/javascript; charset=utf-8", include_str!("../assets/explorer.js")),
+        _ => return None,
+    })
 }

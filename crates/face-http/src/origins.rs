@@ -55,7 +55,10 @@ pub(crate) async fn origins(state: State, request: Request, next: Next) -> Respo
     };
     let headers = response.headers_mut();
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-    headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("retry-after"));
+    headers.insert(
+        header::ACCESS_CONTROL_EXPOSE_HEADERS,
+        HeaderValue::from_static("retry-after, ratelimit, ratelimit-policy"),
+    );
     headers.append(header::VARY, HeaderValue::from_static("origin"));
     response
 }

@@ -33,7 +33,7 @@ kinds! {
     MALFORMED "malformed" BAD_REQUEST "The request cannot be read"
         "The body, an address or a parameter does not have the form it should. Where it can be told, `problems` names line and column.";
     UNAUTHENTICATED "unauthenticated" UNAUTHORIZED "A good key is needed"
-        "Send `Authorization: Bearer tocsin_...` with a key that exists, has not been removed and has not expired.";
+        "Send `Authorization: Bearer tocsin_...` with a key that exists, has not been removed and has not expired. A request that was waiting when its key ended may have done its work: look before you repeat it.";
     FORBIDDEN "forbidden" FORBIDDEN "The key may not do this"
         "The key is good but lacks the scope that `scope` names. Make one that has it, or ask whoever may.";
     NOT_FOUND "not-found" NOT_FOUND "There is no such thing"
@@ -139,6 +139,11 @@ impl Failure {
         self
     }
 
+    /// Closes the connection after the answer, as the rest of the body is not read.
+    pub(crate) fn closing(self) -> Failure {
+        self.header(header::CONNECTION, HeaderValue::from_static("close"))
+    }
+
     fn retry_after(self, delay: Duration) -> Failure {
         self.header(header::RETRY_AFTER, HeaderValue::from(delay.as_secs_f64().ceil().max(1.0) as u64))
     }
@@ -174,20 +179,29 @@ impl Failure {
     }
 
     pub(crate) fn too_large(bytes_max: usize) -> Failure {
-        // What is left of the body is not read, so the connection cannot be used again.
         Failure::new(TOO_LARGE, format!("the body is larger than {bytes_max} bytes"))
             .with("bytes_max", bytes_max)
-            .header(header::CONNECTION, HeaderValue::from_static("close"))
+            .closing()
     }
 
     pub(crate) fn timeout(detail: impl Into<String>) -> Failure {
-        Failure::new(TIMEOUT, detail).header(header::CONNECTION, HeaderValue::from_static("close"))
+        Failure::new(TIMEOUT, detail).closing()
     }
 
     pub(crate) fn unsupported(given: &str, supported: &[&str]) -> Failure {
         let detail =
             if given.is_empty() { "no media type is given".to_owned() } else { format!("`{given}` is not known here") };
         Failure::new(UNSUPPORTED, detail).with("supported", supported)
+    }
+
+    /// A content coding that the route does not take (RFC 9110, 15.5.16).
+    pub(crate) fn packed(coding: &str) -> Failure {
+        Failure::new(
+            UNSUPPORTED,
+            format!("a body with `Content-Encoding: {coding}` is not taken here: send it unpacked"),
+        )
+        .with("supported", ["identity"])
+        .closing()
     }
 
     pub(crate) fn no_body_room() -> Failure {

@@ -5,7 +5,7 @@ use std::{error::Error, str::FromStr, sync::Arc, time::Duration};
 use axum::{
     body::{Body, Bytes},
     extract::{FromRequest, FromRequestParts, Path, Query, Request},
-    http::{HeaderMap, header, request::Parts},
+    http::{HeaderMap, Uri, header, request::Parts},
 };
 use bytes::BytesMut;
 use futures_util::{Stream, StreamExt};
@@ -24,6 +24,7 @@ use utoipa::IntoParams;
 
 use crate::{
     App,
+    credential::CredentialEnded,
     problems::Failure,
     serve::{BODY_RATE_MIN, BodyIdle},
 };
@@ -88,16 +89,27 @@ impl FromRequestParts<Arc<App>> for Visiting {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Failure> {
-        if let Some(shown) = shown(&parts.headers)? {
-            return Ok(Visiting(app.service.visitor(shown)?));
-        }
-        let pairs = parts.uri.query().unwrap_or_default().split('&');
-        let mut pairs = pairs.filter_map(|pair| pair.split_once('='));
-        let queried = pairs.find(|(name, _)| *name == "token").map(|(_, token)| token);
-        let queried = queried.ok_or(ServiceError::Unauthenticated("no key and no inbox token was given"))?;
-        // Addresses are logged by what they pass: a key, which does not end by itself, is no part of one.
-        Ok(Visiting(app.service.visitor_of_address(queried)?))
+        Ok(Visiting(visitor_of(app, &parts.headers, &parts.uri)?))
     }
+}
+
+/// The visitor that a request shows.
+///
+/// # Errors
+/// `Unauthenticated`: it shows no good key and no good inbox token.
+pub(crate) fn visitor(app: &App, request: &Request) -> Result<Visitor, ServiceError> {
+    visitor_of(app, request.headers(), request.uri())
+}
+
+fn visitor_of(app: &App, headers: &HeaderMap, uri: &Uri) -> Result<Visitor, ServiceError> {
+    if let Some(shown) = shown(headers)? {
+        return app.service.visitor(shown);
+    }
+    let mut pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+    let queried = pairs.find(|(name, _)| *name == "token").map(|(_, token)| token);
+    let queried = queried.ok_or(ServiceError::Unauthenticated("no key and no inbox token was given"))?;
+    // Addresses are logged by what they pass: a key, which does not end by itself, is no part of one.
+    app.service.visitor_of_address(queried)
 }
 
 /// A device that showed its token.
@@ -274,6 +286,9 @@ pub(crate) fn body_failure(error: &(dyn Error + 'static)) -> Option<Failure> {
     while let Some(error) = next {
         if let Some(idle) = error.downcast_ref::<BodyIdle>() {
             return Some(Failure::timeout(idle.to_string()));
+        }
+        if let Some(ended) = error.downcast_ref::<CredentialEnded>() {
+            return Some(Failure::from(ServiceError::from(ended.0)).closing());
         }
         next = error.source();
     }

@@ -18,7 +18,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-pub(crate) use routes::{is_here, no_method, no_route, refused, routes};
+pub(crate) use routes::{failed, is_here, no_method, no_route, refused, routes};
 use serde_json::{Value as Json, json};
 use tocsin_directory::Directory;
 

@@ -89,7 +89,7 @@ impl Drop for AddressCount {
 
 /// The address that connections are counted by: an IPv4 address, or the /64 network of an IPv6 address, which one host
 /// usually has for itself.
-fn network(peer: IpAddr) -> IpAddr {
+pub(crate) fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) if !address.is_loopback() => {
             IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)))

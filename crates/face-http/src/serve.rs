@@ -23,13 +23,15 @@ use tokio::{
     time::{Instant, Sleep},
 };
 use tokio_util::sync::CancellationToken;
-use tower::ServiceExt;
 
 use crate::{
-    App, ScimOptions, edge, host, openapi,
+    App, ScimOptions, compression, edge,
+    framing::StrictFraming,
+    host,
     problems::Failure,
+    rate_limits::{Peer, RateLimit, RateLimits},
     routes,
-    seats::{Seat, Seats},
+    seats::{Seat, Seats, network},
     write_timeout::WriteTimeout,
 };
 
@@ -57,6 +59,10 @@ pub struct HttpOptions {
     pub drain_patience: Duration,
     /// Most bytes of all request bodies in memory at the same time; streams do not count.
     pub body_memory_max: usize,
+    /// Most requests of a key or token; one more is answered 429.
+    pub key_rate: Option<RateLimit>,
+    /// Most requests of an address (IPv6: of one /64 network) without a good key.
+    pub address_rate: Option<RateLimit>,
     /// Origins whose pages may read feeds, such as `https://shop.example.org`.
     pub origins: Vec<String>,
     /// Most streams of feeds that are open; one more is told 429.
@@ -82,6 +88,8 @@ impl Default for HttpOptions {
             write_timeout: Duration::from_secs(30),
             drain_patience: Duration::from_secs(30),
             body_memory_max: 512 * 1024 * 1024,
+            key_rate: None,
+            address_rate: None,
             origins: Vec::new(),
             streams_max: 5_000,
             stream_heartbeat: Duration::from_secs(15),
@@ -112,11 +120,12 @@ pub async fn serve(
         scim: options.scim.clone(),
         body_room: Arc::new(Semaphore::new(body_room)),
         body_idle_timeout: options.body_idle_timeout,
-        explorer: openapi::Explorer::new(),
+        rate_limits: RateLimits::new(options.key_rate, options.address_rate),
         measures: edge::Measures::default(),
         origins: options.origins.clone().into(),
         streams: Arc::new(Semaphore::new(options.streams_max)),
         heartbeat: options.stream_heartbeat,
+        write_timeout: options.write_timeout,
         stopping: ending.clone(),
     });
     let router = routes::router(app);
@@ -146,21 +155,22 @@ pub async fn serve(
         };
         let is_full = matches!(seat, Seat::Full(..));
         let header_timeout = if is_full { options.header_timeout } else { options.header_timeout.min(HEALTH_TIMEOUT) };
-        let router = router.clone();
+        let (router, address) = (router.clone(), Peer(network(peer.ip())));
         let (idle, write_timeout) = (options.body_idle_timeout, options.write_timeout);
         let mut stopping = stopping.clone();
         tokio::spawn(async move {
             let open = metrics::gauge!("http_connections");
             open.increment(1.0);
             let handle = hyper::service::service_fn(move |request: Request<Incoming>| {
-                let request = request.map(|body| Body::new(IdleBody::new(body, idle)));
+                let mut request = request.map(|body| Body::new(IdleBody::new(body, idle)));
+                request.extensions_mut().insert(address);
                 let router = router.clone();
                 async move { Ok::<_, Infallible>(answer(router, request, is_full).await) }
             });
             let mut builder = hyper::server::conn::http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(header_timeout).max_buf_size(256 * 1024);
             builder.keep_alive(is_full);
-            let stream = TokioIo::new(WriteTimeout::new(stream, write_timeout));
+            let stream = TokioIo::new(WriteTimeout::new(StrictFraming::new(stream), write_timeout));
             let mut connection = pin!(builder.serve_connection(stream, handle));
             let ended = tokio::select! {
                 ended = connection.as_mut() => ended,
@@ -195,7 +205,7 @@ async fn answer(router: axum::Router, request: Request<Body>, is_full: bool) -> 
         metrics::counter!("http_connections_refused_total").increment(1);
         return Failure::no_connection().into_response();
     }
-    router.oneshot(request).await.unwrap_or_else(|never| match never {})
+    compression::answer(router, request).await
 }
 
 /// Answers 503 to a connection without a seat, and reads nothing from it. Does not wait for a slow reader.

@@ -47,7 +47,9 @@ pub(crate) fn render(status: &Status) -> String {
     for (outcome, count) in Outcome::ALL.iter().zip(totals.attempts) {
         row(&mut body, outcome.word(), count, "");
     }
-    body.push_str("</table></section>\n</div>\n<section><h2>How long it takes</h2><table class=\"wide\">");
+    body.push_str(
+        "</table></section>\n</div>\n<section><h2>How long it takes</h2><div class=\"scroll\" tabindex=\"0\"><table>",
+    );
     body.push_str("<tr><th></th><th>half within</th><th>95 of 100</th><th>99 of 100</th><th>measured</th></tr>\n");
     let latencies = &status.latencies;
     for (name, found) in [
@@ -58,11 +60,11 @@ pub(crate) fn render(status: &Status) -> String {
     ] {
         latency(&mut body, name, found);
     }
-    body.push_str("</table></section>\n<section><h2>Applications</h2>");
+    body.push_str("</table></div></section>\n<section><h2>Applications</h2>");
     if status.applications.is_empty() {
         body.push_str("<p>None runs yet. Apply one: <code>tocsin apply application.yaml</code></p>");
     } else {
-        body.push_str("<table class=\"wide\"><tr><th></th><th>version</th><th>subscriptions indexed</th><th>index</th><th></th></tr>\n");
+        body.push_str("<div class=\"scroll\" tabindex=\"0\"><table><tr><th></th><th>version</th><th>subscriptions indexed</th><th>index</th><th></th></tr>\n");
         for (name, application) in &status.applications {
             let (word, class) = if application.ready { ("ready", "good") } else { ("getting ready", "wait") };
             let _ = writeln!(
@@ -73,7 +75,7 @@ pub(crate) fn render(status: &Status) -> String {
                 grouped(application.index_bytes / 1024),
             );
         }
-        body.push_str("</table>");
+        body.push_str("</table></div>");
     }
     sources(&mut body, status);
     body.push_str(
@@ -88,7 +90,7 @@ fn sources(body: &mut String, status: &Status) {
     if status.sources.is_empty() {
         return;
     }
-    body.push_str("</section>\n<section><h2>Sources</h2><table class=\"wide\">");
+    body.push_str("</section>\n<section><h2>Sources</h2><div class=\"scroll\" tabindex=\"0\"><table>");
     body.push_str("<tr><th></th><th>kind</th><th>events</th><th>refused</th><th></th></tr>\n");
     for (application, source) in &status.sources {
         let class = match source.state {
@@ -106,7 +108,7 @@ fn sources(body: &mut String, status: &Status) {
             source.state.replace('_', " "),
         );
     }
-    body.push_str("</table>");
+    body.push_str("</table></div>");
 }
 
 /// The page that explains a kind of problem.

@@ -45,6 +45,8 @@ impl Replica {
                     // A server that ends lets go of all who wait.
                     Ok(false) if asked.elapsed() < Duration::from_secs(1) => every,
                     Ok(false) => continue,
+                    // Its token was revoked or has expired: the session that begins now says so.
+                    Err(LinkError::Refused(_)) => return Woken::News,
                     Err(LinkError::Busy(after)) => after.max(every),
                     Err(_) => every,
                 };

@@ -19,7 +19,7 @@ use tocsin_store::{
 use crate::{
     Service,
     error::ServiceError,
-    keys::{Caller, Scope},
+    keys::{Caller, CredentialEnd, Scope},
     known::Part,
     page::{Page, key_of},
 };
@@ -47,14 +47,22 @@ enum Shown {
     Pass(InboxPass),
 }
 
+impl Visitor {
+    /// The subscriber whose inbox token it is; `None`: a key.
+    pub fn subscriber(&self) -> Option<SubscriberNumber> {
+        match &self.0 {
+            Shown::Key(_) => None,
+            Shown::Pass(pass) => Some(pass.subscriber),
+        }
+    }
+}
+
 /// Leave to look at one feed. Only [`Service::open_feed`] makes one.
 #[derive(Debug, Clone)]
 pub struct Feed {
     subscriber: SubscriberNumber,
     id: SubscriberId,
     locale: Option<String>,
-    /// When the leave ends, if by itself.
-    pub expires_at: Option<Timestamp>,
 }
 
 impl Feed {
@@ -131,6 +139,19 @@ impl Service {
         }
     }
 
+    /// Waits until the key or token of a visitor is not good any more.
+    pub async fn visitor_ended(&self, visitor: &Visitor) -> CredentialEnd {
+        match &visitor.0 {
+            Shown::Key(caller) => self.key_ended(caller).await,
+            Shown::Pass(pass) => {
+                while pass.expires_at > self.clock.now() {
+                    self.until(Some(pass.expires_at)).await;
+                }
+                CredentialEnd::Expired
+            }
+        }
+    }
+
     /// Opens the feed of a subscriber.
     ///
     /// # Errors
@@ -155,12 +176,8 @@ impl Service {
                 _ => return Err(ServiceError::Forbidden(scope)),
             },
         };
-        let expires_at = match &visitor.0 {
-            Shown::Key(_) => None,
-            Shown::Pass(pass) => Some(pass.expires_at),
-        };
         let (subscriber, locale) = (found.number, found.profile.locale);
-        Ok(Feed { subscriber, id: found.id, locale, expires_at })
+        Ok(Feed { subscriber, id: found.id, locale })
     }
 
     /// Makes a pass to the feed of a subscriber, for its own programs: a page, an app. Gives when it ends.

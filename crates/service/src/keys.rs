@@ -28,6 +28,9 @@ use crate::{
     roles::{find_role, known_roles},
 };
 
+/// The clock is read so often while an expiry is waited for, as it can be set.
+const CLOCK_READ_EVERY: Duration = Duration::from_secs(30);
+
 /// Something that a key may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -137,21 +140,60 @@ fn bit(scope: Scope) -> u16 {
 #[derive(Debug, Clone)]
 pub struct Caller {
     key: Arc<str>,
+    /// By which it is looked up again.
+    hash: [u8; 32],
     scopes: Scopes,
     /// The resources that the key is limited to; `None`: it is unlimited.
     resources: Option<Arc<[Resource]>>,
     expires_at: Option<Timestamp>,
 }
 
+/// Why a credential that was good is not any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CredentialEnd {
+    /// The key was removed.
+    Revoked,
+    /// Its time is over.
+    Expired,
+    /// The scopes, the resources or the expiry of the key are others now.
+    Changed,
+}
+
+impl CredentialEnd {
+    /// Its one spelling.
+    pub fn word(self) -> &'static str {
+        match self {
+            CredentialEnd::Revoked => "revoked",
+            CredentialEnd::Expired => "expired",
+            CredentialEnd::Changed => "changed",
+        }
+    }
+}
+
+impl From<CredentialEnd> for ServiceError {
+    fn from(end: CredentialEnd) -> Self {
+        ServiceError::Unauthenticated(match end {
+            CredentialEnd::Revoked => "the key was revoked while it was in use",
+            CredentialEnd::Expired => "the key or token expired while it was in use",
+            CredentialEnd::Changed => "the rights of the key were changed while it was in use: send the request again",
+        })
+    }
+}
+
 impl Caller {
     fn of(key: &ApiKey) -> Caller {
         let (scopes, resources) = (Scopes::of(&key.scopes), resources_of(key));
-        Caller { key: key.id.as_str().into(), scopes, resources, expires_at: key.expires_at }
+        Caller { key: key.id.as_str().into(), hash: key.hash, scopes, resources, expires_at: key.expires_at }
     }
 
     /// The public part of the key.
     pub fn key(&self) -> &str {
         &self.key
+    }
+
+    /// The same, shared.
+    pub fn key_id(&self) -> Arc<str> {
+        self.key.clone()
     }
 
     /// The time until the key expires; `None`: it does not.
@@ -345,6 +387,42 @@ impl Service {
         }
     }
 
+    /// Why a key that was shown is not good any more; `None`: it is. Costs one look-up in memory.
+    pub fn key_end(&self, caller: &Caller) -> Option<CredentialEnd> {
+        if caller.expires_at.is_some_and(|end| end <= self.clock.now()) {
+            return Some(CredentialEnd::Expired);
+        }
+        match self.keys.known.load().get(&caller.hash) {
+            None => Some(CredentialEnd::Revoked),
+            Some(now) if now.has_rights_of(caller) => None,
+            Some(_) => Some(CredentialEnd::Changed),
+        }
+    }
+
+    /// Waits until a key that was shown is not good any more.
+    pub async fn key_ended(&self, caller: &Caller) -> CredentialEnd {
+        let mut changes = self.key_changes();
+        loop {
+            changes.borrow_and_update();
+            if let Some(end) = self.key_end(caller) {
+                return end;
+            }
+            tokio::select! {
+                // It ends with the service only.
+                _ = changes.changed() => {}
+                () = self.until(caller.expires_at) => {}
+            }
+        }
+    }
+
+    /// Waits until a time, or for ever. It can return early, as the clock can be set: its caller looks at the clock again.
+    pub(crate) async fn until(&self, end: Option<Timestamp>) {
+        match end {
+            Some(end) => tokio::time::sleep(end.since(self.clock.now()).min(CLOCK_READ_EVERY)).await,
+            None => std::future::pending().await,
+        }
+    }
+
     /// Notifies when a key was made, removed or changed, after [`Service::authenticate`] knows it.
     pub fn key_changes(&self) -> watch::Receiver<u64> {
         self.keys.read.subscribe()
@@ -431,6 +509,11 @@ impl Service {
 }
 
 impl Caller {
+    /// Whether these are the rights of the other.
+    fn has_rights_of(&self, other: &Caller) -> bool {
+        (self.scopes, &self.resources, self.expires_at) == (other.scopes, &other.resources, other.expires_at)
+    }
+
     /// Whether the caller sees a key in lists: a limited one sees those within its resources, and itself.
     fn sees_key(&self, key: &ApiKey) -> bool {
         let is_within = || resources_of(key).is_some_and(|all| all.iter().all(|resource| self.reaches(resource)));

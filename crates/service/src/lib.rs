@@ -61,7 +61,7 @@ use tocsin_pipeline::{Clock, Pipeline};
 use tocsin_store::{inbox::Inbox, journal::Journal, records::Records};
 
 pub use error::ServiceError;
-pub use keys::{Caller, Scope};
+pub use keys::{Caller, CredentialEnd, Scope};
 pub use lines::BoxError;
 pub use page::Page;
 

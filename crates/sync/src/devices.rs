@@ -86,6 +86,22 @@ impl Replicas {
         Ok(Device(device))
     }
 
+    /// Checks that the token of a device that showed it is still good.
+    ///
+    /// # Errors
+    /// `Unauthenticated`: it was revoked or has expired.
+    pub fn check_device(&self, device: &Device) -> Result<(), SyncError> {
+        if !self.devices.0.read().contains_key(&device.0.hash) {
+            return Err(SyncError::Unauthenticated("the device token was revoked while it was in use"));
+        }
+        match device.0.expires_at {
+            Some(end) if end <= self.now() => {
+                Err(SyncError::Unauthenticated("the device token expired while it was in use"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Makes a device. Gives it with its token, which is shown this once.
     ///
     /// # Errors

@@ -95,13 +95,14 @@ impl Replicas {
         self.watchers.len()
     }
 
-    /// Waits until there may be something new for a device that stands at a cursor, but no longer than `longest`. Gives whether
-    /// there may be.
+    /// Waits until there may be something new for a device that stands at a cursor, but no longer than `longest` and than its
+    /// token is good. Gives whether there may be.
     ///
     /// # Errors
-    /// `Busy` if too many wait; the cursor is none of this device's; its subscriber is gone.
+    /// `Unauthenticated`: its token was revoked or has expired meanwhile; `Busy` if too many wait; the cursor is none of this device's; its subscriber is gone.
     pub async fn wait_for_news(&self, device: &Device, cursor: &str, longest: Duration) -> Result<bool, SyncError> {
         let kept = &device.0;
+        let longest = kept.expires_at.map_or(longest, |end| end.since(self.now()).min(longest));
         let (place, period) = self.seal.place(kept.number, cursor)?;
         let seat = self.watchers.enter(device)?;
         let collections = self.collections_of(&kept.application).await?;
@@ -113,7 +114,8 @@ impl Replicas {
         self.follow_records(kept, &collections).await?;
         let state = self.store.device_state(kept.number).await?;
         let is_elsewhere = place.moving.is_some() || place.generation != state.generation || state.keys != held;
-        // Its token may have been revoked, or it may be told to drop all, since it was looked up.
+        self.check_device(device)?;
+        // A wipe may have been asked for since it was looked up.
         let is_known = self.devices.of_number(kept.number).is_some_and(|now| now.wipe_at.is_none());
         if is_elsewhere
             || !is_known
@@ -136,6 +138,7 @@ impl Replicas {
             () = seat.watcher.rung.notified() => true,
             () = tokio::time::sleep(longest) => false,
         };
+        self.check_device(device)?;
         Ok(is_news)
     }
 

@@ -101,6 +101,14 @@ pub struct Http {
     /// Memory for request bodies that are read whole, all together; streams do not count. A request for which there is no
     /// room waits.
     pub body_memory_max: Size,
+    /// Most requests a second of one key or token, in the long run; one more is answered 429. 0: no limit. Each has its own, so
+    /// that one which sends too much takes nothing from the others.
+    pub requests_per_key_max: u32,
+    /// Most requests a second from one address (IPv6: one /64 network) without a good key, `/livez` and `/readyz` not counted;
+    /// one more is answered 429. 0: no limit. Behind a proxy all requests come from its address.
+    pub requests_per_address_max: u32,
+    /// Requests of so many seconds may come at once after a pause.
+    pub requests_burst_seconds: u32,
     /// Origins whose pages may read feeds with an inbox token, such as `https://shop.example.org`. None unless they are named
     /// here; pages behind the same name as the server need none.
     pub allow_origins: Vec<String>,
@@ -121,6 +129,9 @@ impl Default for Http {
             body_idle_timeout: Period::seconds(30),
             write_timeout: Period::seconds(30),
             body_memory_max: Size(512 << 20),
+            requests_per_key_max: 0,
+            requests_per_address_max: 200,
+            requests_burst_seconds: 10,
             allow_origins: Vec::new(),
             streams_max: 5_000,
         }

@@ -24,7 +24,7 @@ use tocsin_delivery::{
 };
 use tocsin_directory::Directory;
 use tocsin_exchange::{Exchanges, groups::WorkersMost};
-use tocsin_face_http::HttpOptions;
+use tocsin_face_http::{HttpOptions, RateLimit};
 use tocsin_model::{
     charset::{self, Syntax},
     definition,
@@ -428,6 +428,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
     let programs = Programs { allow: configuration.delivery.allow_programs.clone() };
     replicas.set_arbiter(Arc::new(sync::AllowedPrograms::new(programs)));
     replicas.set_desk(Arc::new(sync::ServiceDesk(service.clone())));
+    let rate = |per_second| RateLimit::new(per_second, configuration.http.requests_burst_seconds);
     let options = HttpOptions {
         connections_max: configuration.http.connections_max as usize,
         connections_per_address_max: configuration.http.connections_per_address_max as usize,
@@ -437,6 +438,8 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
         body_idle_timeout: configuration.http.body_idle_timeout.0,
         drain_patience: configuration.pipeline.drain_patience.0,
         body_memory_max: usize::try_from(configuration.http.body_memory_max.0).unwrap_or(usize::MAX),
+        key_rate: rate(configuration.http.requests_per_key_max),
+        address_rate: rate(configuration.http.requests_per_address_max),
         origins: origins(&configuration.http.allow_origins)?,
         streams_max: configuration.http.streams_max as usize,
         metrics: page,

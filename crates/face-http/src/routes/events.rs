@@ -22,7 +22,7 @@ use crate::{
         Authorized, BATCH_BYTES_MAX, Parameters, Segments, idempotency_key, media_type, parts, stream_body, take_body,
         trace_context,
     },
-    wire::{SubmittedBody, SubmittedLinesBody, submitted},
+    wire::{AcceptedEventsBody, SubmittedLinesBody, submitted},
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
@@ -48,7 +48,7 @@ struct SubmitParameters {
         ("traceparent" = Option<String>, Header, description = "Where the events stand in a trace (W3C Trace Context); kept with them and sent on. One that is none is passed over"),
         ("tracestate" = Option<String>, Header, description = "What goes with it")),
     request_body(content((serde_json::Value = "application/json"), (String = "application/x-ndjson"))),
-    responses((status = 202, body = SubmittedBody, description = "Accepted; for lines: batches, events, duplicates"), Failures))]
+    responses((status = 202, body = AcceptedEventsBody, description = "Accepted; for lines: batches, events, duplicates"), Failures))]
 async fn submit(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
@@ -93,7 +93,7 @@ fn lines_answer(mut answer: SubmittedLines) -> Result<Response, Failure> {
 #[utoipa::path(post, path = "/v1/applications/{application}/events", tag = "events",
     params(("application" = String, Path), SubmitParameters),
     request_body(content((serde_json::Value = "application/cloudevents+json"), (Vec<serde_json::Value> = "application/cloudevents-batch+json"), (serde_json::Value = "application/json"))),
-    responses((status = 202, body = SubmittedBody, description = "Accepted; for a batch: batches, events, duplicates"), Failures))]
+    responses((status = 202, body = AcceptedEventsBody, description = "Accepted; for a batch: batches, events, duplicates"), Failures))]
 async fn submit_cloud_events(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,

@@ -77,7 +77,7 @@ async fn send(
 ) -> Result<Response, Failure> {
     let entrance = app.service.entrance(&caller, &id::<Name>(&exchange)?, id::<Name>(&port)?)?;
     let (incoming, _room) = incoming(&app, &entrance, &caller, request).await?;
-    let received = app.service.receive(&entrance, incoming).await?;
+    let received = app.while_good(&caller, app.service.receive(&entrance, incoming)).await?;
     answer(received, entrance.mode)
 }
 
@@ -249,7 +249,8 @@ async fn reply(
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let id = id::<MessageId>(&message)?;
-    let course = app.service.reply(&caller, id, wait_of(&headers)?.unwrap_or_default()).await?;
+    let wait = wait_of(&headers)?.unwrap_or_default();
+    let course = app.while_good(&caller, app.service.reply(&caller, id, wait)).await?;
     told(id, course)
 }
 

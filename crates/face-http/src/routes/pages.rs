@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::{
     Router,
     extract::{Path, State},
-    http::{HeaderName, HeaderValue, StatusCode, header},
+    http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Redirect, Response},
     routing::get,
 };
@@ -31,11 +31,8 @@ pub(crate) fn files() -> Router<Arc<App>> {
         .route("/favicon.svg", get(async || ([(header::CONTENT_TYPE, "image/svg+xml")], status_page::ICON)))
         .route("/openapi.json", get(openapi_json))
         .route("/explorer", get(async || Redirect::permanent("/explorer/")))
-        .route("/explorer/", get(async |State(app): State<Arc<App>>| explorer(&app, "index.html")))
-        .route(
-            "/explorer/{file}",
-            get(async |State(app): State<Arc<App>>, Path(file): Path<String>| explorer(&app, &file)),
-        )
+        .route("/explorer/", get(async || explorer("")))
+        .route("/explorer/{file}", get(async |Path(file): Path<String>| explorer(&file)))
         .route("/problems/{slug}", get(async |Path(slug): Path<String>| problem_page(&slug)))
 }
 
@@ -83,16 +80,9 @@ fn html(page: String) -> Response {
     (headers, page).into_response()
 }
 
-fn explorer(app: &App, file: &str) -> Response {
-    // The explorer sets styles of its own on elements, and shows icons from data: nothing comes from elsewhere.
-    const POLICY: &str =
-        "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'";
-    match app.explorer.file(file) {
-        Some((kind, bytes)) => {
-            let kind = HeaderValue::try_from(kind).unwrap_or(HeaderValue::from_static("application/octet-stream"));
-            let policy: (HeaderName, _) = (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
-            ([(header::CONTENT_TYPE, kind), policy], bytes).into_response()
-        }
+fn explorer(file: &str) -> Response {
+    match openapi::explorer(file) {
+        Some((kind, text)) => ([(header::CONTENT_TYPE, HeaderValue::from_static(kind))], text).into_response(),
         None => Failure::no_route(&format!("/explorer/{file}")).into_response(),
     }
 }

@@ -2,7 +2,14 @@
 //!
 //! The bodies are told in the reference of the protocol. Blocks are lines of JSON, packed as the headers say.
 
-use std::{io::Read, sync::Arc, time::Duration};
+use std::{
+    io::Read,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use axum::{
     body::Bytes,
@@ -76,9 +83,22 @@ async fn upload(
     }
     let taken = take_body(&app, &headers, body, BLOCK_BYTES_MAX).await?;
     let bytes = taken.bytes.len() as u64;
-    let read = || Ok((read_edits(&unpack(&headers, &taken.bytes)?)?, bytes));
-    let uploaded = app.sync()?.upload(&device, &session, read).await?;
-    Ok(json(StatusCode::OK, &uploaded))
+    let is_too_large = AtomicBool::new(false);
+    let read = || {
+        let lines = unpack(&headers, &taken.bytes).map_err(|refused| match refused {
+            Unpacked::Wrong(problem) => vec![problem],
+            Unpacked::TooLarge => {
+                is_too_large.store(true, Ordering::Relaxed);
+                Vec::new()
+            }
+        })?;
+        Ok((read_edits(&lines)?, bytes))
+    };
+    let uploaded = app.sync()?.upload(&device, &session, read).await;
+    if is_too_large.into_inner() {
+        return Err(Failure::too_large(BLOCK_BYTES_MAX));
+    }
+    Ok(json(StatusCode::OK, &uploaded?))
 }
 
 /// The rows behind a cursor, a line for each, and a last line with the cursor behind them. Reading it again gives the same rows,
@@ -202,23 +222,35 @@ impl Packing {
     }
 }
 
-/// What a body says, unpacked. A little that unpacks to much is refused, not unpacked.
-fn unpack(headers: &HeaderMap, body: &Bytes) -> Result<Bytes, Vec<Problem>> {
+/// Why a body is not unpacked.
+#[derive(Debug)]
+enum Unpacked {
+    /// It is not packed as its header says.
+    Wrong(Problem),
+    /// It would have more than [`BLOCK_BYTES_MAX`].
+    TooLarge,
+}
+
+/// Unpacks a body. No more than [`BLOCK_BYTES_MAX`] is unpacked, and no window of zstd is larger.
+fn unpack(headers: &HeaderMap, body: &Bytes) -> Result<Bytes, Unpacked> {
     let coding = headers.get(header::CONTENT_ENCODING).map_or("identity", |value| value.to_str().unwrap_or_default());
     let mut unpacked = Vec::new();
     let most = BLOCK_BYTES_MAX as u64 + 1;
     let read = match coding.trim().to_ascii_lowercase().as_str() {
         "identity" => return Ok(body.clone()),
         "gzip" => flate2::read::GzDecoder::new(&body[..]).take(most).read_to_end(&mut unpacked),
-        "zstd" => zstd::Decoder::new(&body[..]).and_then(|decoder| decoder.take(most).read_to_end(&mut unpacked)),
+        "zstd" => zstd::Decoder::new(&body[..]).and_then(|mut decoder| {
+            decoder.window_log_max(BLOCK_BYTES_MAX.ilog2())?;
+            decoder.take(most).read_to_end(&mut unpacked)
+        }),
         other => {
             let problem = Problem::at("Content-Encoding", format!("`{other}` is not known here"));
-            return Err(vec![problem.hint("send zstd, gzip, or no packing at all")]);
+            return Err(Unpacked::Wrong(problem.hint("send zstd, gzip, or no packing at all")));
         }
     };
-    read.map_err(|error| vec![Problem::at("", format!("the body is not {coding}: {error}"))])?;
+    read.map_err(|error| Unpacked::Wrong(Problem::at("", format!("the body is not {coding}: {error}"))))?;
     if unpacked.len() > BLOCK_BYTES_MAX {
-        return Err(vec![Problem::at("", format!("the body has more than {BLOCK_BYTES_MAX} bytes, unpacked"))]);
+        return Err(Unpacked::TooLarge);
     }
     Ok(unpacked.into())
 }
@@ -245,12 +277,30 @@ mod tests {
     }
 
     #[test]
-    fn a_little_that_becomes_much_is_refused() {
+    fn e3_a_little_that_becomes_much_is_refused() {
         for packing in [Packing::Gzip, Packing::Zstd] {
             let bomb = packing.pack(vec![b' '; BLOCK_BYTES_MAX + 1]);
             let headers =
                 HeaderMap::from_iter([(header::CONTENT_ENCODING, HeaderValue::from_static(packing.word().unwrap()))]);
-            assert!(unpack(&headers, &bomb).expect_err("too much")[0].message.contains("more than"));
+            assert!(matches!(unpack(&headers, &bomb), Err(Unpacked::TooLarge)));
+            let fits = packing.pack(vec![b' '; BLOCK_BYTES_MAX]);
+            assert_eq!(unpack(&headers, &fits).expect("it fits").len(), BLOCK_BYTES_MAX);
         }
+    }
+
+    #[test]
+    fn e3_a_frame_of_zstd_with_a_large_window_takes_no_memory_for_it() {
+        // A frame that asks for a window of 128 MiB, and would unpack to 256 MiB.
+        let mut packed = Vec::new();
+        let mut encoder = zstd::Encoder::new(&mut packed, 1).expect("an encoder");
+        encoder.window_log(27).expect("a window");
+        let zeros = vec![0; 1 << 20];
+        for _ in 0..256 {
+            std::io::Write::write_all(&mut encoder, &zeros).expect("memory takes it");
+        }
+        encoder.finish().expect("packed");
+        assert!(packed.len() < BLOCK_BYTES_MAX, "{}", packed.len());
+        let headers = HeaderMap::from_iter([(header::CONTENT_ENCODING, HeaderValue::from_static("zstd"))]);
+        assert!(matches!(unpack(&headers, &packed.into()), Err(Unpacked::Wrong(_))));
     }
 }

@@ -24,6 +24,7 @@ use super::{
 };
 use crate::{
     App, host,
+    problems::Failure,
     request::{self, Authorized, parts},
 };
 
@@ -56,6 +57,11 @@ pub(crate) fn no_route(path: &str) -> Response {
 /// Whoever has no key, or one that may not.
 pub(crate) fn refused(error: ServiceError) -> Response {
     Trouble::from(error).into_response()
+}
+
+/// The answer to a request that failed before its route.
+pub(crate) fn failed(failure: Failure) -> Response {
+    Trouble::from(failure).into_response()
 }
 
 pub(crate) fn no_method() -> Response {

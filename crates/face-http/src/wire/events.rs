@@ -40,6 +40,16 @@ impl From<&SubmittedLines> for SubmittedLinesBody {
     }
 }
 
+/// The answer to a submission: of one batch, or of several.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+#[schema(as = Accepted)]
+#[expect(dead_code, reason = "for the description of the API; the answers are written by the two types")]
+pub(crate) enum AcceptedEventsBody {
+    One(SubmittedBody),
+    Lines(SubmittedLinesBody),
+}
+
 /// An event batch.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct EventBatchBody {

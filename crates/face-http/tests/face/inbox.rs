@@ -12,6 +12,8 @@ use tocsin_model::{
 };
 use tocsin_store::journal::JournalOptions;
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
 use crate::platform::{Platform, answer};
 
 const JSON: &str = "application/json";
@@ -256,7 +258,11 @@ struct Events {
 
 impl Events {
     async fn open(platform: &Platform, after: Option<&str>) -> Events {
-        let mut request = platform.request("GET", &format!("{ALICE}/stream"));
+        Events::open_by(platform, &platform.key, after).await
+    }
+
+    async fn open_by(platform: &Platform, credential: &str, after: Option<&str>) -> Events {
+        let mut request = platform.client.get(format!("{}{ALICE}/stream", platform.address)).bearer_auth(credential);
         if let Some(after) = after {
             request = request.header("last-event-id", after);
         }
@@ -288,18 +294,31 @@ impl Events {
         }
     }
 
+    /// Why the stream ends, by its last event.
+    async fn end(&mut self) -> String {
+        let (id, data) = loop {
+            let (id, event, data) = self.next().await.expect("the reason");
+            if event == "end" {
+                break (id, data);
+            }
+        };
+        assert_eq!(id, "", "a reader comes back behind the last change");
+        assert_eq!(self.next().await, None);
+        data["reason"].as_str().expect("a word").to_owned()
+    }
+
     /// The next events in a line each.
-    async fn told(&mut self, count: usize) -> Vec<String> {
-        let mut told = Vec::new();
+    async fn lines(&mut self, count: usize) -> Vec<String> {
+        let mut lines = Vec::new();
         for _ in 0..count {
             let (_, event, data) = self.next().await.expect("an event");
-            told.push(match event.as_str() {
+            lines.push(match event.as_str() {
                 "unread" => format!("unread {}", data["unread"]),
                 "deleted" => format!("deleted {}", data["id"].as_str().expect("an id")),
                 event => format!("{event} {}", data["id"].as_str().unwrap_or_default()),
             });
         }
-        told
+        lines
     }
 }
 
@@ -308,12 +327,12 @@ async fn a_stream_tells_what_changes_and_goes_on_where_it_was() {
     let platform = Platform::with_quakes().await;
     platform.deliver(1, 0, "before").await;
     let mut events = Events::open(&platform, None).await;
-    assert_eq!(events.told(1).await, ["unread 1"]);
+    assert_eq!(events.lines(1).await, ["unread 1"]);
     platform.deliver(1, 1, "first").await;
-    assert_eq!(events.told(2).await, ["new n-7-1", "unread 2"]);
+    assert_eq!(events.lines(2).await, ["new n-7-1", "unread 2"]);
     platform.deliver(2, 2, "for somebody else").await;
     assert_eq!(answer(platform.request("PUT", &format!("{ALICE}/n-7-0/read"))).await.0, 200);
-    assert_eq!(events.told(2).await, ["changed n-7-0", "unread 1"]);
+    assert_eq!(events.lines(2).await, ["changed n-7-0", "unread 1"]);
     assert_eq!(answer(platform.request("DELETE", &format!("{ALICE}/n-7-0"))).await.0, 204);
     let (last, event, _) = events.next().await.expect("an event");
     assert_eq!(event, "deleted");
@@ -328,7 +347,7 @@ async fn a_stream_tells_what_changes_and_goes_on_where_it_was() {
     // A feed of a hundred items has lost its oldest meanwhile.
     let mut told = std::collections::BTreeSet::new();
     let unread = loop {
-        let line = events.told(1).await.remove(0);
+        let line = events.lines(1).await.remove(0);
         match line.strip_prefix("new ").or(line.strip_prefix("changed ")) {
             Some(id) => assert!(told.insert(id.to_owned()), "{id} is told twice"),
             None if line.starts_with("unread ") => break line,
@@ -344,15 +363,15 @@ async fn a_stream_tells_what_changes_and_goes_on_where_it_was() {
     assert_eq!((event.as_str(), place), ("reset", platform.inbox.newest().to_string()));
     assert_eq!(events.next().await.expect("an event").1, "unread");
     // A server that ends lets its streams end.
-    let (_, ended) = tokio::join!(platform.stop(), events.next());
-    assert_eq!(ended, None);
+    let (_, ended) = tokio::join!(platform.stop(), events.end());
+    assert_eq!(ended, "stopping");
 }
 
 #[tokio::test]
 async fn no_text_becomes_an_event_of_its_own() {
     let platform = Platform::with_quakes().await;
     let mut events = Events::open(&platform, None).await;
-    assert_eq!(events.told(1).await, ["unread 0"]);
+    assert_eq!(events.lines(1).await, ["unread 0"]);
     let naughty = include_str!("../../../../testdata/naughty-strings.json");
     let naughty: Vec<String> = serde_json::from_str(naughty).expect("a list of texts");
     let own = ["a\n\nevent: deleted\ndata: {}\n\n", "\r\nid: 99\r\n\r\n", "\u{2028}data: x", "\0"].map(str::to_owned);
@@ -365,11 +384,112 @@ async fn no_text_becomes_an_event_of_its_own() {
         assert_eq!(platform.get(&format!("{ALICE}/n-7-{number}")).await.1["subject"], text.as_str());
         // So that the count differs after each.
         assert_eq!(answer(platform.request("DELETE", &format!("{ALICE}/n-7-{number}"))).await.0, 204);
-        assert_eq!(events.told(2).await, [format!("deleted n-7-{number}"), "unread 0".into()]);
+        assert_eq!(events.lines(2).await, [format!("deleted n-7-{number}"), "unread 0".into()]);
     }
     // A stream ends with its subscriber.
     assert_eq!(answer(platform.request("DELETE", "/v1/subscribers/alice")).await.0, 204);
-    assert_eq!(events.next().await, None);
+    assert_eq!(events.end().await, "removed");
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn a9_a_stream_ends_as_soon_as_its_key_does() {
+    let platform = Platform::with_quakes().await;
+    let mut other = Events::open(&platform, None).await;
+    assert_eq!(other.lines(1).await, ["unread 0"]);
+    for (number, way) in ["revoked", "changed", "expired"].into_iter().enumerate() {
+        let (id, key) = platform.make_key(&["inbox:read"]).await;
+        let mut events = Events::open_by(&platform, &key, None).await;
+        assert_eq!(events.lines(1).await, [format!("unread {number}")]);
+        let stored = platform.records.api_keys().await.expect("keys");
+        let mut stored = stored.into_iter().find(|stored| stored.id == id).expect("stored");
+        match way {
+            "revoked" => platform.revoke(&id).await,
+            "changed" => {
+                // Another node gave it other limits.
+                stored.resources = vec!["application:other".to_owned()];
+                platform.records.remove_api_key(&id).await.expect("removed");
+                platform.records.put_api_key(stored).await.expect("stored");
+            }
+            _ => {
+                drop(events);
+                let mut lasts = Duration::from_secs(2);
+                events = loop {
+                    let end = Timestamp::from(std::time::SystemTime::now()) + lasts;
+                    let asked = json!({"scopes": ["inbox:read"], "expires_at": end}).to_string();
+                    let (status, made) = platform.post("/v1/keys", JSON, &asked).await;
+                    assert_eq!(status, 201, "{made}");
+                    let request = platform.client.get(format!("{}{ALICE}/stream", platform.address));
+                    let answer = request.bearer_auth(made["key"].as_str().expect("a key")).send().await;
+                    let answer = answer.expect("an answer");
+                    if answer.status() == 200 {
+                        break Events { answer, text: String::new() };
+                    }
+                    // A slow machine took longer than the key lasts.
+                    lasts *= 2;
+                };
+            }
+        }
+        let why = events.end().await;
+        // Between the two changes of the other node it was revoked.
+        assert!(why == way || (way == "changed" && why == "revoked"), "{way}: {why}");
+        if way == "revoked" {
+            let again = platform.as_bearer("GET", &format!("{ALICE}/stream"), Some(&key)).await;
+            assert_eq!(again.0, 401, "{again:?}");
+        }
+        platform.deliver(1, number as u32, "for those that are still there").await;
+        assert_eq!(other.lines(2).await, [format!("new n-7-{number}"), format!("unread {}", number + 1)]);
+    }
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn e10_a_reader_that_takes_nothing_is_dropped_and_harms_no_other() {
+    let options = HttpOptions { streams_max: 2, write_timeout: Duration::from_secs(2), ..HttpOptions::default() };
+    let platform = Platform::with(options, JournalOptions::default()).await;
+    platform.apply_quakes().await;
+    let mut quick = Events::open(&platform, None).await;
+    assert_eq!(quick.lines(1).await, ["unread 0"]);
+    let mut slow = platform.connect().await;
+    let head = format!("GET {ALICE}/stream HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {}\r\n\r\n", platform.key);
+    slow.write_all(head.as_bytes()).await.expect("written");
+    let mut begin = vec![0; 12];
+    slow.read_exact(&mut begin).await.expect("an answer");
+    assert_eq!(begin, b"HTTP/1.1 200");
+    // More than the buffers of both ends of the connection hold.
+    let (count, text) = (160, "x".repeat(100_000));
+    for number in 0..count {
+        platform.deliver(1, number, &text).await;
+        let line = loop {
+            let line = quick.lines(1).await.remove(0);
+            if line.starts_with("new ") {
+                break line;
+            }
+        };
+        assert_eq!(line, format!("new n-7-{number}"), "the quick reader misses nothing");
+    }
+    // Its seat is free when it was dropped.
+    let again = async {
+        while platform.get("/v1/subscribers/nobody/inbox/stream").await.0 == 429 {
+            tokio::task::yield_now().await;
+        }
+        loop {
+            let request = platform.request("GET", &format!("{ALICE}/stream")).header("last-event-id", "0");
+            let answer = request.send().await.expect("an answer");
+            if answer.status() == 200 {
+                return answer;
+            }
+            assert_eq!(answer.status(), 429);
+            tokio::task::yield_now().await;
+        }
+    };
+    let answer = tokio::time::timeout(Duration::from_secs(60), again).await.expect("the slow reader is dropped");
+    let got = crate::platform::rest(&mut slow).await;
+    assert!(got.len() < count as usize * text.len(), "it was sent {} bytes", got.len());
+    // It comes back to where it was, and is sent what it missed.
+    let mut back = Events { answer, text: String::new() };
+    assert!(["new", "reset"].contains(&&*back.next().await.expect("an event").1));
+    drop((back, quick, slow));
     platform.stop().await;
 }
 
@@ -408,7 +528,7 @@ async fn streams_have_a_bound_and_show_that_they_live() {
     let second = Events::open(&platform, None).await;
     let (status, body) = platform.get(&format!("{ALICE}/stream")).await;
     assert_eq!(status, 429, "{body}");
-    assert_eq!(first.told(1).await, ["unread 0"]);
+    assert_eq!(first.lines(1).await, ["unread 0"]);
     let beat = first.answer.chunk().await.expect("it goes on").expect("a heartbeat");
     assert_eq!(beat, ":\n\n");
     // A stream ends with its token.
@@ -427,6 +547,7 @@ async fn streams_have_a_bound_and_show_that_they_live() {
     };
     let answer = opened.await;
     assert!(answer.status() == 200 || answer.status() == 401);
-    let _ = tokio::time::timeout(Duration::from_secs(60), answer.text()).await.expect("it ends");
+    let said = tokio::time::timeout(Duration::from_secs(60), answer.text()).await.expect("it ends").expect("whole");
+    assert!(said.contains("expired"), "{said}");
     platform.stop().await;
 }

@@ -4,6 +4,7 @@ mod bad_input;
 mod chronicles;
 mod endpoints;
 mod events;
+mod hostile;
 mod inbox;
 mod limits;
 mod merges;

@@ -20,6 +20,10 @@ use tocsin_store::{
     records::Records,
 };
 use tocsin_testkit::{FarEnds, SimulatedClock};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpSocket, TcpStream},
+};
 
 pub const QUAKES: &str = "
 application: quakes
@@ -65,6 +69,8 @@ pub struct Platform {
     pub opened: Arc<AtomicUsize>,
     /// What the flow would deliver into feeds.
     pub inbox: Arc<dyn Inbox>,
+    /// The keys and all else that is stored.
+    pub records: Arc<dyn Records>,
     /// The same subscribers as entries.
     pub directory: Directory,
     /// From which links are made.
@@ -122,6 +128,7 @@ impl Platform {
             spans: Default::default(),
         };
         let pipeline = Pipeline::start(parts).await.expect("a pipeline");
+        let kept = records.clone();
         let service = Service::open(Parts {
             records,
             journal,
@@ -142,7 +149,19 @@ impl Platform {
         // The client wants one even for plain HTTP; a second installation is refused, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = Client::builder().build().expect("a client");
-        Platform { address, key, client, far_ends, opened, inbox, directory, secret, stop: Some(stop), served }
+        Platform {
+            address,
+            key,
+            client,
+            far_ends,
+            opened,
+            inbox,
+            records: kept,
+            directory,
+            secret,
+            stop: Some(stop),
+            served,
+        }
     }
 
     /// With the application `quakes` and the subscriber `alice`.
@@ -177,6 +196,35 @@ impl Platform {
         answer(self.request("PUT", path).header("content-type", kind).body(body.to_owned())).await
     }
 
+    /// A key with these scopes: its id and itself.
+    pub async fn make_key(&self, scopes: &[&str]) -> (String, String) {
+        let asked = serde_json::json!({ "scopes": scopes }).to_string();
+        let (status, made) = self.post("/v1/keys", "application/json", &asked).await;
+        assert_eq!(status, 201, "{made}");
+        let text = |name: &str| made[name].as_str().expect("text").to_owned();
+        (text("id"), text("key"))
+    }
+
+    pub async fn revoke(&self, id: &str) {
+        let (status, body) = answer(self.request("DELETE", &format!("/v1/keys/{id}"))).await;
+        assert_eq!(status, 204, "{body}");
+    }
+
+    /// A connection that sends what the test writes, byte for byte. Its receive buffer is small.
+    pub async fn connect(&self) -> TcpStream {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.set_recv_buffer_size(16 * 1024).expect("a size");
+        let address = self.address.trim_start_matches("http://").parse().expect("an address");
+        socket.connect(address).await.expect("a connection")
+    }
+
+    /// Writes bytes on a connection of their own. Gives all that is answered until the server closes it.
+    pub async fn exchange(&self, bytes: &[u8]) -> String {
+        let mut stream = self.connect().await;
+        stream.write_all(bytes).await.expect("written");
+        rest(&mut stream).await
+    }
+
     /// Asks the server to end, and waits until it has.
     pub async fn stop(mut self) {
         let _ = self.stop.take().expect("it runs").send(());
@@ -208,6 +256,20 @@ pub async fn answer(request: RequestBuilder) -> (StatusCode, Json) {
     let response = request.send().await.expect("an answer");
     let status = response.status();
     (status, json(response).await)
+}
+
+/// Reads from a connection until it is closed.
+pub async fn rest(stream: &mut TcpStream) -> String {
+    let mut answered = Vec::new();
+    let read = async {
+        let mut some = [0; 4096];
+        // What was not read of a request resets the connection when it is closed; what was answered came before.
+        while let Ok(count @ 1..) = stream.read(&mut some).await {
+            answered.extend_from_slice(&some[..count]);
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(60), read).await.expect("the server closes the connection");
+    String::from_utf8_lossy(&answered).into_owned()
 }
 
 /// The body as JSON; null if it is empty, text if it is none.

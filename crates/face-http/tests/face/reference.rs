@@ -35,13 +35,48 @@ fn every_operation_names_its_failures() {
         let responses = document["paths"][path][method]["responses"].as_object();
         responses.unwrap_or_else(|| panic!("{method} {path}")).keys().cloned().collect()
     };
-    let all = ["200", "400", "401", "403", "404", "408", "412", "413", "415", "422", "429", "500", "503", "default"];
+    let all = ["200", "400", "401", "403", "404", "408", "412", "413", "415", "422", "429", "500", "503"];
     assert_eq!(statuses("/v1/subscribers/{id}", "patch"), all);
-    assert_eq!(statuses("/v1/status", "get"), ["200", "400", "401", "403", "500", "503", "default"]);
+    assert_eq!(statuses("/v1/status", "get"), ["200", "400", "401", "403", "429", "500", "503"]);
     assert!(statuses("/v1/applications/{application}/events/{class}", "post").contains(&"409".to_owned()));
     assert_eq!(statuses("/livez", "get"), ["200"]);
     let full = &document["paths"]["/v1/import/subscribers"]["post"]["responses"]["429"];
-    assert!(full["headers"]["Retry-After"].is_object(), "{full}");
+    assert_eq!(full["$ref"], "#/components/responses/too-many");
+    let shared = &document["components"]["responses"]["too-many"];
+    assert!(shared["headers"]["Retry-After"].is_object(), "{shared}");
+    // Generators of clients make a function of each.
+    let operations =
+        document["paths"].as_object().expect("paths").values().flat_map(|item| item.as_object().expect("one").values());
+    let ids: Vec<&str> = operations.map(|operation| operation["operationId"].as_str().expect("an id")).collect();
+    let unique: std::collections::BTreeSet<&&str> = ids.iter().collect();
+    assert_eq!(unique.len(), ids.len(), "{ids:?}");
+}
+
+#[tokio::test]
+async fn large_answers_are_compressed_for_those_that_accept_it() {
+    let platform = Platform::with_quakes().await;
+    let ask = async |path: &str, accepts: &str| {
+        let request = platform.client.get(format!("{}{path}", platform.address)).bearer_auth(&platform.key);
+        let answer = request.header("accept-encoding", accepts).send().await.expect("an answer");
+        let coding = answer.headers().get("content-encoding").map(|value| value.to_str().expect("text").to_owned());
+        let varies = answer.headers().get("vary").is_some_and(|value| value == "accept-encoding");
+        (coding, varies, answer.bytes().await.expect("a body"))
+    };
+    let (coding, varies, packed) = ask("/openapi.json", "gzip, br").await;
+    assert_eq!((coding.as_deref(), varies), (Some("gzip"), true));
+    let (coding, _, plain) = ask("/openapi.json", "identity").await;
+    assert_eq!(coding, None);
+    assert!(packed.len() * 4 < plain.len() && plain.len() < 500_000, "{} of {}", packed.len(), plain.len());
+    let mut unpacked = String::new();
+    std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(&packed[..]), &mut unpacked).expect("gzip");
+    assert_eq!(unpacked.as_bytes(), plain);
+    // Small answers, and those with an entity tag.
+    assert_eq!(ask("/livez", "gzip").await.0, None);
+    let large = serde_json::json!({"id": "large", "attributes": {"a": "x".repeat(5_000)}}).to_string();
+    assert_eq!(platform.post("/v1/subscribers", "application/json", &large).await.0, 201);
+    assert_eq!(ask("/v1/subscribers/large", "gzip").await.0, None);
+    assert_eq!(ask("/v1/subscribers", "gzip").await.0.as_deref(), Some("gzip"));
+    platform.stop().await;
 }
 
 #[tokio::test]
@@ -55,7 +90,7 @@ async fn pages_and_health_need_no_key() {
         ("/readyz", 200, "application/json"),
         ("/openapi.json", 200, "application/json"),
         ("/explorer/", 200, "text/html"),
-        ("/explorer/swagger-ui-bundle.js", 200, "text/javascript"),
+        ("/explorer/explorer.js", 200, "text/javascript"),
         ("/problems/invalid", 200, "text/html"),
         ("/problems/unheard-of", 404, "application/problem+json"),
         ("/explorer/nothing.js", 404, "application/problem+json"),
@@ -72,6 +107,10 @@ async fn pages_and_health_need_no_key() {
         assert!(policy.contains("default-src 'self'") && policy.contains("frame-ancestors 'none'"), "{path}: {policy}");
         assert!(!headers.contains_key("access-control-allow-origin"), "{path}");
         assert!(headers.contains_key("x-request-id"), "{path}");
+        assert!(
+            policy == "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
+            "{path}: {policy}"
+        );
     }
     let page = platform.client.get(&platform.address).send().await.expect("a page").text().await.expect("text");
     assert!(

@@ -1,9 +1,10 @@
 //! A feed as server-sent events. A reader that was away names the last event that it saw and is told what it missed; one that
 //! is too slow is let go, and comes back the same way.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
 
 use axum::{
+    Extension,
     body::{Body, Bytes},
     extract::State,
     http::{HeaderMap, HeaderValue, StatusCode, header},
@@ -11,10 +12,9 @@ use axum::{
 };
 use serde::Deserialize;
 use serde_json::json;
-use tocsin_model::time::Timestamp;
 use tocsin_service::{
-    ServiceError,
-    inbox::{Follower, Intent, Told},
+    CredentialEnd, ServiceError,
+    inbox::{Follower, Intent, Told, Visitor},
 };
 use tocsin_store::inbox::FeedChange;
 use tokio::{sync::mpsc, time::Instant};
@@ -23,16 +23,15 @@ use utoipa::IntoParams;
 use super::open;
 use crate::{
     App,
+    credential::EndsItself,
     problems::Failure,
     request::{Parameters, Segments, Visiting},
     routes::Failures,
     wire::inbox::ItemBody,
 };
 
-/// Frames that wait for a reader, at most.
-const FRAMES: usize = 8;
-/// A reader that takes nothing for so long is let go.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Frames that wait for a reader, at most. What is not read yet stays in the store: a slow reader costs two frames.
+const FRAMES: usize = 1;
 /// A stream ends after this time: its reader comes back, and shows again what it may.
 const LASTS: Duration = Duration::from_secs(3_600);
 /// What an `EventSource` waits before it comes back.
@@ -53,7 +52,9 @@ pub(super) struct StreamParameters {
 
 /// What changes in a feed, as server-sent events: `new` and `changed` with the item, `deleted` with its id, `unread` with the
 /// count, and `reset` when it is not known any more what was missed: then read the feed anew. Each has an id; with the header
-/// `Last-Event-ID` the stream goes on behind that event. Lines that begin with `:` only show that it lives.
+/// `Last-Event-ID` the stream goes on behind that event. Lines that begin with `:` only show that it lives. The last event is
+/// `end`, without an id, with a `reason`: `revoked`, `expired` or `changed` for the key or token, `removed` for the subscriber,
+/// `time`, `stopping`, `unavailable`. It comes as soon as the key is not good any more.
 #[utoipa::path(get, path = "/v1/subscribers/{id}/inbox/stream", tag = "inbox", params(("id" = String, Path), ("Last-Event-ID" = Option<String>, Header), StreamParameters), responses((status = 200, body = String, content_type = "text/event-stream"), Failures))]
 pub(super) async fn stream(
     State(app): State<Arc<App>>,
@@ -74,14 +75,18 @@ pub(super) async fn stream(
         reason: "too many streams are open".to_owned(),
         retry_after: Duration::from_secs(30),
     })?;
+    let Visiting(visitor) = visiting;
     let locale = feed.locale().map(str::to_owned);
-    let leave = feed.expires_at;
     let follower = app.service.follow_feed(feed, after)?;
     let (frames, waiting) = mpsc::channel(FRAMES);
     tokio::spawn(async move {
         let open = metrics::gauge!("inbox_streams");
         open.increment(1.0);
-        tell(&app, follower, locale.as_deref(), leave, &frames).await;
+        let end = send_changes(&app, &visitor, follower, locale.as_deref(), &frames).await;
+        if let Some(end) = end {
+            // A reader that is behind by all frames reads the end of the connection only.
+            let _ = frames.try_send(end.frame());
+        }
         open.decrement(1.0);
         drop(seat);
     });
@@ -94,38 +99,87 @@ pub(super) async fn stream(
         // Proxies would wait for more.
         (header::HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
     ];
-    Ok((StatusCode::OK, headers, Body::from_stream(frames)).into_response())
+    Ok((StatusCode::OK, Extension(EndsItself), headers, Body::from_stream(frames)).into_response())
 }
 
-/// Tells what changes, until the reader is gone or too slow, its leave or the time of the stream is over, or the server ends.
-async fn tell(
+/// Why a stream ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StreamEnd {
+    /// The key or token is not good any more.
+    Credential(CredentialEnd),
+    /// The subscriber is gone.
+    Removed,
+    /// The stream was open for [`LASTS`].
+    Time,
+    /// The server stops.
+    Stopping,
+    /// The store does not answer.
+    Unavailable,
+}
+
+impl StreamEnd {
+    /// The reason as a word, and for people.
+    fn reason(self) -> (&'static str, &'static str) {
+        match self {
+            StreamEnd::Credential(end) => match end {
+                CredentialEnd::Revoked => (end.word(), "the key was revoked"),
+                CredentialEnd::Expired => (end.word(), "the key or token has expired"),
+                CredentialEnd::Changed => (end.word(), "the rights of the key were changed"),
+            },
+            StreamEnd::Removed => ("removed", "the subscriber was removed"),
+            StreamEnd::Time => ("time", "a stream is open for an hour; come back"),
+            StreamEnd::Stopping => ("stopping", "the server stops; come back"),
+            StreamEnd::Unavailable => ("unavailable", "the store does not answer; come back"),
+        }
+    }
+
+    /// The last event. It has no id: a reader comes back behind the last change that it saw.
+    fn frame(self) -> Bytes {
+        let (reason, detail) = self.reason();
+        format!("event: end\ndata: {}\n\n", json!({ "reason": reason, "detail": detail })).into()
+    }
+}
+
+/// Sends what changes, until there is a reason to end; `None`: the reader is gone or too slow.
+async fn send_changes(
     app: &App,
+    visitor: &Visitor,
     mut follower: Follower,
     locale: Option<&str>,
-    leave: Option<Timestamp>,
     frames: &mpsc::Sender<Bytes>,
-) {
-    let left = leave.map_or(LASTS, |leave| leave.since(app.service.now()).min(LASTS));
-    let end = Instant::now() + left;
+) -> Option<StreamEnd> {
+    let mut ended = pin!(app.service.visitor_ended(visitor));
+    let end = Instant::now() + LASTS;
     let mut frame = format!("retry: {COME_BACK_MILLIS}\n\n");
     loop {
-        match frames.send_timeout(Bytes::from(std::mem::take(&mut frame)), PATIENCE).await {
+        let sent = tokio::select! {
+            biased;
+            end = ended.as_mut() => return Some(StreamEnd::Credential(end)),
+            sent = frames.send_timeout(Bytes::from(std::mem::take(&mut frame)), app.write_timeout) => sent,
+        };
+        match sent {
             Ok(()) => {}
             Err(mpsc::error::SendTimeoutError::Timeout(_)) => {
-                return metrics::counter!("inbox_streams_dropped_total").increment(1);
+                metrics::counter!("inbox_streams_dropped_total").increment(1);
+                return None;
             }
-            Err(mpsc::error::SendTimeoutError::Closed(_)) => return,
+            Err(mpsc::error::SendTimeoutError::Closed(_)) => return None,
         }
         tokio::select! {
+            biased;
+            end = ended.as_mut() => return Some(StreamEnd::Credential(end)),
             told = follower.next() => match told {
                 Ok(told) => told.iter().for_each(|told| write(&mut frame, told, locale)),
-                Err(ServiceError::Missing(_)) => return,
-                Err(error) => return tracing::warn!(%error, "a stream of a feed ends"),
+                Err(ServiceError::Missing(_)) => return Some(StreamEnd::Removed),
+                Err(error) => {
+                    tracing::warn!(%error, "a stream of a feed ends");
+                    return Some(StreamEnd::Unavailable);
+                }
             },
             () = tokio::time::sleep(app.heartbeat) => frame.push_str(":\n\n"),
-            () = frames.closed() => return,
-            () = app.stopping.cancelled() => return,
-            () = tokio::time::sleep_until(end) => return,
+            () = frames.closed() => return None,
+            () = app.stopping.cancelled() => return Some(StreamEnd::Stopping),
+            () = tokio::time::sleep_until(end) => return Some(StreamEnd::Time),
         }
     }
 }

@@ -1,0 +1,268 @@
+//! Rate limits of callers, by the generic cell rate algorithm (GCRA, ITU-T I.371): each key has its own, so that one that
+//! sends too much is refused and no other waits for it. Requests without a good key count for their address.
+
+use std::{
+    net::IpAddr,
+    num::NonZeroU32,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::{
+    extract::Request,
+    http::{HeaderMap, HeaderName, HeaderValue},
+};
+use governor::{
+    Quota, RateLimiter,
+    clock::{Clock, MonotonicClock},
+    middleware::StateInformationMiddleware,
+    state::keyed::DashMapStateStore,
+};
+use tocsin_service::{Caller, ServiceError};
+
+/// Callers whose rate is kept; from then on, those that are new share one rate.
+const CALLERS_KEPT: usize = 100_000;
+/// After so many requests callers that sent nothing of late are forgotten.
+const FORGET_EVERY: u32 = 65_536;
+
+/// The most requests of a caller: `per_second`, and `burst` at once after a pause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RateLimit {
+    /// Requests a second in the long run.
+    pub per_second: NonZeroU32,
+    /// Requests at once.
+    pub burst: NonZeroU32,
+}
+
+impl RateLimit {
+    /// A limit of so many requests a second, of which those of so many seconds may come at once; 0: no limit.
+    pub fn new(per_second: u32, burst_seconds: u32) -> Option<RateLimit> {
+        let per_second = NonZeroU32::new(per_second)?;
+        Some(RateLimit { per_second, burst: per_second.saturating_mul(NonZeroU32::new(burst_seconds.max(1))?) })
+    }
+}
+
+/// The address that a request came from, as limits count it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Peer(pub(crate) IpAddr);
+
+/// The caller that a request counts for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Partition {
+    /// A key, by its id.
+    Key(Arc<str>),
+    /// A device with its token, by its id.
+    Device(String),
+    /// A subscriber with an inbox token, by its number.
+    Subscriber(u64),
+    /// No good key.
+    Address(IpAddr),
+    /// All callers beyond [`CALLERS_KEPT`].
+    Others,
+}
+
+impl Partition {
+    pub(crate) fn of(caller: &Caller) -> Partition {
+        Partition::Key(caller.key_id())
+    }
+
+    /// The name of its policy, and the label of the metric.
+    fn word(&self) -> &'static str {
+        match self {
+            Partition::Key(_) | Partition::Device(_) | Partition::Subscriber(_) => "key",
+            Partition::Address(_) | Partition::Others => "address",
+        }
+    }
+}
+
+type Limiter<C> = RateLimiter<Partition, DashMapStateStore<Partition>, C, StateInformationMiddleware>;
+
+/// The rates of all callers.
+pub(crate) struct RateLimits<C: Clock = MonotonicClock> {
+    clock: C,
+    keys: Option<(RateLimit, Limiter<C>)>,
+    addresses: Option<(RateLimit, Limiter<C>)>,
+    requests: AtomicU32,
+}
+
+/// The rest of a limit after a request, for its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Left {
+    policy: &'static str,
+    limit: RateLimit,
+    remaining: u32,
+    /// Time until the next request is let in, if this one is not.
+    wait: Option<Duration>,
+}
+
+impl RateLimits {
+    pub(crate) fn new(keys: Option<RateLimit>, addresses: Option<RateLimit>) -> RateLimits {
+        RateLimits::with_clock(keys, addresses, MonotonicClock)
+    }
+}
+
+impl<C: Clock + Clone> RateLimits<C> {
+    fn with_clock(keys: Option<RateLimit>, addresses: Option<RateLimit>, clock: C) -> RateLimits<C> {
+        let limiter = |limit: RateLimit| {
+            let quota = Quota::per_second(limit.per_second).allow_burst(limit.burst);
+            (limit, Limiter::<C>::new(quota, DashMapStateStore::default(), clock.clone()))
+        };
+        RateLimits {
+            keys: keys.map(limiter),
+            addresses: addresses.map(limiter),
+            requests: AtomicU32::new(0),
+            clock: clock.clone(),
+        }
+    }
+
+    /// Counts a request. `None`: there is no limit.
+    pub(crate) fn count(&self, partition: Partition) -> Option<Left> {
+        let policy = partition.word();
+        let of = if policy == "key" { &self.keys } else { &self.addresses };
+        let (limit, limiter) = of.as_ref()?;
+        let mut partition = partition;
+        if limiter.len() >= CALLERS_KEPT {
+            limiter.retain_recent();
+            if limiter.len() >= CALLERS_KEPT {
+                partition = Partition::Others;
+            }
+        } else if self.requests.fetch_add(1, Ordering::Relaxed) % FORGET_EVERY == FORGET_EVERY - 1 {
+            limiter.retain_recent();
+        }
+        let left = |remaining, wait| Left { policy, limit: *limit, remaining, wait };
+        Some(match limiter.check_key(&partition) {
+            Ok(snapshot) => left(snapshot.remaining_burst_capacity(), None),
+            Err(until) => {
+                metrics::counter!("http_rate_limited_total", "by" => policy).increment(1);
+                left(0, Some(until.wait_time_from(self.clock.now())))
+            }
+        })
+    }
+}
+
+impl Left {
+    /// Whether the request is let in.
+    ///
+    /// # Errors
+    /// `TooMany` says how long to wait.
+    pub(crate) fn check(&self) -> Result<(), ServiceError> {
+        let Some(retry_after) = self.wait else { return Ok(()) };
+        let RateLimit { per_second, burst } = self.limit;
+        let who = match self.policy {
+            "key" => "this key or token",
+            _ => "this address without a good key",
+        };
+        let reason = format!(
+            "{who} sent more than {per_second} requests a second, {burst} at once: send fewer, or several things in one request"
+        );
+        Err(ServiceError::TooMany { reason, retry_after })
+    }
+
+    /// Writes what is left (draft-ietf-httpapi-ratelimit-headers-10): `q` requests in `w` seconds, `r` of them left, and `t`
+    /// seconds until there is one again.
+    pub(crate) fn write(&self, headers: &mut HeaderMap) {
+        let Left { policy, limit, remaining, wait } = self;
+        let window = limit.burst.get().div_ceil(limit.per_second.get());
+        let reset = wait.map_or(String::new(), |wait| format!(";t={}", wait.as_secs_f64().ceil().max(1.0)));
+        for (name, value) in [
+            ("ratelimit-policy", format!("\"{policy}\";q={};w={window}", limit.burst)),
+            ("ratelimit", format!("\"{policy}\";r={remaining}{reset}")),
+        ] {
+            let value = HeaderValue::try_from(value).expect("numbers and quoted words are a header value");
+            headers.insert(HeaderName::from_static(name), value);
+        }
+    }
+}
+
+/// The address that a request came from.
+pub(crate) fn address(request: &Request) -> Partition {
+    request.extensions().get::<Peer>().map_or(Partition::Others, |peer| Partition::Address(peer.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use governor::clock::FakeRelativeClock;
+
+    use super::*;
+
+    fn key(name: &str) -> Partition {
+        Partition::Key(name.into())
+    }
+
+    #[test]
+    fn i12_a_tenant_that_sends_50_times_as_much_takes_nothing_from_others() {
+        // Ten tenants send 10 requests a second each; one sends 500. A key may send 20 a second, 40 at once.
+        let clock = FakeRelativeClock::default();
+        let limits = RateLimits::with_clock(RateLimit::new(20, 2), None, clock.clone());
+        let (seconds, tick) = (60, Duration::from_millis(2));
+        let (mut noisy, mut quiet) = ((0, 0), [(0, 0); 10]);
+        let ask = |tenant: Partition, counts: &mut (u32, u32)| {
+            let left = limits.count(tenant).expect("keys are limited");
+            match left.check() {
+                Ok(()) => counts.0 += 1,
+                Err(_) => counts.1 += 1,
+            }
+        };
+        for number in 0..seconds * 500 {
+            ask(key("noisy"), &mut noisy);
+            if number % 50 == 0 {
+                for (tenant, counts) in quiet.iter_mut().enumerate() {
+                    ask(key(&format!("quiet-{tenant}")), counts);
+                }
+            }
+            clock.advance(tick);
+        }
+        assert_eq!(quiet, [(seconds * 10, 0); 10], "no request of another tenant is refused");
+        assert_eq!(noisy.0 + noisy.1, seconds * 500);
+        // The burst, and 20 a second: what the server does for all is bounded.
+        assert!((seconds * 20..=seconds * 20 + 40).contains(&noisy.0), "{noisy:?}");
+    }
+
+    #[test]
+    fn i12_a_refused_caller_is_told_when_to_come_back_and_is_let_in_then() {
+        let clock = FakeRelativeClock::default();
+        let limits = RateLimits::with_clock(RateLimit::new(2, 5), RateLimit::new(1, 1), clock.clone());
+        for left in (0..10).rev() {
+            let counted = limits.count(key("a")).expect("limited");
+            assert_eq!((counted.remaining, counted.wait), (left, None));
+        }
+        let refused = limits.count(key("a")).expect("limited");
+        assert_eq!(refused.wait, Some(Duration::from_millis(500)));
+        let Err(ServiceError::TooMany { reason, retry_after }) = refused.check() else { panic!("it is let in") };
+        assert!(reason.contains("2 requests a second, 10 at once"), "{reason}");
+        let mut headers = HeaderMap::new();
+        refused.write(&mut headers);
+        assert_eq!(headers["ratelimit-policy"], "\"key\";q=10;w=5");
+        assert_eq!(headers["ratelimit"], "\"key\";r=0;t=1");
+        clock.advance(retry_after);
+        assert_eq!(limits.count(key("a")).expect("limited").wait, None);
+        // Callers without a good key have limits of their own, by address.
+        let address = Partition::Address([192, 0, 2, 1].into());
+        assert_eq!(limits.count(address.clone()).expect("limited").wait, None);
+        assert!(limits.count(address).expect("limited").check().is_err());
+        assert_eq!(limits.count(Partition::Address([192, 0, 2, 2].into())).expect("limited").wait, None);
+        assert_eq!(RateLimits::new(None, None).count(key("a")), None);
+    }
+
+    #[test]
+    fn i12_callers_without_end_take_bounded_memory() {
+        let clock = FakeRelativeClock::default();
+        let limits = RateLimits::with_clock(None, RateLimit::new(1, 1), clock.clone());
+        let address = |number: u32| Partition::Address(std::net::Ipv4Addr::from_bits(number).into());
+        for number in 0..CALLERS_KEPT as u32 {
+            assert_eq!(limits.count(address(number)).expect("limited").wait, None);
+        }
+        assert_eq!(limits.count(address(u32::MAX)).expect("limited").wait, None, "the first of the others");
+        assert!(limits.count(address(u32::MAX - 1)).expect("limited").wait.is_some(), "the others share a rate");
+        clock.advance(Duration::from_secs(2));
+        assert_eq!(
+            limits.count(address(u32::MAX - 1)).expect("limited").wait,
+            None,
+            "those that sent nothing are forgotten"
+        );
+        assert!(limits.addresses.as_ref().expect("limited").1.len() < 10);
+    }
+}
