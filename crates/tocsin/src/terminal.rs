@@ -95,13 +95,16 @@ impl Terminal {
         format!("\x1b[{code}m{text}\x1b[0m")
     }
 
-    /// Prints rows below their heads, each column as wide as its widest cell.
+    /// Prints rows below their heads, each column as wide as its widest cell. A cell is one line: what would steer the
+    /// terminal is shown escaped.
     ///
     /// # Errors
     /// The output does not take it.
     pub fn table(&self, heads: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
+        let rows: Vec<Vec<Cow<'_, str>>> =
+            rows.iter().map(|row| row.iter().map(|cell| printable(cell)).collect()).collect();
         let mut widths: Vec<usize> = heads.iter().map(|head| head.chars().count()).collect();
-        for row in rows {
+        for row in &rows {
             for (width, cell) in widths.iter_mut().zip(row) {
                 *width = (*width).max(cell.chars().count());
             }
@@ -111,8 +114,20 @@ impl Terminal {
             padded.join("  ").trim_end().to_owned()
         };
         self.line(self.paint(Colour::Dim, line(&mut heads.iter().copied())))?;
-        for row in rows {
-            self.line(line(&mut row.iter().map(String::as_str)))?;
+        for row in &rows {
+            self.line(line(&mut row.iter().map(|cell| &**cell)))?;
+        }
+        Ok(())
+    }
+
+    /// Prints rows whose cells may be cut by [`cut`], and a last line that says how to see all if one is.
+    ///
+    /// # Errors
+    /// The output does not take it.
+    pub fn cut_table(&self, heads: &[&str], rows: &[Vec<String>], all: &str) -> io::Result<()> {
+        self.table(heads, rows)?;
+        if rows.iter().flatten().any(|cell| cell.ends_with('…')) {
+            self.line(self.paint(Colour::Dim, format_args!("… marks what is cut; {all} shows all of it")))?;
         }
         Ok(())
     }
@@ -169,12 +184,28 @@ impl Write for Captured {
     }
 }
 
-/// Text from elsewhere without the control characters that would steer a terminal.
+/// Text from elsewhere with escapes, such as `\\n` and `\\u{1b}`, for the characters that would steer a terminal: control
+/// characters, and those that turn the direction of what follows.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    if text.chars().any(char::is_control) {
-        text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect::<String>().into()
-    } else {
-        text.into()
+    if !text.contains(steers) {
+        return text.into();
+    }
+    let mut out = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if steers(c) { out.extend(c.escape_default()) } else { out.push(c) }
+    }
+    out.into()
+}
+
+fn steers(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// The begin of a text of more than `most` characters, with `…` at its end.
+pub fn cut(text: &str, most: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(most) {
+        None => text.into(),
+        Some(_) => text.chars().take(most.saturating_sub(1)).chain(['…']).collect::<String>().into(),
     }
 }
 
@@ -230,8 +261,36 @@ mod tests {
 
     #[test]
     fn text_from_elsewhere_cannot_steer_the_terminal() {
-        assert_eq!(printable("250 ok\x1b[2J"), "250 ok\u{fffd}[2J");
-        assert_eq!(printable("Grüße"), "Grüße");
+        assert_eq!(printable("250 ok\x1b[2J"), r"250 ok\u{1b}[2J");
+        assert_eq!(printable("a\nb\tc\0\u{9b}1m"), r"a\nb\tc\u{0}\u{9b}1m");
+        assert_eq!(printable("file\u{202e}gpj.exe"), r"file\u{202e}gpj.exe");
+        assert_eq!(printable("Grüße 👋 \\n"), "Grüße 👋 \\n");
+        // What is printable stays as it is.
+        assert_eq!(printable(&printable("\x1b\n")), printable("\x1b\n"));
+    }
+
+    #[test]
+    fn no_cell_of_a_table_steers_the_terminal() {
+        let (terminal, captured) = Terminal::captured();
+        let row = vec!["DTSTART:20270104T080000\nRRULE:FREQ=DAILY".to_owned(), "\x1b[31m".to_owned()];
+        terminal.table(&["schedule", "x"], &[row]).expect("memory takes it");
+        assert_eq!(captured.text().lines().count(), 2, "{}", captured.text());
+        assert!(!captured.text().contains('\x1b'), "{}", captured.text());
+    }
+
+    #[test]
+    fn what_is_cut_says_so() {
+        assert_eq!([cut("abcd", 4), cut("abcde", 4), cut("ä", 1), cut("", 0)], ["abcd", "abc…", "ä", ""]);
+        let (terminal, captured) = Terminal::captured();
+        let row = |text: &str| vec![cut(text, 5).into_owned()];
+        terminal.cut_table(&["reason"], &[row("short")], "--json").expect("memory takes it");
+        assert_eq!(captured.text(), "reason\nshort\n");
+        terminal.cut_table(&["reason"], &[row("too long")], "`--json`").expect("memory takes it");
+        assert!(
+            captured.text().ends_with("too …\n… marks what is cut; `--json` shows all of it\n"),
+            "{}",
+            captured.text()
+        );
     }
 
     #[test]

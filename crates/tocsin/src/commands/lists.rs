@@ -38,7 +38,7 @@ impl Listed {
             return Ok(terminal.line(none)?);
         }
         let rows: Vec<Vec<String>> = self.items.iter().map(row).collect();
-        terminal.table(heads, &rows)?;
+        terminal.cut_table(heads, &rows, "`--json`")?;
         if self.items.len() == self.limit {
             terminal.line(format_args!("there may be more than {}; --limit shows more", self.limit))?;
         }

@@ -12,7 +12,7 @@ use super::{exchange::text, lists::Listed};
 use crate::{
     client::{Client, problem, segment},
     failure::{Failure, Outcome},
-    terminal::{Terminal, printable, thousands},
+    terminal::{Terminal, cut, printable, thousands},
 };
 
 /// Arguments of `tocsin messages`.
@@ -413,6 +413,8 @@ async fn print(terminal: &Terminal, client: &Client, request: reqwest::RequestBu
     }
 }
 
+/// Characters of a reason in a list.
+const REASON_CHARS: usize = 80;
 const HEADS: [&str; 8] = ["id", "exchange", "port", "kind", "accepted", "state", "legs", "reason"];
 
 fn row(item: &Value) -> Vec<String> {
@@ -426,7 +428,7 @@ fn row(item: &Value) -> Vec<String> {
         (None, None) => "open",
     };
     let cell = |name| text(item, name);
-    let reason = reason.unwrap_or_default().chars().take(80).collect();
+    let reason = cut(&reason.unwrap_or_default(), REASON_CHARS).into_owned();
     vec![
         cell("id"),
         cell("exchange"),

@@ -138,7 +138,8 @@ fn table(terminal: &Terminal, items: &[Value]) -> Outcome {
     let row = |item: &Value| {
         vec![
             text(&item["rule"]),
-            text(&item["schedule"]).replace('\n', " "),
+            // Its lines one after another, as the arguments of `next` are.
+            printable(&item["schedule"].as_str().unwrap_or_default().replace('\n', " ")).into_owned(),
             text(&item["last_run"]),
             if item["stopped"] == true { "stopped".to_owned() } else { text(&item["next_run"]) },
             item["skipped"].to_string(),
@@ -225,7 +226,12 @@ mod tests {
         )
         .await;
         let listed = vec![(200, json!({"items": [status]}))];
-        check(&["list", "stock"], listed, &["morning", "2", "GET /v1/applications/stock/schedules"]).await;
+        check(
+            &["list", "stock"],
+            listed,
+            &["morning", "DTSTART:20270104T080000Z RRULE:FREQ=DAILY", "2", "GET /v1/applications/stock/schedules"],
+        )
+        .await;
         check(&["list", "stock"], vec![(200, json!({"items": []}))], &["nothing is scheduled"]).await;
     }
 }

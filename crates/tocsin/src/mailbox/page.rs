@@ -17,10 +17,11 @@ use crate::terminal::thousands;
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;color:#1b1f24;background:#fff}\
 a{color:#0550ae;text-decoration:none}a:hover{text-decoration:underline}table{width:100%;border-collapse:collapse}\
-td,th{text-align:left;padding:.3rem .6rem;border-bottom:1px solid #e3e6ea;vertical-align:top}th{color:#656d76;font-weight:500}\
+td,th{text-align:left;padding:.3rem .6rem;border-bottom:1px solid #e3e6ea;vertical-align:top;overflow-wrap:anywhere}th{color:#59636e;font-weight:500}h1{overflow-wrap:anywhere}\
 pre{white-space:pre-wrap;overflow-wrap:anywhere;background:#f6f8fa;padding:1rem;border-radius:6px}\
-iframe{width:100%;height:24rem;border:1px solid #e3e6ea;border-radius:6px;background:#fff}.dim{color:#656d76}\
-@media(prefers-color-scheme:dark){body{color:#e6edf3;background:#0d1117}pre{background:#161b22}a{color:#79c0ff}td,th,iframe{border-color:#30363d}}";
+iframe{width:100%;height:24rem;border:1px solid #e3e6ea;border-radius:6px;background:#fff}.dim{color:#59636e}a:focus-visible{outline:3px solid}\
+@media(max-width:40rem){body{margin:1rem auto;padding:0 .75rem}table.list tr:first-child{display:none}table.list td{display:block;border:0;padding:.1rem 0}table.list tr{display:block;padding:.5rem 0;border-bottom:1px solid #e3e6ea}table.headers th,table.headers td{display:block;border:0;padding:.1rem 0}table.headers th{padding-top:.5rem}}\
+@media(prefers-color-scheme:dark){body{color:#e6edf3;background:#0d1117}pre{background:#161b22}a{color:#79c0ff}td,th,iframe,table.list tr{border-color:#30363d}th,.dim{color:#9198a1}}";
 
 /// What the page itself may do: show its own style and frames, nothing from elsewhere.
 const PAGE_POLICY: &str =
@@ -64,7 +65,7 @@ async fn list(State(shared): State<Arc<Shared>>) -> Response {
         "Mailbox",
         "<meta http-equiv=refresh content=5>",
         &format!(
-            "<h1>Mailbox</h1><p class=dim>{head}</p><table><tr><th>#<th>to<th>subject<th>received</tr>{rows}</table>"
+            "<h1>Mailbox</h1><p class=dim>{head}</p><table class=list><tr><th>#<th>to<th>subject<th>received</tr>{rows}</table>"
         ),
     )
 }
@@ -88,7 +89,7 @@ async fn show(State(shared): State<Arc<Shared>>, Path(number): Path<u64>) -> Res
     if let Some(text) = read.part("text/plain") {
         let _ = write!(body, "<h2>Text</h2><pre>{}</pre>", escape(text));
     }
-    body.push_str("<h2>Headers</h2><table>");
+    body.push_str("<h2>Headers</h2><table class=headers>");
     for (name, value) in &read.headers {
         let _ = write!(body, "<tr><th>{}</th><td>{}</td></tr>", escape(name), escape(value));
     }
@@ -155,7 +156,7 @@ fn gone(number: u64) -> Response {
 
 fn page(title: &str, head: &str, body: &str) -> Response {
     let html = format!(
-        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\">{head}<title>{title}</title><style>{STYLE}</style>{body}</html>"
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width, initial-scale=1\">{head}<title>{title}</title><style>{STYLE}</style>{body}</html>"
     );
     let headers = [
         (header::CONTENT_SECURITY_POLICY, PAGE_POLICY),

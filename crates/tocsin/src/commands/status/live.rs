@@ -20,7 +20,7 @@ use super::Report;
 use crate::{
     client::Client,
     failure::Outcome,
-    terminal::{printable, size, thousands},
+    terminal::{cut, printable, size, thousands},
 };
 
 /// Looks kept for the sparklines.
@@ -226,10 +226,15 @@ impl View {
             .block(Block::bordered().title(" latency, ms "));
         frame.render_widget(table, right);
 
-        let rows = report.applications.iter().map(|application| {
+        // Within the borders, below the heads; the column of names is as wide as ratatui makes it, at least.
+        let rows_max = usize::from(applications.height.saturating_sub(3));
+        let name_max = usize::from(applications.width.saturating_sub(2) / 4).max(8);
+        let is_cut = report.applications.len() > rows_max
+            || report.applications.iter().any(|application| printable(&application.name).chars().count() > name_max);
+        let rows = report.applications.iter().take(rows_max).map(|application| {
             let state = if application.ready { "ready".green() } else { "catching up".yellow() };
             Row::new([
-                Cell::new(printable(&application.name).into_owned()),
+                Cell::new(cut(&printable(&application.name), name_max).into_owned()),
                 Cell::new(application.version.to_string()),
                 Cell::new(thousands(application.indexed)),
                 Cell::new(size(application.index_bytes)),
@@ -241,10 +246,14 @@ impl View {
             [Constraint::Fill(2), Constraint::Fill(1), Constraint::Fill(2), Constraint::Fill(1), Constraint::Fill(1)],
         )
         .header(Row::new(["application", "version", "subscriptions", "index", ""]).dim())
-        .block(Block::bordered().title(" applications "));
+        .block(Block::bordered().title(match report.applications.len() {
+            all if all > rows_max => format!(" applications, {rows_max} of {all} "),
+            _ => " applications ".to_owned(),
+        }));
         frame.render_widget(table, applications);
         let foot_line = match &self.trouble {
             Some(trouble) => Line::from(trouble.clone()).red(),
+            None if is_cut => Line::from("q quits; `tocsin status` shows all of what is cut here").dim(),
             None => Line::from("q quits").dim(),
         };
         frame.render_widget(Paragraph::new(foot_line), foot);
@@ -276,6 +285,26 @@ mod tests {
         let buffer = terminal.backend().buffer();
         let lines = (0..30).map(|y| (0..100).map(|x| buffer[(x, y)].symbol()).collect::<String>());
         lines.collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn e_what_does_not_fit_is_told() {
+        let mut view = View::new("http://x");
+        let report = |count: usize, name: &str| {
+            let applications: Vec<_> =
+                (0..count).map(|number| json!({"name": format!("{name}{number}"), "version": 3})).collect();
+            Report::read(json!({"version": "1", "ready": true, "applications": applications}))
+        };
+        let now = Instant::now();
+        view.take(report(3, "app").map_err(|failure| failure.message), now);
+        let shown = screen(&view);
+        assert!(shown.contains("app2") && !shown.contains("is cut"), "{shown}");
+        view.take(report(40, "app").map_err(|failure| failure.message), now);
+        let shown = screen(&view);
+        assert!(shown.contains(" of 40 ") && shown.contains("`tocsin status` shows all"), "{shown}");
+        view.take(report(1, &"long".repeat(20)).map_err(|failure| failure.message), now);
+        let shown = screen(&view);
+        assert!(shown.contains('…') && shown.contains("is cut"), "{shown}");
     }
 
     #[test]
