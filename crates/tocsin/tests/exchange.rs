@@ -189,6 +189,44 @@ async fn a8_a_reply_belongs_to_the_key_that_sent_the_request() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a9_a_wait_for_a_reply_ends_with_its_key() {
+    // A server that takes requests and never answers.
+    let (asked, mut count) = watch::channel(0);
+    let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}", socket.local_addr().expect("an address"));
+    let silent = Router::new().fallback(async move || {
+        asked.send_modify(|count| *count += 1);
+        std::future::pending::<()>().await
+    });
+    tokio::spawn(async move { axum::serve(socket, silent).await });
+    let platform = Platform::start(&[("SHOP", &url), ("WAREHOUSE", &url), ("SPARE", &url)]).await;
+    let definition = support::repository("examples/confirmation/exchange.yaml");
+    platform.run(&["exchange", "apply", definition.to_str().expect("a path")]);
+    let made = platform.run(&["keys", "create", "x", "--json", "--role", "partner"]);
+    let made: serde_json::Value = serde_json::from_str(&made).expect("JSON");
+    let (id, key) = (made["id"].as_str().expect("an id"), made["key"].as_str().expect("a key"));
+    let at = format!("{}/v1/exchanges/confirmation/receive/questions", platform.url);
+    let post = platform.client.post(at).bearer_auth(key).json(&serde_json::json!({"type": "order", "order": 7}));
+    let revoke = async {
+        count.wait_for(|count| *count > 0).await.expect("the server lives");
+        let removed = platform.request(Method::DELETE, &format!("/v1/keys/{id}")).send().await.expect("an answer");
+        assert_eq!(removed.status().as_u16(), 204);
+    };
+    let (answer, ()) = tokio::join!(post.send(), revoke);
+    let answer = answer.expect("an answer");
+    let status = answer.status().as_u16();
+    let problem: serde_json::Value = answer.json().await.expect("a problem");
+    assert_eq!((status, problem["type"].as_str()), (401, Some("/problems/unauthenticated")), "{problem}");
+    assert!(
+        problem["detail"].as_str().is_some_and(|detail| detail.contains("was revoked while it was in use")),
+        "{problem}"
+    );
+    // What was sent is stored, and its reply is still awaited.
+    let stored = platform.get("/v1/messages?exchange=confirmation").await;
+    assert_eq!(stored["items"].as_array().map(Vec::len), Some(1), "{stored}");
+}
+
 /// The words of a command line of the README; what is in quotes is one.
 fn words(line: &str) -> Vec<String> {
     let mut words = vec![String::new()];

@@ -168,6 +168,45 @@ async fn a_device_at_rest_is_woken_by_what_is_new_for_it() {
     assert_eq!((woken, ended), (Woken::Later, Some(0)));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a9_a_device_that_waits_is_answered_when_its_token_is_revoked_or_expires() {
+    let platform = fieldwork().await;
+    device(&platform, "ann").await;
+    let resting = async || {
+        while platform.get("/v1/sync/status").await["resting"] != 1 {
+            tokio::task::yield_now().await;
+        }
+    };
+    for (lasts, said) in [(None, "was revoked"), (Some(2), "expired")] {
+        let new = json!({"application": "fieldwork", "subscriber": "ann", "name": "tablet", "expires_in": lasts});
+        let (status, made) = platform.post("/v1/sync/devices", &new).await;
+        assert_eq!(status, 201, "{made}");
+        let token = made["token"].as_str().expect("a token");
+        let home = Home { url: platform.url.clone(), token: token.to_owned() };
+        let file = platform.folder.join(format!("{said}.replica"));
+        let mut replica = Replica::create(&file, &home).expect("made");
+        let link = HttpLink::new(reqwest::Client::new(), &home);
+        if let Err(error) = replica.sync(&link, &mut |_| ()).await {
+            // A slow machine took longer than the token lasts.
+            assert!(error.to_string().contains("expired"), "{error}");
+            continue;
+        }
+        let waiting = async { replica.rest(&link, NEVER).await.expect("it rests") };
+        let ending = async {
+            if lasts.is_none() {
+                resting().await;
+                let id = made["id"].as_str().expect("an id");
+                let removed = platform.request(reqwest::Method::DELETE, &format!("/v1/sync/devices/{id}")).send().await;
+                assert_eq!(removed.expect("an answer").status().as_u16(), 204);
+            }
+        };
+        let (woken, ()) = tokio::join!(waiting, ending);
+        assert_eq!(woken, Woken::News, "it does not wait for an hour");
+        let error = replica.sync(&link, &mut |_| ()).await.expect_err("its token is not good any more").to_string();
+        assert!(error.contains(said), "{said}: {error}");
+    }
+}
+
 const RAISING: &str = r#"
 application: fieldwork
 events:

@@ -1,0 +1,136 @@
+//! The description of the API against the real binary: schemathesis makes valid and invalid requests of it, and compares
+//! the answers with it. No answer may be a fault of the server, of a status that is not described, or of
+//! another form.
+
+mod support;
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use reqwest::Method;
+use serde_json::json;
+use support::Platform;
+
+/// Requests are made from it. Another one finds other things: `SCHEMATHESIS_SEED=7 cargo test ...`.
+const SEED: u64 = 20_261_127;
+/// Requests for each operation and phase, at most.
+const EXAMPLES: u32 = 15;
+/// Requests that all phases make at least.
+const CASES_MIN: u64 = 2_000;
+
+const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,\
+    response_headers_conformance,response_schema_conformance";
+
+/// Left out: answers that go on or wait, a copy of all data for each request, and the switch that makes all others answer 503.
+const LEFT_OUT: [&str; 4] = ["/v1/subscribers/{id}/inbox/stream", "/v1/sync/wait", "/v1/backups", "/v1/drain"];
+
+/// Things that are there, so that more than 404 is answered.
+const CONFIGURATION: &str = r#"
+[parameters]
+"path.application" = "quakes"
+"path.class" = "quake"
+"path.collection" = "visits"
+"path.exchange" = "confirmation"
+"path.protocol" = "smtp"
+"path.resources" = "Users"
+"path.subscriber" = "alice"
+"#;
+
+const QUAKES: &str = "
+application: quakes
+events: { quake: { fields: { place: { type: string, required: true }, magnitude: { type: number, required: true } } } }
+subscriptions: { strong: { fields: { magnitude: { type: number, required: true } } } }
+notifications:
+  shaken: { fields: { place: string }, content: { templates: { base: { text: '{{ place }}' } } } }
+rules:
+  strong_enough: { on: quake, subscription: strong, when: event.magnitude >= sub.magnitude, notify: shaken }
+channels: { mail: { protocol: file, options: { path: out.ndjson } }, inbox: { protocol: inbox } }
+collections:
+  visits:
+    fields: { owner: { type: string, required: true }, what: string, count: integer }
+    partition: [ { match: { owner: subscriber.id } } ]
+";
+
+fn library() -> PathBuf {
+    let folder = std::env::var_os("OPENAPI_LIBRARIES").map(PathBuf::from).unwrap_or_else(|| {
+        let home = std::env::var_os("HOME").map_or_else(|| "/root".into(), PathBuf::from);
+        home.join(".cache/tocsin/openapi")
+    });
+    let library = folder.join("python");
+    assert!(library.is_dir(), "{} is missing: scripts/setup test", library.display());
+    library
+}
+
+/// A platform with one of most things.
+async fn platform() -> Platform {
+    let platform = Platform::start(&[
+        ("TOCSIN_LDAP_SCIM", "true"),
+        ("TOCSIN_LDAP_SUFFIX", "dc=example,dc=org"),
+        ("TOCSIN_HTTP_REQUESTS_PER_ADDRESS_MAX", "0"),
+    ])
+    .await;
+    platform.apply("quakes", QUAKES).await;
+    let exchange = support::repository("examples/confirmation/exchange.yaml");
+    platform.run(&["exchange", "apply", exchange.to_str().expect("a path")]);
+    let device = json!({"channel": "mail", "address": "alice@example.org"});
+    let alice = json!({"id": "alice", "devices": {"mail": device, "bell": {"channel": "inbox", "address": "alice"}}});
+    let (status, body) = platform.post("/v1/subscribers", &alice).await;
+    assert_eq!(status, 201, "{body}");
+    let interest =
+        json!({"application": "quakes", "class": "strong", "subscriber": "alice", "values": {"magnitude": 5}});
+    let (status, body) = platform.post("/v1/subscriptions", &interest).await;
+    assert_eq!(status, 201, "{body}");
+    for magnitude in [4, 5, 6] {
+        let event = json!({"place": "Kobe", "magnitude": magnitude});
+        let (status, body) = platform.post("/v1/applications/quakes/events/quake", &event).await;
+        assert_eq!(status, 202, "{body}");
+    }
+    let row = platform.request(Method::PUT, "/v1/applications/quakes/collections/visits/rows/v1");
+    assert!(row.json(&json!({"owner": "alice"})).send().await.expect("an answer").status().is_success());
+    platform
+}
+
+/// Runs phases of schemathesis. Gives how many requests it made.
+fn run(platform: &Platform, folder: &Path, phases: &str, more: &[&str]) -> u64 {
+    let seed = std::env::var("SCHEMATHESIS_SEED").unwrap_or_else(|_| SEED.to_string());
+    println!("SCHEMATHESIS_SEED={seed}, {phases}");
+    let configuration = folder.join("schemathesis.toml");
+    std::fs::write(&configuration, CONFIGURATION).expect("written");
+    let mut command = Command::new("python3");
+    command
+        .args(["-m", "schemathesis.cli", "--config-file"])
+        .arg(&configuration)
+        .args(["run", &format!("{}/openapi.json", platform.url), "--checks", CHECKS, "--phases", phases])
+        .args(["--mode", "all", "--max-examples", &EXAMPLES.to_string(), "--seed", &seed, "--workers", "1"])
+        .args(["--continue-on-failure", "--no-shrink", "--suppress-health-check", "all", "--no-color"])
+        .args(["--request-timeout", "60", "--header", &format!("Authorization: Bearer {}", platform.key())])
+        .args(LEFT_OUT.iter().flat_map(|path| ["--exclude-path", *path]))
+        .args(more)
+        .current_dir(folder)
+        .env("PYTHONPATH", library())
+        .env("SCHEMATHESIS_HOOKS", support::repository("crates/tocsin/tests/schemathesis/hooks.py"))
+        .stdin(Stdio::null());
+    let done = command.output().expect("python3 starts");
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&done.stderr);
+    // What comes before the warnings are the failures, each with the request that repeats it.
+    let failures = said.split("= WARNINGS =").next().unwrap_or_default();
+    assert!(done.status.success(), "{}\n{failures}\n{errors}", done.status);
+    let generated = said.lines().find_map(|line| line.trim().split_once(" generated,")).map(|(count, _)| count);
+    generated.and_then(|count| count.replace(',', "").parse().ok()).unwrap_or_else(|| panic!("no count in\n{said}"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_e8_every_answer_is_as_the_description_says() {
+    let platform = platform().await;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let each = run(&platform, folder.path(), "examples,coverage,fuzzing", &[]);
+    // Its guess which answer has the id of which request is wrong where lists of several kinds have the same form.
+    let one_kind = ["--exclude-path-regex", "^/scim/|^/v1/segments$"];
+    let together = run(&platform, folder.path(), "stateful", &one_kind);
+    println!("{each} requests one by one, {together} in sequences");
+    assert!(each + together >= CASES_MIN, "only {each} and {together} requests were made");
+    assert_eq!(platform.get("/v1/status").await["ready"], true);
+}
