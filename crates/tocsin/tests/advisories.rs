@@ -35,7 +35,7 @@ impl Advisory<'_> {
 }
 
 fn text<'a>(table: &'a Value, name: &str) -> &'a str {
-    table.get(name).and_then(Value::as_str).unwrap_or_else(|| panic!("`{name}` of {table}"))
+    table.get(name).and_then(Value::as_str).unwrap_or_else(|| panic!("`{name}` of {table:?}"))
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn a22_no_crate_has_an_advisory_that_nobody_has_looked_at() {
     let ignored: BTreeSet<&str> = ignored
         .iter()
         .map(|entry| {
-            assert!(text(entry, "reason").len() > 40, "{entry}: say why it does no harm here");
+            assert!(text(entry, "reason").len() > 40, "{entry:?}: say why it does no harm here");
             text(entry, "id")
         })
         .collect();
