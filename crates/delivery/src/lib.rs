@@ -31,6 +31,7 @@ pub mod spans; // what is told of things that stand in a trace
 pub mod options; // options as the definition gives them become typed options, or every problem in them
 
 mod flow; // how much goes where at a time: lanes, pace, pauses, rates
+mod repeated; // credentials that a server repeats in its answer
 mod record; // a message as data, for programs
 pub mod reference; // the page that explains every option
 mod pending; // a message that must be answered, once

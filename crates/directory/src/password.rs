@@ -294,36 +294,26 @@ pub async fn verify(credential: Option<Credential>, password: Vec<u8>) -> Result
         tracing::warn!("the password of an entry cannot be checked: its hash {why}; give the entry a new password");
     }
     let cost = imported.and_then(Result::ok).map_or(Cost::Usual, |imported| imported.cost());
-    apart(cost, move || {
-        let check = |text: &str| {
-            let read = PasswordHash::new(text);
-            read.is_ok_and(|hash| Argon2::default().verify_password(&password, &hash).is_ok())
-        };
-        let beside = || {
-            std::hint::black_box(check(&DUMMY));
-        };
-        let Some(hash) = &hash else {
-            beside();
-            return false;
-        };
-        if let Some((scheme, rest)) = scheme_of(hash.as_bytes()) {
-            beside();
-            return Legacy::find(scheme).is_some_and(|legacy| legacy.verify(rest, &password));
-        }
-        match Imported::read(hash) {
-            Ok(imported) => {
-                if imported.is_cheap() {
-                    beside();
-                }
-                Argon2::default().verify_password(&password, &imported.hash).is_ok()
-            }
-            Err(_) => {
-                beside();
-                false
-            }
-        }
-    })
-    .await
+    apart(cost, move || compare(hash.as_deref(), &password, &DUMMY).0).await
+}
+
+/// Whether a password is the one of a stored hash, and the Argon2 work that the answer took, in KiB times passes. Without a
+/// hash, or with one that costs less than one of ours, the dummy hash is computed, too.
+fn compare(hash: Option<&str>, password: &[u8], dummy: &str) -> (bool, u64) {
+    let beside = || {
+        let is_dummy = |hash: PasswordHash<'_>| Argon2::default().verify_password(password, &hash).is_ok();
+        std::hint::black_box(PasswordHash::new(dummy).is_ok_and(is_dummy));
+        own_work()
+    };
+    let Some(hash) = hash else { return (false, beside()) };
+    if let Some((scheme, rest)) = scheme_of(hash.as_bytes()) {
+        let work = beside();
+        return (Legacy::find(scheme).is_some_and(|legacy| legacy.verify(rest, password)), work);
+    }
+    let Ok(imported) = Imported::read(hash) else { return (false, beside()) };
+    let work = if imported.is_cheap() { beside() } else { 0 };
+    let is_right = Argon2::default().verify_password(password, &imported.hash).is_ok();
+    (is_right, work + imported.work)
 }
 
 /// A password that nobody can guess, of at least so many characters.
@@ -491,6 +481,26 @@ mod tests {
             drop(one);
             waits.await.expect("its turn comes");
         });
+    }
+
+    /// Counted, not measured: whoever is not there, has no password or has one by another scheme takes no less work than
+    /// whoever has one of ours.
+    #[test]
+    fn f10_a_wrong_password_takes_equal_work_for_known_and_unknown_entries() {
+        let dummy = hash(b"dummy").expect("hashed").hash;
+        let own = hash(b"right").expect("hashed").hash;
+        let cheap = format!("$argon2id$v=19$m=8,t=1,p=1${SALT}${OUTPUT}");
+        let sha = format!("{{SHA}}{}", STANDARD.encode(digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, b"right")));
+        assert_eq!(compare(Some(&*own), b"right", &dummy), (true, own_work()));
+        assert_eq!(compare(Some(&*own), b"wrong", &dummy), (false, own_work()));
+        assert_eq!(compare(None, b"wrong", &dummy), (false, own_work()), "nobody of that name");
+        assert_eq!(compare(Some(&*sha), b"wrong", &dummy), (false, own_work()));
+        assert_eq!(compare(Some(&*sha), b"right", &dummy), (true, own_work()));
+        assert_eq!(compare(Some("unreadable"), b"wrong", &dummy), (false, own_work()));
+        let (is_right, work) = compare(Some(&*cheap), b"wrong", &dummy);
+        assert!(!is_right && (own_work()..own_work() + 64).contains(&work), "{work}");
+        // The dummy is one of ours, or nothing above is true.
+        assert_eq!(Imported::read(&dummy).expect("readable").work, own_work());
     }
 
     #[test]

@@ -196,8 +196,9 @@ struct Pool {
     workers_max: usize,
     seats: Mutex<Seats>,
     freed: Condvar,
-    /// Workers end with the thread that has started them, so one thread starts them all and never ends.
-    starter: Mutex<mpsc::Sender<mpsc::Sender<StartResult>>>,
+    /// Workers end with the thread that has started them, so one thread starts them all and never ends. None: the system had
+    /// no thread left; the next request tries again.
+    starter: Mutex<Option<mpsc::Sender<mpsc::Sender<StartResult>>>>,
 }
 
 #[derive(Default)]
@@ -238,16 +239,12 @@ impl Drop for Seat<'_> {
 
 impl Pool {
     fn start() -> Pool {
-        let (starter, requests) = mpsc::channel::<mpsc::Sender<StartResult>>();
-        let run = move || requests.into_iter().for_each(|reply| drop(reply.send(start_process())));
-        // Without it there are no workers, which each request says.
-        let _ = std::thread::Builder::new().name("xml-workers".to_owned()).spawn(run);
         let processors = std::thread::available_parallelism().map_or(WORKERS_MIN, usize::from);
         Pool {
             workers_max: processors.clamp(WORKERS_MIN, WORKERS_MAX),
             seats: Mutex::default(),
             freed: Condvar::new(),
-            starter: Mutex::new(starter),
+            starter: Mutex::default(),
         }
     }
 
@@ -336,8 +333,14 @@ impl Pool {
     fn start_worker(&self) -> Result<Worker, WorkerError> {
         let failed = |why: String| WorkerError::Unavailable(why);
         let (reply, started) = mpsc::channel();
-        let sent = self.starter.lock().unwrap_or_else(PoisonError::into_inner).send(reply);
-        sent.map_err(|_| failed("the thread that starts them has ended".to_owned()))?;
+        {
+            let mut starter = self.starter.lock().unwrap_or_else(PoisonError::into_inner);
+            let requests = match &*starter {
+                Some(requests) => requests.clone(),
+                None => starter.insert(start_starter().map_err(|error| failed(error.to_string()))?).clone(),
+            };
+            requests.send(reply).map_err(|_| failed("the thread that starts them has ended".to_owned()))?;
+        }
         let (child, connection) = started
             .recv()
             .map_err(|_| failed("the thread that starts them has ended".to_owned()))?
@@ -358,6 +361,14 @@ impl Pool {
             Err(error) => Err(failed(error.to_string())),
         }
     }
+}
+
+/// The thread that starts workers.
+fn start_starter() -> io::Result<mpsc::Sender<mpsc::Sender<StartResult>>> {
+    let (starter, requests) = mpsc::channel::<mpsc::Sender<StartResult>>();
+    let run = move || requests.into_iter().for_each(|reply| drop(reply.send(start_process())));
+    std::thread::Builder::new().name("xml-workers".to_owned()).spawn(run)?;
+    Ok(starter)
 }
 
 fn start_process() -> StartResult {

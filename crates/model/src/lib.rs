@@ -50,5 +50,6 @@ pub mod merge_patch; // JSON changed by JSON
 pub mod charset; // bytes from outside become text, in any known encoding
 pub mod hexadecimal; // bytes as digits, for people and in links
 pub mod markup; // text inside HTML
+pub mod folder; // folders that survive a power loss
 pub mod stack; // a large stack for libraries that recurse
 pub mod pack; // varints and length-prefixed bytes, shared by the packed forms

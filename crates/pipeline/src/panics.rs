@@ -33,10 +33,10 @@ rules:
 channels: { log: { protocol: file, options: { path: log } } }
 ";
 
-struct Platform {
-    name: Name,
+pub(crate) struct Platform {
+    pub name: Name,
     journal: Arc<MemoryJournal>,
-    pipeline: Arc<Pipeline>,
+    pub pipeline: Arc<Pipeline>,
 }
 
 fn name(text: &str) -> Name {
@@ -46,7 +46,7 @@ fn name(text: &str) -> Name {
 impl Platform {
     /// With two subscriptions to A, of two subscribers who are on two shards. Each test has an application of its own, since
     /// faults are planned by its name.
-    async fn start(application: &str) -> Platform {
+    pub async fn start(application: &str) -> Platform {
         let clock = SimulatedClock::midnight();
         let (ends, records) = (FarEnds::new(clock), Arc::new(MemoryRecords::new().expect("records")));
         let journal = Arc::new(MemoryJournal::new(JournalOptions::default()));

@@ -78,11 +78,19 @@ pub(crate) struct Running {
     pub lanes: Arc<Lanes>,
     compiled: ArcSwap<Compiled>,
     channels: ArcSwap<BTreeMap<Name, Arc<Open>>>,
-    workers: Mutex<BTreeMap<Name, Working>>,
+    workers: Mutex<Workers>,
     /// The windows of each channel's digests, whoever works for it.
     windows: Mutex<BTreeMap<Name, Arc<Windows>>>,
     /// Replaced by others, but not done yet.
     leaving: Mutex<Vec<Working>>,
+}
+
+/// The workers of each channel.
+#[derive(Default)]
+struct Workers {
+    by_channel: BTreeMap<Name, Working>,
+    /// Whether the application stops. A worker that began now would find its channels closed, and suspend what it claims.
+    is_stopping: bool,
 }
 
 /// The tasks that work for one channel.
@@ -171,7 +179,7 @@ impl Running {
 
     /// Sees to it that a channel has some worker.
     pub fn serve(self: &Arc<Self>, flow: &Arc<Flow>, channel: Name) {
-        if !self.workers.lock().contains_key(&channel) {
+        if !self.workers.lock().by_channel.contains_key(&channel) {
             self.employ(flow, channel);
         }
     }
@@ -185,6 +193,10 @@ impl Running {
         let lease = definition.map_or(LEASE, |found| found.lease);
         let log = definition.map_or_else(DeliveryLog::default, |found| found.log);
         let mut workers = self.workers.lock();
+        if workers.is_stopping {
+            return;
+        }
+        let workers = &mut workers.by_channel;
         if workers
             .get(&channel)
             .is_some_and(|working| working.retry == retry && working.lease == lease && working.log == log)
@@ -265,7 +277,7 @@ impl Running {
     /// Whether something of a channel, or of any, is formatted or on its way.
     pub fn is_busy(&self, channel: Option<&Name>) -> bool {
         let workers = self.workers.lock();
-        let mut meant = workers.iter().filter(|(name, _)| channel.is_none_or(|channel| channel == *name));
+        let mut meant = workers.by_channel.iter().filter(|(name, _)| channel.is_none_or(|channel| channel == *name));
         meant.any(|(_, working)| working.bounds.iter().any(|bounds| !bounds.is_idle()))
     }
 
@@ -311,8 +323,9 @@ impl Running {
     /// All who work for a channel, or still do.
     fn dismiss(&self) -> Vec<Working> {
         let leaving = std::mem::take(&mut *self.leaving.lock());
-        let workers = std::mem::take(&mut *self.workers.lock());
-        workers.into_values().chain(leaving).collect()
+        let mut workers = self.workers.lock();
+        workers.is_stopping = true;
+        std::mem::take(&mut workers.by_channel).into_values().chain(leaving).collect()
     }
 
     /// Ends what is in flight and closes the channels. What was not begun stays in the journal as it is.
@@ -382,4 +395,22 @@ fn programs_not_allowed(flow: &Flow, application: &Application) -> Vec<Problem> 
         Some(Problem::at(format!("collections.{name}.conflicts.resolver.process"), why))
     };
     application.collections.iter().filter_map(judged).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::panics::Platform;
+
+    /// A matcher ends what it has begun, and stores work for channels that are closed already.
+    #[tokio::test]
+    async fn a8_work_that_is_stored_while_an_application_stops_is_left_to_the_next_start() {
+        let platform = Platform::start("stops").await;
+        let running = platform.pipeline.running.lock()[&platform.name].clone();
+        let channel: Name = "log".parse().expect("a name");
+        assert!(running.workers.lock().by_channel.contains_key(&channel));
+        assert!(platform.pipeline.drain(Duration::from_secs(60)).await);
+        running.serve(&platform.pipeline.flow, channel);
+        assert!(running.workers.lock().by_channel.is_empty(), "nobody claims it and finds no channel");
+    }
 }

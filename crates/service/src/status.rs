@@ -143,6 +143,8 @@ impl Service {
             .filter(|(_, status)| !status.ready)
             .map(|(name, _)| format!("the match index of `{name}` is being built"))
             .collect();
+        let folder = self.free_space.as_ref().map(|space| &*space.folder);
+        reasons.extend(folder.map(tocsin_store::sqlite::failed).unwrap_or_default());
         if let Some(space) = &self.free_space
             && let Some(free) = (space.bytes)()
             && free < space.bytes_min

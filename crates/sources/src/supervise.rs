@@ -7,7 +7,7 @@ use std::{fs, io::Write, path::Path, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use tocsin_model::time::Timestamp;
+use tocsin_model::{folder, time::Timestamp};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -282,7 +282,7 @@ pub async fn keep_refused(folder: &Path, name: String, refused: Vec<Refusal>, no
 }
 
 fn append(folder: &Path, name: &str, refused: &[Refusal], now: Timestamp) -> std::io::Result<()> {
-    fs::create_dir_all(folder)?;
+    folder::make(folder, 0o777)?;
     let file = folder.join(format!("{name}.ndjson"));
     if fs::metadata(&file).is_ok_and(|metadata| metadata.len() > REFUSED_BYTES_MAX) {
         fs::rename(&file, file.with_extension("ndjson.1"))?;
@@ -292,5 +292,6 @@ fn append(folder: &Path, name: &str, refused: &[Refusal], now: Timestamp) -> std
         let line = serde_json::json!({ "at": now, "reason": reason, "item": String::from_utf8_lossy(item) });
         out.write_all(format!("{line}\n").as_bytes())?;
     }
-    out.sync_all()
+    out.sync_all()?;
+    folder::sync(folder)
 }

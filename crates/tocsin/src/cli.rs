@@ -1,6 +1,6 @@
 //! What can be typed.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
 
@@ -166,11 +166,15 @@ impl Cli {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(threads)
             .max_blocking_threads(16)
+            // A blocking thread never ends. With none of them, and no new one from the system, blocking work would wait
+            // without end: tokio leaves it to the threads of the runtime, which do not take it.
+            .thread_keep_alive(Duration::from_secs(10 * 365 * 86_400))
             .thread_stack_size(1 << 20)
             .thread_name("tocsin")
             .enable_all()
             .build()
             .map_err(|error| Failure::failed("cannot start the threads of the process").because(&error))?;
+        drop(runtime.spawn_blocking(|| ()));
         let result = runtime.block_on(self.execute(terminal));
         // A thread that waits for a line of standard input would never end.
         runtime.shutdown_background();

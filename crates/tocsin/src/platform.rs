@@ -4,7 +4,7 @@ use std::{
     borrow::Cow,
     fs,
     net::SocketAddr,
-    os::unix::fs::{DirBuilderExt, PermissionsExt},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, SystemTime},
@@ -27,7 +27,7 @@ use tocsin_exchange::{Exchanges, groups::WorkersMost};
 use tocsin_face_http::{HttpOptions, RateLimit};
 use tocsin_model::{
     charset::{self, Syntax},
-    definition,
+    definition, folder,
     hours::Hours,
     problem::Problem,
     suppression::{Cause, Policy, SOFT_BOUNCES_MAX},
@@ -93,13 +93,7 @@ pub fn now() -> Timestamp {
 /// # Errors
 /// It cannot be made, or another process holds it.
 pub fn lock_folder(folder: &Path) -> Outcome<FolderLock> {
-    if !folder.exists() {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(folder)
-            .map_err(|error| Failure::file("make the data folder", folder, &error))?;
-    }
+    folder::make(folder, 0o700).map_err(|error| Failure::file("make the data folder", folder, &error))?;
     keep_private(folder)?;
     let path = folder.join("lock");
     let failed = |error: std::io::Error| Failure::file("lock the data folder with", &path, &error);

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use tocsin_model::{
     application::Channel,
     content::PartsUsed,
+    folder,
     id::Name,
     problem::Problem,
     receipt::{Disposition, Reason, ReasonKind},
@@ -321,7 +322,7 @@ impl RecordFile {
 /// Opens a file for this writer alone and cuts it after its last whole record. Makes it and its folder durable.
 fn open_whole(path: &Path) -> io::Result<(File, u64)> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    std::fs::create_dir_all(folder)?;
+    folder::make(folder, 0o777)?;
     let mut file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path)?;
     file.try_lock().map_err(|error| match error {
         TryLockError::WouldBlock => io::Error::other("another channel or process writes to it"),

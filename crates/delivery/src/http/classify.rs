@@ -9,9 +9,10 @@ use tocsin_model::{
 };
 
 use super::options::{AnswerRule, Meaning};
+use crate::repeated::mask;
 
 /// A response, as much of it as we care about.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Response {
     pub status: u16,
     /// All values of `Retry-After`, joined by commas.
@@ -22,12 +23,19 @@ pub(crate) struct Response {
     pub body: Vec<u8>,
     /// Whether that is known to be all of it.
     pub whole: bool,
+    /// Credentials of the request that its first words repeat.
+    pub repeated: Vec<String>,
 }
 
 impl Response {
     /// The time that its `Retry-After` asks for, at most `most`.
     pub fn wish(&self, now: Timestamp, most: Duration) -> Option<Duration> {
         http_date::retry_after(self.retry_after.as_deref(), now, most)
+    }
+
+    /// The first words of a part of it, without credentials that it repeats.
+    fn first_words(&self, text: &[u8]) -> String {
+        mask(&excerpt(text), self.repeated.iter().map(String::as_str))
     }
 }
 
@@ -129,7 +137,7 @@ impl Answers {
                 && rule.contains.as_deref().is_none_or(|text| String::from_utf8_lossy(&response.body).contains(text))
         };
         let Some(rule) = self.0.iter().find(fits) else { return by_status(response, wish) };
-        let said = rule.reply.as_deref().and_then(at).map(|found| excerpt(plain(found).as_bytes()));
+        let said = rule.reply.as_deref().and_then(at).map(|found| response.first_words(plain(found).as_bytes()));
         let words = match said {
             Some(said) if !said.is_empty() => format!("{} {said}", response.status),
             _ => words(response),
@@ -182,12 +190,12 @@ pub(crate) fn by_status(response: &Response, wish: Option<Duration>) -> Verdict 
 
 /// The status and the beginning of what was said.
 pub(crate) fn words(response: &Response) -> String {
-    let said = excerpt(&response.body);
+    let said = response.first_words(&response.body);
     if said.is_empty() { response.status.to_string() } else { format!("{} {said}", response.status) }
 }
 
 /// The first words, in one line.
-fn excerpt(text: &[u8]) -> String {
+pub(super) fn excerpt(text: &[u8]) -> String {
     let text: String = String::from_utf8_lossy(&text[..text.len().min(600)]).chars().take(200).collect();
     let words = text.split(|c: char| c.is_control() || c.is_whitespace()).filter(|word| !word.is_empty());
     words.collect::<Vec<_>>().join(" ")

@@ -11,8 +11,8 @@ use std::{
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
-use super::classify::Response;
-use crate::tls::Stream;
+use super::classify::{Response, excerpt};
+use crate::{repeated::repeated, tls::Stream};
 
 /// A body is read up to this; what is longer is cut, and its connection given up.
 pub(super) const BODY_BYTES_MAX: usize = 64 * 1024;
@@ -97,7 +97,8 @@ impl Wire {
         let (body, whole) = self.body(head.length).await;
         let stays = sent && whole && head.stays && self.unread.is_empty();
         let Head { status, retry_after, headers, .. } = head;
-        Ok((Response { status, retry_after, headers, body, whole }, stays))
+        let repeated = if body.is_empty() { Vec::new() } else { repeated(request, &excerpt(&body)) };
+        Ok((Response { status, retry_after, headers, body, whole, repeated }, stays))
     }
 
     /// Writes a request. Gives whether all of it was wanted: a far side may answer before, and read no further.

@@ -383,7 +383,7 @@ fn responses_by_status() {
     let (answers, now) = (Answers::default(), NOW.parse().expect("a time"));
     let shown = |status, body: &str| {
         let response =
-            Response { status, retry_after: Some("7".into()), headers: Vec::new(), body: body.into(), whole: true };
+            Response { status, retry_after: Some("7".into()), body: body.into(), whole: true, ..Response::default() };
         show(&answers.classify(&response, now, Duration::from_secs(60)).disposition)
     };
     for status in [200, 201, 202, 204, 299] {

@@ -9,6 +9,7 @@ use tocsin_model::receipt::{Reason, ReasonKind};
 use super::{classify::Reply, session::Session};
 use crate::{
     files::Files,
+    repeated::mask,
     scram::{self, Hello},
 };
 
@@ -28,6 +29,25 @@ pub(super) enum Credentials {
         file: PathBuf,
         files: Files,
     },
+}
+
+impl Credentials {
+    /// The secrets in the forms in which they travel, which a server may repeat.
+    fn forms(&self) -> Vec<String> {
+        match self {
+            Credentials::Password { username, password } => {
+                let plain = format!("\0{username}\0{password}");
+                vec![BASE64_STANDARD.encode(plain), BASE64_STANDARD.encode(password), password.clone()]
+            }
+            Credentials::Token { username, file, files } => match read_token(file, files) {
+                Ok(token) => {
+                    let messages = [oauthbearer(username, &token), xoauth2(username, &token)];
+                    messages.map(|message| BASE64_STANDARD.encode(message)).into_iter().chain([token]).collect()
+                }
+                Err(_) => Vec::new(),
+            },
+        }
+    }
 }
 
 fn failed(text: impl Into<String>) -> Reason {
@@ -63,7 +83,10 @@ pub(super) async fn authenticate(
     };
     match reply.code {
         235 => Ok(()),
-        _ => Err(failed(format!("our credentials are not accepted: {}", reply.words()))),
+        _ => {
+            let words = mask(&reply.words(), credentials.forms().iter().map(String::as_str));
+            Err(failed(format!("our credentials are not accepted: {words}")))
+        }
     }
 }
 
@@ -94,12 +117,22 @@ fn read_token(file: &Path, files: &Files) -> Result<String, Reason> {
     }
 }
 
+/// The message of RFC 7628.
+fn oauthbearer(username: &str, token: &str) -> String {
+    let name = username.replace('=', "=3D").replace(',', "=2C");
+    format!("n,a={name},\x01auth=Bearer {token}\x01\x01")
+}
+
+/// The message of Google's mechanism before it.
+fn xoauth2(username: &str, token: &str) -> String {
+    format!("user={username}\x01auth=Bearer {token}\x01\x01")
+}
+
 async fn bearer(session: &mut Session, username: &str, token: &str) -> Result<Reply, Reason> {
     let (mechanism, secret, end) = if session.offers_auth("OAUTHBEARER") {
-        let name = username.replace('=', "=3D").replace(',', "=2C");
-        ("OAUTHBEARER", format!("n,a={name},\x01auth=Bearer {token}\x01\x01"), "AQ==\r\n")
+        ("OAUTHBEARER", oauthbearer(username, token), "AQ==\r\n")
     } else if session.offers_auth("XOAUTH2") {
-        ("XOAUTH2", format!("user={username}\x01auth=Bearer {token}\x01\x01"), "\r\n")
+        ("XOAUTH2", xoauth2(username, token), "\r\n")
     } else {
         return Err(unknown(session, "OAUTHBEARER or XOAUTH2"));
     };

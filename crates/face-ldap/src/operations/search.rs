@@ -373,7 +373,11 @@ impl Hunter {
         };
         let page = paging.as_ref().map_or(u32::MAX, |paging| paging.size);
         let mut out = Vec::new();
-        let stop = self.hunt(&mut hunt, page, &mut out).await;
+        let stop = match &paging {
+            // RFC 2696, section 3: a client that has enough asks for no more.
+            Some(paging) if paging.size == 0 && !paging.cookie.is_empty() => Ok(Stop::End),
+            _ => self.hunt(&mut hunt, page, &mut out).await,
+        };
         let (result, cookie) = match stop {
             Ok(Stop::GivenUp) => return Done::Silent,
             Ok(Stop::PageFull) => (Ok(Code::Success), cookie()),

@@ -4,6 +4,7 @@
 
 pub mod client;
 pub mod drawn;
+pub mod raw;
 pub mod slapd;
 
 use std::{

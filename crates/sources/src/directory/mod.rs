@@ -29,11 +29,11 @@ use crate::source::{OpenSource, Setting};
 pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: DirectoryOptions = read(&setting.options, "")?;
     let at_folder = |text: String| vec![Problem::at("folder", text)];
-    let folder = options.folder(&setting.context).map_err(|problem| vec![problem])?;
+    let path = options.folder(&setting.context).map_err(|problem| vec![problem])?;
     if options.folder.is_relative() {
-        std::fs::create_dir_all(&folder)
-            .map_err(|error| at_folder(format!("{} cannot be made: {error}", folder.display())))?;
+        tocsin_model::folder::make(&path, 0o777)
+            .map_err(|error| at_folder(format!("{} cannot be made: {error}", path.display())))?;
     }
-    let watch = watch::Watch::open(setting, options, folder, marks).map_err(|trouble| at_folder(trouble.text))?;
+    let watch = watch::Watch::open(setting, options, path, marks).map_err(|trouble| at_folder(trouble.text))?;
     Ok(Box::new(watch))
 }

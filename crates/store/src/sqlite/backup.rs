@@ -11,7 +11,6 @@
 use std::{
     fs::{self, File, TryLockError},
     io::{self, Read},
-    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -19,7 +18,7 @@ use std::{
 use ring::digest;
 use rusqlite::{Connection, OpenFlags, backup::Backup};
 use serde::{Deserialize, Serialize};
-use tocsin_model::{hexadecimal::digits_of, time::Timestamp};
+use tocsin_model::{folder, hexadecimal::digits_of, time::Timestamp};
 
 use super::{spool, writer::store_error};
 use crate::error::StoreError;
@@ -77,7 +76,7 @@ pub fn back_up(folder: &Path, to: &Path, version: &str, now: Timestamp) -> Resul
         return Err(StoreError::Taken(format!("{}", to.display())));
     }
     let part = beside(to, ".part");
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(&part).map_err(|error| cannot("make", &part, &error))?;
+    folder::make(&part, 0o700).map_err(|error| cannot("make", &part, &error))?;
     let _alone = take_alone(&part, to)?;
     let names: Vec<&str> = there(folder).collect();
     let pinned = names.iter().map(|name| pin(&folder.join(name))).collect::<Result<Vec<_>, _>>()?;
@@ -172,11 +171,7 @@ impl Verified {
         if let Some(name) = FILES.iter().find(|name| folder.join(name).exists() && !marker.exists()) {
             return Err(StoreError::Taken(format!("{}", folder.join(name).display())));
         }
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(folder)
-            .map_err(|error| cannot("make", folder, &error))?;
+        folder::make(folder, 0o700).map_err(|error| cannot("make", folder, &error))?;
         fs::write(&marker, "").and_then(|()| sync(&marker)).map_err(|error| cannot("write", &marker, &error))?;
         // What was tracked here is of messages whose ids will be those of others.
         for ending in ["", "-wal", "-shm"] {

@@ -11,4 +11,6 @@ pub mod spool; // what systems say to each other, in `spool.db`
 pub mod tracking; // what people may look at of it, in `tracking.db`
 pub mod backup; // all of them as of one moment, and the way back
 
+pub use writer::failed;
+
 mod writer; // one file: group commit, readers, checkpoints, the lock, the schema's version

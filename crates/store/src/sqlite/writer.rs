@@ -15,7 +15,7 @@
 //! may claim success for pages that were dropped), so the writer acknowledges nothing any more until a restart.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     fs::{File, OpenOptions, TryLockError},
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
@@ -30,10 +30,12 @@ use std::{
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use parking_lot::Mutex;
 use rusqlite::{Connection, ErrorCode, config::DbConfig, hooks::Wal};
+use tocsin_model::folder;
 use tokio::sync::oneshot;
 
 use crate::error::StoreError;
 
+mod log_check; // damage of the log, as opposed to its torn end
 mod pieces; // a sync that lets commits pass
 mod turn; // how soon the writer goes on when the disk is done
 
@@ -88,6 +90,9 @@ pub(crate) struct Database {
     reads: Option<Sender<ReadJob>>,
     threads: Vec<JoinHandle<()>>,
     health: Arc<Health>,
+    /// The connection that is closed last. SQLite then copies the log into the file, syncs that and removes the log. After a
+    /// failed sync it must not: the next sync may return 0 for pages that were dropped, and only the log has them.
+    last: Option<Mutex<Connection>>,
     /// The file itself, to sync it. Closed behind all connections: that would take SQLite's locks away.
     _file: Arc<File>,
     /// Held for as long as the file is open: a second process is refused.
@@ -210,23 +215,42 @@ impl Fault {
     }
 }
 
+/// Files that acknowledge nothing any more, with the reason.
+static FAILED: Mutex<BTreeMap<PathBuf, String>> = Mutex::new(BTreeMap::new());
+
+/// The open files of a data folder that acknowledge nothing until they are opened again, each with the reason. Costs no I/O.
+pub fn failed(folder: &Path) -> Vec<String> {
+    let is_there = |path: &Path| path.parent() == Some(folder);
+    let shown = |(path, why): (&PathBuf, &String)| {
+        format!("`{}` stores nothing until a restart: {why}", path.file_name().unwrap_or_default().display())
+    };
+    FAILED.lock().iter().filter(|(path, _)| is_there(path)).map(shown).collect()
+}
+
 /// Set once, when nothing can be acknowledged any more.
-#[derive(Default)]
-struct Health(OnceLock<String>);
+struct Health {
+    path: PathBuf,
+    failure: OnceLock<String>,
+}
 
 impl Health {
+    fn of(path: &Path) -> Health {
+        Health { path: path.to_owned(), failure: OnceLock::new() }
+    }
+
     fn fail(&self, why: String) {
-        tracing::error!(why, "the store stops acknowledging until a restart");
-        let _ = self.0.set(why);
+        tracing::error!(path = %self.path.display(), why, "the store stops acknowledging until a restart");
+        FAILED.lock().entry(self.path.clone()).or_insert_with(|| why.clone());
+        let _ = self.failure.set(why);
     }
 
     fn check(&self) -> Result<(), StoreError> {
-        self.0.get().map_or(Ok(()), |why| Err(StoreError::unavailable(why.clone())))
+        self.failure.get().map_or(Ok(()), |why| Err(StoreError::unavailable(why.clone())))
     }
 
     /// Why a write could not be taken on or answered.
     fn reason(&self) -> String {
-        self.0.get().cloned().unwrap_or_else(|| "the store has been closed".to_owned())
+        self.failure.get().cloned().unwrap_or_else(|| "the store has been closed".to_owned())
     }
 
     fn error(&self) -> StoreError {
@@ -238,12 +262,16 @@ impl Database {
     /// Opens or makes a file and brings its schema up to date. Blocks.
     ///
     /// # Errors
-    /// `Unavailable` if another process has it open, if it was written by a newer version, or if it cannot be opened.
+    /// `Unavailable` if another process has it open, if it was written by a newer version, or if it cannot be opened;
+    /// `Damaged` if it is no database, or if its log is damaged.
     pub(crate) fn open(path: &Path, options: &Options) -> Result<Database, StoreError> {
         if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder).map_err(|error| cannot_open(folder, error))?;
+            folder::make(folder, 0o777).map_err(|error| cannot_open(folder, error))?;
         }
         let lock = lock(path)?;
+        if options.synced {
+            log_check::check(path)?;
+        }
         let mut writer = connect(path, options, options.writer_cache_kib)?;
         let synchronous = if options.synced { "FULL" } else { "NORMAL" };
         writer.pragma_update(None, "synchronous", synchronous).map_err(store_error)?;
@@ -258,7 +286,7 @@ impl Database {
         let page_bytes: u32 = writer.pragma_query_value(None, "page_size", |row| row.get(0)).map_err(store_error)?;
         let page_bytes = u64::from(page_bytes);
 
-        let health = Arc::new(Health::default());
+        let health = Arc::new(Health::of(path));
         let mut threads = Vec::new();
 
         let (nudge, nudged) = bounded(1);
@@ -305,7 +333,8 @@ impl Database {
                 }
             })?);
         }
-        Ok(Database { writes: Some(writes), reads: Some(reads), threads, health, _file: file, _lock: lock })
+        let last = Some(Mutex::new(connect(path, options, 64)?));
+        Ok(Database { writes: Some(writes), reads: Some(reads), threads, health, last, _file: file, _lock: lock })
     }
 
     /// Runs a job that changes several things, all or none of them: what it did is undone if it fails or panics.
@@ -448,6 +477,15 @@ impl Drop for Database {
         drop(self.reads.take());
         for thread in self.threads.drain(..) {
             let _ = thread.join();
+        }
+        let Some(last) = self.last.take() else { return };
+        let last = last.into_inner();
+        FAILED.lock().remove(&self.health.path);
+        if self.health.check().is_err()
+            && let Err(error) = last.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
+        {
+            tracing::error!(%error, "cannot keep the log of a database whose sync failed; it is left open");
+            std::mem::forget(last);
         }
     }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Subcommand, ValueEnum};
 use reqwest::Method;
+use tocsin_model::folder;
 use tokio::io::AsyncWriteExt;
 
 use crate::{
@@ -123,7 +124,10 @@ impl Args {
         }
         out.flush().await.map_err(failed)?;
         out.get_ref().sync_all().await.map_err(failed)?;
-        tokio::fs::rename(&partial, &file).await.map_err(|error| Failure::file("write", &file, &error))?;
+        let failed = |error: std::io::Error| Failure::file("write", &file, &error);
+        tokio::fs::rename(&partial, &file).await.map_err(failed)?;
+        let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+        folder::sync(parent.unwrap_or(Path::new("."))).map_err(failed)?;
         bar.finish_and_clear();
         terminal.line(format_args!("{}: {} lines, {}", file.display(), thousands(lines), size(bytes)))?;
         Ok(())

@@ -12,7 +12,7 @@ use std::{
     fs,
     net::TcpListener,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     time::Duration,
 };
 
@@ -25,11 +25,21 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 /// A question that has no answer is asked again.
 const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 
+/// The outcome of a start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    Ready,
+    Ended(ExitStatus),
+    NotReady,
+}
+
 /// A server that is killed when the test ends.
 pub struct Platform {
     pub folder: PathBuf,
     pub url: String,
     pub client: reqwest::Client,
+    /// The file for standard error, if a test reads it.
+    pub log: Option<PathBuf>,
     environment: Vec<(String, String)>,
     port: u16,
     child: Option<Child>,
@@ -55,7 +65,8 @@ impl Platform {
         platform
     }
 
-    fn prepare(folder: PathBuf, environment: &[(&str, &str)]) -> Platform {
+    /// A server in this folder that does not run yet.
+    pub fn prepare(folder: PathBuf, environment: &[(&str, &str)]) -> Platform {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let port = free_port();
         Platform {
@@ -64,6 +75,7 @@ impl Platform {
             client: reqwest::Client::builder().timeout(PATIENCE).build().expect("a client"),
             environment: environment.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
             port,
+            log: None,
             child: None,
             _temporary: None,
         }
@@ -71,13 +83,29 @@ impl Platform {
 
     /// Starts the process (again) and waits until it is ready.
     pub async fn restart(&mut self) {
+        match self.try_restart(|_| false).await {
+            Start::Ready => {}
+            Start::Ended(status) => {
+                panic!("the server ended before it was ready: {status}; with TEST_LOG=1 it says why")
+            }
+            Start::NotReady => unreachable!("it is waited for"),
+        }
+    }
+
+    /// As `restart`, but the process may end before it is ready, or answer `/readyz` with a status that is final.
+    pub async fn try_restart(&mut self, is_final: impl Fn(u16) -> bool) -> Start {
         assert!(self.child.is_none(), "it runs");
+        let log = match &self.log {
+            Some(path) => fs::OpenOptions::new().create(true).append(true).open(path).expect("a log").into(),
+            None if std::env::var_os("TEST_LOG").is_some() => Stdio::inherit(),
+            None => Stdio::null(),
+        };
         let child = self
             .command()
             .arg("serve")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(if std::env::var_os("TEST_LOG").is_some() { Stdio::inherit() } else { Stdio::null() })
+            .stderr(log)
             .spawn()
             .expect("the binary starts");
         self.child = Some(child);
@@ -86,21 +114,22 @@ impl Platform {
         let waiting = async {
             loop {
                 // A connection to a process that was killed meanwhile may never tell so.
-                if let Ok(answer) = client.get(&ready).timeout(PROBE_PATIENCE).send().await
-                    && answer.status().is_success()
-                {
-                    return;
+                match client.get(&ready).timeout(PROBE_PATIENCE).send().await {
+                    Ok(answer) if answer.status().is_success() => return Start::Ready,
+                    Ok(answer) if is_final(answer.status().as_u16()) => return Start::NotReady,
+                    _ => {}
                 }
-                let ended = child.as_mut().and_then(|child| child.try_wait().ok().flatten());
-                if let Some(status) = ended {
-                    panic!("the server ended before it was ready: {status}; with TEST_LOG=1 it says why");
+                if let Some(status) = child.as_mut().and_then(|child| child.try_wait().ok().flatten()) {
+                    *child = None;
+                    return Start::Ended(status);
                 }
                 // There is no signal before the socket listens.
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
-            panic!("the server is not ready after {PATIENCE:?}");
+        match tokio::time::timeout(PATIENCE, waiting).await {
+            Ok(start) => start,
+            Err(_) => panic!("the server is not ready after {PATIENCE:?}"),
         }
     }
 
@@ -155,6 +184,15 @@ impl Platform {
             drop(ended);
             status.code()
         })
+    }
+
+    /// The exit status, if the process has ended by itself.
+    pub fn has_ended(&mut self) -> Option<ExitStatus> {
+        let ended = self.child.as_mut()?.try_wait().expect("asked");
+        if ended.is_some() {
+            self.child = None;
+        }
+        ended
     }
 
     /// The process id.

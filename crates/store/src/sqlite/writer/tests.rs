@@ -22,6 +22,11 @@ fn open(folder: &Path) -> Database {
     Database::open(&folder.join("notes.db"), &OPTIONS).expect("the file opens")
 }
 
+/// The size of the log; 0 without one.
+fn log_bytes(folder: &Path) -> u64 {
+    std::fs::metadata(folder.join("notes.db-wal")).map_or(0, |log| log.len())
+}
+
 /// Why a file does not open.
 fn refusal(path: &Path, options: &Options) -> StoreError {
     Database::open(path, options).err().expect("the file is refused")
@@ -300,12 +305,18 @@ fn after_an_io_error_nothing_is_acknowledged() {
         }
         assert_eq!(notes(&database).await, ["before"], "reading goes on");
     });
+    let failures = failed(folder.path());
+    assert!(failures.len() == 1 && failures[0].contains("notes.db"), "{failures:?}");
     drop(database);
+    assert!(log_bytes(folder.path()) > 0, "only the log has what a later sync may leave out of the file");
+    assert_eq!(failed(folder.path()), Vec::<String>::new());
     let database = open(folder.path());
     block_on(async {
         write_note(&database, "after a restart").await.expect("stored");
         assert_eq!(notes(&database).await, ["before", "after a restart"]);
     });
+    drop(database);
+    assert_eq!(log_bytes(folder.path()), 0, "otherwise all of it is in the file");
 }
 
 #[test]
@@ -370,7 +381,7 @@ fn the_log_stays_short() {
             database.write_one(|connection, _| note(connection, &"x".repeat(200_000))).await.expect("stored");
         }
     });
-    let log_bytes = std::fs::metadata(folder.path().join("notes.db-wal")).expect("the log").len();
+    let log_bytes = log_bytes(folder.path());
     assert!(log_bytes < 3 * OPTIONS.log_bytes_max, "{log_bytes}");
 }
 

@@ -1,0 +1,54 @@
+//! F10: what proves nothing.
+
+mod support;
+
+use support::{
+    Bench, PERSON,
+    raw::{self, Raw},
+};
+use tocsin_face_ldap::LdapOptions;
+
+/// The authorization identity of a connection.
+async fn who(raw: &mut Raw, id: u8) -> String {
+    let request = raw::element(0x77, &raw::element(0x80, b"1.3.6.1.4.1.4203.1.11.3"));
+    raw.send(&raw::message(id, &request, &[])).await;
+    let said = raw.until_done(id).await;
+    String::from_utf8_lossy(&said[0].content).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f10_a_name_with_an_empty_password_is_not_bound_as_that_name() {
+    for anonymous in [true, false] {
+        let bench = Bench::with(&[], LdapOptions { anonymous, ..LdapOptions::default() }).await;
+        bench.add(&PERSON.replace("NAME", "ann").replace("secret", "{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=")).await;
+        bench.add(&PERSON.replace("NAME", "bo").replace("userPassword: secret\n", "")).await;
+        let mut raw = Raw::connect(bench.port).await;
+        let names = [
+            "cn=ann,ou=people,o=site",
+            "CN=Ann, OU=people, O=site",
+            "cn=bo,ou=people,o=site",
+            "cn=admin,o=site",
+            "cn=nobody,o=site",
+            "o=site",
+        ];
+        for (id, name) in (1..).step_by(3).zip(names) {
+            // Whoever was proven before is not any more, either.
+            raw.send(&raw::message(id, &raw::bind("cn=ann,ou=people,o=site", "secret"), &[])).await;
+            assert_eq!(raw.until_done(id).await[0].code(), 0);
+            raw.send(&raw::message(id + 1, &raw::bind(name, ""), &[])).await;
+            assert_eq!(raw.until_done(id + 1).await[0].code(), 53, "{name}: RFC 4513, section 5.1.2");
+            let identity = who(&mut raw, id + 2).await;
+            assert!(!identity.contains("dn:"), "{name}: {identity:?}");
+        }
+        // SASL PLAIN with an empty password.
+        for said in ["\0cn=ann,ou=people,o=site\0", "\0dn:cn=ann,ou=people,o=site\0", "\0ann\0", "\0\0"] {
+            let sasl = raw::element(0xa3, &[raw::element(4, b"PLAIN"), raw::element(4, said.as_bytes())].concat());
+            let bind = raw::element(0x60, &[&[2, 1, 3][..], &raw::element(4, b""), &sasl].concat());
+            raw.send(&raw::message(100, &bind, &[])).await;
+            assert_eq!(raw.until_done(100).await[0].code(), 49, "{said:?}");
+            let identity = who(&mut raw, 101).await;
+            assert!(!identity.contains("dn:"), "{said:?}: {identity:?}");
+        }
+        bench.stop().await;
+    }
+}

@@ -1,0 +1,64 @@
+//! Folders that survive a power loss.
+//!
+//! A file system may lose the entry of a file or of a folder whose parent was not synced, and with it all that was synced
+//! below it.
+
+use std::{fs, io, os::unix::fs::DirBuilderExt, path::Path};
+
+/// Makes a folder and those above it, if they are not there, with this mode, and syncs the entry of each. Blocks.
+///
+/// # Errors
+/// Those of the file system. A parent that may not be read is not synced, which is no error.
+pub fn make(folder: &Path, mode: u32) -> io::Result<()> {
+    let parent = folder.parent();
+    match fs::DirBuilder::new().mode(mode).create(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            make(parent.ok_or(error)?, mode)?;
+            return make(folder, mode);
+        }
+        // Also where it is there, for whoever made it may have been killed before the sync.
+        Err(_) if folder.is_dir() => {}
+        made => made?,
+    }
+    match parent {
+        Some(parent) => sync(if parent.as_os_str().is_empty() { Path::new(".") } else { parent }),
+        None => Ok(()),
+    }
+}
+
+/// Makes the entries of a folder durable. Blocks.
+///
+/// # Errors
+/// Those of the disk. A folder that may not be read, or a file system without syncs of folders, is none.
+pub fn sync(folder: &Path) -> io::Result<()> {
+    match fs::File::open(folder).and_then(|folder| folder.sync_all()) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported
+            ) =>
+        {
+            Ok(())
+        }
+        synced => synced,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_are_made_with_their_parents() {
+        let temporary = std::env::temp_dir().join(format!("tocsin-folder-{}", std::process::id()));
+        let deep = temporary.join("a/b");
+        for _ in 0..2 {
+            make(&deep, 0o700).expect("made");
+            assert!(deep.is_dir());
+        }
+        fs::write(deep.join("file"), "").expect("written");
+        assert!(make(&deep.join("file"), 0o700).is_err(), "a file is in its place");
+        assert!(make(&deep.join("file/below"), 0o700).is_err(), "a file is above it");
+        fs::remove_dir_all(&temporary).expect("removed");
+    }
+}

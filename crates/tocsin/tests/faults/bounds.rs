@@ -1,0 +1,195 @@
+//! The system refuses descriptors, threads or memory. The server sheds load, goes on and recovers; without memory the
+//! process may end, and what it acknowledged is there.
+
+use std::time::Duration;
+
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use serde_json::json;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::Instant,
+};
+
+use crate::{
+    shim::Word,
+    support::{self, Platform},
+    writers::Site,
+};
+
+/// Sets a limit of the running server; gives the one before.
+fn limit(platform: &Platform, resource: Resource, current: u64) -> Rlimit {
+    let pid = Pid::from_raw(i32::try_from(platform.pid()).expect("small")).expect("a process");
+    // A child has the limits of its parent.
+    let before = getrlimit(resource);
+    prlimit(Some(pid), resource, Rlimit { current: Some(current), ..before }).expect("it is lower");
+    before
+}
+
+fn descriptors(platform: &Platform) -> u64 {
+    std::fs::read_dir(format!("/proc/{}/fd", platform.pid())).expect("Linux").count() as u64
+}
+
+/// Submits an event by an open connection; gives the head of the answer.
+async fn ask(stream: &mut TcpStream, platform: &Platform, token: &str) -> String {
+    let body = json!({ "token": token }).to_string();
+    let head = format!(
+        "POST /v1/applications/notes/events/note HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        platform.key(),
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await.expect("sent");
+    let mut answer = Vec::new();
+    // Until the body of the answer, which is one object of JSON, has ended.
+    while !answer.ends_with(b"}") && !answer.ends_with(b"}\n") {
+        let read = tokio::time::timeout(support::PATIENCE, stream.read_buf(&mut answer)).await.expect("an answer");
+        assert_ne!(read.expect("read"), 0, "the connection stays open: {}", String::from_utf8_lossy(&answer));
+    }
+    String::from_utf8(answer).expect("text")
+}
+
+/// Waits until a condition holds, which has no signal.
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let waiting = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(support::PATIENCE, waiting).await.unwrap_or_else(|_| panic!("not yet: {what}"));
+}
+
+/// Without descriptors no connection is accepted, and the loops that accept them wait in between. Connections that are open
+/// are served. With descriptors again all is as before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a6_without_descriptors_load_is_shed_and_nothing_spins() {
+    let (ldap, mail) = (support::free_port(), support::free_port());
+    let listen = format!("127.0.0.1:{ldap}");
+    let mut site = Site::prepare_with(&[("TOCSIN_LDAP_LISTEN", &listen), ("TOCSIN_LDAP_SUFFIX", "o=site")]).await;
+    site.platform.restart().await;
+    site.define().await;
+    let drops = format!(
+        "application: drops\nevents: {{ drop: {{ fields: {{ token: {{ type: string, required: true }} }} }} }}\nsources:\n  \
+         mails: {{ kind: mail, events: [drop], options: {{ listen: '127.0.0.1:{mail}', recipients: ['*'], fields: {{ token: subject }} }} }}\n"
+    );
+    site.platform.apply("drops", &drops).await;
+    let clients = site.write();
+    site.acknowledged.more(20, &clients).await;
+    clients.end().await;
+    site.check_delivered().await;
+
+    // A connection that is open already; nothing else uses it.
+    let mut open = TcpStream::connect(site.platform.url.trim_start_matches("http://")).await.expect("accepted");
+    ask(&mut open, &site.platform, "before").await;
+    let pid = site.platform.pid();
+    let before = limit(&site.platform, Resource::Nofile, descriptors(&site.platform));
+    let http = site.platform.url.trim_start_matches("http://").to_owned();
+    let mut held = Vec::new();
+    for address in [http.clone(), listen.clone(), format!("127.0.0.1:{mail}")] {
+        for _ in 0..60 {
+            held.push(TcpStream::connect(&address).await.expect("the kernel takes it"));
+        }
+    }
+    until("a failed accept", || site.disk.get(Word::FailedAccepts) > 0).await;
+    let (began, first) = (Instant::now(), site.disk.get(Word::FailedAccepts));
+    until("failed accepts", || site.disk.get(Word::FailedAccepts) >= first + 30).await;
+    // Three loops with pauses of 50 ms fail at most 60 times a second. One without a pause would have failed 30 times at once.
+    let (elapsed, failed) = (began.elapsed(), site.disk.get(Word::FailedAccepts) - first);
+    assert!(
+        elapsed >= Duration::from_millis(50) * u32::try_from(failed / 3 - 2).expect("few"),
+        "{failed} in {elapsed:?}"
+    );
+    println!("{failed} of {} accepts failed in {elapsed:?}", site.disk.get(Word::Accepts));
+
+    // An open connection is served, and what it stores is stored.
+    let answer = ask(&mut open, &site.platform, "without-descriptors").await;
+    assert!(answer.starts_with("HTTP/1.1 202") || answer.starts_with("HTTP/1.1 503"), "{answer}");
+    if answer.starts_with("HTTP/1.1 202") {
+        site.acknowledged.events.lock().insert("without-descriptors".to_owned());
+    }
+
+    drop(held);
+    let pid_of = |platform: &Platform| Pid::from_raw(i32::try_from(platform.pid()).expect("small")).expect("a process");
+    prlimit(Some(pid_of(&site.platform)), Resource::Nofile, before).expect("the limit of before");
+    let fresh = reqwest::Client::builder().timeout(support::PATIENCE).build().expect("a client");
+    let ready = fresh.get(format!("{}/readyz", site.platform.url)).send().await.expect("accepted again");
+    assert!(ready.status().is_success(), "{}", ready.status());
+    for address in [listen, format!("127.0.0.1:{mail}")] {
+        let mut stream = TcpStream::connect(&address).await.expect("accepted again");
+        stream.write_all(b"\r\n").await.expect("it is read");
+    }
+    let clients = site.write();
+    site.acknowledged.more(20, &clients).await;
+    clients.end().await;
+    site.check_delivered().await;
+    site.check_subscribers().await;
+    assert_eq!(site.platform.pid(), pid, "it never restarted");
+    assert_eq!(site.platform.terminate(), Some(0));
+}
+
+/// The system starts no thread: requests that need one are answered with an error, the others are served, and nothing
+/// waits without end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a6_without_new_threads_every_request_is_answered() {
+    let mut site = Site::start().await;
+    site.disk.set(Word::RefuseThreads, 1);
+    let clients = site.write();
+    let definition = "application: NAME\nevents: { e: { fields: { a: string } } }\n";
+    let (mut applied, mut refused) = (0, 0);
+    for number in 0..12 {
+        let name = format!("more{number}");
+        let request = site.platform.request(reqwest::Method::PUT, &format!("/v1/applications/{name}"));
+        let request = request.header("content-type", "application/yaml").body(definition.replace("NAME", &name));
+        let answer = request.send().await.expect("it is answered");
+        match answer.status().as_u16() {
+            200..300 => applied += 1,
+            500..600 => refused += 1,
+            status => panic!("{status} {}", answer.text().await.unwrap_or_default()),
+        }
+    }
+    site.acknowledged.more(50, &clients).await;
+    println!("{applied} applied, {refused} refused, {} threads refused", site.disk.get(Word::RefusedThreads));
+    assert!(site.disk.get(Word::RefusedThreads) > 0, "no thread was refused");
+    site.disk.set(Word::RefuseThreads, 0);
+    clients.end().await;
+    site.platform.apply("more0", &definition.replace("NAME", "more0")).await;
+    site.check_delivered().await;
+    site.check_subscribers().await;
+    assert_eq!(site.platform.terminate(), Some(0));
+}
+
+/// An allocation that fails ends the process; bounds of bodies and queues keep it from coming to that. Here the system gives
+/// almost none: whether the server sheds or ends, what it acknowledged is there after a restart.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a6_without_memory_nothing_acknowledged_is_lost() {
+    // Without an arena each large allocation is one of the system, which refuses it.
+    let mut site = Site::prepare_with(&[("MIMALLOC_ARENA_RESERVE", "0")]).await;
+    site.platform.restart().await;
+    site.define().await;
+    let clients = site.write();
+    site.acknowledged.more(30, &clients).await;
+    let status = std::fs::read_to_string(format!("/proc/{}/status", site.platform.pid())).expect("Linux");
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).expect("a size");
+    let kib: u64 = size.trim().trim_end_matches(" kB").parse().expect("a number");
+    limit(&site.platform, Resource::As, kib << 10);
+    // Much at once, and nothing of it is valid.
+    let large = (0..40).map(|_| {
+        let body = json!({ "token": 1, "nothing": "x".repeat(4_000_000) });
+        let request = site.platform.request(reqwest::Method::POST, "/v1/applications/notes/events/note").json(&body);
+        async move { request.send().await.map(|answer| answer.status().as_u16()) }
+    });
+    let answers = futures_util::future::join_all(large).await;
+    let answered = answers.iter().flatten().filter(|status| **status == 422).count();
+    site.acknowledged.more(100, &clients).await;
+    clients.end().await;
+    let ended = site.platform.has_ended();
+    println!("{answered} of {} large requests were answered; the server ended: {ended:?}", answers.len());
+    assert!(ended.is_some() || answered < answers.len(), "memory was never short: {answers:?}");
+    if ended.is_none() {
+        site.platform.kill();
+    }
+    site.platform.restart().await;
+    site.check_integrity();
+    site.check_subscribers().await;
+    site.check_delivered().await;
+}
