@@ -57,6 +57,8 @@ const FREE_FOR: Duration = Duration::from_millis(10);
 /// What a transaction changed stays in memory up to so many KiB, beyond the page cache, too; behind that it goes into the log
 /// before the commit, and once more whenever it changes again.
 const CHANGED_KIB_MAX: i64 = 64 << 10;
+/// A file of up to so many bytes is examined when it is opened, in less than a second.
+const EXAMINED_BYTES_MAX: u64 = 64 << 20;
 /// Prepared statements kept by each connection.
 const STATEMENTS_MAX: usize = 128;
 
@@ -276,6 +278,7 @@ impl Database {
         let synchronous = if options.synced { "FULL" } else { "NORMAL" };
         writer.pragma_update(None, "synchronous", synchronous).map_err(store_error)?;
         writer.pragma_update(None, "cache_spill", -CHANGED_KIB_MAX).map_err(store_error)?;
+        examine(&writer, path)?;
         migrate(&mut writer, path, options.migrations)?;
         // Checkpoints are run here, not inside a commit, where somebody would wait for them.
         writer.pragma_update(None, "wal_autocheckpoint", 0).map_err(store_error)?;
@@ -868,6 +871,20 @@ fn connect(path: &Path, options: &Options, cache_kib: u32) -> Result<Connection,
     set("temp_store", 2)?;
     set("trusted_schema", 0)?;
     Ok(connection)
+}
+
+/// Looks through a small file for damage of its structure, by which rows may be left out without an error. A large one is
+/// examined with each backup, for it takes too long at a start.
+fn examine(connection: &Connection, path: &Path) -> Result<(), StoreError> {
+    let bytes = std::fs::metadata(path).map_err(|error| cannot_open(path, error))?.len();
+    if bytes > EXAMINED_BYTES_MAX {
+        return Ok(());
+    }
+    let found: String = connection.query_row("PRAGMA quick_check(1)", (), |row| row.get(0)).map_err(store_error)?;
+    match &*found {
+        "ok" => Ok(()),
+        found => Err(StoreError::Damaged(format!("`{}` is damaged: {found}", path.display()))),
+    }
 }
 
 /// Brings the schema up to date, one step a transaction.
