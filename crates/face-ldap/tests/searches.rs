@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::time::Duration;
+
 use support::{
     Bench, PERSON,
     raw::{self, Raw, Said},
@@ -59,6 +61,33 @@ async fn f8_a_search_beyond_its_size_limit_has_the_entries_up_to_it() {
     assert_eq!(found.matches("dn: ").count(), 3, "{found}");
     let found = bench.search("ou=people,o=site", "sub", &["(objectClass=person)", "1.1"]).await;
     assert_eq!(found.matches("dn: ").count(), PEOPLE.len(), "operators have no bound but their own: {found}");
+    bench.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f8_a_search_beyond_its_time_limit_has_the_entries_found_so_far() {
+    const LIMIT: Duration = Duration::from_millis(400);
+    const MANY: usize = 260;
+    let bench = people(LdapOptions { time_limit: LIMIT, ..LdapOptions::default() }).await;
+    // More than the system takes for a client that does not read, so that the limit is over in the midst of them.
+    let long = "x".repeat(50_000);
+    let one = |number: usize| {
+        let name = format!("p{number}");
+        let entry = PERSON.replace("NAME", &name).replace("userPassword: secret", &format!("description: {long}"));
+        entry + "\n"
+    };
+    bench.add(&(0..MANY).map(one).collect::<String>()).await;
+    let mut raw = bound(&bench).await;
+    let began = tokio::time::Instant::now();
+    raw.send(&raw::message(2, &raw::search_for("ou=people,o=site", "person", "description"), &[])).await;
+    let first = raw.next().await;
+    assert_eq!((first.id, first.operation), (2, 0x64));
+    tokio::time::sleep_until(began + LIMIT * 2).await;
+    let rest = raw.until_done(2).await;
+    assert_eq!(rest.last().expect("some").code(), 3);
+    let found = entries(&rest) + 1;
+    assert!((1..MANY).contains(&found), "{found} of {MANY}");
+    println!("{found} of {MANY} entries came before the limit");
     bench.stop().await;
 }
 
