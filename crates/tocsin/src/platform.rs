@@ -329,7 +329,9 @@ async fn open_exchanges(configuration: &Configuration, spans: Spans) -> Outcome<
 fn store_failure(what: &str, error: &StoreError) -> Failure {
     let advice = match error {
         StoreError::Full(_) => "make room on the disk of the data folder",
-        StoreError::Damaged(_) => "the file is damaged; copy the data folder, then restore a backup. `tocsin doctor` tells more",
+        StoreError::Damaged(_) => {
+            "the file is damaged; copy the data folder, then restore a backup. `tocsin doctor` tells more"
+        }
         _ => "look at what follows, and at `tocsin doctor`",
     };
     Failure::failed(format!("cannot open the {what}: {advice}")).because(error)

@@ -65,7 +65,9 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
 async fn a6_without_descriptors_load_is_shed_and_nothing_spins() {
     let (ldap, mail) = (support::free_port(), support::free_port());
     let listen = format!("127.0.0.1:{ldap}");
-    let mut site = Site::prepare_with(&[("TOCSIN_LDAP_LISTEN", &listen), ("TOCSIN_LDAP_SUFFIX", "o=site")]).await;
+    let ldap = [("TOCSIN_LDAP_LISTEN", &*listen), ("TOCSIN_LDAP_SUFFIX", "o=site")];
+    // The shadow of a disk needs descriptors itself.
+    let mut site = Site::prepare_with(&[&ldap[..], &[("FAULTS_ROOT", "")]].concat()).await;
     site.platform.restart().await;
     site.define().await;
     let drops = format!(
