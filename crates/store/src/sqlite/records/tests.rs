@@ -16,6 +16,15 @@ use crate::{
 
 const NOW: Timestamp = Timestamp(1);
 
+/// Undoes the last steps of the schema: rows of entries, resources of keys, and indexes for lists. A new step is added here.
+const LATER_STEPS_UNDONE: &str = "DROP INDEX subscriptions_by_key;
+    DROP INDEX subscriptions_disabled;
+    DROP INDEX subscribers_disabled;
+    ALTER TABLE api_keys DROP COLUMN resources;
+    DROP TABLE entry_values;
+    DROP INDEX subscribers_by_parent;
+    DROP INDEX entries_by_parent;";
+
 fn open(folder: &Path) -> SqliteRecords {
     SqliteRecords::open(folder, &RecordsOptions { reserve_bytes: 0, ..RecordsOptions::default() }).expect("opens")
 }
@@ -260,10 +269,7 @@ fn undo(records: SqliteRecords, step: &str, sql: &'static str) {
     let step = MIGRATIONS.iter().position(|text| text.contains(step)).expect("a step");
     let undo = records.database.write(move |connection, _| {
         connection.execute_batch(sql).map_err(store_error)?;
-        // What all later steps made.
-        let later = "ALTER TABLE api_keys DROP COLUMN resources; DROP TABLE entry_values; DROP INDEX subscribers_by_parent; \
-                     DROP INDEX entries_by_parent";
-        connection.execute_batch(later).map_err(store_error)?;
+        connection.execute_batch(LATER_STEPS_UNDONE).map_err(store_error)?;
         connection.pragma_update(None, "user_version", step as i64).map_err(store_error)
     });
     block_on(undo).expect("undone");
@@ -402,18 +408,11 @@ fn b26_groups_of_an_old_folder_keep_their_members() {
     let path = folder.path().join("records.db");
     let connection = Connection::open(&path).expect("opens");
     let old = r#"
-        DROP INDEX subscriptions_by_key;
-        DROP INDEX subscriptions_disabled;
-        DROP INDEX subscribers_disabled;
-        ALTER TABLE api_keys DROP COLUMN resources;
-        DROP TABLE entry_values;
-        DROP INDEX subscribers_by_parent;
-        DROP INDEX entries_by_parent;
         INSERT INTO entries (parent, rdn, rdn_key, attributes, created_at, updated_at, revision) VALUES
             (0, 'cn=g', 'cn=g', '{"cn":"g","member":["cn=a","cn=b","cn=a"],"uniqueMember":"cn=c"}', 1, 1, 1),
             (0, 'cn=h', 'cn=h', '{"cn":["h","i"],"description":"member"}', 1, 1, 1);
     "#;
-    connection.execute_batch(old).expect("as it was");
+    connection.execute_batch(LATER_STEPS_UNDONE).and_then(|()| connection.execute_batch(old)).expect("as it was");
     let version: i64 = connection.query_row("PRAGMA user_version", (), |row| row.get(0)).expect("read");
     assert_eq!(version, super::schema::MIGRATIONS.len() as i64);
     connection.pragma_update(None, "user_version", version - 3).expect("set");
