@@ -383,7 +383,7 @@ mod tests {
                 mend what follows
                   the definition has mistakes (HTTP 422)
                   4:9: rules.near.when: `event.mag` does not exist; did you mean `event.magnitude`?
-                  evil �[2J"#]],
+                  evil \u{1b}[2J"#]],
         );
         check(
             503,

@@ -177,7 +177,7 @@ async fn a9_a_device_that_waits_is_answered_when_its_token_is_revoked_or_expires
             tokio::task::yield_now().await;
         }
     };
-    for (lasts, said) in [(None, "was revoked"), (Some(2), "expired")] {
+    for (lasts, said) in [(None, "is not known"), (Some(2), "expired")] {
         let new = json!({"application": "fieldwork", "subscriber": "ann", "name": "tablet", "expires_in": lasts});
         let (status, made) = platform.post("/v1/sync/devices", &new).await;
         assert_eq!(status, 201, "{made}");

@@ -370,7 +370,7 @@ mod tests {
             vec![(200, json!({"items": [item]}))],
             expect![[r#"
                 id      came                  state   class   subject
-                n-7-15  2026-11-21T09:30:00Z  unread  shaken  Kobe�[2J
+                n-7-15  2026-11-21T09:30:00Z  unread  shaken  Kobe\u{1b}[2J
                 GET /v1/subscribers/a%2Fb/inbox?class=shaken&state=unread&limit=1000"#]],
         )
         .await;
@@ -379,7 +379,7 @@ mod tests {
             vec![(200, item.clone())],
             expect![[r#"
             n-7-15 of shaken, unread
-            subject: Kobe�[2J
+            subject: Kobe\u{1b}[2J
             leads to: /a
             came: 2026-11-21T09:30:00Z
             action: Pay (/pay)

@@ -123,7 +123,7 @@ mod tests {
             from 2026-11-21T09:30:00Z
                    +0 us  ○ accepted    eb-12  3 events from api
                  +4.2 ms  ○ matched     nb-7  rule near
-                 +1.50 s  ● answered    n-7-3  250 ok�[2J
+                 +1.50 s  ● answered    n-7-3  250 ok\u{1b}[2J
             generation 4.2 ms
         "#]]
         .assert_eq(&captured.text());
