@@ -3,7 +3,7 @@
 
 use tocsin_model::{
     field::FieldType,
-    id::{EventId, Name, SubscriberNumber},
+    id::{EventBatchId, EventId, Name, SubscriberNumber},
     notification::{Column, EventRun, Notifications},
     value::Value,
 };
@@ -92,6 +92,14 @@ impl NotificationCutter {
             }
         }
         (std::mem::take(&mut self.done), std::mem::take(&mut self.failures))
+    }
+
+    /// The rules that failed for a batch as a whole since the last call of `finish`.
+    pub fn failed_rules(&self, batch: EventBatchId) -> impl Iterator<Item = RuleNumber> {
+        self.failures
+            .iter()
+            .filter(move |failure| failure.whole && failure.event.batch == batch)
+            .map(|found| found.rule)
     }
 
     /// One entry for each rule, batch and kind of failure.

@@ -69,6 +69,9 @@ pub struct EventClass {
     /// How long its batches are kept when nothing of them is open any more. That of the application if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retention: Option<Duration>,
+    /// The rate at which its events may make notifications. Further events of the class wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub throttle: Option<Throttle>,
 }
 
 /// Which events of a class have an order among them.
@@ -543,6 +546,9 @@ pub struct Limits {
     pub notifications_per_event: u64,
     /// How fast it may make notifications. Events beyond it wait.
     pub throttle: Option<Throttle>,
+    /// The rate at which its rules with a schedule may make notifications. Further runs wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schedule_throttle: Option<Throttle>,
     /// Event batches that waited longer than this are not matched by event rules, which skip them; state sees them.
     pub skip_older_than: Option<Duration>,
     /// The least time between two due times of a subscription's schedule.
@@ -558,6 +564,13 @@ pub struct Throttle {
     pub per: Duration,
 }
 
+impl Application {
+    /// The throttle of an event class. The events of due times are of the class `due`.
+    pub fn throttle_of(&self, class: &Name) -> Option<Throttle> {
+        self.events.get(class)?.throttle
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Limits {
@@ -566,6 +579,7 @@ impl Default for Limits {
             unindexed_filters: 1_000,
             notifications_per_event: 100_000_000,
             throttle: None,
+            schedule_throttle: None,
             skip_older_than: None,
             schedule_interval: Duration::from_secs(60),
         }

@@ -1,15 +1,14 @@
 //! Which rules fire for which batches, and what becomes of firings that do not happen: a rule that fails is isolated,
-//! one that is stopped or too late skips, and an application that makes too much waits or is suspended. All of it is
-//! counted and listed, and nothing is lost.
+//! one that is stopped or too late skips, and what an event makes too much is suspended. All of it is counted and listed, and
+//! nothing is lost.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    time::Duration,
+    sync::Arc,
 };
 
 use tocsin_matching::{cut::CutBatch, rule::RuleNumber};
 use tocsin_model::{
-    application::Throttle,
     event::EventBatch,
     id::{EventBatchId, EventId, Name},
     notification::{EventRun, Notifications},
@@ -22,6 +21,9 @@ use crate::compile::Compiled;
 /// Who stops a rule that fails again and again.
 const SELF: &str = "tocsin";
 
+/// The failures in a row that each rule has left; with the last one it is stopped. Rules without a bound are missing.
+pub(crate) type Strikes = Arc<BTreeMap<RuleNumber, u32>>;
+
 /// The stopped rules of all applications, by application and rule.
 pub(crate) type Stops = BTreeMap<(Name, Name), RuleStop>;
 
@@ -32,10 +34,6 @@ pub(crate) struct Guard {
     failures: BTreeMap<Name, u32>,
     /// The unbroken run of skipped firings that a rule is in: its first batch and why.
     runs: BTreeMap<Name, (EventBatchId, String)>,
-    bucket: Option<Bucket>,
-    /// Notifications of one event batch: the average of the last quantum, or half of what it was before if that is more.
-    /// `None`: nothing was matched under a throttle yet.
-    per_batch: Option<f64>,
 }
 
 /// Firings that do not happen, while a quantum is matched.
@@ -108,20 +106,65 @@ impl Guard {
                 }
             };
             left_out.rules.entry(batch.id).or_default().push(rule);
-            let run = self.runs.entry(name.clone()).or_insert_with(|| (batch.id, reason.clone()));
-            if run.1 != reason {
-                *run = (batch.id, reason.clone());
-            }
+            let run = self.run_of(name, batch.id, &reason);
             left_out.firings.push(NewFiring {
                 application: application.name.clone(),
                 rule: name.clone(),
                 batch: batch.id,
                 status: FiringStatus::Skipped,
                 reason,
-                run: Some(run.0),
+                run: Some(run),
                 at: now,
             });
         }
+    }
+
+    /// The failures that each rule has left at the beginning of a quantum.
+    pub fn strikes(&self, compiled: &Compiled) -> Strikes {
+        let strikes =
+            compiled.application.rules.iter().filter(|(_, rule)| rule.stop_after > 0).filter_map(|(name, rule)| {
+                let failures = self.failures.get(name).copied().unwrap_or(0);
+                Some((compiled.rules.number(name.as_str())?, rule.stop_after.saturating_sub(failures).max(1)))
+            });
+        Arc::new(strikes.collect())
+    }
+
+    /// A rule was left out of a batch, since it has failed too often in the batches before it.
+    pub fn skip(
+        &mut self,
+        compiled: &Compiled,
+        batch: EventBatchId,
+        rule: RuleNumber,
+        now: Timestamp,
+        left_out: &mut LeftOut,
+    ) {
+        let rules = left_out.rules.entry(batch).or_default();
+        if rules.contains(&rule) {
+            return;
+        }
+        rules.push(rule);
+        let name = compiled.rules.name(rule);
+        let most = compiled.application.rules.get(name).map_or(0, |rule| rule.stop_after);
+        let reason = format!("it is stopped: {}", failed_too_often(most));
+        let run = self.run_of(name, batch, &reason);
+        left_out.firings.push(NewFiring {
+            application: compiled.application.name.clone(),
+            rule: name.clone(),
+            batch,
+            status: FiringStatus::Skipped,
+            reason,
+            run: Some(run),
+            at: now,
+        });
+    }
+
+    /// The first batch of the unbroken run of skipped firings that goes on with a batch.
+    fn run_of(&mut self, rule: &Name, batch: EventBatchId, reason: &str) -> EventBatchId {
+        let run = self.runs.entry(rule.clone()).or_insert_with(|| (batch, reason.to_owned()));
+        if run.1 != reason {
+            *run = (batch, reason.to_owned());
+        }
+        run.0
     }
 
     /// Counts failures in a row, now that a batch is matched. Gives the rules to stop.
@@ -152,71 +195,16 @@ impl Guard {
                     application: application.name.clone(),
                     rule: name.clone(),
                     by: SELF.to_owned(),
-                    reason: format!("it failed {most} times in a row"),
+                    reason: failed_too_often(most),
                     since: now,
                 });
             }
         }
     }
-
-    /// Notes how many notifications so many event batches made.
-    pub fn spend(&mut self, throttle: Option<Throttle>, notifications: u64, batches: usize, now: Timestamp) {
-        let Some(throttle) = throttle else {
-            (self.bucket, self.per_batch) = (None, None);
-            return;
-        };
-        let bucket = self.bucket.get_or_insert_with(|| Bucket::full(throttle, now));
-        bucket.fill(throttle, now);
-        bucket.left -= notifications as f64;
-        let average = notifications as f64 / batches.max(1) as f64;
-        self.per_batch = Some(average.max(self.per_batch.unwrap_or_default() / 2.0));
-    }
-
-    /// The number of event batches of the application that one quantum may match; `None`: any number. Under a throttle these are as
-    /// many as the rate is likely to allow by what batches made lately, and at least one, since a batch is matched whole.
-    pub fn batches_max(&mut self, throttle: Option<Throttle>, now: Timestamp) -> Option<usize> {
-        let throttle = throttle?;
-        let left = match &mut self.bucket {
-            Some(bucket) => {
-                bucket.fill(throttle, now);
-                bucket.left
-            }
-            None => throttle.notifications as f64,
-        };
-        // Before anything was matched a batch may make any number.
-        let per_batch = self.per_batch.map_or(f64::INFINITY, |made| made.max(0.01));
-        Some(((left / per_batch) as usize).max(1))
-    }
-
-    /// How long it takes until the application may be matched again; `None` if it may.
-    pub fn wait(&mut self, throttle: Option<Throttle>, now: Timestamp) -> Option<Duration> {
-        let (throttle, bucket) = (throttle?, self.bucket.as_mut()?);
-        bucket.fill(throttle, now);
-        (bucket.left < 0.0).then(|| {
-            let share = -bucket.left / throttle.notifications.max(1) as f64;
-            throttle.per.mul_f64(share.min(1e6)) + Duration::from_millis(1)
-        })
-    }
 }
 
-/// A token bucket that may go into debt: a batch is matched whole, and what it made too much is waited for.
-#[derive(Debug, Clone, Copy)]
-struct Bucket {
-    left: f64,
-    at: Timestamp,
-}
-
-impl Bucket {
-    fn full(throttle: Throttle, now: Timestamp) -> Bucket {
-        Bucket { left: throttle.notifications as f64, at: now }
-    }
-
-    fn fill(&mut self, throttle: Throttle, now: Timestamp) {
-        let most = throttle.notifications as f64;
-        let share = now.since(self.at).as_secs_f64() / throttle.per.as_secs_f64().max(1e-6);
-        self.left = (self.left + most * share).min(most);
-        self.at = self.at.max(now);
-    }
+fn failed_too_often(most: u32) -> String {
+    format!("it failed {most} times in a row")
 }
 
 /// Parts what was cut where an event has more notifications than it may: the rest is for an operator to decide on.
@@ -308,42 +296,5 @@ mod tests {
         assert_eq!([ids(0), ids(1), ids(2), ids(3)], [vec![1, 2, 4], vec![3], vec![4], vec![1, 2, 3]]);
         assert_eq!(capped[0].0.notifications.captured[0].1, Column::Integers(vec![10, 20, 40]));
         assert_eq!(cap(vec![cut.clone()], 4), [(cut, None)]);
-    }
-
-    #[test]
-    fn b13_a_quantum_takes_as_many_batches_as_the_rate_allows() {
-        let throttle = Some(Throttle { notifications: 5, per: Duration::from_secs(2) });
-        let mut guard = Guard::default();
-        let at = |seconds: i64| Timestamp(seconds * 1_000_000);
-        assert_eq!(guard.batches_max(None, at(0)), None);
-        assert_eq!(guard.batches_max(throttle, at(0)), Some(1), "what a batch makes is not known yet");
-        guard.spend(throttle, 1, 1, at(0));
-        assert_eq!(guard.batches_max(throttle, at(0)), Some(4), "4 of 5 are left, and a batch makes 1");
-        guard.spend(throttle, 4, 4, at(0));
-        assert_eq!(guard.batches_max(throttle, at(0)), Some(1), "nothing is left: at least one, once it may go on");
-        guard.spend(throttle, 3, 1, at(2));
-        assert_eq!(guard.batches_max(throttle, at(4)), Some(1), "a batch made 3");
-        guard.spend(throttle, 0, 10, at(100));
-        assert_eq!(guard.batches_max(throttle, at(100)), Some(3), "the average falls by half at most");
-    }
-
-    #[test]
-    fn an_application_in_debt_waits_until_it_is_paid() {
-        let throttle = Some(Throttle { notifications: 100, per: Duration::from_secs(10) });
-        let mut guard = Guard::default();
-        let at = |seconds: i64| Timestamp(seconds * 1_000_000);
-        assert_eq!(guard.wait(throttle, at(0)), None);
-        guard.spend(throttle, 80, 1, at(0));
-        assert_eq!(guard.wait(throttle, at(0)), None, "80 of 100 are made");
-        guard.spend(throttle, 70, 1, at(0));
-        assert_eq!(guard.wait(throttle, at(0)), Some(Duration::from_millis(5_001)), "50 too many take 5 s");
-        assert_eq!(guard.wait(throttle, at(4)), Some(Duration::from_millis(1_001)));
-        assert_eq!(guard.wait(throttle, at(5)), None);
-        guard.spend(throttle, 100, 1, at(1_000));
-        assert_eq!(guard.wait(throttle, at(1_000)), None, "no more than 100 are saved up");
-        guard.spend(throttle, 1, 1, at(1_000));
-        assert!(guard.wait(throttle, at(1_000)).is_some());
-        guard.spend(None, 1, 1, at(1_000));
-        assert_eq!(guard.wait(throttle, at(1_000)), None, "without a throttle it is forgotten");
     }
 }

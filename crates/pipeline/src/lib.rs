@@ -34,6 +34,7 @@ mod preview; // what a notification would say
 pub mod versions; // old batches are read by the version that packed them
 
 mod lanes; // who goes before whom, where events are ordered
+mod rates; // how fast notifications may be made
 mod guard; // which rules fire, and what becomes of firings that do not happen
 mod follow_changes; // keeps the match index true to the records, as of a place of their change feed
 mod places; // where submissions stand among the changes
@@ -62,7 +63,7 @@ use tocsin_matching::rule::RuleExplanation;
 use tocsin_model::{
     application::Channel,
     definition::Environment,
-    id::{EventBatchId, Name},
+    id::{ChangeSequence, EventBatchId, Name},
     mailbox::MailChannels,
     problem::Problem,
     suppression::Policy,
@@ -100,7 +101,7 @@ pub use tocsin_sources::{Context as SourceContext, Folders, Listeners};
 pub use versions::Versions;
 pub use view_subscribers::view_subscribers;
 
-use match_events::{Command, IndexStatus, Matcher};
+use match_events::{Command, Dispatcher, IndexStatus};
 use places::Places;
 use running::Running;
 use schedules::Clockwork;
@@ -117,10 +118,14 @@ pub(crate) struct Flow {
     context: Context,
     opener: Opener,
     places: Places,
-    /// Each application's index, as last reported by the matcher.
+    /// Each application's index, as last published by its matcher.
     indexes: Mutex<BTreeMap<Name, IndexStatus>>,
     /// Applications that made more notifications than they may, and until when their events wait for it.
-    throttled: Mutex<BTreeMap<Name, Timestamp>>,
+    throttled: Mutex<BTreeMap<Name, Throttled>>,
+    /// Where the indexes of throttled applications stood when their events began to wait.
+    pins: Mutex<BTreeMap<Name, ChangeSequence>>,
+    /// How many applications are matched at the same time.
+    permits: match_events::Permits,
     /// Rules that do not fire.
     stops: Mutex<guard::Stops>,
     luck: Mutex<fastrand::Rng>,
@@ -134,6 +139,15 @@ pub(crate) struct Flow {
     spans: spans::StepSpans,
     /// The applications that run, for work of channels that no definition has.
     running: Mutex<BTreeMap<Name, Weak<Running>>>,
+}
+
+/// Until when events wait for a throttle, about.
+#[derive(Debug, Clone, Default)]
+struct Throttled {
+    /// Those of the application.
+    all: Option<Timestamp>,
+    /// Those of a class.
+    classes: BTreeMap<Name, Timestamp>,
 }
 
 impl Flow {
@@ -255,6 +269,8 @@ pub struct ApplicationStatus {
     pub ready: bool,
     /// Until when its events wait because it made more notifications than its throttle allows, about.
     pub throttled_until: Option<Timestamp>,
+    /// Until when events of a class wait because of a throttle of the class, about. Runs of schedules are of the class `due`.
+    pub throttled_classes: BTreeMap<Name, Timestamp>,
 }
 
 /// The running flow of all applications.
@@ -262,8 +278,9 @@ pub struct Pipeline {
     flow: Arc<Flow>,
     running: Mutex<BTreeMap<Name, Arc<Running>>>,
     sources: run_sources::Sources,
-    /// One application is changed at a time, so that an older version never overtakes a newer.
-    changing: tokio::sync::Mutex<()>,
+    /// An application is changed once at a time, so that an older version never overtakes a newer; one that is slow to change
+    /// delays no other.
+    changing: Mutex<BTreeMap<Name, Arc<tokio::sync::Mutex<()>>>>,
     commands: mpsc::Sender<Command>,
     clockwork: mpsc::Sender<schedules::Command>,
     stop: CancellationToken,
@@ -287,6 +304,8 @@ impl Pipeline {
             places: Places::new(&*records),
             indexes: Mutex::default(),
             throttled: Mutex::default(),
+            pins: Mutex::default(),
+            permits: match_events::Permits::new(options.match_concurrency),
             stops: Mutex::default(),
             luck: Mutex::new(fastrand::Rng::with_seed(seed)),
             classes: class_counters::ClassCounters::default(),
@@ -310,7 +329,7 @@ impl Pipeline {
             flow: flow.clone(),
             running: Mutex::default(),
             sources: run_sources::Sources::default(),
-            changing: tokio::sync::Mutex::default(),
+            changing: Mutex::default(),
             commands,
             clockwork,
             stop: CancellationToken::new(),
@@ -332,7 +351,7 @@ impl Pipeline {
         for stop in self.flow.journal.rule_stops().await? {
             self.flow.stop(stop);
         }
-        let mut matcher = Matcher::new(self.flow.clone(), commands);
+        let mut dispatcher = Dispatcher::new(self.flow.clone(), commands);
         // Before anything can be changed: what waits was accepted with the subscriptions of its time.
         let place = match_events::place_wanted(&self.flow).await?;
         self.flow.records.keep_changes_after(place);
@@ -344,7 +363,7 @@ impl Pipeline {
                         Ok(prepared) => {
                             self.open(compiled.clone(), prepared).await?;
                             installed.push(compiled.clone());
-                            matcher.install(compiled, followed);
+                            dispatcher.start(compiled, followed);
                             self.flow.journal.rematch(&stored.name).await?;
                         }
                         Err(error) => tracing::error!(application = %stored.name, %error, "an application cannot run"),
@@ -353,7 +372,7 @@ impl Pipeline {
                 None => tracing::error!(application = %stored.name, "an application cannot run; see `tocsin check`"),
             }
         }
-        let matching = tokio::spawn(matcher.run(self.stop.clone()));
+        let matching = tokio::spawn(dispatcher.run(self.stop.clone()));
         let pipeline = Arc::downgrade(self);
         let cutoffs = move |now| pipeline.upgrade().map(|pipeline| pipeline.cutoffs(now));
         let upkeep = tokio::spawn(upkeep::run(self.flow.clone(), cutoffs, self.stop.clone()));
@@ -399,8 +418,8 @@ impl Pipeline {
     }
 
     async fn change_to(&self, compiled: Arc<Compiled>, prepared: Prepared) -> Result<(), RunError> {
-        let _one_at_a_time = self.changing.lock().await;
         let name = compiled.application.name.clone();
+        let _one_at_a_time = self.change(&name).await;
         let place = match_events::place_wanted(&self.flow).await?;
         let followed = match_events::build(&self.flow, &compiled, place).await?;
         self.open(compiled.clone(), prepared).await?;
@@ -413,6 +432,17 @@ impl Pipeline {
         // What the version before could not match, or nobody could, may find its match now.
         self.flow.journal.rematch(&name).await?;
         Ok(())
+    }
+
+    /// The right to change an application, until it is dropped.
+    async fn change(&self, name: &Name) -> tokio::sync::OwnedMutexGuard<()> {
+        let changing = {
+            let mut changing = self.changing.lock();
+            // Those that nobody changes.
+            changing.retain(|_, lock| Arc::strong_count(lock) > 1);
+            changing.entry(name.clone()).or_default().clone()
+        };
+        changing.lock_owned().await
     }
 
     /// Goes over to the channels of a version, and keeps a worker on each.
@@ -443,7 +473,7 @@ impl Pipeline {
 
     /// Stops an application that was removed.
     pub async fn stop(&self, name: &Name) {
-        let _one_at_a_time = self.changing.lock().await;
+        let _one_at_a_time = self.change(name).await;
         self.sources.stop(name).await;
         self.flow.running.lock().remove(name);
         let running = self.running.lock().remove(name);
@@ -546,10 +576,14 @@ impl Pipeline {
     pub fn status(&self) -> Vec<(Name, ApplicationStatus)> {
         let (indexes, newest) = (self.flow.indexes.lock().clone(), self.flow.places.newest());
         let (throttled, now) = (self.flow.throttled.lock().clone(), self.flow.clock.now());
-        let throttled_until = |name: &Name| throttled.get(name).copied().filter(|until| *until > now);
+        let throttled_until = |name: &Name| throttled.get(name)?.all.filter(|until| *until > now);
+        let throttled_classes = |name: &Name| {
+            let classes = throttled.get(name).into_iter().flat_map(|throttled| &throttled.classes);
+            classes.filter(|(_, until)| **until > now).map(|(class, until)| (class.clone(), *until)).collect()
+        };
         let running = self.running.lock();
         let status = |name: &Name, running: &Running| match indexes.get(name) {
-            Some(IndexStatus { version, report, place }) => ApplicationStatus {
+            Some(IndexStatus { version, report, place, .. }) => ApplicationStatus {
                 version: *version,
                 indexed: report.subscriptions,
                 index_bytes: report.bytes,
@@ -561,6 +595,7 @@ impl Pipeline {
                 changes_behind: newest.0.saturating_sub(place.0),
                 ready: true,
                 throttled_until: throttled_until(name),
+                throttled_classes: throttled_classes(name),
             },
             None => ApplicationStatus { version: running.compiled().version, ..ApplicationStatus::default() },
         };

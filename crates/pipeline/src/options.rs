@@ -18,6 +18,9 @@ pub struct PipelineOptions {
     /// Shards of each application's match index, each with a thread of its own; at most 64. 0 is one for each core, up to
     /// 8.
     pub match_shards: usize,
+    /// Most applications that are matched at the same time, at least 1. Those whose last quantum was slow are half of them at
+    /// most, so that they leave room for the others.
+    pub match_concurrency: usize,
     /// Most notifications of a channel that are formatted or on their way at the same time, and a quarter as many that are
     /// urgent or high. One work item is always taken, however large.
     pub in_flight_per_channel: usize,
@@ -56,6 +59,7 @@ impl Default for PipelineOptions {
             quantum_batches: 256,
             quantum_bytes: 4 << 20,
             match_shards: 1,
+            match_concurrency: 32,
             in_flight_per_channel: 10_000,
             receipts_chunk: 2_048,
             receipts_delay_ms: 25,

@@ -47,11 +47,18 @@ impl Platform {
     /// With two subscriptions to A, of two subscribers who are on two shards. Each test has an application of its own, since
     /// faults are planned by its name.
     pub async fn start(application: &str) -> Platform {
+        Platform::start_all(&[application]).await.remove(0)
+    }
+
+    /// The same with several applications.
+    async fn start_all(applications: &[&str]) -> Vec<Platform> {
         let clock = SimulatedClock::midnight();
         let (ends, records) = (FarEnds::new(clock), Arc::new(MemoryRecords::new().expect("records")));
         let journal = Arc::new(MemoryJournal::new(JournalOptions::default()));
-        let text = DEFINITION.replace("NAME", application);
-        records.put_application(&name(application), &text, "test", Timestamp(0)).await.expect("stored");
+        for application in applications {
+            let text = DEFINITION.replace("NAME", application);
+            records.put_application(&name(application), &text, "test", Timestamp(0)).await.expect("stored");
+        }
         for id in ["ann", "bob"] {
             let device = Device { channel: name("log"), address: id.to_owned(), state: DeviceState::Active };
             let id: tocsin_model::id::SubscriberId = id.parse().expect("an id");
@@ -59,17 +66,19 @@ impl Platform {
             let new =
                 NewSubscriber { id: id.clone(), profile: Profile::default(), preferences: Default::default(), devices };
             records.put_subscriber(new, Expect::Any, Timestamp(0)).await.expect("stored");
-            let new = NewSubscription {
-                application: name(application),
-                class: name("watch"),
-                subscriber: id,
-                key: None,
-                device: None,
-                enabled: true,
-                values: r#"{"symbol":"A"}"#.into(),
-                terms: Terms::default(),
-            };
-            records.put_subscription(new, Timestamp(0)).await.expect("stored");
+            for application in applications {
+                let new = NewSubscription {
+                    application: name(application),
+                    class: name("watch"),
+                    subscriber: id.clone(),
+                    key: None,
+                    device: None,
+                    enabled: true,
+                    values: r#"{"symbol":"A"}"#.into(),
+                    terms: Terms::default(),
+                };
+                records.put_subscription(new, Timestamp(0)).await.expect("stored");
+            }
         }
         let parts = Parts {
             journal: journal.clone(),
@@ -94,7 +103,11 @@ impl Platform {
             spans: Default::default(),
         };
         let pipeline = Pipeline::start(parts).await.expect("the pipeline starts");
-        Platform { name: name(application), journal, pipeline }
+        let platform = |application: &&str| {
+            let (journal, pipeline) = (journal.clone(), pipeline.clone());
+            Platform { name: name(application), journal, pipeline }
+        };
+        applications.iter().map(platform).collect()
     }
 
     fn plan(&self, fault: Option<(u64, &str)>) {
@@ -105,6 +118,12 @@ impl Platform {
 
     /// Submits a batch of one event, and waits until it is dealt with.
     async fn quote(&self, symbol: &str) {
+        self.submit(symbol).await;
+        self.settle().await;
+    }
+
+    /// Submits a batch of one event. Gives its number.
+    async fn submit(&self, symbol: &str) -> EventBatchId {
         let compiled = self.pipeline.application(&self.name).expect("it runs");
         let mut packer = EventPacker::new(compiled.application.events["quote"].fields.clone());
         packer.push(&[Value::from(symbol)]);
@@ -118,8 +137,19 @@ impl Platform {
             idempotency: None,
             marks: Vec::new(),
         };
-        self.pipeline.accept(submission).await.expect("accepted");
-        self.settle().await;
+        self.pipeline.accept(submission).await.expect("accepted").id()
+    }
+
+    /// Waits until a batch is matched.
+    async fn matched(&self, batch: EventBatchId) {
+        let mut work = self.journal.arrivals().work;
+        loop {
+            let (_, state) = self.journal.event_batch(batch).await.expect("read").expect("it is there");
+            if matches!(state, EventBatchState::Matched(_)) {
+                return;
+            }
+            work.changed().await.expect("the journal lives");
+        }
     }
 
     async fn settle(&self) {
@@ -232,4 +262,38 @@ async fn a_panic_of_nobody_sets_the_batch_aside() {
     let expected = [of("changes", 2), of("plain", 1), of("plain", 2), of("queried", 1), of("queried", 2)].concat();
     assert_eq!(platform.told().await, expected, "of A the rule that remembers has told meanwhile");
     platform.pipeline.abandon().await;
+}
+
+/// A match that takes long holds up no other application, nor a change of one; its own batches wait in their order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b7_a_slow_application_delays_no_other() {
+    let platforms = Platform::start_all(&["slow", "fast"]).await;
+    let [slow, fast] = &platforms[..] else { panic!("two applications") };
+    faults::plan_wait(&slow.name, EventBatchId(1));
+    let first = slow.submit("A").await;
+    let (waits, batch) = (slow.name.clone(), first);
+    tokio::task::spawn_blocking(move || faults::wait_until_begun(&waits, batch)).await.expect("it begins");
+    let second = slow.submit("B").await;
+    for _ in 0..3 {
+        let id = fast.submit("A").await;
+        fast.matched(id).await;
+    }
+    // A new version of another application is installed meanwhile.
+    let compiled = compile_text(&DEFINITION.replace("NAME", "fast"), 1, &|_| None).expect("it compiles");
+    fast.pipeline.run(Arc::new(compiled)).await.expect("it runs");
+    let id = fast.submit("A").await;
+    fast.matched(id).await;
+    let state = async |id| slow.journal.event_batch(id).await.expect("read").expect("it is there").1;
+    for id in [first, second] {
+        assert!(matches!(state(id).await, EventBatchState::Accepted), "{id}");
+    }
+    faults::release(&slow.name, first);
+    slow.matched(first).await;
+    slow.matched(second).await;
+    let told = slow.told().await;
+    let of_slow = |(_, batch, _): &&(String, u64, u64)| [first.0, second.0].contains(batch);
+    // `changes` has told of B after A.
+    let changes: Vec<_> = told.iter().filter(of_slow).filter(|(rule, ..)| rule == "changes").collect();
+    assert_eq!(changes.len(), 4, "{told:?}");
+    slow.pipeline.drain(Duration::from_secs(60)).await;
 }

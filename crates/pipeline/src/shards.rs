@@ -35,7 +35,7 @@ use tocsin_model::{
 };
 use tocsin_store::{queries::QueryFiring, records::IndexedSubscription};
 
-use crate::run_queries;
+use crate::{guard::Strikes, run_queries};
 
 /// Most shards of an application.
 pub(crate) const SHARDS_MAX: usize = 64;
@@ -73,6 +73,8 @@ pub(crate) struct UnpackedBatch {
     pub again: bool,
     /// What the queries of rules in SQL found.
     pub told: Vec<QueryFiring>,
+    /// After how many failures in a row since the last cut rules are left out of further batches.
+    pub strikes: Strikes,
 }
 
 /// What the shards made of the batches since the last cut.
@@ -85,6 +87,8 @@ pub(crate) struct Cut {
     /// Batches that made a shard panic, and the rule that was at work. What they matched before it is in `batches`, so
     /// nothing of these may be used; the index is still whole.
     pub panicked: Vec<(EventBatchId, Option<RuleNumber>)>,
+    /// Rules that were left out of a batch on some shard, since they had failed there too often.
+    pub stopped: BTreeSet<(EventBatchId, RuleNumber)>,
     /// What rules remember otherwise since the last cut.
     pub states: Vec<StatePage>,
     /// Matches that were not told, by the place of the reason in [`Suppression::ALL`].
@@ -225,6 +229,7 @@ impl Shards {
                 note(&mut whole.failures, failure);
             }
             whole.panicked.extend(share.panicked);
+            whole.stopped.extend(share.stopped);
             whole.states.extend(share.states);
             whole.suppressed.iter_mut().zip(share.suppressed).for_each(|(all, more)| *all += more);
             whole.report.shards += 1;
@@ -294,6 +299,9 @@ struct Keeper {
     shard: Shard,
     cutter: NotificationCutter,
     panicked: Vec<(EventBatchId, Option<RuleNumber>)>,
+    /// Failures in a row since the last cut.
+    failures: BTreeMap<RuleNumber, u32>,
+    stopped: BTreeSet<(EventBatchId, RuleNumber)>,
     /// Those that were put and could not be matched.
     unusable: BTreeSet<SubscriptionId>,
     /// What was done with filters up to the last cut.
@@ -314,6 +322,8 @@ impl Keeper {
             shard: Shard::new(rules),
             cutter: NotificationCutter::new(),
             panicked: Vec::new(),
+            failures: BTreeMap::new(),
+            stopped: BTreeSet::new(),
             unusable: BTreeSet::new(),
             filtered: Counts::default(),
             times: BTreeMap::new(),
@@ -379,7 +389,10 @@ impl Keeper {
     fn match_batch(&mut self, batch: &UnpackedBatch) {
         let began = Instant::now();
         let clock = || began.elapsed();
-        let watch = Watch { left_out: &batch.left_out, clock: Some(&clock), again: batch.again };
+        let left_out = self.left_out(batch);
+        let watch = Watch { left_out: &left_out, clock: Some(&clock), again: batch.again };
+        #[cfg(test)]
+        faults::wait(&self.application, batch.id);
         let sink = &mut self.cutter;
         #[cfg(test)]
         let sink = &mut faults::Faulty { application: &self.application, sink };
@@ -390,8 +403,33 @@ impl Keeper {
         if matched.is_err() {
             return self.panicked.push((batch.id, self.shard.culprit()));
         }
+        self.count_failures(batch, &left_out);
         let long = self.shard.rule_times().iter().filter(|(_, took)| *took >= TIMED_MIN);
         self.times.extend(long.map(|(rule, took)| ((batch.id, *rule), *took)));
+    }
+
+    /// The rules that do not fire for a batch: also those that have failed too often since the last cut.
+    fn left_out(&mut self, batch: &UnpackedBatch) -> Vec<RuleNumber> {
+        let mut left_out = batch.left_out.clone();
+        for (rule, failures) in &self.failures {
+            let is_stopped = batch.strikes.get(rule).is_some_and(|strikes| failures >= strikes);
+            if is_stopped && *self.shard.rules().event_class(*rule) == batch.class && !left_out.contains(rule) {
+                left_out.push(*rule);
+                self.stopped.insert((batch.id, *rule));
+            }
+        }
+        left_out
+    }
+
+    fn count_failures(&mut self, batch: &UnpackedBatch, left_out: &[RuleNumber]) {
+        let failed: BTreeSet<RuleNumber> = self.cutter.failed_rules(batch.id).collect();
+        let rules = self.shard.rules().clone();
+        self.failures.retain(|rule, _| {
+            failed.contains(rule) || left_out.contains(rule) || *rules.event_class(*rule) != batch.class
+        });
+        for rule in failed {
+            *self.failures.entry(rule).or_default() += 1;
+        }
     }
 
     fn cut(&mut self) -> Cut {
@@ -418,7 +456,9 @@ impl Keeper {
         }
         let (states, panicked) = (self.shard.take_states(), std::mem::take(&mut self.panicked));
         let times = std::mem::take(&mut self.times);
-        Cut { batches, failures, panicked, states, suppressed, filtered, times, report }
+        self.failures.clear();
+        let stopped = std::mem::take(&mut self.stopped);
+        Cut { batches, failures, panicked, stopped, states, suppressed, filtered, times, report }
     }
 }
 
@@ -476,7 +516,17 @@ mod tests {
         let rows = [vec![Value::Integer(number)]].into();
         let (left_out, told) = (Vec::new(), Vec::new());
         let (id, accepted_at) = (EventBatchId(id), Timestamp(0));
-        [UnpackedBatch { id, accepted_at, class: name("note"), rows, left_out, again: false, told }].into()
+        [UnpackedBatch {
+            id,
+            accepted_at,
+            class: name("note"),
+            rows,
+            left_out,
+            again: false,
+            told,
+            strikes: Strikes::default(),
+        }]
+        .into()
     }
 
     fn told(cut: &Cut) -> Vec<(EventId, u64)> {

@@ -2,7 +2,7 @@
 //!
 //! Nothing is broken off: what is begun is finished first, and until then the switch is pending.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 use tocsin_model::id::Name;
@@ -25,8 +25,8 @@ pub struct Switched {
 pub(crate) struct Switches {
     off: Mutex<BTreeMap<Component, Switch>>,
     changes: watch::Sender<u64>,
-    /// The applications whose event batches are in a quantum that is not committed yet.
-    matching: Mutex<BTreeSet<Name>>,
+    /// The count of quanta of an application that are not committed yet.
+    matching: Mutex<BTreeMap<Name, usize>>,
 }
 
 impl Default for Switches {
@@ -132,14 +132,30 @@ impl Switches {
         !off.is_empty() && parts.iter().any(|part| off.contains_key(part))
     }
 
-    /// The applications of the quanta that are under way.
-    pub fn now_matching(&self, applications: impl Iterator<Item = Name>) {
-        *self.matching.lock() = applications.collect();
+    /// A quantum of an application is under way.
+    pub fn begin_matching(&self, application: &Name) {
+        *self.matching.lock().entry(application.clone()).or_default() += 1;
+    }
+
+    /// A quantum of it is committed or given back.
+    pub fn end_matching(&self, application: &Name) {
+        let mut matching = self.matching.lock();
+        if let Some(count) = matching.get_mut(application) {
+            *count -= 1;
+            if *count == 0 {
+                matching.remove(application);
+            }
+        }
+    }
+
+    /// None of its quanta is under way.
+    pub fn forget_matching(&self, application: &Name) {
+        self.matching.lock().remove(application);
     }
 
     /// Whether events of an application, or of any, are being matched.
     pub fn is_matching(&self, application: Option<&Name>) -> bool {
         let matching = self.matching.lock();
-        application.map_or(!matching.is_empty(), |name| matching.contains(name))
+        application.map_or(!matching.is_empty(), |name| matching.contains_key(name))
     }
 }

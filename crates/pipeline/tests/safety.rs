@@ -243,3 +243,87 @@ async fn the_status_says_until_when_a_throttle_holds() {
     scenario.run_and_wait("08:30 report", Duration::from_secs(1)).await;
     assert_eq!(held(&scenario), None);
 }
+
+/// Other classes go on, and runs of schedules as well that do not meet what waits.
+#[tokio::test(start_paused = true)]
+async fn b13_a_throttle_of_a_class_holds_its_events_alone() {
+    let definition = r#"
+application: notes
+events:
+  note: { fields: { number: integer }, throttle: { notifications: 2, per: 10m } }
+  alarm: { fields: { number: integer } }
+subscriptions: { everybody: {} }
+notifications: { alert: { fields: { number: integer }, content: { templates: { base: { subject: "{{ number }}" } } } } }
+rules:
+  notes: { on: note, subscription: everybody, notify: alert }
+  alarms: { on: alarm, subscription: everybody, notify: alert }
+channels: { log: { protocol: file, options: { path: log } } }
+"#;
+    let mut scenario = Scenario::new(&[definition]).await;
+    let script = r#"08:00 subscriber alice log=alice
+           08:00 subscribe alice everybody
+           08:00 switch off role:match paused
+           08:01 event note {"number": 1}
+           08:01 event note {"number": 2}
+           08:01 event note {"number": 3}
+           08:01 event note {"number": 4}
+           08:01 event note {"number": 5}
+           08:01 event alarm {"number": 100}
+           08:10 switch on role:match
+           08:11 event alarm {"number": 101}"#;
+    scenario.run_and_wait(script, Duration::from_secs(0)).await;
+    let waits = scenario.pipeline().status()[0].1.clone();
+    assert_eq!((waits.throttled_until, waits.throttled_classes.len()), (None, 1), "{waits:?}");
+    let until = waits.throttled_classes[&"note".parse::<tocsin_model::id::Name>().expect("a name")].to_string();
+    assert!(until.starts_with("2026-03-01T08:15:00"), "{until}");
+    let rest = scenario.run_and_wait("09:00 report", Duration::from_secs(1)).await;
+    expect![[r#"
+        08:10:00 log alice n-1-0: 100 -> delivered
+        08:10:00 log alice n-2-0: 1 -> delivered
+        08:10:00 log alice n-3-0: 2 -> delivered
+        08:10:00 log alice n-4-0: 3 -> delivered
+        08:11:00 log alice n-5-0: 101 -> delivered
+        08:15:00 log alice n-6-0: 4 -> delivered
+        08:20:00 log alice n-7-0: 5 -> delivered
+        09:00:00 events 7 notifications 7 open 0 suspended 0"#]]
+    .assert_eq(&rest);
+}
+
+/// A rule that has failed too often is stopped within the batches that are matched together, whether it is answered by the
+/// index or by a query.
+#[tokio::test(start_paused = true)]
+async fn b7_a_rule_is_stopped_within_a_quantum() {
+    let query = "  queried: { on: note, subscription: above, notify: told, stop_after: 3, with: { who: \"'queried'\" }, sql: \"SELECT n._event, a._subscription, abs(-9223372036854775807 - n.number) AS number FROM events n, above a\" }\n";
+    let definition = NOTES.replace("  plain:", &format!("{query}  plain:"));
+    let mut script =
+        "08:00 subscriber alice log=alice\n08:00 subscribe alice above\n08:00 switch off role:match paused\n"
+            .to_owned();
+    for _ in 0..8 {
+        script.push_str(&format!("08:01 event note {{\"number\": 1, \"items\": {}}}\n", items(60)));
+    }
+    script.push_str("08:10 switch on role:match\n08:11 firings\n08:12 report");
+    check(
+        &definition,
+        &script,
+        expect![[r#"
+        08:10:00 log alice n-1-0: plain 1 -> delivered
+        08:10:00 log alice n-1-1: plain 1 -> delivered
+        08:10:00 log alice n-1-2: plain 1 -> delivered
+        08:10:00 log alice n-1-3: plain 1 -> delivered
+        08:10:00 log alice n-1-4: plain 1 -> delivered
+        08:10:00 log alice n-1-5: plain 1 -> delivered
+        08:10:00 log alice n-1-6: plain 1 -> delivered
+        08:10:00 log alice n-1-7: plain 1 -> delivered
+        08:11:00 queried failed eb-1..eb-1 (1): integer overflow
+        08:11:00 queried failed eb-2..eb-2 (1): integer overflow
+        08:11:00 queried failed eb-3..eb-3 (1): integer overflow
+        08:11:00 queried skipped eb-4..eb-8 (5): it is stopped: it failed 3 times in a row
+        08:11:00 long failed eb-1..eb-1 (1): the expression takes too many steps (event e-1-0)
+        08:11:00 long failed eb-2..eb-2 (1): the expression takes too many steps (event e-2-0)
+        08:11:00 long skipped eb-3..eb-8 (6): it is stopped: it failed 2 times in a row
+        08:11:00 long stopped by tocsin: it failed 2 times in a row
+        08:11:00 queried stopped by tocsin: it failed 3 times in a row
+        08:12:00 events 8 notifications 8 open 0 suspended 0"#]],
+    )
+    .await;
+}

@@ -332,3 +332,28 @@ async fn a_throttle_defers_runs_and_what_comes_behind_them() {
     )
     .await;
 }
+
+/// Runs wait, and are done in parts as the throttle allows; events go on.
+#[tokio::test(start_paused = true)]
+async fn b13_a_throttle_of_schedules_holds_runs_alone() {
+    let definition = STOCK
+        .replace("channels:", "limits: { schedule_throttle: { notifications: 2, per: 10m } }\nchannels:")
+        .replace("  hours:", "  now: { on: quote, subscription: limit, when: event.price >= sub.price, notify: crossed, with: { limit: sub.price } }\n  hours:");
+    let mut script = String::new();
+    for who in ["alice", "bob", "carol", "dave", "eve"] {
+        script.push_str(&format!("00:10 subscriber {who} email={who}@example.org\n00:10 subscribe {who} hourly\n"));
+    }
+    script.push_str("00:20 subscriber zoe email=zoe@example.org\n00:20 subscribe zoe limit {\"price\": 5}\n");
+    script.push_str("01:01 event quote {\"price\": 9}\n01:50 report");
+    let mut scenario = Scenario::new(&[&definition]).await;
+    let seen = scenario.run_and_wait(&script, Duration::from_secs(60)).await;
+    expect![[r#"
+        01:00:00 email alice@example.org n-1-0: it is 2026-03-01T01:00:00Z, skipped 0 -> delivered
+        01:00:00 email bob@example.org n-1-1: it is 2026-03-01T01:00:00Z, skipped 0 -> delivered
+        01:00:00 email carol@example.org n-2-0: it is 2026-03-01T01:00:00Z, skipped 0 -> delivered
+        01:01:00 email zoe@example.org n-3-0: 9.0 crossed 5.0 -> delivered
+        01:05:00 email dave@example.org n-4-0: it is 2026-03-01T01:00:00Z, skipped 0 -> delivered
+        01:10:00 email eve@example.org n-5-0: it is 2026-03-01T01:00:00Z, skipped 0 -> delivered
+        01:50:00 events 6 notifications 6 open 0 suspended 0"#]]
+    .assert_eq(&seen);
+}

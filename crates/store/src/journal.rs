@@ -4,7 +4,11 @@
 //! before the commit repeats the step, a crash after it does not. Whoever holds a claim that was lost in the meantime
 //! commits nothing ([`StoreError::Fenced`]).
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -485,6 +489,23 @@ pub struct Arrivals {
     pub work: tokio::sync::watch::Receiver<u64>,
 }
 
+/// Event batches that are not handed out for now.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Except {
+    /// Batches of these applications.
+    pub applications: BTreeSet<Name>,
+    /// Batches of these classes, each with its application.
+    pub classes: BTreeSet<(Name, Name)>,
+}
+
+impl Except {
+    /// Whether batches of a class are among them.
+    pub fn has(&self, application: &Name, class: &Name) -> bool {
+        self.applications.contains(application)
+            || !self.classes.is_empty() && self.classes.contains(&(application.clone(), class.clone()))
+    }
+}
+
 /// The flow, durable. Every method may be called from any task.
 ///
 /// What a method has acknowledged survives a crash of the process and of the machine.
@@ -497,13 +518,13 @@ pub trait Journal: Send + Sync + 'static {
     async fn accept(&self, batch: NewEventBatch) -> Result<Accepted, StoreError>;
 
     /// Hands out unmatched event batches in the order of their acceptance, each to one matcher until `now + lease`,
-    /// up to `batches` of them and not many more than `bytes` packed bytes (at least one if any waits). Those of the
-    /// applications in `except` go on waiting.
+    /// up to `batches` of them and not many more than `bytes` packed bytes (at least one if any waits). Those in `except`
+    /// go on waiting; how many they are makes no difference to the cost.
     async fn claim_events(
         &self,
         batches: usize,
         bytes: usize,
-        except: &[Name],
+        except: &Except,
         lease: Duration,
         now: Timestamp,
     ) -> Result<Vec<ClaimedEvents>, StoreError>;

@@ -24,9 +24,9 @@ use tocsin_store::{
     error::StoreError,
     journal::{
         Accepted, ActivityRow, Arrivals, Backlog, Claim, ClaimedEvents, Component, Cutoffs, EventBatchState, EventPage,
-        Firing, FiringFilter, Journal, Mark, NewEventBatch, NewResend, Progress, Quantum, Resend, Resolution, RuleStop,
-        ScheduleKey, ScheduleRun, SourceKey, Step, StoredNotificationBatch, StoredSuspension, SuspensionFilter, Switch,
-        Totals, Window, WorkAhead, WorkItem,
+        Except, Firing, FiringFilter, Journal, Mark, NewEventBatch, NewResend, Progress, Quantum, Resend, Resolution,
+        RuleStop, ScheduleKey, ScheduleRun, SourceKey, Step, StoredNotificationBatch, StoredSuspension,
+        SuspensionFilter, Switch, Totals, Window, WorkAhead, WorkItem,
     },
     look::Looked,
     memory::journal::MemoryJournal,
@@ -135,7 +135,7 @@ impl Journal for MortalJournal {
         &self,
         batches: usize,
         bytes: usize,
-        except: &[Name],
+        except: &Except,
         lease: Duration,
         now: Timestamp,
     ) -> Result<Vec<ClaimedEvents>, StoreError> {

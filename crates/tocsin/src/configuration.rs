@@ -410,6 +410,9 @@ pub struct Pipeline {
     /// Shards of each application's match index, each with a thread of its own; at most 64. 0 means one for each core, up
     /// to 8.
     pub match_shards: u32,
+    /// Most applications that are matched at the same time. Those whose last quantum took `pipeline.slow_rule` or longer are
+    /// half of them at most, so that slow applications leave room for the others.
+    pub match_concurrency: u32,
     /// Most notifications of a channel that are formatted or on their way at the same time; and a quarter as many that are
     /// urgent or high.
     pub in_flight_per_channel: u32,
@@ -445,6 +448,7 @@ impl Default for Pipeline {
             quantum_batches: 256,
             quantum_bytes: Size(4 << 20),
             match_shards: 0,
+            match_concurrency: 32,
             in_flight_per_channel: 10_000,
             receipts_chunk: 2_048,
             receipts_delay: Period::millis(25),

@@ -95,6 +95,8 @@ pub const STEPS: &[Metric] = &[
     ),
     gauge("match_stopped_rules", "", "Rules that are stopped."),
     gauge("match_throttled_applications", "", "Applications that make more notifications than they may and wait."),
+    gauge("match_throttled_classes", "", "Event classes that make more notifications than they may and wait."),
+    counter("match_panics_total", "", "Matchers of an application that panicked and were started again."),
     counter(
         "match_filter_candidates_total",
         "",

@@ -479,6 +479,7 @@ fn pipeline_options(configuration: &Configuration) -> Outcome<PipelineOptions> {
         quantum_batches: options.quantum_batches.max(1) as usize,
         quantum_bytes: usize::try_from(options.quantum_bytes.0).unwrap_or(usize::MAX),
         match_shards: options.match_shards as usize,
+        match_concurrency: options.match_concurrency as usize,
         in_flight_per_channel: options.in_flight_per_channel.max(1) as usize,
         receipts_chunk: options.receipts_chunk.max(1) as usize,
         receipts_delay_ms: u64::try_from(options.receipts_delay.0.as_millis()).unwrap_or(u64::MAX),

@@ -174,6 +174,10 @@ pub(crate) struct ApplicationStatusBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     throttled_until: Option<Timestamp>,
+    /// Until when events of a class wait because of a throttle of the class, about. Runs of schedules are of the class `due`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = BTreeMap<String, String>)]
+    throttled_classes: BTreeMap<String, Timestamp>,
 }
 
 /// How many there are.
@@ -253,6 +257,10 @@ impl From<status::Status> for StatusBody {
             changes_behind: status.changes_behind,
             ready: status.ready,
             throttled_until: status.throttled_until,
+            throttled_classes: {
+                let classes = status.throttled_classes.into_iter();
+                classes.map(|(class, until)| (class.to_string(), until)).collect()
+            },
         };
         let (counts, backlog, totals, latencies) = (status.counts, status.backlog, status.totals, status.latencies);
         StatusBody {

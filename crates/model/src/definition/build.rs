@@ -51,8 +51,8 @@ pub fn application(root: &Node, problems: &mut Vec<Problem>) -> Option<Applicati
             let chronicles = builder.chronicles(node, path, &fields);
             let ordered = node.get("ordered");
             let ordered = ordered.map(|given| Ordered { by: builder.key(given, &join(path, "ordered"), &fields) });
-            let retention = duration(node, "retention");
-            EventClass { fields, description: text(node, "description"), chronicles, ordered, retention }
+            let (retention, throttle) = (duration(node, "retention"), throttle(node, "throttle"));
+            EventClass { fields, description: text(node, "description"), chronicles, ordered, retention, throttle }
         }),
         attributes: builder.named_fields(root, "attributes", "attributes"),
         subscriptions: builder.section("subscriptions", |_, path, node, builder| SubscriptionClass {
@@ -521,7 +521,9 @@ impl<'a> Builder<'a> {
             self.problems.push(problem.hint("choose another name").position(own.line, own.column));
         }
         let description = Some("A scheduled rule is due.".to_owned());
-        application.events.insert(class, EventClass { fields: due_fields(), description, ..EventClass::default() });
+        let throttle = application.limits.schedule_throttle;
+        let due = EventClass { fields: due_fields(), description, throttle, ..EventClass::default() };
+        application.events.insert(class, due);
     }
 
     fn rules(&mut self, application: &Application) -> BTreeMap<Name, Rule> {
@@ -814,20 +816,23 @@ fn presence(node: &Node, key: &str) -> Presence {
     }
 }
 
+fn throttle(node: &Node, key: &str) -> Option<Throttle> {
+    let throttle = node.get(key)?;
+    let notifications = integer(throttle, "notifications").map(u64::from)?;
+    Some(Throttle { notifications, per: duration(throttle, "per")? })
+}
+
 fn limits(root: &Node) -> Limits {
     let node = root.get("limits");
     let default = Limits::default();
     let given = |key: &str| node.and_then(|node| integer(node, key)).map(u64::from);
-    let throttle = node.and_then(|node| node.get("throttle")).and_then(|throttle| {
-        let notifications = integer(throttle, "notifications").map(u64::from)?;
-        Some(Throttle { notifications, per: duration(throttle, "per")? })
-    });
     Limits {
         subscriptions: given("subscriptions").unwrap_or(default.subscriptions),
         distinct_filters: given("distinct_filters").unwrap_or(default.distinct_filters),
         unindexed_filters: given("unindexed_filters").unwrap_or(default.unindexed_filters),
         notifications_per_event: given("notifications_per_event").unwrap_or(default.notifications_per_event),
-        throttle,
+        throttle: node.and_then(|node| throttle(node, "throttle")),
+        schedule_throttle: node.and_then(|node| throttle(node, "schedule_throttle")),
         skip_older_than: node.and_then(|node| duration(node, "skip_older_than")),
         schedule_interval: node
             .and_then(|node| duration(node, "schedule_interval"))

@@ -64,6 +64,7 @@ pub fn difference(old: &Application, new: &Application) -> Vec<Difference> {
         found.fields(path, &old.fields, &new.fields, FieldsOf::Events);
         found.chronicles(path, old, new);
         found.retention(path, old.retention, new.retention);
+        found.throttle(&format!("{path}.throttle"), old.throttle, new.throttle);
         if old.ordered != new.ordered {
             let shown = |ordered: &Option<Ordered>| match ordered {
                 None => "in any order".to_owned(),
@@ -508,6 +509,16 @@ impl Differences {
         }
     }
 
+    fn throttle(&mut self, path: &str, old: Option<Throttle>, new: Option<Throttle>) {
+        if old != new {
+            let shown = |throttle: Option<Throttle>| match throttle {
+                Some(Throttle { notifications, per }) => format!("{notifications} in {}", write_duration(per)),
+                None => "none".to_owned(),
+            };
+            self.changed(path, format!("the throttle is {} (was {})", shown(new), shown(old)));
+        }
+    }
+
     fn limits(&mut self, old: &Limits, new: &Limits) {
         let numbers = [
             ("subscriptions", "subscriptions", old.subscriptions, new.subscriptions),
@@ -523,14 +534,8 @@ impl Differences {
         for (key, what, old, new) in numbers.into_iter().filter(|(_, _, old, new)| old != new) {
             self.changed(format!("limits.{key}"), format!("at most {new} {what} (was {old})"));
         }
-        if old.throttle != new.throttle {
-            let shown = |throttle: Option<Throttle>| match throttle {
-                Some(Throttle { notifications, per }) => format!("{notifications} in {}", write_duration(per)),
-                None => "none".to_owned(),
-            };
-            let sentence = format!("the throttle is {} (was {})", shown(new.throttle), shown(old.throttle));
-            self.changed("limits.throttle", sentence);
-        }
+        self.throttle("limits.throttle", old.throttle, new.throttle);
+        self.throttle("limits.schedule_throttle", old.schedule_throttle, new.schedule_throttle);
         if old.skip_older_than != new.skip_older_than {
             let shown = |age: Option<_>| age.map_or("never".to_owned(), |age| format!("after {}", write_duration(age)));
             let (is, was) = (shown(new.skip_older_than), shown(old.skip_older_than));

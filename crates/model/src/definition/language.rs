@@ -179,6 +179,12 @@ static EVENT: Shape = Shape::Object(&[
         "How long its finished batches are kept, but no shorter than those that tell of them; `retention.finished` of the \
          application if not given.",
     ),
+    optional(
+        "throttle",
+        &THROTTLE,
+        "How fast its events may make notifications; further events of the class wait, other classes go on. No throttle if \
+         not given.",
+    ),
 ]);
 static ORDERED: Shape = Shape::Object(&[optional(
     "by",
@@ -659,6 +665,12 @@ static LIMITS: Shape = Shape::Object(&[
         "throttle",
         &THROTTLE,
         "How fast it may make notifications; events beyond it wait. No throttle if not given.",
+    ),
+    optional(
+        "schedule_throttle",
+        &THROTTLE,
+        "How fast its rules with a schedule may make notifications; further runs wait, events go on. No throttle if not \
+         given.",
     ),
     optional(
         "skip_older_than",

@@ -34,7 +34,7 @@ use super::{
 use crate::{
     Flow,
     follow_changes::Lost,
-    guard::LeftOut,
+    guard::{LeftOut, Strikes},
     keep_busy, run_queries,
     shards::{Cut, Memory, UnpackedBatch},
     slow_firings::SlowFiring,
@@ -55,10 +55,18 @@ pub(super) struct Readable {
     pub again: bool,
     /// What the tables of chronicles say otherwise once the batch is taken, unless they were told already.
     pub entries: Vec<EntryChange>,
+    /// The failures that rules have left at the first of the batches with which it is matched.
+    pub strikes: Strikes,
 }
 
-/// A query that failed for a batch, and why.
-type FailedQuery = (EventBatchId, RuleNumber, String);
+/// The queries that gave no matches.
+#[derive(Default)]
+pub(super) struct Queried {
+    /// Queries that failed for a batch, with the reason.
+    pub failed: Vec<(EventBatchId, RuleNumber, String)>,
+    /// Queries that were left out of a batch, since they had failed too often before it.
+    pub stopped: Vec<(EventBatchId, RuleNumber)>,
+}
 
 impl Matched {
     /// Takes the next step to a place. Gives whether the index is there, and whole again if it was lost.
@@ -79,7 +87,8 @@ impl Matched {
     }
 
     /// Matches batches in their order, and adds to the step what they give. Nothing is told of one that cannot be
-    /// matched: what it matched before the trouble would be told again when it is matched again.
+    /// matched: the matches before the trouble come again when it is matched again. A rule that has failed too
+    /// often is stopped within the batches.
     pub(super) async fn match_batches(
         &mut self,
         flow: &Flow,
@@ -102,6 +111,7 @@ impl Matched {
         let rules = compiled.rules.clone();
         let stops = flow.stops.lock().clone();
         let mut left_out = LeftOut::default();
+        let strikes = self.guard.strikes(&compiled);
         let guard = &mut self.guard;
         let unpack = |(batch, fields): (&EventBatch, Fields)| match rules.rows(batch, &fields) {
             Ok(rows) => {
@@ -109,7 +119,8 @@ impl Matched {
                 let left_out = left_out.of(batch.id);
                 let batch = EventBatch { chronicled: Bytes::new(), ..batch.clone() };
                 let rows = rows.into();
-                Some(Readable { batch, fields, rows, left_out, again: false, entries: Vec::new() })
+                let (again, entries, strikes) = (false, Vec::new(), strikes.clone());
+                Some(Readable { batch, fields, rows, left_out, again, entries, strikes })
             }
             Err(damaged) => {
                 failed.insert(batch.id, damaged.to_string());
@@ -119,14 +130,17 @@ impl Matched {
         let mut readable: Vec<Readable> = keep_busy(|| fields.into_iter().filter_map(unpack).collect());
         let cut = loop {
             keep_busy(|| self.take_events(&mut readable, &mut failed));
-            let (cut, queries) = self.cut(flow, name, &readable).await?;
+            let (cut, Queried { failed: queries, stopped }) = self.cut(flow, name, &readable).await?;
             self.report = self.followed.with_queries(cut.report.clone());
             self.note_slow(flow, &readable, &cut);
             // Nothing was told by them, so nothing is to be taken back.
             for (batch, rule, reason) in queries {
                 left_out.fail(&compiled, batch, rule, reason, now);
             }
-            let mut is_done = true;
+            for (batch, rule) in stopped {
+                self.guard.skip(&compiled, batch, rule, now, &mut left_out);
+            }
+            let mut is_done = cut.stopped.is_empty();
             // A rule may panic on several shards, but once it is left out on none.
             let mut isolated: BTreeSet<(EventBatchId, RuleNumber)> = BTreeSet::new();
             for (id, rule) in &cut.panicked {
@@ -143,6 +157,10 @@ impl Matched {
             for failure in cut.failures.iter().filter(|failure| failure.whole) {
                 let reason = format!("{} (event {})", failure.trouble, failure.event);
                 is_done &= !left_out.fail(&compiled, failure.event.batch, failure.rule, reason, now);
+            }
+            // Shards that did not leave it out have matched it.
+            for (batch, rule) in &cut.stopped {
+                self.guard.skip(&compiled, *batch, *rule, now, &mut left_out);
             }
             if is_done {
                 break cut;
@@ -179,9 +197,6 @@ impl Matched {
         report_suppressed(&cut.suppressed);
         report_filtered(cut.filtered);
         step.states.extend(cut.states.into_iter().map(|page| (name.clone(), page)));
-        let limits = &compiled.application.limits;
-        let notifications: u64 = cut.batches.iter().map(|cut| cut.notifications.count() as u64).sum();
-        self.guard.spend(limits.throttle, notifications, batches.len(), now);
         // Rules may take seconds; a notification is made, and its time to live begins, when they have ended.
         let matched_at = flow.clock.now();
         step.batches.extend(keep_busy(|| new_batches(&compiled, &compiled.rules, cut.batches, oldest, matched_at)));
@@ -253,7 +268,7 @@ impl Matched {
         flow: &Flow,
         name: &Name,
         batches: &[Readable],
-    ) -> Result<(Cut, Vec<FailedQuery>), StoreError> {
+    ) -> Result<(Cut, Queried), StoreError> {
         let mut rebuilds = 0;
         loop {
             match self.try_cut(flow, name, batches).await {
@@ -279,39 +294,46 @@ impl Matched {
         }
     }
 
-    async fn try_cut(
-        &mut self,
-        flow: &Flow,
-        name: &Name,
-        batches: &[Readable],
-    ) -> Result<(Cut, Vec<FailedQuery>), Lost> {
+    async fn try_cut(&mut self, flow: &Flow, name: &Name, batches: &[Readable]) -> Result<(Cut, Queried), Lost> {
         keep_busy(|| self.followed.shards().remember(&Memory::Begin))?;
-        let (mut failed, mut times) = (Vec::new(), BTreeMap::new());
+        let (mut queried, mut failures) = (Queried::default(), BTreeMap::new());
+        let mut times = BTreeMap::new();
         let mut runs = batches.chunk_by(|one, next| one.batch.sees == next.batch.sees).peekable();
         while let Some(run) = runs.next() {
             self.go_to(flow, name, run[0].batch.sees).await?;
-            let unpacked: Arc<[UnpackedBatch]> =
-                keep_busy(|| run.iter().map(|readable| self.query(readable, &mut failed, &mut times)).collect());
+            let unpacked: Arc<[UnpackedBatch]> = keep_busy(|| {
+                let mut query = |readable| self.query(readable, &mut queried, &mut failures, &mut times);
+                run.iter().map(&mut query).collect()
+            });
             if runs.peek().is_some() {
                 keep_busy(|| self.followed.shards().match_batches(&unpacked))?;
             } else {
                 let mut cut = keep_busy(|| self.followed.shards().match_and_cut(unpacked))?;
                 cut.times.extend(times);
-                return Ok((cut, failed));
+                return Ok((cut, queried));
             }
         }
-        Ok((Cut::default(), failed))
+        Ok((Cut::default(), queried))
     }
 
     /// Runs the queries that a batch fires by the tables as they stand, and gives the batch for the shards.
     fn query(
         &mut self,
         readable: &Readable,
-        failed: &mut Vec<FailedQuery>,
+        queried: &mut Queried,
+        failures: &mut BTreeMap<RuleNumber, u32>,
         times: &mut BTreeMap<(EventBatchId, RuleNumber), Duration>,
     ) -> UnpackedBatch {
-        let Readable { batch, fields, rows, left_out, again, entries } = readable;
+        let Readable { batch, fields, rows, left_out, again, entries, strikes } = readable;
         let rules = &self.compiled.rules;
+        let mut left_out = left_out.clone();
+        for (rule, failures) in &*failures {
+            let is_stopped = strikes.get(rule).is_some_and(|strikes| failures >= strikes);
+            if is_stopped && *rules.event_class(*rule) == batch.class && !left_out.contains(rule) {
+                left_out.push(*rule);
+                queried.stopped.push((batch.id, *rule));
+            }
+        }
         let fires = |rule: &Name| rules.number(rule.as_str()).is_none_or(|number| !left_out.contains(&number));
         let told = self.followed.queries().map_or_else(Vec::new, |queries| {
             entries.iter().for_each(|change| run_queries::keep(queries, change));
@@ -322,8 +344,12 @@ impl Matched {
         for firing in &told {
             let Some(number) = rules.number(firing.rule.as_str()) else { continue };
             times.insert((batch.id, number), firing.took);
-            if let Err(reason) = &firing.outcome {
-                failed.push((batch.id, number, reason.clone()));
+            match &firing.outcome {
+                Err(reason) => {
+                    *failures.entry(number).or_default() += 1;
+                    queried.failed.push((batch.id, number, reason.clone()));
+                }
+                Ok(_) => drop(failures.remove(&number)),
             }
         }
         UnpackedBatch {
@@ -331,9 +357,10 @@ impl Matched {
             accepted_at: batch.accepted_at,
             class: batch.class.clone(),
             rows: rows.clone(),
-            left_out: left_out.clone(),
+            left_out,
             again: *again,
             told,
+            strikes: strikes.clone(),
         }
     }
 

@@ -12,7 +12,7 @@ use super::{
     matched::Readable,
     report::report_suppressed,
 };
-use crate::{Flow, RefireError, keep_busy, shards::Memory};
+use crate::{Flow, RefireError, guard::Strikes, keep_busy, shards::Memory};
 
 impl Matched {
     /// See [`Matcher::refire`].
@@ -51,11 +51,12 @@ impl Matched {
                         left_out: others(number),
                         again: true,
                         entries: self.untold_entries(batch.accepted_at),
+                        strikes: Strikes::default(),
                     };
                     let (cut, queries) = self.cut(flow, &firing.application, &[readable]).await?;
                     // Unless it is committed, what was remembered by it does not count.
                     self.remembers = false;
-                    if let Some((batch, _, reason)) = queries.into_iter().next() {
+                    if let Some((batch, _, reason)) = queries.failed.into_iter().next() {
                         return Err(RefireError::Failed { batch, reason });
                     }
                     if let Some(failure) = cut.failures.iter().find(|failure| failure.whole) {

@@ -1,8 +1,33 @@
 //! What matching did is counted, and what went wrong is told.
 
+use std::collections::BTreeSet;
+
 use tocsin_matching::{cut::RuleFailure, filter::index::Counts, rule::RuleSet, state::Suppression};
 
-use crate::compile::Compiled;
+use tocsin_model::id::EventBatchId;
+use tocsin_store::journal::{ClaimedEvents, Step};
+
+use crate::{Flow, compile::Compiled};
+
+/// Counts what became of a quantum, class by class.
+pub(super) fn count(flow: &Flow, claimed: &[ClaimedEvents], step: &Step) {
+    let classes = &flow.classes;
+    let failed: BTreeSet<EventBatchId> = step.failed.iter().map(|(claim, _)| claim.id).collect();
+    let matched: BTreeSet<EventBatchId> = step.matched.iter().map(|claim| claim.id).collect();
+    for events in claimed {
+        let labels = classes.labels(&events.batch.application, &events.batch.class);
+        if matched.contains(&events.claim.id) {
+            metrics::counter!("match_event_batches_total", &labels).increment(1);
+        } else if failed.contains(&events.claim.id) {
+            metrics::counter!("match_failed_batches_total", &labels).increment(1);
+        }
+    }
+    for batch in &step.batches {
+        let labels = classes.labels(&batch.head.application, &batch.head.class);
+        metrics::counter!("match_notification_batches_total", &labels).increment(1);
+        metrics::counter!("match_notifications_total", &labels).increment(u64::from(batch.count));
+    }
+}
 
 /// Counts the matches that were not told.
 pub(super) fn report_suppressed(suppressed: &[u64; Suppression::ALL.len()]) {

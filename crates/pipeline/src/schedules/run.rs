@@ -50,6 +50,8 @@ const PAGE: usize = 5_000;
 const NEVER: Timestamp = Timestamp(i64::MAX);
 /// Packed bytes of events read at a time.
 const EVENT_BYTES: usize = 4 << 20;
+/// The same under a throttle, which is looked at between them.
+const EVENT_BYTES_THROTTLED: usize = 64 << 10;
 /// After so many read bytes of events a step is full, and the rest is for the next one.
 const BYTES_AT_ONCE: usize = 64 << 20;
 /// The same for a class with a digest: a step that is full cuts the digests of its subscribers in two.
@@ -157,12 +159,13 @@ pub(crate) fn is_due(compiled: &Compiled, batch: &EventBatch) -> bool {
         && compiled.application.events.contains_key(&batch.class)
 }
 
-/// Runs what is due by a batch, and adds to the step what that makes and what is left. The inner error says why it could
-/// not be run; nothing was added then.
+/// Runs what is due by a batch, and adds to the step what that makes and what is left, as far as it makes about `most`
+/// notifications. The inner error says why it could not be run; nothing was added then.
 pub(crate) async fn run_due(
     flow: &Flow,
     compiled: &Arc<Compiled>,
     batch: &EventBatch,
+    most: Option<usize>,
     step: &mut Step,
 ) -> Result<Result<(), String>, StoreError> {
     let started = Instant::now();
@@ -176,7 +179,7 @@ pub(crate) async fn run_due(
     };
     // What was matched in this very step is not in the journal yet.
     let chronicled: BTreeMap<EventBatchId, Bytes> = step.chronicled.iter().cloned().collect();
-    let mut part = Part { flow, compiled, batch, chronicled, made: Vec::new(), notifications: 0, bytes: 0 };
+    let mut part = Part { flow, compiled, batch, chronicled, most, made: Vec::new(), notifications: 0, bytes: 0 };
     let mut queue: VecDeque<(usize, Row)> = rows.into_iter().enumerate().collect();
     let (mut left, mut labels) = (Vec::new(), None);
     while let Some((ordinal, row)) = queue.pop_front() {
@@ -228,6 +231,8 @@ struct Part<'a> {
     compiled: &'a Arc<Compiled>,
     batch: &'a EventBatch,
     chronicled: BTreeMap<EventBatchId, Bytes>,
+    /// The notifications that a throttle allows.
+    most: Option<usize>,
     made: Vec<NewNotificationBatch>,
     notifications: usize,
     bytes: usize,
@@ -269,7 +274,11 @@ impl Part<'_> {
     }
 
     fn is_full(&self) -> bool {
-        self.notifications >= self.flow.options.run_notifications || self.bytes >= BYTES_AT_ONCE
+        self.notifications >= self.notifications_max() || self.bytes >= BYTES_AT_ONCE
+    }
+
+    fn notifications_max(&self) -> usize {
+        self.flow.options.run_notifications.min(self.most.unwrap_or(usize::MAX))
     }
 
     /// Runs some of the subscriptions of one due time. Gives what is left of it.
@@ -319,7 +328,11 @@ impl Part<'_> {
         let own = rule.schedule.as_ref().is_some_and(|schedule| schedule.recurs == Recurs::Subscription);
         let (application, class) = (&self.batch.application, &rule.subscription);
         let records = &self.flow.records;
-        let most = self.flow.options.run_subscriptions.max(1);
+        let mut most = self.flow.options.run_subscriptions.max(1);
+        if rule.on == due_class() {
+            // Each makes one notification at most.
+            most = most.min(self.notifications_max().saturating_sub(self.notifications).max(1));
+        }
         let (page_size, mut members) = (most.min(PAGE), Vec::new());
         let through = due.subscriptions_through.unwrap_or(SubscriptionId(u64::MAX));
         let (mut after, mut last) = (due.subscriptions_after, None);
@@ -372,6 +385,9 @@ impl Part<'_> {
         let before = due.before.unwrap_or(self.batch.id);
         let (has_digests, is_one) = (self.has_digests(&due.rule), members.len() < 2);
         let bytes_max = if has_digests { BYTES_OF_DIGESTS } else { BYTES_AT_ONCE };
+        // Digests stay whole also under a throttle.
+        let most = if has_digests { self.flow.options.run_notifications } else { self.notifications_max() };
+        let page = if self.most.is_some() { EVENT_BYTES_THROTTLED } else { EVENT_BYTES };
         let (mut new, mut known): (Vec<Member>, Vec<Member>) = members.into_iter().partition(|member| member.is_new);
         // Each joins when the events have come to its time; the next to join is the last.
         let latest_first = |member: &Member| std::cmp::Reverse((member.since, member.subscription.id));
@@ -387,8 +403,7 @@ impl Part<'_> {
         let mut after = due.from.unwrap_or(begin);
         let mut table = Table::new(rules, self.compiled, true);
         loop {
-            let page =
-                self.flow.journal.events_between(&self.batch.application, &on, after, before, EVENT_BYTES).await?;
+            let page = self.flow.journal.events_between(&self.batch.application, &on, after, before, page).await?;
             for id in &page.damaged {
                 tracing::error!(batch = %id, rule = %due.rule, "an event batch cannot be read and is left out of a run");
                 if let Some(labels) = self.labels(&due.rule) {
@@ -422,7 +437,7 @@ impl Part<'_> {
             }
             let Some(next) = page.next else { break };
             after = next;
-            let is_much = self.notifications + table.told >= self.flow.options.run_notifications;
+            let is_much = self.notifications + table.told >= most;
             if is_much && has_digests && !is_one {
                 return Ok(Ok(Met::TooMany));
             }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use tocsin_matching::{
     datum::Trouble,
     rule::RuleNumber,
@@ -33,6 +33,46 @@ pub fn plan_end(application: &Name, batch: EventBatchId) {
 /// Whether an owner ends at a batch. Nobody else does after it.
 pub fn ends(application: &Name, batch: EventBatchId) -> bool {
     ENDS.lock().remove(&(application.clone(), batch))
+}
+
+/// For an application and a batch, how far it is with a match that waits.
+static WAITS: Mutex<BTreeMap<(Name, EventBatchId), Wait>> = Mutex::new(BTreeMap::new());
+static CHANGED: Condvar = Condvar::new();
+
+#[derive(PartialEq)]
+enum Wait {
+    Planned,
+    Begun,
+    Over,
+}
+
+/// The match of a batch takes until `release`, as a rule does that takes long.
+pub fn plan_wait(application: &Name, batch: EventBatchId) {
+    WAITS.lock().insert((application.clone(), batch), Wait::Planned);
+}
+
+/// Blocks until the match of a batch has begun that was planned to wait.
+pub fn wait_until_begun(application: &Name, batch: EventBatchId) {
+    let key = (application.clone(), batch);
+    let mut waits = WAITS.lock();
+    CHANGED.wait_while(&mut waits, |waits| waits.get(&key) == Some(&Wait::Planned));
+}
+
+/// The match of a batch goes on.
+pub fn release(application: &Name, batch: EventBatchId) {
+    WAITS.lock().insert((application.clone(), batch), Wait::Over);
+    CHANGED.notify_all();
+}
+
+/// Waits where that was planned.
+pub fn wait(application: &Name, batch: EventBatchId) {
+    let key = (application.clone(), batch);
+    let mut waits = WAITS.lock();
+    if let Some(wait) = waits.get_mut(&key).filter(|wait| **wait == Wait::Planned) {
+        *wait = Wait::Begun;
+        CHANGED.notify_all();
+    }
+    CHANGED.wait_while(&mut waits, |waits| waits.get(&key) == Some(&Wait::Begun));
 }
 
 /// Panics as planned, and else hands on.

@@ -26,7 +26,8 @@ use tocsin_service::{
 };
 use tocsin_store::{
     journal::{
-        Journal, JournalOptions, NewEventBatch, NewNotificationBatch, NewQuantum, ReceiptChunk, Retry, Step, TakenUp,
+        Except, Journal, JournalOptions, NewEventBatch, NewNotificationBatch, NewQuantum, ReceiptChunk, Retry, Step,
+        TakenUp,
     },
     memory::{inbox::MemoryInbox, journal::MemoryJournal, records::MemoryRecords},
     records::{Expect, NewSubscriber, NewSubscription, Records},
@@ -232,7 +233,8 @@ async fn live(journal: &dyn Journal) {
         };
         journal.accept(new).await.expect("accepted");
         let now = at(entry.picked_up());
-        let claimed = journal.claim_events(9, usize::MAX, &[], lease, now).await.expect("claimed").remove(0);
+        let claimed =
+            journal.claim_events(9, usize::MAX, &Except::default(), lease, now).await.expect("claimed").remove(0);
         let id = claimed.claim.id;
         let new_batch = |told: &Told| {
             let notifications = Notifications {

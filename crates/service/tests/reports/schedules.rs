@@ -129,7 +129,7 @@ async fn live(journal: &dyn Journal) {
 
 async fn match_run(journal: &dyn Journal, run: &Run) {
     let (lease, now) = (Duration::from_secs(60), at(run.accepted()));
-    let claimed = journal.claim_events(9, usize::MAX, &[], lease, now).await.expect("claimed").remove(0);
+    let claimed = journal.claim_events(9, usize::MAX, &Except::default(), lease, now).await.expect("claimed").remove(0);
     let event = EventId { batch: claimed.claim.id, ordinal: 0 };
     let told = |count: &u32| {
         let notifications = Notifications {

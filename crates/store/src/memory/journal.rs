@@ -28,11 +28,11 @@ use crate::{
     error::StoreError,
     journal::{
         Accepted, Activity, ActivityRow, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, Component, Course,
-        Cutoffs, EventBatchState, EventPage, Firing, FiringFilter, FiringStatus, Idempotency, Journal, JournalOptions,
-        Mark, NewEventBatch, NewFiring, NewNotificationBatch, NewResend, Progress, Quantum, ReceiptChunk, Refired,
-        Reopened, Resend, Resent, Resolution, Retry, RuleStop, ScheduleKey, ScheduleRun, SourceKey, Step,
-        StoredNotificationBatch, StoredSuspension, Stream, Suspension, SuspensionFilter, Switch, TakenUp, Totals,
-        Window, WorkAhead, WorkItem,
+        Cutoffs, EventBatchState, EventPage, Except, Firing, FiringFilter, FiringStatus, Idempotency, Journal,
+        JournalOptions, Mark, NewEventBatch, NewFiring, NewNotificationBatch, NewResend, Progress, Quantum,
+        ReceiptChunk, Refired, Reopened, Resend, Resent, Resolution, Retry, RuleStop, ScheduleKey, ScheduleRun,
+        SourceKey, Step, StoredNotificationBatch, StoredSuspension, Stream, Suspension, SuspensionFilter, Switch,
+        TakenUp, Totals, Window, WorkAhead, WorkItem,
         activity::{Advance, Ledger, Parts, Told, minute_of},
         cut_out, ended,
     },
@@ -199,7 +199,7 @@ impl Journal for MemoryJournal {
         &self,
         batches: usize,
         bytes: usize,
-        except: &[Name],
+        except: &Except,
         lease: Duration,
         now: Timestamp,
     ) -> Result<Vec<ClaimedEvents>, StoreError> {
@@ -207,7 +207,7 @@ impl Journal for MemoryJournal {
         let mut taken: Vec<EventBatch> = Vec::new();
         let mut taken_bytes = 0;
         for (id, batch) in state.waiting() {
-            if !is_free(&state.event_claims, id, now) || except.contains(&batch.application) {
+            if !is_free(&state.event_claims, id, now) || except.has(&batch.application, &batch.class) {
                 continue;
             }
             taken_bytes += batch.events.bytes().len();

@@ -51,8 +51,8 @@ use crate::{
     error::StoreError,
     journal::{
         Accepted, ActivityRow, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, Component, Cutoffs,
-        EventBatchState, EventPage, Firing, FiringFilter, Journal, JournalOptions, Mark, NewEventBatch, NewResend,
-        Progress, Quantum, Resend, Resolution, RuleStop, ScheduleKey, ScheduleRun, SourceKey, Step,
+        EventBatchState, EventPage, Except, Firing, FiringFilter, Journal, JournalOptions, Mark, NewEventBatch,
+        NewResend, Progress, Quantum, Resend, Resolution, RuleStop, ScheduleKey, ScheduleRun, SourceKey, Step,
         StoredNotificationBatch, StoredSuspension, SuspensionFilter, Switch, Totals, Window, WorkAhead, WorkItem,
     },
     look::Looked,
@@ -173,14 +173,18 @@ impl Journal for SqliteJournal {
         &self,
         batches: usize,
         bytes: usize,
-        except: &[Name],
+        except: &Except,
         lease: Duration,
         now: Timestamp,
     ) -> Result<Vec<ClaimedEvents>, StoreError> {
         loop {
-            let except: Vec<i64> = except.iter().filter_map(|name| self.shared.names.find(name)).collect();
+            let number = |name: &Name| self.shared.names.find(name);
+            let except = hand_out::Excepted {
+                applications: except.applications.iter().filter_map(number).collect(),
+                classes: except.classes.iter().filter_map(|(one, class)| number(one).zip(number(class))).collect(),
+            };
             let claim = move |connection: &Connection, shared: &Shared| {
-                hand_out::claim_events(connection, shared, batches, bytes, &except, lease, now)
+                hand_out::claim_events(connection, shared, (batches, bytes), &except, lease, now)
             };
             let (claimed, damaged) = self.read(claim).await?;
             if damaged.is_empty() {

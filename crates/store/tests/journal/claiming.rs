@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc};
 use tocsin_model::{conduct::Priority, time::Timestamp};
 use tocsin_store::{
     error::StoreError,
-    journal::{Claim, Journal, Step, WorkAhead},
+    journal::{Claim, Except, Journal, Step, WorkAhead},
 };
 
 use crate::support::*;
@@ -18,8 +18,11 @@ fn event_batches_go_out_in_the_order_of_their_acceptance() {
         }
         let first = claim_events(&*journal, 2, at(1)).await;
         assert_eq!(first.iter().map(|claimed| claimed.batch.id.0).collect::<Vec<_>>(), [1, 2]);
-        assert!(journal.claim_events(0, usize::MAX, &[], LEASE, at(1)).await.expect("claimed").is_empty());
-        let third = journal.claim_events(9, 0, &[], LEASE, at(1)).await.expect("at least one, however large");
+        assert!(
+            journal.claim_events(0, usize::MAX, &Except::default(), LEASE, at(1)).await.expect("claimed").is_empty()
+        );
+        let third =
+            journal.claim_events(9, 0, &Except::default(), LEASE, at(1)).await.expect("at least one, however large");
         assert_eq!(third.iter().map(|claimed| claimed.batch.events.count()).collect::<Vec<_>>(), [3]);
         journal.release_events(first[0].claim).await.expect("released");
         let rest = claim_events(&*journal, 9, at(1)).await;
@@ -34,8 +37,8 @@ fn no_more_bytes_than_asked_for() {
         for _ in 0..4 {
             accept(&*journal, 1, at(0)).await;
         }
-        assert_eq!(journal.claim_events(9, 100, &[], LEASE, at(1)).await.expect("claimed").len(), 2);
-        assert_eq!(journal.claim_events(9, 80, &[], LEASE, at(1)).await.expect("claimed").len(), 2);
+        assert_eq!(journal.claim_events(9, 100, &Except::default(), LEASE, at(1)).await.expect("claimed").len(), 2);
+        assert_eq!(journal.claim_events(9, 80, &Except::default(), LEASE, at(1)).await.expect("claimed").len(), 2);
     });
 }
 

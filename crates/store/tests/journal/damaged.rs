@@ -1,6 +1,6 @@
 //! A worn disk: what cannot be read is set aside and seen, and the rest goes on.
 
-use tocsin_store::journal::EventBatchState;
+use tocsin_store::journal::{EventBatchState, Except};
 
 use crate::support::*;
 
@@ -16,7 +16,8 @@ async fn an_unreadable_event_batch_is_set_aside_and_those_behind_it_are_handed_o
     drop(file);
 
     let journal = place.open().await;
-    let claimed = journal.claim_events(10, 1 << 20, &[], LEASE, at(1)).await.expect("the rest can be claimed");
+    let claimed =
+        journal.claim_events(10, 1 << 20, &Except::default(), LEASE, at(1)).await.expect("the rest can be claimed");
     assert_eq!(claimed.iter().map(|events| events.batch.id).collect::<Vec<_>>(), [whole]);
     let backlog = journal.backlog();
     assert_eq!((backlog.event_batches, backlog.failed_batches), (1, 1));

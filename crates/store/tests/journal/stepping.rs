@@ -1,12 +1,13 @@
 //! Steps: all or nothing, once.
 
 use tocsin_model::{
-    id::{EventBatchId, Name, NotificationBatchId},
+    id::{EventBatchId, NotificationBatchId},
     receipt::Outcome,
     state::StatePage,
 };
 use tocsin_store::journal::{
-    Backlog, Cutoffs, EventBatchState, FiringFilter, FiringStatus, Journal, NewFiring, NewNotificationBatch, Refired,
+    Backlog, Cutoffs, EventBatchState, Except, FiringFilter, FiringStatus, Journal, NewEventBatch, NewFiring,
+    NewNotificationBatch, Refired,
     RuleStop, Step,
 };
 
@@ -257,14 +258,32 @@ fn firings_that_did_not_happen_are_listed_until_they_do() {
 }
 
 #[test]
-fn an_application_can_be_left_waiting() {
+fn b7_applications_and_classes_can_be_left_waiting() {
     on_each(async |journal| {
-        let id = accept(&*journal, 1, at(0)).await;
-        let claim = async |except: &[Name]| {
-            journal.claim_events(9, usize::MAX, except, LEASE, at(1)).await.expect("claimed").len()
+        let mut accepted = Vec::new();
+        for (application, class) in [("quakes", "quake"), ("quakes", "tide"), ("other", "quake"), ("quakes", "quake")] {
+            let batch = NewEventBatch { application: name(application), class: name(class), ..events(1, at(0)) };
+            accepted.push(journal.accept(batch).await.expect("accepted").id());
+        }
+        let except = |applications: &[&str], classes: &[(&str, &str)]| Except {
+            applications: applications.iter().map(|one| name(one)).collect(),
+            classes: classes.iter().map(|(one, class)| (name(one), name(class))).collect(),
         };
-        assert_eq!(claim(&[app()]).await, 0);
-        assert_eq!(claim(&[name("other")]).await, 1, "{id}");
+        // What is claimed is given back each time.
+        let claim = async |batches: usize, except: Except| {
+            let claimed = journal.claim_events(batches, usize::MAX, &except, LEASE, at(1)).await.expect("claimed");
+            for events in &claimed {
+                journal.release_events(events.claim).await.expect("released");
+            }
+            claimed.iter().map(|events| accepted.iter().position(|id| *id == events.batch.id)).collect::<Vec<_>>()
+        };
+        let all = |places: &[usize]| places.iter().copied().map(Some).collect::<Vec<_>>();
+        assert_eq!(claim(9, except(&["quakes"], &[])).await, all(&[2]));
+        assert_eq!(claim(9, except(&["nobody"], &[])).await, all(&[0, 1, 2, 3]));
+        assert_eq!(claim(9, except(&["other"], &[("quakes", "quake")])).await, all(&[1]));
+        assert_eq!(claim(9, except(&[], &[("quakes", "tide")])).await, all(&[0, 2, 3]));
+        assert_eq!(claim(2, except(&[], &[("quakes", "tide")])).await, all(&[0, 2]), "the oldest first");
+        assert_eq!(claim(9, except(&["quakes", "other"], &[])).await, all(&[]));
     });
 }
 

@@ -14,8 +14,8 @@ use tocsin_model::{
 };
 use tocsin_store::{
     journal::{
-        Accepted, Claim, ClaimedEvents, Idempotency, Journal, JournalOptions, NewEventBatch, NewNotificationBatch,
-        ReceiptChunk, Step, WorkItem,
+        Accepted, Claim, ClaimedEvents, Except, Idempotency, Journal, JournalOptions, NewEventBatch,
+        NewNotificationBatch, ReceiptChunk, Step, WorkItem,
     },
     memory::journal::MemoryJournal,
     sqlite::journal::SqliteJournal,
@@ -184,7 +184,7 @@ pub async fn accept(journal: &dyn Journal, count: u32, now: Timestamp) -> EventB
 }
 
 pub async fn claim_events(journal: &dyn Journal, batches: usize, now: Timestamp) -> Vec<ClaimedEvents> {
-    journal.claim_events(batches, usize::MAX, &[], LEASE, now).await.expect("claimed")
+    journal.claim_events(batches, usize::MAX, &Except::default(), LEASE, now).await.expect("claimed")
 }
 
 pub async fn claim_work(journal: &dyn Journal, limit: usize, now: Timestamp) -> Vec<WorkItem> {

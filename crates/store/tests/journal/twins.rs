@@ -12,9 +12,9 @@ use tocsin_model::{
     time::Timestamp,
 };
 use tocsin_store::journal::{
-    Claim, Component, Course, Cutoffs, FiringFilter, FiringStatus, Journal, Mark, NewFiring, NewQuantum, NewResend,
-    Refired, Reopened, Resent, Resolution, Retry, Role, RuleStop, ScheduleKey, ScheduleRun, Step, Suspension,
-    SuspensionFilter, Switch, SwitchState, TakenUp, Window, WorkItem,
+    Claim, Component, Course, Cutoffs, Except, FiringFilter, FiringStatus, Journal, Mark, NewFiring, NewQuantum,
+    NewResend, Refired, Reopened, Resent, Resolution, Retry, Role, RuleStop, ScheduleKey, ScheduleRun, Step,
+    Suspension, SuspensionFilter, Switch, SwitchState, TakenUp, Window, WorkItem,
 };
 
 use crate::support::*;
@@ -111,7 +111,13 @@ impl Twins {
 
     async fn claim_events(&mut self) {
         let (batches, bytes) = (self.random.usize(..4), self.random.usize(..2_000));
-        let except = if self.random.u32(..8) == 0 { vec![app()] } else { Vec::new() };
+        let mut except = Except::default();
+        match self.random.u32(..8) {
+            0 => drop(except.applications.insert(app())),
+            1 => drop(except.classes.insert((app(), name("trade")))),
+            2 => drop(except.applications.insert(name("nobody"))),
+            _ => {}
+        }
         let claimed = self.memory.claim_events(batches, bytes, &except, LEASE, self.now).await.expect("claimed");
         let twins = self.sqlite().claim_events(batches, bytes, &except, LEASE, self.now).await.expect("claimed");
         assert_eq!(

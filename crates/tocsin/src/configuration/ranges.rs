@@ -74,6 +74,7 @@ const RANGES: &[(&str, &str, &str)] = &[
     ("pipeline.quantum_batches", "1", "1000000"),
     ("pipeline.quantum_bytes", "1B", "1GiB"),
     ("pipeline.match_shards", "0", "64"),
+    ("pipeline.match_concurrency", "1", "256"),
     ("pipeline.in_flight_per_channel", "1", "10000000"),
     ("pipeline.receipts_chunk", "1", "1000000"),
     ("pipeline.receipts_delay", "0ms", "1m"),

@@ -7,7 +7,7 @@ use expect_test::expect;
 use super::{check, problems};
 use crate::{
     application::{Missed, Recurs, Rule, due_class, due_fields},
-    definition::read,
+    definition::{difference, read},
 };
 
 /// A definition with one rule, of which this is said.
@@ -103,4 +103,31 @@ fn the_class_of_due_times_is_taken() {
     let text = definition("subscription: plain, notify: report, every: 1d").replace("quote:", "due:");
     expect!["2:11: events.due: is the class of the due times of scheduled rules; choose another name"]
         .assert_eq(&problems(&text));
+}
+
+#[test]
+fn b13_event_classes_and_schedules_have_throttles() {
+    let text = definition("subscription: plain, notify: report, every: 1h");
+    let text = text.replace("quote: { fields", "quote: { throttle: { notifications: 5, per: 2s }, fields")
+        + "limits: { schedule_throttle: { notifications: 9, per: 1m } }\n";
+    let application = read(&text, &|_| None).unwrap_or_else(|problems| panic!("{problems:?}"));
+    let throttle_of = |class: &str| {
+        let throttle = application.throttle_of(&class.parse().expect("a name"))?;
+        Some((throttle.notifications, throttle.per.as_secs()))
+    };
+    assert_eq!([throttle_of("quote"), throttle_of("due"), throttle_of("nothing")], [Some((5, 2)), Some((9, 60)), None]);
+    let without =
+        read(&text.replace("throttle: { notifications: 5, per: 2s }, ", ""), &|_| None).expect("a definition");
+    let found: Vec<_> =
+        difference(&without, &application).into_iter().map(|found| (found.path, found.sentence)).collect();
+    assert_eq!(found, [("events.quote.throttle".to_owned(), "the throttle is 5 in 2s (was none)".to_owned())]);
+    for (given, path) in [
+        ("throttle: { notifications: 0, per: 2s }", "events.quote.throttle.notifications"),
+        ("throttle: { notifications: 5 }", "events.quote.throttle.per"),
+        ("throttle: { notifications: 5, per: 2d }", "events.quote.throttle.per"),
+    ] {
+        let wrong = text.replace("throttle: { notifications: 5, per: 2s }", given);
+        let problems = read(&wrong, &|_| None).expect_err("it is refused");
+        assert!(problems.iter().any(|problem| problem.path == path), "{given}: {problems:?}");
+    }
 }

@@ -1,8 +1,8 @@
 //! What waits is claimed: the oldest first, and nothing twice.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
-use rusqlite::{Connection, OptionalExtension, Row};
+use rusqlite::{Connection, OptionalExtension, Params, Row};
 use tocsin_model::{
     conduct::Priority,
     id::{EventBatchId, NotificationBatchId, WorkItemId},
@@ -27,38 +27,45 @@ use crate::{
 /// Claimed event batches, and those that turned out to be unreadable, with the reason.
 pub type Granted = (Vec<ClaimedEvents>, Vec<(Claim<EventBatchId>, String)>);
 
+/// Event batches that are not handed out, by the numbers of their applications and classes.
+#[derive(Default)]
+pub struct Excepted {
+    pub applications: HashSet<i64>,
+    pub classes: HashSet<(i64, i64)>,
+}
+
+impl Excepted {
+    fn is_empty(&self) -> bool {
+        self.applications.is_empty() && self.classes.is_empty()
+    }
+}
+
 /// Claims waiting event batches.
 pub fn claim_events(
     connection: &Connection,
     shared: &Shared,
-    batches: usize,
-    bytes: usize,
-    except: &[i64],
+    (batches, bytes): (usize, usize),
+    except: &Excepted,
     lease: Duration,
     now: Timestamp,
 ) -> Result<Granted, StoreError> {
     let granted = {
         let mut claims = shared.claims.lock();
-        let mut sql = "SELECT id, w.bytes FROM event_waiting w ORDER BY id".to_owned();
-        if !except.is_empty() {
-            let numbers: Vec<String> = except.iter().map(i64::to_string).collect();
-            sql = format!(
-                "SELECT w.id, w.bytes FROM event_waiting w JOIN event_batches b ON b.id = w.id
-                 WHERE b.application NOT IN ({}) ORDER BY w.id",
-                numbers.join(", ")
-            );
-        }
-        let mut statement = connection.prepare_cached(&sql).map_err(store_error)?;
-        let mut rows = statement.query(()).map_err(store_error)?;
-        let mut free = Vec::new();
-        let mut free_bytes = 0usize;
-        while free.len() < batches
-            && let Some(row) = rows.next().map_err(store_error)?
-        {
-            let (id, size): (u64, usize) = row.try_into().map_err(store_error)?;
-            if !claims.events.is_free(id, now) {
-                continue;
+        let is_free = |id| claims.events.is_free(id, now);
+        let mut waiting = Vec::new();
+        if except.is_empty() {
+            let sql = "SELECT id, bytes FROM event_waiting ORDER BY id";
+            first_free(connection, sql, (), batches, &is_free, &mut waiting)?;
+        } else {
+            // Class by class, so that what waits for others is not looked at.
+            let sql = "SELECT id, bytes FROM event_waiting WHERE application = ?1 AND class = ?2 ORDER BY id";
+            for class in waiting_classes(connection, except)? {
+                first_free(connection, sql, class, batches, &is_free, &mut waiting)?;
             }
+            waiting.sort_unstable();
+        }
+        let (mut free, mut free_bytes) = (Vec::new(), 0usize);
+        for (id, size) in waiting.into_iter().take(batches) {
             free_bytes = free_bytes.saturating_add(size);
             if !free.is_empty() && free_bytes > bytes {
                 break;
@@ -82,6 +89,53 @@ pub fn claim_events(
         }
     }
     Ok((claimed, damaged))
+}
+
+/// The numbers and bytes of the first batches that nobody has claimed.
+fn first_free(
+    connection: &Connection,
+    sql: &str,
+    params: impl Params,
+    batches: usize,
+    is_free: &dyn Fn(u64) -> bool,
+    found: &mut Vec<(u64, usize)>,
+) -> Result<(), StoreError> {
+    let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
+    let mut rows = statement.query(params).map_err(store_error)?;
+    let mut left = batches;
+    while left > 0
+        && let Some(row) = rows.next().map_err(store_error)?
+    {
+        let (id, size): (u64, usize) = row.try_into().map_err(store_error)?;
+        if is_free(id) {
+            found.push((id, size));
+            left -= 1;
+        }
+    }
+    Ok(())
+}
+
+/// The applications and classes for which something waits, less those that are excepted. One step in the index for each.
+fn waiting_classes(connection: &Connection, except: &Excepted) -> Result<Vec<(i64, i64)>, StoreError> {
+    let mut statement = connection
+        .prepare_cached(
+            "SELECT application, class FROM event_waiting WHERE (application, class) > (?1, ?2)
+             ORDER BY application, class LIMIT 1",
+        )
+        .map_err(store_error)?;
+    let (mut after, mut found) = ((i64::MIN, i64::MIN), Vec::new());
+    loop {
+        let next: Option<(i64, i64)> =
+            statement.query_row(after, |row| row.try_into()).optional().map_err(store_error)?;
+        let Some(next) = next else { return Ok(found) };
+        after = next;
+        if except.applications.contains(&next.0) {
+            // None of its classes.
+            after.1 = i64::MAX;
+        } else if !except.classes.contains(&next) {
+            found.push(next);
+        }
+    }
 }
 
 /// Claims due work items of a channel, of the priority `least` or one that presses more.

@@ -320,4 +320,8 @@ CREATE TABLE run_links (
     PRIMARY KEY (run, notification_batch)
 ) STRICT, WITHOUT ROWID;
 ",
+    "
+-- Some applications and classes wait while others are matched.
+CREATE INDEX event_waiting_class ON event_waiting (application, class, id);
+",
 ];

@@ -13,7 +13,7 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    journal::{Claim, Journal, JournalOptions, NewEventBatch, NewNotificationBatch, Step},
+    journal::{Claim, Except, Journal, JournalOptions, NewEventBatch, NewNotificationBatch, Step},
     sqlite::journal::SqliteJournal,
 };
 
@@ -129,7 +129,10 @@ pub async fn accept_and_claim(
         marks: Vec::new(),
     };
     journal.accept(new).await.map_err(stored)?;
-    let claimed = journal.claim_events(1, usize::MAX, &[], Duration::from_secs(600), now()).await.map_err(stored)?;
+    let claimed = journal
+        .claim_events(1, usize::MAX, &Except::default(), Duration::from_secs(600), now())
+        .await
+        .map_err(stored)?;
     claimed.first().map(|claimed| claimed.claim).ok_or_else(|| Failure::failed("the journal hands out nothing"))
 }
 

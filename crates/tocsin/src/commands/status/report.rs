@@ -168,6 +168,8 @@ pub struct ApplicationReport {
     pub ready: bool,
     /// Until when its events wait for its throttle.
     pub throttled_until: Option<String>,
+    /// Until when events of a class wait for a throttle of the class.
+    pub throttled_classes: BTreeMap<String, String>,
 }
 
 /// What waits.
@@ -294,6 +296,9 @@ impl Report {
             if let Some(until) = &application.throttled_until {
                 lines.push(format!("          its throttle lets events wait until {}", printable(until)));
             }
+            for (class, until) in &application.throttled_classes {
+                lines.push(format!("          events of `{}` wait until {}", printable(class), printable(until)));
+            }
             if application.unusable > 0 {
                 lines.push(format!(
                     "          {} more cannot be matched; `tocsin rule unusable {}` says why",
@@ -383,7 +388,7 @@ mod tests {
     fn a_status_reads_like_a_report() {
         let report = Report::read(json!({
             "version": "0.1.0", "started_at": "2026-11-21T09:30:00Z", "ready": true,
-            "applications": [{"name": "quakes", "version": 2, "indexed": 10000, "index_bytes": 480000, "unusable": 3, "ready": true, "throttled_until": "2026-11-21T10:00:00Z"}],
+            "applications": [{"name": "quakes", "version": 2, "indexed": 10000, "index_bytes": 480000, "unusable": 3, "ready": true, "throttled_until": "2026-11-21T10:00:00Z", "throttled_classes": {"quake": "2026-11-21T10:01:00Z"}}],
             "counts": {"subscribers": 10000, "devices": 10000, "subscriptions": 10000},
             "backlog": {"events": 3, "event_batches": 1, "notifications": 12345, "suspended": 0, "oldest_event": null},
             "totals": {"events": 1707, "notifications": 40000, "attempts": [39000, 5, 1, 0, 0, 0]},
@@ -421,6 +426,7 @@ mod tests {
             room      deliver: 2.5 times, then processor gives out
             runs      quakes version 2: 10,000 subscriptions indexed in 468.8 KiB
                       its throttle lets events wait until 2026-11-21T10:00:00Z
+                      events of `quake` wait until 2026-11-21T10:01:00Z
                       3 more cannot be matched; `tocsin rule unusable quakes` says why
             paused    role:match, pending: moving
             throttled orders, publishing at b, rate_imbalance: 40 messages wait

@@ -1,0 +1,387 @@
+//! Claims event batches and gives each application its own, as one quantum at a time; keeps a matcher on each application.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use tocsin_model::{
+    id::{ChangeSequence, EventBatchId, Name},
+    time::Timestamp,
+};
+use tocsin_store::{
+    error::StoreError,
+    journal::{Arrivals, Claim, ClaimedEvents, Except, NewQuantum, Step},
+};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    task::{Id, JoinError, JoinSet},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Command, LEASE, Matched, PAUSE_AFTER_FAILURE,
+    matcher::{Control, Matcher, Outcome, Quantum, Start},
+    report::count,
+    taken_up,
+};
+use crate::{Flow, RefireError, Throttled, compile::Compiled, follow_changes::Followed, guard::Guard, rates::Rates};
+
+/// Reports of matchers that wait for the dispatcher; a matcher with a further one waits.
+const REPORTS_WAITING_MAX: usize = 256;
+/// Orders that wait for a matcher. Beyond them a rule is not fired again, with an error.
+const CONTROLS_WAITING_MAX: usize = 16;
+
+/// What a matcher reports.
+pub(super) struct Report {
+    /// Which matcher: one of an application that was removed is not heard any more.
+    pub id: u64,
+    pub application: Name,
+    pub outcome: Outcome,
+}
+
+/// The near end of a matcher.
+struct Handle {
+    id: u64,
+    compiled: Arc<Compiled>,
+    quanta: mpsc::Sender<Quantum>,
+    controls: mpsc::Sender<Control>,
+    /// Where its index may go while nothing waits.
+    follow: watch::Sender<ChangeSequence>,
+    rates: Rates,
+    /// How often batches were given back since it began. A quantum of before is given back as well, so that none overtakes
+    /// those.
+    generation: u64,
+    /// The quantum that it has, if it has one.
+    under_way: Vec<Claim<EventBatchId>>,
+}
+
+/// Gives event batches to matchers until it is stopped.
+pub(crate) struct Dispatcher {
+    flow: Arc<Flow>,
+    handles: BTreeMap<Name, Handle>,
+    matchers: JoinSet<()>,
+    /// The matcher that runs as a task, and who waits for its end.
+    tasks: HashMap<Id, (Name, u64, Option<oneshot::Sender<()>>)>,
+    next_id: u64,
+    commands: mpsc::Receiver<Command>,
+    reports: mpsc::Receiver<Report>,
+    reporter: mpsc::Sender<Report>,
+    arrivals: Arrivals,
+    changes: watch::Receiver<ChangeSequence>,
+    switched: watch::Receiver<u64>,
+}
+
+impl Dispatcher {
+    pub fn new(flow: Arc<Flow>, commands: mpsc::Receiver<Command>) -> Self {
+        let (arrivals, changes) = (flow.journal.arrivals(), flow.records.newest_change());
+        let switched = flow.switches.changes();
+        let (reporter, reports) = mpsc::channel(REPORTS_WAITING_MAX);
+        Dispatcher {
+            flow,
+            handles: BTreeMap::new(),
+            matchers: JoinSet::new(),
+            tasks: HashMap::new(),
+            next_id: 0,
+            commands,
+            reports,
+            reporter,
+            arrivals,
+            changes,
+            switched,
+        }
+    }
+
+    /// Hands out batches until `stop`; what is claimed then is finished first.
+    pub async fn run(mut self, stop: CancellationToken) {
+        loop {
+            while let Ok(command) = self.commands.try_recv() {
+                self.obey(command);
+            }
+            while let Ok(report) = self.reports.try_recv() {
+                self.hear(report);
+            }
+            self.changes.mark_unchanged();
+            // Before the claim: what is claimed later sees at least this.
+            let settled = self.flow.places.settled();
+            self.switched.mark_unchanged();
+            let (except, wait) = self.except();
+            let rests = stop.is_cancelled() || self.flow.switches.holds_matching();
+            match if rests { Ok(Vec::new()) } else { self.claim(&except).await } {
+                Ok(claimed) if !claimed.is_empty() => {
+                    self.give(claimed).await;
+                    continue;
+                }
+                Ok(_) if stop.is_cancelled() => break,
+                Ok(_) if !rests => self.let_follow(settled, &except),
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::error!(%error, "event batches cannot be claimed");
+                    tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
+                    continue;
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => {}
+                Some(command) = self.commands.recv() => self.obey(command),
+                Some(report) = self.reports.recv() => self.hear(report),
+                Some(ended) = self.matchers.join_next_with_id(), if !self.matchers.is_empty() => self.bury(ended).await,
+                Ok(()) = self.arrivals.events.changed() => {}
+                // Without an application there is no index that follows.
+                Ok(()) = self.changes.changed(), if !self.handles.is_empty() => {}
+                Ok(()) = self.switched.changed() => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+        // A matcher ends when it has finished what it has.
+        self.handles.clear();
+        self.reports.close();
+        while self.matchers.join_next().await.is_some() {}
+    }
+
+    /// Matches an application that was not matched before.
+    pub fn start(&mut self, compiled: Arc<Compiled>, followed: Followed) {
+        let matched = Matched::new(compiled.clone(), followed, Guard::default());
+        matched.publish(&self.flow);
+        self.employ(compiled, Start::Matched(Box::new(matched)));
+    }
+
+    fn employ(&mut self, compiled: Arc<Compiled>, start: Start) {
+        self.next_id += 1;
+        let (id, name) = (self.next_id, compiled.application.name.clone());
+        let (quanta, quanta_in) = mpsc::channel(1);
+        let (controls, controls_in) = mpsc::channel(CONTROLS_WAITING_MAX);
+        let (follow, follow_to) = watch::channel(ChangeSequence(0));
+        let matcher = Matcher {
+            flow: self.flow.clone(),
+            id,
+            name: name.clone(),
+            quanta: quanta_in,
+            controls: controls_in,
+            follow: follow_to,
+            reports: self.reporter.clone(),
+        };
+        let task = self.matchers.spawn(matcher.run(start)).id();
+        self.tasks.insert(task, (name.clone(), id, None));
+        let (rates, under_way) = (Rates::default(), Vec::new());
+        let handle = Handle { id, compiled, quanta, controls, follow, rates, generation: 0, under_way };
+        self.handles.insert(name, handle);
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Install(compiled, followed, done) => match self.handles.get_mut(&compiled.application.name) {
+                Some(handle) => {
+                    handle.compiled = compiled.clone();
+                    order(handle, Control::Install(compiled, followed, done));
+                }
+                None => {
+                    self.start(compiled, *followed);
+                    let _ = done.send(());
+                }
+            },
+            Command::Remove(name, done) => {
+                let handle = self.handles.remove(&name);
+                self.flow.publish(&name, None);
+                self.flow.unpin(&name);
+                let task = handle.and_then(|handle| self.tasks.values_mut().find(|(_, id, _)| *id == handle.id));
+                match task {
+                    Some((_, _, waits)) => *waits = Some(done),
+                    None => drop(done.send(())),
+                }
+            }
+            Command::Refire(firing, done) => match self.handles.get(&firing.application) {
+                Some(handle) => {
+                    if let Err(refused) = handle.controls.try_send(Control::Refire(firing, done))
+                        && let Control::Refire(firing, done) = refused.into_inner()
+                    {
+                        let what = format!(
+                            "too many rules of `{}` wait to be fired again; try again later",
+                            firing.application
+                        );
+                        let _ = done.send(Err(RefireError::Store(StoreError::Full(what))));
+                    }
+                }
+                None => drop(done.send(Err(RefireError::NotRunning(firing.application)))),
+            },
+        }
+    }
+
+    /// Notes what a matcher has done.
+    fn hear(&mut self, Report { id, application, outcome }: Report) {
+        let Some(handle) = self.handles.get_mut(&application).filter(|handle| handle.id == id) else { return };
+        match outcome {
+            Outcome::Matched(made) => {
+                handle.under_way.clear();
+                let now = self.flow.clock.now();
+                let compiled = handle.compiled.clone();
+                for (class, made) in made {
+                    handle.rates.spend(&compiled.application, &class, made, now);
+                }
+            }
+            Outcome::GaveBack { generation } => handle.generation = generation,
+        }
+    }
+
+    /// A matcher has ended: it was removed, or it panicked. Then another takes over.
+    async fn bury(&mut self, ended: Result<(Id, ()), JoinError>) {
+        let (task, panicked) = match &ended {
+            Ok((task, ())) => (*task, None),
+            Err(error) => (error.id(), Some(error)),
+        };
+        let Some((name, id, waits)) = self.tasks.remove(&task) else { return };
+        if let Some(error) = panicked {
+            tracing::error!(application = %name, %error, "the matcher of an application panicked and begins anew");
+            metrics::counter!("match_panics_total").increment(1);
+        }
+        if let Some(waits) = waits {
+            // Nothing of it is published after its end.
+            self.flow.publish(&name, None);
+            let _ = waits.send(());
+        }
+        let Some(handle) = self.handles.get(&name).filter(|handle| handle.id == id) else { return };
+        let compiled = handle.compiled.clone();
+        for claim in handle.under_way.clone() {
+            // A claim that is lost already needs no giving back.
+            let _ = self.flow.journal.release_events(claim).await;
+        }
+        self.flow.switches.forget_matching(&name);
+        self.employ(compiled, Start::Build);
+    }
+
+    /// What goes on waiting, and how long to wait for the next that may go on: applications that are matched or held, and
+    /// what a throttle holds.
+    fn except(&mut self) -> (Except, Duration) {
+        let now = self.flow.clock.now();
+        let (mut except, mut soonest) = (Except::default(), LEASE);
+        let mut throttled: BTreeMap<Name, Throttled> = BTreeMap::new();
+        for (name, handle) in &mut self.handles {
+            let waits = handle.rates.waits(&handle.compiled.application, now);
+            let until = |wait: &Duration| now + *wait;
+            if waits.all.is_some() || !waits.classes.is_empty() {
+                let classes = waits.classes.iter().map(|(class, wait)| (class.clone(), until(wait))).collect();
+                throttled.insert(name.clone(), Throttled { all: waits.all.as_ref().map(until), classes });
+                self.flow.pin(name);
+            }
+            if waits.all.is_some() || !handle.under_way.is_empty() {
+                except.applications.insert(name.clone());
+            }
+            except.classes.extend(waits.classes.keys().map(|class| (name.clone(), class.clone())));
+            soonest = waits.all.into_iter().chain(waits.classes.into_values()).fold(soonest, Duration::min);
+        }
+        except.applications.extend(self.flow.switches.held());
+        let holds = throttled.values().filter(|throttled| throttled.all.is_some()).count();
+        metrics::gauge!("match_throttled_applications").set(holds as f64);
+        let holds = throttled.values().map(|throttled| throttled.classes.len()).sum::<usize>();
+        metrics::gauge!("match_throttled_classes").set(holds as f64);
+        *self.flow.throttled.lock() = throttled;
+        (except, soonest)
+    }
+
+    async fn claim(&mut self, except: &Except) -> Result<Vec<ClaimedEvents>, StoreError> {
+        self.arrivals.events.mark_unchanged();
+        let options = &self.flow.options;
+        let now = self.flow.clock.now();
+        self.flow.journal.claim_events(options.quantum_batches, options.quantum_bytes, except, LEASE, now).await
+    }
+
+    /// Gives batches to the matchers of their applications.
+    async fn give(&mut self, claimed: Vec<ClaimedEvents>) {
+        let taken_up_at = self.flow.clock.now();
+        let mut by_application: BTreeMap<Name, Vec<ClaimedEvents>> = BTreeMap::new();
+        for events in claimed {
+            by_application.entry(events.batch.application.clone()).or_default().push(events);
+        }
+        for (name, claimed) in by_application {
+            if !self.handles.contains_key(&name) {
+                self.set_aside(&name, claimed, taken_up_at).await;
+                continue;
+            }
+            let claimed = self.within_rates(&name, claimed, taken_up_at).await;
+            let Some(handle) = self.handles.get_mut(&name) else { continue };
+            let run_notifications_max = handle.rates.notifications_max(&handle.compiled.application, taken_up_at);
+            handle.under_way = claimed.iter().map(|events| events.claim).collect();
+            let generation = handle.generation;
+            self.flow.switches.begin_matching(&name);
+            // There is room for one, and it has none. If the matcher is gone, its end gives them back.
+            let _ = handle.quanta.try_send(Quantum { claimed, taken_up_at, generation, run_notifications_max });
+        }
+    }
+
+    /// Gives back the event batches of a throttled application that one quantum may not match: they would all be matched
+    /// before the throttle could hold any of them.
+    async fn within_rates(&mut self, name: &Name, claimed: Vec<ClaimedEvents>, now: Timestamp) -> Vec<ClaimedEvents> {
+        let Some(handle) = self.handles.get_mut(name) else { return claimed };
+        let compiled = handle.compiled.clone();
+        let mut rooms = handle.rates.rooms(&compiled.application, now);
+        let (kept, beyond): (Vec<_>, Vec<_>) =
+            claimed.into_iter().partition(|events: &ClaimedEvents| rooms.take(&events.batch.class));
+        for events in beyond {
+            // A claim that is lost already needs no giving back.
+            let _ = self.flow.journal.release_events(events.claim).await;
+        }
+        kept
+    }
+
+    /// Sets aside the batches of an application that does not run.
+    async fn set_aside(&self, name: &Name, claimed: Vec<ClaimedEvents>, taken_up_at: Timestamp) {
+        let reason = format!("the application `{name}` does not run");
+        let quantum = NewQuantum {
+            started_at: taken_up_at,
+            ended_at: self.flow.clock.now(),
+            batches: claimed.iter().map(taken_up).collect(),
+            scheduled_notifications: 0,
+        };
+        let failed = claimed.iter().map(|events| (events.claim, reason.clone())).collect();
+        let step = Step { failed, quantum: Some(quantum), ..Step::default() };
+        for (claim, reason) in &step.failed {
+            tracing::error!(batch = %claim.id, reason, "an event batch cannot be matched and is set aside");
+        }
+        count(&self.flow, &claimed, &step);
+        if let Err(error) = self.flow.journal.commit(step).await {
+            tracing::error!(%error, batches = claimed.len(), "event batches could not be set aside");
+            for events in claimed {
+                let _ = self.flow.journal.release_events(events.claim).await;
+            }
+            tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
+        }
+    }
+
+    /// Nothing waits that sees less than this: indexes may go there. What waits for an application that is held or throttled
+    /// was accepted before: its index waits as well, and the records keep what it has not followed.
+    fn let_follow(&self, settled: ChangeSequence, except: &Except) {
+        let throttled: BTreeSet<&Name> = except.classes.iter().map(|(name, _)| name).collect();
+        for (name, handle) in &self.handles {
+            if except.applications.contains(name) || throttled.contains(name) {
+                continue;
+            }
+            self.flow.unpin(name);
+            handle.follow.send_if_modified(|place| {
+                let is_further = *place < settled;
+                *place = settled.max(*place);
+                is_further
+            });
+        }
+    }
+}
+
+/// Gives an order. Where too many wait, the matcher gets it later; the dispatcher does not wait for a matcher.
+fn order(handle: &Handle, control: Control) {
+    if let Err(refused) = handle.controls.try_send(control) {
+        let controls = handle.controls.clone();
+        tokio::spawn(async move { drop(controls.send(refused.into_inner()).await) });
+    }
+}
+
+impl Flow {
+    /// From here on the records keep the changes that events of an application may have to see which wait for a throttle.
+    fn pin(&self, application: &Name) {
+        let Some(place) = self.indexes.lock().get(application).map(|status| status.place) else { return };
+        self.pins.lock().entry(application.clone()).or_insert(place);
+    }
+
+    fn unpin(&self, application: &Name) {
+        self.pins.lock().remove(application);
+    }
+}

@@ -1,0 +1,239 @@
+//! Throttles: how many notifications an application may make in a time, by all of its events, by those of a class and by
+//! its schedules. Token buckets that may go into debt, since an event batch is matched whole.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tocsin_model::{
+    application::{Application, Throttle, due_class},
+    id::Name,
+    time::Timestamp,
+};
+
+/// The throttles of one application.
+#[derive(Debug, Default)]
+pub(crate) struct Rates {
+    all: Rate,
+    classes: BTreeMap<Name, Rate>,
+}
+
+/// The times that events wait.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Waits {
+    /// All of the application.
+    pub all: Option<Duration>,
+    /// Events of a class. Runs of schedules are of the class of due times; they wait as well while events do that they meet.
+    pub classes: BTreeMap<Name, Duration>,
+}
+
+/// The event batches that one quantum may match.
+pub(crate) struct Rooms<'a> {
+    rates: &'a mut Rates,
+    application: &'a Application,
+    now: Timestamp,
+    all: Option<usize>,
+    classes: BTreeMap<Name, Option<usize>>,
+    /// Whether a batch was refused whose events runs of schedules meet.
+    has_refused_met: bool,
+}
+
+impl Rates {
+    /// The times that events of the application have to wait.
+    pub fn waits(&mut self, application: &Application, now: Timestamp) -> Waits {
+        let throttled = application.events.iter().filter(|(_, class)| class.throttle.is_some());
+        let mut waits = Waits { all: self.all.wait(application.limits.throttle, now), classes: BTreeMap::new() };
+        for (name, class) in throttled {
+            let Some(wait) = self.classes.get_mut(name).and_then(|rate| rate.wait(class.throttle, now)) else {
+                continue;
+            };
+            waits.classes.insert(name.clone(), wait);
+            if is_met(application, name) {
+                // A run would miss the events that wait.
+                let runs = waits.classes.entry(due_class()).or_default();
+                *runs = wait.max(*runs);
+            }
+        }
+        waits
+    }
+
+    /// The rooms of a quantum.
+    pub fn rooms<'a>(&'a mut self, application: &'a Application, now: Timestamp) -> Rooms<'a> {
+        let all = self.all.batches_max(application.limits.throttle, now);
+        Rooms { rates: self, application, now, all, classes: BTreeMap::new(), has_refused_met: false }
+    }
+
+    /// Notes how many notifications so many event batches of a class made.
+    pub fn spend(&mut self, application: &Application, class: &Name, made: Made, now: Timestamp) {
+        self.all.spend(application.limits.throttle, made, now);
+        match application.throttle_of(class) {
+            Some(throttle) => self.classes.entry(class.clone()).or_default().spend(Some(throttle), made, now),
+            None => drop(self.classes.remove(class)),
+        }
+    }
+
+    /// The notifications that a run of a schedule may make in one step; `None`: any number.
+    pub fn notifications_max(&mut self, application: &Application, now: Timestamp) -> Option<usize> {
+        let of_runs = application.throttle_of(&due_class());
+        let runs = self.classes.entry(due_class()).or_default().left(of_runs, now);
+        let all = self.all.left(application.limits.throttle, now);
+        let least = runs.into_iter().chain(all).reduce(f64::min)?;
+        Some((least as usize).max(1))
+    }
+}
+
+impl Rooms<'_> {
+    /// Whether the quantum may match one more batch of a class. Once one may not, none of its class may any more.
+    pub fn take(&mut self, class: &Name) -> bool {
+        let room = match self.classes.get(class) {
+            Some(room) => *room,
+            None => {
+                let throttle = self.application.throttle_of(class);
+                let rate = self.rates.classes.entry(class.clone()).or_default();
+                rate.batches_max(throttle, self.now)
+            }
+        };
+        let waits_for_met = self.has_refused_met && *class == due_class();
+        let may = self.all != Some(0) && room != Some(0) && !waits_for_met;
+        if may {
+            self.all = self.all.map(|room| room - 1);
+        } else {
+            self.has_refused_met |= is_met(self.application, class);
+        }
+        let room = if may { room.map(|room| room - 1) } else { Some(0) };
+        self.classes.insert(class.clone(), room);
+        may
+    }
+}
+
+/// Whether runs of schedules meet events of a class.
+fn is_met(application: &Application, class: &Name) -> bool {
+    application.rules.values().any(|rule| rule.schedule.is_some() && rule.on == *class)
+}
+
+/// The notifications that some event batches made.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Made {
+    pub notifications: u64,
+    pub batches: usize,
+}
+
+/// One throttle.
+#[derive(Debug, Default)]
+struct Rate {
+    bucket: Option<Bucket>,
+    /// Notifications of one event batch: the average of the last quantum, or half of what it was before if that is more.
+    /// `None`: nothing was matched under a throttle yet.
+    per_batch: Option<f64>,
+}
+
+impl Rate {
+    fn spend(&mut self, throttle: Option<Throttle>, Made { notifications, batches }: Made, now: Timestamp) {
+        let Some(throttle) = throttle else {
+            (self.bucket, self.per_batch) = (None, None);
+            return;
+        };
+        let bucket = self.bucket.get_or_insert_with(|| Bucket::full(throttle, now));
+        bucket.fill(throttle, now);
+        bucket.left -= notifications as f64;
+        let average = notifications as f64 / batches.max(1) as f64;
+        self.per_batch = Some(average.max(self.per_batch.unwrap_or_default() / 2.0));
+    }
+
+    /// The notifications that it may make now.
+    fn left(&mut self, throttle: Option<Throttle>, now: Timestamp) -> Option<f64> {
+        let throttle = throttle?;
+        Some(match &mut self.bucket {
+            Some(bucket) => {
+                bucket.fill(throttle, now);
+                bucket.left
+            }
+            None => throttle.notifications as f64,
+        })
+    }
+
+    /// The number of event batches that one quantum may match; `None`: any number. Under a throttle these are as many as the
+    /// rate is likely to allow by what batches made lately, and at least one, since a batch is matched whole.
+    fn batches_max(&mut self, throttle: Option<Throttle>, now: Timestamp) -> Option<usize> {
+        let left = self.left(throttle, now)?;
+        // Before anything was matched a batch may make any number.
+        let per_batch = self.per_batch.map_or(f64::INFINITY, |made| made.max(0.01));
+        Some(((left / per_batch) as usize).max(1))
+    }
+
+    /// The time until it may make something again; `None` if it may.
+    fn wait(&mut self, throttle: Option<Throttle>, now: Timestamp) -> Option<Duration> {
+        let (throttle, bucket) = (throttle?, self.bucket.as_mut()?);
+        bucket.fill(throttle, now);
+        (bucket.left < 0.0).then(|| {
+            let share = -bucket.left / throttle.notifications.max(1) as f64;
+            throttle.per.mul_f64(share.min(1e6)) + Duration::from_millis(1)
+        })
+    }
+}
+
+/// A token bucket that may go into debt: a batch is matched whole, and what it made too much is waited for.
+#[derive(Debug, Clone, Copy)]
+struct Bucket {
+    left: f64,
+    at: Timestamp,
+}
+
+impl Bucket {
+    fn full(throttle: Throttle, now: Timestamp) -> Bucket {
+        Bucket { left: throttle.notifications as f64, at: now }
+    }
+
+    fn fill(&mut self, throttle: Throttle, now: Timestamp) {
+        let most = throttle.notifications as f64;
+        let share = now.since(self.at).as_secs_f64() / throttle.per.as_secs_f64().max(1e-6);
+        self.left = (self.left + most * share).min(most);
+        self.at = self.at.max(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp(seconds * 1_000_000)
+    }
+
+    fn made(notifications: u64, batches: usize) -> Made {
+        Made { notifications, batches }
+    }
+
+    #[test]
+    fn b13_a_quantum_takes_as_many_batches_as_the_rate_allows() {
+        let throttle = Some(Throttle { notifications: 5, per: Duration::from_secs(2) });
+        let mut rate = Rate::default();
+        assert_eq!(rate.batches_max(None, at(0)), None);
+        assert_eq!(rate.batches_max(throttle, at(0)), Some(1), "what a batch makes is not known yet");
+        rate.spend(throttle, made(1, 1), at(0));
+        assert_eq!(rate.batches_max(throttle, at(0)), Some(4), "4 of 5 are left, and a batch makes 1");
+        rate.spend(throttle, made(4, 4), at(0));
+        assert_eq!(rate.batches_max(throttle, at(0)), Some(1), "nothing is left: at least one, once it may go on");
+        rate.spend(throttle, made(3, 1), at(2));
+        assert_eq!(rate.batches_max(throttle, at(4)), Some(1), "a batch made 3");
+        rate.spend(throttle, made(0, 10), at(100));
+        assert_eq!(rate.batches_max(throttle, at(100)), Some(3), "the average falls by half at most");
+    }
+
+    #[test]
+    fn what_is_in_debt_waits_until_it_is_paid() {
+        let throttle = Some(Throttle { notifications: 100, per: Duration::from_secs(10) });
+        let mut rate = Rate::default();
+        assert_eq!(rate.wait(throttle, at(0)), None);
+        rate.spend(throttle, made(80, 1), at(0));
+        assert_eq!(rate.wait(throttle, at(0)), None, "80 of 100 are made");
+        rate.spend(throttle, made(70, 1), at(0));
+        assert_eq!(rate.wait(throttle, at(0)), Some(Duration::from_millis(5_001)), "50 too many take 5 s");
+        assert_eq!(rate.wait(throttle, at(4)), Some(Duration::from_millis(1_001)));
+        assert_eq!(rate.wait(throttle, at(5)), None);
+        rate.spend(throttle, made(100, 1), at(1_000));
+        assert_eq!(rate.wait(throttle, at(1_000)), None, "no more than 100 are saved up");
+        rate.spend(throttle, made(1, 1), at(1_000));
+        assert!(rate.wait(throttle, at(1_000)).is_some());
+        rate.spend(None, made(1, 1), at(1_000));
+        assert_eq!(rate.wait(throttle, at(1_000)), None, "without a throttle it is forgotten");
+    }
+}
