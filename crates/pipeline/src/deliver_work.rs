@@ -39,6 +39,7 @@ use crate::{
     options::PipelineOptions,
     record_receipts::Report,
     running::Running,
+    suspects::{Alone, CRASHES_APART, Work},
     windows::Windows,
 };
 
@@ -161,13 +162,20 @@ impl Worker {
         let (application, now) = (&self.running.name, self.flow.clock.now());
         let claimed = self.flow.journal.claim_work(application, &self.channel, least, limit, self.lease, now).await?;
         let mut jobs = jobs(claimed);
+        let suspects = &self.flow.suspects;
         for at in 0..jobs.len() {
             if let Err(error) = self.claim_rest_of(&mut jobs[at]).await {
                 self.give_back(&jobs, self.flow.clock.now() + REST_AFTER_FAILURE).await;
                 return Err(error);
             }
         }
-        Ok(jobs)
+        // A digest is sent in parts in order to find the work item that crashes the process.
+        let crashes = |item: &WorkItem| suspects.crashes(Work::Item(item.claim.id));
+        let apart = |job: Vec<WorkItem>| match job.iter().any(|item| crashes(item) >= CRASHES_APART) {
+            true => job.into_iter().map(|item| vec![item]).collect(),
+            false => vec![job],
+        };
+        Ok(jobs.into_iter().flat_map(apart).collect())
     }
 
     /// How long until something becomes due by itself. A lease that runs out elsewhere becomes due as well, so the
@@ -186,14 +194,34 @@ impl Worker {
 
     /// Delivers a job. One that makes our own work panic is tried again when its lease is over, but not for ever.
     async fn deliver(&self, items: Vec<WorkItem>, bounds: &Bounds, stop: &CancellationToken) {
+        let suspects = &self.flow.suspects;
+        let works: Vec<Work> = items.iter().map(|item| Work::Item(item.claim.id)).collect();
+        // What was under way when the process crashed runs while nothing else does that was.
+        let alone = if works.iter().any(|work| suspects.crashes(*work) > 0) {
+            match self.wait_for_turn(&items, stop).await {
+                Some(alone) => Some(alone),
+                None => {
+                    for item in &items {
+                        // A claim that is lost is nobody's to give back.
+                        let _ = self.flow.journal.release(item.claim, None).await;
+                    }
+                    return;
+                }
+            }
+        } else {
+            None
+        };
         let mut begun: Vec<(u64, WorkItem)> = Vec::with_capacity(items.len());
-        for item in items {
+        for (item, work) in items.into_iter().zip(works) {
             let key = next_key();
-            if self.reports.send(Report::Begun { key, item: item.clone() }).await.is_err() {
+            let under_way = suspects.enter(work, alone.as_ref());
+            if self.reports.send(Report::Begun { key, item: item.clone(), under_way }).await.is_err() {
                 return;
             }
             begun.push((key, item));
         }
+        // From here on what is under way keeps it.
+        drop(alone);
         let given_back = match AssertUnwindSafe(self.deliver_begun(&mut begun, bounds, stop)).catch_unwind().await {
             Ok(Ok(())) => return self.panics.lock().forget(&begun),
             Ok(Err(given_back)) => Some(given_back),
@@ -213,6 +241,24 @@ impl Worker {
         }
     }
 
+    /// Waits until no other suspect runs, and keeps the leases meanwhile. `None`: it is to stop.
+    async fn wait_for_turn(&self, items: &[WorkItem], stop: &CancellationToken) -> Option<Alone> {
+        let mut alone = std::pin::pin!(self.flow.suspects.alone());
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return None,
+                alone = &mut alone => return Some(alone),
+                () = tokio::time::sleep(self.lease / 3) => {
+                    for item in items {
+                        // A claim that is lost is noticed when what becomes of the item is recorded.
+                        let _ = self.flow.journal.extend(item.claim, self.lease, self.flow.clock.now()).await;
+                    }
+                }
+            }
+        }
+    }
+
     /// What of `begun` is dealt with otherwise is taken out.
     async fn deliver_begun(
         &self,
@@ -228,11 +274,16 @@ impl Worker {
         while at < begun.len() {
             let (key, item) = &begun[at];
             let broken_off = self.panics.lock().of(item);
-            let loaded = match broken_off {
-                PANICS_MAX.. => Err(Unreadable::ForGood(format!(
+            let poison = self.flow.suspects.poison(Work::Item(item.claim.id));
+            let loaded = match (poison, broken_off) {
+                (Some(reason), _) => {
+                    metrics::counter!("pipeline_poison_total", "work" => "delivery").increment(1);
+                    Err(Unreadable::ForGood(reason))
+                }
+                (None, PANICS_MAX..) => Err(Unreadable::ForGood(format!(
                     "delivering it broke off {broken_off} times in the middle of our own work; see the log"
                 ))),
-                _ => Loaded::read(&self.flow, item).await,
+                (None, _) => Loaded::read(&self.flow, item).await,
             };
             match loaded {
                 Ok(loaded) => {

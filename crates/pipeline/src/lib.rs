@@ -45,6 +45,7 @@ mod schedules; // clockwork: rules that are evaluated by a schedule
 mod run_queries; // rules in SQL, beside the index
 mod switches; // what an operator has switched off
 mod run_sources; // where events come from, if they are not submitted
+mod suspects; // what crashes the process is set aside
 mod running; // an application's open channels and their workers
 mod upkeep; // clockwork: retention
 
@@ -122,10 +123,11 @@ pub(crate) struct Flow {
     indexes: Mutex<BTreeMap<Name, IndexStatus>>,
     /// Applications that made more notifications than they may, and until when their events wait for it.
     throttled: Mutex<BTreeMap<Name, Throttled>>,
-    /// Where the indexes of throttled applications stood when their events began to wait.
+    /// The places of the indexes of throttled applications at which their events began to wait.
     pins: Mutex<BTreeMap<Name, ChangeSequence>>,
-    /// How many applications are matched at the same time.
+    /// The bound of applications that are matched at the same time.
     permits: match_events::Permits,
+    suspects: Arc<suspects::Suspects>,
     /// Rules that do not fire.
     stops: Mutex<guard::Stops>,
     luck: Mutex<fastrand::Rng>,
@@ -144,9 +146,9 @@ pub(crate) struct Flow {
 /// Until when events wait for a throttle, about.
 #[derive(Debug, Clone, Default)]
 struct Throttled {
-    /// Those of the application.
+    /// All events of the application.
     all: Option<Timestamp>,
-    /// Those of a class.
+    /// Events of a class.
     classes: BTreeMap<Name, Timestamp>,
 }
 
@@ -306,6 +308,7 @@ impl Pipeline {
             throttled: Mutex::default(),
             pins: Mutex::default(),
             permits: match_events::Permits::new(options.match_concurrency),
+            suspects: suspects::Suspects::open(&context.data_folder),
             stops: Mutex::default(),
             luck: Mutex::new(fastrand::Rng::with_seed(seed)),
             classes: class_counters::ClassCounters::default(),
@@ -430,7 +433,7 @@ impl Pipeline {
         self.sources.change(&self.flow, &compiled).await;
         self.clockwork.send(schedules::Command::Install(compiled)).await.map_err(|_| RunError::Stopped)?;
         // What the version before could not match, or nobody could, may find its match now.
-        self.flow.journal.rematch(&name).await?;
+        self.rematch(&name).await?;
         Ok(())
     }
 
@@ -492,6 +495,16 @@ impl Pipeline {
         if let Some(running) = running {
             running.stop().await;
         }
+    }
+
+    /// Sends the event batches of an application that were set aside to be matched again, also those that crashed the
+    /// process. Gives how many there were.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn rematch(&self, name: &Name) -> Result<u64, StoreError> {
+        self.flow.suspects.forget(name);
+        self.flow.journal.rematch(name).await
     }
 
     /// The running version of an application.
@@ -762,7 +775,10 @@ impl Pipeline {
             let (stopping, tasks) = (futures_util::future::join_all(stopping), futures_util::future::join_all(tasks));
             tokio::join!(self.sources.stop_all(), stopping, tasks)
         };
-        tokio::time::timeout(patience, all).await.is_ok()
+        let is_finished = tokio::time::timeout(patience, all).await.is_ok();
+        // What is broken off now did not crash the process.
+        self.flow.suspects.close();
+        is_finished
     }
 }
 

@@ -13,7 +13,10 @@ use tocsin_model::{
     value::Value,
 };
 use tocsin_store::{
-    journal::{EventBatchState, Firing, FiringFilter, Journal, JournalOptions},
+    journal::{
+        Component, EventBatchState, Firing, FiringFilter, Journal, JournalOptions, Resolution, Role, SuspensionFilter,
+        Switch, SwitchState,
+    },
     memory::{journal::MemoryJournal, records::MemoryRecords},
     records::{Expect, NewSubscriber, NewSubscription, Records},
 };
@@ -37,6 +40,9 @@ pub(crate) struct Platform {
     pub name: Name,
     journal: Arc<MemoryJournal>,
     pub pipeline: Arc<Pipeline>,
+    records: Arc<MemoryRecords>,
+    ends: FarEnds,
+    clock: SimulatedClock,
 }
 
 fn name(text: &str) -> Name {
@@ -55,6 +61,7 @@ impl Platform {
         let clock = SimulatedClock::midnight();
         let (ends, records) = (FarEnds::new(clock), Arc::new(MemoryRecords::new().expect("records")));
         let journal = Arc::new(MemoryJournal::new(JournalOptions::default()));
+        let far_ends = ends.clone();
         for application in applications {
             let text = DEFINITION.replace("NAME", application);
             records.put_application(&name(application), &text, "test", Timestamp(0)).await.expect("stored");
@@ -82,7 +89,7 @@ impl Platform {
         }
         let parts = Parts {
             journal: journal.clone(),
-            records,
+            records: records.clone(),
             inbox: Arc::new(tocsin_store::memory::inbox::MemoryInbox::default()),
             environment: Arc::new(|_| None),
             context: Context {
@@ -97,7 +104,7 @@ impl Platform {
                 files: Default::default(),
                 application: String::new(),
             },
-            opener: Arc::new(move |name, _, _| Ok(ends.channel(name.as_str()))),
+            opener: Arc::new(move |name, _, _| Ok(far_ends.channel(name.as_str()))),
             options: PipelineOptions { match_shards: 2, ..PipelineOptions::default() },
             seed: 7,
             spans: Default::default(),
@@ -105,7 +112,8 @@ impl Platform {
         let pipeline = Pipeline::start(parts).await.expect("the pipeline starts");
         let platform = |application: &&str| {
             let (journal, pipeline) = (journal.clone(), pipeline.clone());
-            Platform { name: name(application), journal, pipeline }
+            let (records, ends) = (records.clone(), ends.clone());
+            Platform { name: name(application), journal, pipeline, records, ends, clock }
         };
         applications.iter().map(platform).collect()
     }
@@ -290,10 +298,190 @@ async fn b7_a_slow_application_delays_no_other() {
     faults::release(&slow.name, first);
     slow.matched(first).await;
     slow.matched(second).await;
-    let told = slow.told().await;
+    let found = slow.told().await;
     let of_slow = |(_, batch, _): &&(String, u64, u64)| [first.0, second.0].contains(batch);
-    // `changes` has told of B after A.
-    let changes: Vec<_> = told.iter().filter(of_slow).filter(|(rule, ..)| rule == "changes").collect();
-    assert_eq!(changes.len(), 4, "{told:?}");
+    // `changes` matches B after A.
+    let changes: Vec<_> = found.iter().filter(of_slow).filter(|(rule, ..)| rule == "changes").collect();
+    assert_eq!(changes.len(), 4, "{found:?}");
     slow.pipeline.drain(Duration::from_secs(60)).await;
+}
+
+/// The process as it crashes and starts again over the same store.
+struct Machine {
+    journal: Arc<MemoryJournal>,
+    records: Arc<MemoryRecords>,
+    ends: FarEnds,
+    clock: SimulatedClock,
+    folder: tempfile::TempDir,
+}
+
+impl Machine {
+    async fn start(&self) -> Arc<Pipeline> {
+        let ends = self.ends.clone();
+        let parts = Parts {
+            journal: self.journal.clone(),
+            records: self.records.clone(),
+            inbox: Arc::new(tocsin_store::memory::inbox::MemoryInbox::default()),
+            environment: Arc::new(|_| None),
+            context: Context {
+                clock: Arc::new(self.clock),
+                installation: "test".to_owned(),
+                data_folder: self.folder.path().to_owned(),
+                networks: Networks::default(),
+                signet: Arc::new(Signet::new(&[7; 32])),
+                feeds: None,
+                public_url: None,
+                programs: Programs::default(),
+                files: Default::default(),
+                application: String::new(),
+            },
+            opener: Arc::new(move |name, _, _| Ok(ends.channel(name.as_str()))),
+            options: PipelineOptions::default(),
+            seed: 7,
+            spans: Default::default(),
+        };
+        Pipeline::start(parts).await.expect("the pipeline starts")
+    }
+
+    /// The process dies as it stands.
+    async fn crash(&self, pipeline: &Pipeline) {
+        pipeline.flow.suspects.crash();
+        pipeline.abandon().await;
+        self.journal.forget_claims();
+    }
+}
+
+async fn submit_to(pipeline: &Pipeline, application: &Name, symbol: &str) -> EventBatchId {
+    let compiled = pipeline.application(application).expect("it runs");
+    let mut packer = EventPacker::new(compiled.application.events["quote"].fields.clone());
+    packer.push(&[Value::from(symbol)]);
+    let submission = Submission {
+        application: application.clone(),
+        version: compiled.version,
+        class: name("quote"),
+        source: api_source(),
+        received_at: Timestamp(0),
+        events: packer.finish(),
+        idempotency: None,
+        marks: Vec::new(),
+    };
+    pipeline.accept(submission).await.expect("accepted").id()
+}
+
+async fn state_of(journal: &MemoryJournal, id: EventBatchId) -> EventBatchState {
+    journal.event_batch(id).await.expect("read").expect("it is there").1
+}
+
+/// Waits until batches are what they are to become.
+async fn until(journal: &MemoryJournal, ids: &[EventBatchId], is: impl Fn(&EventBatchState) -> bool) {
+    for id in ids {
+        while !is(&state_of(journal, *id).await) {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Three batches are in the quantum that crashes the process. The one that does it is set aside after three crashes; the
+/// others are matched before, and what comes behind it goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a18_an_event_batch_that_crashes_the_process_is_set_aside() {
+    let platform = Platform::start("crashes").await;
+    let Platform { name, journal, pipeline, records, ends, clock } = platform;
+    let off = Switch {
+        component: Component::Role(Role::Match),
+        state: SwitchState::Paused,
+        by: "test".to_owned(),
+        reason: "to gather".to_owned(),
+        since: Timestamp(0),
+    };
+    pipeline.switch_off(off).await.expect("off");
+    let mut ids = Vec::new();
+    for symbol in ["A", "B", "A"] {
+        ids.push(submit_to(&pipeline, &name, symbol).await);
+    }
+    pipeline.abandon().await;
+    journal.forget_claims();
+    let machine =
+        Machine { journal: journal.clone(), records, ends, clock, folder: tempfile::tempdir().expect("a folder") };
+    let poison = ids[1];
+    for crash in 1..=3 {
+        faults::plan_wait(&name, poison);
+        let pipeline = machine.start().await;
+        if crash == 1 {
+            pipeline.switch_on(&Component::Role(Role::Match)).await.expect("on");
+        } else {
+            // The one before it was innocent and has run alone.
+            until(&journal, &ids[..1], |state| matches!(state, EventBatchState::Matched(_))).await;
+        }
+        let waits = name.clone();
+        tokio::task::spawn_blocking(move || faults::wait_until_begun(&waits, poison)).await.expect("it begins");
+        machine.crash(&pipeline).await;
+        faults::release(&name, poison);
+        assert!(matches!(state_of(&journal, poison).await, EventBatchState::Accepted), "crash {crash}");
+    }
+    let pipeline = machine.start().await;
+    until(&journal, &[ids[2]], |state| matches!(state, EventBatchState::Matched(_))).await;
+    let state = state_of(&journal, poison).await;
+    assert!(
+        matches!(&state, EventBatchState::Failed(why) if why.contains("crashed 3 times while it was matched")),
+        "{state:?}"
+    );
+    // A restart tries what was set aside again, but not this.
+    assert!(pipeline.drain(Duration::from_secs(60)).await);
+    journal.forget_claims();
+    let pipeline = machine.start().await;
+    let next = submit_to(&pipeline, &name, "B").await;
+    until(&journal, &[next], |state| matches!(state, EventBatchState::Matched(_))).await;
+    assert!(matches!(state_of(&journal, poison).await, EventBatchState::Failed(_)));
+    // An operator does.
+    assert_eq!(pipeline.rematch(&name).await.expect("rematched"), 1);
+    until(&journal, &[poison], |state| matches!(state, EventBatchState::Matched(_))).await;
+    pipeline.drain(Duration::from_secs(60)).await;
+}
+
+/// Two of three work items are innocent: they are delivered, and the third is suspended with the reason.
+#[tokio::test(start_paused = true)]
+async fn a18_a_work_item_that_crashes_the_process_is_suspended() {
+    let platform = Platform::start("crashing-items").await;
+    let Platform { name, journal, pipeline, records, ends, clock } = platform;
+    let machine = Machine {
+        journal: journal.clone(),
+        records,
+        ends: ends.clone(),
+        clock,
+        folder: tempfile::tempdir().expect("a folder"),
+    };
+    pipeline.abandon().await;
+    journal.forget_claims();
+    let pipeline = machine.start().await;
+    // `changes`, `plain` and `queried` match A for both, each with a work item.
+    ends.set("ann", tocsin_testkit::Manner::Waits);
+    submit_to(&pipeline, &name, "A").await;
+    let settle = || tokio::time::sleep(Duration::from_secs(5));
+    settle().await;
+    assert!(journal.backlog().work_items > 0, "{:?}", journal.backlog());
+    let mut suspended = 0;
+    let mut pipeline = pipeline;
+    for crash in 1..=12 {
+        machine.crash(&pipeline).await;
+        pipeline = machine.start().await;
+        settle().await;
+        suspended = journal.suspensions(&SuspensionFilter::default(), 0, 10).await.expect("listed").len();
+        if suspended == 3 {
+            assert!(crash >= 3, "each at three crashes");
+            break;
+        }
+    }
+    // All three are for ann, whose delivery never ends: one after the other is found to be under way at three crashes.
+    let found = journal.suspensions(&SuspensionFilter::default(), 0, 10).await.expect("listed");
+    assert_eq!(suspended, 3, "{found:?}");
+    for stored in &found {
+        assert!(stored.suspension.reason.contains("crashed 3 times while it was delivered"), "{stored:?}");
+    }
+    // What an operator resumes is tried again.
+    ends.set("ann", tocsin_testkit::Manner::Delivers);
+    journal.resolve(&SuspensionFilter::default(), Resolution::Resume, Timestamp(0)).await.expect("resumed");
+    settle().await;
+    assert_eq!((journal.backlog().work_items, journal.backlog().suspended), (0, 0));
+    assert!(pipeline.drain(Duration::from_secs(60)).await);
 }

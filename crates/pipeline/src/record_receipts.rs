@@ -37,6 +37,7 @@ use crate::{
     class_counters::NotificationCounters,
     disable_devices::{Disabler, Gone},
     lanes::{Lanes, Standing},
+    suspects::UnderWay,
     trouble::{Tidings, Trouble},
     windows::Placing,
 };
@@ -51,7 +52,7 @@ const AT_ONCE: usize = 256;
 /// What a work item's delivery tells its recorder, beside the answers of the channel.
 pub(crate) enum Report {
     /// It was claimed, and its notifications will come under this key. Its lease is kept from now on.
-    Begun { key: u64, item: WorkItem },
+    Begun { key: u64, item: WorkItem, under_way: UnderWay },
     /// When the event of each notification was accepted, and for whom it is, by ordinal, and how its class is told. The
     /// permit covers those that are about to be sent.
     Read {
@@ -94,6 +95,8 @@ struct Flight {
 /// A work item in flight.
 struct InFlight {
     item: WorkItem,
+    /// Until what becomes of it is recorded.
+    under_way: UnderWay,
     /// When the event of each notification was accepted, by ordinal.
     accepted: Vec<Timestamp>,
     subscriptions: Vec<SubscriptionId>,
@@ -274,9 +277,10 @@ impl Recorder {
     fn take_report(&self, flight: &mut Flight, report: Report) -> usize {
         let Flight { items: in_flight, joined } = &mut *flight;
         match report {
-            Report::Begun { key, item } => {
+            Report::Begun { key, item, under_way } => {
                 let begun = InFlight {
                     item,
+                    under_way,
                     accepted: Vec::new(),
                     subscriptions: Vec::new(),
                     answered: 0,
@@ -623,7 +627,8 @@ impl Recorder {
                             self.settle_lanes(entry);
                         }
                         if in_flight.get(&key).is_some_and(|entry| entry.is_over() || entry.given_back) {
-                            in_flight.remove(&key);
+                            let over = in_flight.remove(&key).filter(InFlight::is_over);
+                            over.into_iter().for_each(|entry| entry.under_way.done());
                         } else if let Some(entry) = in_flight.get_mut(&key) {
                             entry.attempts = Arc::default();
                             entry.elsewhere.clear();

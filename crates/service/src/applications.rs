@@ -280,7 +280,7 @@ impl Service {
     pub async fn rematch(&self, caller: &Caller, name: &Name) -> Result<u64, ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
         self.running(name)?;
-        Ok(self.journal.rematch(name).await?)
+        Ok(self.pipeline.rematch(name).await?)
     }
 
     /// Asks every channel for a sign of life: the far side's words, or what is wrong.

@@ -95,6 +95,12 @@ pub const STEPS: &[Metric] = &[
     ),
     gauge("match_stopped_rules", "", "Rules that are stopped."),
     gauge("match_throttled_applications", "", "Applications that make more notifications than they may and wait."),
+    gauge("pipeline_suspects", "", "Event batches and work items that were under way when the process crashed."),
+    counter(
+        "pipeline_poison_total",
+        "work",
+        "Work that was set aside since the process crashed three times in a row while it was under way: `events`, `delivery`.",
+    ),
     gauge("match_throttled_classes", "", "Event classes that make more notifications than they may and wait."),
     counter("match_panics_total", "", "Matchers of an application that panicked and were started again."),
     counter(

@@ -26,16 +26,19 @@ use super::{
     report::count,
     taken_up,
 };
-use crate::{Flow, RefireError, Throttled, compile::Compiled, follow_changes::Followed, guard::Guard, rates::Rates};
+use crate::{
+    Flow, RefireError, Throttled, compile::Compiled, follow_changes::Followed, guard::Guard, rates::Rates,
+    suspects::Work,
+};
 
 /// Reports of matchers that wait for the dispatcher; a matcher with a further one waits.
 const REPORTS_WAITING_MAX: usize = 256;
 /// Orders that wait for a matcher. Beyond them a rule is not fired again, with an error.
 const CONTROLS_WAITING_MAX: usize = 16;
 
-/// What a matcher reports.
+/// A report of a matcher.
 pub(super) struct Report {
-    /// Which matcher: one of an application that was removed is not heard any more.
+    /// The matcher. Reports of one that was removed are ignored.
     pub id: u64,
     pub application: Name,
     pub outcome: Outcome,
@@ -47,11 +50,11 @@ struct Handle {
     compiled: Arc<Compiled>,
     quanta: mpsc::Sender<Quantum>,
     controls: mpsc::Sender<Control>,
-    /// Where its index may go while nothing waits.
+    /// The place to which its index may go while nothing waits.
     follow: watch::Sender<ChangeSequence>,
     rates: Rates,
-    /// How often batches were given back since it began. A quantum of before is given back as well, so that none overtakes
-    /// those.
+    /// The count of times that batches were given back. A quantum that was claimed before is given back as well, so that it
+    /// does not overtake them.
     generation: u64,
     /// The quantum that it has, if it has one.
     under_way: Vec<Claim<EventBatchId>>,
@@ -250,8 +253,8 @@ impl Dispatcher {
         self.employ(compiled, Start::Build);
     }
 
-    /// What goes on waiting, and how long to wait for the next that may go on: applications that are matched or held, and
-    /// what a throttle holds.
+    /// Applications that are matched or held and events that a throttle holds, and the time until the next of them may go
+    /// on.
     fn except(&mut self) -> (Except, Duration) {
         let now = self.flow.clock.now();
         let (mut except, mut soonest) = (Except::default(), LEASE);
@@ -295,9 +298,11 @@ impl Dispatcher {
         }
         for (name, claimed) in by_application {
             if !self.handles.contains_key(&name) {
-                self.set_aside(&name, claimed, taken_up_at).await;
+                let reason = format!("the application `{name}` does not run");
+                self.set_aside(reason, claimed, taken_up_at).await;
                 continue;
             }
+            let Some(claimed) = self.apart(&name, claimed, taken_up_at).await else { continue };
             let claimed = self.within_rates(&name, claimed, taken_up_at).await;
             let Some(handle) = self.handles.get_mut(&name) else { continue };
             let run_notifications_max = handle.rates.notifications_max(&handle.compiled.application, taken_up_at);
@@ -324,9 +329,31 @@ impl Dispatcher {
         kept
     }
 
-    /// Sets aside the batches of an application that does not run.
-    async fn set_aside(&self, name: &Name, claimed: Vec<ClaimedEvents>, taken_up_at: Timestamp) {
-        let reason = format!("the application `{name}` does not run");
+    /// Gives back what comes after a batch that was under way when the process crashed, or from it on: such a batch is
+    /// matched by itself. One that crashed the process too often is set aside, and there is nothing left.
+    async fn apart(&self, name: &Name, claimed: Vec<ClaimedEvents>, now: Timestamp) -> Option<Vec<ClaimedEvents>> {
+        let suspects = &self.flow.suspects;
+        let is_suspect = |events: &ClaimedEvents| suspects.crashes(Work::Events(events.claim.id)) > 0;
+        let Some(first) = claimed.iter().position(is_suspect) else { return Some(claimed) };
+        let mut kept = claimed;
+        for events in kept.split_off(first.max(1)) {
+            // A claim that is lost already needs no giving back.
+            let _ = self.flow.journal.release_events(events.claim).await;
+        }
+        let id = kept[0].claim.id;
+        match suspects.poison(Work::Events(id)) {
+            Some(reason) => {
+                metrics::counter!("pipeline_poison_total", "work" => "events").increment(1);
+                self.set_aside(reason, kept, now).await;
+                suspects.set_aside(id, name);
+                None
+            }
+            None => Some(kept),
+        }
+    }
+
+    /// Sets aside batches that are not matched.
+    async fn set_aside(&self, reason: String, claimed: Vec<ClaimedEvents>, taken_up_at: Timestamp) {
         let quantum = NewQuantum {
             started_at: taken_up_at,
             ended_at: self.flow.clock.now(),

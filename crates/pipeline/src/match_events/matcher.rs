@@ -25,8 +25,15 @@ use super::{
     taken_up,
 };
 use crate::{
-    Flow, RefireError, compile::Compiled, follow_changes::Followed, guard::Guard, keep_busy, rates::Made, schedules,
+    Flow, RefireError,
+    compile::Compiled,
+    follow_changes::Followed,
+    guard::Guard,
+    keep_busy,
+    rates::Made,
+    schedules,
     shards::Memory,
+    suspects::{UnderWay, Work},
 };
 
 /// With what a matcher begins.
@@ -41,13 +48,13 @@ pub(super) enum Start {
 pub(super) struct Quantum {
     pub claimed: Vec<ClaimedEvents>,
     pub taken_up_at: Timestamp,
-    /// How often batches were given back before it was claimed.
+    /// The count of times that batches were given back before it was claimed.
     pub generation: u64,
     /// The notifications that a throttle lets runs of schedules make.
     pub run_notifications_max: Option<usize>,
 }
 
-/// What is done between two quanta.
+/// An order that is carried out between two quanta.
 pub(super) enum Control {
     /// Match with this version and index from now on.
     Install(Arc<Compiled>, Box<Followed>, oneshot::Sender<()>),
@@ -55,7 +62,7 @@ pub(super) enum Control {
     Refire(Box<Firing>, oneshot::Sender<Result<u64, RefireError>>),
 }
 
-/// What became of a quantum.
+/// The outcome of a quantum.
 pub(super) enum Outcome {
     /// It is matched and on its way to the journal, or given back; the next may come. What it made, by event class.
     Matched(BTreeMap<Name, Made>),
@@ -77,6 +84,7 @@ pub(super) struct Matcher {
 /// A quantum that is being committed.
 struct Committing {
     claimed: Vec<ClaimedEvents>,
+    under_way: Vec<UnderWay>,
     commit: JoinHandle<Result<(), StoreError>>,
 }
 
@@ -189,6 +197,15 @@ impl AtWork {
         let Quantum { claimed, taken_up_at, generation, run_notifications_max } = quantum;
         let mut made = BTreeMap::new();
         if generation == self.generation {
+            // One that was under way when the process crashed is alone in its quantum.
+            let works: Vec<Work> = claimed.iter().map(|events| Work::Events(events.claim.id)).collect();
+            let alone = if works.iter().any(|work| flow.suspects.crashes(*work) > 0) {
+                let _ = self.settle().await;
+                Some(flow.suspects.alone().await)
+            } else {
+                None
+            };
+            let under_way = works.into_iter().map(|work| flow.suspects.enter(work, alone.as_ref())).collect();
             let permit = flow.permits.acquire(self.is_slow).await;
             let started = Instant::now();
             let matched = self.step(&claimed, taken_up_at, run_notifications_max, &mut made).await;
@@ -196,11 +213,14 @@ impl AtWork {
             drop(permit);
             let before = self.settle().await;
             match matched.and_then(|step| before.map(|()| step)) {
-                Ok(step) => self.commit(claimed, step),
+                Ok(step) => self.commit(claimed, under_way, step),
                 Err(error) => {
                     self.matched.remembers = false;
                     self.give_back(claimed, &error).await;
                 }
+            }
+            if alone.is_some() {
+                let _ = self.settle().await;
             }
             self.matched.publish(&flow);
         } else {
@@ -251,7 +271,7 @@ impl AtWork {
                 Ok(()) => step.matched.push(events.claim),
                 Err(reason) => step.failed.push((events.claim, reason)),
             }
-            // What a run makes counts like anything else: it is told, and what comes behind it waits.
+            // Notifications of a run count like all others: they are sent, and later events wait.
             let of_class = made.entry(events.batch.class.clone()).or_default();
             of_class.batches += 1;
             of_class.notifications += notifications_of(&step) - before;
@@ -276,10 +296,10 @@ impl AtWork {
         Ok(step)
     }
 
-    fn commit(&mut self, claimed: Vec<ClaimedEvents>, step: Step) {
+    fn commit(&mut self, claimed: Vec<ClaimedEvents>, under_way: Vec<UnderWay>, step: Step) {
         let flow = self.matcher.flow.clone();
         let accepted: Vec<Timestamp> = claimed.iter().map(|events| events.batch.accepted_at).collect();
-        // Only those of which there is something to tell.
+        // Only batches with traces.
         let is_traced = |events: &&ClaimedEvents| flow.spans.is_on() && !events.batch.events.traces().is_empty();
         let traced: Vec<EventBatch> = claimed.iter().filter(is_traced).map(|events| events.batch.clone()).collect();
         let commit = tokio::spawn(async move {
@@ -299,7 +319,7 @@ impl AtWork {
             }
             Ok(())
         });
-        self.committing = Some(Committing { claimed, commit });
+        self.committing = Some(Committing { claimed, under_way, commit });
     }
 
     /// Waits for a commit, if one is under way. If it failed, its batches are given back to be matched again.
@@ -312,10 +332,11 @@ impl AtWork {
     }
 
     async fn settle_done(&mut self, done: Result<Result<(), StoreError>, JoinError>) -> Result<(), StoreError> {
-        let Some(Committing { claimed, .. }) = self.committing.take() else { return Ok(()) };
+        let Some(Committing { claimed, under_way, .. }) = self.committing.take() else { return Ok(()) };
         let done = done.unwrap_or_else(|panic| Err(StoreError::unavailable(panic)));
         match &done {
             Ok(()) => {
+                under_way.into_iter().for_each(UnderWay::done);
                 // If a shard is gone, matching will find that out.
                 let _ = keep_busy(|| self.matched.followed.shards().remember(&Memory::Confirm));
                 self.matcher.flow.switches.end_matching(&self.matcher.name);

@@ -7,8 +7,7 @@ use tocsin_model::{
 };
 use tocsin_store::journal::{
     Backlog, Cutoffs, EventBatchState, Except, FiringFilter, FiringStatus, Journal, NewEventBatch, NewFiring,
-    NewNotificationBatch, Refired,
-    RuleStop, Step,
+    NewNotificationBatch, Refired, RuleStop, Step,
 };
 
 use crate::support::*;
