@@ -71,7 +71,7 @@ async fn post(address: &str, key: &str, token: &str, body: &str) -> Option<Strin
 
 /// The answers that clients got.
 #[derive(Default)]
-struct Seen {
+struct StatusCounts {
     accepted: Mutex<BTreeSet<String>>,
     refused: AtomicUsize,
     broken: AtomicUsize,
@@ -96,7 +96,7 @@ async fn e2_more_load_than_there_is_room_for_is_refused_and_the_rest_is_served()
     platform.subscribe("notes", "every", "alice", "email", "alice@example.org", json!({})).await;
     let before = memory(&platform, "VmRSS");
 
-    let (seen, stop) = (Arc::new(Seen::default()), Arc::new(AtomicBool::new(false)));
+    let (seen, stop) = (Arc::new(StatusCounts::default()), Arc::new(AtomicBool::new(false)));
     let padding = "x".repeat(100_000);
     let clients: Vec<_> = (0..10 * SEATS)
         .map(|client| {

@@ -14,7 +14,7 @@ use tokio::{
 use crate::{
     shim::Word,
     support::{self, Platform},
-    writers::Site,
+    writers::FaultSetup,
 };
 
 /// Sets a limit of the running server; gives the one before.
@@ -67,7 +67,7 @@ async fn a6_without_descriptors_load_is_shed_and_nothing_spins() {
     let listen = format!("127.0.0.1:{ldap}");
     let ldap = [("TOCSIN_LDAP_LISTEN", &*listen), ("TOCSIN_LDAP_SUFFIX", "o=site")];
     // The shadow of a disk needs descriptors itself.
-    let mut site = Site::prepare_with(&[&ldap[..], &[("FAULTS_ROOT", "")]].concat()).await;
+    let mut site = FaultSetup::prepare_with(&[&ldap[..], &[("FAULTS_ROOT", "")]].concat()).await;
     site.platform.restart().await;
     site.define().await;
     let drops = format!(
@@ -133,7 +133,7 @@ async fn a6_without_descriptors_load_is_shed_and_nothing_spins() {
 /// waits without end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a6_without_new_threads_every_request_is_answered() {
-    let mut site = Site::start().await;
+    let mut site = FaultSetup::start().await;
     site.disk.set(Word::RefuseThreads, 1);
     let clients = site.write();
     let definition = "application: NAME\nevents: { e: { fields: { a: string } } }\n";
@@ -165,7 +165,7 @@ async fn a6_without_new_threads_every_request_is_answered() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a6_without_memory_nothing_acknowledged_is_lost() {
     // Without an arena each large allocation is one of the system, which refuses it.
-    let mut site = Site::prepare_with(&[("MIMALLOC_ARENA_RESERVE", "0")]).await;
+    let mut site = FaultSetup::prepare_with(&[("MIMALLOC_ARENA_RESERVE", "0")]).await;
     site.platform.restart().await;
     site.define().await;
     let clients = site.write();

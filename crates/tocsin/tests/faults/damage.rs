@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::{
     shim::Unsynced,
     support::{self, Platform, Start},
-    writers::Site,
+    writers::FaultSetup,
 };
 
 /// The outcome of a damage.
@@ -104,7 +104,7 @@ async fn stored(platform: &Platform) -> Vec<Result<BTreeSet<String>, String>> {
 
 async fn damage_each(cases: u64) {
     let seed = support::seed();
-    let mut site = Site::start().await;
+    let mut site = FaultSetup::start().await;
     // Enough for several pages of each table, and a part of it in the logs.
     let clients = site.write();
     site.acknowledged.more(600, &clients).await;
@@ -140,7 +140,7 @@ async fn damage_each(cases: u64) {
     println!("{outcomes:?}");
 }
 
-async fn examine(site: &Site, folder: &Path, expected: &[BTreeSet<String>], what: &str) -> Outcome {
+async fn examine(site: &FaultSetup, folder: &Path, expected: &[BTreeSet<String>], what: &str) -> Outcome {
     let mut platform = Platform::prepare(folder.to_owned(), &site.environment());
     match platform.try_restart(|_| true).await {
         Start::Ended(status) => {

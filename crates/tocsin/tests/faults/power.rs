@@ -4,12 +4,12 @@
 use crate::{
     shim::{Disk, Unsynced, Word},
     support,
-    writers::Site,
+    writers::FaultSetup,
 };
 
 async fn lose_power(rounds: usize) {
     let mut random = fastrand::Rng::with_seed(support::seed());
-    let mut site = Site::start().await;
+    let mut site = FaultSetup::start().await;
     for round in 0..rounds {
         let clients = site.write();
         site.acknowledged.more(random.usize(1..120), &clients).await;
@@ -41,7 +41,7 @@ async fn slow_a3_nothing_acknowledged_is_lost_with_the_power_50_times() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a3_the_first_start_survives_a_power_loss() {
     let mut random = fastrand::Rng::with_seed(support::seed());
-    let mut site = Site::prepare().await;
+    let mut site = FaultSetup::prepare().await;
     site.platform.restart().await;
     let key = site.platform.key();
     site.platform.kill();

@@ -4,12 +4,12 @@
 use crate::{
     shim::{Unsynced, Word},
     support::{self, Start},
-    writers::Site,
+    writers::FaultSetup,
 };
 
 /// Syncs of a start that makes all files.
 async fn syncs_of_a_start() -> u64 {
-    let mut site = Site::prepare().await;
+    let mut site = FaultSetup::prepare().await;
     site.platform.restart().await;
     site.disk.get(Word::Syncs)
 }
@@ -25,7 +25,7 @@ enum End {
 
 /// Fails the sync of this number, counted from when the server is ready.
 async fn fail_sync(number: u64, end: End, random: &mut fastrand::Rng) -> bool {
-    let mut site = Site::start().await;
+    let mut site = FaultSetup::start().await;
     site.disk.set(Word::FailSyncAt, site.disk.get(Word::Syncs) + number);
     let clients = site.write();
     // Until it has failed, and for a while behind that.
@@ -97,7 +97,7 @@ async fn a4_a_start_with_a_failed_sync_is_refused_or_whole() {
     for _ in 0..4 {
         let number = random.u64(1..=syncs);
         println!("sync {number} of {syncs}");
-        let mut site = Site::prepare().await;
+        let mut site = FaultSetup::prepare().await;
         site.disk.set(Word::FailSyncAt, number);
         let disk = &site.disk;
         let start = site.platform.try_restart(|_| disk.get(Word::FailedSyncs) > 0).await;

@@ -81,7 +81,7 @@ impl Acknowledged {
 }
 
 /// A server on such a disk, and the receivers, which outlive it.
-pub struct Site {
+pub struct FaultSetup {
     pub disk: Disk,
     pub mails: Mails,
     pub hooks: Hooks,
@@ -91,14 +91,14 @@ pub struct Site {
     receivers: Vec<(String, String)>,
 }
 
-impl Site {
+impl FaultSetup {
     /// The receivers and an empty disk; the server does not run yet.
-    pub async fn prepare() -> Site {
-        Site::prepare_with(&[]).await
+    pub async fn prepare() -> FaultSetup {
+        FaultSetup::prepare_with(&[]).await
     }
 
     /// As `prepare`, with more variables.
-    pub async fn prepare_with(more: &[(&str, &str)]) -> Site {
+    pub async fn prepare_with(more: &[(&str, &str)]) -> FaultSetup {
         let (disk, mails, hooks) = (Disk::new(), Mails::start().await, Hooks::start("{}").await);
         let mut environment = disk.environment();
         environment.push(("SINK".to_owned(), mails.port.to_string()));
@@ -108,7 +108,7 @@ impl Site {
         // Two folders that are not there yet.
         let platform = Platform::prepare(disk.root().join("site/data"), &borrowed);
         let receivers = environment.split_off(environment.len() - 2);
-        Site { disk, mails, hooks, platform, acknowledged: Arc::default(), number: 0, receivers }
+        FaultSetup { disk, mails, hooks, platform, acknowledged: Arc::default(), number: 0, receivers }
     }
 
     /// The variables that name the receivers, for another server.
@@ -117,8 +117,8 @@ impl Site {
     }
 
     /// A server with an application and an exchange.
-    pub async fn start() -> Site {
-        let mut site = Site::prepare().await;
+    pub async fn start() -> FaultSetup {
+        let mut site = FaultSetup::prepare().await;
         site.platform.restart().await;
         site.define().await;
         site
