@@ -44,7 +44,7 @@ pub(crate) fn bind_response(app: &Arc<App>, caller: &Caller, response: Response)
 }
 
 fn bind(app: &Arc<App>, caller: &Caller, body: Body) -> Body {
-    Body::new(CredentialBody { body, app: app.clone(), caller: caller.clone() })
+    Body::new(CredentialBody { body, app: app.clone(), caller: caller.clone(), is_over: false })
 }
 
 impl App {
@@ -68,6 +68,8 @@ struct CredentialBody {
     body: Body,
     app: Arc<App>,
     caller: Caller,
+    /// Whether its last frame was read. It may be polled again, as compression does.
+    is_over: bool,
 }
 
 impl HttpBody for CredentialBody {
@@ -75,11 +77,16 @@ impl HttpBody for CredentialBody {
     type Error = axum::BoxError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
         let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
-        Poll::Ready(match self.app.service.key_end(&self.caller) {
+        let frame: Option<Result<Frame<Bytes>, Self::Error>> = match self.app.service.key_end(&self.caller) {
             Some(end) => Some(Err(CredentialEnded(end).into())),
             None => frame.map(|frame| frame.map_err(Into::into)),
-        })
+        };
+        self.is_over = !matches!(frame, Some(Ok(_)));
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {

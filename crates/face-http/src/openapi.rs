@@ -96,7 +96,12 @@ fn described() -> utoipa::openapi::OpenApi {
             }
         }
     }
-    document.components.get_or_insert_default().responses.extend(failures);
+    let components = document.components.get_or_insert_default();
+    components.responses.extend(failures);
+    // It is a part of other schemas, whose members it would forbid.
+    if let Some(RefOr::T(Schema::Object(wording))) = components.schemas.get_mut("InboxWording") {
+        wording.additional_properties = None;
+    }
     document
 }
 
@@ -151,7 +156,7 @@ fn name_failures(
 
         ("POST", path) if path.contains("/events") => slugs.push("idempotency-key-reused"),
         ("POST", "/v1/resends") => slugs.push("exists"),
-        ("GET", "/v1/sync/history") => slugs.push("not-found"),
+        ("GET", "/v1/sync/history" | "/v1/subscriptions" | "/v1/suspensions") => slugs.push("not-found"),
         ("DELETE", "/v1/segments/{name}") => slugs.push("in-use"),
         ("DELETE", "/v1/keys/{id}") => slugs.push("last-admin-key"),
         _ => {}

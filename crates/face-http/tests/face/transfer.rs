@@ -73,6 +73,23 @@ async fn what_goes_out_comes_in_again() {
 }
 
 #[tokio::test]
+async fn e8_an_export_is_whole_in_gzip_too() {
+    let platform = Platform::with_quakes().await;
+    let lines: String = (0..500).map(|number| format!("{{\"id\":\"s{number}\"}}\n")).collect();
+    let (status, body) = platform.post(IMPORT, NDJSON, &lines).await;
+    assert_eq!(status, 200, "{body}");
+    let plain = export(&platform, "/v1/export/subscribers").await;
+    let request = platform.request("GET", "/v1/export/subscribers").header("accept-encoding", "gzip");
+    let answer = request.send().await.expect("an answer");
+    assert_eq!(answer.headers()["content-encoding"], "gzip");
+    let packed = answer.bytes().await.expect("whole");
+    let mut unpacked = String::new();
+    std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(&packed[..]), &mut unpacked).expect("gzip");
+    assert_eq!(unpacked, plain);
+    platform.stop().await;
+}
+
+#[tokio::test]
 async fn a_bad_line_is_told_and_stops_no_other() {
     let platform = Platform::with_quakes().await;
     let long = format!(r#"{{"id":"{}"}}"#, "x".repeat(1_100_000));

@@ -15,7 +15,7 @@ use tocsin_model::markup::escape;
 use super::{Mail, Readable, Shared};
 use crate::terminal::thousands;
 
-const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;color:#1b1f24;background:#fff}\
+const STYLE: &str = "body{overflow-wrap:anywhere;font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;color:#1b1f24;background:#fff}\
 a{color:#0550ae;text-decoration:none}a:hover{text-decoration:underline}table{width:100%;border-collapse:collapse}\
 td,th{text-align:left;padding:.3rem .6rem;border-bottom:1px solid #e3e6ea;vertical-align:top;overflow-wrap:anywhere}th{color:#59636e;font-weight:500}h1{overflow-wrap:anywhere}\
 pre{white-space:pre-wrap;overflow-wrap:anywhere;background:#f6f8fa;padding:1rem;border-radius:6px}\
