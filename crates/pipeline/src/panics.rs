@@ -22,7 +22,9 @@ use tocsin_store::{
 };
 use tocsin_testkit::{FarEnds, SimulatedClock};
 
-use crate::{Parts, Pipeline, PipelineOptions, RefireError, Submission, compile_text, shards::faults};
+use crate::{
+    Parts, Pipeline, PipelineOptions, RefireError, Submission, compile_text, shards::faults, suspects::CRASHES_MAX,
+};
 
 const DEFINITION: &str = "
 application: NAME
@@ -381,7 +383,7 @@ async fn until(journal: &MemoryJournal, ids: &[EventBatchId], is: impl Fn(&Event
     }
 }
 
-/// Three batches are in the quantum that crashes the process. The one that does it is set aside after three crashes; the
+/// Three batches are in the quantum that crashes the process. The one that does it is set aside after ten crashes; the
 /// others are matched before, and what comes behind it goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a18_an_event_batch_that_crashes_the_process_is_set_aside() {
@@ -404,7 +406,7 @@ async fn a18_an_event_batch_that_crashes_the_process_is_set_aside() {
     let machine =
         Machine { journal: journal.clone(), records, ends, clock, folder: tempfile::tempdir().expect("a folder") };
     let poison = ids[1];
-    for crash in 1..=3 {
+    for crash in 1..=CRASHES_MAX {
         faults::plan_wait(&name, poison);
         let pipeline = machine.start().await;
         if crash == 1 {
@@ -423,7 +425,7 @@ async fn a18_an_event_batch_that_crashes_the_process_is_set_aside() {
     until(&journal, &[ids[2]], |state| matches!(state, EventBatchState::Matched(_))).await;
     let state = state_of(&journal, poison).await;
     assert!(
-        matches!(&state, EventBatchState::Failed(why) if why.contains("crashed 3 times while it was matched")),
+        matches!(&state, EventBatchState::Failed(why) if why.contains("crashed 10 times while it was matched")),
         "{state:?}"
     );
     // A restart tries what was set aside again, but not this.
@@ -462,21 +464,21 @@ async fn a18_a_work_item_that_crashes_the_process_is_suspended() {
     assert!(journal.backlog().work_items > 0, "{:?}", journal.backlog());
     let mut suspended = 0;
     let mut pipeline = pipeline;
-    for crash in 1..=12 {
+    for crash in 1..=4 * CRASHES_MAX {
         machine.crash(&pipeline).await;
         pipeline = machine.start().await;
         settle().await;
         suspended = journal.suspensions(&SuspensionFilter::default(), 0, 10).await.expect("listed").len();
         if suspended == 3 {
-            assert!(crash >= 3, "each at three crashes");
+            assert!(crash >= CRASHES_MAX, "each at ten crashes");
             break;
         }
     }
-    // All three are for ann, whose delivery never ends: one after the other is found to be under way at three crashes.
+    // All three are for ann, whose delivery never ends: one after the other is found to be under way at ten crashes.
     let found = journal.suspensions(&SuspensionFilter::default(), 0, 10).await.expect("listed");
     assert_eq!(suspended, 3, "{found:?}");
     for stored in &found {
-        assert!(stored.suspension.reason.contains("crashed 3 times while it was delivered"), "{stored:?}");
+        assert!(stored.suspension.reason.contains("crashed 10 times while it was delivered"), "{stored:?}");
     }
     // What an operator resumes is tried again.
     ends.set("ann", tocsin_testkit::Manner::Delivers);

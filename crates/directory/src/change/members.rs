@@ -162,7 +162,7 @@ impl Inner {
             let has: Vec<_> = shown.attributes.iter().map(|found| &found.kind).chain(stays.then_some(kind)).collect();
             let others = changes.iter().filter(|other| other.kind.key != kind.key).map(|other| &other.kind);
             let has: Vec<_> = has.into_iter().chain(others).collect();
-            schema.check(&classes_of(&shown.attributes), &has, Some(std::slice::from_ref(&kind)))?;
+            schema.check(&classes_of(&shown.attributes), &has, Some(std::slice::from_ref(kind)))?;
         }
         let of = |change: Prepared| {
             let keys = |values: &[Box<[u8]>]| -> Vec<EntryKey> {

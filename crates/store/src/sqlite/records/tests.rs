@@ -465,7 +465,9 @@ fn b34_filters_that_few_rows_meet_have_an_index() {
     let disabled = SubscriptionFilter { enabled: Some(false), ..all.clone() };
     let enabled = SubscriptionFilter { enabled: Some(true), ..all.clone() };
     let (some, many): (&[i64], Vec<i64>) = (&[1, 2], (1..=200).collect());
-    let subscriptions: [(&SubscriptionFilter, Option<u64>, bool, &[i64], &str); 11] = [
+    /// A filter, the number of its subscriber, whether it names a class, the numbers of its classes, and a part of the plan.
+    type Case<'c> = (&'c SubscriptionFilter, Option<u64>, bool, &'c [i64], &'static str);
+    let subscriptions: [Case<'_>; 11] = [
         (&all, None, false, &[], "INTEGER PRIMARY KEY"),
         (&all, None, true, some, "INDEX subscriptions_by_class"),
         (&all, None, true, &many, "INTEGER PRIMARY KEY"),
