@@ -504,8 +504,14 @@ pub(crate) fn write_row(
     if !problems.is_empty() {
         // What was so before, by fields and a schema of another version, does not stop other changes.
         if let Some(stored) = old.filter(|old| old.body.is_some()) {
-            let before = ready.objections(&fields.to_json(&read(fields, stored)?));
-            problems.retain(|problem| !before.contains(problem));
+            let stored = read(fields, stored)?;
+            let before = ready.objections(&fields.to_json(&stored));
+            // A value that is given anew is checked, though the one before it had the same fault.
+            let is_given = |problem: &Problem| {
+                let name = problem.path.split('.').next().unwrap_or_default();
+                fields.position(name).is_some_and(|at| stored[at] != write.change[at])
+            };
+            problems.retain(|problem| is_given(problem) || !before.contains(problem));
         }
         if !problems.is_empty() {
             return Ok(Err(problems));
