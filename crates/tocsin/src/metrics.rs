@@ -99,7 +99,7 @@ pub const STEPS: &[Metric] = &[
     counter(
         "pipeline_poison_total",
         "work",
-        "Work that was set aside since the process crashed three times in a row while it was under way: `events`, `delivery`.",
+        "Work that was set aside since the process crashed a hundred times in a row while it was under way: `events`, `delivery`.",
     ),
     gauge("match_throttled_classes", "", "Event classes that make more notifications than they may and wait."),
     counter("match_panics_total", "", "Matchers of an application that panicked and were started again."),
