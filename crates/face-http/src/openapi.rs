@@ -126,6 +126,25 @@ fn operation_id(method: &Method, path: &str) -> String {
     format!("{}_{}", method.as_str().to_ascii_lowercase(), words.join("_"))
 }
 
+/// Addresses whose filters name an application, a class, a rule, a channel, an exchange or a port; an unknown one is not found.
+const FILTERED: [&str; 15] = [
+    "/v1/endpoints",
+    "/v1/export/subscriptions",
+    "/v1/firings",
+    "/v1/firings/dismiss",
+    "/v1/firings/refire",
+    "/v1/messages",
+    "/v1/messages/end",
+    "/v1/messages/resume",
+    "/v1/resends",
+    "/v1/resends/preview",
+    "/v1/slow-firings",
+    "/v1/subscriptions",
+    "/v1/suspensions",
+    "/v1/suspensions/end",
+    "/v1/suspensions/resume",
+];
+
 /// Writes the kinds of problems that an operation may answer beside its answers. They follow from its form.
 fn name_failures(
     path: &str,
@@ -150,13 +169,14 @@ fn name_failures(
     if *method != Method::GET {
         slugs.push("busy");
     }
+    if path == "/v1/sync/history" || FILTERED.contains(&path) {
+        slugs.push("not-found");
+    }
     match (method.as_str(), path) {
         ("PUT", "/v1/applications/{application}") => slugs.push("would-drop-data"),
         ("POST", "/v1/subscribers" | "/v1/segments") => slugs.push("exists"),
-
         ("POST", path) if path.contains("/events") => slugs.push("idempotency-key-reused"),
         ("POST", "/v1/resends") => slugs.push("exists"),
-        ("GET", "/v1/sync/history" | "/v1/subscriptions" | "/v1/suspensions") => slugs.push("not-found"),
         ("DELETE", "/v1/segments/{name}") => slugs.push("in-use"),
         ("DELETE", "/v1/keys/{id}") => slugs.push("last-admin-key"),
         _ => {}

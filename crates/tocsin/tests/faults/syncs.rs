@@ -82,7 +82,7 @@ async fn a4_nothing_is_acknowledged_that_a_failed_sync_lost() {
 /// `TOCSIN_SYNCS` says how many of the first syncs fail, each in a run of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_a4_nothing_is_acknowledged_that_any_failed_sync_lost() {
-    let most = std::env::var("TOCSIN_SYNCS").ok().and_then(|text| text.parse().ok()).unwrap_or(200);
+    let most = std::env::var("TOCSIN_SYNCS").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
     let step = fastrand::Rng::with_seed(support::seed()).u64(5..11);
     fail_each((1..=most).step_by(usize::try_from(step).expect("small"))).await;
 }
