@@ -2,21 +2,20 @@
 
 use tocsin_matching::filter::{compile, jmespath::Query};
 use tocsin_model::{
-    field::{Field, FieldType, Fields},
+    field::{FieldType, Fields},
     filter::{Dialect, Filter},
     value::Value,
 };
 
 fn fields() -> Fields {
-    let field = |name: &str, kind| Field::new(name.parse().expect("a name"), kind);
-    Fields::new(vec![
-        field("text", FieldType::String),
-        field("number", FieldType::Number),
-        field("count", FieldType::Integer),
-        field("flag", FieldType::Boolean),
-        field("when", FieldType::Timestamp),
-        field("list", FieldType::List),
-        field("map", FieldType::Map),
+    crate::fields(&[
+        ("text", FieldType::String),
+        ("number", FieldType::Number),
+        ("count", FieldType::Integer),
+        ("flag", FieldType::Boolean),
+        ("when", FieldType::Timestamp),
+        ("list", FieldType::List),
+        ("map", FieldType::Map),
     ])
 }
 

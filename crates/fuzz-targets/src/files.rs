@@ -113,7 +113,6 @@ pub(crate) fn charset(input: &[u8]) {
         let mut decoder = Utf8Decoder::new(syntax, charset.map(str::to_owned));
         let pieces = bytes.chunks(piece).map(Some).chain([None]);
         let decoded: Result<Vec<Vec<u8>>, _> = pieces
-            .map(|piece| piece.map_or_else(|| None, Some))
             .map(|piece| match piece {
                 Some(piece) => decoder.push(piece),
                 None => decoder.finish(),

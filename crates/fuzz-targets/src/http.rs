@@ -5,7 +5,7 @@ use tocsin_delivery::Signet;
 use tocsin_face_http::fuzzing::{read_filter, read_patch};
 use tocsin_model::{
     exact_json::{self, Exact},
-    field::{Field, FieldType, Fields},
+    field::{FieldType, Fields},
     http_date, json, media_type,
     replica::read_edits,
     time::Timestamp,
@@ -15,15 +15,14 @@ use tocsin_service::{events::read_cloud_events, page};
 use tocsin_sync::fuzzing as sync;
 
 fn fields() -> Fields {
-    let field = |name: &str, kind| Field::new(name.parse().expect("a name"), kind);
-    Fields::new(vec![
-        field("a", FieldType::String),
-        field("b", FieldType::Number),
-        field("c", FieldType::Integer),
-        field("d", FieldType::Map),
-        field("e", FieldType::List),
-        field("f", FieldType::Timestamp),
-        field("g", FieldType::Boolean),
+    crate::fields(&[
+        ("a", FieldType::String),
+        ("b", FieldType::Number),
+        ("c", FieldType::Integer),
+        ("d", FieldType::Map),
+        ("e", FieldType::List),
+        ("f", FieldType::Timestamp),
+        ("g", FieldType::Boolean),
     ])
 }
 

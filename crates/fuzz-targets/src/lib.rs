@@ -10,6 +10,8 @@ mod ldap; // messages, filters, distinguished names
 mod smtp; // conversations
 mod texts; // definitions, templates, schedules, dates, addresses
 
+use tocsin_model::field::{Field, FieldType, Fields};
+
 /// A target: its name, and what it does with any bytes.
 pub struct Target {
     /// The name of its file in `fuzz/fuzz_targets` and of its folder in `corpus`.
@@ -54,4 +56,9 @@ pub const TARGETS: &[Target] = &[
 pub fn run(name: &str, input: &[u8]) {
     let target = TARGETS.iter().find(|target| target.name == name);
     (target.unwrap_or_else(|| panic!("no fuzz target is called {name}")).run)(input);
+}
+
+/// The fields of a class.
+fn fields(of: &[(&str, FieldType)]) -> Fields {
+    Fields::new(of.iter().map(|(name, kind)| Field::new(name.parse().expect("a name"), *kind)).collect())
 }
