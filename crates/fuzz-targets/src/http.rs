@@ -1,7 +1,7 @@
 //! Input over HTTP: bodies, CloudEvents, header fields, SCIM, blocks of edits, cursors and tokens.
 
 use bytes::Bytes;
-use tocsin_delivery::Signet;
+use tocsin_delivery::TokenSigner;
 use tocsin_face_http::fuzzing::{read_filter, read_patch};
 use tocsin_model::{
     exact_json::{self, Exact},
@@ -41,7 +41,7 @@ pub(crate) fn body(input: &[u8]) {
         let mut text = String::new();
         exact.write(&mut text);
         assert_eq!(Exact::read(text.as_bytes()).expect("what was written is JSON"), exact);
-        // The members and numbers are those that a JSON library reads.
+        // A JSON library reads the same members and numbers.
         let (one, other): (serde_json::Result<serde_json::Value>, _) =
             (serde_json::from_slice(input), serde_json::from_str(&text));
         assert_eq!(one.ok(), other.ok());
@@ -86,7 +86,7 @@ pub(crate) fn scim(input: &[u8]) {
     }
 }
 
-/// Blocks of a device's edits: each line that is not empty gives one, or the block is refused.
+/// Blocks of a device's edits: each non-empty line is one edit, or the block is refused.
 pub(crate) fn edits(input: &[u8]) {
     if let Ok(edits) = read_edits(input) {
         let lines = input.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()).count();
@@ -100,10 +100,10 @@ pub(crate) fn cursors(input: &[u8]) {
     let _ = page::key_of::<String>(Some(text));
     let _ = page::key_of::<u64>(Some(text));
     assert!(text == sync::cursor() || !sync::is_accepted(text), "a cursor was made up: {text:?}");
-    let signet = Signet::new(&[7; 32]);
-    if let Some(subscription) = signet.subscription(text) {
-        assert_eq!(signet.token(subscription), text, "a token has one spelling");
+    let token_signer = TokenSigner::new(&[7; 32]);
+    if let Some(subscription) = token_signer.subscription(text) {
+        assert_eq!(token_signer.token(subscription), text, "a token has one spelling");
     }
-    assert!(signet.shown_pass(text).is_none(), "an inbox pass was made up: {text:?}");
-    assert!(signet.returned(text).is_none(), "a return address was made up: {text:?}");
+    assert!(token_signer.shown_pass(text).is_none(), "an inbox pass was made up: {text:?}");
+    assert!(token_signer.returned(text).is_none(), "a return address was made up: {text:?}");
 }

@@ -4,13 +4,13 @@ use tocsin_directory::{dn::Dn, schema::Schema};
 use tocsin_face_ldap::{ber, fuzzing::read_message};
 use tocsin_model::ldap::LdapFilter;
 
-/// A stream of bytes is cut into messages, and each is read.
+/// Splits a stream of bytes into messages, and parses each.
 pub(crate) fn message(input: &[u8]) {
     const LONGEST: usize = 256 << 10;
     let mut rest = input;
     while let Ok(Some(length)) = ber::first_length(rest, LONGEST) {
         assert!((2..=rest.len()).contains(&length), "a message ends in what was received");
-        // Fewer bytes never show another end.
+        // A prefix is never complete.
         assert!(matches!(ber::first_length(&rest[..length - 1], LONGEST), Ok(None)));
         if let Ok((id, _)) = read_message(&rest[..length]) {
             assert_ne!(id, 0, "0 is for messages of the server");
@@ -19,7 +19,7 @@ pub(crate) fn message(input: &[u8]) {
     }
 }
 
-/// The normal form of a filter reads as the same filter.
+/// The normal form of a filter parses to the same filter.
 pub(crate) fn filter(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let Ok(filter) = LdapFilter::parse(text) else { return };
@@ -27,7 +27,7 @@ pub(crate) fn filter(input: &[u8]) {
     assert_eq!(again.canonical(), filter.canonical());
 }
 
-/// A name that is written by its parts reads as the same name, with the same normal form.
+/// A name written from its parts parses to the same name, with the same normal form.
 pub(crate) fn dn(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let Ok(dn) = Dn::parse(text) else { return };

@@ -1,26 +1,27 @@
-//! One function for each parser of input from outside. A fuzzer calls it with any bytes, and `cargo test` with the corpus.
+//! Fuzz targets: one function for each parser of external input. A fuzzer calls it with any bytes, and `cargo test`
+//! with the corpus.
 //!
-//! A target fails by a panic: the parser itself panicked, took a bound that it should have refused, or broke an invariant
-//! that the target asserts, such as that a text which was read and written again reads the same.
+//! A target fails by a panic: the parser panicked, accepted input above a limit, or violated an invariant that the
+//! target asserts, for example that a text that is parsed and written parses to the same value.
 
 mod expressions; // CEL, JMESPath, event patterns
 mod files; // CSV, JSON, XML, feeds, LDIF, mail
 mod http; // bodies, CloudEvents, header fields, SCIM, cursors and tokens
 mod ldap; // messages, filters, distinguished names
-mod smtp; // conversations
+mod smtp; // SMTP sessions
 mod texts; // definitions, templates, schedules, dates, addresses
 
 use tocsin_model::field::{Field, FieldType, Fields};
 
-/// A target: its name, and what it does with any bytes.
+/// A target: its name and its function.
 pub struct Target {
-    /// The name of its file in `fuzz/fuzz_targets` and of its folder in `corpus`.
+    /// The name, which is also that of its folder in `corpus`.
     pub name: &'static str,
-    /// Panics where the parser is wrong.
+    /// Panics if the parser is wrong.
     pub run: fn(&[u8]),
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: &[Target] = &[
     Target { name: "cel", run: expressions::cel },
     Target { name: "charset", run: files::charset },

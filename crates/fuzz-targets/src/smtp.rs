@@ -1,4 +1,4 @@
-//! Conversations in SMTP and LMTP (RFC 5321, RFC 2033).
+//! Sessions in SMTP and LMTP (RFC 5321, RFC 2033).
 
 use tocsin_mail_in::fuzzing::converse;
 

@@ -32,7 +32,7 @@ pub(crate) fn template(input: &[u8]) {
     tocsin_formatting::fuzzing::read_template(text);
 }
 
-/// A schedule: what it shows reads as the same schedule, and its occurrences rise.
+/// A schedule: its text form parses to the same schedule, and its occurrences rise.
 pub(crate) fn schedule(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let Ok(schedule) = Schedule::parse(text) else { return };
@@ -63,7 +63,7 @@ pub(crate) fn dates(input: &[u8]) {
     }
 }
 
-/// Addresses of mail: the normal form is one, and is its own normal form.
+/// Mail addresses: the normal form is valid, and is its own normal form.
 pub(crate) fn mailbox(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let _ = comparable(text);

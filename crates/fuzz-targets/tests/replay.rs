@@ -1,11 +1,11 @@
-//! The corpus of each fuzz target, and some changes of each input, run as tests. Seeds are fixed by the input.
+//! Runs each fuzz target with its corpus and with some mutations of each input. Seeds depend only on the input.
 
 use std::{fs, path::Path};
 
 use fastrand::Rng;
 use tocsin_fuzz_targets::TARGETS;
 
-/// Changes of each input that are tried beside it.
+/// Number of mutations for each input.
 const CHANGES: usize = 20;
 
 fn inputs(target: &str) -> Vec<(String, Vec<u8>)> {
@@ -34,7 +34,7 @@ fn every_target_has_a_corpus_and_passes_it() {
 }
 
 #[test]
-fn every_target_survives_changes_of_its_corpus() {
+fn every_target_passes_mutations_of_its_corpus() {
     for target in TARGETS {
         for (number, (path, input)) in inputs(target.name).into_iter().enumerate() {
             for change in 0..CHANGES {
@@ -67,12 +67,10 @@ fn changed(mut input: Vec<u8>, random: &mut Rng) -> Vec<u8> {
 }
 
 #[test]
-fn every_target_has_a_program_for_the_fuzzer() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/fuzz_targets");
-    for target in TARGETS {
-        let path = folder.join(format!("{}.rs", target.name));
-        let program = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        assert!(program.contains(&format!("\"{}\"", target.name)), "{} runs another target", path.display());
+fn every_corpus_has_a_target() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    for entry in fs::read_dir(&folder).expect("the folder of the corpora") {
+        let name = entry.expect("a folder").file_name();
+        assert!(TARGETS.iter().any(|target| *target.name == *name), "{name:?} has inputs and no target");
     }
-    assert_eq!(fs::read_dir(&folder).expect("a folder").count(), TARGETS.len(), "a program without a target");
 }
