@@ -1,42 +1,42 @@
 /**
- * What the server says comes into the rows. A row that was edited here keeps what it says until its edits were sent and
- * answered; what the server says of it waits beside it.
+ * Applies downloaded rows to the replica. A row with unsent edits keeps its local values; the server's version is stored beside it
+ * until the edits are uploaded and answered.
  */
 
 import { ProtocolError } from "./errors.js";
 import { type BlockEnd, type CollectionShape, type RowLine, type Stamp } from "./protocol.js";
 import { own, shapes } from "./standing.js";
 import { noteRefused } from "./edits.js";
-import { rowKey, type RefusedEdit, type Told, type Writing } from "./store.js";
-import { present, same } from "./values.js";
+import { rowKey, type RefusedEdit, type ServerRow, type Writing } from "./store.js";
+import { ofTheirTypes, present, same } from "./values.js";
 
-/** What a block says. */
+/** A parsed block of a download. */
 export interface Block {
   rows: RowLine[];
   end: BlockEnd;
 }
 
-/** Reads the lines of a block. */
+/** Parses the lines of a block. */
 export function readBlock(text: string): Block {
   const lines = text.split("\n").filter((line) => line !== "");
   const read = (line: string): unknown => {
     try {
       return JSON.parse(line);
     } catch {
-      throw new ProtocolError(`a line of a block is no JSON: ${line.slice(0, 80)}`);
+      throw new ProtocolError(`a line of a block is not JSON: ${line.slice(0, 80)}`);
     }
   };
   const end = lines.length ? (read(lines.pop()!) as BlockEnd | RowLine) : undefined;
-  if (!end || Array.isArray(end) || typeof end.cursor !== "string") throw new ProtocolError("a block without its end");
+  if (!end || Array.isArray(end) || typeof end.cursor !== "string") throw new ProtocolError("the block has no end line");
   const rows = lines.map((line) => {
     const row = read(line);
-    if (!Array.isArray(row) || row.length < 4) throw new ProtocolError(`this is no row: ${line.slice(0, 80)}`);
+    if (!Array.isArray(row) || row.length < 4) throw new ProtocolError(`a line of a block is not a row: ${line.slice(0, 80)}`);
     return row as RowLine;
   });
   return { rows, end };
 }
 
-/** Writes a block and the cursor behind it. Gives how many rows came and went. */
+/** Stores a block and its cursor. Returns the numbers of received and deleted rows. */
 export async function apply(transaction: Writing, block: Block): Promise<{ rows: number; removed: number }> {
   const known = new Map((await shapes(transaction)).map((shape) => [shape.name, shape]));
   const edited = new Set((await transaction.list("server")).map(([key]) => key));
@@ -45,29 +45,29 @@ export async function apply(transaction: Writing, block: Block): Promise<{ rows:
   const writes: Promise<void>[] = [];
   for (const [collection, id, version, fields] of block.rows) {
     fields === null ? counts.removed++ : counts.rows++;
-    // A collection that came into being after the session began is read by the next one.
+    // A collection created after the session began is read by the next session.
     const shape = known.get(collection);
     if (!shape) continue;
     const key = rowKey(collection, id);
     if (areUnseen) writes.push(transaction.delete("unseen", key));
-    writes.push(take(transaction, key, told(shape, version, fields), edited.has(key)));
+    writes.push(take(transaction, key, serverRow(shape, version, fields), edited.has(key)));
   }
   await Promise.all(writes);
   await transaction.put("own", "replica", { ...(await own(transaction)), cursor: block.end.cursor });
   return counts;
 }
 
-function told(shape: CollectionShape, version: Stamp, fields: RowLine[3]): Told {
-  return { version, fields: fields && present(shape, fields) };
+function serverRow(shape: CollectionShape, version: Stamp, fields: RowLine[3]): ServerRow {
+  return { version, fields: fields && present(shape, ofTheirTypes(shape, fields)) };
 }
 
-/** Takes what the server says of a row. */
-function take(transaction: Writing, key: string, { version, fields }: Told, isEdited: boolean): Promise<void> {
+/** Stores the server's version of a row. */
+function take(transaction: Writing, key: string, { version, fields }: ServerRow, isEdited: boolean): Promise<void> {
   if (isEdited) return transaction.put("server", key, { version, fields });
   return fields === null ? transaction.delete("rows", key) : transaction.put("rows", key, { version, fields });
 }
 
-/** Begins to read all anew: what is not told again will go at the end. */
+/** Begins a full download. Rows that it does not contain are deleted at its end. */
 export async function beginAnew(transaction: Writing, cursor: string): Promise<void> {
   for (const [key] of await transaction.list("unseen")) await transaction.delete("unseen", key);
   const keys = [...(await transaction.list("rows")), ...(await transaction.list("server"))].map(([key]) => key);
@@ -75,7 +75,7 @@ export async function beginAnew(transaction: Writing, cursor: string): Promise<v
   await transaction.put("own", "replica", { ...(await own(transaction)), cursor });
 }
 
-/** After the last block: rows that were not told again go, and rows whose edits were all sent say what the server says. */
+/** Ends a download: deletes rows that a full download did not contain, and applies the server's version of rows without unsent edits. */
 export async function settle(transaction: Writing, seen: Stamp): Promise<void> {
   const standing = await own(transaction);
   await transaction.put("own", "replica", { ...standing, seen });
@@ -85,23 +85,23 @@ export async function settle(transaction: Writing, seen: Stamp): Promise<void> {
     await transaction.delete("unseen", key);
   }
   const sending = new Set((await transaction.list("outbox")).map(([, edit]) => rowKey(edit.collection, edit.id)));
-  for (const [key, told] of await transaction.list("server")) {
+  for (const [key, row] of await transaction.list("server")) {
     if (sending.has(key) || (await transaction.get("pending", key))) continue;
     await transaction.delete("server", key);
-    await take(transaction, key, told, false);
+    await take(transaction, key, row, false);
   }
 }
 
-/** Makes the collections what the server says they are. Gives whether rows have to be read anew for it. */
-export async function followShapes(transaction: Writing, told: CollectionShape[]): Promise<boolean> {
+/** Replaces the collections by those of the server. Returns whether a full download is needed. */
+export async function followShapes(transaction: Writing, current: CollectionShape[]): Promise<boolean> {
   const before = await shapes(transaction);
-  for (const gone of before.filter((old) => told.every((shape) => shape.name !== old.name))) {
+  for (const gone of before.filter((old) => current.every((shape) => shape.name !== old.name))) {
     const unsent = await unsentOfCollection(transaction, gone.name);
     await dropCollection(transaction, gone.name);
     await noteRefused(transaction, unsent);
   }
   let anew = false;
-  for (const shape of told) {
+  for (const shape of current) {
     const old = before.find((old) => old.name === shape.name);
     if (old && JSON.stringify(old) === JSON.stringify(shape)) continue;
     anew = true;
@@ -113,9 +113,9 @@ export async function followShapes(transaction: Writing, told: CollectionShape[]
   return anew;
 }
 
-/** Edits of a collection that goes. They are kept among the refused ones. */
+/** Unsent edits of a removed collection. They become refused edits. */
 async function unsentOfCollection(transaction: Writing, name: string): Promise<RefusedEdit[]> {
-  const why = `the collection \`${name}\` is not there any more for this device`;
+  const why = `the collection \`${name}\` is no longer available to this device`;
   const unsent: RefusedEdit[] = [];
   for (const [, { n, collection, id, set }] of await transaction.list("outbox")) {
     if (collection === name) unsent.push({ n, collection, id, why, values: set ?? {} });
@@ -128,7 +128,7 @@ async function unsentOfCollection(transaction: Writing, name: string): Promise<R
   return unsent;
 }
 
-/** Edits of fields that go, or become of another type. */
+/** Unsent edits of fields that were removed or changed their type. */
 async function unsentOfFields(transaction: Writing, old: CollectionShape, shape: CollectionShape): Promise<RefusedEdit[]> {
   const gone = old.fields.filter(({ name, type }) => shape.fields.every((field) => field.name !== name || field.type !== type));
   const prefix = rowKey(old.name, "");
@@ -138,14 +138,14 @@ async function unsentOfFields(transaction: Writing, old: CollectionShape, shape:
     for (const { name } of gone) {
       const value = Object.hasOwn(is, name) ? is[name]! : null;
       if (value === null || same(value, was && Object.hasOwn(was, name) ? was[name]! : null)) continue;
-      const why = `${name}: is not a field of \`${old.name}\` any more, or of another type`;
+      const why = `${name}: was removed from \`${old.name}\` or has another type now`;
       unsent.push({ n: null, collection: old.name, id: key.slice(prefix.length), why, values: { [name]: value } });
     }
   }
   return unsent;
 }
 
-/** Fields that went, and those of another type, are empty from now on. */
+/** Clears removed fields and those that changed their type. */
 async function changeRows(transaction: Writing, old: CollectionShape, shape: CollectionShape): Promise<void> {
   const stays = (name: string) =>
     shape.fields.some((field) => field.name === name && old.fields.some((old) => old.name === name && old.type === field.type));
@@ -155,7 +155,7 @@ async function changeRows(transaction: Writing, old: CollectionShape, shape: Col
   }
 }
 
-/** Drops a collection with all that is known of it. */
+/** Deletes a collection and all its data. */
 async function dropCollection(transaction: Writing, name: string): Promise<void> {
   for (const space of ["rows", "pending", "server", "unseen"] as const) {
     for (const [key] of await transaction.list(space, { prefix: rowKey(name, "") })) await transaction.delete(space, key);
@@ -168,7 +168,7 @@ async function dropCollection(transaction: Writing, name: string): Promise<void>
   await transaction.delete("collections", name);
 }
 
-/** Drops all that the replica has. */
+/** Deletes all data of the replica. */
 export async function wipe(transaction: Writing): Promise<void> {
   for (const shape of await shapes(transaction)) await dropCollection(transaction, shape.name);
   await transaction.put("own", "replica", { ...(await own(transaction)), cursor: null, seen: "0", after: null, point: null });

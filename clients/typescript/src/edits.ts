@@ -1,21 +1,21 @@
 /**
- * What was edited becomes edits: numbered in batches, sent in order, and kept until the server has them. The id of a batch is
- * random, so a copy of a store, or one that was put back to an earlier state, never numbers another edit alike.
+ * Edit log: edited rows become edits, numbered in batches, sent in order and kept until the server confirms them. Batch ids are
+ * random, so a copied or restored store never reuses the number of an edit.
  */
 
 import { EDIT_BYTES_AT_ONCE, EDITS_AT_ONCE, type CollectionShape, type Edit, type EditLog, type Fields, type Uploaded } from "./protocol.js";
 import { own, shapes } from "./standing.js";
-import { editKey, rowKey, type Kept, type Reading, type RefusedEdit, type Writing } from "./store.js";
+import { editKey, rowKey, type StoredRow, type Reading, type RefusedEdit, type Writing } from "./store.js";
 import { fitting, fittingRow, objectionToValue, present, same } from "./values.js";
 
-/** Confirmed edits that are kept, in case that the server is restored from a backup. */
+/** Number of confirmed edits kept in case the server is restored from a backup. */
 const SENT_KEPT = 1_000;
-/** Characters of these, at most. */
+/** Maximum total length of these, in characters. */
 const SENT_LENGTH_KEPT = 4 << 20;
-/** Refused edits that are kept; the oldest beyond that are forgotten. */
+/** Number of refused edits kept; older ones are deleted. */
 const REFUSED_KEPT = 1_000;
 
-/** Writes some fields of a row, which is made if it is not there. */
+/** Sets fields of a row, and creates it if it does not exist. */
 export async function put(transaction: Writing, shape: CollectionShape, id: string, fields: Fields): Promise<void> {
   fitting(shape, fields);
   const key = rowKey(shape.name, id);
@@ -27,7 +27,7 @@ export async function put(transaction: Writing, shape: CollectionShape, id: stri
   await transaction.put("rows", key, { version, fields: changed });
 }
 
-/** Removes a row. Gives whether it was there. */
+/** Deletes a row. Returns whether it existed. */
 export async function remove(transaction: Writing, shape: CollectionShape, id: string): Promise<boolean> {
   const key = rowKey(shape.name, id);
   const row = await transaction.get("rows", key);
@@ -37,8 +37,8 @@ export async function remove(transaction: Writing, shape: CollectionShape, id: s
   return true;
 }
 
-/** What a row said when it was edited first stays noted until it is sent. */
-async function note(transaction: Writing, key: string, row: Kept | undefined): Promise<void> {
+/** Stores the fields that a row had before its first unsent edit. */
+async function note(transaction: Writing, key: string, row: StoredRow | undefined): Promise<void> {
   const [was, base] = [row?.fields ?? null, row?.version ?? "0"];
   if (!(await transaction.get("server", key))) await transaction.put("server", key, { version: base, fields: was });
   if (await transaction.get("pending", key)) return;
@@ -48,7 +48,7 @@ async function note(transaction: Writing, key: string, row: Kept | undefined): P
   await transaction.put("own", "replica", { ...standing, edited: order });
 }
 
-/** How far the edits have come, for the server; `undefined` while there are edits that an older version numbered without batches. */
+/** State of the edit log for the server; `undefined` while edits without batches (of an older version) are unsent. */
 export async function editLog(transaction: Reading): Promise<EditLog | undefined> {
   const [first] = await transaction.list("outbox", { limit: 1 });
   if (first && first[1].batch === undefined) return undefined;
@@ -57,8 +57,8 @@ export async function editLog(transaction: Reading): Promise<EditLog | undefined
 }
 
 /**
- * Makes a numbered batch of what was edited. From now on it does not change; what is edited later is another edit. Gives how many
- * fields were set aside because they cannot be sent.
+ * Numbers the edited rows as one batch. It does not change any more; later edits form another batch. Returns the number of fields
+ * that were refused because they cannot be sent.
  */
 export async function numberEdits(transaction: Writing): Promise<number> {
   const known = new Map((await shapes(transaction)).map((shape) => [shape.name, shape]));
@@ -74,7 +74,7 @@ export async function numberEdits(transaction: Writing): Promise<number> {
     const is = (await transaction.get("rows", key))?.fields ?? null;
     const change = shape && difference(shape, was, is);
     if (!change) continue;
-    // A store of an older version may have values that cannot be sent. They are set aside, and the others are sent.
+    // A store of an older version may hold values that cannot be sent. They are refused, and the others are sent.
     for (const [name, value] of Object.entries(change.set ?? {})) {
       const field = shape.fields.find((field) => field.name === name);
       const wanted = field && objectionToValue(field.type, value);
@@ -93,7 +93,7 @@ export async function numberEdits(transaction: Writing): Promise<number> {
   return refused.length;
 }
 
-/** What an edit sets and what that was; `undefined` if nothing changed. */
+/** Changed fields with old and new values; `undefined` if nothing changed. */
 function difference(shape: CollectionShape, was: Fields | null, is: Fields | null): Pick<Edit, "set" | "was"> | undefined {
   if (is === null) return was === null ? undefined : { set: null, was };
   if (was === null) return { set: { ...is } };
@@ -103,7 +103,7 @@ function difference(shape: CollectionShape, was: Fields | null, is: Fields | nul
   return changed.length ? { set: of(is), was: of(was) } : undefined;
 }
 
-/** The lines of the next block to send, and how many edits are in it. */
+/** Lines of the next upload, and the number of its edits. */
 export async function nextBlock(transaction: Reading): Promise<{ lines: string; edits: number }> {
   let [lines, edits] = ["", 0];
   for (const [, edit] of await transaction.list("outbox", { limit: EDITS_AT_ONCE })) {
@@ -115,14 +115,14 @@ export async function nextBlock(transaction: Reading): Promise<{ lines: string; 
   return { lines, edits };
 }
 
-/** Notes what the server has of the batch that the session began with; `undefined`: of edits without batches. */
+/** Confirms the edits that the server already has of the batch of this session; `undefined` means edits without batches. */
 export async function acknowledge(transaction: Writing, batch: string | undefined, uploaded: number): Promise<void> {
   await confirm(transaction, (edit) => edit.batch === batch && edit.n <= uploaded);
   const standing = await own(transaction);
   if (batch === undefined && standing.last < uploaded) await transaction.put("own", "replica", { ...standing, last: uploaded });
 }
 
-/** Moves edits that the server confirmed, the first ones, out of the outbox. */
+/** Moves confirmed edits from the front of the outbox to `sent`. */
 async function confirm(transaction: Writing, isConfirmed: (edit: Edit) => boolean): Promise<void> {
   const standing = await own(transaction);
   let last: string | undefined;
@@ -142,7 +142,7 @@ async function confirm(transaction: Writing, isConfirmed: (edit: Edit) => boolea
   await transaction.put("own", "replica", standing);
 }
 
-/** Notes what became of a block. */
+/** Stores the result of an upload. */
 export async function noteOutcome(transaction: Writing, outcome: Uploaded): Promise<void> {
   const refused: RefusedEdit[] = [];
   for (const { n, problems } of outcome.refused) {
@@ -158,14 +158,14 @@ export async function noteOutcome(transaction: Writing, outcome: Uploaded): Prom
 }
 
 /**
- * The server was restored from a backup: edits that it confirmed and does not have any more are sent again. `known`: the batches
- * that it has, each with its last edit. Gives how many are sent again.
+ * After a restore of the server: queues confirmed edits that the server no longer has. `known` lists the batches that it has, each
+ * with its last edit. Returns the number of queued edits.
  */
 export async function sendAgain(transaction: Writing, known: [batch: string, upto: number][]): Promise<number> {
   const upto = new Map(known);
   const sent = await transaction.list("sent");
   let count = 0;
-  // One new batch, so that the server remembers it as a whole if the link breaks while it is sent.
+  // One new batch, so that the server can confirm it as a whole after a broken connection.
   const batch = randomId();
   for (const [key, edit] of sent.reverse()) {
     if (edit.n <= (upto.get(edit.batch!) ?? 0)) break;
@@ -177,21 +177,21 @@ export async function sendAgain(transaction: Writing, known: [batch: string, upt
   return count;
 }
 
-/** Forgets confirmed edits beyond what is kept. */
+/** Deletes confirmed edits beyond the limits. */
 export async function pruneSent(transaction: Writing): Promise<void> {
   const standing = await own(transaction);
   if (standing.sentLength <= SENT_LENGTH_KEPT && (await transaction.count("sent")) <= SENT_KEPT) return;
   let [count, length] = [0, 0];
   for (const [key, edit] of (await transaction.list("sent")).reverse()) {
     const more = JSON.stringify(edit).length;
-    // Fewer than may be kept, so that this is not done after each sync.
+    // Half of the limit, so that pruning does not run after each sync.
     if (count < SENT_KEPT / 2 && length + more < SENT_LENGTH_KEPT / 2) [count, length] = [count + 1, length + more];
     else await transaction.delete("sent", key);
   }
   await transaction.put("own", "replica", { ...standing, sentLength: length });
 }
 
-/** An edit that removes a row or sets its refused fields makes their refusal a thing of the past. */
+/** Deletes refusals that an edit supersedes: it deletes the row, or sets the refused fields. */
 async function clearRefused(transaction: Writing, collection: string, id: string, set: Fields | null): Promise<void> {
   for (const [key, refused] of await transaction.list("refused")) {
     if (refused.collection !== collection || refused.id !== id) continue;
@@ -200,12 +200,12 @@ async function clearRefused(transaction: Writing, collection: string, id: string
   }
 }
 
-/** Keeps edits that were refused. */
+/** Stores refused edits. */
 export async function noteRefused(transaction: Writing, refused: RefusedEdit[]): Promise<void> {
   if (refused.length === 0) return;
   const standing = await own(transaction);
   for (const one of refused) {
-    // Its own count, beside which those of an older version, by the numbers of their edits, come first.
+    // A separate counter; keys of an older version, numbered by edit, sort first.
     await transaction.put("refused", `r${editKey(++standing.refusals)}`, one);
   }
   await transaction.put("own", "replica", standing);
@@ -216,7 +216,7 @@ export async function noteRefused(transaction: Writing, refused: RefusedEdit[]):
 /** 128 random bits. */
 function randomId(): string {
   const bytes = new Uint8Array(16);
-  // Node 18 has no global `crypto`. Two copies of a store must not draw alike, which `Math.random` does not promise but keeps.
+  // Node 18 has no global `crypto`. `Math.random` is unique enough between two copies of a store.
   if (globalThis.crypto?.getRandomValues) globalThis.crypto.getRandomValues(bytes);
   else bytes.forEach((_, at) => (bytes[at] = Math.floor(Math.random() * 256)));
   return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");

@@ -1,23 +1,23 @@
-/** Why something was not done, as far as the caller can do something about it. */
+/** Errors that a caller can handle. */
 
-/** Why the server did not answer with what was asked for. */
-export type LinkTrouble =
-  /** The way to it is broken; try again when there is one. */
+/** Class of a failed request. */
+export type LinkErrorKind =
+  /** The connection failed; retry when there is one. */
   | "broken"
-  /** It has too much to do; come again after `retryAfter`. */
+  /** The server is busy; retry after `retryAfter`. */
   | "busy"
-  /** The session is over, or what the device may see changed: begin again. */
+  /** The session ended, or the access of the device changed: begin a new session. */
   | "over"
-  /** The device may not do this. */
+  /** The server refuses the request; a retry does not help. */
   | "refused";
 
-/** The server, or the way to it. */
+/** A request to the server failed. */
 export class LinkError extends Error {
   override name = "LinkError";
 
   /** `retryAfter` is in milliseconds. */
   constructor(
-    readonly trouble: LinkTrouble,
+    readonly kind: LinkErrorKind,
     message: string,
     readonly retryAfter = 0,
   ) {
@@ -25,21 +25,21 @@ export class LinkError extends Error {
   }
 }
 
-/** The replica cannot hold this: a collection or field that it does not have, or a value of another type. */
+/** Invalid edit: unknown collection or field, or a value of the wrong type. */
 export class UnfitError extends Error {
   override name = "UnfitError";
 }
 
-/** The server says something that is not of the protocol. */
+/** The response of the server violates the protocol. */
 export class ProtocolError extends Error {
   override name = "ProtocolError";
 }
 
-/** The server told the replica to drop all that it had, and it did. */
+/** The server ordered a wipe, and the replica has deleted its data. */
 export class WipedError extends Error {
   override name = "WipedError";
 
   constructor() {
-    super("the server told this replica to drop all that it had");
+    super("the server ordered a wipe; the replica has deleted its data");
   }
 }

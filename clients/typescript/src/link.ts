@@ -1,26 +1,26 @@
-/** The server, as a replica sees it, and the way to it over HTTP. */
+/** Connection to the server: the port, and its implementation over HTTP. */
 
-import { LinkError, type LinkTrouble } from "./errors.js";
-import type { Begin, Begun, Uploaded } from "./protocol.js";
+import { LinkError, type LinkErrorKind } from "./errors.js";
+import type { BeginRequest, BeginResponse, Uploaded } from "./protocol.js";
 
-/** A way to the server. Each call may be made again after it broke: the server does nothing twice. */
+/** Connection to the server. Every call is idempotent and can be repeated after a failure. */
 export interface Link {
   /** Begins a session. */
-  begin(begin: Begin, signal?: AbortSignal): Promise<Begun>;
+  begin(begin: BeginRequest, signal?: AbortSignal): Promise<BeginResponse>;
   /** Sends edits, a line for each. */
   upload(session: string, lines: string, signal?: AbortSignal): Promise<Uploaded>;
-  /** Reads the block behind a cursor: a line for each row, and the line of its end. */
+  /** Downloads the block after a cursor: a line for each row, and the end line. */
   download(session: string, cursor: string, signal?: AbortSignal): Promise<string>;
   /** Ends a session. */
   end(session: string, signal?: AbortSignal): Promise<void>;
   /**
-   * Waits until there may be something new behind a cursor, but no longer than some seconds. Gives whether there may be. The
-   * replica of a link that cannot comes now and then.
+   * Long poll: waits up to `seconds` until there may be changes after a cursor. Returns whether there may be. Without this method
+   * the replica polls.
    */
   wait?(cursor: string, seconds: number, signal?: AbortSignal): Promise<boolean>;
 }
 
-/** Where a replica gets its rows. */
+/** Server of a replica. */
 export interface Home {
   /** The address of the server. */
   url: string;
@@ -28,23 +28,23 @@ export interface Home {
   token: string;
 }
 
-/** How an `HttpLink` goes. */
+/** Options of an `HttpLink`. */
 export interface HttpOptions {
-  /** Another `fetch` than that of the platform. */
+  /** Replacement for the `fetch` of the platform. */
   fetch?: typeof fetch;
-  /** How long an answer may take, in milliseconds. */
+  /** Response timeout, in milliseconds. */
   patience?: number;
 }
 
 const PATIENCE = 60_000;
-/** How much longer than it was asked to the server may wait, in milliseconds. */
+/** Additional timeout of a long poll, in milliseconds. */
 const WAIT_PATIENCE = 10_000;
-/** When the server is busy and does not say for how long, in milliseconds. */
+/** Delay after a busy response without `Retry-After`, in milliseconds. */
 const BUSY_FOR = 5_000;
-/** The longest pause that a server may ask for, in milliseconds. */
+/** Upper bound of `Retry-After`, in milliseconds. */
 const WAIT_MAX = 3_600_000;
 
-/** A link to a server. What is sent is packed with gzip where the platform can; what comes is unpacked by `fetch`. */
+/** Connection over HTTP. Uploads are compressed with gzip where the platform supports it; `fetch` decompresses responses. */
 export class HttpLink implements Link {
   readonly #base: string;
   readonly #token: string;
@@ -58,14 +58,14 @@ export class HttpLink implements Link {
     this.#patience = options.patience ?? PATIENCE;
   }
 
-  async begin(begin: Begin, signal?: AbortSignal): Promise<Begun> {
+  async begin(begin: BeginRequest, signal?: AbortSignal): Promise<BeginResponse> {
     const headers = { "content-type": "application/json" };
     const asked = this.#ask("POST", "/sessions", { headers, body: JSON.stringify(begin), signal });
-    // There is no session yet that could be over.
+    // No session exists yet, so none can have ended.
     const answer = await asked.catch((error: unknown) => {
-      throw error instanceof LinkError && error.trouble === "over" ? new LinkError("refused", error.message) : error;
+      throw error instanceof LinkError && error.kind === "over" ? new LinkError("refused", error.message) : error;
     });
-    return parsed<Begun>(answer);
+    return parsed<BeginResponse>(answer);
   }
 
   async upload(session: string, lines: string, signal?: AbortSignal): Promise<Uploaded> {
@@ -115,9 +115,9 @@ export class HttpLink implements Link {
       const response = await this.#fetch(this.#base + path, init);
       const text = await response.text();
       if (response.ok) return text;
-      throw trouble(response, text);
+      throw linkError(response, text);
     } catch (error) {
-      // Who cancels wants to hear of nothing but that.
+      // After a cancellation, its reason is the error.
       signal?.throwIfAborted();
       throw error instanceof LinkError ? error : new LinkError("broken", String((error as Error)?.message ?? error));
     } finally {
@@ -129,7 +129,7 @@ export class HttpLink implements Link {
 
 const MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
 
-/** A date of HTTP in any of its three forms (RFC 9110, 5.6.7), in milliseconds since 1970; `undefined` if it is none. */
+/** HTTP date in any of its three forms (RFC 9110, 5.6.7), in milliseconds since 1970; `undefined` if it is invalid. */
 function httpDate(text: string, now: number): number | undefined {
   const clock = String.raw`(\d{2}):(\d{2}):(\d{2})`;
   const fixed = new RegExp(String.raw`^(?:[a-z]+,? *)?(\d{1,2})[ -]([a-z]{3})[ -](\d{2}|\d{4}) ${clock} (?:GMT|UTC)$`, "i").exec(text);
@@ -152,8 +152,8 @@ function httpDate(text: string, now: number): number | undefined {
 }
 
 /**
- * The milliseconds that a `Retry-After` asks for, at most an hour: seconds, or a date (RFC 9110, 10.2.3). Of several values,
- * joined by commas, the longest counts. `undefined`: no value can be read.
+ * Delay of a `Retry-After` in milliseconds, at most an hour: seconds, or a date (RFC 9110, 10.2.3). Of several values, separated by
+ * commas, the longest counts. `undefined` if no value is valid.
  */
 export function retryAfter(value: string | null, now: number): number | undefined {
   const wish = (text: string): number | undefined => {
@@ -168,10 +168,10 @@ export function retryAfter(value: string | null, now: number): number | undefine
   return read.length > 0 ? Math.min(Math.max(...read), WAIT_MAX) : undefined;
 }
 
-function trouble(response: Response, text: string): LinkError {
+function linkError(response: Response, text: string): LinkError {
   const status = response.status;
   const wait = retryAfter(response.headers.get("retry-after"), Date.now()) ?? BUSY_FOR;
-  const kind = ((): LinkTrouble => {
+  const kind = ((): LinkErrorKind => {
     if (status === 429 || status === 503) return "busy";
     if (status === 404 || status === 410) return "over";
     return status >= 500 || status === 408 ? "broken" : "refused";
@@ -179,7 +179,7 @@ function trouble(response: Response, text: string): LinkError {
   return new LinkError(kind, reason(text) || `the server answers ${status}`, kind === "busy" ? wait : 0);
 }
 
-/** What a problem of RFC 9457 says. */
+/** Detail or title of a problem (RFC 9457). */
 function reason(text: string): string {
   try {
     const problem = JSON.parse(text) as { detail?: string; title?: string };
@@ -193,8 +193,8 @@ function parsed<T>(text: string): T {
   try {
     return JSON.parse(text) as T;
   } catch {
-    // Something on the way cut it, or answered in the place of the server.
-    throw new LinkError("broken", "the answer is no JSON");
+    // A proxy truncated the response or answered in place of the server.
+    throw new LinkError("broken", "the response is not JSON");
   }
 }
 

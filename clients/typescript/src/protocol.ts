@@ -1,4 +1,4 @@
-/** What a device and the server say to each other: the bodies and lines of the protocol of sync. */
+/** Bodies and lines of the sync protocol. */
 
 /** A JSON value. */
 export type Json = null | boolean | number | string | Json[] | { [name: string]: Json };
@@ -6,28 +6,28 @@ export type Json = null | boolean | number | string | Json[] | { [name: string]:
 /** Values by the names of their fields. */
 export type Fields = { [name: string]: Json };
 
-/** A moment of the server and a place in the order of all changes: decimal digits, for it is longer than a number can be. */
+/** Hybrid timestamp: time of the server and position in the change sequence, in decimal digits (it exceeds 53 bits). */
 export type Stamp = string;
 
-/** What a field holds. */
+/** Type of a field. */
 export type FieldType = "boolean" | "integer" | "number" | "string" | "timestamp" | "list" | "map";
 
-/** A collection, as far as a device knows it. */
+/** A collection as a device sees it. */
 export interface CollectionShape {
   name: string;
   fields: { name: string; type: FieldType }[];
   direction: "up" | "down" | "both";
 }
 
-/** A device begins. */
-export interface Begin {
+/** Request that begins a session. */
+export interface BeginRequest {
   cursor: string | null;
   wiped: boolean;
   /** The log of edits. Without it, edits are counted as in the first version of the protocol. */
   edits?: EditLog;
 }
 
-/** The state of a log of edits. */
+/** State of the edit log. */
 export interface EditLog {
   /** The last batch that the server confirmed as a whole. */
   after: string | null;
@@ -37,48 +37,48 @@ export interface EditLog {
   point: string | null;
 }
 
-/** What a device that begins is told. */
-export interface Begun {
+/** Response to `BeginRequest`. */
+export interface BeginResponse {
   session: string;
-  /** The last edit that the server has, of the batch that was named. */
+  /** Number of the last edit that the server has of the named batch. */
   uploaded: number;
-  /** Whether all rows are told. */
+  /** Whether a full download follows. */
   anew: boolean;
-  /** Where reading goes on. */
+  /** Cursor at which the download continues. */
   cursor: string;
-  /** Whether to drop all. */
+  /** Whether the replica must delete all data. */
   wipe: boolean;
   collections: CollectionShape[];
-  /** The server was restored from a backup. The batches that it has, each with its last edit. */
+  /** Set if the server was restored from a backup: the batches that it has, each with its last edit. */
   restored?: [batch: string, upto: number][] | null;
 }
 
-/** An edit: a line of a block that is sent. */
+/** An edit: one line of an upload. */
 export interface Edit {
   n: number;
-  /** Its batch; an edit without one is of a version without batches. */
+  /** Its batch; missing in edits of a version without batches. */
   batch?: string;
   collection: string;
   id: string;
   base: Stamp;
   seen: Stamp;
-  /** The fields that change; `null` in their place removes the row. */
+  /** Changed fields; `null` deletes the row. */
   set: Fields | null;
-  /** What these fields were. */
+  /** Previous values of these fields. */
   was?: Fields;
 }
 
-/** What became of a block of edits. */
+/** Response to an upload. */
 export interface Uploaded {
   uploaded: number;
   applied: number;
   conflicts: { n: number; winner: "client" | "server" | "both" }[];
   refused: { n: number; problems: { path?: string; message: string; hint?: string }[] }[];
-  /** The point in the server's history behind this block. */
+  /** Point in the server's history after this block. */
   point?: string;
 }
 
-/** A row that is told: collection, id, version, and what it says; `null`: it is gone. */
+/** Row of a download: collection, id, version and fields; `null` means deleted. */
 export type RowLine = [collection: string, id: string, version: Stamp, fields: Fields | null];
 
 /** The last line of a block of rows. */
@@ -88,14 +88,14 @@ export interface BlockEnd {
   more: boolean;
 }
 
-/** The stamp of no change at all. */
+/** Stamp before the first change. */
 export const NO_STAMP: Stamp = "0";
-/** Edits of a block, at most: a quarter of what the server takes. */
+/** Maximum number of edits of an upload: a quarter of the server's limit. */
 export const EDITS_AT_ONCE = 500;
-/** Bytes of a block of edits after which it is full: a quarter of what the server takes. */
+/** Size in bytes from which an upload is full: a quarter of the server's limit. */
 export const EDIT_BYTES_AT_ONCE = 1 << 20;
 
-/** Bytes of a row as JSON, at most. */
+/** Maximum size of a row as JSON, in bytes. */
 export const ROW_BYTES_MAX = 256 << 10;
-/** Characters of the id of a row, at most. */
+/** Maximum length of a row id, in characters. */
 export const ROW_ID_CHARS_MAX = 128;

@@ -1,43 +1,43 @@
-/** A replica of one's own rows: read and edited whether there is a link or not, synchronised when there is one. */
+/** Offline-first replica of the rows of one device: read and edited locally, synchronized when the server is reachable. */
 
 import { put, remove } from "./edits.js";
 import { LinkError, UnfitError } from "./errors.js";
 import { HttpLink, type Home, type Link } from "./link.js";
 import type { CollectionShape, Fields } from "./protocol.js";
-import { own, shapes, standing, type Standing } from "./standing.js";
+import { own, shapes, standing, type ReplicaState } from "./standing.js";
 import { rowKey, type Reading, type Store } from "./store.js";
 import { objectionToId } from "./values.js";
 import { sync, type Summary, type SyncOptions } from "./sync.js";
 
-/** What the rows of each collection are, for programs that know: `Replica<{ notes: { text?: string } }>`. */
+/** Row types by collection, for typed access: `Replica<{ notes: { text?: string } }>`. */
 export type Collections = Record<string, object>;
 
-/** How a replica is kept in step. */
+/** Options of `watch`. */
 export interface WatchOptions extends SyncOptions {
-  /** How long it rests between two syncs where the server cannot be asked to wake it, in milliseconds. */
+  /** Interval between syncs if the link has no long poll, in milliseconds. */
   every?: number;
-  /** Is told after each sync. */
+  /** Called after each sync. */
   synced?: (summary: Summary) => void;
-  /** Is told when a sync broke off; it is tried again. */
+  /** Called when a sync fails; it is retried. */
   failed?: (error: LinkError) => void;
 }
 
 const EVERY = 30_000;
-/** How long the server is asked to wait at a time: shorter than what most ways to it bear. */
+/** Duration of one long poll, in seconds: shorter than the idle timeout of most proxies. */
 const WAIT_SECONDS = 50;
-/** A rest takes this long at least, so that many changes come by one sync, in milliseconds. */
+/** Shortest time between two syncs, so that one sync fetches many changes, in milliseconds. */
 const SHORTEST = 100;
-/** How long one waits after the first failure, and at most after many, in milliseconds. */
+/** Back-off with jitter: first and longest delay, in milliseconds. */
 const [RETRY_MIN, RETRY_MAX] = [1_000, 300_000];
 
 /** A replica in a store. */
 export class Replica<C extends Collections = Record<string, Fields>> {
   readonly #link: Link;
   readonly #listeners = new Set<() => void>();
-  /** Ends a rest, if there is one. */
+  /** Ends the pause between two syncs, if there is one. */
   #edited: () => void = () => {};
 
-  /** Opens the replica of a store, which is of one device for ever. */
+  /** Opens the replica of a store. A store belongs to one device permanently. */
   constructor(
     private readonly store: Store,
     home: Home | Link,
@@ -45,12 +45,12 @@ export class Replica<C extends Collections = Record<string, Fields>> {
     this.#link = "url" in home ? new HttpLink(home) : home;
   }
 
-  /** The collections that it has; none before its first sync. */
+  /** Its collections; none before the first sync. */
   collections(): Promise<CollectionShape[]> {
     return this.store.read(shapes);
   }
 
-  /** A row; `undefined` if it is not there. */
+  /** A row, or `undefined` if it does not exist. */
   async row<N extends keyof C & string>(collection: N, id: string): Promise<C[N] | undefined> {
     return this.store.read(async (transaction) => {
       await shape(transaction, collection);
@@ -68,42 +68,42 @@ export class Replica<C extends Collections = Record<string, Fields>> {
     });
   }
 
-  /** Writes some fields of a row, which is made if it is not there; `null` empties one. All or, with an `UnfitError`, none. */
+  /** Sets fields of a row, and creates it if it does not exist; `null` clears a field. On an `UnfitError` nothing is changed. */
   async put<N extends keyof C & string>(collection: N, id: string, fields: Partial<{ [F in keyof C[N]]: C[N][F] | null }>): Promise<void> {
     const objection = objectionToId(id);
     if (objection) throw new UnfitError(objection);
     await this.store.write(async (transaction) => put(transaction, await shape(transaction, collection), id, fields as Fields));
-    this.#tell();
+    this.#notify();
     this.#edited();
   }
 
-  /** Removes a row. Gives whether it was there. */
+  /** Deletes a row. Returns whether it existed. */
   async remove<N extends keyof C & string>(collection: N, id: string): Promise<boolean> {
     const removed = await this.store.write(async (transaction) => remove(transaction, await shape(transaction, collection), id));
-    this.#tell();
+    this.#notify();
     this.#edited();
     return removed;
   }
 
-  /** Calls `listener` after each change of rows, by an edit or by a sync. Gives what ends that. */
+  /** Calls `listener` after each change of rows, by an edit or by a sync. Returns a function that removes it. */
   onChange(listener: () => void): () => void {
     this.#listeners.add(listener);
     return () => this.#listeners.delete(listener);
   }
 
   /**
-   * Synchronises. What was done before it breaks off, with a `LinkError`, or with the reason of `signal`, is done; the next one
-   * goes on there. `WipedError`: the server told the replica to drop all, and it did.
+   * Synchronizes. If it fails with a `LinkError`, or with the reason of `signal`, completed blocks stay and the next sync continues
+   * from there. `WipedError`: the server ordered a wipe, and the replica has deleted its data.
    */
   async sync(options: SyncOptions = {}): Promise<Summary> {
     try {
       return await this.store.alone(() => sync(this.store, this.#link, options));
     } finally {
-      this.#tell();
+      this.#notify();
     }
   }
 
-  /** Synchronises whenever the server has something new or rows were edited here, until `signal` ends it or the server refuses. */
+  /** Synchronizes on every change of the server or of the replica, until `signal` is aborted or the server refuses. */
   async watch(options: WatchOptions = {}): Promise<void> {
     const { signal, every = EVERY } = options;
     let failures = 0;
@@ -115,9 +115,9 @@ export class Replica<C extends Collections = Record<string, Fields>> {
         failures = 0;
       } catch (error) {
         if (signal?.aborted) return;
-        if (!(error instanceof LinkError) || error.trouble === "refused") throw error;
+        if (!(error instanceof LinkError) || error.kind === "refused") throw error;
         options.failed?.(error);
-        // Those whose link broke together do not come back together.
+        // Jitter: clients that failed at the same time do not return at the same time.
         const growing = Math.min(RETRY_MIN * 2 ** failures++, RETRY_MAX) * (0.5 + Math.random() / 2);
         rest = error.retryAfter || growing;
       }
@@ -126,7 +126,7 @@ export class Replica<C extends Collections = Record<string, Fields>> {
     }
   }
 
-  /** Rests after a sync until the server may have something new, or rows were edited here. */
+  /** Pauses after a sync until the server may have changes, or rows are edited here. */
   async #rest(every: number, signal: AbortSignal | undefined): Promise<void> {
     const end = new AbortController();
     const stop = () => end.abort();
@@ -143,7 +143,7 @@ export class Replica<C extends Collections = Record<string, Fields>> {
     }
   }
 
-  /** Until the server may have something new; where it cannot be asked, until the time is over. */
+  /** Waits until the server may have changes; without a long poll, until `every` has passed. */
   async #news(every: number, signal: AbortSignal): Promise<void> {
     const cursor = await this.store.read(async (transaction) => (await own(transaction)).cursor);
     while (!signal.aborted) {
@@ -151,7 +151,7 @@ export class Replica<C extends Collections = Record<string, Fields>> {
       try {
         if (!this.#link.wait || cursor === null) return await pause(every, signal);
         if (await this.#link.wait(cursor, WAIT_SECONDS, signal)) return;
-        // A server that ends lets go of all who wait.
+        // A server that shuts down answers all long polls.
         if (Date.now() - asked < 1_000) return await pause(every, signal);
       } catch (error) {
         if (signal.aborted) return;
@@ -160,19 +160,19 @@ export class Replica<C extends Collections = Record<string, Fields>> {
     }
   }
 
-  /** How it stands. */
-  standing(): Promise<Standing> {
+  /** Its state. */
+  standing(): Promise<ReplicaState> {
     return this.store.read(standing);
   }
 
-  /** Forgets the edits that were refused. */
+  /** Deletes the refused edits. */
   async forgetRefused(): Promise<void> {
     await this.store.write(async (transaction) => {
       for (const [key] of await transaction.list("refused")) await transaction.delete("refused", key);
     });
   }
 
-  #tell(): void {
+  #notify(): void {
     for (const listener of this.#listeners) listener();
   }
 }
@@ -184,7 +184,7 @@ async function shape(transaction: Reading, collection: string): Promise<Collecti
   throw new UnfitError(`this replica has no collection \`${collection}\`; it has ${names}`);
 }
 
-/** Until the time is over, `signal` says so, or a browser that had no link has one. */
+/** Resolves after the time, when `signal` is aborted, or when a browser comes back online. */
 function pause(milliseconds: number, signal: AbortSignal | undefined): Promise<void> {
   const target: EventTarget | undefined = typeof globalThis.addEventListener === "function" ? globalThis : undefined;
   return new Promise((resolve) => {

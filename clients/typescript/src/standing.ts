@@ -1,28 +1,28 @@
-/** How a replica stands, as its store says. */
+/** State of a replica, read from its store. */
 
 import type { CollectionShape } from "./protocol.js";
 import { rowKey, type Own, type Reading, type RefusedEdit } from "./store.js";
 
-/** How a replica stands. */
-export interface Standing {
-  /** Its collections, with how many rows it has of each. */
+/** State of a replica. */
+export interface ReplicaState {
+  /** Its collections and their row counts. */
   collections: { name: string; rows: number }[];
-  /** Rows with edits that were not sent. */
+  /** Number of rows with unsent edits. */
   edited: number;
-  /** Edits that are on their way. */
+  /** Number of edits being uploaded. */
   sending: number;
-  /** Edits that were refused. */
+  /** Refused edits. */
   refused: RefusedEdit[];
-  /** Up to when it knows all; `undefined` before its first sync. */
+  /** Time up to which the replica is complete; `undefined` before the first sync. */
   seen: Date | undefined;
 }
 
-/** The bits of a stamp that count within a millisecond. */
+/** Low bits of a stamp: counter within a millisecond. */
 const COUNT_BITS = 15n;
 
 export async function own(transaction: Reading): Promise<Own> {
   const fresh = { cursor: null, seen: "0", last: 0, edited: 0, after: null, point: null, refusals: 0, sentLength: 0 };
-  // A store of an older version lacks some of them.
+  // A store of an older version lacks some members.
   return { ...fresh, ...(await transaction.get("own", "replica")) };
 }
 
@@ -30,7 +30,7 @@ export async function shapes(transaction: Reading): Promise<CollectionShape[]> {
   return (await transaction.list("collections")).map(([, shape]) => shape);
 }
 
-export async function standing(transaction: Reading): Promise<Standing> {
+export async function standing(transaction: Reading): Promise<ReplicaState> {
   const { seen } = await own(transaction);
   const collections = [];
   for (const { name } of await shapes(transaction)) {

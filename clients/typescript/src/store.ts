@@ -1,44 +1,44 @@
-/** Where a replica keeps what it has: values by text keys, in spaces, with transactions. */
+/** Storage port of a replica: values by text keys, in spaces, with transactions. */
 
 import type { CollectionShape, Edit, Fields, Stamp } from "./protocol.js";
 
-/** What each space holds. The keys of rows are `rowKey`s, those of edits `editKey`s, those of collections their names. */
+/** Value types by space. The keys of rows are `rowKey`s, those of edits `editKey`s, those of collections their names. */
 export interface Spaces {
-  /** How the replica stands; its one key is `replica`. */
+  /** State of the replica; its only key is `replica`. */
   own: Own;
-  /** The collections as the server told them. */
+  /** The collections as the server defines them. */
   collections: CollectionShape;
-  /** Rows as a program sees them. */
-  rows: Kept;
-  /** Rows that were edited since they were sent last. */
-  pending: Pending;
-  /** What the server says of rows that were edited, until they say the same. */
-  server: Told;
-  /** Edits in their order, until the server has them. */
+  /** Rows as the program reads them. */
+  rows: StoredRow;
+  /** Rows edited since their last upload. */
+  pending: EditedRow;
+  /** The server's version of edited rows, until both are equal. */
+  server: ServerRow;
+  /** Edits in order, until the server confirms them. */
   outbox: Edit;
-  /** Edits that the server confirmed, the newest of them, in case that it is restored from a backup. */
+  /** The newest confirmed edits, in case the server is restored from a backup. */
   sent: Edit;
-  /** Rows that were not told again while all is read anew. */
+  /** Rows not yet received during a full download. */
   unseen: true;
-  /** Edits, or fields of edits, that were refused here or by the server; in the order in which that happened. */
+  /** Edits, or fields of edits, refused here or by the server, oldest first. */
   refused: RefusedEdit;
 }
 
-/** The name of a space. */
+/** Name of a space. */
 export type Space = keyof Spaces;
 
 /** All spaces. */
 export const SPACES = ["own", "collections", "rows", "pending", "server", "outbox", "sent", "unseen", "refused"] as const;
 
-/** How a replica stands. */
+/** State of a replica. */
 export interface Own {
-  /** How far it has read; `null`: all anew. */
+  /** Cursor of the last download; `null` requests a full download. */
   cursor: string | null;
-  /** Up to when it knows all. */
+  /** Stamp up to which the replica is complete. */
   seen: Stamp;
-  /** The number of its last edit. */
+  /** Number of its last edit. */
   last: number;
-  /** Counts rows as they are edited, so that edits are sent in that order. */
+  /** Counter of edited rows; edits are sent in its order. */
   edited: number;
   /** The last batch of edits that the server confirmed as a whole. */
   after: string | null;
@@ -51,28 +51,28 @@ export interface Own {
 }
 
 /** A row. */
-export interface Kept {
+export interface StoredRow {
   version: Stamp;
   fields: Fields;
 }
 
-/** A row that was edited: when, on what, and what it said before. */
-export interface Pending {
+/** An edited row: its order, the version it is based on, and its fields before the edit. */
+export interface EditedRow {
   order: number;
   was: Fields | null;
   base: Stamp;
   seen: Stamp;
 }
 
-/** What the server says of a row; without fields it is gone. */
-export interface Told {
+/** The server's version of a row; `fields: null` means deleted. */
+export interface ServerRow {
   version: Stamp;
   fields: Fields | null;
 }
 
 /**
- * An edit, or fields of one, that was refused here or by the server. A later edit of the row that removes it or sets these fields
- * ends the refusal.
+ * An edit, or fields of one, refused here or by the server. A later edit that deletes the row or sets these fields removes the
+ * refusal.
  */
 export interface RefusedEdit {
   /** Its number; `null` if it was not sent. */
@@ -80,42 +80,42 @@ export interface RefusedEdit {
   collection: string;
   id: string;
   why: string;
-  /** What the fields were given; none: the row as a whole. */
+  /** Values of the refused fields; empty if the whole row was refused. */
   values?: Fields;
 }
 
-/** What is wanted of a list: keys that begin with `prefix`, at most `limit`. */
+/** Range of a list: keys that begin with `prefix`, at most `limit`. */
 export interface Range {
   prefix?: string;
   limit?: number;
 }
 
-/** A transaction that reads. */
+/** Read transaction. */
 export interface Reading {
   get<S extends Space>(space: S, key: string): Promise<Spaces[S] | undefined>;
   /** Entries in the order of their keys. */
   list<S extends Space>(space: S, range?: Range): Promise<[string, Spaces[S]][]>;
-  /** How many keys begin with `prefix`. */
+  /** Number of keys that begin with `prefix`. */
   count(space: Space, prefix?: string): Promise<number>;
 }
 
-/** A transaction that writes: all of it stays, or nothing. */
+/** Write transaction: all of it is committed, or nothing. */
 export interface Writing extends Reading {
   put<S extends Space>(space: S, key: string, value: Spaces[S]): Promise<void>;
   delete(space: Space, key: string): Promise<void>;
 }
 
 /**
- * A place for a replica. A transaction sees nothing of others that are not done, and `work` waits for nothing but what the
- * transaction gives, for some stores end one that waits for something else.
+ * Store of a replica. A transaction does not see uncommitted changes of others. `work` awaits only the promises of the transaction,
+ * because some stores (IndexedDB) commit a transaction that waits for anything else.
  */
 export interface Store {
   read<T>(work: (transaction: Reading) => Promise<T>): Promise<T>;
-  /** What `work` throws undoes all that it wrote. */
+  /** Rolls back if `work` throws. */
   write<T>(work: (transaction: Writing) => Promise<T>): Promise<T>;
-  /** Runs one such work at a time, across all that use this place where the platform can tell. */
+  /** Runs one `work` at a time: a lock over all users of this store, where the platform has one. */
   alone<T>(work: () => Promise<T>): Promise<T>;
-  /** Lets the place go. */
+  /** Closes the store. */
   close(): Promise<void>;
 }
 
@@ -129,12 +129,12 @@ export function editKey(n: number): string {
   return String(n).padStart(16, "0");
 }
 
-/** What comes right after all keys that begin with a prefix, which is not empty. */
+/** The first key after all keys that begin with a non-empty prefix. */
 export function behind(prefix: string): string {
   return prefix.slice(0, -1) + String.fromCharCode(prefix.charCodeAt(prefix.length - 1) + 1);
 }
 
-/** Lets works run one after the other, in the order in which they came. */
+/** Mutual exclusion in order of arrival. */
 export class Turns {
   #last: Promise<unknown> = Promise.resolve();
 

@@ -1,4 +1,4 @@
-/** One sync, from its begin to its end: edits first, so that none is lost when all has to be read anew. */
+/** One sync: uploads edits first, so that none is lost in a full download. */
 
 import { apply, beginAnew, followShapes, readBlock, settle, wipe } from "./apply.js";
 import { acknowledge, editLog, nextBlock, noteOutcome, numberEdits, pruneSent, sendAgain } from "./edits.js";
@@ -7,46 +7,46 @@ import type { Link } from "./link.js";
 import { own } from "./standing.js";
 import type { Store } from "./store.js";
 
-/** Sessions that one sync may take: what a device may see can change while it reads. */
+/** Maximum number of sessions of one sync: the access of a device can change during a download. */
 const SESSIONS_MAX = 8;
 
-/** What a sync did. */
+/** Result of a sync. */
 export interface Summary {
-  /** Edits that were sent and stay. */
+  /** Edits that the server applied. */
   applied: number;
-  /** Those that met others. */
+  /** Edits that met a conflict. */
   conflicts: number;
-  /** Those that were refused, here or by the server, as a whole or some of their fields. */
+  /** Edits refused here or by the server, as a whole or in some fields. */
   refused: number;
-  /** Rows that came. */
+  /** Rows received. */
   rows: number;
-  /** Rows that went. */
+  /** Rows deleted. */
   removed: number;
   /** Blocks, both ways. */
   blocks: number;
-  /** Whether all was read anew. */
+  /** Whether it was a full download. */
   anew: boolean;
-  /** Edits that were sent again, because the server was restored from a backup that did not have them. */
+  /** Edits sent again because the server was restored from a backup without them. */
   sentAgain: number;
 }
 
-/** How far a sync has come. */
+/** Progress of a sync. */
 export interface Progress {
-  /** Edits that were sent. */
+  /** Edits uploaded. */
   sent: number;
-  /** Rows that came or went. */
+  /** Rows received or deleted. */
   received: number;
 }
 
-/** What one may say of a sync. */
+/** Options of a sync. */
 export interface SyncOptions {
-  /** Is told after each block. */
+  /** Called after each block. */
   progress?: (progress: Progress) => void;
-  /** Cancels it; what was done before is done. */
+  /** Cancels the sync; completed blocks stay. */
   signal?: AbortSignal;
 }
 
-/** Synchronises. What was done before it breaks off is done; the next one goes on there. */
+/** Synchronizes. If it fails, completed blocks stay and the next sync continues from there. */
 export async function sync(store: Store, link: Link, options: SyncOptions): Promise<Summary> {
   const summary: Summary = { applied: 0, conflicts: 0, refused: 0, rows: 0, removed: 0, blocks: 0, anew: false, sentAgain: 0 };
   for (let session = 0; session < SESSIONS_MAX; session++) {
@@ -54,10 +54,10 @@ export async function sync(store: Store, link: Link, options: SyncOptions): Prom
       const { isWhole } = await new Run(store, link, options, summary).run();
       if (isWhole) return summary;
     } catch (error) {
-      if (!(error instanceof LinkError && error.trouble === "over")) throw error;
+      if (!(error instanceof LinkError && error.kind === "over")) throw error;
     }
   }
-  throw new LinkError("broken", "what this device may see changes all the time");
+  throw new LinkError("broken", "the access of this device changes during every sync");
 }
 
 class Run {
@@ -78,8 +78,8 @@ class Run {
     await this.#receive(begun.session, begun.cursor);
     await this.store.write(pruneSent);
     await this.link.end(begun.session, this.options.signal).catch((error: unknown) => {
-      // All is done; a server that does not hear of it notices by itself.
-      if (!(error instanceof LinkError) || error.trouble === "refused") throw error;
+      // All blocks are done; the server ends the session by its timeout.
+      if (!(error instanceof LinkError) || error.kind === "refused") throw error;
     });
     return { isWhole };
   }
@@ -91,7 +91,7 @@ class Run {
       cursor: (await own(transaction)).cursor,
       edits: await editLog(transaction),
     }));
-    // Edits that an older version numbered without batches are sent in a session of their own.
+    // Edits that an older version numbered without batches are sent in a separate session.
     const log = edits && { edits };
     let begun = await link.begin({ cursor, wiped: false, ...log }, signal);
     if (begun.wipe) {
@@ -106,7 +106,7 @@ class Run {
       if (edits && begun.restored) this.summary.sentAgain += await sendAgain(transaction, begun.restored);
       if (edits) this.summary.refused += await numberEdits(transaction);
     });
-    // Rows that were read before lack the fields that are new.
+    // Rows that were downloaded before lack the new fields.
     if (hasNewShapes && cursor !== null) begun = await link.begin({ cursor: null, wiped: false, ...log }, signal);
     if (begun.anew) {
       await store.write(async (transaction) => {

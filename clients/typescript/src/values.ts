@@ -1,12 +1,12 @@
-/** Values of fields: which fit, and which are the same. */
+/** Validation and comparison of field values. */
 
 import { UnfitError } from "./errors.js";
 import { ROW_BYTES_MAX, ROW_ID_CHARS_MAX, type CollectionShape, type FieldType, type Fields, type Json } from "./protocol.js";
 
-/** How deep lists and maps may be within each other. */
+/** Maximum nesting of lists and maps. */
 const DEPTH_MAX = 100;
 
-/** The fields of a row that are set to a value, each checked against its type. */
+/** Validates fields against their types. */
 export function fitting(shape: CollectionShape, fields: Fields): Fields {
   for (const [name, value] of Object.entries(fields)) {
     const field = shape.fields.find((field) => field.name === name);
@@ -17,20 +17,20 @@ export function fitting(shape: CollectionShape, fields: Fields): Fields {
   return fields;
 }
 
-/** Checks that a row is not too long. */
+/** Validates the size of a row. */
 export function fittingRow(id: string, fields: Fields): void {
   const bytes = new TextEncoder().encode(JSON.stringify(fields)).length;
   if (bytes > ROW_BYTES_MAX) throw new UnfitError(`the row \`${id}\` would have ${bytes} bytes as JSON; at most ${ROW_BYTES_MAX} fit`);
 }
 
-/** Why something cannot be the id of a row; `undefined` if it can. */
+/** Reason why a text is not a valid row id; `undefined` if it is valid. */
 export function objectionToId(id: string): string | undefined {
   const length = typeof id === "string" ? [...id].length : 0;
   const fits = length >= 1 && length <= ROW_ID_CHARS_MAX && !/[\/\p{Cc}\p{Cs}]/u.test(id);
   return fits ? undefined : `the id of a row has 1 to ${ROW_ID_CHARS_MAX} characters, has no \`/\` and no control characters`;
 }
 
-/** What a value should be that it is not. */
+/** Expected type of an invalid value; `undefined` if it is valid. */
 export function objectionToValue(type: FieldType, value: Json): string | undefined {
   const unless = (fits: boolean, wanted: string) => (fits ? undefined : wanted);
   if (value === null) return undefined;
@@ -50,12 +50,12 @@ export function objectionToValue(type: FieldType, value: Json): string | undefin
     case "map":
       return unless(typeof value === "object" && !Array.isArray(value), "an object") ?? objectionToJson(value, 0);
     default:
-      // A type of a newer server: it knows what fits.
+      // A type of a newer server, which validates it.
       return objectionToJson(value, 0);
   }
 }
 
-/** What JSON does not write as it is: it would arrive as something else, or not at all. */
+/** Reason why JSON cannot carry a value unchanged. */
 function objectionToJson(value: unknown, depth: number): string | undefined {
   if (value === null || typeof value === "boolean") return undefined;
   if (typeof value === "string") return /\p{Cs}/u.test(value) ? "text without lone surrogates" : undefined;
@@ -94,13 +94,13 @@ function shown(value: unknown): string {
     try {
       return JSON.stringify(value).slice(0, 80);
     } catch {
-      return "something that JSON does not write";
+      return "a value that JSON cannot represent";
     }
   }
   return String(value);
 }
 
-/** Whether two values are the same, whatever the order of names. */
+/** Deep equality; the order of names is irrelevant. */
 export function same(one: Json, other: Json): boolean {
   if (typeof one !== "object" || typeof other !== "object" || one === null || other === null) return Object.is(one, other);
   if (Array.isArray(one) || Array.isArray(other)) {
@@ -114,9 +114,35 @@ export function same(one: Json, other: Json): boolean {
   );
 }
 
-/** Without the fields that are null, and without those that the collection does not have. */
+/** Values of a server's row that are of the type of their field; others were stored under an earlier version and count as missing. */
+export function ofTheirTypes(shape: CollectionShape, fields: Fields): Fields {
+  const kept = shape.fields.filter(({ name, type }) => Object.hasOwn(fields, name) && isOfType(type, fields[name] ?? null));
+  return Object.fromEntries(kept.map(({ name }) => [name, fields[name]!]));
+}
+
+function isOfType(type: FieldType, value: Json): boolean {
+  switch (type) {
+    case "boolean":
+    case "number":
+    case "string":
+      return typeof value === type;
+    case "integer":
+      return typeof value === "number";
+    case "timestamp":
+      return typeof value === "string" || typeof value === "number";
+    case "list":
+      return Array.isArray(value);
+    case "map":
+      return typeof value === "object" && value !== null && !Array.isArray(value);
+    default:
+      // A type of a newer server.
+      return true;
+  }
+}
+
+/** The fields that are not null and belong to the collection. */
 export function present(shape: CollectionShape, fields: Fields): Fields {
-  // A field may be called like something that every object has, such as `constructor`.
+  // A field can have the name of an inherited property, such as `constructor`.
   const kept = shape.fields.filter(({ name }) => Object.hasOwn(fields, name) && (fields[name] ?? null) !== null);
   return Object.fromEntries(kept.map(({ name }) => [name, fields[name]!]));
 }

@@ -1,4 +1,4 @@
-/** What programs see of a replica, and the way over HTTP. */
+/** Replica API and HTTP link. */
 
 import assert from "node:assert/strict";
 import { createServer, type IncomingMessage } from "node:http";
@@ -6,13 +6,13 @@ import type { AddressInfo } from "node:net";
 import { test } from "node:test";
 import { gunzipSync } from "node:zlib";
 
-import { HttpLink, LinkError, MemoryStore, Replica, type Begun, type Link } from "../src/index.js";
+import { HttpLink, LinkError, MemoryStore, Replica, type BeginResponse, type Link } from "../src/index.js";
 import { retryAfter } from "../src/link.js";
 
 const NOTES = { name: "notes", direction: "both" as const, fields: [{ name: "text", type: "string" as const }] };
-const BEGUN: Begun = { session: "s", uploaded: 0, anew: true, cursor: "c0", wipe: false, collections: [NOTES] };
+const BEGUN: BeginResponse = { session: "s", uploaded: 0, anew: true, cursor: "c0", wipe: false, collections: [NOTES] };
 
-/** A server that has nothing to tell and takes all. */
+/** A server without changes that accepts everything. */
 function quiet(changes: Partial<Link> = {}): Link {
   return {
     begin: async ({ cursor }) => ({ ...BEGUN, anew: cursor === null, cursor: cursor ?? "c0" }),
@@ -23,7 +23,7 @@ function quiet(changes: Partial<Link> = {}): Link {
   };
 }
 
-test("programs hear of changes, and of how it stands", async () => {
+test("listeners are called on changes, and the state is readable", async () => {
   const replica = new Replica<{ notes: { text?: string } }>(new MemoryStore(), quiet());
   let changes = 0;
   const stop = replica.onChange(() => changes++);
@@ -41,7 +41,7 @@ test("programs hear of changes, and of how it stands", async () => {
   await assert.rejects(replica.put("notes", "a/b", {}), /has no `\/`/);
 });
 
-test("who cancels hears of that, and what was done stays", async () => {
+test("a cancelled sync rejects with its reason and keeps completed blocks", async () => {
   const store = new MemoryStore();
   const cancel = new AbortController();
   const link = quiet({
@@ -61,27 +61,27 @@ test("who cancels hears of that, and what was done stays", async () => {
   assert.deepEqual(await replica.row("notes", "a"), { text: "one" });
 });
 
-test("a watch comes again after what breaks, as the server says, and ends when it is told or refused", async () => {
+test("a watch retries after failures, honours Retry-After, and ends when aborted or refused", async () => {
   const end = new AbortController();
-  const troubles = [new LinkError("busy", "full", 1), undefined, undefined];
+  const errors = [new LinkError("busy", "full", 1), undefined, undefined];
   const link = quiet({
     begin: async ({ cursor }) => {
-      const trouble = troubles.shift();
-      if (trouble) throw trouble;
+      const error = errors.shift();
+      if (error) throw error;
       return { ...BEGUN, anew: cursor === null, cursor: cursor ?? "c0" };
     },
   });
-  const told: string[] = [];
+  const calls: string[] = [];
   await new Replica(new MemoryStore(), link).watch({
     every: 1,
     signal: end.signal,
-    failed: (error) => told.push(error.trouble),
+    failed: (error) => calls.push(error.kind),
     synced: () => {
-      told.push("synced");
-      if (troubles.length === 0) end.abort();
+      calls.push("synced");
+      if (errors.length === 0) end.abort();
     },
   });
-  assert.deepEqual(told, ["busy", "synced", "synced"]);
+  assert.deepEqual(calls, ["busy", "synced", "synced"]);
   const refusing = quiet({ begin: () => Promise.reject(new LinkError("refused", "revoked")) });
   await assert.rejects(new Replica(new MemoryStore(), refusing).watch(), /revoked/);
 });
@@ -187,11 +187,11 @@ test("a wish for later is read in each form of RFC 9110", () => {
   }
 });
 
-test("each answer is the trouble that it means", async () => {
+test("each response status maps to an error kind", async () => {
   const problem = '{"title":"No","detail":"the reason"}';
-  const check = (status: number, trouble: string, retryAfter = 0, headers = {}) =>
+  const check = (status: number, kind: string, retryAfter = 0, headers = {}) =>
     answering(status, headers, problem, async (link) => {
-      await assert.rejects(link.download("s", "c"), { name: "LinkError", trouble, retryAfter, message: "the reason" });
+      await assert.rejects(link.download("s", "c"), { name: "LinkError", kind, retryAfter, message: "the reason" });
     });
   await check(401, "refused");
   await check(404, "over");
@@ -206,13 +206,13 @@ test("each answer is the trouble that it means", async () => {
   await check(500, "broken");
   await check(408, "broken");
   await answering(404, {}, problem, async (link) => {
-    await assert.rejects(link.begin({ cursor: null, wiped: false }), { trouble: "refused" });
+    await assert.rejects(link.begin({ cursor: null, wiped: false }), { kind: "refused" });
   });
   await answering(200, {}, "<html>", async (link) => {
-    await assert.rejects(link.begin({ cursor: null, wiped: false }), { trouble: "broken" });
+    await assert.rejects(link.begin({ cursor: null, wiped: false }), { kind: "broken" });
   });
   const nobody = new HttpLink({ url: "http://127.0.0.1:1", token: "x" });
-  await assert.rejects(nobody.end("s"), { trouble: "broken" });
+  await assert.rejects(nobody.end("s"), { kind: "broken" });
 });
 
 test("b4, b5: what JSON would write as something else is refused where it is made", async () => {

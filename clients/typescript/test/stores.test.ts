@@ -65,12 +65,12 @@ test("transactions that come together do not see halves of each other", () =>
 
 test("one sync at a time", () =>
   withEach(async (store) => {
-    const told: string[] = [];
+    const steps: string[] = [];
     const work = (name: string) => async () => {
-      told.push(`${name} begins`);
+      steps.push(`${name} begins`);
       await store.read((transaction) => transaction.count("rows"));
-      told.push(`${name} ends`);
+      steps.push(`${name} ends`);
     };
     await Promise.all([store.alone(work("one")), store.alone(work("two"))]);
-    assert.deepEqual(told, ["one begins", "one ends", "two begins", "two ends"]);
+    assert.deepEqual(steps, ["one begins", "one ends", "two begins", "two ends"]);
   }));

@@ -4,13 +4,13 @@ import assert from "node:assert/strict";
 import { readdirSync, readFileSync } from "node:fs";
 import { test } from "node:test";
 
-import { LinkError, ProtocolError, Replica, UnfitError, WipedError, type Begin, type Begun, type CollectionShape, type Fields, type Link, type Uploaded } from "../src/index.js";
+import { LinkError, ProtocolError, Replica, UnfitError, WipedError, type BeginRequest, type BeginResponse, type CollectionShape, type Fields, type Link, type Uploaded } from "../src/index.js";
 import { withEach } from "./stores_for_tests.js";
 
 const FOLDER = new URL("../../../../testdata/replica/", import.meta.url);
 
 interface Call {
-  begin?: Begin;
+  begin?: BeginRequest;
   upload?: unknown[];
   download?: string;
   end?: true;
@@ -46,9 +46,9 @@ class Script implements Link {
 
   constructor(private readonly collections: CollectionShape[]) {}
 
-  async begin(begin: Begin): Promise<Begun> {
-    const told = this.#next({ begin }) as Partial<Begun>;
-    const begun = { session: "s", uploaded: 0, anew: false, wipe: false, collections: this.collections, cursor: "", ...told };
+  async begin(begin: BeginRequest): Promise<BeginResponse> {
+    const scripted = this.#next({ begin }) as Partial<BeginResponse>;
+    const begun = { session: "s", uploaded: 0, anew: false, wipe: false, collections: this.collections, cursor: "", ...scripted };
     begun.restored = begun.restored?.map(([name, upto]) => [this.#batches[Number(name.slice(1)) - 1]!, upto]) ?? null;
     this.#session = begun.session;
     return begun;
@@ -106,7 +106,7 @@ class Script implements Link {
 }
 
 function word(error: unknown): string {
-  if (error instanceof LinkError) return error.trouble;
+  if (error instanceof LinkError) return error.kind;
   if (error instanceof WipedError) return "wiped";
   if (error instanceof ProtocolError) return "protocol";
   if (error instanceof UnfitError) return "unfit";
