@@ -1,4 +1,5 @@
-//! What a deployment does: a named, versioned definition. `crate::definition` makes it from YAML.
+//! An application: a named, versioned definition of classes, rules, channels and sources. `crate::definition` parses
+//! it from YAML.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -7,95 +8,94 @@ use serde::Serialize;
 use crate::{
     chronicle::Chronicle,
     collection::Collection,
-    conduct::Conduct,
+    delivery_policy::DeliveryPolicy,
     field::{Field, FieldType, Fields},
     filter::Dialect,
     id::Name,
     schedule::{CATCH_UP_MAX, MissedPolicy, Schedule},
 };
 
-/// An application as its definition gives it, complete and consistent: every name it mentions exists. Expressions,
-/// templates and channel options are still text here; the rooms that understand them compile them.
+/// An application, complete and consistent: every name it mentions exists. Expressions, templates and channel options
+/// are still text here; other crates compile them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Application {
     /// Its name.
     pub name: Name,
-    /// What it is for.
+    /// Its purpose.
     pub description: Option<String>,
-    /// What can happen.
+    /// Event classes.
     pub events: BTreeMap<Name, EventClass>,
-    /// The attributes of subscribers that its rules may read, with the types in which they read them. The directory is
-    /// shared and knows no types: a value of another type counts as missing, and what is missing takes the default.
+    /// Attributes of subscribers that its rules may read, with their types. The directory is shared and untyped: a
+    /// value of another type counts as missing, and a missing value takes the default.
     #[serde(skip_serializing_if = "Fields::is_empty")]
     pub attributes: Fields,
-    /// What subscribers can care about.
+    /// Subscription classes.
     pub subscriptions: BTreeMap<Name, SubscriptionClass>,
-    /// What can be told.
+    /// Notification classes.
     pub notifications: BTreeMap<Name, NotificationClass>,
-    /// What templates include, extend or import: layouts, fragments, stylesheets.
+    /// Partials that templates include, extend or import: layouts, fragments, stylesheets.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub partials: BTreeMap<Name, TemplateText>,
-    /// Functions of its own, for rules and filters.
+    /// Functions of the application, for rules and filters.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub functions: BTreeMap<Name, Function>,
-    /// Who cares about what.
+    /// Rules that match events with subscriptions.
     pub rules: BTreeMap<Name, Rule>,
-    /// How it leaves.
+    /// Channels through which notifications leave.
     pub channels: BTreeMap<Name, Channel>,
-    /// Where events come from. Without one of the kind `http`, the source `api` may submit all classes.
+    /// Sources of events. Without one of the kind `http`, the source `api` may submit all classes.
     pub sources: BTreeMap<Name, Source>,
-    /// Rows that devices keep replicas of.
+    /// Collections of rows that devices replicate.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub collections: BTreeMap<Name, Collection>,
-    /// How long finished work is kept.
+    /// Retention of finished work.
     pub retention: Retention,
-    /// How much of everything it may have.
+    /// Limits of the application.
     pub limits: Limits,
 }
 
-/// A kind of event.
+/// An event class.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct EventClass {
     /// Its fields.
     pub fields: Fields,
-    /// What it means.
+    /// A description for readers.
     pub description: Option<String>,
-    /// What is kept of its events, key by key.
+    /// Chronicles: per-key aggregates of its events.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub chronicles: BTreeMap<Name, Chronicle>,
-    /// In ordered mode: what a subscription is told of events of one key leaves in their order.
+    /// Ordered mode: notifications about events of one key leave in the order of the events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ordered: Option<Ordered>,
-    /// How long its batches are kept when nothing of them is open any more. That of the application if not given.
+    /// Retention of its finished batches; default: that of the application.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retention: Option<Duration>,
-    /// The rate at which its events may make notifications. Further events of the class wait.
+    /// Limit on the rate of notifications that its events make. Further events of the class wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub throttle: Option<Throttle>,
 }
 
-/// Which events of a class have an order among them.
+/// Ordering key of an event class.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Ordered {
-    /// The fields that make the key. None: all events of the class have one order.
+    /// Fields of the key. Empty: all events of the class are in one order.
     pub by: Vec<Name>,
 }
 
-/// A kind of interest.
+/// A subscription class.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct SubscriptionClass {
     /// Its parameters.
     pub fields: Fields,
-    /// What it means.
+    /// A description for readers.
     pub description: Option<String>,
-    /// The dialects in which its subscriptions may have a filter of their own, the first for those that name none. Empty:
-    /// they may have none.
+    /// Dialects of its subscriptions' filters; the first is the default. Empty: no filters.
     pub filter: Vec<Dialect>,
     /// Whether its subscriptions have a schedule of their own.
     pub schedule: Presence,
 }
 
-/// Whether something may be given.
+/// Whether a value may be given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Presence {
@@ -108,27 +108,27 @@ pub enum Presence {
     Required,
 }
 
-/// A kind of notification.
+/// A notification class.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct NotificationClass {
-    /// What it tells; filled by the rule's `with` expressions.
+    /// Its fields; filled by the rule's `with` expressions.
     pub fields: Fields,
-    /// What it means.
+    /// A description for readers.
     pub description: Option<String>,
-    /// Most notifications of one batch; more make more batches.
+    /// Most notifications of one batch; further ones make more batches.
     pub batch_size: u32,
-    /// After this time from the match they are not worth sending.
+    /// Lifetime from the match; expired notifications are not sent.
     pub expires_after: Option<Duration>,
-    /// How they are told.
+    /// Delivery policy.
     #[serde(flatten)]
-    pub conduct: Conduct,
-    /// Fields that are computed when it is formatted, each an expression over all that templates see.
+    pub delivery_policy: DeliveryPolicy,
+    /// Fields that are computed at formatting, each an expression over the template context.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub computed: BTreeMap<Name, String>,
-    /// How long its batches are kept when nothing of them is open any more. That of the application if not given.
+    /// Retention of its finished batches; default: that of the application.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retention: Option<Duration>,
-    /// Templates, by their place in the fallback order.
+    /// Templates, in fall-back order.
     pub content: ContentTemplates,
 }
 
@@ -149,13 +149,13 @@ pub enum TemplateEngine {
     /// Jinja-like templates.
     #[default]
     Jinja,
-    /// MJML, in which Jinja fills the gaps; it gives HTML.
+    /// MJML with Jinja placeholders, rendered to HTML.
     Mjml,
     /// Stylesheets of XSLT 1.0.
     Xslt,
 }
 
-/// The text of a template, and the language it is written in.
+/// A template with its language.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TemplateText {
     /// Its language.
@@ -172,7 +172,7 @@ impl From<&str> for TemplateText {
 }
 
 impl Serialize for TemplateText {
-    /// As a definition writes it: a text, or `{ xslt: ... }`.
+    /// In the form of a definition: a text, or `{ xslt: ... }`.
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let key = match self.engine {
             TemplateEngine::Jinja => return serializer.serialize_str(&self.text),
@@ -183,7 +183,7 @@ impl Serialize for TemplateText {
     }
 }
 
-/// The parts of one content. What a part is missing, it takes from the next in the fallback order.
+/// Templates of one content. A missing part is taken from the next in the fall-back order.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct TemplateParts {
     /// One line.
@@ -194,9 +194,9 @@ pub struct TemplateParts {
     pub html: Option<TemplateText>,
     /// JSON, for machines.
     pub json: Option<TemplateText>,
-    /// A text of a few short messages.
+    /// A short text for SMS.
     pub sms: Option<TemplateText>,
-    /// Headers by name, each one line. Each is looked for by itself.
+    /// Headers by name, each one line. Each falls back separately.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
 }
@@ -204,111 +204,111 @@ pub struct TemplateParts {
 /// A function that expressions of the application may call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Function {
-    /// What it computes.
+    /// A description for readers.
     pub description: Option<String>,
-    /// The names of what it takes, in order.
+    /// Parameter names, in order.
     pub parameters: Vec<Name>,
-    /// What it gives, in CEL over its parameters.
+    /// The result, a CEL expression over its parameters.
     pub expression: String,
 }
 
-/// Joins an event class to a subscription class.
+/// A rule: joins an event class with a subscription class.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Rule {
-    /// The event class whose events it looks at. For a scheduled rule that looks at none it is that of [`due_class`].
+    /// The event class. For a scheduled rule without one it is that of [`due_class`].
     pub on: Name,
-    /// The subscription class that it looks through.
+    /// The subscription class.
     pub subscription: Name,
-    /// The segment to which a subscriber must belong to be told; `None`: anybody is told.
+    /// Segment of the subscribers that are notified; `None`: all.
     pub audience: Option<Name>,
     /// The predicate over `event` and `sub`, in CEL. Without one every pair matches.
     pub when: Option<String>,
-    /// In place of a predicate, a query over the event batch and the subscriptions that gives the matches, in SQL.
+    /// In place of a predicate, an SQL query over the event batch and the subscriptions that returns the matches.
     pub sql: Option<String>,
-    /// The notification class that it makes.
+    /// The notification class.
     pub notify: Name,
-    /// How each of the notification's fields is computed, in CEL. A field without an expression takes the value of the
-    /// event's field of the same name.
+    /// CEL expressions of the notification's fields. A field without an expression takes the event's field of the
+    /// same name.
     pub with: BTreeMap<Name, String>,
-    /// What it means.
+    /// A description for readers.
     pub description: Option<String>,
-    /// Whether it fires at all.
+    /// Whether it is active.
     pub enabled: bool,
-    /// How long it may take over one event batch. A firing that takes longer fails.
+    /// Timeout of the evaluation of one event batch.
     pub timeout: Duration,
-    /// After so many failed firings in a row it is stopped; 0: never.
+    /// Consecutive failures after which the rule is stopped; 0: never.
     pub stop_after: u32,
-    /// When it is evaluated; `None`: at each event.
+    /// Its schedule; `None`: evaluated at each event.
     pub schedule: Option<RuleSchedule>,
-    /// What it remembers for each subscription.
+    /// State for each subscription.
     #[serde(flatten)]
     pub state: RuleState,
 }
 
-/// What a rule remembers for each subscription, and so when a match is not told. Expressions are in CEL.
+/// Suppression of repeated matches by state for each subscription. Expressions are in CEL.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct RuleState {
-    /// What it is remembered for, over `event`: a state for each subscription and value. Without it one for each
-    /// subscription.
+    /// State key, over `event`: one state for each subscription and value. Without it one for each subscription.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per: Option<String>,
-    /// So long after a notification none is made.
+    /// Cool-down: time after a notification in which none is made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cooldown: Option<Duration>,
     /// A predicate over `event` and `sub`: after a notification none is made until an event has satisfied it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rearm: Option<String>,
-    /// An expression over `event`: while it gives what it gave at the last notification, none is made.
+    /// Change detection, an expression over `event`: none is made while its value equals that of the last
+    /// notification.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub changed: Option<String>,
 }
 
 impl RuleState {
-    /// Whether anything is remembered.
+    /// Whether the rule has state.
     pub fn is_kept(&self) -> bool {
         self.cooldown.is_some() || self.rearm.is_some() || self.changed.is_some()
     }
 }
 
-/// When a rule is evaluated, if not at each event: at due times, over the events accepted since the one before.
+/// Schedule of a rule: it is evaluated at due times, over the events accepted since the previous one.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RuleSchedule {
     /// The due times.
     pub recurs: Recurs,
-    /// What becomes of runs that were missed.
+    /// Policy for missed runs.
     pub missed: Missed,
-    /// Runs that are later than this are not made up for: they are skipped and counted.
+    /// Runs that are later than this are skipped and counted.
     pub skip_older_than: Option<Duration>,
 }
 
-/// Whose recurrence a rule follows.
+/// Recurrence of a scheduled rule.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Recurs {
-    /// Its own, for all subscriptions of its class.
+    /// A fixed schedule for all subscriptions of its class.
     Fixed(Schedule),
-    /// That of each subscription. Those that have none are not told.
+    /// The schedule of each subscription. Subscriptions without one are not matched.
     Subscription,
 }
 
-/// What becomes of runs that were missed while the server was down or held up.
+/// Policy for runs that were missed while the server was down or delayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Missed {
-    /// None is made up for; the next run covers their events.
+    /// Missed runs are skipped; the next run covers their events.
     Skip,
-    /// One run makes up for all of them.
+    /// One run replaces all missed ones.
     #[default]
     Once,
-    /// Each is made up for, at most [`CATCH_UP_MAX`].
+    /// Each is run, at most [`CATCH_UP_MAX`].
     All,
 }
 
-/// A run under [`Missed::Skip`] that is no later than this is on time.
+/// A run under [`Missed::Skip`] with at most this delay counts as on time.
 pub const GRACE: Duration = Duration::from_secs(300);
 
 impl RuleSchedule {
-    /// The policy for missed runs.
+    /// The schedule's policy for missed runs.
     pub fn policy(&self) -> MissedPolicy {
         match self.missed {
             Missed::Skip => MissedPolicy::Skip { grace: self.skip_older_than.unwrap_or(GRACE) },
@@ -318,8 +318,8 @@ impl RuleSchedule {
     }
 }
 
-/// The event class of due times: a scheduled rule that becomes due is an event of it. An application with scheduled
-/// rules has it beside its own; nobody can submit events of it.
+/// The event class of due times: a due scheduled rule is an event of this class. An application with scheduled rules
+/// has it in addition to its own; events of it cannot be submitted.
 pub fn due_class() -> Name {
     "due".parse().expect("`due` is a name")
 }
@@ -350,8 +350,8 @@ pub fn due_fields() -> Fields {
     ])
 }
 
-/// What an event of [`Channel::endpoint_event`] says. The class has those of these fields that its application wants. None has
-/// a name that means something else in templates, so that a notification can take them over as they are.
+/// Available fields of an event of [`Channel::endpoint_event`]; the class declares the ones it needs. No name has
+/// another meaning in templates, so a notification can use them unchanged.
 pub fn endpoint_fields() -> Fields {
     Fields::new(vec![
         described("owner", FieldType::String, "The id of the subscriber whose endpoint it is."),
@@ -365,7 +365,7 @@ pub fn endpoint_fields() -> Fields {
     ])
 }
 
-/// A field of a class of ours.
+/// A field of a predefined class.
 fn described(name: &str, kind: FieldType, about: &str) -> Field {
     Field { description: Some(about.to_owned()), ..Field::new(name.parse().expect("a field's name"), kind) }
 }
@@ -375,49 +375,49 @@ fn described(name: &str, kind: FieldType, about: &str) -> Field {
 pub struct Channel {
     /// The protocol: `smtp`, `http`, `file`.
     pub protocol: Name,
-    /// Options of the protocol, environment variables already filled in. Not shown: they may hold secrets.
+    /// Options of the protocol, with environment variables filled in. Not serialized: they may hold secrets.
     #[serde(skip)]
     pub options: serde_json::Map<String, serde_json::Value>,
-    /// What happens after a failed attempt.
+    /// Retry policy.
     pub retry: RetrySchedule,
-    /// Most sessions, connections or calls at the same time.
+    /// Most concurrent sessions, connections or calls.
     pub concurrency: u32,
-    /// How much goes where at a time.
+    /// Flow control per destination.
     #[serde(skip_serializing_if = "Flow::is_default")]
     pub flow: Flow,
-    /// How long a worker may hold a work item without a sign of life.
+    /// Lease of a work item: a worker that does not renew it in this time loses the item.
     pub lease: Duration,
-    /// How long the endpoint of a device may only fail before the device is switched off; zero: for ever, `None`: 5 days where
-    /// the address of a device is the far side itself.
+    /// Time after which a device whose endpoint only fails is disabled; zero: never. `None`: 5 days where the
+    /// device's address is the receiving server, else never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disable_after: Option<Duration>,
-    /// The class of events that tell of an endpoint that is about to be switched off, and of one that was.
+    /// Event class for failing endpoints: one event when a device is about to be disabled, and one when it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint_event: Option<Name>,
-    /// What is told of its deliveries beside what became of them.
+    /// Logging of its deliveries besides their outcomes.
     #[serde(skip_serializing_if = "DeliveryLog::is_default")]
     pub log: DeliveryLog,
 }
 
-/// What is told of deliveries beside what became of them. What a far side said to refuse or to defer is always kept.
+/// Logging of deliveries besides their outcomes. The text of a refusal or deferral is always kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct DeliveryLog {
-    /// What far sides said when they took something is kept with the receipt.
+    /// Keeps the receiver's text with the receipt of a delivered notification.
     pub status: bool,
-    /// A line in the log before each attempt, without personal data.
+    /// Logs each attempt, without personal data.
     pub attempts: bool,
-    /// What is sent goes into the log, cut and without personal data.
+    /// Logs the sent text, shortened and without personal data.
     pub text: bool,
-    /// When the log tells that deliveries fail.
+    /// Logging of failures.
     pub failures: FailureLog,
 }
 
-/// When the log tells that the deliveries of a channel fail: not of each, but of many in a row, and now and then.
+/// When failing deliveries of a channel are logged: after consecutive failures, then at intervals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct FailureLog {
-    /// After so many in a row; 0: never.
+    /// Consecutive failures; 0: never.
     pub after: u32,
-    /// How long until the same is told again.
+    /// Interval of repeated log lines.
     pub every: Duration,
 }
 
@@ -439,38 +439,38 @@ impl DeliveryLog {
     }
 }
 
-/// How a channel treats its destinations. What is beyond a bound waits; nothing of it is lost.
+/// Flow control of a channel's destinations. Messages above a limit wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Flow {
-    /// Most at the same time to one destination.
+    /// Concurrency limit of one destination.
     pub per_destination: u32,
-    /// Whether there are always so many.
+    /// Whether the concurrency adapts.
     pub pace: Pace,
-    /// How fast messages may leave, all together.
+    /// Rate limit of the channel.
     pub rate: Option<Rate>,
-    /// How fast they may go to one destination.
+    /// Rate limit of each destination.
     pub rate_per_destination: Option<Rate>,
-    /// After so many failures in a row a destination is left alone for a while; 0: never.
+    /// Consecutive failures after which a destination is paused (circuit breaker); 0: never.
     pub failures_before_pause: u32,
 }
 
-/// How many messages a destination gets at the same time.
+/// Concurrency of a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pace {
-    /// As many as help: the channel finds out.
+    /// Adaptive: the channel finds the useful concurrency.
     #[default]
     Auto,
-    /// Always as many as allowed.
+    /// Fixed at the limit.
     Fixed,
 }
 
-/// So many messages in a time.
+/// A rate of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Rate {
-    /// How many.
+    /// Number of messages.
     pub messages: u32,
-    /// In which time.
+    /// Time span.
     pub per: Duration,
 }
 
@@ -497,75 +497,76 @@ impl Flow {
 pub struct RetrySchedule {
     /// The delays in order.
     pub delays: Vec<Duration>,
-    /// Each delay varies by up to this fraction, in percent, so that retries do not come all at once.
+    /// Jitter: each delay varies by up to this fraction, in percent, so that retries do not coincide.
     pub jitter_percent: u8,
 }
 
 impl RetrySchedule {
     /// The delay after attempt number `attempts` (from 1) has failed; `None` when it was the last.
     ///
-    /// A far side that asked to wait longer is obeyed, up to a day. `luck` is from 0 to 1.
-    pub fn delay_after(&self, attempts: u32, retry_after: Option<Duration>, luck: f64) -> Option<Duration> {
+    /// A longer `retry_after` of the receiver is respected, up to a day. `jitter` is from 0 to 1.
+    pub fn delay_after(&self, attempts: u32, retry_after: Option<Duration>, jitter: f64) -> Option<Duration> {
         let planned = *self.delays.get(attempts.checked_sub(1)? as usize)?;
-        let spread = f64::from(self.jitter_percent.min(100)) / 100.0 * (luck.clamp(0.0, 1.0) * 2.0 - 1.0);
+        let spread = f64::from(self.jitter_percent.min(100)) / 100.0 * (jitter.clamp(0.0, 1.0) * 2.0 - 1.0);
         let planned = planned.mul_f64(1.0 + spread);
         Some(planned.max(retry_after.unwrap_or_default().min(Duration::from_secs(86_400))))
     }
 }
 
-/// Where events come from.
+/// A source of events.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Source {
-    /// How events come: `http` if others submit them at the events endpoint, else a kind that the platform runs itself.
+    /// `http` if clients submit events to the API, else a kind of source that the platform runs.
     pub kind: Name,
-    /// The event classes that it may submit; empty means all. One that the platform runs itself has exactly one.
+    /// Event classes that it may submit; empty means all. A source that the platform runs has exactly one.
     pub events: Vec<Name>,
-    /// What the kind needs to know; checked where the kind is known.
+    /// Options of the kind; checked by its implementation.
     #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
     pub options: serde_json::Map<String, serde_json::Value>,
 }
 
 impl Source {
-    /// Whether others submit its events, so that nothing runs for it.
+    /// Whether clients submit its events, so that the platform runs nothing for it.
     pub fn is_submitted(&self) -> bool {
         self.kind.as_str() == "http"
     }
 }
 
-/// How much of everything an application may have, and what becomes of the rest. Nothing of it is lost.
+/// Limits of an application. Work above them waits or is suspended; none is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Limits {
-    /// Subscriptions. More are refused.
+    /// Most subscriptions. Further ones are refused.
     pub subscriptions: u64,
-    /// Filters that differ. Subscriptions with further ones are refused.
+    /// Most distinct filters. Subscriptions with further ones are refused.
     pub distinct_filters: u64,
-    /// Filters that no index answers, so that each event is put to each of them. Subscriptions with further ones are
-    /// refused.
+    /// Most filters that the index does not support, so that each is evaluated for each event. Subscriptions with
+    /// further ones are refused.
     pub unindexed_filters: u64,
-    /// Notifications of one event. Those beyond it are suspended.
+    /// Most notifications of one event. Further ones are suspended.
     pub notifications_per_event: u64,
-    /// How fast it may make notifications. Events beyond it wait.
+    /// Rate limit of notifications. Events above it wait.
     pub throttle: Option<Throttle>,
-    /// The rate at which its rules with a schedule may make notifications. Further runs wait.
+    /// Rate limit of notifications by scheduled rules. Further runs wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule_throttle: Option<Throttle>,
-    /// Event batches that waited longer than this are not matched by event rules, which skip them; state sees them.
+    /// Event batches that waited longer than this are skipped by event rules; chronicles and rule state still process
+    /// them.
     pub skip_older_than: Option<Duration>,
-    /// The least time between two due times of a subscription's schedule.
+    /// Shortest interval of a subscription's schedule.
     pub schedule_interval: Duration,
 }
 
-/// A rate.
+/// A rate of notifications.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Throttle {
-    /// How many.
+    /// Number of notifications.
     pub notifications: u64,
-    /// In which time.
+    /// Time span.
     pub per: Duration,
 }
 
 impl Application {
-    /// The throttle of an event class. The events of due times are of the class `due`.
+    /// The throttle of an event class. Events of due times have the class `due`.
     pub fn throttle_of(&self, class: &Name) -> Option<Throttle> {
         self.events.get(class)?.throttle
     }
@@ -586,12 +587,12 @@ impl Default for Limits {
     }
 }
 
-/// How long finished work is kept. What is unsent or suspended is never removed.
+/// Retention of finished work. Unsent or suspended work is never removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Retention {
-    /// Event batches, notification batches and receipts, counted from when their last notification was closed.
+    /// Event batches, notification batches and receipts, counted from the end of their last notification.
     pub finished: Duration,
-    /// Answers kept for `Idempotency-Key` and CloudEvents ids.
+    /// Answers stored for `Idempotency-Key` and CloudEvents ids.
     pub idempotency: Duration,
 }
 
@@ -601,23 +602,23 @@ impl Default for Retention {
     }
 }
 
-/// The source of submissions where the application defines none.
+/// The source of submissions if the application defines none.
 pub fn api_source() -> Name {
     "api".parse().expect("`api` is a name")
 }
 
-/// The source of the events that changes of rows raise. No source of an application that has such is called so.
+/// The source of events raised by row changes. The name is reserved in applications with such events.
 pub fn row_source() -> Name {
     "rows".parse().expect("`rows` is a name")
 }
 
-/// The source of the events that tell of endpoints. No source of an application that has such is called so.
+/// The source of endpoint events. The name is reserved in applications with such events.
 pub fn endpoint_source() -> Name {
     "endpoints".parse().expect("`endpoints` is a name")
 }
 
 impl Rule {
-    /// A rule by which every pair matches, with the usual bounds.
+    /// A rule that matches every pair, with default limits.
     pub fn new(on: Name, subscription: Name, notify: Name) -> Rule {
         Rule {
             on,
@@ -638,7 +639,7 @@ impl Rule {
 }
 
 impl Application {
-    /// An application with nothing in it.
+    /// An empty application.
     pub fn new(name: Name) -> Application {
         Application {
             name,
@@ -658,15 +659,15 @@ impl Application {
         }
     }
 
-    /// How long finished batches of an event class are kept: no shorter than those that tell of its events.
+    /// Retention of finished event batches of a class: at least that of the notifications about its events.
     pub fn events_kept(&self, class: &Name) -> Duration {
         let own = self.events.get(class).and_then(|class| class.retention).unwrap_or(self.retention.finished);
-        let told =
+        let longest =
             self.rules.values().filter(|rule| rule.on == *class).map(|rule| self.notifications_kept(&rule.notify));
-        told.fold(own, Duration::max)
+        longest.fold(own, Duration::max)
     }
 
-    /// How long finished batches of a notification class are kept.
+    /// Retention of finished notification batches of a class.
     pub fn notifications_kept(&self, class: &Name) -> Duration {
         let own = self.notifications.get(class).and_then(|class| class.retention);
         own.unwrap_or(self.retention.finished)
@@ -677,7 +678,7 @@ impl Application {
         self.rules.values().any(|rule| rule.schedule.is_some())
     }
 
-    /// Whether somebody may submit events of a class under the name of this source. Nobody may say what is due.
+    /// Whether events of a class may be submitted under this source. Due times cannot be submitted.
     pub fn may_submit(&self, source: &Name, class: &Name) -> bool {
         if *class == due_class() && self.has_schedules() {
             return false;
@@ -688,7 +689,7 @@ impl Application {
         }
     }
 
-    /// The sources that others submit events for.
+    /// Sources with events submitted by clients.
     pub fn submitted_sources(&self) -> impl Iterator<Item = &Name> {
         self.sources.iter().filter(|(_, source)| source.is_submitted()).map(|(name, _)| name)
     }

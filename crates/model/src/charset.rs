@@ -1,13 +1,14 @@
-//! Character encodings: bytes that come from outside become text.
+//! Character encodings: decodes bytes from outside into text.
 //!
-//! Every border that reads text of others uses this module: XML, JSON, CSV, lines and feeds, of bodies, files and pages.
+//! Every boundary that reads foreign text uses this module: XML, JSON, CSV, lines and feeds, of bodies, files and
+//! pages.
 //!
 //! - A whole body in memory: `charset::decode(bytes, Syntax::Xml, charset::of_media_type(content_type).as_deref())`.
-//! - A text that is read in pieces: wrap its reader in [`Utf8Reader`]; it gives UTF-8 without a byte-order mark.
+//! - A stream: wrap its reader in [`Utf8Reader`]; it yields UTF-8 without a byte-order mark.
 //!
-//! The encoding is chosen in the order of RFC 7303, section 3: byte-order mark, `charset` of the media type, declaration of
-//! the document (XML 1.0, section 4.3.3 and appendix F; RFC 4627, section 3 for JSON), UTF-8. Names of encodings are the
-//! labels of the WHATWG Encoding Standard. A sequence of bytes that the encoding does not have is an error and is never
+//! The encoding is chosen in the order of RFC 7303, section 3: byte-order mark, `charset` of the media type,
+//! declaration of the document (XML 1.0, section 4.3.3 and appendix F; RFC 4627, section 3 for JSON), UTF-8. Names of
+//! encodings are the labels of the WHATWG Encoding Standard. An invalid byte sequence is an error and is never
 //! replaced.
 
 use std::{
@@ -17,14 +18,14 @@ use std::{
 
 use encoding_rs::{Decoder, DecoderResult, Encoding, UTF_8, UTF_16BE, UTF_16LE};
 
-/// Most bytes of a declaration of XML.
+/// Longest XML declaration in bytes.
 const DECLARATION_BYTES_MAX: usize = 1_024;
-/// Bytes that are decoded at once by [`Utf8Reader`].
+/// Bytes that [`Utf8Reader`] decodes at once.
 const PIECE_BYTES: usize = 16 << 10;
-/// Most characters of an unknown name that an error repeats.
+/// Most characters of an unknown name in an error.
 const LABEL_CHARS_MAX: usize = 40;
 
-/// The format of a text, which decides where else its encoding may be named.
+/// Format of a text, which decides where else its encoding may be declared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Syntax {
     /// XML, which may declare its encoding.
@@ -38,13 +39,13 @@ pub enum Syntax {
 /// A text that cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CharsetError {
-    /// A name of no known encoding.
+    /// An unknown encoding name.
     #[error("the character encoding `{0}` is not known: use UTF-8, or a name such as `iso-8859-1` or `windows-1252`")]
     Unknown(String),
-    /// An encoding that is recognised and not supported.
+    /// A recognised encoding that is not supported.
     #[error("the character encoding is {0}, which is not supported: use UTF-8 or UTF-16")]
     Unsupported(&'static str),
-    /// A media type names UTF-16 and the bytes are of another encoding.
+    /// A media type names UTF-16 and the bytes are in another encoding.
     #[error("the media type names `{0}`, and the text is not encoded in it: correct its `charset`")]
     Contradiction(String),
     /// A character that an encoding lacks.
@@ -55,12 +56,12 @@ pub enum CharsetError {
         /// The name of the encoding.
         encoding: String,
     },
-    /// Bytes that the encoding does not have.
+    /// Bytes that are invalid in the encoding.
     #[error("is not {encoding}: byte {at} is not valid; name its character encoding, or send UTF-8")]
     Malformed {
         /// The name of the encoding.
         encoding: &'static str,
-        /// The place of the first wrong byte, from 0.
+        /// Offset of the first invalid byte, from 0.
         at: u64,
     },
 }
@@ -99,7 +100,7 @@ pub fn of_media_type(content_type: &str) -> Option<String> {
             },
         };
         if is_charset {
-            // Single quotes are no quotes of HTTP, and common.
+            // Single quotes are not quotes in HTTP, but are common.
             let value = value.trim().trim_matches('\'').trim();
             return (!value.is_empty()).then(|| value.to_owned());
         }
@@ -107,7 +108,7 @@ pub fn of_media_type(content_type: &str) -> Option<String> {
     }
 }
 
-/// A media type that names this charset in place of any other.
+/// The media type with this charset in place of any other.
 pub fn with_charset(content_type: &str, charset: &str) -> String {
     let essence = content_type.split(';').next().unwrap_or_default().trim();
     let others = content_type.split(';').skip(1).filter(|parameter| {
@@ -126,7 +127,7 @@ pub fn with_charset(content_type: &str, charset: &str) -> String {
 pub fn encode(text: &str, charset: &str, references: bool) -> Result<Vec<u8>, CharsetError> {
     let label = charset.trim().to_ascii_lowercase();
     let missing = |c: char| CharsetError::Unmappable { character: c, encoding: shown(charset) };
-    // These two end where the encodings of the web that stand in for them go on.
+    // The web's replacements of these two encodings contain more characters.
     let last = match label.as_str() {
         "" | "utf-8" | "utf8" => return Ok(text.as_bytes().to_vec()),
         "us-ascii" | "ascii" => Some('\u{7f}'),
@@ -194,6 +195,13 @@ pub fn decode<'a>(bytes: &'a [u8], syntax: Syntax, charset: Option<&str>) -> Res
     }
 }
 
+/// The first character that XML 1.0 does not allow in a document (section 2.2), such as most control characters, and its
+/// offset in bytes.
+pub fn not_of_xml(text: &str) -> Option<(usize, char)> {
+    let is_allowed = |c: char| matches!(c, '\t' | '\n' | '\r' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..='\u{10ffff}');
+    text.char_indices().find(|(_, c)| !is_allowed(*c))
+}
+
 /// XML whose declaration, if it names another encoding, names this one.
 pub fn xml_for<'t>(text: &'t str, charset: &str) -> Cow<'t, str> {
     match declared(text.as_bytes()) {
@@ -208,7 +216,7 @@ fn malformed(encoding: &'static Encoding, at: usize) -> CharsetError {
     CharsetError::Malformed { encoding: encoding.name(), at: at as u64 }
 }
 
-/// The encoding of a text that begins so, and the length of its byte-order mark.
+/// Detects the encoding of a text from its beginning, and the length of its byte-order mark.
 fn detect(bytes: &[u8], syntax: Syntax, charset: Option<&str>) -> Result<(&'static Encoding, usize), CharsetError> {
     match bytes {
         [0xef, 0xbb, 0xbf, ..] => return Ok((UTF_8, 3)),
@@ -228,7 +236,7 @@ fn detect(bytes: &[u8], syntax: Syntax, charset: Option<&str>) -> Result<(&'stat
     };
     let charset = charset.map(str::trim).filter(|charset| !charset.is_empty());
     if let Some(label) = charset {
-        // Without a mark its order is seen, or that of the network (RFC 2781, section 4.3).
+        // Without a mark the byte order is guessed from the text, else network order (RFC 2781, section 4.3).
         let encoding = match encoding_of(label)? {
             LabelledEncoding::Encoding(encoding) => encoding,
             LabelledEncoding::Utf16 => match (syntax, bytes) {
@@ -247,8 +255,8 @@ fn detect(bytes: &[u8], syntax: Syntax, charset: Option<&str>) -> Result<(&'stat
         && let Some((label, _)) = declared(bytes)
     {
         return match encoding_of(label)? {
-            // A declaration that can be read byte by byte is not in UTF-16, whichever it names. Programs that write UTF-8
-            // from texts in memory often name UTF-16.
+            // A declaration that can be read byte by byte is not in UTF-16, whatever it says. Programs that write
+            // UTF-8 from texts in memory often declare UTF-16.
             LabelledEncoding::Utf16 => Ok((UTF_8, 0)),
             LabelledEncoding::Encoding(encoding) if encoding == UTF_16BE || encoding == UTF_16LE => Ok((UTF_8, 0)),
             LabelledEncoding::Encoding(encoding) => Ok((encoding, 0)),
@@ -266,7 +274,7 @@ enum LabelledEncoding {
 fn encoding_of(label: &str) -> Result<LabelledEncoding, CharsetError> {
     let lower = label.trim().to_ascii_lowercase();
     match lower.as_str() {
-        // The standard of the web reads ASCII as windows-1252. UTF-8 contains it as well, and reports what is not of it.
+        // The web's standard decodes ASCII as windows-1252. UTF-8 contains ASCII and reports invalid bytes.
         "us-ascii" | "ascii" | "ansi_x3.4-1968" => return Ok(LabelledEncoding::Encoding(UTF_8)),
         "utf-16" | "utf16" | "iso-10646-ucs-2" | "ucs-2" | "unicode" => return Ok(LabelledEncoding::Utf16),
         _ => {}
@@ -279,7 +287,7 @@ fn shown(label: &str) -> String {
     label.chars().filter(|c| !c.is_control()).take(LABEL_CHARS_MAX).collect()
 }
 
-/// The encoding that a declaration of XML names, and where the name begins.
+/// The encoding in an XML declaration, and the offset of its name.
 fn declared(bytes: &[u8]) -> Option<(&str, usize)> {
     let head = &bytes[..bytes.len().min(DECLARATION_BYTES_MAX)];
     let inner = head.strip_prefix(b"<?xml")?;
@@ -314,18 +322,18 @@ fn needs_more(head: &[u8], syntax: Syntax) -> bool {
         && !head.windows(2).any(|two| two == b"?>")
 }
 
-/// Reads a text of any known encoding as UTF-8 without a byte-order mark.
+/// A reader that decodes any known encoding to UTF-8 without a byte-order mark.
 ///
-/// A text in UTF-8 passes as it is, and its reader finds what is wrong with it, so that one bad record need not end all
-/// others. In other encodings bytes that are not of it end the text with an error of the kind `InvalidData`, whose source is
-/// a [`CharsetError`]; an unknown encoding does so at once.
+/// UTF-8 passes unchanged and is validated by the consumer, so that one invalid record does not end all others. In
+/// other encodings invalid bytes end the text with an error of the kind `InvalidData`, whose source is a
+/// [`CharsetError`]; an unknown encoding does so at once.
 #[derive(Debug)]
 pub struct Utf8Reader<R> {
     inner: R,
     syntax: Syntax,
     charset: Option<String>,
     state: State,
-    /// The bytes that were read or decoded, and how many of them were taken.
+    /// Bytes ready to be returned, and how many were returned.
     ready: Vec<u8>,
     taken: usize,
     /// Bytes of the text that were decoded.
@@ -451,9 +459,9 @@ impl<R: BufRead> Read for Utf8Reader<R> {
     }
 }
 
-/// Decodes a text that comes in chunks, where nothing can be read at will: the body of a request.
+/// Push decoder for a text that arrives in chunks, such as the body of a request.
 ///
-/// As [`Utf8Reader`]: UTF-8 passes as it is but for its byte-order mark, other encodings are decoded.
+/// As [`Utf8Reader`]: UTF-8 passes unchanged except for its byte-order mark, other encodings are decoded.
 pub struct Utf8Decoder {
     syntax: Syntax,
     charset: Option<String>,
@@ -536,7 +544,7 @@ mod tests {
         text.encode_utf16().flat_map(order).collect()
     }
 
-    /// Decodes at once, and by a reader that gives three bytes at a time: both must agree.
+    /// Decodes at once, and through a reader with three bytes at a time: both must agree.
     fn check(bytes: &[u8], syntax: Syntax, charset: Option<&str>, expected: Result<&str, &str>) {
         let at_once = decode(bytes, syntax, charset).map(Cow::into_owned).map_err(|error| error.to_string());
         match (&at_once, expected) {
@@ -580,7 +588,7 @@ mod tests {
         check(b"\x80uro", Syntax::Text, Some("Windows-1252"), Ok("€uro"));
         check(&[0xa4], Syntax::Text, Some("iso-8859-15"), Ok("€"));
         check(&[0x83, 0x65, 0x81], Syntax::Text, Some("shift_jis"), Err("is not Shift_JIS: byte 2"));
-        // .NET writes this name into texts that leave as UTF-8.
+        // .NET writes this name into texts that are sent as UTF-8.
         check(xml.as_bytes(), Syntax::Xml, None, Ok(xml));
         check(b"", Syntax::Xml, None, Ok(""));
         check(b"<", Syntax::Xml, None, Ok("<"));

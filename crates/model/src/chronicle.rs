@@ -1,5 +1,5 @@
-//! What is kept of the events of a class, key by key: the last value, the lowest and highest, counts and sums, for ever
-//! or over a window.
+//! Chronicles: per-key aggregates of an event class (last value, minimum, maximum, count, sum), over all time or a
+//! window.
 
 use std::{fmt, time::Duration};
 
@@ -12,57 +12,57 @@ use serde::Serialize;
 
 use crate::{id::Name, time::Timestamp};
 
-/// Most characters of a chronicle's name, so that what it gives has a name too.
+/// Most characters of a chronicle's name, so that names derived from it are valid.
 pub const NAME_CHARS_MAX: usize = 40;
 /// Most chronicles of an event class.
 pub const CHRONICLES_MAX: usize = 16;
 /// Most fields of a key.
 pub const KEY_FIELDS_MAX: usize = 8;
-/// The parts in which a sliding window moves on.
+/// Number of slices of a sliding window.
 pub const SLIDES: i64 = 60;
 
 /// A table over the events of a class, with one entry for each key. Expressions are in CEL over `event`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Chronicle {
-    /// What it means.
+    /// A description for readers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The fields of the event that make the key. None: there is one entry for all events.
+    /// Fields of the key. Empty: there is one entry for all events.
     pub by: Vec<Name>,
-    /// The value that it follows. Without one it only counts.
+    /// The aggregated value. Without one it only counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub of: Option<String>,
-    /// A predicate: it takes these events only.
+    /// A predicate that selects the events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub when: Option<String>,
-    /// The event's own time. Without one, the time at which it was accepted.
+    /// Event time. Default: the time of acceptance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<String>,
-    /// How far back it reaches.
+    /// The time window.
     pub window: Window,
-    /// A predicate: with such an event an entry begins anew.
+    /// A reset predicate: an event that satisfies it starts the entry anew.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reset: Option<String>,
-    /// Most keys. For one more the key is forgotten whose last event is the longest ago.
+    /// Most keys. The key with the oldest last event is evicted.
     pub keys: u32,
 }
 
-/// How far back a chronicle reaches.
+/// Time window of a chronicle.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Window {
-    /// To its first event.
+    /// Since its first event.
     Always,
-    /// So far, and at most a sixtieth of it further: it moves on in [`SLIDES`] parts.
+    /// Sliding window of this length, moved in [`SLIDES`] slices, so up to a sixtieth longer.
     Sliding(Duration),
-    /// To the beginning of the hour, day, week or month.
+    /// Tumbling window: since the beginning of the hour, day, week or month.
     Calendar(Calendar),
 }
 
-/// Hours, days, weeks or months of a time zone.
+/// Calendar periods in a time zone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Calendar {
-    /// What it begins anew with.
+    /// The period.
     pub every: Period,
     /// The IANA name of a time zone.
     pub time_zone: String,
@@ -70,7 +70,7 @@ pub struct Calendar {
     pub starts: u16,
 }
 
-/// A part of the calendar.
+/// A calendar period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Period {
@@ -85,7 +85,7 @@ pub enum Period {
 }
 
 impl Period {
-    /// By its name in the definition language.
+    /// Finds a period by its name in the definition language.
     pub fn named(name: &str) -> Option<Period> {
         Some(match name {
             "hour" => Period::Hour,
@@ -114,15 +114,16 @@ impl fmt::Display for Calendar {
 }
 
 impl Calendar {
-    /// The zone, as the database knows it now; `None` if it does not know it.
+    /// The time zone; `None` if the time zone database does not know it.
     pub fn zone(&self) -> Option<TimeZone> {
         TimeZone::get(&self.time_zone).ok().filter(|zone| zone.iana_name().is_some())
     }
 
-    /// When the period that holds an instant began, in the zone of [`Calendar::zone`]. Every instant is in exactly one
-    /// period. Where clocks are put forward over the start of a day, it begins with the first time after the gap as
-    /// RFC 5545 reads it; where they are put back over it, with the first of both. An hour of the clock that comes twice
-    /// is two periods.
+    /// Start of the period that contains an instant, in the zone of [`Calendar::zone`]. Every instant is in exactly
+    /// one period.
+    ///
+    /// If clocks are put forward over the start of a day, it begins with the first time after the gap (RFC 5545); if
+    /// they are put back over it, with the first of both. A repeated hour of the clock is two periods.
     pub fn begin(&self, zone: &TimeZone, at: Timestamp) -> Timestamp {
         let Some(local) = at.in_zone(zone) else { return Timestamp(i64::MIN) };
         if self.every == Period::Hour {
@@ -143,7 +144,7 @@ impl Calendar {
             }
             Period::Month => Some(date.first_of_month()),
         };
-        // The day of the clock, or one beside it where the start is not midnight or the clock jumps.
+        // The local day, or an adjacent one if the start is not midnight or the clock jumps.
         let day = local.date();
         let candidates = [
             day.tomorrow().ok(),
@@ -156,7 +157,7 @@ impl Calendar {
     }
 }
 
-/// Something that a chronicle gives of an entry.
+/// An aggregate of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Statistic {
     /// The newest value.
@@ -169,7 +170,7 @@ pub enum Statistic {
     Low,
     /// The highest value.
     High,
-    /// How many events it has taken.
+    /// Number of events counted.
     Count,
     /// The sum of the values.
     Sum,

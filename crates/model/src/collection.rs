@@ -1,4 +1,4 @@
-//! Collections: typed rows of which each device may see its own part, and what becomes of edits that meet.
+//! Collections: typed rows with partitions per device, and conflict resolution of concurrent edits.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -6,46 +6,46 @@ use serde::{Deserialize, Serialize};
 
 use crate::{field::Fields, id::Name, time::Timestamp, value::Value};
 
-mod built_in; // those that the platform fills by itself
-mod raise; // events that changes of rows raise
+mod built_in; // built-in collections with the subscriber's own data
+mod raise; // events raised by row changes
 
 pub use built_in::{BuiltIn, OWNER};
-pub use raise::{ChangeKind, Changed, RAISES_MAX, Raise, Told};
+pub use raise::{ChangeKind, Changed, RAISES_MAX, Raise, RaisedFieldSource};
 
-/// Fields of a collection, at most.
+/// Most fields of a collection.
 pub const FIELDS_MAX: usize = 200;
-/// Characters of the id of a row, at most.
+/// Most characters of a row id.
 pub const ROW_ID_CHARS_MAX: usize = 128;
-/// Ways in which the rows of a collection become somebody's, at most.
+/// Most shares of a collection.
 pub const SHARES_MAX: usize = 16;
 
-/// A kind of rows that devices keep replicas of.
+/// A collection of rows that devices replicate.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Collection {
-    /// What it is for.
+    /// A description for readers.
     pub description: Option<String>,
-    /// What it tells, if the platform fills it; then all else but the direction follows from that.
+    /// The built-in content, if the platform fills it; everything but the direction follows from that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub built_in: Option<BuiltIn>,
     /// Its fields.
     pub fields: Fields,
-    /// What a row must be like beyond that, as JSON Schema.
+    /// Further constraints on a row, as JSON Schema.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schema: Option<serde_json::Value>,
-    /// Which way its rows go.
+    /// Direction of replication.
     pub direction: Direction,
-    /// Whose the rows are: a row belongs to whomever one of these gives it to.
+    /// Partitioning: a row belongs to every subscriber selected by one of these shares.
     pub partition: Vec<Share>,
-    /// Whether a device may give a row away, by an edit after which it does not see it any more.
+    /// Whether a device may edit a row so that it leaves the device's own partition.
     pub may_leave: bool,
-    /// What becomes of edits that meet.
+    /// Conflict detection and resolution.
     pub conflicts: Conflicts,
-    /// The events that changes of its rows raise.
+    /// Events raised by changes of its rows.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub raises: Vec<Raise>,
 }
 
-/// Which way the rows of a collection go.
+/// Direction of replication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
@@ -54,7 +54,7 @@ pub enum Direction {
     Both,
     /// Devices only receive rows.
     Down,
-    /// Devices only send rows; they never receive one.
+    /// Devices only send rows and never receive any.
     Up,
 }
 
@@ -70,29 +70,29 @@ impl Direction {
     }
 }
 
-/// One way in which a row becomes somebody's.
+/// A share: selects the subscribers that a row belongs to.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Share {
-    /// By what is known of the subscriber: all its conditions hold.
+    /// By properties of the subscriber: all conditions must hold.
     Identity {
-        /// Fields of the row, each with what of the subscriber it must be equal to. None: the row is everybody's.
+        /// Fields of the row with the subscriber property they must equal. Empty: the row belongs to all.
         fields: BTreeMap<Name, Identity>,
         /// Only rows whose fields have one of these values.
         rows: BTreeMap<Name, Vec<Value>>,
         /// Only members of this segment.
         audience: Option<Name>,
     },
-    /// By a row of another collection: whoever has that one has this one as well.
+    /// Through a row of another collection: a subscriber that has that row has this one as well.
     Through {
-        /// The field that holds the id of the other row.
+        /// The field with the id of the other row.
         field: Name,
         /// Its collection.
         collection: Name,
     },
 }
 
-/// What is known of a subscriber, as far as rows may be shared by it.
+/// A property of a subscriber, for shares.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Identity {
     /// Its id.
@@ -116,54 +116,54 @@ impl Serialize for Identity {
     }
 }
 
-/// What becomes of edits that meet.
+/// Conflict detection and resolution of a collection.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Conflicts {
-    /// When edits meet.
+    /// Granularity of conflict detection.
     pub track: Track,
-    /// Which of them stays.
+    /// Resolver of conflicts.
     pub resolver: Resolver,
-    /// Fields that are put together instead, conflict or not.
+    /// Fields that are merged instead, with or without a conflict.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub fields: BTreeMap<Name, Combine>,
 }
 
-/// When two edits of a row meet.
+/// Granularity at which two edits of a row conflict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Track {
-    /// When both changed the same field; edits of different fields are both kept.
+    /// Field level: only edits of the same field conflict.
     #[default]
     Column,
-    /// When both changed the row.
+    /// Row level.
     Row,
 }
 
-/// Which of two edits stays.
+/// Conflict resolver: which of two edits is kept.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Resolver {
-    /// What the server has.
+    /// The server's.
     Server,
-    /// What the device sends.
+    /// The device's.
     Client,
-    /// That whose author knew the oldest state; the one that came first where both knew the same.
+    /// The edit based on the oldest state; if equal, the one received first.
     First,
-    /// That whose author knew the newest state; the one that came last where both knew the same.
+    /// The edit based on the newest state; if equal, the one received last.
     #[default]
     Last,
-    /// What the device sends, where a predicate over `client`, `server` and `base` holds; else what the server has.
+    /// The device's if a predicate over `client`, `server` and `base` holds, else the server's.
     Predicate(String),
-    /// What a program of the operator's says.
+    /// Decided by a program of the operator.
     Process(Process),
 }
 
-/// A program that decides between two edits.
+/// A program that resolves conflicts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Process {
-    /// The program by its whole path, and its arguments.
+    /// Absolute path of the program, and its arguments.
     pub command: Vec<String>,
-    /// How long it may think about one question.
+    /// Timeout of one decision.
     #[serde(rename = "timeout_seconds", serialize_with = "seconds")]
     pub timeout: Duration,
 }
@@ -172,7 +172,7 @@ fn seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S
     serializer.serialize_f64(duration.as_secs_f64())
 }
 
-/// How two edits of a field become one value.
+/// Merge function of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Combine {
@@ -180,21 +180,21 @@ pub enum Combine {
     Max,
     /// The smaller one.
     Min,
-    /// What the edit added is added.
+    /// The edit's difference to its base is added.
     Sum,
-    /// The changes of both in one text.
+    /// Three-way merge of texts.
     Merge,
 }
 
-/// A moment of the server, and at the same time a place in the order of all changes of rows: a hybrid logical clock. It
-/// follows the clock of the server, never stands and never goes back; clocks of devices have no part in it.
+/// A hybrid logical clock: a server time that is also a position in the order of all row changes. It follows the
+/// server's clock and is strictly increasing; clocks of devices are not used.
 ///
-/// 48 bits of milliseconds since 1970, and 15 bits that count within one.
+/// 48 bits of milliseconds since 1970, and a 15-bit counter within a millisecond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Stamp(pub u64);
 
 impl Serialize for Stamp {
-    /// As text: JavaScript has no integers of this length.
+    /// Serialized as text: JavaScript has no integers of this length.
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&self.0)
     }
@@ -204,25 +204,25 @@ impl<'de> Deserialize<'de> for Stamp {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
         let number = text.parse().ok().filter(|number| *number <= i64::MAX.cast_unsigned());
-        number.map(Stamp).ok_or_else(|| serde::de::Error::custom(format!("`{text}` is no stamp")))
+        number.map(Stamp).ok_or_else(|| serde::de::Error::custom(format!("`{text}` is not a stamp")))
     }
 }
 
 impl Stamp {
     const COUNT_BITS: u32 = 15;
 
-    /// The first of a moment.
+    /// The first stamp of a time.
     pub fn at(time: Timestamp) -> Stamp {
         Stamp(u64::try_from(time.as_millis()).unwrap_or(0) << Stamp::COUNT_BITS)
     }
 
-    /// One after this, and as late as the clock.
+    /// The next stamp, not before the clock.
     #[must_use]
     pub fn next(self, now: Timestamp) -> Stamp {
         Stamp::at(now).max(Stamp(self.0 + 1))
     }
 
-    /// Its moment, to the millisecond.
+    /// Its time, to the millisecond.
     pub fn time(self) -> Timestamp {
         Timestamp::from_millis((self.0 >> Stamp::COUNT_BITS).cast_signed())
     }

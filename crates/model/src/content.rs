@@ -1,6 +1,6 @@
-//! What a notification says, once it is formatted.
+//! Content of a formatted notification.
 
-/// A formatted notification. Each protocol takes the parts that it can carry.
+/// A formatted notification. Each protocol uses the parts that it can carry.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Content {
     /// One line.
@@ -11,13 +11,13 @@ pub struct Content {
     pub html: Option<String>,
     /// JSON, for machines.
     pub json: Option<String>,
-    /// A text for a phone, as short as its template makes it.
+    /// A text for SMS.
     pub sms: Option<String>,
-    /// Headers of its own, by name: those of a mail, or of a request. Each name is a token, each value one line.
+    /// Further headers by name, of a mail or of a request. Each name is a token, each value one line.
     pub headers: Vec<(String, String)>,
 }
 
-/// The parts of a content that somebody has a use for; the others need not be made. Headers are always of use.
+/// The parts of a content that are used; others need not be rendered. Headers are always used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartsUsed {
     /// See [`Content`].
@@ -32,7 +32,7 @@ pub struct PartsUsed {
     pub sms: bool,
 }
 
-/// When there is a use for JSON.
+/// When JSON is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JsonUse {
     /// There is none.
@@ -46,12 +46,13 @@ pub enum JsonUse {
 impl PartsUsed {
     /// Every part.
     pub const ALL: PartsUsed = PartsUsed { subject: true, text: true, html: true, json: JsonUse::Always, sms: true };
-    /// None but headers.
+    /// Only headers.
     pub const NONE: PartsUsed =
         PartsUsed { subject: false, text: false, html: false, json: JsonUse::Never, sms: false };
 }
 
-/// Names that a protocol gives itself, so that no template can: of mail (RFC 5322, 2045, 8058) and of requests (RFC 9110).
+/// Headers that a protocol writes itself, so that templates cannot: of mail (RFC 5322, 2045, 8058) and of requests
+/// (RFC 9110).
 const OWN_HEADERS: [&str; 38] = [
     "authorization",
     "auto-submitted",
@@ -93,7 +94,7 @@ const OWN_HEADERS: [&str; 38] = [
     "webhook-timestamp",
 ];
 
-/// What is wrong with a header's name in a template, and what would be right.
+/// The problem of a header name in a template, and a hint.
 pub fn header_objection(name: &str) -> Option<(&'static str, &'static str)> {
     let is_token = (1..=64).contains(&name.len())
         && name.starts_with(|c: char| c.is_ascii_alphabetic())

@@ -1,17 +1,17 @@
-//! Records of CSV (RFC 4180), cut out of a stream of bytes in bounded memory.
+//! Splits a byte stream into CSV records (RFC 4180) in bounded memory.
 //!
-//! Lines end with LF, CRLF or CR alone. A quote opens at the start of a cell only; within other text it stands for itself.
-//! The crate `csv` reads the same cells, which a test compares. It neither reports a quote that is never closed nor counts
-//! lines that end with CR alone, so records are cut here.
+//! Lines end with LF, CRLF or CR alone. A quote opens at the start of a cell only; within other text it stands for
+//! itself. A test compares the cells with those of the crate `csv`. That crate neither reports an unclosed quote nor
+//! counts lines that end with CR alone, so records are split here.
 
 use std::borrow::Cow;
 
 use crate::problem::Problem;
 
-/// The delimiters that are looked for where none is named, by preference.
+/// Delimiters that are detected if none is given, by preference.
 const DELIMITERS: [u8; 4] = [b',', b';', b'\t', b'|'];
 
-/// Cuts records out of bytes that come in pieces.
+/// Splits records out of bytes that arrive in pieces.
 #[derive(Debug, Clone)]
 pub struct Scanner {
     /// `None`: each of [`DELIMITERS`] ends a cell.
@@ -29,17 +29,17 @@ enum State {
     CellStart,
     Plain,
     Quoted,
-    /// Behind a quote within quotes: the end of the cell, or the first half of two quotes.
+    /// After a quote within quotes: the end of the cell, or the first half of two quotes.
     Quote,
 }
 
 impl Scanner {
-    /// For cells with this delimiter between them, or with any of the common ones.
+    /// A scanner for this delimiter, or for any of the common ones.
     pub fn new(delimiter: Option<u8>) -> Scanner {
         Scanner { delimiter, state: State::CellStart, ends_in_cr: false, was_cr: false, breaks: 0 }
     }
 
-    /// Reads on. Gives how many of these bytes belong to the record, if it ends in or before them.
+    /// Reads on. Returns how many of these bytes belong to the record, if it ends in or before them.
     pub fn scan(&mut self, bytes: &[u8]) -> Option<usize> {
         for (at, byte) in bytes.iter().enumerate() {
             if self.ends_in_cr {
@@ -74,7 +74,7 @@ impl Scanner {
         None
     }
 
-    /// Whether a quote is open. At the end of a text it was never closed.
+    /// Whether a quote is open. At the end of a text this is an error.
     pub fn is_quoted(&self) -> bool {
         self.state == State::Quoted
     }
@@ -84,12 +84,12 @@ impl Scanner {
         std::mem::take(&mut self.breaks)
     }
 
-    /// Forgets a record that is given up, with its open quote.
+    /// Discards an abandoned record, with its open quote.
     pub fn start_anew(&mut self) {
         (self.state, self.ends_in_cr, self.was_cr) = (State::CellStart, false, false);
     }
 
-    /// Names the delimiter of all records that follow.
+    /// Sets the delimiter of all following records.
     pub fn set_delimiter(&mut self, delimiter: u8) {
         self.delimiter = Some(delimiter);
     }
@@ -108,7 +108,7 @@ fn without_break(record: &[u8]) -> &[u8] {
     record.strip_suffix(b"\r").unwrap_or(record)
 }
 
-/// The cells of a record that was cut out.
+/// The cells of a record.
 pub fn cells(record: &[u8], delimiter: u8) -> Vec<Cow<'_, [u8]>> {
     let mut cells = Vec::new();
     let mut rest = without_break(record);
@@ -128,7 +128,8 @@ pub fn cells(record: &[u8], delimiter: u8) -> Vec<Cow<'_, [u8]>> {
     }
 }
 
-/// A cell behind its opening quote, and what follows it. Text between the closing quote and the delimiter belongs to the cell.
+/// A cell after its opening quote, and the rest. Text between the closing quote and the delimiter belongs to the
+/// cell.
 fn quoted_cell(quoted: &[u8], delimiter: u8) -> (Cow<'_, [u8]>, &[u8]) {
     let mut at = 0;
     let mut cell = Cow::Borrowed(&quoted[..0]);
@@ -152,7 +153,7 @@ fn quoted_cell(quoted: &[u8], delimiter: u8) -> (Cow<'_, [u8]>, &[u8]) {
     }
 }
 
-/// The delimiter that a first line `sep=;` names, as spreadsheets write it.
+/// The delimiter in a first line `sep=;`, as spreadsheets write it.
 pub fn named_delimiter(record: &[u8]) -> Option<u8> {
     let line = without_break(record);
     let line = line.strip_prefix(b"\"").and_then(|line| line.strip_suffix(b"\"")).unwrap_or(line);
@@ -164,7 +165,7 @@ pub fn named_delimiter(record: &[u8]) -> Option<u8> {
     }
 }
 
-/// The delimiter of a head: of the common ones that which stands there most often outside of quotes. A comma if none does.
+/// Detects the delimiter of a header: the most frequent of the common ones outside of quotes, else a comma.
 pub fn delimiter_of(head: &[u8]) -> u8 {
     let mut scanner = Scanner::new(None);
     let mut counts = [0u32; DELIMITERS.len()];
@@ -179,8 +180,7 @@ pub fn delimiter_of(head: &[u8]) -> u8 {
     counts.iter().position(|count| *count == most).map_or(b',', |at| DELIMITERS[at])
 }
 
-/// The names of columns, without blanks around them. Empty ones at the end are left out, as a delimiter at the end of each
-/// line makes them.
+/// Column names, trimmed. Empty ones at the end are dropped, because some programs end each line with a delimiter.
 ///
 /// # Errors
 /// A column has no name, or the name of another one.
@@ -192,7 +192,7 @@ pub fn head(cells: &[String]) -> Result<Vec<String>, Vec<Problem>> {
     let mut problems = Vec::new();
     for (at, name) in names.iter().enumerate() {
         if name.is_empty() {
-            problems.push(Problem::at("", format!("has no name for column {} in its head", at + 1)));
+            problems.push(Problem::at("", format!("has no name for column {} in its header", at + 1)));
         } else if names[..at].contains(name) {
             problems.push(Problem::at(name.as_str(), "is a column twice"));
         }
@@ -224,7 +224,7 @@ pub fn fitted(mut cells: Vec<String>, columns: usize) -> Result<Option<Vec<Strin
 /// The cells of a record as text.
 ///
 /// # Errors
-/// One is not text in UTF-8, or has the character NUL, as text in UTF-16 has where it is read as something else.
+/// A cell is not UTF-8, or contains NUL, which indicates UTF-16.
 pub fn text_cells(record: &[u8], delimiter: u8) -> Result<Vec<String>, Problem> {
     let text = |(at, cell): (usize, Cow<'_, [u8]>)| {
         if cell.contains(&0) {
@@ -330,7 +330,7 @@ mod tests {
                 .collect();
             let (own, is_open) = read(text.as_bytes(), b',', 7);
             proptest::prop_assume!(!is_open);
-            // The crate passes over lines without anything.
+            // The crate skips empty lines.
             let own: Vec<Vec<String>> = own.into_iter().map(|(_, cells)| cells).filter(|cells| *cells != [""] ).collect();
             let theirs: Vec<Vec<String>> = theirs.into_iter().filter(|cells| *cells != [""]).collect();
             proptest::prop_assert_eq!(own, theirs);

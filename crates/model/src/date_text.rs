@@ -1,7 +1,8 @@
-//! Dates and times as feeds, mails, pages and HTTP have them, in the forms of RFC 3339, ISO 8601, RFC 5322 and its forerunners,
-//! RFC 9110, `asctime` and browsers.
+//! Parses dates and times of feeds, mails, pages and HTTP, in the forms of RFC 3339, ISO 8601, RFC 5322 and its
+//! predecessors, RFC 9110, `asctime` and browsers.
 //!
-//! A time is certain only with its zone. A zone that is missing, unknown or ambiguous is an error and is never taken for UTC.
+//! A time is definite only with its zone. A missing, unknown or ambiguous zone is an error and is never taken for
+//! UTC.
 
 use jiff::{
     SignedDuration,
@@ -14,16 +15,16 @@ use crate::{time::Timestamp, windows_zones};
 /// Longest text that is read.
 const BYTES_MAX: usize = 200;
 
-/// A text that is no certain time.
+/// A text that is not a definite time.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DateError {
-    /// No form of a date.
+    /// Not a known date format.
     #[error("`{0}` is not a date and time in a known form, such as `2026-11-21T09:30:00Z`")]
     NotADate(String),
     /// A date, or a date and a time, without a zone.
     #[error("`{0}` has no time zone")]
     NoZone(String),
-    /// A zone that is not known, or a name that several zones have.
+    /// An unknown or ambiguous zone.
     #[error("`{0}` has the time zone `{1}`, which is not known or not certain")]
     UnknownZone(String, String),
 }
@@ -73,7 +74,7 @@ enum Zone {
 }
 
 fn read(text: &str) -> Option<Read> {
-    // A dash of typographers is a minus.
+    // A typographic dash is a minus.
     let text = text.replace(['\u{2212}', '\u{2013}'], "-");
     iso(&text).or_else(|| words(&text))
 }
@@ -127,7 +128,7 @@ fn iso_date(text: &str) -> Option<(Date, &str)> {
             }
             let after = 5 + month;
             if !is_separated(after, by) {
-                // A month alone, without a day.
+                // A month without a day.
                 let is_end = text.len() == after && by == b'-' && month == 2;
                 return is_end.then(|| Some((Date::new(number(0, 4)?, small(5, 7)?, 1).ok()?, ""))).flatten();
             }
@@ -214,14 +215,14 @@ const MONTHS: [&str; 12] = [
 ];
 const WEEKDAYS: [&str; 7] = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];
 
-/// The place of a name, whole or cut to at least three letters.
+/// Index of a name, whole or cut to at least three letters.
 fn place_of(word: &str, names: &[&str]) -> Option<usize> {
     let word = word.trim_end_matches('.').to_ascii_lowercase();
     let is_whole = |name: &&str| word.len() >= 3 && name.starts_with(word.as_str());
     names.iter().position(is_whole)
 }
 
-/// Without comments in parentheses, which may stand in each other.
+/// The text without comments in parentheses, which may be nested.
 fn without_comments(text: &str) -> Option<String> {
     let (mut plain, mut depth) = (String::new(), 0u32);
     for c in text.chars() {
@@ -238,7 +239,7 @@ fn without_comments(text: &str) -> Option<String> {
     (depth == 0).then_some(plain)
 }
 
-/// A date in words: day, month and year in an order that the name of the month makes clear.
+/// A date in words: day, month and year in an order that the month's name makes unambiguous.
 fn words(text: &str) -> Option<Read> {
     let plain = without_comments(text)?;
     let (mut day, mut month, mut year, mut clock) = (None, None, None, None);
@@ -277,7 +278,7 @@ fn words(text: &str) -> Option<Read> {
             continue;
         }
         if zone.is_empty() && place_of(token, &WEEKDAYS).is_some() {
-            // A weekday that is not that of the date says nothing: senders are wrong about it, and readers pass it over.
+            // A wrong weekday is ignored, as other readers do.
             continue;
         }
         if token.as_bytes()[0].is_ascii_digit() {
@@ -316,7 +317,7 @@ fn day_of(token: &str) -> Option<i8> {
     }
 }
 
-/// Two digits are of 1950 to 2049, and three are counted from 1900 (RFC 5322, section 4.3).
+/// Two digits mean 1950 to 2049; three digits are added to 1900 (RFC 5322, section 4.3).
 fn year_of(token: &str) -> Option<i16> {
     let token = token.strip_prefix('\'').unwrap_or(token);
     if !token.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -333,9 +334,9 @@ fn year_of(token: &str) -> Option<i16> {
 
 // Zones -------------------------------------------------------------------------------------------------------------
 
-/// Names that stand for one offset wherever feeds and mails use them, in minutes from UTC: those of RFC 5322, and those that no
-/// other zone in use shares. `IST` and the letters of the military are not among them: the first is three zones, and the
-/// others have been used with both signs (RFC 5322, section 4.3).
+/// Unambiguous zone names in feeds and mails, in minutes from UTC: those of RFC 5322, and those that no other zone in
+/// use shares. `IST` (three zones) and the military letters (used with both signs; RFC 5322, section 4.3) are
+/// excluded.
 static NAMES: &[(&str, i32)] = &[
     ("acdt", 630),
     ("acst", 570),
@@ -419,14 +420,14 @@ static NAMES: &[(&str, i32)] = &[
     ("z", 0),
 ];
 
-/// The offset of a name that stands for one.
+/// The offset of an unambiguous zone name.
 fn named_offset(name: &str) -> Option<Offset> {
     let name = name.to_ascii_lowercase();
     let at = NAMES.binary_search_by(|(known, _)| (*known).cmp(name.as_str())).ok()?;
     Offset::from_seconds(NAMES[at].1 * 60).ok()
 }
 
-/// Reads the text behind the time.
+/// Parses the text after the time.
 fn zone_of(text: &str) -> Zone {
     let text = text.trim().trim_matches(['[', ']']).trim();
     if text.is_empty() {
@@ -436,7 +437,7 @@ fn zone_of(text: &str) -> Zone {
     if let Some(offset) = offset_of(text).or_else(|| named_offset(text)) {
         return Zone::Offset(offset);
     }
-    // `GMT+0200`, `UTC +02:00`, `Z+1`: the offset counts, and what stands behind it is a comment, as in `+0100 CET` and
+    // `GMT+0200`, `UTC +02:00`, `Z+1`: the offset counts, and the rest is a comment, as in `+0100 CET` and
     // `+01:00[Europe/Vienna]`.
     let base = text.get(..3).filter(|base| ["gmt", "utc"].contains(&base.to_ascii_lowercase().as_str()));
     let signed = base.map_or(text, |_| text[3..].trim_start());

@@ -1,21 +1,21 @@
-//! The YAML text of an application becomes an `Application`, or every problem in it.
+//! Parses the YAML text of an application into an `Application`, or reports every problem in it.
 //!
-//! The text passes four stations, and each reports all it finds: `document` makes nodes that know their place in the
-//! text, `variables` fills in the environment, `language` says which keys and types there are, and `build` makes
-//! the application and checks what only the whole can tell: that every name mentioned exists.
+//! The text passes four stages, and each reports all problems it finds. `document` parses nodes with positions, and
+//! `variables` fills in the environment. `language` checks keys and types, and `build` makes the application and
+//! checks that every name mentioned exists.
 
-mod build; // nodes of the right shape become the application; names must exist
-mod difference; // what an apply would do
-pub mod document; // text becomes nodes with positions
-mod exchange; // the text of an exchange becomes an `Exchange`
-mod duration; // `90s`, `1h30m`, `7d`
-mod inline; // `{ file: ... }` becomes the file's text
-mod names; // names that SQLite cannot hold beside each other
-mod language; // the words of the language, as one table
-pub mod secrets; // what readers see of secrets, and how they come back
-pub mod shape; // nodes are checked against that table; the JSON Schema comes from it too
-mod unsaid; // problems that tell nothing of what the environment holds
-mod variables; // `${NAME}` and `${NAME:-default}`
+mod build; // builds the application from checked nodes; names must exist
+mod difference; // difference of two versions: the effects of an apply
+pub mod document; // parses YAML into nodes with positions
+mod exchange; // parses the definition of an exchange
+mod duration; // durations: `90s`, `1h30m`, `7d`
+mod inline; // replaces `{ file: ... }` by the file's text
+mod names; // name clashes in SQLite, which ignores case
+mod language; // the keys of the definition language, as one table
+pub mod secrets; // masks secrets in definitions and restores them
+pub mod shape; // checks nodes against the table; also makes the JSON Schema
+mod unsaid; // keeps values of environment variables out of problems
+mod variables; // environment variables: `${NAME}` and `${NAME:-default}`
 
 #[cfg(test)]
 mod tests;
@@ -31,20 +31,20 @@ pub use inline::inline_files;
 pub use names::name_clashes;
 pub use unsaid::{read_without_saying, stand_in};
 
-/// The longest text of a definition, in bytes. A longer one is refused unread.
+/// Longest text of a definition, in bytes. A longer one is refused unread.
 pub const TEXT_BYTES_MAX: usize = 1 << 20;
 
-/// Most problems reported at once; what is beyond is counted.
+/// Most problems reported at once; further ones are counted.
 pub const PROBLEMS_MAX: usize = 200;
 
-/// Answers `${NAME}` in definitions.
+/// Looks up `${NAME}` in definitions.
 pub type Environment = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
-/// Reads and checks a definition. `environment` answers `${NAME}` in the options of channels and in sources.
+/// Parses and checks a definition. `environment` looks up `${NAME}` in the options of channels and in sources.
 ///
 /// # Errors
-/// Every problem found, each with line, column, path, what is wrong and what would be right; at most [`PROBLEMS_MAX`].
-/// Broken YAML is the one problem after which nothing else is looked at.
+/// Every problem found, each with line, column, path, message and hint; at most [`PROBLEMS_MAX`]. A YAML syntax error
+/// ends the check.
 pub fn read(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<Application, Vec<Problem>> {
     let mut problems = Vec::new();
     let application = document::parse(text, &mut problems).and_then(|mut root| {
@@ -59,12 +59,12 @@ pub fn read(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<
     }
 }
 
-/// The name of the application that a text defines, if it says one.
+/// The name of the application in a text, if it has one.
 pub fn named(text: &str) -> Option<crate::id::Name> {
     name_under(text, "application")
 }
 
-/// The name of the exchange that a text defines, if it says one.
+/// The name of the exchange in a text, if it has one.
 pub fn named_exchange(text: &str) -> Option<crate::id::Name> {
     name_under(text, "exchange")
 }
@@ -73,15 +73,15 @@ fn name_under(text: &str, key: &str) -> Option<crate::id::Name> {
     document::parse(text, &mut Vec::new())?.get(key)?.text()?.parse().ok()
 }
 
-/// The paths of those ports of an exchange that take something from the environment, such as `send.erp`.
+/// Paths of the ports of an exchange that use environment variables, such as `send.erp`.
 pub fn ports_with_variables(text: &str) -> Vec<String> {
     document::parse(text, &mut Vec::new()).map(variables::ports_that_take).unwrap_or_default()
 }
 
-/// Gives problems that others found in a definition their place in its text, by their paths.
+/// Adds text positions to problems that others found in a definition, by their paths.
 ///
-/// A position that a problem carries already is one inside the value at its path (an expression, a template). It is
-/// added to the value's own if the value stands on one line; else it goes into the message.
+/// An existing position of a problem is relative to the value at its path (an expression, a template). It is added to
+/// the value's own if the value is on one line; else it goes into the message.
 pub fn locate(text: &str, problems: Vec<Problem>) -> Vec<Problem> {
     let Some(root) = document::parse(text, &mut Vec::new()) else {
         return problems;
@@ -114,7 +114,7 @@ fn locate_one(text: &str, root: &document::Node, mut problem: Problem) -> Proble
     problem
 }
 
-/// What stands under one key of a path, such as `steps[2]`.
+/// The node under one key of a path, such as `steps[2]`.
 fn below<'a>(node: &'a document::Node, key: &str) -> Option<&'a document::Node> {
     let (name, places) = key.split_once('[').unwrap_or((key, ""));
     let places = places.split('[').filter_map(|place| place.strip_suffix(']')?.parse::<usize>().ok());
@@ -124,13 +124,13 @@ fn below<'a>(node: &'a document::Node, key: &str) -> Option<&'a document::Node> 
     })
 }
 
-/// The JSON Schema of definitions (draft 2020-12), for editors. It comes from the table by which `read` checks.
+/// The JSON Schema of definitions (draft 2020-12), for editors, made from the table by which `read` checks.
 pub fn json_schema() -> serde_json::Value {
     let about = "What a deployment of Tocsin does: classes, rules, channels, formats, retention.";
     shape::json_schema(&language::APPLICATION, "Application", about)
 }
 
-/// Problems in the order of the text, no more than anyone reads.
+/// Sorts problems by their position and limits their number.
 pub fn in_order(mut problems: Vec<Problem>) -> Vec<Problem> {
     problems.sort_by_key(|problem| (problem.line.unwrap_or(0), problem.column.unwrap_or(0)));
     // A second problem at one place follows from the first: a variable that is not set is also of no known kind.

@@ -1,4 +1,4 @@
-//! What an operator puts in place of what a suspended notification was to say.
+//! Edits of a suspended notification by an operator.
 
 use std::collections::BTreeMap;
 
@@ -12,22 +12,22 @@ use crate::{
     value::Value,
 };
 
-/// What is changed of a notification before it is sent. Nothing of it changes what was recorded.
+/// Changes to a notification before it is sent. Recorded data is not changed.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Edit {
-    /// Fields of the notification that have other values.
+    /// Replaced field values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub fields: BTreeMap<Name, serde_json::Value>,
-    /// What it says, in place of what its templates would make of it.
+    /// Replaced content, instead of the rendered templates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<EditedContent>,
-    /// Where it goes, in place of the device's address.
+    /// Replaced address, instead of the device's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
 }
 
-/// A content that somebody wrote.
+/// A content written by an operator.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EditedContent {
@@ -56,10 +56,10 @@ const HEADERS_MAX: usize = 32;
 const HEADER_BYTES_MAX: usize = 1_000;
 
 impl Edit {
-    /// The places and values of the fields that it changes.
+    /// Indexes and values of the changed fields.
     ///
     /// # Errors
-    /// A field that is not there, or a value that does not fit; what is wrong with the content or the address.
+    /// An unknown field, a value of the wrong type, or a problem of the content or the address.
     pub fn check(&self, fields: &Fields) -> Result<Vec<(usize, Value)>, Vec<Problem>> {
         let mut problems = Vec::new();
         let mut values = Vec::new();
@@ -122,7 +122,7 @@ fn check_headers(headers: &BTreeMap<String, String>, problems: &mut Vec<Problem>
             problems.push(Problem::at(&path, wrong).hint(hint));
         }
         if headers.keys().take(at).any(|before| before.eq_ignore_ascii_case(name)) {
-            problems.push(Problem::at(&path, "is given twice").hint("names of headers do not tell cases apart"));
+            problems.push(Problem::at(&path, "is given twice").hint("names of headers ignore case"));
         }
         if value.len() > HEADER_BYTES_MAX || value.chars().any(char::is_control) {
             let hint = format!("a header is one line of at most {HEADER_BYTES_MAX} bytes");

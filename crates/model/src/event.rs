@@ -1,4 +1,4 @@
-//! What happened: events of one class, packed into a batch, which is the unit of acceptance.
+//! Event batches: packed events of one class, the unit of acceptance.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use crate::{
 
 /// The events of one batch as packed rows. Cheap to clone.
 ///
-/// Each event is the length of its row as a varint, then the row. An event's own identity and time, where it has
-/// them, are fields of its class like any other.
+/// Each event is the length of its row as a varint, then the row. An event's own identity and time, if any, are
+/// ordinary fields of its class.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PackedEvents {
     count: u32,
@@ -25,22 +25,22 @@ pub struct PackedEvents {
 }
 
 impl PackedEvents {
-    /// Takes packed bytes back from a store.
+    /// Wraps packed bytes from a store.
     pub fn from_parts(count: u32, bytes: Bytes) -> Self {
         PackedEvents { count, bytes, traces: Arc::default() }
     }
 
-    /// With the places of the events in traces.
+    /// Adds the trace contexts of the events.
     pub fn with_traces(self, traces: Traces) -> Self {
         PackedEvents { traces: Arc::new(traces), ..self }
     }
 
-    /// Where the events stand in traces.
+    /// Trace contexts of the events.
     pub fn traces(&self) -> &Traces {
         &self.traces
     }
 
-    /// How many events there are.
+    /// Number of events.
     pub fn count(&self) -> u32 {
         self.count
     }
@@ -74,7 +74,7 @@ impl PackedEvents {
     }
 }
 
-/// Packs rows into a batch, one after the other.
+/// Packs rows into a batch.
 #[derive(Debug, Clone)]
 pub struct EventPacker {
     fields: Fields,
@@ -99,18 +99,18 @@ impl EventPacker {
         self.count += 1;
     }
 
-    /// Appends an event that stands in a trace.
+    /// Appends an event with its trace context.
     pub fn push_traced(&mut self, row: &[Value], trace: Option<&TraceContext>) {
         self.traces.push(self.count, trace);
         self.push(row);
     }
 
-    /// How many events are in it.
+    /// Number of events so far.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// How many bytes they take.
+    /// Number of bytes so far.
     pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
@@ -121,7 +121,7 @@ impl EventPacker {
     }
 }
 
-/// A batch of events as the journal holds it.
+/// An event batch as stored in the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventBatch {
     /// Its number, in the order of acceptance.
@@ -132,19 +132,19 @@ pub struct EventBatch {
     pub version: u32,
     /// The class of its events.
     pub class: Name,
-    /// Who submitted it: a source of the application.
+    /// The source that submitted it.
     pub source: Name,
     /// When the submission arrived.
     pub received_at: Timestamp,
     /// When it was handed to the journal; the answer follows once it is durable.
     pub accepted_at: Timestamp,
-    /// Its place among the changes of the records: it is matched with exactly the subscriptions as they were after this
-    /// change. Never less than that of the batch before. `None` of a batch that was accepted before places were kept: it
-    /// sees what there is when it is matched.
+    /// Snapshot sequence: it is matched with exactly the subscriptions as of this change of the records. Never less
+    /// than that of the previous batch. `None` for a batch accepted by a version without snapshot sequences: it is
+    /// matched with the subscriptions at the time of matching.
     pub sees: Option<ChangeSequence>,
     /// The events.
     pub events: PackedEvents,
-    /// What rules read of chronicles for these events, as it was when they were matched; only matching can read it. Empty
-    /// if nothing was read, or the batch was not matched yet.
+    /// Chronicle values that rules read for these events at matching; opaque outside of matching. Empty if nothing
+    /// was read, or the batch is not matched yet.
     pub chronicled: Bytes,
 }

@@ -1,8 +1,9 @@
-//! JSON with every literal as it is written: numbers of any size and precision, the order of members, members of one name.
+//! Lossless JSON: keeps every literal as written, with numbers of any size and precision, the order of members, and
+//! duplicate names.
 //!
-//! A double holds about 17 digits, and [`Value`] one or an integer of 64 bits. What only looks at JSON does well with these;
-//! what writes it again must not change a number on its way. A body is read into [`Exact`] for that, or, where an expression
-//! has to compute with it, into a [`Value`] with the [`Numbers`] that a double does not write as they stood.
+//! A double holds about 17 digits, and [`Value`] one or a 64-bit integer. That is enough for reading, but a program
+//! that writes JSON again must not change numbers. For that a body is parsed into [`Exact`]. If an expression
+//! computes with it, it is parsed into a [`Value`] with the [`Numbers`] that a double cannot represent.
 
 use std::collections::HashMap;
 
@@ -13,7 +14,7 @@ use crate::{merge_patch::TooDeep, value::Value};
 /// The depth to which lists and objects may be nested.
 pub const DEPTH_MAX: usize = 128;
 
-/// A JSON value as it is written, without the white space between its parts.
+/// A JSON value as it is written, without white space between tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Exact {
     /// A literal: null, true, false, a number, or a string with its quotation marks.
@@ -24,7 +25,7 @@ pub enum Exact {
     Object(Vec<(Box<str>, Exact)>),
 }
 
-/// A text is not JSON, or is nested too deeply.
+/// A text that is not JSON, or is nested too deeply.
 #[derive(Debug, thiserror::Error)]
 pub enum ExactError {
     /// It is not JSON.
@@ -43,7 +44,7 @@ impl Exact {
     pub fn read(text: &[u8]) -> Result<Exact, ExactError> {
         let text = std::str::from_utf8(text).map_err(<serde_json::Error as serde::de::Error>::custom)?;
         serde_json::from_str::<IgnoredAny>(text)?;
-        // It is good JSON, so what follows finds what it expects.
+        // The text was validated before, so the reader can rely on its syntax.
         let mut reader = Reader { text, at: 0 };
         reader.value(0)
     }
@@ -78,8 +79,8 @@ impl Exact {
         }
     }
 
-    /// Merges a patch into it (RFC 7396): null removes, objects merge, all else replaces. Members that the patch does not name
-    /// stay as they are, in their order. Of members of one name, the last counts where the patch names it.
+    /// Applies a merge patch (RFC 7396): null removes, objects merge, everything else replaces. Other members stay,
+    /// in order. Of duplicate names that the patch contains, the last counts.
     ///
     /// # Errors
     /// Objects are nested in more than `depth` others; the target may have changed in part.
@@ -95,7 +96,7 @@ impl Exact {
         for (at, (name, change)) in changes.iter().enumerate() {
             let name = decoded(name);
             if changes[at + 1..].iter().any(|(other, _)| decoded(other) == name) {
-                continue; // a later one counts
+                continue; // a later duplicate counts
             }
             let last = members.iter().rposition(|(known, _)| decoded(known) == name);
             let before = last.map(|last| {
@@ -123,7 +124,7 @@ impl Exact {
         Ok(())
     }
 
-    /// Its value for expressions. A number that a double does not write as it stands here is in [`Numbers`] afterwards.
+    /// Its value for expressions. Numbers that a double cannot represent are added to [`Numbers`].
     ///
     /// # Errors
     /// A string has half of a surrogate pair.
@@ -142,7 +143,7 @@ impl Exact {
                 for (name, value) in members {
                     let name: std::sync::Arc<str> = serde_json::from_str::<String>(name)?.into();
                     let value = value.value(numbers)?;
-                    // Of members of one name, the last counts.
+                    // Of duplicate names, the last counts.
                     match places.get(&name) {
                         Some(at) => map[*at].1 = value,
                         None => {
@@ -165,7 +166,7 @@ impl std::fmt::Display for Exact {
     }
 }
 
-/// The name that a literal stands for; one with half of a surrogate pair stands for itself.
+/// The name in a literal; one with half of a surrogate pair stands for itself.
 fn decoded(name: &str) -> std::borrow::Cow<'_, str> {
     match name.contains('\\') {
         false => std::borrow::Cow::Borrowed(name.trim_matches('"')),
@@ -176,20 +177,20 @@ fn decoded(name: &str) -> std::borrow::Cow<'_, str> {
     }
 }
 
-/// Numbers as they were written, by the double that stands for each in a [`Value`].
+/// Original texts of numbers, by the double that stands for each in a [`Value`].
 ///
-/// Two numbers that differ and have one double get neighbouring ones. Numbers that are equal and written differently have one
-/// double: both are written as the first is.
+/// Two different numbers with the same double get neighbouring doubles. Equal numbers written differently share a
+/// double and are written as the first.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Numbers(HashMap<u64, Box<str>>);
 
 impl Numbers {
-    /// Whether a double writes every number as it stood.
+    /// Whether a double represents every number exactly.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The text of a number, if a double does not write it as it stood.
+    /// The text of a number that a double does not represent.
     pub fn text(&self, number: f64) -> Option<&str> {
         self.0.get(&number.to_bits()).map(|text| &**text)
     }
@@ -200,7 +201,7 @@ impl Numbers {
         {
             return Value::Integer(integer);
         }
-        // The text is a number of JSON, which Rust reads too; what is too large for a double becomes infinite.
+        // The text is a JSON number, which Rust parses too; a number too large for a double becomes infinite.
         let read: f64 = literal.parse().unwrap_or(f64::MAX);
         let mut number = read.clamp(f64::MIN, f64::MAX);
         if number == 0.0 && !is_zero(literal) {
@@ -221,7 +222,7 @@ impl Numbers {
         Value::Number(number)
     }
 
-    /// Writes a value as JSON, with numbers as they stood.
+    /// Serializes a value as JSON, with the original numbers.
     pub fn write(&self, value: &Value, out: &mut String) {
         match value {
             Value::Number(number) => match self.text(*number) {
@@ -261,7 +262,7 @@ impl TowardsZero for f64 {
     }
 }
 
-/// Whether a number is one of 64 bits that is written in no other way.
+/// Whether a number is a 64-bit integer in its canonical form.
 fn is_plain_integer(literal: &str) -> bool {
     literal != "-0" && literal.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-')
 }
@@ -271,7 +272,7 @@ fn is_zero(literal: &str) -> bool {
     mantissa.bytes().all(|byte| matches!(byte, b'0' | b'.' | b'-'))
 }
 
-/// Whether two literals are the same number: their digits without zeros around them, and where the point stands.
+/// Whether two literals are the same number: equal digits without surrounding zeros, and the same exponent.
 fn is_same(one: &str, other: &str) -> bool {
     fn parts(literal: &str) -> Option<(bool, String, i64)> {
         let (mantissa, exponent) = literal.split_once(['e', 'E']).unwrap_or((literal, "0"));
@@ -289,7 +290,7 @@ fn is_same(one: &str, other: &str) -> bool {
     }
 }
 
-/// Whether a text of JSON has a number that a [`Value`] would write otherwise than it stands there. One look at each byte.
+/// Whether a JSON text has a number that a [`Value`] would write differently. One pass over the bytes.
 pub fn has_inexact_numbers(text: &[u8]) -> bool {
     let mut at = 0;
     while at < text.len() {
@@ -330,7 +331,7 @@ fn end_of_number(text: &[u8], start: usize) -> usize {
     start + text[start..].iter().take_while(|byte| is_inner(byte)).count()
 }
 
-/// A text of good JSON without the white space between its parts, everything else as it stands.
+/// A valid JSON text without white space between tokens, otherwise unchanged.
 pub fn compact(text: &str) -> String {
     let bytes = text.as_bytes();
     let (mut out, mut at, mut from) = (String::with_capacity(text.len()), 0, 0);
@@ -349,7 +350,7 @@ pub fn compact(text: &str) -> String {
     out
 }
 
-/// Reads what is known to be good JSON.
+/// Reader of valid JSON.
 struct Reader<'a> {
     text: &'a str,
     at: usize,

@@ -1,5 +1,5 @@
-//! How systems talk through the platform: an [`Exchange`] has receive ports where messages come in, send ports where they
-//! leave, and routes that say which go where, by what they hold.
+//! Exchanges between systems. An [`Exchange`] has receive ports for incoming messages, send ports for outgoing ones,
+//! and routes that select send ports by the message's properties.
 
 use std::{collections::BTreeMap, fmt, str::FromStr, time::Duration};
 
@@ -13,12 +13,12 @@ use crate::{
     value::Value,
 };
 
-mod flow; // how fast messages may come and leave
-mod path; // where a property stands in a body of JSON
-mod pipeline; // what is done to messages at a port
-mod tracking; // which bodies are kept on the way
-mod window; // the hours at which a port works
-mod xml_path; // where a property stands in a body of XML
+mod flow; // flow control of receive and send ports
+mod path; // JSON paths of properties
+mod pipeline; // pipeline steps at a port
+mod tracking; // tracking: which message bodies are stored
+mod window; // service windows of ports
+mod xml_path; // XML paths of properties
 
 pub use flow::{FlowSide, FlowWordError, MessageFlow, RateError, ThrottleReason};
 pub use path::{JsonPath, JsonPathError};
@@ -27,7 +27,7 @@ pub use tracking::{TrackPlace, TrackPoint, TrackPointError, TrackSwitch, Trackin
 pub use window::ServiceWindow;
 pub use xml_path::{XmlEnd, XmlPath, XmlPathError, XmlStep};
 
-/// What is known of every message without being declared; properties have other names.
+/// Predefined fields of every message; properties must have other names.
 pub const CONTEXT_FIELDS: [(&str, FieldType); 4] = [
     ("port", FieldType::String),
     ("kind", FieldType::String),
@@ -40,28 +40,28 @@ pub const CONTEXT_FIELDS: [(&str, FieldType); 4] = [
 pub struct Exchange {
     /// Its name.
     pub name: Name,
-    /// What it is for.
+    /// A description for readers.
     pub description: Option<String>,
-    /// What is taken out of each message for routes and searches, in the order of the definition.
+    /// Values extracted from each message for routes and searches, in the order of the definition.
     pub properties: Vec<Property>,
-    /// Where messages come in.
+    /// Receive ports.
     pub receive: BTreeMap<Name, ReceivePort>,
-    /// Where they leave.
+    /// Send ports.
     pub send: BTreeMap<Name, SendPort>,
-    /// Send ports that are named together.
+    /// Named groups of send ports.
     pub groups: BTreeMap<Name, Vec<Name>>,
-    /// Which go where.
+    /// Routes from messages to send ports.
     pub routes: BTreeMap<Name, Route>,
-    /// How long a message is kept after it ended; for as long an idempotency key gets the stored reply.
+    /// Retention of ended messages; for this time an idempotency key gets the stored reply.
     pub retention: Duration,
-    /// Most messages that are not ended; with more the receive ports refuse.
+    /// Most open messages; above this the receive ports refuse.
     pub open_messages_max: u64,
-    /// When the receive ports take no more for a while.
+    /// Flow control of the receive ports.
     pub flow: MessageFlow,
 }
 
 impl Exchange {
-    /// What routes see of a message: [`CONTEXT_FIELDS`], then the properties.
+    /// Fields that routes see: [`CONTEXT_FIELDS`], then the properties.
     pub fn fields(&self) -> Fields {
         let context = CONTEXT_FIELDS.iter().map(|(name, kind)| Field {
             name: name.parse().expect("the names of the context are names"),
@@ -81,22 +81,22 @@ impl Exchange {
     }
 }
 
-/// A value that is taken out of each message.
+/// A property: a value extracted from each message (promotion).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Property {
     /// Its name.
     pub name: Name,
-    /// What it holds. A message in which something else stands there has no such property.
+    /// Its type. A message with a value of another type lacks the property.
     pub kind: FieldType,
-    /// Where it stands.
-    pub from: Place,
-    /// Whether messages are found by it.
+    /// Its location.
+    pub from: PropertyLocation,
+    /// Whether messages can be searched by it.
     pub search: bool,
 }
 
-/// Where a property stands in a message.
+/// Location of a property in a message.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Place {
+pub enum PropertyLocation {
     /// In a body of JSON.
     Json(JsonPath),
     /// In a body of XML.
@@ -105,7 +105,7 @@ pub enum Place {
     Header(String),
 }
 
-/// Whether who gives a message waits for another.
+/// Whether the sender of a message waits for a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
@@ -115,132 +115,132 @@ pub enum Mode {
     Request,
 }
 
-/// Where messages come in.
+/// A receive port: accepts messages.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReceivePort {
-    /// What it is for.
+    /// A description for readers.
     pub description: Option<String>,
-    /// Whether those who send to it wait for a reply.
+    /// Whether senders wait for a reply.
     pub mode: Mode,
-    /// Whether it takes anything.
+    /// Whether it accepts messages.
     pub enabled: bool,
-    /// How long a caller is held open before it is told where the reply will be.
+    /// Time that a caller waits synchronously; then it gets the location of the reply.
     pub wait: Duration,
-    /// When a request is over that nobody answered.
+    /// Expiry of an unanswered request.
     pub expires_after: Duration,
-    /// Whether each request is stored before it leaves. Otherwise one without an idempotency key, whose caller waits, leaves at
-    /// once if nothing is before it, and is stored with what comes of it.
+    /// Whether each request is stored before it is dispatched. Otherwise a request without an idempotency key whose
+    /// caller waits is dispatched at once if no other message is queued before it, and stored with its result.
     pub store_first: bool,
     /// Most bytes of a body.
     pub body_bytes_max: u32,
-    /// What is done to a message before it is routed.
+    /// Pipeline that runs before routing.
     pub pipeline: Pipeline,
-    /// When it takes messages; `None`: always.
+    /// Service window; `None`: always.
     pub window: Option<ServiceWindow>,
-    /// Which bodies are kept.
+    /// Tracking of message bodies.
     pub tracking: Tracking,
-    /// Where messages are taken from, beside those that are sent here.
+    /// Receive locations: sources that it polls, in addition to messages sent to it.
     pub locations: BTreeMap<Name, Location>,
 }
 
-/// Where a receive port takes messages from.
+/// A receive location: a source that a receive port takes messages from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Location {
-    /// What it is for.
+    /// A description for readers.
     pub description: Option<String>,
-    /// What kind of place it is: a kind of source.
+    /// Its kind: a kind of source.
     pub kind: Name,
-    /// What the kind needs to know; checked where it is known.
+    /// Options of the kind; checked by its implementation.
     pub options: serde_json::Map<String, serde_json::Value>,
-    /// Whether anything is taken.
+    /// Whether it is active.
     pub enabled: bool,
-    /// When it is, within the window of the port; `None`: whenever that is open.
+    /// Its service window, within that of the port; `None`: that of the port.
     pub window: Option<ServiceWindow>,
-    /// The media type of bodies of which the far side says none.
+    /// Media type of bodies without one.
     pub content_type: Option<String>,
 }
 
-/// Where messages leave.
+/// A send port: sends messages to another system.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SendPort {
-    /// What it is for.
+    /// A description for readers.
     pub description: Option<String>,
-    /// Whether what the far side answers is a message too.
+    /// Whether the response is a message too.
     pub mode: Mode,
-    /// Whether it sends.
+    /// Its state.
     pub state: PortState,
-    /// How it sends, and another way for when that does not work.
+    /// Primary transport.
     pub transport: Transport,
-    /// See `transport`.
+    /// Backup transport, used when all attempts by the primary one have failed.
     pub backup: Option<Transport>,
-    /// Most requests that are under way.
+    /// Most concurrent requests.
     pub concurrency: u32,
-    /// Properties that a reply must have in common with its request.
+    /// Properties in which a reply must equal its request.
     pub correlate: Vec<Name>,
-    /// How its replies come, if they are not what the far side answers.
+    /// Asynchronous replies, if the response is not the reply.
     pub later: Option<LaterReplies>,
-    /// What is done to a message before it leaves, at each attempt.
+    /// Pipeline of outgoing messages, run at each attempt.
     pub pipeline: Pipeline,
-    /// What is done to a reply before it is stored.
+    /// Pipeline of replies, run before they are stored.
     pub reply_pipeline: Pipeline,
-    /// When it sends; `None`: always.
+    /// Service window; `None`: always.
     pub window: Option<ServiceWindow>,
-    /// Which messages leave before others.
+    /// Order of messages.
     pub order: SendOrder,
-    /// Which bodies are kept.
+    /// Tracking of message bodies.
     pub tracking: Tracking,
 }
 
-/// Replies that come some time after the far side has taken a message, as messages of their own.
+/// Asynchronous replies (correlation): messages that arrive later through a receive port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaterReplies {
-    /// The receive port that they come through.
+    /// The receive port of the replies.
     pub through: Name,
-    /// How long after the message was taken one is waited for.
+    /// Timeout of a reply, from the acceptance of the message.
     pub within: Duration,
 }
 
-/// Which of the messages that wait for a send port leaves first.
+/// Order in which waiting messages leave a send port.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum SendOrder {
-    /// The one that is due the longest.
+    /// By due time.
     #[default]
     Due,
-    /// Of those with the same values of these properties the one that came first, and the next only when it is known what
-    /// became of it.
+    /// Ordered delivery by key: messages with equal values of these properties leave in order, each after the outcome
+    /// of the previous one.
     Keyed {
         /// The properties.
         by: Vec<Name>,
-        /// Whether a suspended message keeps those behind it.
+        /// Whether a suspended message blocks those behind it.
         stops: bool,
     },
-    /// The one of the highest priority.
+    /// By priority.
     Priority {
-        /// The property that holds it, an integer from 0 to 9.
+        /// The property with the priority, an integer from 0 to 9.
         by: Name,
-        /// After how long a message that waits has one more.
+        /// Waiting time that raises the priority by one (aging).
         ageing: Duration,
     },
 }
 
-/// Whether a send port sends.
+/// State of a send port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PortState {
-    /// No route leads to it.
+    /// Disabled: no route leads to it.
     Off,
-    /// What is routed to it waits.
+    /// Paused: routed messages wait.
     Hold,
-    /// It does.
+    /// Active.
     #[default]
     Active,
 }
 
 impl PortState {
-    /// All of them.
+    /// All states.
     pub const ALL: [PortState; 3] = [PortState::Off, PortState::Hold, PortState::Active];
 
-    /// Its one word.
+    /// Its name.
     pub fn word(self) -> &'static str {
         match self {
             PortState::Off => "off",
@@ -256,9 +256,9 @@ impl fmt::Display for PortState {
     }
 }
 
-/// The text is no state of a port.
+/// A text that names no state of a port.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no state of a port: give `off`, `hold` or `active`")]
+#[error("`{0}` is not a state of a port: use `off`, `hold` or `active`")]
 pub struct PortStateError(pub String);
 
 impl FromStr for PortState {
@@ -270,47 +270,47 @@ impl FromStr for PortState {
     }
 }
 
-/// One way to a far side.
+/// A transport of a send port: protocol, options and retry policy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Transport {
     /// The protocol.
     pub protocol: Name,
-    /// What it needs to know; checked where the protocol is known.
+    /// Options of the protocol; checked by its implementation.
     pub options: serde_json::Map<String, serde_json::Value>,
-    /// When it is tried again.
+    /// Retry policy.
     pub retry: RetrySchedule,
 }
 
-/// Which messages go where.
+/// A route: selects send ports for messages.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Route {
-    /// What it is for.
+    /// A description for readers.
     pub description: Option<String>,
-    /// What a message must be like.
+    /// Filter of the messages.
     pub when: Filter,
-    /// The send ports that get it, those of groups among them.
+    /// The send ports, including those of groups.
     pub to: Vec<Name>,
-    /// Which bodies of these messages are kept, beside those that their ports ask for.
+    /// Tracking of these messages, in addition to that of their ports.
     pub tracking: Tracking,
 }
 
-/// What a message is.
+/// Kind of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MessageKind {
-    /// Nobody waits for an answer to it.
+    /// No reply is expected.
     OneWay,
     /// Its sender waits for a reply.
     Request,
-    /// It answers another.
+    /// It is the reply to another message.
     Reply,
 }
 
 impl MessageKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [MessageKind; 3] = [MessageKind::OneWay, MessageKind::Request, MessageKind::Reply];
 
-    /// Its one word, which routes see as `message.kind`.
+    /// Its name, the value of `message.kind` in routes.
     pub fn word(self) -> &'static str {
         match self {
             MessageKind::OneWay => "one_way",

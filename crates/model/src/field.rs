@@ -1,4 +1,4 @@
-//! Typed fields, and the rows that hold their values.
+//! Typed fields and rows.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -19,7 +19,7 @@ use crate::{
 
 pub use crate::pack::Damaged;
 
-/// What a field holds.
+/// Type of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FieldType {
@@ -53,10 +53,10 @@ impl FieldType {
         }
     }
 
-    /// Takes a text of a format that has texts only as this type: a cell of CSV, an element of XML, a header of a mail. The
-    /// declared type decides, never how the text looks. A text that is no value of the type stays one, so that
-    /// [`FieldType::accept`] refuses it. Where texts are wanted all of it counts, elsewhere not the blanks around it, and a
-    /// blank one is nothing.
+    /// Converts a text of an untyped format to this type: a cell of CSV, an element of XML, a header of a mail. The
+    /// declared type decides, never the look of the text. A text that is not a value of the type stays a string, so
+    /// that [`FieldType::accept`] refuses it. Except for strings, surrounding blanks are ignored, and a blank text is
+    /// null.
     pub fn read_text(self, text: &str) -> Value {
         if self == FieldType::String {
             return Value::from(text);
@@ -78,10 +78,10 @@ impl FieldType {
         read.unwrap_or_else(|| Value::from(bare))
     }
 
-    /// Takes a JSON value as this type. No text becomes a number, and no digit is lost.
+    /// Checks and converts a JSON value. Texts do not become numbers, and no digit is lost.
     ///
     /// # Errors
-    /// Says what was given instead.
+    /// A description of the given value.
     pub fn accept(self, value: Value) -> Result<Value, String> {
         let wrong =
             |value: &Value| Err(format!("should be {}, not {}", article(self.name()), article(value.type_name())));
@@ -94,9 +94,9 @@ impl FieldType {
             | (FieldType::Timestamp, value @ Value::Timestamp(_))
             | (FieldType::List, value @ Value::List(_))
             | (FieldType::Map, value @ Value::Map(_)) => Ok(value),
-            // 2^53: beyond it a double skips integers, and `3.0` is a fair spelling of 3 only below.
+            // From 2^53 on a double stands for several integers, so the original one is unknown.
             (FieldType::Integer, Value::Number(number))
-                if number.fract() == 0.0 && number.abs() <= 9_007_199_254_740_992.0 =>
+                if number.fract() == 0.0 && number.abs() < 9_007_199_254_740_992.0 =>
             {
                 Ok(Value::Integer(number as i64))
             }
@@ -129,31 +129,31 @@ fn article(noun: &str) -> String {
     }
 }
 
-/// One typed field of a class.
+/// A typed field of a class.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Field {
     /// Its name.
     pub name: Name,
-    /// What it holds.
+    /// Its type.
     #[serde(rename = "type")]
     pub kind: FieldType,
     /// Whether a row without it is refused.
     pub required: bool,
-    /// What a row without it holds; `Null` if nothing.
+    /// Value of a row without it; `Null` by default.
     pub default: Value,
-    /// What it means, for people.
+    /// A description for readers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
 }
 
 impl Field {
-    /// A field that may be missing, and then is null.
+    /// An optional field without a default.
     pub fn new(name: Name, kind: FieldType) -> Field {
         Field { name, kind, required: false, default: Value::Null, description: None }
     }
 }
 
-/// The fields of a class, in the order of their definition. Cheap to clone.
+/// Fields of a class, in the order of their definition. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 #[serde(transparent)]
 pub struct Fields(Arc<[Field]>);
@@ -162,12 +162,12 @@ pub struct Fields(Arc<[Field]>);
 pub type Row = Vec<Value>;
 
 impl Fields {
-    /// Fields in this order. Names must be distinct, which the definition's checker sees to.
+    /// Fields in this order. Names must be distinct, which the definition's checks ensure.
     pub fn new(fields: Vec<Field>) -> Self {
         Fields(fields.into())
     }
 
-    /// The place of the field of this name.
+    /// Index of the field of this name.
     pub fn position(&self, name: &str) -> Option<usize> {
         self.0.iter().position(|field| field.name.as_str() == name)
     }
@@ -177,20 +177,20 @@ impl Fields {
         self.0.iter()
     }
 
-    /// How many there are.
+    /// Number of fields.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no fields.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Checks named values against the fields and gives the row, defaults filled in.
+    /// Checks named values and returns the row, with defaults filled in.
     ///
     /// # Errors
-    /// Every problem: unknown fields (with the one that was meant), wrong types, missing values.
+    /// Every problem: unknown fields (with a suggestion), wrong types, missing values.
     pub fn row(&self, values: impl IntoIterator<Item = (impl AsRef<str>, Value)>) -> Result<Row, Vec<Problem>> {
         let mut checker = RowChecker::new(self, Check::Whole);
         for (name, value) in values {
@@ -199,15 +199,16 @@ impl Fields {
         checker.finish().map(|(row, _)| row)
     }
 
-    /// Reads a JSON object as a row, checked like [`Fields::row`]. Made for intake: scalars go straight to their place.
+    /// Parses a JSON object into a row, checked like [`Fields::row`]. Fast path of intake: scalars are stored
+    /// directly.
     ///
     /// # Errors
-    /// Every problem, or the one place where it is not JSON.
+    /// Every problem, or the position of a JSON syntax error.
     pub fn row_from_json(&self, json: &[u8]) -> Result<Row, Vec<Problem>> {
         self.checked_row(json, Check::Whole).map(|(row, _)| row)
     }
 
-    /// Reads a JSON object as a row. Gives beside it what was passed over.
+    /// Parses a JSON object into a row. Also returns the warnings.
     pub(crate) fn checked_row(&self, json: &[u8], check: Check<'_>) -> Result<(Row, Vec<Problem>), Vec<Problem>> {
         let mut reader = serde_json::Deserializer::from_slice(without_mark(json));
         let row = ObjectSeed { fields: self, check }.deserialize(&mut reader);
@@ -233,7 +234,7 @@ impl Fields {
         serde_json::to_string(&map).expect("a value is always JSON")
     }
 
-    /// The problem of a field that the class does not have.
+    /// The problem of an unknown field.
     pub fn unknown(&self, name: &str) -> Problem {
         let problem = Problem::at(name, "is not a field of this class");
         match closest(name, self.0.iter().map(|field| field.name.as_str())) {
@@ -257,7 +258,7 @@ impl std::ops::Index<usize> for Fields {
 fn not_json(error: &serde_json::Error) -> Problem {
     let position = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let mut message = error.to_string();
-    // serde_json ends its message with the position, which the problem carries itself.
+    // serde_json ends its message with the position, which the problem contains already.
     if let Some(at) = message.rfind(" at line ") {
         message.truncate(at);
     }
@@ -265,14 +266,14 @@ fn not_json(error: &serde_json::Error) -> Problem {
     if error.line() > 0 { problem.position(position(error.line()), position(error.column())) } else { problem }
 }
 
-/// The checks of a row that is read.
+/// Strictness of the checks of a row.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Check<'a> {
-    /// Everything about it.
+    /// All checks.
     Whole,
-    /// A required field may be missing where this stored row has no value for it.
+    /// Partial update: a required field may be missing where this stored row has no value for it.
     Over(&'a [Value]),
-    /// Fields that the class does not have, values of other types and missing values are warnings.
+    /// Unknown fields, wrong types and missing values are warnings.
     Lenient,
 }
 
@@ -290,7 +291,7 @@ impl<'de> DeserializeSeed<'de> for RowSeed<'_> {
     }
 }
 
-/// The same with any check; gives the warnings beside the row.
+/// The same with any check; also returns the warnings.
 struct ObjectSeed<'a> {
     fields: &'a Fields,
     check: Check<'a>,
@@ -357,7 +358,7 @@ impl<'de> Visitor<'de> for FieldName {
     }
 }
 
-/// Takes named values one by one and collects what is wrong with them.
+/// Collects named values and their problems.
 struct RowChecker<'a> {
     fields: &'a Fields,
     check: Check<'a>,
@@ -369,7 +370,7 @@ struct RowChecker<'a> {
     warnings: Vec<Problem>,
 }
 
-/// Longest name of a field that a problem shows, in characters.
+/// Longest field name in a problem, in characters.
 const NAME_SHOWN_MAX: usize = 100;
 
 impl<'a> RowChecker<'a> {
@@ -410,7 +411,7 @@ impl<'a> RowChecker<'a> {
         }
     }
 
-    /// Refuses what does not fit this version of the class, or warns of it.
+    /// Reports a mismatch with this version of the class, as a problem or a warning.
     fn object(&mut self, problem: Problem) {
         match self.check {
             Check::Lenient if self.warnings.len() < PROBLEMS_MAX => self.warnings.push(problem),
@@ -419,7 +420,7 @@ impl<'a> RowChecker<'a> {
         }
     }
 
-    /// A name that no field has. Its look-alike is only sought for problems that are shown.
+    /// Reports an unknown name. A suggestion is computed only for problems that are shown.
     fn refuse_unknown(&mut self, name: &str) {
         if self.problems.len() >= PROBLEMS_MAX {
             self.more += 1;
@@ -457,7 +458,7 @@ pub(crate) fn missing(field: &Field) -> Problem {
     Problem::at(field.name.as_str(), format!("is required: give {}", article(field.kind.name())))
 }
 
-/// Appends the packed form of a row: a bitmap of what is not null, then the values by their type.
+/// Appends the packed form of a row: a bitmap of non-null fields, then the values by type.
 ///
 /// The row must be of these fields, as `Fields::row` makes it.
 pub fn pack_row(fields: &Fields, row: &[Value], out: &mut Vec<u8>) {
@@ -488,7 +489,7 @@ fn pack_value(value: &Value, out: &mut Vec<u8>) {
     }
 }
 
-/// Reads one packed row of these fields.
+/// Unpacks a row of these fields.
 ///
 /// # Errors
 /// The bytes are not such a row.
@@ -594,7 +595,7 @@ mod tests {
         let wide = |count: usize| format!("[{}]", vec!["{}"; count].join(","));
         assert_eq!(problem(&wide(90_000)), Ok(()));
         assert_eq!(problem(&wide(1_000_000)), Err("tags: holds more than 100000 values and keys".to_owned()));
-        // The text is not JSON all the same.
+        // The text is still not JSON.
         assert!(problem(&"[".repeat(100_000)).expect_err("no end").contains("is not a JSON object of this class"));
     }
 
@@ -627,6 +628,22 @@ mod tests {
     }
 
     #[test]
+    fn an_integer_with_a_fraction_of_zero_is_exact_or_refused() {
+        let count = |text: &str| {
+            let json = format!("{{\"symbol\": \"A\", \"price\": 1, \"count\": {text}}}");
+            let row = fields().row_from_json(json.as_bytes());
+            row.map(|row| row.into_iter().find(|value| matches!(value, Value::Integer(_))))
+        };
+        assert_eq!(count("9007199254740991.0"), Ok(Some(Value::Integer(9_007_199_254_740_991))));
+        assert_eq!(count("9007199254740993"), Ok(Some(Value::Integer(9_007_199_254_740_993))));
+        // Both are the same double.
+        for text in ["9007199254740992.0", "9007199254740993.0", "-9.007199254740993e15"] {
+            let problems = count(text).expect_err(text);
+            assert_eq!(problems[0].to_string(), "count: should be an integer of 64 bits without fraction", "{text}");
+        }
+    }
+
+    #[test]
     fn every_problem_is_reported_at_once() {
         check(
             r#"{"symbl": "TOC", "price": "3", "count": 1.5}"#,
@@ -638,7 +655,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_object_says_where() {
+    fn non_objects_are_reported_with_their_position() {
         let problem = |json: &str| fields().row_from_json(json.as_bytes()).expect_err("a problem")[0].to_string();
         assert_eq!(problem("{\"symbol\": tru}"), "1:15: is not a JSON object of this class: expected ident");
         assert_eq!(

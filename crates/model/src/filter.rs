@@ -1,4 +1,4 @@
-//! A subscriber's own filter: a predicate over events, in one of several dialects.
+//! Filters of subscriptions: predicates over events, in one of several dialects.
 
 use std::{fmt, str::FromStr};
 
@@ -11,12 +11,12 @@ use crate::problem::closest;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Dialect {
-    /// CEL, as rules use it, over `event`.
+    /// CEL over `event`, as in rules.
     #[default]
     Cel,
     /// JMESPath over the event as an object.
     Jmespath,
-    /// A JSON pattern as Amazon EventBridge and SNS take them.
+    /// JSON patterns of Amazon EventBridge and SNS.
     EventPattern,
 }
 
@@ -40,13 +40,13 @@ impl fmt::Display for Dialect {
     }
 }
 
-/// The text names no dialect.
+/// A text that names no dialect.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a dialect of filters; {hint}")]
 pub struct DialectError {
-    /// What was given.
+    /// The text.
     pub text: String,
-    /// What would be right.
+    /// A suggestion.
     pub hint: String,
 }
 
@@ -64,7 +64,7 @@ impl FromStr for Dialect {
     }
 }
 
-/// A filter as its author wrote it. What it means is for matching to say.
+/// A filter as its author wrote it. The crate `matching` compiles it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Filter {
@@ -89,7 +89,7 @@ impl fmt::Display for Filter {
     }
 }
 
-/// Reads what a filter displays.
+/// Parses the displayed form of a filter.
 impl FromStr for Filter {
     type Err = DialectError;
 
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_is_read_from_what_it_displays() {
+    fn the_displayed_form_of_a_filter_parses_back() {
         for dialect in Dialect::ALL {
             let filter = Filter::new(dialect, "a == 'x:y'");
             assert_eq!(filter.to_string().parse(), Ok(filter));

@@ -1,14 +1,14 @@
-//! Folders that survive a power loss.
+//! Durable folders.
 //!
-//! A file system may lose the entry of a file or of a folder whose parent was not synced, and with it all that was synced
-//! below it.
+//! After a power loss a file system may lose the entry of a file or folder whose parent was not synced, with
+//! everything below it.
 
 use std::{fs, io, os::unix::fs::DirBuilderExt, path::Path};
 
-/// Makes a folder and those above it, if they are not there, with this mode, and syncs the entry of each. Blocks.
+/// Creates a folder and its missing parents with this mode, and syncs the entry of each. Blocks.
 ///
 /// # Errors
-/// Those of the file system. A parent that may not be read is not synced, which is no error.
+/// Those of the file system. An unreadable parent is not synced, which is not an error.
 pub fn make(folder: &Path, mode: u32) -> io::Result<()> {
     let parent = folder.parent();
     match fs::DirBuilder::new().mode(mode).create(folder) {
@@ -16,7 +16,7 @@ pub fn make(folder: &Path, mode: u32) -> io::Result<()> {
             make(parent.ok_or(error)?, mode)?;
             return make(folder, mode);
         }
-        // Also where it is there, for whoever made it may have been killed before the sync.
+        // Also an existing one: its creator may have been killed before the sync.
         Err(_) if folder.is_dir() => {}
         made => made?,
     }
@@ -26,10 +26,10 @@ pub fn make(folder: &Path, mode: u32) -> io::Result<()> {
     }
 }
 
-/// Makes the entries of a folder durable. Blocks.
+/// Syncs the entries of a folder. Blocks.
 ///
 /// # Errors
-/// Those of the disk. A folder that may not be read, or a file system without syncs of folders, is none.
+/// Those of the disk. An unreadable folder, or a file system without folder syncs, is not an error.
 pub fn sync(folder: &Path) -> io::Result<()> {
     match fs::File::open(folder).and_then(|folder| folder.sync_all()) {
         Err(error)

@@ -6,7 +6,7 @@ pub fn digits_of(bytes: &[u8]) -> String {
     bytes.iter().flat_map(|byte| [byte >> 4, byte & 15].map(|half| char::from(DIGITS[usize::from(half)]))).collect()
 }
 
-/// The bytes of digits in either case; `None` if they are odd in number or there is something else among them.
+/// Decodes digits in either case; `None` for an odd number of digits or another character.
 pub fn bytes_of(digits: &str) -> Option<Vec<u8>> {
     let half = |digit: u8| char::from(digit).to_digit(16);
     let byte = |pair: &[u8]| Some((half(pair[0])? << 4 | half(*pair.get(1)?)?) as u8);

@@ -1,4 +1,4 @@
-//! Hours of the day by somebody's clock: quiet hours, and hours at which something may be sent.
+//! Hours of the day in a time zone: quiet hours and send hours.
 
 use std::{fmt, str::FromStr};
 
@@ -16,9 +16,9 @@ const DAYS: [&str; 7] = ["mo", "tu", "we", "th", "fr", "sa", "su"];
 
 /// Hours of a day, such as `22:00-07:00`, on all days or on some: `09:00-17:30 mo-fr`.
 ///
-/// Hours that end no later than they begin end on the next day, and belong to the day on which they begin. Where clocks
-/// are put forward over a bound it is the moment of the change; where they are put back, the first of the two times
-/// begins them and the last ends them, so that whatever a clock shows within the hours is within them.
+/// Hours that end no later than they begin end on the next day, and belong to the day on which they begin. If clocks
+/// are put forward over a bound, the bound is the time of the change. If they are put back, the first of the two
+/// times begins the hours and the last ends them, so that every local time within the hours is included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Hours {
     /// Minutes since midnight, less than a day.
@@ -29,16 +29,16 @@ pub struct Hours {
     days: u8,
 }
 
-/// The text does not say hours.
+/// A text that is not hours.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a time of the day, such as `22:00-07:00` or `09:00-17:30 mo-fr`")]
 pub struct HoursError(pub String);
 
 impl Hours {
-    /// When the hours end that go on at an instant; `None`: none do.
+    /// The end of the hours that contain an instant; `None`: none does.
     pub fn end_of(&self, zone: &TimeZone, now: Timestamp) -> Option<Timestamp> {
         let today = date_of(zone, now)?;
-        // What began yesterday may go on, and clocks may have gone back over midnight.
+        // Hours of the previous day may still last, and clocks may have gone back over midnight.
         [today.yesterday().ok()?, today, today.tomorrow().ok()?]
             .into_iter()
             .filter_map(|day| self.on(zone, day))
@@ -47,7 +47,7 @@ impl Hours {
             .max()
     }
 
-    /// When they begin next, no earlier than this instant; the instant itself if they go on then.
+    /// Next begin, not before this instant; the instant itself if it is within the hours.
     pub fn next(&self, zone: &TimeZone, now: Timestamp) -> Option<Timestamp> {
         if self.end_of(zone, now).is_some() {
             return Some(now);
@@ -74,12 +74,12 @@ impl Hours {
     }
 }
 
-/// The instant of a full hour or of a time of day: the first at which clocks of a zone show it or have passed it.
+/// The first instant at which local clocks show a full hour or time of day, or have passed it.
 pub(crate) fn first_at(zone: &TimeZone, day: Date, minutes: u16) -> Option<Timestamp> {
     instant(zone, day, minutes, Bound::First)
 }
 
-/// The date that clocks show.
+/// The local date.
 pub(crate) fn date_of(zone: &TimeZone, now: Timestamp) -> Option<Date> {
     Some(zone.to_datetime(jiff::Timestamp::from_microsecond(now.0).ok()?).date())
 }
@@ -96,7 +96,7 @@ fn instant(zone: &TimeZone, day: Date, minutes: u16, bound: Bound) -> Option<Tim
     let ambiguous = zone.to_ambiguous_timestamp(DateTime::from_parts(day, time));
     let found = match ambiguous.offset() {
         AmbiguousOffset::Gap { .. } => {
-            // Read with the offset before the change it lies at the change or after it.
+            // With the offset before the change it lies at the change or after it.
             let after = ambiguous.later().ok()?;
             let change = zone.preceding(after.checked_add(jiff::Span::new().nanoseconds(1)).ok()?).next()?;
             change.timestamp()
@@ -107,7 +107,7 @@ fn instant(zone: &TimeZone, day: Date, minutes: u16, bound: Bound) -> Option<Tim
     Some(Timestamp(found.as_microsecond()))
 }
 
-/// Reads `07:30` or `24:00` as minutes since midnight.
+/// Parses `07:30` or `24:00` as minutes since midnight.
 pub(crate) fn time_of_day(text: &str) -> Option<u16> {
     let (hour, minute) = text.split_once(':')?;
     let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit()) && (1..=2).contains(&part.len());
@@ -119,7 +119,7 @@ pub(crate) fn time_of_day(text: &str) -> Option<u16> {
     (minute < 60 && minutes <= DAY_MINUTES).then_some(minutes)
 }
 
-/// Writes minutes since midnight as `07:30`.
+/// Formats minutes since midnight as `07:30`.
 pub(crate) fn write_time_of_day(minutes: u16) -> String {
     format!("{:02}:{:02}", minutes / 60, minutes % 60)
 }
@@ -197,13 +197,13 @@ impl<'de> Deserialize<'de> for Hours {
     }
 }
 
-/// The zone of somebody: UTC where none is given, or one that is not known here.
+/// A time zone by name: UTC if none is given or the name is unknown.
 pub fn zone_of(name: Option<&str>) -> TimeZone {
     name.and_then(|name| TimeZone::get(name).ok()).unwrap_or(TimeZone::UTC)
 }
 
-/// The first instant, no earlier than `now`, that lies within `open` (if given) and outside of all `closed` hours. `None`:
-/// there is none in the next few weeks, so that waiting is no use.
+/// The first instant, not before `now`, within `open` (if given) and outside of all `closed` hours. `None`: there is
+/// none in the next few weeks.
 pub fn next_open(zone: &TimeZone, open: Option<&Hours>, closed: &[Hours], now: Timestamp) -> Option<Timestamp> {
     let mut time = now;
     // Each round passes the end of some hours, and there are at most a few dozen of them in two weeks.
@@ -250,7 +250,7 @@ mod tests {
         check("22:00-02:30", "Europe/Vienna", "2026-03-29T00:59:00Z", "2026-03-29T01:00:00Z", "2026-03-29T00:59:00Z");
         check("22:00-02:30", "Europe/Vienna", "2026-03-29T01:00:00Z", "none", "2026-03-29T20:00:00Z");
         check("02:30-05:00", "Europe/Vienna", "2026-03-28T23:00:00Z", "none", "2026-03-29T01:00:00Z");
-        // Hours that lie within the gap are none on that day.
+        // Hours within the gap do not occur on that day.
         check("02:10-02:50", "Europe/Vienna", "2026-03-28T23:00:00Z", "none", "2026-03-30T00:10:00Z");
     }
 

@@ -1,4 +1,4 @@
-//! Dates of HTTP and the field `Retry-After` (RFC 9110, 5.6.7 and 10.2.3).
+//! HTTP dates and the field `Retry-After` (RFC 9110, 5.6.7 and 10.2.3).
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use jiff::{
 
 use crate::time::Timestamp;
 
-/// Most bytes of a value that is read.
+/// Longest value that is parsed, in bytes.
 const BYTES_MAX: usize = 128;
-/// Values of one field that are read.
+/// Most values of one field that are parsed.
 const VALUES_MAX: usize = 8;
 
-/// Reads a date in any of the three forms of RFC 9110, 5.6.7: `Sun, 06 Nov 1994 08:49:37 GMT`, `Sunday, 06-Nov-94 08:49:37 GMT`
-/// and `Sun Nov  6 08:49:37 1994`. Also taken are a zone as in mail (`+0100`), and a weekday that does not fit the date.
+/// Parses a date in any of the three forms of RFC 9110, 5.6.7: `Sun, 06 Nov 1994 08:49:37 GMT`, `Sunday, 06-Nov-94
+/// 08:49:37 GMT` and `Sun Nov  6 08:49:37 1994`. Also accepts a zone as in mail (`+0100`), and a wrong weekday.
 ///
 /// A year of two digits is the latest one that is at most 50 years after `now`.
 pub fn parse(text: &str, now: Timestamp) -> Option<Timestamp> {
@@ -38,7 +38,7 @@ pub fn parse(text: &str, now: Timestamp) -> Option<Timestamp> {
     let read = |format: &str| BrokenDownTime::parse(format, &rest).and_then(|time| time.to_datetime()).ok();
     let found = match has_zone {
         true => read("%d %b %Y %H:%M:%S").or_else(|| read_short_year(&rest, now)).or_else(|| read("%d-%b-%Y %H:%M:%S")),
-        // The form of asctime has no zone and is in UTC.
+        // The asctime form has no zone and is in UTC.
         false => read("%b %d %H:%M:%S %Y"),
     };
     match found {
@@ -75,15 +75,15 @@ fn read_short_year(text: &str, now: Timestamp) -> Option<DateTime> {
         .find(|at| *at <= latest)
 }
 
-/// The time that one value of `Retry-After` asks for: seconds, or a date. A date that is past is no time at all.
+/// The duration in one value of `Retry-After`: seconds, or a date. A past date is a duration of zero.
 fn wish(value: &str, now: Timestamp) -> Option<Duration> {
     let value = value.trim();
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if is_number(value) {
-        // More digits than a number holds still mean: very late.
+        // An overflow means a very long time.
         return Some(value.parse().map_or(Duration::MAX, Duration::from_secs));
     }
-    // Some servers send fractions of a second, which RFC 9110 does not have.
+    // Some servers send fractions of a second, which RFC 9110 does not allow.
     if let Some((whole, part)) = value.split_once('.')
         && value.len() <= BYTES_MAX
         && is_number(whole)
@@ -96,8 +96,8 @@ fn wish(value: &str, now: Timestamp) -> Option<Duration> {
     parse(value, now).map(|at| at.since(now))
 }
 
-/// The time that `Retry-After` asks for, at most `most`. Of several values the longest counts; what cannot be read is ignored,
-/// as RFC 9110, 5.5 asks for. `None`: no value can be read.
+/// The duration in `Retry-After`, at most `most`. Of several values the longest counts; invalid ones are ignored (RFC
+/// 9110, 5.5). `None`: no valid value.
 pub fn retry_after<'a>(values: impl IntoIterator<Item = &'a str>, now: Timestamp, most: Duration) -> Option<Duration> {
     let read = |value: &'a str| {
         // A proxy may join several fields by commas. Dates have commas too.

@@ -16,13 +16,13 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// The text is not an id of the expected kind.
+/// A text that is not an id of the expected kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not {expected}")]
 pub struct IdError {
-    /// What was given.
+    /// The text.
     pub text: String,
-    /// What it should look like, with an example.
+    /// The expected form, with an example.
     pub expected: &'static str,
 }
 
@@ -57,9 +57,9 @@ macro_rules! ordinal {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name {
-            /// The batch it travels in.
+            /// Its batch.
             pub batch: $batch,
-            /// Its place in the batch, from 0.
+            /// Its index in the batch, from 0.
             pub ordinal: u32,
         }
 
@@ -103,7 +103,7 @@ macro_rules! text_serde {
     };
 }
 
-/// The greatest number of an id: stores keep numbers as signed integers of 64 bits.
+/// The greatest number of an id: stores keep numbers as signed 64-bit integers.
 pub const NUMBER_MAX: u64 = i64::MAX as u64;
 
 /// Digits only, without sign or leading zeros, so that an id has exactly one spelling; at most [`NUMBER_MAX`].
@@ -114,7 +114,7 @@ fn parse_number(text: &str) -> Option<u64> {
     if canonical { text.parse().ok().filter(|number| *number <= NUMBER_MAX) } else { None }
 }
 
-/// A number that a store keeps, in a path, a cursor or a query: digits only, from 0 to [`NUMBER_MAX`].
+/// A number in a path, a cursor or a query: digits only, from 0 to [`NUMBER_MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoredNumber(pub u64);
 
@@ -159,28 +159,28 @@ numbered!(
     MessageId, "m", "the id of a message, such as `m-41`"
 );
 ordinal!(
-    /// One event: its batch and its place in it.
+    /// One event: its batch and its index in it.
     EventId, EventBatchId, "e", "the id of an event, such as `e-12-0`"
 );
 ordinal!(
-    /// One notification: its batch and its place in it. Stable over retries, crashes and nodes.
+    /// One notification: its batch and its index in it. Stable over retries, crashes and nodes.
     NotificationId, NotificationBatchId, "n", "the id of a notification, such as `n-7-15`"
 );
 
-/// The number that the records give a subscriber; never used twice, never shown.
+/// Internal number of a subscriber in the records; never used twice, never shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubscriberNumber(pub u64);
 
-/// The sequence number of a change of the records. 0 is before the first change.
+/// Sequence number of a change of the records. 0 is before the first change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct ChangeSequence(pub u64);
 
-/// The name that its creator gave a subscriber: 1 to 255 characters, no control characters, no `/`.
+/// External id of a subscriber: 1 to 255 characters, no control characters, no `/`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct SubscriberId(String);
 
-/// The name of an application, class, rule, channel, source, device or field: a letter, then letters, digits, `_` and
+/// Name of an application, class, rule, channel, source, device or field: a letter, then letters, digits, `_` and
 /// `-`, at most 64 in all.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, schemars::JsonSchema)]
 #[serde(transparent)]
@@ -229,7 +229,7 @@ impl FromStr for SubscriberId {
     type Err = IdError;
     fn from_str(text: &str) -> Result<Self, IdError> {
         let length = text.chars().count();
-        // `.` and `..` mean something else in an address: no request could name them.
+        // `.` and `..` are dot segments in a URL, so that no request could name them.
         let is_dots = matches!(text, "." | "..");
         let fits = (1..=255).contains(&length) && !is_dots && !text.chars().any(|c| c.is_control() || c == '/');
         if fits {

@@ -1,7 +1,7 @@
-//! What a subscriber finds when it looks: items of its own, and broadcasts that are kept once for all.
+//! Inbox: the items of a subscriber, and broadcasts that are stored once for all.
 //!
-//! A **feed** is what one subscriber sees: the items that the flow delivered to it, and the broadcasts whose audience it
-//! belongs to, newest first. What an item says is kept once for all who are told the same.
+//! A **feed** is the view of one subscriber: its delivered items, and the broadcasts whose audience includes it,
+//! newest first. Items with equal content share one stored content.
 
 use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc};
 
@@ -20,29 +20,29 @@ pub const LINK_BYTES_MAX: usize = 2_048;
 /// Longest label of an action, in characters.
 pub const LABEL_CHARACTERS_MAX: usize = 100;
 
-/// What an item says, and of what it is.
+/// Content of an item, with its origin.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct InboxContent {
     /// The application.
     pub application: Name,
-    /// The notification class, or what a broadcast says of itself.
+    /// The notification class, or the class that a broadcast names.
     pub class: Name,
-    /// The channel through which it came; a broadcast comes through none.
+    /// The channel; none for a broadcast.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel: Option<Name>,
-    /// The event that it tells of.
+    /// The event that caused it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event: Option<EventId>,
-    /// Its words.
+    /// The default wording.
     #[serde(flatten)]
     pub wording: Wording,
-    /// The words for those with another locale, by language tag.
+    /// Wordings for other locales, by language tag.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub translations: BTreeMap<String, Wording>,
 }
 
 impl InboxContent {
-    /// The words for a locale: those of `de-AT`, else those of `de`, else its own.
+    /// The wording for a locale: that of `de-AT`, else that of `de`, else the default.
     pub fn wording(&self, locale: Option<&str>) -> &Wording {
         let exact = locale.and_then(|locale| self.translations.get(locale));
         let language = || locale.and_then(|locale| self.translations.get(locale.split('-').next().unwrap_or_default()));
@@ -50,7 +50,7 @@ impl InboxContent {
     }
 }
 
-/// The words of an item, and what to do about it.
+/// Texts, data and actions of an item.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Wording {
@@ -66,34 +66,34 @@ pub struct Wording {
     /// Fields for programs.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub data: Map<String, Json>,
-    /// Where it leads: an address of the web, or a path of the application.
+    /// Link of the item: a web address, or a path of the application.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<String>,
-    /// What to do about it.
+    /// Actions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub actions: Vec<Action>,
 }
 
-/// Something to do about an item.
+/// An action of an item, shown as a button.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Action {
-    /// What its button says.
+    /// Label of the button.
     pub label: String,
-    /// Where it leads: an address of the web, or a path of the application.
+    /// Link of the action: a web address, or a path of the application.
     pub link: String,
 }
 
 impl Action {
-    /// Whether it can be shown.
+    /// Whether label and link are valid.
     pub fn is_fair(&self) -> bool {
         let length = self.label.chars().count();
         (1..=LABEL_CHARACTERS_MAX).contains(&length) && is_link(&self.link)
     }
 }
 
-/// Whether a text may become a link: an address of the web, or a path that begins with one `/`. Nothing else, for a page
-/// follows it: `javascript:` would run in the name of its reader.
+/// Whether a text may become a link: a web address, or a path that begins with one `/`. Others are unsafe:
+/// `javascript:` would run with the reader's rights.
 pub fn is_link(text: &str) -> bool {
     let is_web = ["https://", "http://"].iter().any(|scheme| {
         text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)) && text.len() > scheme.len()
@@ -104,25 +104,25 @@ pub fn is_link(text: &str) -> bool {
         && !text.chars().any(|letter| letter.is_control() || letter == ' ')
 }
 
-/// An item on its way into a feed.
+/// An item to be stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewItem {
-    /// Whose feed.
+    /// Owner of the feed.
     pub subscriber: SubscriberNumber,
-    /// The notification that it carries. A feed has no two items of the same.
+    /// Its notification; unique within a feed.
     pub id: NotificationId,
-    /// What it says.
+    /// Its content.
     pub content: Arc<InboxContent>,
-    /// When it goes by itself.
+    /// Expiry time.
     pub expires_at: Timestamp,
 }
 
-/// The id of an item in a feed.
+/// Id of an item in a feed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ItemId {
-    /// It came by the flow: `n-7-15`.
+    /// A delivered notification: `n-7-15`.
     Notification(NotificationId),
-    /// It is a broadcast: `b-4`.
+    /// A broadcast: `b-4`.
     Broadcast(BroadcastId),
 }
 
@@ -160,91 +160,96 @@ impl<'de> Deserialize<'de> for ItemId {
     }
 }
 
-/// An item as its subscriber sees it.
+/// An item in a subscriber's feed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Item {
     /// Its id.
     pub id: ItemId,
-    /// Its place among all items and changes; newer ones have higher numbers.
+    /// Its position among all items and changes; newer ones have higher numbers.
     pub number: u64,
-    /// The place of its last change, `number` if there was none.
+    /// Position of its last change; `number` if there was none.
     pub changed: u64,
-    /// What it says.
+    /// Its content.
     pub content: Arc<InboxContent>,
-    /// When it came.
+    /// Creation time.
     pub created_at: Timestamp,
-    /// When it was read, if it is.
+    /// When it was read, if it was.
     pub read_at: Option<Timestamp>,
-    /// When it was archived, if it is.
+    /// When it was archived, if it was.
     pub archived_at: Option<Timestamp>,
-    /// When it goes by itself.
+    /// Expiry time.
     pub expires_at: Timestamp,
 }
 
-/// Which items of a feed.
+/// Filter of a feed's items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Standing {
-    /// Those that are not archived.
+pub enum InboxItemFilter {
+    /// Items that are not archived.
     #[default]
     Current,
-    /// Those of them that were not read.
+    /// Unread items that are not archived.
     Unread,
-    /// Those of them that were.
+    /// Read items that are not archived.
     Read,
-    /// Those that are archived.
+    /// Archived items.
     Archived,
-    /// All of them.
+    /// All items.
     All,
 }
 
-impl Standing {
-    /// All of them.
-    pub const ALL: [Standing; 5] =
-        [Standing::Current, Standing::Unread, Standing::Read, Standing::Archived, Standing::All];
+impl InboxItemFilter {
+    /// All filters.
+    pub const ALL: [InboxItemFilter; 5] = [
+        InboxItemFilter::Current,
+        InboxItemFilter::Unread,
+        InboxItemFilter::Read,
+        InboxItemFilter::Archived,
+        InboxItemFilter::All,
+    ];
 
-    /// Its one word.
+    /// Its name.
     pub fn word(self) -> &'static str {
         match self {
-            Standing::Current => "current",
-            Standing::Unread => "unread",
-            Standing::Read => "read",
-            Standing::Archived => "archived",
-            Standing::All => "all",
+            InboxItemFilter::Current => "current",
+            InboxItemFilter::Unread => "unread",
+            InboxItemFilter::Read => "read",
+            InboxItemFilter::Archived => "archived",
+            InboxItemFilter::All => "all",
         }
     }
 
-    /// Whether an item that is read and archived so is one of them.
+    /// Whether an item in this state passes the filter.
     pub fn holds(self, is_read: bool, is_archived: bool) -> bool {
         match self {
-            Standing::Current => !is_archived,
-            Standing::Unread => !is_archived && !is_read,
-            Standing::Read => !is_archived && is_read,
-            Standing::Archived => is_archived,
-            Standing::All => true,
+            InboxItemFilter::Current => !is_archived,
+            InboxItemFilter::Unread => !is_archived && !is_read,
+            InboxItemFilter::Read => !is_archived && is_read,
+            InboxItemFilter::Archived => is_archived,
+            InboxItemFilter::All => true,
         }
     }
 }
 
-/// What a reader does with an item. Doing it again changes nothing.
+/// A mark that a reader sets on an item. Idempotent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
-    /// It was read.
+    /// Read.
     Read,
-    /// It was not.
+    /// Unread again.
     Unread,
-    /// Put aside.
+    /// Archived.
     Archived,
-    /// Taken back.
+    /// No longer archived.
     Unarchived,
-    /// Gone for good.
+    /// Deleted permanently.
     Deleted,
 }
 
 impl Mark {
-    /// All of them.
+    /// All marks.
     pub const ALL: [Mark; 5] = [Mark::Read, Mark::Unread, Mark::Archived, Mark::Unarchived, Mark::Deleted];
 
-    /// Its one word, in routes and metrics.
+    /// Its name, in routes and metrics.
     pub fn word(self) -> &'static str {
         match self {
             Mark::Read => "read",
@@ -255,7 +260,7 @@ impl Mark {
         }
     }
 
-    /// When an item was read and archived, after this; `None` if it is gone.
+    /// Read and archive times of an item after this mark; `None` if it is deleted.
     pub fn applied(
         self,
         read_at: Option<Timestamp>,

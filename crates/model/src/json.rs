@@ -1,7 +1,7 @@
-//! Bounds of JSON texts from outside: depth and number of values, by their cost in memory rather than by their bytes.
+//! Limits for JSON from outside: depth and number of values, by their cost in memory rather than in bytes.
 //!
-//! `[],[],` takes three bytes a value, and each value takes 32 to 100 bytes in memory. [`check`] scans a text before it is
-//! parsed; [`ValueSeed`] counts while a [`Value`] is read.
+//! `[],[],` takes three bytes a value, and each value takes 32 to 100 bytes in memory. [`check`] scans a text before
+//! it is parsed; [`ValueSeed`] counts while a [`Value`] is read.
 
 use std::{fmt, sync::Arc};
 
@@ -9,11 +9,11 @@ use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use crate::{problem::Problem, value::Value};
 
-/// Most lists and objects within each other.
+/// Deepest nesting of lists and objects.
 pub const DEPTH_MAX: usize = 100;
-/// Most values and keys of one thing: an event, a row, the body of a single resource.
+/// Most values and keys of one object: an event, a row, the body of a single resource.
 pub const VALUES_MAX: usize = 100_000;
-/// Memory that one value or key takes as a tree, about.
+/// Approximate memory of one value or key.
 pub const VALUE_BYTES: usize = 64;
 
 /// A text without the byte-order mark at its start, which RFC 8259 (8.1) lets a reader ignore.
@@ -21,8 +21,8 @@ pub fn without_mark(text: &[u8]) -> &[u8] {
     text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text)
 }
 
-/// Counts the values and keys of a JSON text without parsing it. O(length), without recursion. What is not JSON is
-/// left to the parser.
+/// Counts the values and keys of a JSON text without parsing it. O(length), without recursion. Syntax errors are left
+/// to the parser.
 ///
 /// # Errors
 /// It is nested deeper than [`DEPTH_MAX`], or has more than `values_max` values and keys; with line and column.
@@ -62,7 +62,7 @@ fn too_many(values_max: usize) -> String {
     format!("holds more than {values_max} values and keys")
 }
 
-/// The place of the quote that closes a string.
+/// Index of the quote that closes a string.
 fn end_of_string(text: &[u8], open: usize) -> usize {
     let mut at = open + 1;
     while let Some(byte) = text.get(at) {
@@ -75,11 +75,11 @@ fn end_of_string(text: &[u8], open: usize) -> usize {
     text.len()
 }
 
-/// Room for the values of one thing that is read.
+/// Remaining budget of values for one object.
 #[derive(Debug)]
 pub(crate) struct Budget {
     values: usize,
-    /// The bound that was reached. The rest is skipped, so that the problem has the name of its field.
+    /// The exceeded limit. The rest is skipped, so that the problem has the name of its field.
     pub excess: Option<String>,
 }
 
@@ -89,15 +89,15 @@ impl Budget {
     }
 }
 
-/// A bound of the values that are read.
+/// A limit on the values that are read.
 pub(crate) trait Bound {
-    /// Takes room for one more value or key at a depth. False from the one on that has none.
+    /// Takes budget for one value or key at a depth. False from the first one that exceeds it.
     fn take(&mut self, depth: usize) -> bool;
-    /// Whether some value had no room.
+    /// Whether the limit was exceeded.
     fn is_exceeded(&self) -> bool;
 }
 
-/// No bound: the reader has one of its own.
+/// No limit: the reader has its own.
 pub(crate) struct Unbounded;
 
 impl Bound for Unbounded {
@@ -129,7 +129,7 @@ impl Bound for Budget {
     }
 }
 
-/// Reads a [`Value`] within a bound. Beyond it the text is skipped and the value is null.
+/// Reads a [`Value`] within a limit. Beyond it the text is skipped and the value is null.
 pub(crate) struct ValueSeed<'a, B> {
     pub bound: &'a mut B,
     pub depth: usize,

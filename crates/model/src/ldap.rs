@@ -7,7 +7,7 @@
 //! | attribute | what | equality |
 //! |---|---|---|
 //! | `id` | its id | character by character |
-//! | `enabled` | whether it is told anything at all | booleanMatch |
+//! | `enabled` | whether it receives notifications | booleanMatch |
 //! | `locale`, `time_zone` | as in its profile; none if not set | caseIgnoreMatch |
 //! | `created_at` | when it was made | generalizedTimeMatch |
 //! | `channel` | the channels of its active devices | caseIgnoreMatch |
@@ -32,17 +32,17 @@
 //! An item is True if it is so for one of the values; else Undefined if it is for one of them; else False. An attribute
 //! without values makes it False, never Undefined, since every name is the name of an attribute here. An assertion that is
 //! not of the value's syntax, such as `(age=young)` where `age` is a number, is Undefined for that value. `!` leaves
-//! Undefined as it is. A subscriber meets a filter where it is True. Where telling takes too many steps, which only values
+//! Undefined as it is. A subscriber meets a filter where it is True. If the evaluation takes too many steps, which only values
 //! of many kilobytes and hundreds of items do, the whole is Undefined.
 //!
 //! Strings are prepared by RFC 4518 before they are compared: case is folded, compatible characters are made one (NFKC),
 //! runs of spaces count as one, invisible characters as none. Its prohibition of characters is not applied.
 
-mod evaluate; // entries in, true, false or undefined out
-mod matching_rule; // the rules that can be asked for by name
-mod normal; // one text for filters that say the same
-mod parse; // text in, tree or problems out
-pub mod prepare; // RFC 4518: what of a string counts
+mod evaluate; // evaluates filters against entries: true, false or undefined
+mod matching_rule; // matching rules by name
+mod normal; // canonical form of filters
+mod parse; // parser of filter texts
+pub mod prepare; // string preparation (RFC 4518)
 
 use std::{fmt, ops::Bound};
 
@@ -54,16 +54,16 @@ pub use matching_rule::rules;
 use matching_rule::{MatchingRule, RuleAssertion};
 use prepare::{Form, Parts};
 
-/// Most bytes of a filter's text.
+/// Longest filter text in bytes.
 pub const FILTER_BYTES_MAX: usize = 16 * 1024;
-/// Most filters within each other.
+/// Deepest nesting of filters.
 pub const FILTER_DEPTH_MAX: usize = 100;
 /// Most items, conjunctions, disjunctions and negations of one filter.
 pub const FILTER_TERMS_MAX: usize = 1_000;
 /// Longest name of an attribute in a filter, in characters.
 pub const ATTRIBUTE_NAME_MAX: usize = 256;
 
-/// A filter, ready to be put to subscribers. Two are equal where their canonical texts are.
+/// A parsed filter. Two are equal if their canonical texts are.
 #[derive(Debug, Clone)]
 pub struct LdapFilter {
     root: Node,
@@ -71,7 +71,7 @@ pub struct LdapFilter {
     ids: (Bound<String>, Bound<String>),
 }
 
-/// What a filter says, within bounds.
+/// Evaluates a filter within limits.
 fn evaluated(node: &Node, entry: &Entry<'_>) -> Truth {
     let mut steps = Steps::default();
     let truth = node.evaluate(entry, &mut steps);
@@ -79,48 +79,48 @@ fn evaluated(node: &Node, entry: &Entry<'_>) -> Truth {
 }
 
 impl LdapFilter {
-    /// Reads a filter. Spaces and line ends may stand around every parenthesised filter, which RFC 4515 does not know.
+    /// Parses a filter. As an extension of RFC 4515, spaces and line ends may surround every parenthesised filter.
     ///
     /// # Errors
-    /// Every problem found, with line and column in the text; a text that cannot be read further ends the search.
+    /// Every problem found, with line and column; a syntax error ends the search.
     pub fn parse(text: &str) -> Result<LdapFilter, Vec<Problem>> {
         let root = normal::normal(parse::parse(text)?);
         let canonical = root.to_string().into();
         Ok(LdapFilter { ids: root.ids(), root, canonical })
     }
 
-    /// What it says of a subscriber. Undefined where telling takes more than [`STEPS_MAX`] steps.
+    /// Evaluates it for a subscriber. Undefined if that takes more than [`STEPS_MAX`] steps.
     pub fn evaluate(&self, entry: &Entry<'_>) -> Truth {
         evaluated(&self.root, entry)
     }
 
-    /// Whether a subscriber meets it: only where it is [`Truth::True`].
+    /// Whether a subscriber matches: only for [`Truth::True`].
     pub fn matches(&self, entry: &Entry<'_>) -> bool {
         self.evaluate(entry) == Truth::True
     }
 
-    /// What each of the filters that it is a conjunction of says of a subscriber, with its text; Undefined from where all of them
-    /// together take more than [`STEPS_MAX`] steps.
+    /// Results of the filters in its conjunction, each with its text; Undefined once all together take more than
+    /// [`STEPS_MAX`] steps.
     pub fn conjuncts(&self, entry: &Entry<'_>) -> Vec<(String, Truth)> {
         let parts = match &self.root {
             Node::And(parts) => parts.as_slice(),
             root => std::slice::from_ref(root),
         };
-        // One bound for all, so that many of them cost no more than the whole.
+        // One limit for all, so that many of them cost no more than the whole.
         let mut steps = Steps::default();
-        let told = |part: &Node| {
+        let evaluated_part = |part: &Node| {
             let truth = part.evaluate(entry, &mut steps);
             (part.to_string(), if steps.are_over() { Truth::Undefined } else { truth })
         };
-        parts.iter().map(told).collect()
+        parts.iter().map(evaluated_part).collect()
     }
 
-    /// Its text in normal form: without what says nothing, and in one order. Reading it gives the same filter.
+    /// Its canonical text: without redundant parts, and in a fixed order. Parsing it gives the same filter.
     pub fn canonical(&self) -> &str {
         &self.canonical
     }
 
-    /// Whether it asks for an attribute of this name, or for what is within it.
+    /// Whether it uses an attribute of this name, or a value within it.
     pub fn asks_for(&self, name: &str) -> bool {
         self.root.any_attribute(&|attribute| match attribute {
             None => true,
@@ -132,14 +132,14 @@ impl LdapFilter {
         })
     }
 
-    /// Whether it asks for the channels of active devices.
+    /// Whether it uses the channels of active devices.
     pub fn asks_for_channels(&self) -> bool {
         self.root.any_attribute(&|attribute| {
             attribute.is_none_or(|attribute| *attribute == Attribute::Property(Property::Channel))
         })
     }
 
-    /// Between which ids every subscriber that meets it lies.
+    /// Bounds of the ids of all matching subscribers.
     pub fn ids(&self) -> (Bound<&str>, Bound<&str>) {
         (self.ids.0.as_ref().map(String::as_str), self.ids.1.as_ref().map(String::as_str))
     }
@@ -171,16 +171,16 @@ impl std::str::FromStr for LdapFilter {
 /// A filter as a tree.
 #[derive(Debug, Clone)]
 enum Node {
-    /// Of none: True.
+    /// Conjunction; empty: True.
     And(Vec<Node>),
-    /// Of none: False.
+    /// Disjunction; empty: False.
     Or(Vec<Node>),
     Not(Box<Node>),
     Item(Item),
 }
 
 impl Node {
-    /// Whether one of the attributes is so; `None` stands for all of them.
+    /// Whether the predicate holds for one of the attributes; `None` stands for all of them.
     fn any_attribute(&self, is: &dyn Fn(Option<&Attribute>) -> bool) -> bool {
         match self {
             Node::And(parts) | Node::Or(parts) => parts.iter().any(|part| part.any_attribute(is)),
@@ -193,20 +193,20 @@ impl Node {
 /// One assertion about one attribute.
 #[derive(Debug, Clone)]
 struct Item {
-    /// Without one, the assertion is about all attributes that its rule is for.
+    /// Without one, the assertion is about all attributes that its rule applies to.
     attribute: Option<Attribute>,
     test: Test,
 }
 
-/// What an item looks at.
+/// The attribute of an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Attribute {
     Property(Property),
-    /// An attribute of its creator's, in lower case; dots may lead into maps.
+    /// A stored attribute, in lower case; dots may lead into maps.
     Named(String),
 }
 
-/// What every subscriber has.
+/// A property that every subscriber has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Property {
     Id,
@@ -233,7 +233,7 @@ impl Property {
     }
 }
 
-/// The prefix that leads to attributes whose names are those of properties.
+/// Prefix of attributes whose names are those of properties.
 const ATTRIBUTES: &str = "attributes.";
 
 impl Attribute {
@@ -246,7 +246,7 @@ impl Attribute {
     }
 }
 
-/// What an item asserts.
+/// Assertion of an item.
 #[derive(Debug, Clone)]
 enum Test {
     Present,
@@ -258,7 +258,7 @@ enum Test {
     Rule(&'static MatchingRule, RuleAssertion),
 }
 
-/// An assertion value, and what it is in each syntax that it is in.
+/// An assertion value, parsed in each syntax that it fits.
 #[derive(Debug, Clone)]
 struct Assertion {
     text: String,
@@ -282,16 +282,16 @@ impl Assertion {
     }
 }
 
-/// What stands between the stars.
+/// The parts between the asterisks of a substring filter.
 #[derive(Debug, Clone)]
 struct Substrings {
-    /// As written, for what is compared character by character.
+    /// As written, for character by character comparison.
     exact: Parts,
-    /// Prepared, case ignored.
+    /// Prepared, ignoring case.
     prepared: Parts,
 }
 
-/// A number of JSON: an integer of 64 bits, or a double.
+/// A JSON number: a 64-bit integer, or a double.
 #[derive(Debug, Clone, Copy)]
 enum Number {
     Integer(i64),
@@ -321,7 +321,7 @@ impl Number {
     }
 }
 
-/// An integer against a finite double.
+/// Compares an integer with a finite double.
 fn compare_mixed(integer: i64, double: f64) -> std::cmp::Ordering {
     const END: f64 = 9_223_372_036_854_775_808.0;
     if double >= END {
@@ -330,12 +330,12 @@ fn compare_mixed(integer: i64, double: f64) -> std::cmp::Ordering {
     if double < -END {
         return std::cmp::Ordering::Greater;
     }
-    // Within these bounds the whole part is an integer of 64 bits exactly.
+    // Within these bounds the whole part is exactly a 64-bit integer.
     let whole = double.trunc();
     integer.cmp(&(whole as i64)).then_with(|| 0.0_f64.partial_cmp(&(double - whole)).expect("it is finite"))
 }
 
-/// RFC 4517, 3.3.3; its quoted strings know no case.
+/// Boolean syntax (RFC 4517, 3.3.3); the strings ignore case.
 fn read_boolean(text: &str) -> Option<bool> {
     match text {
         _ if text.eq_ignore_ascii_case("true") => Some(true),
@@ -363,7 +363,7 @@ fn read_time(text: &str) -> Option<Timestamp> {
     };
     let minute = next();
     let second = minute.and_then(|_| next());
-    // A fraction is one of the last unit that is given.
+    // A fraction applies to the last given unit.
     let unit_nanos: i64 = match (minute, second) {
         (None, _) => 3_600_000_000_000,
         (_, None) => 60_000_000_000,

@@ -1,16 +1,16 @@
-//! Lengths of texts as receivers count them, and cutting to them.
+//! Lengths of texts in the units of receivers, and truncation to them.
 //!
-//! A cut falls between grapheme clusters (UAX 29), so no emoji, flag or accented letter is divided, and so no surrogate pair
-//! of UTF-16. A single cluster that is longer than the limit is divided between characters.
+//! A cut falls between grapheme clusters (UAX 29), so no emoji, flag, accented letter or surrogate pair is divided. A
+//! single cluster that is longer than the limit is divided between characters.
 
 use std::borrow::Cow;
 
 use unicode_segmentation::UnicodeSegmentation;
 
-/// Most bytes of a reference such as `&amp;`.
+/// Longest character reference, such as `&amp;`, in bytes.
 const REFERENCE_BYTES_MAX: usize = 12;
 
-/// The unit that a receiver counts.
+/// Unit of a length limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Unicode characters (scalar values).
@@ -32,12 +32,12 @@ impl Unit {
     }
 }
 
-/// A text of at most `most` units. If something is cut off, `end` stands in its place, as far as it fits itself.
+/// Truncates a text to at most `most` units. If something is cut off, `end` replaces it, as far as it fits itself.
 pub fn cut<'a>(text: &'a str, most: usize, unit: Unit, end: &str) -> Cow<'a, str> {
     cut_by(text, most, end, false, |part| unit.measure(part))
 }
 
-/// The same by any additive measure. `is_markup`: a reference such as `&amp;` is not divided either.
+/// As `cut`, by any additive measure. `is_markup`: a character reference such as `&amp;` is not divided either.
 pub fn cut_by<'a>(
     text: &'a str,
     most: usize,
@@ -67,7 +67,7 @@ pub fn cut_by<'a>(
     text.into()
 }
 
-/// The last place at or before this one between two grapheme clusters.
+/// The last cluster boundary at or before an offset.
 pub fn floor_boundary(text: &str, at: usize) -> usize {
     if at >= text.len() {
         return text.len();
@@ -95,7 +95,7 @@ fn characters_that_fit(part: &str, room: usize, measure: &impl Fn(&str) -> usize
     for (at, c) in part.char_indices() {
         used += measure(c.encode_utf8(&mut [0; 4]));
         if used > room {
-            // A reference is all or nothing.
+            // A character reference is kept whole or dropped.
             return if part.starts_with('&') && part.ends_with(';') { 0 } else { at };
         }
     }

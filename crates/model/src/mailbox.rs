@@ -1,13 +1,12 @@
-//! Mailboxes of mail: read, checked and compared as RFC 5321, 5322 and 6531 do.
+//! Mailbox addresses: parsed, checked and compared by RFC 5321, 5322 and 6531.
 //!
-//! [`Mailbox::parse`] takes the forms in which people and programs write an address: with blanks around it, with a display
-//! name, in angle brackets, as a `mailto:` URI (RFC 6068), with comments. [`Mailbox::canonical`] is the form in which
-//! mailboxes are compared.
+//! [`Mailbox::parse`] accepts the usual forms of an address: with blanks around it, with a display name, in angle
+//! brackets, as a `mailto:` URI (RFC 6068), with comments. [`Mailbox::canonical`] is the form for comparisons.
 //!
-//! Two mailboxes are the same if their domains and their local parts are. Domains are compared as A-labels (RFC 5891, after
-//! the non-transitional mapping of UTS 46), without regard to case and to a final dot. Local parts are compared in NFC and
-//! without regard to case: RFC 5321 leaves case to the receiving server, and servers that distinguish it are rarer than
-//! lists that mix it. Dots and `+tags` in a local part count.
+//! Two mailboxes are the same if their domains and their local parts are. Domains are compared as A-labels (RFC 5891,
+//! after the non-transitional mapping of UTS 46), without regard to case and to a final dot. Local parts are compared
+//! in NFC and without regard to case: RFC 5321 leaves case to the receiving server, and servers that distinguish it
+//! are rarer than lists that mix it. Dots and `+tags` in a local part are significant.
 
 use std::{
     borrow::Cow,
@@ -25,12 +24,12 @@ pub const LOCAL_BYTES_MAX: usize = 64;
 pub const DOMAIN_BYTES_MAX: usize = 255;
 /// Most bytes of a whole address in ASCII (RFC 5321, 4.5.3.1.3, without the angle brackets).
 pub const ADDRESS_BYTES_MAX: usize = 254;
-/// Most bytes of a text that is read as a mailbox.
+/// Longest text that is parsed as a mailbox.
 const TEXT_BYTES_MAX: usize = 2_048;
-/// Comments within comments, at most.
+/// Deepest nesting of comments.
 const COMMENT_DEPTH_MAX: usize = 8;
 
-/// A mail address, with the name shown for it if one was given.
+/// A mail address, with its display name if one was given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mailbox {
     /// The display name.
@@ -40,12 +39,13 @@ pub struct Mailbox {
     domain_ascii: String,
 }
 
-/// The channels whose devices have mailboxes as addresses: those whose protocol is `smtp` in all applications that have them.
+/// The channels whose devices have mailboxes as addresses: those whose protocol is `smtp` in all applications that
+/// define them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MailChannels(BTreeSet<Name>);
 
 impl MailChannels {
-    /// By channels with their protocols.
+    /// From channels and their protocols.
     pub fn of<'a>(channels: impl IntoIterator<Item = (&'a Name, &'a Name)>) -> MailChannels {
         let (mut mail, mut others) = (BTreeSet::new(), BTreeSet::new());
         for (channel, protocol) in channels {
@@ -56,11 +56,11 @@ impl MailChannels {
         MailChannels(mail)
     }
 
-    /// An address of a device in the form in which it is stored: without white space around it, and a mailbox without its
-    /// display name, angle brackets, comments and `mailto:`.
+    /// The stored form of a device's address: trimmed, and a mailbox without its display name, angle brackets,
+    /// comments and `mailto:`.
     ///
     /// # Errors
-    /// The channel sends mail, and the address is no mailbox.
+    /// The channel sends mail, and the address is not a mailbox.
     pub fn normalize(&self, channel: &Name, address: &str) -> Result<String, Problem> {
         if !self.0.contains(channel) {
             return Ok(address.trim().to_owned());
@@ -69,7 +69,7 @@ impl MailChannels {
     }
 }
 
-/// Why a text is no mailbox.
+/// The problem of a text that is not a mailbox.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MailboxError {
     /// Nothing but white space.
@@ -84,31 +84,31 @@ pub enum MailboxError {
     /// Several addresses, or none, in angle brackets; an unclosed comment or quotation.
     #[error("has not the form of one address: {0}")]
     Form(&'static str),
-    /// The part before the `@`.
+    /// An invalid part before the `@`.
     #[error("has a local part, before the `@`, that {0}")]
     Local(&'static str),
-    /// The part behind the `@`.
+    /// An invalid part after the `@`.
     #[error("has a domain, behind the `@`, that {0}")]
     Domain(&'static str),
 }
 
 impl MailboxError {
-    /// The same as a problem of the field at this path.
+    /// Converts it into a problem of the field at this path.
     pub fn problem(&self, path: &str) -> Problem {
-        Problem::at(path, format!("is no mail address: it {self}")).hint(self.hint())
+        Problem::at(path, format!("is not a mail address: it {self}")).hint(self.hint())
     }
 
-    /// The remedy.
+    /// The hint.
     pub fn hint(&self) -> &'static str {
         "give one mail address, such as `ann@example.org`"
     }
 }
 
 impl Mailbox {
-    /// Reads a mailbox.
+    /// Parses a mailbox.
     ///
     /// # Errors
-    /// Why it is none.
+    /// The problem of the text.
     pub fn parse(text: &str) -> Result<Mailbox, MailboxError> {
         let text = trim(text);
         match text.len() {
@@ -116,7 +116,7 @@ impl Mailbox {
             bytes if bytes > TEXT_BYTES_MAX => return Err(MailboxError::TooLong(bytes)),
             _ => {}
         }
-        // Nearly all are plain, and there are many.
+        // Fast path: nearly all are plain, and there are many.
         if let Some(mailbox) = plain(text) {
             return Ok(mailbox);
         }
@@ -152,7 +152,7 @@ impl Mailbox {
         format!("{}@{}", self.local, self.domain)
     }
 
-    /// As a server reads it: the domain in A-labels, so that only the local part may need SMTPUTF8.
+    /// Wire form: the domain in A-labels, so that only the local part may need SMTPUTF8.
     pub fn on_wire(&self) -> String {
         format!("{}@{}", self.local, self.domain_ascii)
     }
@@ -167,7 +167,7 @@ impl Mailbox {
         &self.domain_ascii
     }
 
-    /// The form in which mailboxes are compared.
+    /// The form for comparisons.
     pub fn canonical(&self) -> String {
         let local = match self.local.is_ascii() {
             true => self.local.to_ascii_lowercase(),
@@ -177,8 +177,7 @@ impl Mailbox {
     }
 }
 
-/// The form in which addresses of unknown protocol are compared: that of a mailbox if the text is one, else the text without
-/// white space around it.
+/// The form for comparing addresses of unknown protocol: that of a mailbox if the text is one, else the trimmed text.
 pub fn comparable(address: &str) -> Cow<'_, str> {
     match Mailbox::parse(address) {
         Ok(mailbox) => mailbox.canonical().into(),
@@ -186,7 +185,7 @@ pub fn comparable(address: &str) -> Cow<'_, str> {
     }
 }
 
-/// The same for a pattern of addresses, in which `*` stands for any text.
+/// The same for an address pattern, in which `*` stands for any text.
 pub fn comparable_pattern(pattern: &str) -> String {
     let pattern = trim(pattern);
     let Some((local, domain)) = pattern.rsplit_once('@') else { return pattern.to_lowercase() };
@@ -194,7 +193,7 @@ pub fn comparable_pattern(pattern: &str) -> String {
         true => label.to_lowercase(),
         false => idna::domain_to_ascii(label).unwrap_or_else(|_| label.to_lowercase()),
     };
-    // What separates labels in other scripts becomes a dot.
+    // Label separators of other scripts become a dot.
     let domain = domain.replace(['\u{3002}', '\u{ff0e}', '\u{ff61}'], ".");
     let domain = domain.split('.').map(label).collect::<Vec<_>>().join(".");
     format!("{}@{domain}", nfc(&local.to_lowercase()))
@@ -205,14 +204,14 @@ pub fn is_same(one: &str, other: &str) -> bool {
     one == other || comparable(one) == comparable(other)
 }
 
-/// A canonical mailbox with its domain in Unicode, if that differs: how versions before compared it.
+/// A canonical mailbox with its domain in Unicode, if that differs; earlier versions compared this form.
 pub fn unicode_form(canonical: &str) -> Option<String> {
     let (local, domain) = canonical.rsplit_once('@')?;
     let (unicode, read) = idna::domain_to_unicode(domain);
     (read.is_ok() && unicode != domain).then(|| format!("{local}@{unicode}"))
 }
 
-/// White space and the characters without width that come along with copied text.
+/// White space and zero-width characters, which come with copied text.
 fn is_blank(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2060}' | '\u{feff}' | '\u{ad}' | '\u{180e}' | '\0')
 }
@@ -225,7 +224,7 @@ fn nfc(text: &str) -> String {
     ComposingNormalizerBorrowed::new_nfc().normalize(text).into_owned()
 }
 
-/// Whether a letter in ASCII may stand in a local part without quotes (`atext` and the dot, RFC 5322, 3.2.3).
+/// Whether an ASCII character needs no quotes in a local part (`atext` and the dot, RFC 5322, 3.2.3).
 const fn is_local_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(byte, b'.' | b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'/' | b'=' | b'?' | b'^'..=b'`' | b'{'..=b'~')
@@ -239,7 +238,7 @@ fn has_dots_well(local: &str) -> bool {
     !local.starts_with('.') && !local.ends_with('.') && !local.contains("..")
 }
 
-/// An address in ASCII without anything around it.
+/// A bare ASCII address.
 fn plain(text: &str) -> Option<Mailbox> {
     let (local, domain) = text.rsplit_once('@')?;
     let is_plain = text.len() <= ADDRESS_BYTES_MAX
@@ -248,7 +247,7 @@ fn plain(text: &str) -> Option<Mailbox> {
         && has_dots_well(local)
         && domain.bytes().all(|byte| is_label_byte(byte) || byte == b'.')
         && are_labels(domain);
-    // A-labels are checked by the general way.
+    // A-labels are checked on the general path.
     let has_a_label = domain.as_bytes().windows(4).any(|four| four.eq_ignore_ascii_case(b"xn--"));
     (is_plain && !has_a_label).then(|| Mailbox {
         name: None,
@@ -262,7 +261,7 @@ fn are_labels(domain: &str) -> bool {
     domain.split('.').all(|label| (1..=63).contains(&label.len()) && !label.starts_with('-') && !label.ends_with('-'))
 }
 
-/// The address of a `mailto:` URI, which may have header fields behind it.
+/// The address of a `mailto:` URI, which may be followed by header fields.
 fn of_mailto(rest: &str) -> Result<String, MailboxError> {
     let address = rest.split(['?', '#']).next().unwrap_or_default();
     let mut bytes = Vec::with_capacity(address.len());
@@ -281,7 +280,7 @@ fn of_mailto(rest: &str) -> Result<String, MailboxError> {
     String::from_utf8(bytes).map_err(|_| MailboxError::Form("`mailto:` holds bytes that are not UTF-8"))
 }
 
-/// Each comment becomes a blank (RFC 5322, 3.2.2).
+/// Replaces each comment by a blank (RFC 5322, 3.2.2).
 fn without_comments(text: &str) -> Result<Cow<'_, str>, MailboxError> {
     if !text.contains(['(', '"']) {
         return Ok(text.into());
@@ -328,7 +327,7 @@ fn without_comments(text: &str) -> Result<Cow<'_, str>, MailboxError> {
     Ok(out.into())
 }
 
-/// The display name, and what stands in angle brackets behind it.
+/// The display name, and the text in angle brackets after it.
 fn in_brackets(text: &str) -> Result<Option<(&str, &str)>, MailboxError> {
     let mut is_quoted = false;
     let mut is_escaped = false;
@@ -345,7 +344,7 @@ fn in_brackets(text: &str) -> Result<Option<(&str, &str)>, MailboxError> {
             '>' if !is_quoted => {
                 let Some(open) = open else { return Err(MailboxError::Form("a `>` has no `<`")) };
                 if !trim(&text[at + 1..]).is_empty() {
-                    return Err(MailboxError::Form("text stands behind the `>`"));
+                    return Err(MailboxError::Form("text follows the `>`"));
                 }
                 return Ok(Some((&text[..open], trim(&text[open + 1..at]))));
             }
@@ -377,8 +376,8 @@ fn last_at(address: &str) -> Option<usize> {
     address.rfind('@')
 }
 
-/// A local part in NFC, and without quotes that it does not need. One that needs quotes is refused: it is where injections
-/// live, and SMTP channels do not send to it.
+/// A local part in NFC, without unnecessary quotes. One that needs quotes is refused: it is a means of injection, and
+/// SMTP channels do not send to it.
 fn local_part(text: &str) -> Result<String, MailboxError> {
     let text = unquoted(text);
     let wrong = |what| Err(MailboxError::Local(what));
@@ -407,7 +406,7 @@ fn local_part(text: &str) -> Result<String, MailboxError> {
     Ok(local)
 }
 
-/// Separators of lines and what turns the direction of text.
+/// Line separators and bidirectional controls.
 fn is_invisible(c: char) -> bool {
     matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2061}'..='\u{206f}' | '\u{fff9}'..='\u{fffb}')
 }
@@ -423,21 +422,21 @@ fn ascii_domain(domain: &str) -> Result<String, MailboxError> {
             Some(tag) if tag.eq_ignore_ascii_case("IPv6:") => literal[5..].parse::<Ipv6Addr>().is_ok(),
             _ => literal.parse::<Ipv4Addr>().is_ok(),
         };
-        return if is_address { Ok(domain.to_owned()) } else { wrong("is no address of IPv4 or `IPv6:`") };
+        return if is_address { Ok(domain.to_owned()) } else { wrong("is not an IPv4 address or `IPv6:` address") };
     }
     let fits = |c: char| match u8::try_from(c) {
         Ok(byte) if byte.is_ascii() => is_label_byte(byte) || byte == b'.',
-        // Joiners are letters of some scripts; IDNA says where.
+        // Joiners are letters of some scripts; IDNA defines where.
         _ => matches!(c, '\u{200c}' | '\u{200d}') || (!c.is_control() && !is_blank(c) && !is_invisible(c)),
     };
     if !domain.chars().all(fits) {
         return wrong("holds a character that no host name has");
     }
     let Ok(ascii) = idna::domain_to_ascii(domain) else {
-        return wrong("is no internationalized host name (UTS 46)");
+        return wrong("is not an internationalized host name (UTS 46)");
     };
     let ascii = ascii.strip_suffix('.').unwrap_or(&ascii);
-    // What is mapped to ASCII must fit as well.
+    // The mapped ASCII form must be valid as well.
     if !are_labels(ascii) || !ascii.bytes().all(|byte| is_label_byte(byte) || byte == b'.') {
         return wrong("has a label that is empty, longer than 63 bytes, or begins or ends with `-`");
     }
@@ -496,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mailbox_is_refused_with_a_reason() {
+    fn invalid_mailboxes_are_refused_with_a_reason() {
         let long = format!("{}@example.org", "a".repeat(65));
         let long_label = format!("a@{}.org", "b".repeat(64));
         let long_domain = format!("a@{}org", "b".repeat(60).add_dots(5));
@@ -527,7 +526,7 @@ mod tests {
             ("\"bob smith\"@example.org", "quotes"),
             ("bob@example.org, ann@example.org", "lists several"),
             ("bob@example.org;ann@example.org", "lists several"),
-            ("<bob@example.org> <ann@example.org>", "behind"),
+            ("<bob@example.org> <ann@example.org>", "text follows"),
             ("<bob@example.org", "no `>`"),
             ("bob@example.org>", "no `<`"),
             ("bob@example.org (", "no end"),

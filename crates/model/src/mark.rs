@@ -1,24 +1,24 @@
-//! How far sources have come, in their own words. A batch of events is accepted together with what its source remembers
-//! of it, so that a crash neither loses events nor takes them twice.
+//! Checkpoints of event sources. A batch of events is accepted together with the source's checkpoint, so that a crash
+//! neither loses nor repeats events.
 
 use bytes::Bytes;
 
-/// Something that a source remembers: how far it has come with a file, that it knows an item.
+/// A checkpoint entry of a source: its offset in a file, or a seen item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mark {
-    /// What it is about, such as the name of a file. A source has one mark for each.
+    /// The subject, such as the name of a file. A source has one mark for each.
     pub part: Box<str>,
-    /// What is remembered, in words that only the source reads; `None` forgets the part.
+    /// An opaque value of the source; `None` deletes the mark.
     pub value: Option<Bytes>,
 }
 
 impl Mark {
-    /// Remembers this of a part.
+    /// Sets the value of a part.
     pub fn set(part: impl Into<Box<str>>, value: impl Into<Bytes>) -> Mark {
         Mark { part: part.into(), value: Some(value.into()) }
     }
 
-    /// Forgets a part.
+    /// Deletes the mark of a part.
     pub fn forget(part: impl Into<Box<str>>) -> Mark {
         Mark { part: part.into(), value: None }
     }

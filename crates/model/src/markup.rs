@@ -1,6 +1,6 @@
-//! Text inside HTML.
+//! HTML escaping.
 
-/// Text that a page shows as it is, between tags or in a quoted attribute.
+/// Escapes a text for use between tags or in a quoted attribute.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,5 +1,5 @@
-//! Media types (RFC 9110, 8.3.1; RFC 6838): type, subtype and parameter names are compared without case, parameters do not
-//! change what a type is, and a structured suffix such as `+json` says how the content is written.
+//! Media types (RFC 9110, 8.3.1; RFC 6838). Type, subtype and parameter names ignore case, and parameters do not
+//! change the type. A structured suffix such as `+json` declares the syntax of the content.
 
 use std::borrow::Cow;
 
@@ -23,6 +23,17 @@ fn first(text: &str) -> &str {
     text.split(';').next().unwrap_or_default().trim()
 }
 
+/// Whether its syntax is that of RFC 9110, 8.3.1: `type/subtype` of token characters, and parameters of visible
+/// characters.
+pub fn is_valid(text: &str) -> bool {
+    let is_token = |text: &str| {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        !text.is_empty() && text.bytes().all(allowed)
+    };
+    let is_type = first(text).split_once('/').is_some_and(|(kind, subtype)| is_token(kind) && is_token(subtype));
+    is_type && text.bytes().all(|byte| byte == b'\t' || (b' '..=b'~').contains(&byte))
+}
+
 /// Whether the content is JSON: `application/json`, its unregistered spellings, or any type with the suffix `+json`.
 pub fn is_json(text: &str) -> bool {
     let kind = first(text);
@@ -32,7 +43,7 @@ pub fn is_json(text: &str) -> bool {
         || has_suffix(kind, "json")
 }
 
-/// Whether the content is JSON in lines or sequences, of which one alone is JSON.
+/// Whether the content is JSON lines or a JSON sequence, a single one of which is JSON.
 pub fn is_json_lines(text: &str) -> bool {
     let kind = first(text);
     let known = ["application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines"];
@@ -82,7 +93,7 @@ pub fn parameter(text: &str, name: &str) -> Option<String> {
     None
 }
 
-/// A quoted string up to its end, with what stands behind it.
+/// A quoted string up to its end, and the rest.
 fn unquoted(text: &str) -> (String, &str) {
     let mut value = String::new();
     let mut characters = text.char_indices();
@@ -99,6 +110,18 @@ fn unquoted(text: &str) -> (String, &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_media_type_has_a_type_a_subtype_and_nothing_that_ends_a_header() {
+        for good in ["application/json", "text/plain; charset=utf-8", " TEXT/x.y+z;a=\"b;c\"", "a/b"] {
+            assert!(is_valid(good), "{good}");
+        }
+        for bad in
+            ["", "json", "a/", "/b", "a/b/c", "a b/c", "text/plain\r\nX: y", "text/plain; a=\u{7f}", "é/b", "a/b,c/d"]
+        {
+            assert!(!is_valid(bad), "{bad}");
+        }
+    }
 
     #[test]
     fn b21_media_types_are_compared_without_case_parameters_and_false_friends() {

@@ -1,4 +1,4 @@
-//! JSON changed by JSON (RFC 7396).
+//! JSON merge patch (RFC 7396).
 
 use serde_json::{Map, Value};
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooDeep;
 
-/// Merges a patch into a value: null removes, objects merge, all else replaces.
+/// Applies a merge patch: null removes, objects merge, everything else replaces.
 ///
 /// # Errors
 /// Objects are nested in more than `depth` others; the target may have changed in part.

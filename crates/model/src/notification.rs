@@ -1,4 +1,4 @@
-//! What is to be told: notifications of one rule firing through one channel, packed in columns.
+//! Notification batches: notifications of one rule firing through one channel, packed in columns.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::{
     value::Value,
 };
 
-/// What every notification of a batch has in common.
+/// Values that all notifications of a batch share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotificationHead {
     /// The application.
@@ -29,16 +29,16 @@ pub struct NotificationHead {
     pub matched_at: Timestamp,
     /// When the oldest of its events was accepted.
     pub accepted_at: Timestamp,
-    /// After this they are not worth sending.
+    /// Expired notifications are not sent.
     pub expires_at: Option<Timestamp>,
 }
 
-/// Some consecutive notifications of a batch that tell of the same event.
+/// Consecutive notifications of a batch about the same event (run-length encoding).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventRun {
     /// The event.
     pub event: EventId,
-    /// How many notifications.
+    /// Number of notifications.
     pub count: u32,
 }
 
@@ -63,7 +63,7 @@ impl Column {
         }
     }
 
-    /// How many values there are.
+    /// Number of values.
     pub fn len(&self) -> usize {
         match self {
             Column::Integers(values) => values.len(),
@@ -72,12 +72,12 @@ impl Column {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Takes all values out.
+    /// Removes all values.
     pub fn clear(&mut self) {
         match self {
             Column::Integers(values) => values.clear(),
@@ -93,7 +93,7 @@ impl Column {
             (Column::Numbers(values), Column::Numbers(more)) => values.extend_from_slice(&more[range]),
             (Column::Values(_, values), more) => values.extend(range.filter_map(|ordinal| more.value(ordinal))),
             (_, more) => {
-                // Only one of them has seen a null.
+                // Only one of them contains a null.
                 let kind = match (&*self, more) {
                     (_, Column::Values(kind, _)) => *kind,
                     (Column::Integers(_), _) => FieldType::Integer,
@@ -111,21 +111,21 @@ impl Column {
 /// have one value for each.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Notifications {
-    /// Which event each tells of, as runs.
+    /// Events of the notifications, as runs.
     pub events: Vec<EventRun>,
-    /// Which subscription each is for.
+    /// Subscription of each notification.
     pub subscriptions: Vec<SubscriptionId>,
     /// Fields that depend on the subscription and were therefore computed at the match, by name.
     pub captured: Vec<(Name, Column)>,
 }
 
 impl Notifications {
-    /// How many there are.
+    /// Number of notifications.
     pub fn count(&self) -> usize {
         self.subscriptions.len()
     }
 
-    /// Only some of them, by their ordinals, ascending.
+    /// Selects some of them by their ordinals, ascending.
     pub fn only(&self, ordinals: &[u32]) -> Notifications {
         let mut events: Vec<EventRun> = Vec::new();
         let mut of_each = self.event_of_each().enumerate();
@@ -151,7 +151,7 @@ impl Notifications {
         self.events.iter().flat_map(|run| std::iter::repeat_n(run.event, run.count as usize))
     }
 
-    /// The packed form, which `unpack` reads. Not yet compressed.
+    /// The packed form, read by `unpack`. Not yet compressed.
     pub fn pack(&self) -> Vec<u8> {
         let count = self.subscriptions.len();
         let mut out = Vec::with_capacity(16 + self.events.len() * 4 + count * 4 * (1 + self.captured.len()));
@@ -164,7 +164,7 @@ impl Notifications {
             write_varint(&mut out, u64::from(run.event.ordinal));
             write_varint(&mut out, u64::from(run.count));
         }
-        // Fixed width, as wide as the largest needs: faster than varints to write and read, and zstd likes it.
+        // Fixed width by the largest value: faster than varints to write and read, and compresses well with zstd.
         let wide = self.subscriptions.iter().any(|subscription| subscription.0 > u64::from(u32::MAX));
         out.push(if wide { 8 } else { 4 });
         if wide {
@@ -199,7 +199,7 @@ impl Notifications {
         out
     }
 
-    /// The event batches that a packed form tells of, ascending, each once. Reads no further than their list.
+    /// The event batches of a packed form, ascending, without duplicates. Reads no further than their list.
     ///
     /// # Errors
     /// The bytes are damaged.
@@ -223,7 +223,7 @@ impl Notifications {
         Ok(batches)
     }
 
-    /// Reads the packed form.
+    /// Parses the packed form.
     ///
     /// # Errors
     /// The bytes are damaged.
@@ -337,8 +337,8 @@ mod tests {
                 captured: column(count as usize, seed % 1000),
             };
             let packed = notifications.pack();
-            let told: std::collections::BTreeSet<_> = runs.iter().map(|run| EventBatchId(run.0)).collect();
-            prop_assert_eq!(Notifications::event_batches(&packed), Ok(told.into_iter().collect()));
+            let batches: std::collections::BTreeSet<_> = runs.iter().map(|run| EventBatchId(run.0)).collect();
+            prop_assert_eq!(Notifications::event_batches(&packed), Ok(batches.into_iter().collect()));
             let some: Vec<u32> = (0..count).filter(|ordinal| ordinal % 3 == 1).collect();
             let only = notifications.only(&some);
             let events: Vec<EventId> = notifications.event_of_each().collect();

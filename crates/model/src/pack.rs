@@ -1,11 +1,11 @@
 //! Varints (LEB128, with zigzag for signed numbers) and length-prefixed bytes.
 
-/// The packed bytes do not hold what they should; they were damaged or written by a newer version.
+/// The packed bytes are invalid; they were damaged or written by a newer version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("packed data is damaged")]
 pub struct Damaged;
 
-/// Writes a number in as few bytes as it needs.
+/// Writes a varint.
 pub fn write_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -14,35 +14,35 @@ pub fn write_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Writes a number with a sign; small ones of either take few bytes.
+/// Writes a signed varint; small numbers of either sign take few bytes.
 pub fn write_signed(out: &mut Vec<u8>, value: i64) {
     write_varint(out, ((value << 1) ^ (value >> 63)) as u64);
 }
 
-/// Writes bytes and, before them, how many.
+/// Writes length-prefixed bytes.
 pub fn write_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     write_varint(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
-/// Reads forward through packed bytes. Every read checks its bounds.
+/// Reader of packed bytes. Every read checks its bounds.
 #[derive(Debug, Clone)]
 pub struct Reader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    /// From the first of these bytes.
+    /// A reader at the beginning.
     pub fn new(bytes: &'a [u8]) -> Self {
         Reader { rest: bytes }
     }
 
-    /// Whether all was read.
+    /// Whether all bytes were read.
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// How many bytes are left.
+    /// Number of remaining bytes.
     #[inline]
     pub fn left(&self) -> usize {
         self.rest.len()
@@ -59,10 +59,10 @@ impl<'a> Reader<'a> {
         Ok(*first)
     }
 
-    /// So many bytes.
+    /// `count` bytes.
     ///
     /// # Errors
-    /// The bytes end before, or hold something else.
+    /// There are fewer bytes left.
     #[inline]
     pub fn take(&mut self, length: usize) -> Result<&'a [u8], Damaged> {
         let (taken, rest) = self.rest.split_at_checked(length).ok_or(Damaged)?;
@@ -70,10 +70,10 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    /// What `write_varint` wrote.
+    /// A number written by `write_varint`.
     ///
     /// # Errors
-    /// The bytes end before, or hold something else.
+    /// The bytes end before, or are invalid.
     #[inline]
     pub fn varint(&mut self) -> Result<u64, Damaged> {
         let mut value = 0u64;
@@ -87,40 +87,40 @@ impl<'a> Reader<'a> {
         Err(Damaged)
     }
 
-    /// What `write_signed` wrote.
+    /// A number written by `write_signed`.
     ///
     /// # Errors
-    /// The bytes end before, or hold something else.
+    /// The bytes end before, or are invalid.
     #[inline]
     pub fn signed(&mut self) -> Result<i64, Damaged> {
         let value = self.varint()?;
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
-    /// A count of things that each take at least one byte, so a damaged count cannot ask for much memory.
+    /// A count of items that take at least one byte each, so that a damaged count cannot request much memory.
     ///
     /// # Errors
-    /// The bytes end before, or there are fewer of them than things.
+    /// There are fewer bytes left than items.
     #[inline]
     pub fn count(&mut self) -> Result<usize, Damaged> {
         let count = usize::try_from(self.varint()?).map_err(|_| Damaged)?;
         if count <= self.rest.len() { Ok(count) } else { Err(Damaged) }
     }
 
-    /// What `write_bytes` wrote.
+    /// Bytes written by `write_bytes`.
     ///
     /// # Errors
-    /// The bytes end before, or hold something else.
+    /// The bytes end before, or are invalid.
     #[inline]
     pub fn bytes(&mut self) -> Result<&'a [u8], Damaged> {
         let length = self.count()?;
         self.take(length)
     }
 
-    /// What `write_bytes` wrote of a text.
+    /// A text written by `write_bytes`.
     ///
     /// # Errors
-    /// The bytes end before, or hold something else.
+    /// The bytes end before, or are invalid.
     #[inline]
     pub fn text(&mut self) -> Result<&'a str, Damaged> {
         std::str::from_utf8(self.bytes()?).map_err(|_| Damaged)

@@ -1,4 +1,4 @@
-//! What a subscriber wants to be told, by which channels, and at which hours not.
+//! Preferences of a subscriber: classes, channels and quiet hours.
 
 use std::collections::BTreeMap;
 
@@ -6,55 +6,55 @@ use serde::{Deserialize, Serialize};
 
 use crate::{hours::Hours, id::Name, problem::Problem};
 
-/// Quiet hours of one subscriber.
+/// Most quiet hours of one subscriber.
 pub const QUIET_HOURS_MAX: usize = 14;
-/// Preferences of one subscriber.
+/// Most preferences of one subscriber.
 pub const PREFERENCES_MAX: usize = 1_000;
-/// Channels that one preference names.
+/// Most channels in one preference.
 const CHANNELS_MAX: usize = 64;
 
-/// What a subscriber wants. Critical notifications are told nevertheless.
+/// Preferences of a subscriber. They do not apply to critical notifications.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Preferences {
-    /// Hours of its own clock at which it is told nothing. What comes then waits for their end.
+    /// Quiet hours in the subscriber's time zone. Notifications in these hours wait for their end.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub quiet_hours: Vec<Hours>,
-    /// By what they are about: `<application>/<notification class>`, `<application>` or `*`. The first of these that
-    /// says something counts.
+    /// Preferences by scope: `<application>/<notification class>`, `<application>` or `*`. For each setting the most
+    /// specific scope that has it applies.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub notifications: BTreeMap<String, Preference>,
 }
 
-/// What a subscriber wants of some notifications.
+/// A preference for some notifications.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Preference {
-    /// Whether it is told at all.
+    /// Whether the subscriber receives these notifications.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
     /// Channels that are switched on or off.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub channels: BTreeMap<Name, bool>,
-    /// The channels it would rather have, the first choice first.
+    /// Preferred channels, the most preferred first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub prefer: Vec<Name>,
 }
 
-/// What a subscriber's preferences say of one class.
+/// Preferences that apply to one class.
 #[derive(Debug, Clone, Copy)]
 pub struct Choice<'a> {
-    /// From the most special to the most general.
+    /// From the most specific to the most general.
     places: [Option<&'a Preference>; 3],
 }
 
 impl Preferences {
-    /// Whether nothing is said.
+    /// Whether there are no preferences.
     pub fn is_empty(&self) -> bool {
         self.quiet_hours.is_empty() && self.notifications.is_empty()
     }
 
-    /// What they say of a class.
+    /// The preferences for a class.
     pub fn of<'a>(&'a self, application: &Name, class: &Name) -> Choice<'a> {
         if self.notifications.is_empty() {
             return Choice { places: [None; 3] };
@@ -97,7 +97,7 @@ fn is_key(key: &str) -> bool {
 }
 
 impl<'a> Choice<'a> {
-    /// Whether the subscriber is told at all.
+    /// Whether the subscriber receives these notifications.
     pub fn is_enabled(&self) -> bool {
         self.said().find_map(|preference| preference.enabled).unwrap_or(true)
     }
@@ -107,7 +107,7 @@ impl<'a> Choice<'a> {
         self.said().find_map(|preference| preference.channels.get(channel).copied()).unwrap_or(true)
     }
 
-    /// The channels it would rather have.
+    /// The preferred channels.
     pub fn preferred(&self) -> &'a [Name] {
         self.said().map(|preference| &preference.prefer[..]).find(|prefer| !prefer.is_empty()).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! What is wrong with something a person wrote, where, and what would be right.
+//! Problems of a user's input: path, message and hint.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ pub const PROBLEMS_MAX: usize = 100;
 /// The first problems, at most [`PROBLEMS_MAX`], and the number of the others.
 pub fn first_of(mut problems: Vec<Problem>) -> Vec<Problem> {
     let more = problems.len().saturating_sub(PROBLEMS_MAX);
-    // A list that was bounded as it was made ends with its own count.
+    // A list that was limited when it was made ends with its own count.
     let is_counted = more == 1 && problems.last().is_some_and(|last| last.message.starts_with("and "));
     if more > 0 && !is_counted {
         problems.truncate(PROBLEMS_MAX);
@@ -19,25 +19,25 @@ pub fn first_of(mut problems: Vec<Problem>) -> Vec<Problem> {
     problems
 }
 
-/// The last problem of a list that leaves some out.
+/// The last problem of a list that is not complete.
 pub fn and_more(count: usize) -> Problem {
     Problem::at("", format!("and {count} more")).hint("mend these first")
 }
 
-/// One thing wrong in a definition, a row or an expression. A checker reports all of them at once.
+/// A problem in a definition, a row or an expression. A check reports all problems at once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// Where in the document, as a dotted path: `rules.near_me.when`. Empty for the whole.
+    /// Dotted path in the document: `rules.near_me.when`. Empty for the whole.
     pub path: String,
-    /// Line, from 1, where the text has lines.
+    /// Line, from 1, if the input is a text with lines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub line: Option<u32>,
     /// Column in characters, from 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub column: Option<u32>,
-    /// What is wrong: one sentence, lower case, no full stop.
+    /// The problem: one sentence, lower case, no full stop.
     pub message: String,
-    /// What would be right, if we can tell.
+    /// The remedy, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
@@ -48,7 +48,7 @@ impl Problem {
         Problem { path: path.into(), line: None, column: None, message: message.into(), hint: None }
     }
 
-    /// Adds what would be right.
+    /// Adds a remedy.
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
@@ -81,7 +81,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// The known word closest to `wrong`, if one is close enough to be what was meant.
+/// The known word closest to `wrong`, if one is close enough to be a misspelling.
 pub fn closest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known
         .into_iter()
@@ -91,7 +91,7 @@ pub fn closest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         .map(|(_, word)| word)
 }
 
-/// Levenshtein's distance, in characters.
+/// Levenshtein distance, in characters.
 fn edit_distance(left: &str, right: &str) -> usize {
     let right: Vec<char> = right.chars().collect();
     let mut row: Vec<usize> = (0..=right.len()).collect();

@@ -1,4 +1,4 @@
-//! What became of a notification: each attempt ends in a disposition, and a receipt closes it.
+//! Receipts: each attempt ends in a disposition, and a receipt closes the notification.
 
 use std::time::Duration;
 
@@ -11,70 +11,70 @@ use crate::{
 
 pub use crate::field::Damaged;
 
-/// The far side's answer, as we understand it.
+/// Classified answer of a receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Disposition {
-    /// The far side took responsibility.
+    /// The receiver accepted responsibility.
     Delivered {
-        /// What it said.
+        /// Its answer.
         reply: String,
     },
-    /// Not now; another attempt may succeed.
+    /// Temporary failure; another attempt may succeed.
     Deferred {
-        /// Why.
+        /// The reason.
         reason: Reason,
-        /// When the far side asks to be tried again.
+        /// The receiver's `Retry-After`.
         retry_after: Option<Duration>,
     },
-    /// No; another attempt would fail as well.
+    /// Permanent failure; another attempt would fail as well.
     Refused {
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
 }
 
-/// Why a delivery did not happen: whose word it is, and the words.
+/// Reason of a failed delivery: its kind and a text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
-    /// What kind of trouble.
+    /// Kind of the failure.
     pub kind: ReasonKind,
-    /// The far side's own words or ours; at most 1,024 bytes.
+    /// Text of the receiver or of this server; at most 1,024 bytes.
     pub text: String,
 }
 
-/// Kinds of trouble, for counting and filtering.
+/// Kinds of failures, for counting and filtering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReasonKind {
-    /// The far side said no or not now.
+    /// The receiver refused or deferred it.
     Answer,
-    /// No connection could be made, or it broke.
+    /// No connection could be made, or it failed.
     Connection,
     /// No answer in time.
     Timeout,
-    /// Certificates or handshake.
+    /// TLS: certificates or handshake.
     Tls,
     /// Our credentials were not accepted.
     Authentication,
-    /// The address cannot be an address, or is one we do not talk to.
+    /// The address is invalid, or the network policy forbids it.
     Address,
-    /// The far side said that the address is gone for good; nothing else for it is worth trying.
+    /// The receiver said that the address no longer exists; further messages to it are pointless.
     Gone,
-    /// The far side said that there is no such address, and its channel wants such addresses suppressed.
+    /// The receiver said that the address is unknown, and its channel suppresses such addresses.
     Bounced,
-    /// Nothing may be sent to the address: it bounced, or complained.
+    /// The address is suppressed after a bounce or complaint.
     Suppressed,
-    /// The content could not be made.
+    /// The content could not be rendered.
     Format,
-    /// Its time was over before it was sent.
+    /// It expired before it was sent.
     Expired,
-    /// The subscriber or device is gone, switched off or has no such channel.
+    /// The subscriber or device is removed, disabled or has no such channel.
     Unreachable,
     /// Every attempt of the schedule failed.
     AttemptsExhausted,
-    /// Something of our own broke.
+    /// An internal failure.
     Internal,
-    /// Nothing was tried, because the channel was closed first. It is no attempt.
+    /// Not attempted, because the channel was closed first. It does not count as an attempt.
     Untried,
 }
 
@@ -90,26 +90,34 @@ impl Reason {
     }
 }
 
-/// How one attempt to deliver one notification went.
+/// Record of one attempt to deliver one notification.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
-    /// The notification's place in its batch.
+    /// Index of the notification in its batch.
     pub ordinal: u32,
-    /// Which attempt it was, from 1.
+    /// Number of the attempt, from 1.
     pub number: u32,
     /// When its content was ready.
     pub formatted_at: Timestamp,
-    /// When it was handed to the far side.
+    /// When it was handed to the receiver.
     pub sent_at: Timestamp,
-    /// When the far side's answer was complete.
+    /// When the receiver's answer was complete.
     pub answered_at: Timestamp,
-    /// What came of it.
+    /// Its outcome.
     pub outcome: Outcome,
-    /// The far side's words, or why it was not even asked.
+    /// The receiver's text, or the reason why nothing was sent.
     pub reply: String,
 }
 
-/// What an attempt means for its notification.
+impl Attempt {
+    /// Whether it was handed to the receiver. An attempt that ended before, by a preference, a suppression or a
+    /// template error, has one time for all three.
+    pub fn was_sent(&self) -> bool {
+        self.outcome == Outcome::Delivered || self.formatted_at != self.answered_at
+    }
+}
+
+/// Outcome of an attempt for its notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -117,9 +125,9 @@ pub enum Outcome {
     Delivered,
     /// Open: another attempt follows.
     Deferred,
-    /// Closed: refused by the far side for good.
+    /// Closed: permanently refused by the receiver.
     Refused,
-    /// Closed: too late to be worth sending.
+    /// Closed: expired.
     Expired,
     /// Held: it waits for an operator.
     Suspended,
@@ -128,7 +136,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// All of them, in the order of their packed form.
+    /// All outcomes, in the order of their packed form.
     pub const ALL: [Outcome; 6] =
         [Outcome::Delivered, Outcome::Deferred, Outcome::Refused, Outcome::Expired, Outcome::Suspended, Outcome::Ended];
 
@@ -137,7 +145,7 @@ impl Outcome {
         !matches!(self, Outcome::Deferred | Outcome::Suspended)
     }
 
-    /// Its one word, in tables, metrics and answers.
+    /// Its name in tables, metrics and answers.
     pub fn word(self) -> &'static str {
         match self {
             Outcome::Delivered => "delivered",
@@ -150,7 +158,7 @@ impl Outcome {
     }
 }
 
-/// Packs the attempts of one chunk. Times are kept as differences, equal replies once.
+/// Packs the attempts of one chunk. Times are stored as differences, equal replies once.
 pub fn pack_attempts(attempts: &[Attempt]) -> Vec<u8> {
     let mut out = Vec::with_capacity(32 + attempts.len() * 12);
     let mut replies: Vec<&str> = Vec::new();
@@ -165,7 +173,7 @@ pub fn pack_attempts(attempts: &[Attempt]) -> Vec<u8> {
         write_signed(&mut out, attempt.sent_at.0.wrapping_sub(attempt.formatted_at.0));
         write_signed(&mut out, attempt.answered_at.0.wrapping_sub(attempt.sent_at.0));
         out.push(attempt.outcome as u8);
-        // The last few replies are enough: a far side that repeats itself does so at once.
+        // A window of the last few replies is enough: receivers repeat themselves at once.
         let known = replies.iter().rev().take(8).position(|reply| *reply == attempt.reply);
         match known {
             Some(back) => write_varint(&mut out, back as u64 + 1),
@@ -179,7 +187,7 @@ pub fn pack_attempts(attempts: &[Attempt]) -> Vec<u8> {
     out
 }
 
-/// Reads what `pack_attempts` wrote.
+/// Parses the form written by `pack_attempts`.
 ///
 /// # Errors
 /// The bytes are damaged.
@@ -235,6 +243,23 @@ mod tests {
                 reply,
             },
         )
+    }
+
+    #[test]
+    fn an_attempt_that_ended_before_the_far_side_was_asked_was_not_sent() {
+        let at = Timestamp(5);
+        let refused = Attempt {
+            ordinal: 0,
+            number: 1,
+            formatted_at: at,
+            sent_at: at,
+            answered_at: at,
+            outcome: Outcome::Refused,
+            reply: "the subscriber has switched off the channels of all its devices".to_owned(),
+        };
+        assert!(!refused.was_sent());
+        assert!(Attempt { answered_at: Timestamp(6), ..refused.clone() }.was_sent());
+        assert!(Attempt { outcome: Outcome::Delivered, ..refused }.was_sent());
     }
 
     proptest! {

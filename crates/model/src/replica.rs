@@ -1,4 +1,5 @@
-//! What devices and the server say to each other about rows: the bodies of the protocol of sync, and the lines of its blocks.
+//! Messages of the synchronisation protocol between devices and the server: request and response bodies, and the
+//! lines of blocks.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
@@ -11,24 +12,25 @@ use crate::{
     problem::Problem,
 };
 
-/// Edits of a block that is sent up, at most.
+/// Most edits of an uploaded block.
 pub const EDITS_MAX: usize = 2_000;
-/// Bytes of a block that is sent up, unpacked, at most.
+/// Most bytes of an uploaded block, uncompressed.
 pub const BLOCK_BYTES_MAX: usize = 4 << 20;
-/// Bytes of a row as JSON, at most.
+/// Most bytes of a row as JSON.
 pub const ROW_BYTES_MAX: usize = 256 << 10;
-/// Characters of the id of a batch of edits, at most.
+/// Most characters of an edit batch id.
 pub const BATCH_CHARS_MAX: usize = 64;
 
-/// A device begins.
+/// Request of a device to begin a session.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Begin {
-    /// How far it has read; `None`: it has nothing, or wants all anew.
+    /// The cursor that it has reached; `None`: it has no rows, or wants all rows again.
     pub cursor: Option<String>,
-    /// It has dropped all that it had, as it was told.
+    /// Whether it has dropped all rows, as the server asked.
     pub wiped: bool,
-    /// Its log of edits. A client of the first version of the protocol sends none, and counts its edits without batches.
+    /// State of its edit log. A client of the first version of the protocol sends none, and counts its edits without
+    /// batches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub edits: Option<EditLog>,
 }
@@ -49,19 +51,19 @@ pub struct EditLog {
     pub point: Option<String>,
 }
 
-/// What a device that begins is told.
+/// Response to a device that begins a session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Begun {
+pub struct BeginResponse {
     /// Its session.
     pub session: String,
-    /// The last of its edits that was taken in; it sends those behind it. For a client that numbers its edits in batches: the
-    /// last one of the batch that it named, 0 if that batch is not known.
+    /// The last stored edit; the device sends later ones. For a client that numbers its edits in batches: the last
+    /// one of the batch that it named, 0 if that batch is unknown.
     pub uploaded: u64,
-    /// Whether it is told all rows anew: after the last block it drops those that it was not told.
+    /// Whether it gets all rows again: after the last block it drops all rows that it did not get.
     pub anew: bool,
-    /// Where it goes on reading.
+    /// The cursor to continue from.
     pub cursor: String,
-    /// Whether it is to drop all that it has; it gets nothing else.
+    /// Whether it must drop all rows; it gets nothing else.
     pub wipe: bool,
     /// The collections that it may use.
     pub collections: Vec<CollectionShape>,
@@ -71,93 +73,99 @@ pub struct Begun {
     pub restored: Option<Vec<(String, u64)>>,
 }
 
-/// What a device knows of a collection.
+/// Shape of a collection for a device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CollectionShape {
     /// Its name.
     pub name: Name,
     /// Its fields.
     pub fields: Vec<FieldShape>,
-    /// Which way its rows go.
+    /// Direction of replication.
     pub direction: Direction,
 }
 
-/// What a device knows of a field.
+/// Shape of a field for a device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FieldShape {
     /// Its name.
     pub name: Name,
-    /// What it holds.
+    /// Its type.
     #[serde(rename = "type")]
     pub kind: FieldType,
 }
 
-/// An edit of a device: a line of a block that is sent up.
+/// An edit of a device: a line of an uploaded block.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Edit {
-    /// Its number: each device counts its edits from 1, without gaps. One that came before is not taken in again.
+    /// Its number: each device counts its edits from 1, without gaps. A repeated edit is ignored.
     pub n: u64,
-    /// Its batch. Edits without one are of a client of the first version of the protocol.
+    /// Its batch. Edits without one come from a client of the first version of the protocol.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<String>,
     /// The collection.
     pub collection: Name,
     /// The row.
     pub id: String,
-    /// The version of the row that it was made on; 0 if there was none.
+    /// The base version of the row; 0 if there was none.
     #[serde(default)]
     pub base: Stamp,
-    /// What its author knew: the newest stamp that the device had been told.
+    /// The newest stamp that the device had received when the edit was made.
     #[serde(default)]
     pub seen: Stamp,
-    /// The fields that it changes; `null` empties one. `None`: it removes the row.
-    #[serde(default)]
+    /// The changed fields; `null` clears one. `None`, which is written as `null` and must not be missing, removes the
+    /// row.
+    #[serde(deserialize_with = "given")]
     pub set: Option<Map<String, Json>>,
-    /// What these fields were before.
+    /// The previous values of these fields.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub was: Map<String, Json>,
 }
 
-/// What became of a block that was sent up.
+/// A value that must be present, although it may be null: a missing member must not remove a row.
+fn given<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Map<String, Json>>, D::Error> {
+    Option::deserialize(deserializer)
+}
+
+/// Result of an uploaded block.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Uploaded {
-    /// The last edit that was taken in.
+    /// The last stored edit.
     pub uploaded: u64,
-    /// Edits that stay.
+    /// Number of edits that were applied.
     pub applied: u64,
-    /// Those that met others, and did not stay or not as they were.
+    /// Edits that conflicted, and were rejected or merged.
     pub conflicts: Vec<Met>,
-    /// The edits that cannot be, or of which some fields cannot be.
+    /// Invalid edits, or edits with invalid fields.
     pub refused: Vec<Refused>,
-    /// The point in the server's history behind this block; empty for a client of the first version of the protocol.
+    /// The point in the server's history after this block; empty for a client of the first version of the protocol.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub point: String,
 }
 
-/// An edit that met another.
+/// An edit that conflicted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Met {
     /// The edit.
     pub n: u64,
-    /// Whose edit stayed.
+    /// Side whose edit was kept.
     pub winner: Winner,
 }
 
-/// Whose edit stays.
+/// Winner of a conflict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Winner {
-    /// That of the device.
+    /// The device.
     Client,
-    /// What the server had.
+    /// The server.
     Server,
-    /// They were put together.
+    /// Both were merged.
     Both,
 }
 
 impl Winner {
-    /// Its one spelling.
+    /// Its name.
     pub fn word(self) -> &'static str {
         match self {
             Winner::Client => "client",
@@ -167,46 +175,46 @@ impl Winner {
     }
 }
 
-/// An edit that cannot be.
+/// An invalid edit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Refused {
     /// The edit.
     pub n: u64,
-    /// Why.
+    /// The problems.
     pub problems: Vec<Problem>,
 }
 
-/// A row as it is sent down: collection, id, version, and what it says; without that it is gone.
+/// A downloaded row: collection, id, version, and fields; without fields it was removed.
 pub type RowLine = (Name, String, Stamp, Option<Map<String, Json>>);
 
-/// The last line of a block that is sent down.
+/// The last line of a downloaded block.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BlockEnd {
-    /// How far the device has read with this block.
+    /// The cursor after this block.
     pub cursor: String,
-    /// The stamp up to which it knows all rows, if there is no more.
+    /// The stamp up to which the device has all rows, if there is no more.
     pub seen: Stamp,
     /// Whether there is more.
     pub more: bool,
 }
 
-/// An edit as it was sent.
+/// A line of an uploaded block.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SentEdit {
     /// It can be read.
     Edit(Edit),
-    /// It cannot be read, but its number can. It is refused, and the others of its block are not concerned.
+    /// Unreadable except for its number. It is refused, without effect on the other edits of its block.
     Unreadable(UnreadableEdit),
 }
 
-/// An edit that cannot be read.
+/// An unreadable edit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UnreadableEdit {
     /// Its number.
     pub n: u64,
     /// Its batch.
     pub batch: Option<String>,
-    /// Why it cannot be read.
+    /// The problem.
     pub problem: Problem,
 }
 
@@ -228,12 +236,12 @@ impl SentEdit {
     }
 }
 
-/// Reads the lines of a block of edits, up to [`EDITS_MAX`].
+/// Parses the lines of an uploaded block, up to [`EDITS_MAX`].
 ///
 /// # Errors
-/// A line has no number that can be read, or there are too many.
+/// A line has no readable number, or there are too many.
 pub fn read_edits(lines: &[u8]) -> Result<Vec<SentEdit>, Vec<Problem>> {
-    /// The parts of a line that is no edit. Numbers and texts of other fields are passed over, valid or not.
+    /// Members of an unreadable edit. Other fields are ignored, valid or not.
     #[derive(Deserialize)]
     struct Numbered {
         n: u64,
@@ -278,6 +286,7 @@ mod tests {
         check(br#"{"n": 1, "collection": "no name", "id": "a", "set": {}}"#);
         check(br#"{"n": 1, "collection": "notes", "id": 7, "set": {}}"#);
         check(br#"{"n": 1, "collection": "notes", "id": "a", "set": 7}"#);
+        check(br#"{"n": 1, "collection": "notes", "id": "a"}"#);
         check(b"{\"n\": 1, \"collection\": \"notes\", \"id\": \"a\", \"set\": {\"text\": \"\xff\"}}");
         assert!(read_edits(b"{\"n\": 1").is_err());
         assert!(read_edits(b"{\"n\": -1, \"id\": \"a\"}").is_err());

@@ -22,12 +22,12 @@
 //! - `EXDATE` with a date excludes the whole day, even where the start has a time;
 //! - parts that do not go together by the RFC, and `RSCALE` and `SKIP` of RFC 7529, are refused.
 
-mod text; // lines of text become a schedule and are written again
+mod text; // parses and formats the text of a schedule
 mod rule; // RRULE, part by part
-mod expand; // a rule gives wall-clock times
-mod occur; // a zone makes them instants
-mod missed; // what is due now
-mod frequency; // how often it is due
+mod expand; // expands a rule into wall-clock times
+mod occur; // converts wall-clock times into instants of a zone
+mod missed; // due and missed occurrences
+mod frequency; // frequency of occurrences
 mod calendar; // day numbers
 
 use std::{str::FromStr, time::Duration};
@@ -35,7 +35,7 @@ use std::{str::FromStr, time::Duration};
 use jiff::{civil::DateTime, tz::TimeZone};
 use serde::{Deserialize, Serialize};
 
-use self::{calendar::Local, expand::Expansion, rule::Rule, text::Moment};
+use self::{calendar::Local, expand::Expansion, rule::Rule, text::DateOrTime};
 pub use self::{
     missed::{CATCH_UP_MAX, Due, MISSED_COUNTED_MAX, MissedPolicy},
     occur::Occurrences,
@@ -43,72 +43,72 @@ pub use self::{
 };
 use crate::{problem::Problem, time::Timestamp};
 
-/// The most bytes of a schedule's text.
+/// Longest text of a schedule in bytes.
 pub const TEXT_BYTES_MAX: usize = 64 * 1024;
-/// The most dates in `RDATE`, and the most in `EXDATE`.
+/// Most dates in `RDATE`, and in `EXDATE`.
 pub const DATES_MAX: usize = 1_024;
 
-/// What becomes of an occurrence whose wall-clock time does not exist on its day.
+/// Policy for occurrences whose wall-clock time does not exist on their day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GapPolicy {
-    /// It happens with the offset before the gap, so by the length of the gap later on the clock: 02:30 becomes 03:30
-    /// (RFC 5545 section 3.3.5).
+    /// Uses the offset before the gap, so that it occurs later on the clock by the length of the gap: 02:30 becomes
+    /// 03:30 (RFC 5545 section 3.3.5).
     #[default]
     ShiftForward,
-    /// It does not happen, and a `COUNT` does not count it (RFC 5545 section 3.3.10).
+    /// Drops it, and a `COUNT` does not count it (RFC 5545 section 3.3.10).
     Skip,
 }
 
-/// What becomes of an occurrence whose wall-clock time exists twice on its day.
+/// Policy for occurrences whose wall-clock time exists twice on their day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FoldPolicy {
-    /// It happens the first time. Rules of hours and less pause while clocks repeat themselves.
+    /// It occurs the first time. Rules of hours and less pause in the repeated hour.
     #[default]
     First,
-    /// It happens both times; a `COUNT` counts it once.
+    /// It occurs both times; a `COUNT` counts it once.
     Both,
 }
 
-/// How a wall-clock time was turned into an instant.
+/// Conversion of a wall-clock time into an instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reading {
-    /// Clocks show it then, for the first time or the only one.
+    /// Clocks show the time then, for the first time or the only one.
     Plain,
-    /// It does not exist on that day; the instant is by the length of the gap later on the clock.
+    /// The time does not exist on that day; the instant is later on the clock by the length of the gap.
     Shifted,
-    /// Clocks show it for the second time.
+    /// Clocks show the time for the second time.
     Repeated,
 }
 
-/// One time at which a schedule is due.
+/// An occurrence: a time at which a schedule is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Occurrence {
     /// The instant, on a whole second.
     pub at: Timestamp,
-    /// The wall-clock time that the rule names.
+    /// The wall-clock time of the rule.
     pub local: DateTime,
-    /// How the one became the other.
+    /// The conversion between the two.
     pub reading: Reading,
 }
 
-/// When something recurs.
+/// A recurring schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
     start: Local,
     whole_day: bool,
     /// Whether its text names no zone; it is read in UTC until [`Schedule::in_zone`] gives it one.
     floating: bool,
-    /// As it was known at reading; questions ask the database again by its name.
+    /// The zone as known when the text was parsed; queries look it up again by its name.
     zone: TimeZone,
     rule: Option<Box<Rule>>,
-    /// The last candidate that `COUNT` allows, in wall-clock time. It depends on the rule alone, not on a zone; `None`
-    /// without a count, or if it is beyond the end of time.
+    /// The last candidate that `COUNT` allows, in wall-clock time. It depends on the rule alone, not on a zone;
+    /// `None` without a count, or if it is beyond the end of time.
     last: Option<Local>,
     /// Ascending, like the exceptions.
-    dates: Vec<Moment>,
-    exceptions: Vec<Moment>,
+    dates: Vec<DateOrTime>,
+    exceptions: Vec<DateOrTime>,
     gap: GapPolicy,
     fold: FoldPolicy,
 }
@@ -141,8 +141,8 @@ impl Schedule {
         builder.finish(problems)
     }
 
-    /// Like [`Schedule::parse`] for a text that may leave the zone open: such a schedule is on the wall clock of whoever
-    /// it is for, and [`Schedule::in_zone`] says whose. Until then it is read in UTC.
+    /// Like [`Schedule::parse`] for a text without a zone: [`Schedule::in_zone`] sets the zone of its user. Until
+    /// then it is read in UTC.
     ///
     /// # Errors
     /// As for [`Schedule::parse`].
@@ -150,7 +150,7 @@ impl Schedule {
         text::parse_floating(text)
     }
 
-    /// Like [`Schedule::new`] without a zone, as [`Schedule::parse_floating`] reads one.
+    /// Like [`Schedule::new`] without a zone, as [`Schedule::parse_floating`].
     ///
     /// # Errors
     /// As for [`Schedule::new`].
@@ -162,7 +162,7 @@ impl Schedule {
         }
     }
 
-    /// Something that recurs so often, counted from 1970 in UTC; in whole seconds, at least one.
+    /// A schedule with a fixed interval, counted from 1970 in UTC; in whole seconds, at least one.
     pub fn every(interval: Duration) -> Schedule {
         let seconds = interval.as_secs().clamp(1, u64::from(INTERVAL_MAX));
         let units = [(86_400, "DAILY"), (3_600, "HOURLY"), (60, "MINUTELY"), (1, "SECONDLY")];
@@ -171,7 +171,7 @@ impl Schedule {
         Schedule::new("1970-01-01T00:00:00", "UTC", Some(&rule)).expect("the rule of an interval is well-formed")
     }
 
-    /// The same schedule on the clocks of a zone, if it left its zone open; else as it is. `None`: there is no such zone.
+    /// The same schedule in a zone, if it was floating; else unchanged. `None`: the zone is unknown.
     pub fn in_zone(&self, zone: &str) -> Option<Schedule> {
         if !self.floating {
             return Some(self.clone());
@@ -180,17 +180,17 @@ impl Schedule {
         Some(Schedule { zone, floating: false, ..self.clone() })
     }
 
-    /// What becomes of times that do not exist.
+    /// Policy for times that do not exist.
     pub fn gap_policy(&self) -> GapPolicy {
         self.gap
     }
 
-    /// What becomes of times that exist twice.
+    /// Policy for times that exist twice.
     pub fn fold_policy(&self) -> FoldPolicy {
         self.fold
     }
 
-    /// Whether its zone is left open.
+    /// Whether it is floating: its zone is not set.
     pub fn is_floating(&self) -> bool {
         self.floating
     }
@@ -227,11 +227,11 @@ impl Schedule {
         self.rule.as_ref().map(|rule| rule.to_string())
     }
 
-    /// The first occurrence after an instant, which itself does not count; `None` if there is none up to the year 9999.
+    /// The first occurrence strictly after an instant; `None` if there is none up to the year 9999.
     ///
-    /// Costs a microsecond or so for a rule with occurrences near. A rule that can never occur again is found out in
-    /// time bounded by the days up to the year 9999: tens of milliseconds. A count changes nothing, for its end is known
-    /// since reading; only under [`GapPolicy::Skip`] gaps from the start on are looked at.
+    /// Costs about a microsecond for a rule with near occurrences. A rule that never occurs again takes time bounded
+    /// by the days up to the year 9999: tens of milliseconds. The end of a count was computed at parsing. Only under
+    /// [`GapPolicy::Skip`] are gaps since the start inspected.
     pub fn next_after(&self, instant: Timestamp) -> Option<Occurrence> {
         self.occurrences_after(instant).next()
     }
@@ -241,13 +241,13 @@ impl Schedule {
         self.occurrences_from(from).before(to).take(limit).collect()
     }
 
-    /// The time that the clocks of its zone show at an instant, to the second.
+    /// The local time in its zone at an instant, to the second.
     pub fn clock_at(&self, instant: Timestamp) -> Option<DateTime> {
         let instant = jiff::Timestamp::from_second(instant.0.div_euclid(1_000_000)).ok()?;
         Some(self.zone_now().to_datetime(instant))
     }
 
-    /// The first `count` occurrences at or after `from`, to show a person.
+    /// The first `count` occurrences at or after `from`, for display.
     pub fn preview(&self, from: Timestamp, count: usize) -> Vec<Occurrence> {
         self.occurrences_from(from).take(count).collect()
     }
@@ -267,12 +267,12 @@ impl Schedule {
         Occurrences::new(self, zone, from)
     }
 
-    /// The zone as the database has it now. A name that has vanished from it keeps its last meaning.
+    /// The zone in the current database. A name that was removed from it keeps its last meaning.
     fn zone_now(&self) -> TimeZone {
         TimeZone::get(self.zone()).unwrap_or_else(|_| self.zone.clone())
     }
 
-    /// Finds where `COUNT` ends, once at reading.
+    /// Computes the end of `COUNT`, once at parsing.
     fn count(&mut self) -> Result<(), Problem> {
         if let Some(rule) = &self.rule
             && let rule::End::Count(count) = rule.end

@@ -1,19 +1,19 @@
-//! Some of the subscribers, told by what they are: saved filters.
+//! Segments: saved filters over subscribers.
 
 use crate::{id::Name, time::Timestamp};
 
-/// A saved filter over subscribers. Who meets it belongs to it, from the change of the subscriber on that makes it so.
+/// A saved filter over subscribers. Membership follows every change of a subscriber.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
-    /// Its name, by which rules ask for it.
+    /// Its name, used by rules.
     pub name: Name,
-    /// What it is for, for people.
+    /// A description for readers.
     pub description: Option<String>,
     /// The text of an [`LdapFilter`](crate::ldap::LdapFilter), as its author wrote it.
     pub filter: Box<str>,
-    /// When it was made.
+    /// Creation time.
     pub created_at: Timestamp,
-    /// When it last changed.
+    /// Time of the last change.
     pub updated_at: Timestamp,
     /// Grows with each change; the basis of its ETag.
     pub revision: u64,

@@ -1,7 +1,7 @@
-//! A large stack for libraries that recurse: compilers of templates and mails, validators of schemas.
+//! Runs work on a large stack, for recursive libraries: compilers of templates and mails, validators of schemas.
 //!
-//! Recursion is bounded by a check of the input before the library sees it. A worker's stack of 1 MiB is too small for some of
-//! these bounds, so such work runs on a thread of its own.
+//! The input is checked before the library is called, which bounds its recursion. A worker's stack of 1 MiB is too
+//! small for some of these bounds, so such work runs on its own thread.
 
 use std::{cell::Cell, io, panic, thread};
 
@@ -12,10 +12,10 @@ thread_local! {
     static IS_LARGE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `work` on a stack of 64 MiB and waits for it. Within such work a second call costs nothing.
+/// Runs `work` on a stack of 64 MiB and waits for it. A nested call costs nothing.
 ///
 /// # Errors
-/// The operating system starts no thread.
+/// The operating system cannot start a thread.
 pub fn with_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
     if IS_LARGE.get() {
         return Ok(work());

@@ -1,14 +1,14 @@
-//! What matching remembers between batches, as the journal keeps it: pages of bytes, written whole.
+//! State of matching between batches, as stored in the journal: pages of bytes, written whole.
 
 use bytes::Bytes;
 
-/// One page of what matching remembers. Only the one who wrote it knows what is in it.
+/// A page of state. Its body is opaque to all but its writer.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StatePage {
-    /// Whose memory it is, as the path in the definition: `rules.limit`.
+    /// Its owner, as the path in the definition: `rules.limit`.
     pub name: Box<str>,
-    /// Which page of it.
+    /// Number of the page.
     pub number: u64,
-    /// What it holds. Empty: there is no such page any more.
+    /// Its bytes. Empty: the page is deleted.
     pub body: Bytes,
 }

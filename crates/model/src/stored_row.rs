@@ -1,10 +1,11 @@
-//! Stored rows and later versions of their class: one rule for subscriptions, rows of collections and exports.
+//! Stored rows under later versions of their class: one set of rules for subscriptions, rows of collections and
+//! exports.
 //!
-//! 1. **Read.** Values are taken by the name of their field. A field that the class lost is not shown. A new field has its
-//!    default. A value of another type counts as missing. No stored row is refused.
-//! 2. **Write.** What a write leaves as it was stored is not checked again, so a field that became required is demanded of new
-//!    rows, and of writes that take its value away. The row is written as the class is now: values of lost fields vanish.
-//! 3. **Import of an export.** What does not fit the class any more is passed over with a warning.
+//! 1. **Read.** Values are matched by field name. A removed field is not shown. A new field has its default. A value
+//!    of another type counts as missing. No stored row is refused.
+//! 2. **Write.** Unchanged values are not checked again. So a field that became required is required of new rows, and
+//!    of writes that remove its value. The row is written in the current version: values of removed fields vanish.
+//! 3. **Import of an export.** Values that do not fit the class any more are skipped with a warning.
 
 use crate::{
     field::{Check, Damaged, Fields, Row, missing},
@@ -13,7 +14,7 @@ use crate::{
 };
 
 impl Fields {
-    /// Reads a stored JSON object, which was checked when it was stored: rule 1.
+    /// Parses a stored JSON object, which was checked when it was stored: rule 1.
     ///
     /// # Errors
     /// It is not a JSON object.
@@ -31,7 +32,7 @@ impl Fields {
         Ok(row)
     }
 
-    /// A stored JSON object as this version of the class shows it.
+    /// A stored JSON object in this version of the class.
     ///
     /// # Errors
     /// It is not a JSON object.
@@ -39,7 +40,8 @@ impl Fields {
         Ok(self.to_json(&self.row_from_stored(json)?))
     }
 
-    /// Reads a JSON object that takes the place of a stored row of this class, as [`Fields::row_from_stored`] gave it: rule 2.
+    /// Parses a JSON object that replaces a stored row of this class, as returned by [`Fields::row_from_stored`]:
+    /// rule 2.
     ///
     /// # Errors
     /// As [`Fields::row_from_json`].
@@ -47,8 +49,8 @@ impl Fields {
         self.checked_row(json, Check::Over(stored)).map(|(row, _)| row)
     }
 
-    /// Reads a JSON object that an export wrote, perhaps before the class changed: rule 3. Gives the warnings beside the row,
-    /// [`PROBLEMS_MAX`](crate::problem::PROBLEMS_MAX) of them at most.
+    /// Parses a JSON object of an export, perhaps of an earlier version of the class: rule 3. Also returns the
+    /// warnings, [`PROBLEMS_MAX`](crate::problem::PROBLEMS_MAX) of them at most.
     ///
     /// # Errors
     /// It is not a JSON object, is too large, or has a field twice.

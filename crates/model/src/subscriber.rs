@@ -1,4 +1,4 @@
-//! Whom to tell: subscribers, and the devices at which they are told.
+//! Subscribers and their devices.
 
 use std::collections::BTreeMap;
 
@@ -23,22 +23,22 @@ pub const DEVICES_MAX: usize = 32;
 /// Longest address of a device, in bytes.
 pub const ADDRESS_BYTES_MAX: usize = 2_048;
 
-/// Someone, or something, to tell.
+/// A subscriber: a person or a machine that receives notifications.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Subscriber {
-    /// The records' own number.
+    /// Internal number of the records.
     pub number: SubscriberNumber,
-    /// The name its creator chose.
+    /// External id, chosen by its creator.
     pub id: SubscriberId,
-    /// What its creator says of it.
+    /// Its profile.
     pub profile: Profile,
     /// Its devices by name.
     pub devices: BTreeMap<Name, Device>,
-    /// What it wants to be told, and when not.
+    /// Its preferences.
     pub preferences: Preferences,
-    /// When it was made, and when it or one of its devices last changed.
+    /// Creation time.
     pub created_at: Timestamp,
-    /// See `created_at`.
+    /// Time of the last change of it or one of its devices.
     pub updated_at: Timestamp,
     /// Grows with each change; the basis of its ETag.
     pub revision: u64,
@@ -48,18 +48,18 @@ pub struct Subscriber {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Profile {
-    /// Whether it is told anything at all.
+    /// Whether it receives notifications.
     pub enabled: bool,
     /// BCP 47 language tag, such as `de-AT`.
     pub locale: Option<String>,
     /// IANA time zone, such as `Europe/Vienna`.
     pub time_zone: Option<String>,
-    /// Typed attributes, free in name.
+    /// Attributes with free names.
     pub attributes: BTreeMap<String, Value>,
 }
 
 impl Profile {
-    /// Whether two differ at most in whether they are enabled.
+    /// Whether two profiles differ at most in `enabled`.
     pub fn says_the_same(&self, other: &Profile) -> bool {
         let Profile { enabled: _, locale, time_zone, attributes } = self;
         *locale == other.locale && *time_zone == other.time_zone && *attributes == other.attributes
@@ -72,35 +72,35 @@ impl Default for Profile {
     }
 }
 
-/// One address of a subscriber.
+/// A device: one address of a subscriber.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Device {
-    /// The channel of an application by which it is reached.
+    /// The channel of an application that sends to it.
     pub channel: Name,
-    /// The address there: a mailbox, a URL, ...
+    /// The address for this channel: a mailbox, a URL, ...
     pub address: String,
-    /// Whether it may be used.
+    /// Its state.
     #[serde(default)]
     pub state: DeviceState,
 }
 
-/// Whether a device may be used.
+/// State of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceState {
-    /// It is used.
+    /// It is in use.
     #[default]
     Active,
-    /// Its owner switched it off.
+    /// Disabled by its owner.
     Disabled,
-    /// The far side said that the address does not exist.
+    /// The receiver said that the address does not exist.
     Bounced,
-    /// The far side has failed for days.
+    /// The receiver has failed for days.
     Failed,
 }
 
-/// What is wrong with a locale or time zone, if anything.
+/// Problems of a locale or time zone.
 pub fn check_profile(profile: &Profile) -> Vec<Problem> {
     let mut problems = Vec::new();
     if let Some(locale) = &profile.locale
@@ -122,7 +122,7 @@ pub fn check_profile(profile: &Profile) -> Vec<Problem> {
     problems
 }
 
-/// What is wrong with the attributes of a subscriber, if anything.
+/// Problems of the attributes of a subscriber.
 pub fn check_attributes(attributes: &BTreeMap<String, Value>) -> Vec<Problem> {
     let mut problems = Vec::new();
     if attributes.is_empty() {
@@ -146,10 +146,10 @@ pub fn check_attributes(attributes: &BTreeMap<String, Value>) -> Vec<Problem> {
     problems
 }
 
-/// What is wrong with the address of a device, whatever its channel.
+/// Checks the address of a device, for any channel.
 ///
 /// # Errors
-/// It is empty or too long, or no address at all.
+/// It is empty, too long, or invalid.
 pub fn check_address(address: &str) -> Result<(), Problem> {
     let wrong = |message: String| Err(Problem::at("address", message));
     match address.len() {
@@ -160,7 +160,7 @@ pub fn check_address(address: &str) -> Result<(), Problem> {
     }
 }
 
-/// Whether a text has the shape of a language tag of BCP 47: a primary subtag of 2 to 8 letters, then subtags of 1 to 8
+/// Whether a text has the form of a BCP 47 language tag: a primary subtag of 2 to 8 letters, then subtags of 1 to 8
 /// letters and digits.
 pub fn is_language_tag(tag: &str) -> bool {
     let mut subtags = tag.split('-');

@@ -1,4 +1,4 @@
-//! What a subscriber cares about: typed parameters of one subscription class, and terms of one's own.
+//! Subscriptions: typed parameters of one subscription class, with an optional filter and schedule.
 
 use crate::{
     filter::Filter,
@@ -6,52 +6,52 @@ use crate::{
     time::Timestamp,
 };
 
-/// One subscriber's interest.
+/// A subscription of one subscriber.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Subscription {
-    /// The records' number.
+    /// Its id.
     pub id: SubscriptionId,
-    /// The application whose class it is of.
+    /// The application.
     pub application: Name,
     /// Its subscription class.
     pub class: Name,
-    /// Whose it is.
+    /// Its owner.
     pub subscriber: SubscriberId,
-    /// Whose it is, by number.
+    /// Its owner, by number.
     pub subscriber_number: SubscriberNumber,
-    /// Its creator's own key, unique for the subscriber and class, by which an import finds it again.
+    /// Key chosen by its creator, unique for the subscriber and class, by which imports identify it.
     pub key: Option<String>,
-    /// The device to tell; without it, the subscriber's first usable one by name.
+    /// The device to notify; default: the subscriber's first usable one by name.
     pub device: Option<Name>,
-    /// Whether it is matched. One that is snoozed is not.
+    /// Whether it is matched. A snoozed one is not.
     pub enabled: bool,
-    /// Its parameters: a JSON object that was checked against its class, without nulls. `Fields::row_from_stored` reads
-    /// it, whatever has become of the class since.
+    /// Its parameters: a JSON object that was checked against its class, without nulls. `Fields::row_from_stored`
+    /// reads it under any later version of the class.
     pub values: Box<str>,
-    /// What it asks for beside its parameters.
-    pub terms: Terms,
-    /// When it was made.
+    /// Its filter, schedule and snooze.
+    pub terms: SubscriptionParams,
+    /// Creation time.
     pub created_at: Timestamp,
-    /// When it last changed.
+    /// Time of the last change.
     pub updated_at: Timestamp,
     /// Grows with each change; the basis of its ETag.
     pub revision: u64,
 }
 
 impl Subscription {
-    /// Whether it is matched, or will be when it is not snoozed any more.
+    /// Whether it is matched, or will be when the snooze ends.
     pub fn is_wanted(&self) -> bool {
         self.enabled || self.terms.snoozed_until.is_some()
     }
 }
 
-/// What a subscription asks for beside its parameters, where its class allows it.
+/// Filter, schedule and snooze of a subscription, as its class allows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Terms {
-    /// Its own predicate over the event: it is matched only where a rule and this hold.
+pub struct SubscriptionParams {
+    /// Filter over the event: it is matched only if a rule and the filter hold.
     pub filter: Option<Filter>,
-    /// When its scheduled rules are evaluated: the canonical text of a [`Schedule`](crate::schedule::Schedule).
+    /// Schedule of its scheduled rules: the canonical text of a [`Schedule`](crate::schedule::Schedule).
     pub schedule: Option<Box<str>>,
-    /// It is not matched before this time, and is again from then on. Only of one that would be matched otherwise.
+    /// End of a snooze: it is not matched before this time. Only for a subscription that is otherwise enabled.
     pub snoozed_until: Option<Timestamp>,
 }

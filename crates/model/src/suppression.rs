@@ -1,8 +1,9 @@
-//! Addresses that are not written to: they bounced, complained, or somebody said so.
+//! Suppressions: addresses that must not be sent to, because they bounced, complained, or were blocked by an
+//! operator.
 //!
-//! A [`Suppression`] stands for an address within a protocol, whoever's device has it and in whichever application, or for
-//! one device. What far sides say comes as a [`Report`]; [`Policy::take`] says what a report makes of what was known
-//! before, and is the whole of the rules.
+//! A [`Suppression`] applies to an address within a protocol, for all devices and applications, or to one device.
+//! Bounces and complaints arrive as [`Report`]s; [`Policy::take`] computes the suppression after a report and holds
+//! all the rules.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -16,40 +17,40 @@ use crate::{
 
 /// Longest address.
 pub const ADDRESS_BYTES_MAX: usize = 2_048;
-/// Most bytes of a detail; what is longer is cut.
+/// Most bytes of a detail; longer ones are cut.
 pub const DETAIL_BYTES_MAX: usize = 1_024;
-/// Most soft bounces that a policy may wait for.
+/// Largest limit of soft bounces in a policy.
 pub const SOFT_BOUNCES_MAX: u32 = 100;
 
-/// What is not written to.
+/// Target of a suppression.
 ///
-/// As text it is `address/<protocol>/<address>` or `device/<subscriber>/<device>`; in the order of these texts they are
-/// listed.
+/// Its text is `address/<protocol>/<address>` or `device/<subscriber>/<device>`; lists are ordered by these texts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// An address, whoever's device has it.
+    /// An address, on any device.
     Address {
         /// The protocol whose channels use it.
         protocol: Name,
-        /// The address in the form in which it is compared: see [`canonical`].
+        /// The address in canonical form: see [`canonical`].
         address: String,
     },
     /// One device of a subscriber.
     Device {
-        /// Whose.
+        /// The subscriber.
         subscriber: SubscriberId,
-        /// Which.
+        /// The device.
         device: Name,
     },
 }
 
 impl Target {
-    /// An address within a protocol, in the form in which it is compared.
+    /// An address within a protocol, in canonical form.
     pub fn address(protocol: &Name, address: &str) -> Target {
         Target::Address { protocol: protocol.clone(), address: canonical(protocol, address) }
     }
 
-    /// The same target as versions before 2026-11-27 stored it, if that differs: mailboxes had their domain in Unicode.
+    /// The same target as versions before 2026-11-27 stored it, if that differs: mailboxes had their domain in
+    /// Unicode.
     pub fn former(&self) -> Option<Target> {
         match self {
             Target::Address { protocol, address } if protocol.as_str() == "smtp" => {
@@ -61,17 +62,16 @@ impl Target {
     }
 }
 
-/// An address as it is compared: that of a mail protocol as [`Mailbox::canonical`] says, any other without white space around
-/// it.
+/// Canonical form of an address: that of a mail protocol by [`Mailbox::canonical`], any other trimmed.
 pub fn canonical(protocol: &Name, address: &str) -> String {
     match protocol.as_str() {
-        // What is no mailbox can still stand for itself.
+        // A text that is not a mailbox is used as it is.
         "smtp" => Mailbox::parse(address).map_or_else(|_| address.trim().to_lowercase(), |mailbox| mailbox.canonical()),
         _ => address.trim().to_owned(),
     }
 }
 
-/// The address of a device to which a suppression is bound, as it is compared: whatever its protocol, without regard to case.
+/// Canonical form of the device address that a suppression is bound to: for any protocol, without regard to case.
 pub fn bound(address: &str) -> String {
     Mailbox::parse(address).map_or_else(|_| address.trim().to_lowercase(), |mailbox| mailbox.canonical())
 }
@@ -85,7 +85,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// The text is no [`Target`].
+/// A text that is not a [`Target`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is neither `address/<protocol>/<address>` nor `device/<subscriber>/<device>`")]
 pub struct TargetError(pub String);
@@ -110,28 +110,28 @@ impl FromStr for Target {
     }
 }
 
-/// Why an address is not written to. A later one is heavier: it takes the place of a lighter one, never the other way.
+/// Cause of a suppression, in ascending severity: a more severe cause replaces a less severe one, never the reverse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// Too many messages came back for the time being: a full mailbox, say.
+    /// Too many temporary bounces, for example of a full mailbox.
     SoftBounce,
-    /// Somebody said so.
+    /// Set by an operator.
     Manual,
-    /// A message came back for good: there is no such address.
+    /// A permanent bounce: the address does not exist.
     HardBounce,
-    /// Whoever has the address ended it with the provider, past us.
+    /// The recipient unsubscribed at the mail provider.
     Unsubscribed,
-    /// Whoever has the address called a message spam.
+    /// The recipient reported a message as spam.
     Complaint,
 }
 
 impl Cause {
-    /// All of them, the lightest first.
+    /// All causes, the least severe first.
     pub const ALL: [Cause; 5] =
         [Cause::SoftBounce, Cause::Manual, Cause::HardBounce, Cause::Unsubscribed, Cause::Complaint];
 
-    /// Its one word, in tables, metrics and answers.
+    /// Its name in tables, metrics and answers.
     pub fn word(self) -> &'static str {
         match self {
             Cause::SoftBounce => "soft_bounce",
@@ -142,7 +142,7 @@ impl Cause {
         }
     }
 
-    /// The same for people, as the end of a sentence: `the address is suppressed: ...`.
+    /// Text for readers, as the end of a sentence: `the address is suppressed: ...`.
     pub fn phrase(self) -> &'static str {
         match self {
             Cause::SoftBounce => "too many messages came back",
@@ -153,8 +153,8 @@ impl Cause {
         }
     }
 
-    /// Whether a critical message may pass it, if the policy says so: only what no owner of an address has asked for and
-    /// what may be over.
+    /// Whether a policy may let critical messages pass it: only causes that the recipient did not ask for and that
+    /// may be temporary.
     pub fn may_pass(self) -> bool {
         matches!(self, Cause::SoftBounce | Cause::Manual)
     }
@@ -167,80 +167,80 @@ impl FromStr for Cause {
     }
 }
 
-/// What is known against an address or a device.
+/// Suppression state of an address or a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Suppression {
-    /// What is not written to.
+    /// The target.
     pub target: Target,
-    /// Of a device: it holds only as long as the device has this address, as [`bound`] gives it. `None`: whatever its
+    /// For a device: valid only as long as the device has this address, in the form of [`bound`]. `None`: for any
     /// address.
     pub address: Option<String>,
-    /// Why.
+    /// The cause.
     pub cause: Cause,
-    /// Whether it is not written to. Soft bounces below the limit are only counted.
+    /// Whether it is in force. Soft bounces below the limit are only counted.
     pub in_force: bool,
-    /// Who said so: a channel's protocol, the name of a provider, the key of an operator.
+    /// The origin: a channel's protocol, the name of a provider, the key of an operator.
     pub origin: String,
-    /// The words of the far side, or of the operator.
+    /// Text of the receiver or of the operator.
     pub detail: String,
-    /// The notification that it began with, if it is known.
+    /// The notification that caused it, if known.
     pub notification: Option<NotificationId>,
     /// The soft bounces within the window, oldest first.
     pub bounces: Vec<SoftBounce>,
-    /// When the first word of this cause came.
+    /// Time of the first report of this cause.
     pub since: Timestamp,
-    /// When the last word came.
+    /// Time of the last report.
     pub updated_at: Timestamp,
-    /// From then on it is as if it had never been.
+    /// Expiry time.
     pub expires_at: Option<Timestamp>,
 }
 
 impl Suppression {
-    /// Whether it still stands at a time.
+    /// Whether it has not expired.
     pub fn stands(&self, now: Timestamp) -> bool {
         self.expires_at.is_none_or(|end| now < end)
     }
 }
 
-/// A soft bounce that counts.
+/// A counted soft bounce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SoftBounce {
-    /// When it came.
+    /// Its time.
     pub at: Timestamp,
-    /// What bounced. The same notification counts once, however often its bounce is told.
+    /// The bounced notification. Each counts once, however often its bounce is reported.
     pub notification: Option<NotificationId>,
 }
 
-/// What a far side, or somebody for it, says of an address or a device.
+/// A report about an address or a device: a bounce, a complaint, an unsubscription.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// Of whom.
+    /// The target.
     pub target: Target,
     /// See [`Suppression::address`].
     pub address: Option<String>,
-    /// What.
+    /// The cause.
     pub cause: Cause,
     /// See [`Suppression::origin`].
     pub origin: String,
     /// See [`Suppression::detail`].
     pub detail: String,
-    /// What bounced, or was complained about.
+    /// The notification that bounced or was complained about.
     pub notification: Option<NotificationId>,
 }
 
-/// What reports make of an address: a matter of the installation, since an address is the same for all its applications.
+/// Suppression policy of the installation; an address is shared by all its applications.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Policy {
-    /// So many soft bounces within the window suppress; from 1 to [`SOFT_BOUNCES_MAX`].
+    /// Soft bounces within the window that suppress; from 1 to [`SOFT_BOUNCES_MAX`].
     pub soft_bounces: u32,
     /// The window.
     pub soft_bounce_window: Duration,
-    /// How long they suppress. `None`: until somebody lifts it.
+    /// Duration after soft bounces. `None`: until it is lifted.
     pub soft_bounce_lasts: Option<Duration>,
-    /// How long a hard bounce suppresses. `None`: until somebody lifts it.
+    /// Duration after a hard bounce. `None`: until it is lifted.
     pub hard_bounce_lasts: Option<Duration>,
-    /// The causes that a notification of a critical class passes. Only those of which [`Cause::may_pass`] is true count.
+    /// Causes that do not stop notifications of a critical class. Only those with [`Cause::may_pass`] count.
     pub critical_passes: Vec<Cause>,
 }
 
@@ -258,22 +258,22 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Whether a notification of a critical class goes out against this cause.
+    /// Whether a notification of a critical class is sent despite this cause.
     pub fn lets_pass(&self, cause: Cause) -> bool {
         cause.may_pass() && self.critical_passes.contains(&cause)
     }
 
-    /// What is known after a report, given what was before; gives it unchanged if the report says nothing new.
+    /// The suppression after a report, given the one before; unchanged if the report adds nothing.
     ///
-    /// A heavier cause takes the place of a lighter one, the same cause is renewed with the words of the report, and a
-    /// lighter one changes nothing. Soft bounces count up to the limit, each notification once; what is older than the
-    /// window does not count.
+    /// A more severe cause replaces a less severe one, the same cause is renewed with the text of the report, and a
+    /// less severe one changes nothing. Soft bounces count up to the limit, each notification once; those older than
+    /// the window do not count.
     pub fn take(&self, before: Option<Suppression>, report: Report, now: Timestamp) -> Suppression {
-        // What holds for an address that the device does not have any more says nothing of the present one.
+        // A suppression bound to a previous address of the device does not apply to the present one.
         let is_same = |found: &Suppression| found.address.is_none() || found.address == report.address;
         let before = before.filter(|found| found.stands(now) && is_same(found));
         let Report { target, address, cause, origin, detail, notification } = report;
-        // What holds for a device whatever its address goes on doing so.
+        // A suppression for any address of the device stays so.
         let address = address.filter(|_| before.as_ref().is_none_or(|found| found.address.is_some()));
         let heavier = before.as_ref().filter(|found| found.in_force && found.cause > cause);
         if let Some(found) = heavier {
@@ -316,7 +316,7 @@ impl Policy {
     }
 }
 
-/// No longer than [`DETAIL_BYTES_MAX`], cut between characters.
+/// Cuts a detail to [`DETAIL_BYTES_MAX`], between characters.
 pub fn cut(mut detail: String) -> String {
     if detail.len() > DETAIL_BYTES_MAX {
         let end = (0..=DETAIL_BYTES_MAX).rev().find(|at| detail.is_char_boundary(*at)).unwrap_or(0);
@@ -325,11 +325,10 @@ pub fn cut(mut detail: String) -> String {
     detail
 }
 
-/// What an enhanced status code (RFC 3463) says of a bounce: `None` for one that says of nothing that failed, or that is
-/// no such code.
+/// Cause of a bounce with this enhanced status code (RFC 3463): `None` if the code is not a failure or not a code.
 ///
-/// Most codes of class 5 say nothing against the address: the message was too large, or its content was refused. Only
-/// those that do are hard bounces; the others are soft ones, of which a single one does no harm.
+/// Most codes of class 5 do not concern the address: the message was too large, or its content was refused. Only
+/// those that do are hard bounces; the others are soft ones, a single one of which has no effect.
 pub fn cause_of_status(status: &str) -> Option<Cause> {
     let mut parts = status.trim().split('.').map(|part| part.parse::<u16>().ok());
     let (class, subject, detail) = (parts.next()??, parts.next()??, parts.next()??);
@@ -360,20 +359,20 @@ mod tests {
         }
     }
 
-    /// Reports as `day cause[notification]`, and what is known after each.
+    /// Applies reports, as `day cause[notification]`, and compares the state after each.
     fn check(policy: &Policy, reports: &[(u64, Cause, Option<u32>)], expected: &[&str]) {
         let mut known = None;
-        let mut told = Vec::new();
+        let mut states = Vec::new();
         for (day, cause, notification) in reports {
             let now = Timestamp::from_millis(*day as i64 * 86_400_000);
             let after = policy.take(known.take(), report(*cause, *notification), now);
             let force = if after.in_force { "in force" } else { "counted" };
             let ends =
                 after.expires_at.map_or_else(|| "never".to_owned(), |end| format!("day {}", end.0 / 86_400_000_000));
-            told.push(format!("{} {force} {} bounces, ends {ends}", after.cause.word(), after.bounces.len()));
+            states.push(format!("{} {force} {} bounces, ends {ends}", after.cause.word(), after.bounces.len()));
             known = Some(after);
         }
-        assert_eq!(told, expected);
+        assert_eq!(states, expected);
     }
 
     #[test]
@@ -425,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_was_never_there() {
+    fn an_expired_suppression_has_no_effect() {
         let policy = Policy { hard_bounce_lasts: Some(Duration::from_secs(86_400)), ..Policy::default() };
         check(
             &policy,
@@ -446,10 +445,10 @@ mod tests {
     }
 
     #[test]
-    fn status_codes_tell_what_came_back() {
-        let told = |status: &str| cause_of_status(status).map(Cause::word);
-        assert_eq!(["5.1.1", "5.1.10", "5.2.1", "5.0.0"].map(told), [Some("hard_bounce"); 4]);
-        assert_eq!(["4.2.2", "5.2.2", "5.7.1", "4.1.1"].map(told), [Some("soft_bounce"); 4]);
-        assert_eq!(["2.0.0", "5.1", "5.1.1.1", "", "no"].map(told), [None; 5]);
+    fn status_codes_map_to_causes() {
+        let cause = |status: &str| cause_of_status(status).map(Cause::word);
+        assert_eq!(["5.1.1", "5.1.10", "5.2.1", "5.0.0"].map(cause), [Some("hard_bounce"); 4]);
+        assert_eq!(["4.2.2", "5.2.2", "5.7.1", "4.1.1"].map(cause), [Some("soft_bounce"); 4]);
+        assert_eq!(["2.0.0", "5.1", "5.1.1.1", "", "no"].map(cause), [None; 5]);
     }
 }

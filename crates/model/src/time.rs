@@ -1,4 +1,4 @@
-//! Instants, to the microsecond. The clock itself lives above; here time is a value.
+//! Timestamps with microseconds. Time is a value here; other crates read the clock.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(pub i64);
 
-/// The text gives no instant.
+/// A text that is not a timestamp.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TimestampError {
     /// It has another form, or a part of it does not exist, such as the month 13.
@@ -19,7 +19,7 @@ pub enum TimestampError {
     Range(String),
 }
 
-/// The years 0 to 9999 in UTC: all that RFC 3339 can write.
+/// The years 0 to 9999 in UTC: the range of RFC 3339.
 const YEARS: std::ops::Range<i64> = -62_167_219_200_000_000..253_402_300_800_000_000;
 const DAY: i64 = 86_400_000_000;
 
@@ -29,7 +29,7 @@ impl Timestamp {
         Timestamp(millis.saturating_mul(1_000))
     }
 
-    /// Whether its text is of RFC 3339: it lies in the years 0 to 9999.
+    /// Whether it has a text in RFC 3339: it lies in the years 0 to 9999.
     pub fn has_text(self) -> bool {
         YEARS.contains(&self.0)
     }
@@ -39,14 +39,14 @@ impl Timestamp {
         self.0.div_euclid(1_000)
     }
 
-    /// The time from `earlier` to this instant; zero if that lies later.
+    /// The time since `earlier`; zero if that lies later.
     pub fn since(self, earlier: Timestamp) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 
-    /// Date and time by the clocks of a zone, for all years of four digits. The calendar library's instants end 26 hours
-    /// before the year 10000 and begin in BC; beyond them the zone's last offset counts. Nothing where the local year has
-    /// more than four digits.
+    /// Local date and time in a zone, for all years of four digits. The calendar library's instants end 26 hours
+    /// before the year 10000 and begin in BC; beyond them the zone's last offset is used. `None` if the local year
+    /// has more than four digits.
     pub fn in_zone(self, zone: &jiff::tz::TimeZone) -> Option<jiff::civil::DateTime> {
         let in_library = jiff::Timestamp::from_microsecond(self.0);
         let nearest = in_library.unwrap_or(if self.0 < 0 { jiff::Timestamp::MIN } else { jiff::Timestamp::MAX });
@@ -86,7 +86,8 @@ impl From<std::time::SystemTime> for Timestamp {
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // It stands in every record and request, so years of four digits are written without a calendar library.
+        // Hot path: it is part of every record and request, so years of four digits are formatted without a calendar
+        // library.
         if YEARS.contains(&self.0) {
             return write_time(self.0, f);
         }
@@ -97,7 +98,7 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// Writes an instant of the years 0 to 9999.
+/// Formats an instant of the years 0 to 9999.
 fn write_time(micros: i64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let (year, month, day) = date(micros.div_euclid(DAY));
     let micros = micros.rem_euclid(DAY);
@@ -117,7 +118,7 @@ fn write_time(micros: i64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     put(17, 2, seconds % 60);
     put(20, 6, fraction);
     let mut end = text.len() - 1;
-    // Zeros at the end say nothing, nor does the point alone.
+    // Trailing zeros are dropped, and so is a final point.
     while matches!(text[end - 1], b'0' | b'.') && end > 19 {
         end -= 1;
     }
@@ -139,7 +140,7 @@ fn date(days: i64) -> (i64, i64, i64) {
     (year, month, day)
 }
 
-/// The day of a date, counted from 1970-01-01: the opposite of [`date`].
+/// The day of a date, counted from 1970-01-01: the inverse of [`date`].
 fn days_of(year: i64, month: i64, day: i64) -> i64 {
     let year = year - i64::from(month <= 2);
     let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
@@ -204,7 +205,7 @@ fn read_rfc3339(text: &str) -> Option<Option<i64>> {
 impl FromStr for Timestamp {
     type Err = TimestampError;
 
-    /// Reads a date and time of RFC 3339, and what ISO 8601 writes beside it, such as `20261121T0930+01`.
+    /// Parses a date and time of RFC 3339, and further forms of ISO 8601, such as `20261121T0930+01`.
     fn from_str(text: &str) -> Result<Self, TimestampError> {
         let micros = match read_rfc3339(text) {
             Some(micros) => micros,
@@ -278,7 +279,7 @@ mod tests {
         check("2017-01-01T00:59:60.25+01:00", "2016-12-31T23:59:59.25Z");
         check("9999-12-31T23:59:60Z", "9999-12-31T23:59:59Z");
         check("2000-02-29T12:00:00Z", "2000-02-29T12:00:00Z");
-        // What ISO 8601 writes beside it.
+        // Further forms of ISO 8601.
         check("2026-11-21T09:30Z", "2026-11-21T09:30:00Z");
         check("20261121T093000Z", "2026-11-21T09:30:00Z");
         check("9999-12-31T23:59:59-01:00", "`9999-12-31T23:59:59-01:00` lies outside of the years 0000 to 9999 in UTC");

@@ -1,34 +1,34 @@
-//! Where an event stands in a trace that runs through many systems: the Trace Context of the W3C, level 2.
+//! Trace context of an event in a distributed trace: W3C Trace Context, level 2.
 
 use crate::{
     hexadecimal::{bytes_of, digits_of},
     pack::{Damaged, Reader, write_bytes, write_varint},
 };
 
-/// Most characters of a `tracestate` that are passed on (3.3.1.5).
+/// Most characters of a `tracestate` that are propagated (3.3.1.5).
 const STATE_CHARACTERS_MAX: usize = 512;
 /// Most members of a `tracestate` (3.3.1.1).
 const STATE_MEMBERS_MAX: usize = 32;
-/// The flags that we know: the caller records this trace, its id is random.
+/// The known flags: sampled, and random trace id.
 const KNOWN_FLAGS: u8 = 0b11;
 const SAMPLED: u8 = 0b01;
 
-/// A place in a trace.
+/// A trace context: a position in a trace.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TraceContext {
-    /// The trace.
+    /// The trace id.
     pub trace: [u8; 16],
-    /// The span from which one comes; zeros where the trace begins.
+    /// The parent span; zeros at the root of the trace.
     pub span: [u8; 8],
-    /// Flags of level 2; unknown ones are not passed on.
+    /// Flags of level 2; unknown ones are not propagated.
     pub flags: u8,
-    /// What others keep with the trace, for themselves: a checked `tracestate`, perhaps empty.
+    /// Vendor-specific state: a checked `tracestate`, perhaps empty.
     pub state: Box<str>,
 }
 
 impl TraceContext {
-    /// Reads `traceparent` and `tracestate`. A `traceparent` that is none gives nothing, as if it had not been there (4.3);
-    /// a `tracestate` that is none is left out.
+    /// Parses `traceparent` and `tracestate`. An invalid `traceparent` is ignored (4.3); an invalid `tracestate` is
+    /// dropped.
     pub fn read(parent: &str, state: Option<&str>) -> Option<TraceContext> {
         let parent = parent.trim_ascii();
         let (version, rest) = parent.split_at_checked(2)?;
@@ -52,8 +52,8 @@ impl TraceContext {
         Some(TraceContext { trace, span, flags, state: state.and_then(checked_state).unwrap_or_default() })
     }
 
-    /// Reads it from headers, whose names are in lower case. Of several `traceparent` none is right, several `tracestate` are
-    /// one list (3.2, 3.3).
+    /// Parses it from headers with names in lower case. Several `traceparent` headers are invalid; several
+    /// `tracestate` headers are one list (3.2, 3.3).
     pub fn of_headers<'h>(headers: impl Iterator<Item = (&'h str, &'h str)> + Clone) -> Option<TraceContext> {
         let all =
             |wanted: &'static str| headers.clone().filter(move |(name, _)| *name == wanted).map(|(_, value)| value);
@@ -63,34 +63,34 @@ impl TraceContext {
         TraceContext::read(parent, Some(&states.join(",")))
     }
 
-    /// As headers: `traceparent`, and `tracestate` if there is one.
+    /// The headers `traceparent`, and `tracestate` if there is one.
     pub fn headers(&self) -> impl Iterator<Item = (&'static str, String)> {
         let state = Some(&self.state).filter(|state| !state.is_empty());
         let state = state.map(|state| ("tracestate", state.to_string()));
         std::iter::once(("traceparent", self.parent_text())).chain(state)
     }
 
-    /// A trace that begins here.
+    /// The root context of a new trace.
     pub fn begin(trace: [u8; 16]) -> TraceContext {
         TraceContext { trace, span: [0; 8], flags: KNOWN_FLAGS, state: Box::default() }
     }
 
-    /// Whether those who came before record it.
+    /// Whether the caller samples the trace.
     pub fn is_sampled(&self) -> bool {
         self.flags & SAMPLED != 0
     }
 
-    /// The span before, if there is one.
+    /// The parent span, if there is one.
     pub fn parent(&self) -> Option<[u8; 8]> {
         (self.span != [0; 8]).then_some(self.span)
     }
 
-    /// The same trace at another span.
+    /// The same trace with another span.
     pub fn at(&self, span: [u8; 8]) -> TraceContext {
         TraceContext { span, ..self.clone() }
     }
 
-    /// As `traceparent`, of version 00.
+    /// The value of `traceparent`, version 00.
     pub fn parent_text(&self) -> String {
         format!("00-{}-{}-{:02x}", digits_of(&self.trace), digits_of(&self.span), self.flags)
     }
@@ -109,8 +109,8 @@ impl TraceContext {
     }
 }
 
-/// The members that are passed on: all of them, or nothing if one is no member or they are too many. What is too long
-/// loses members from its end, which are the oldest.
+/// The propagated members: all of them, or none if one is invalid or they are too many. A list that is too long loses
+/// members from its end, which are the oldest.
 fn checked_state(text: &str) -> Option<Box<str>> {
     let members: Vec<&str> = text.split(',').map(str::trim_ascii).filter(|member| !member.is_empty()).collect();
     if members.len() > STATE_MEMBERS_MAX || !members.iter().all(|member| is_member(member)) {
@@ -138,25 +138,25 @@ fn is_member(member: &str) -> bool {
     is_key && is_value
 }
 
-/// The places of the events of a batch. Most batches have none, and most of the others one for all.
+/// Trace contexts of a batch's events, as runs. Most batches have none, and most of the others share one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Traces {
-    /// From each event on, up to the next.
+    /// Start of each run: an event, and the context from there on.
     runs: Vec<(u32, Option<TraceContext>)>,
 }
 
 impl Traces {
-    /// One for all.
+    /// One context for all events.
     pub fn of_all(context: TraceContext) -> Traces {
         Traces { runs: vec![(0, Some(context))] }
     }
 
-    /// Whether no event has one.
+    /// Whether no event has a context.
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// From this event on it is this. Events come in order.
+    /// Sets the context from this event on. Events must be in order.
     pub fn push(&mut self, ordinal: u32, context: Option<&TraceContext>) {
         let before = self.runs.last().and_then(|(_, before)| before.as_ref());
         if before != context {
@@ -164,19 +164,19 @@ impl Traces {
         }
     }
 
-    /// That of an event, with the first event of the run that shares it.
+    /// The context of an event, with the first event of its run.
     pub fn find(&self, ordinal: u32) -> Option<(u32, &TraceContext)> {
         let behind = self.runs.partition_point(|(first, _)| *first <= ordinal);
         let (first, context) = self.runs.get(behind.checked_sub(1)?)?;
         Some((*first, context.as_ref()?))
     }
 
-    /// Each with the first event that has it.
+    /// Each context with the first event of its run.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &TraceContext)> {
         self.runs.iter().filter_map(|(first, context)| Some((*first, context.as_ref()?)))
     }
 
-    /// As bytes; none if there are none.
+    /// The packed form; empty without contexts.
     pub fn pack(&self) -> Vec<u8> {
         let mut out = Vec::new();
         for (first, context) in &self.runs {
@@ -189,10 +189,10 @@ impl Traces {
         out
     }
 
-    /// What `pack` wrote.
+    /// Parses the form written by `pack`.
     ///
     /// # Errors
-    /// The bytes are something else.
+    /// The bytes are invalid.
     pub fn unpack(bytes: &[u8]) -> Result<Traces, Damaged> {
         let mut reader = Reader::new(bytes);
         let mut runs = Vec::new();
@@ -220,7 +220,7 @@ mod tests {
         let read = |text: &str| TraceContext::read(text, None).map(|context| context.parent_text());
         assert_eq!(read(GOOD), Some(GOOD.to_owned()));
         assert_eq!(read(&format!("  {GOOD} ")), Some(GOOD.to_owned()));
-        // Later versions may say more behind; unknown flags are not ours to pass on.
+        // Later versions may append fields; unknown flags must not be propagated.
         let later = GOOD.replacen("00-", "cc-", 1).replace("-01", "-ff");
         assert_eq!(read(&format!("{later}-what-the-future-holds")), Some(GOOD.replace("-01", "-03")));
         for wrong in [

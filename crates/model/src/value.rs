@@ -1,4 +1,4 @@
-//! The one value type: what a field of an event, a subscription or a notification holds.
+//! Values of fields of events, subscriptions and notifications.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use crate::{
     time::Timestamp,
 };
 
-/// A value. Integers and numbers are different types, and neither loses digits on the way through.
+/// A value. Integers and numbers are different types, and conversions lose no digits.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Value {
-    /// Nothing was said.
+    /// No value.
     #[default]
     Null,
     /// `true` or `false`.
@@ -32,7 +32,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// Whether nothing was said.
+    /// Whether there is no value.
     pub fn is_null(&self) -> bool {
         matches!(self, Value::Null)
     }
@@ -79,7 +79,7 @@ impl From<i64> for Value {
 }
 
 impl From<f64> for Value {
-    /// JSON has no spelling for what is not finite, so that becomes null.
+    /// JSON cannot represent a non-finite number, so that becomes null.
     fn from(value: f64) -> Self {
         if value.is_finite() { Value::Number(value) } else { Value::Null }
     }
@@ -148,7 +148,7 @@ impl Serialize for Value {
 }
 
 impl<'de> Deserialize<'de> for Value {
-    /// Reads JSON; text stays text, so a timestamp needs its field's type to become one. An integer beyond 64 bits
+    /// Parses JSON; strings stay text, so a timestamp needs its field's type to become one. An integer beyond 64 bits
     /// becomes a number, which a field of type integer then refuses.
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         ValueSeed { bound: &mut Unbounded, depth: 1 }.deserialize(deserializer)

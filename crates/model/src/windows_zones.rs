@@ -1,8 +1,8 @@
-//! Names of time zones of Windows, as the IANA database has them.
+//! Windows time zone names, mapped to the IANA database.
 //!
 //! The table is the territory `001` of `windowsZones.xml` of the Unicode Common Locale Data Repository.
 
-/// The zone of the IANA database for a name of Windows, such as `W. Europe Standard Time`. Letter case does not count.
+/// The IANA zone of a Windows name, such as `W. Europe Standard Time`. Letter case is ignored.
 pub fn iana_name(windows: &str) -> Option<&'static str> {
     let wanted = windows.trim().to_ascii_lowercase();
     let at = ZONES.binary_search_by(|(name, _)| name.to_ascii_lowercase().as_str().cmp(wanted.as_str())).ok()?;

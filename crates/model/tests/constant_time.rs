@@ -1,26 +1,26 @@
-//! A lint over the sources: no secret is compared by `==`, which tells by its time how much of a guess was right.
+//! A lint over the sources: no secret is compared by `==`, whose duration reveals how much of a guess was right.
 //!
-//! Keys and tokens are looked up by their SHA-256, and signatures are verified by `ring` or the like.
+//! Keys and tokens are looked up by their SHA-256, and signatures are verified by `ring` or a similar library.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-/// What a secret, or what is compared with one, is called.
+/// Names of secrets, and of values compared with them.
 const WORDS: [&str; 9] =
     ["signature", "digest", "hmac", "secret", "token", "password", "passphrase", "api_key", "credential"];
 
-/// Comparisons of something else, each with the reason.
+/// Permitted comparisons, each with the reason.
 const ALLOWED: [(&str, &str, &str); 10] = [
     ("model/src/definition/secrets.rs", "secret != MASK", "the mask that stands for all secrets"),
     ("delivery/src/nats/system.rs", "self.password.is_some()", "whether it is given"),
     ("sources/src/kafka/options.rs", "self.password.is_some()", "whether it is given"),
-    ("matching/src/chronicle/ledger.rs", "signature.to_le_bytes()", "the mark of a file format"),
+    ("matching/src/chronicle/aggregate_table.rs", "signature.to_le_bytes()", "the mark of a file format"),
     ("matching/src/filter/jmespath/parse.rs", "signature.takes.len()", "the arguments of a function"),
     ("model/src/definition/difference.rs", "old.digest != new.digest", "the digest of notifications of a rule"),
     ("sync/src/built_in.rs", "token_of(&subscriber.id)", "the id of a row, which proves nothing"),
-    ("store/src/sqlite/journal/claims.rs", "lease.token == token", "a fencing token, which is a number"),
+    ("store/src/sqlite/journal/leases.rs", "lease.token == token", "a fencing token, which is a number"),
     ("store/src/memory/journal/state.rs", "held.token == token", "a fencing token, which is a number"),
     ("store/src/sqlite/spool/intake.rs", "digest == key.digest", "of a body that the caller has"),
 ];
@@ -62,7 +62,7 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Whether an operand of `==` or `!=` in a line of code is called as a secret is.
+/// Whether an operand of `==` or `!=` in a line of code has the name of a secret.
 fn compares_a_secret(line: &str) -> bool {
     let line = line.split("//").next().unwrap_or_default();
     let operators = line.match_indices("==").chain(line.match_indices("!="));
@@ -72,7 +72,7 @@ fn compares_a_secret(line: &str) -> bool {
         let left = &left[left.trim_end_matches(is_part).len()..];
         let right = line[at + 2..].trim_start();
         let right = &right[..right.len() - right.trim_start_matches(is_part).len()];
-        // What a secret is compared with is a value: no literal, no constant and no word of an enumeration.
+        // A secret is compared with a value: not with a literal, a constant or an enum variant.
         let without_index = |operand: &str| operand.split('[').next().unwrap_or_default().to_owned();
         let (left, right) = (without_index(left), without_index(right));
         let is_value = |operand: &str| {
@@ -83,7 +83,8 @@ fn compares_a_secret(line: &str) -> bool {
                 .unwrap_or_default();
             last.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
         };
-        // Fields of things that are called so are none: `signature.name`. Methods on them are: `secret.as_bytes()`.
+        // A field of a value with such a name is not a secret: `signature.name`. The result of a method is:
+        // `secret.as_bytes()`.
         let is_secret = |operand: &str| {
             let parts: Vec<&str> = operand.split(['.', ':', '&', '*']).filter(|part| !part.is_empty()).collect();
             let methods = parts.iter().rev().take_while(|part| part.ends_with(')') && !part.ends_with("len()")).count();

@@ -1,4 +1,4 @@
-//! The texts of JSONTestSuite through our readers: as a value, and as a row of a class.
+//! JSONTestSuite through our parsers: as a value, and as a row of a class.
 
 use std::{fs, path::Path};
 
@@ -8,7 +8,8 @@ use tocsin_model::{
     value::Value,
 };
 
-/// Texts that a reader may take or not, and are taken: numbers that a double rounds, deep lists within the parser's bound.
+/// Texts that a parser may accept or not, and that are accepted: numbers that a double rounds, deep lists within the
+/// parser's limit.
 const TAKEN: [&str; 6] = [
     "i_number_double_huge_neg_exp.json",
     "i_number_real_underflow.json",

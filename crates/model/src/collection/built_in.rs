@@ -1,4 +1,4 @@
-//! Collections that the platform fills by itself: what it knows of a subscriber, for the devices of that one.
+//! Built-in collections: the subscriber's own data, for its devices.
 
 use std::collections::BTreeMap;
 
@@ -10,25 +10,25 @@ use crate::{
     value::Value,
 };
 
-/// What a collection tells that the platform fills.
+/// Content of a built-in collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BuiltIn {
-    /// Who the subscriber is: one row.
+    /// The subscriber's profile: one row.
     Profile,
-    /// Where it is told.
+    /// Its devices.
     Devices,
-    /// What it has subscribed to in this application.
+    /// Its subscriptions in this application.
     Subscriptions,
-    /// What it was told in its inbox by this application.
+    /// Its inbox items of this application.
     Inbox,
 }
 
-/// The field that says whose a row is.
+/// The field with the owner of a row.
 pub const OWNER: &str = "subscriber";
 
 impl BuiltIn {
-    /// All of them, with their words.
+    /// All of them, with their names.
     pub const ALL: [(&'static str, BuiltIn); 4] = [
         ("profile", BuiltIn::Profile),
         ("devices", BuiltIn::Devices),
@@ -71,7 +71,7 @@ impl BuiltIn {
         Fields::new([owner].into_iter().chain(named.iter().copied().map(field)).collect())
     }
 
-    /// The fields that devices may edit. Attributes are none of them: they decide what a device may see.
+    /// The fields that devices may edit. Attributes are excluded: they decide what a device may see.
     pub fn editable(self) -> &'static [&'static str] {
         match self {
             BuiltIn::Profile => &["enabled", "locale", "time_zone"],
@@ -81,7 +81,7 @@ impl BuiltIn {
         }
     }
 
-    /// The fields that a device says of a row that it makes, beside those that it may edit.
+    /// Fields that a device sets only when it creates a row.
     pub fn said_once(self) -> &'static [&'static str] {
         match self {
             BuiltIn::Devices => &["name"],
@@ -90,7 +90,7 @@ impl BuiltIn {
         }
     }
 
-    /// Which way its rows go if nothing else is said. Where and what a subscriber is told is edited only if that is asked for.
+    /// Default direction of replication. Devices may edit devices and subscriptions only if that is configured.
     pub fn direction(self) -> Direction {
         match self {
             BuiltIn::Profile | BuiltIn::Inbox => Direction::Both,
@@ -98,7 +98,7 @@ impl BuiltIn {
         }
     }
 
-    /// Its rows are those of the subscriber.
+    /// Its rows belong to the subscriber.
     pub fn partition() -> Vec<Share> {
         let fields = BTreeMap::from([(OWNER.parse().expect("a name"), Identity::Id)]);
         vec![Share::Identity { fields, rows: BTreeMap::new(), audience: None }]

@@ -1,4 +1,4 @@
-//! Events that changes of rows raise: which changes, of which class, and what their fields say.
+//! Events raised by row changes: which changes, which class, and the source of each field.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -7,32 +7,32 @@ use serde_json::{Map, Value as Json};
 
 use crate::{field::FieldType, id::Name, time::Timestamp};
 
-/// Ways of raising events that a collection may have, at most: one for each kind of change.
+/// Most raises of a collection: one for each kind of change.
 pub const RAISES_MAX: usize = 3;
 
-/// Events that changes of rows raise.
+/// A rule that raises events for row changes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Raise {
-    /// By these changes. Each raises one event at most.
+    /// Kinds of changes. Each raises at most one event.
     pub on: Vec<ChangeKind>,
-    /// Of updates, only by those that change one of these fields; by all if there are none.
+    /// Restricts updates to those that change one of these fields; empty: all updates.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub of: Vec<Name>,
     /// The class of the events.
     pub event: Name,
-    /// What their fields say.
-    pub fields: BTreeMap<Name, Told>,
+    /// Sources of the event's fields.
+    pub fields: BTreeMap<Name, RaisedFieldSource>,
 }
 
-/// What is done to a row.
+/// Kind of a row change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeKind {
-    /// It comes.
+    /// The row is new.
     Insert,
-    /// It says something else.
+    /// The row changed.
     Update,
-    /// It goes.
+    /// The row was removed.
     Remove,
 }
 
@@ -40,7 +40,7 @@ impl ChangeKind {
     /// All of them.
     pub const ALL: [ChangeKind; 3] = [ChangeKind::Insert, ChangeKind::Update, ChangeKind::Remove];
 
-    /// Its one spelling.
+    /// Its name in definitions and events.
     pub fn word(self) -> &'static str {
         match self {
             ChangeKind::Insert => "insert",
@@ -50,77 +50,77 @@ impl ChangeKind {
     }
 }
 
-/// What of a change a field of its event says.
+/// Source of an event field in a row change.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Told {
+pub enum RaisedFieldSource {
     /// The id of the row.
     Id,
-    /// The word of the kind of change.
+    /// The kind of change, as a word.
     Change,
-    /// When it was made.
+    /// Time of the change.
     At,
-    /// What a field says after the change; of a row that goes, what it said last.
+    /// A field after the change; for a removed row, its last value.
     Row(Name),
-    /// What a field said before it; nothing of a row that comes.
+    /// A field before the change; none for a new row.
     Before(Name),
 }
 
-impl fmt::Display for Told {
+impl fmt::Display for RaisedFieldSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Told::Id => f.write_str("id"),
-            Told::Change => f.write_str("change"),
-            Told::At => f.write_str("at"),
-            Told::Row(field) => write!(f, "row.{field}"),
-            Told::Before(field) => write!(f, "before.{field}"),
+            RaisedFieldSource::Id => f.write_str("id"),
+            RaisedFieldSource::Change => f.write_str("change"),
+            RaisedFieldSource::At => f.write_str("at"),
+            RaisedFieldSource::Row(field) => write!(f, "row.{field}"),
+            RaisedFieldSource::Before(field) => write!(f, "before.{field}"),
         }
     }
 }
 
-impl Serialize for Told {
+impl Serialize for RaisedFieldSource {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl Told {
-    /// Reads its spelling.
-    pub fn parse(text: &str) -> Option<Told> {
+impl RaisedFieldSource {
+    /// Parses its text.
+    pub fn parse(text: &str) -> Option<RaisedFieldSource> {
         Some(match text.split_once('.') {
-            Some(("row", field)) => Told::Row(field.parse().ok()?),
-            Some(("before", field)) => Told::Before(field.parse().ok()?),
-            None if text == "id" => Told::Id,
-            None if text == "change" => Told::Change,
-            None if text == "at" => Told::At,
+            Some(("row", field)) => RaisedFieldSource::Row(field.parse().ok()?),
+            Some(("before", field)) => RaisedFieldSource::Before(field.parse().ok()?),
+            None if text == "id" => RaisedFieldSource::Id,
+            None if text == "change" => RaisedFieldSource::Change,
+            None if text == "at" => RaisedFieldSource::At,
             _ => return None,
         })
     }
 
-    /// What it holds, where that does not depend on a field.
+    /// Its type, if it does not depend on a field.
     pub fn kind(&self) -> Option<FieldType> {
         match self {
-            Told::Id | Told::Change => Some(FieldType::String),
-            Told::At => Some(FieldType::Timestamp),
-            Told::Row(_) | Told::Before(_) => None,
+            RaisedFieldSource::Id | RaisedFieldSource::Change => Some(FieldType::String),
+            RaisedFieldSource::At => Some(FieldType::Timestamp),
+            RaisedFieldSource::Row(_) | RaisedFieldSource::Before(_) => None,
         }
     }
 }
 
-/// A change of a row.
+/// A row change.
 #[derive(Debug, Clone, Copy)]
 pub struct Changed<'a> {
     /// The row.
     pub id: &'a str,
-    /// What it said; `None` if it was not there.
+    /// The row before; `None` if it is new.
     pub before: Option<&'a Map<String, Json>>,
-    /// What it says; `None` if it is gone.
+    /// The row after; `None` if it was removed.
     pub after: Option<&'a Map<String, Json>>,
-    /// When.
+    /// Time of the change.
     pub at: Timestamp,
 }
 
 impl Raise {
-    /// The event that a change raises, if it does: the fields that say something.
+    /// The event raised by a change, if any: the fields that have a value.
     pub fn event(&self, changed: &Changed<'_>) -> Option<Map<String, Json>> {
         let kind = match (changed.before, changed.after) {
             (None, None) => return None,
@@ -138,13 +138,13 @@ impl Raise {
         if kind == ChangeKind::Update && !self.of.is_empty() && !self.of.iter().any(differs) {
             return None;
         }
-        let fields = self.fields.iter().filter_map(|(name, told)| {
-            let value = match told {
-                Told::Id => changed.id.into(),
-                Told::Change => kind.word().into(),
-                Told::At => changed.at.to_string().into(),
-                Told::Row(field) => changed.after.or(changed.before)?.get(field.as_str())?.clone(),
-                Told::Before(field) => changed.before?.get(field.as_str())?.clone(),
+        let fields = self.fields.iter().filter_map(|(name, source)| {
+            let value = match source {
+                RaisedFieldSource::Id => changed.id.into(),
+                RaisedFieldSource::Change => kind.word().into(),
+                RaisedFieldSource::At => changed.at.to_string().into(),
+                RaisedFieldSource::Row(field) => changed.after.or(changed.before)?.get(field.as_str())?.clone(),
+                RaisedFieldSource::Before(field) => changed.before?.get(field.as_str())?.clone(),
             };
             (!value.is_null()).then(|| (name.to_string(), value))
         });
@@ -159,14 +159,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_raises_what_its_collection_says() {
+    fn row_changes_raise_the_configured_events() {
         let name = |text: &str| text.parse::<Name>().expect("a name");
         let fields = [("order", "id"), ("how", "change"), ("total", "row.total"), ("was", "before.total")];
         let raise = Raise {
             on: vec![ChangeKind::Update, ChangeKind::Remove],
             of: vec![name("total")],
             event: name("changed"),
-            fields: fields.map(|(field, told)| (name(field), Told::parse(told).expect("told"))).into(),
+            fields: fields
+                .map(|(field, source)| (name(field), RaisedFieldSource::parse(source).expect("a source")))
+                .into(),
         };
         let check = |before: Json, after: Json, expected: Json| {
             let changed =

@@ -1,11 +1,11 @@
-//! Nodes of the right shape become the application. What has the wrong shape was reported and is passed over here; what
-//! is reported here only the whole can tell: that names exist, that types agree.
+//! Builds the application from checked nodes. Nodes of the wrong shape were reported already and are skipped. This
+//! stage reports what needs the whole definition: missing names and types that do not agree.
 
 use std::{collections::BTreeMap, time::Duration};
 
-mod chronicles; // what is kept of the events of a class
-mod collections; // rows that devices keep replicas of
-mod raises; // events that changes of these raise
+mod chronicles; // chronicles of event classes
+mod collections; // collections
+mod raises; // events raised by row changes
 
 use super::{
     document::{Entry, Kind, Node, join},
@@ -19,8 +19,8 @@ use crate::{
         RuleState, Source, SubscriptionClass, TemplateEngine, TemplateParts, TemplateText, Throttle, due_class,
         due_fields, endpoint_fields, endpoint_source,
     },
-    conduct::{Conduct, DIGEST_ITEMS, Digest, DigestWindow, Fallback, Priority},
     content::header_objection,
+    delivery_policy::{DIGEST_ITEMS, DeliveryPolicy, Digest, DigestWindow, Fallback, Priority},
     field::{Field, FieldType, Fields},
     filter::Dialect,
     id::Name,
@@ -40,7 +40,7 @@ const RECIPIENT_LIMIT: u32 = 50;
 const RULE_TIMEOUT: Duration = Duration::from_secs(10);
 const STOP_AFTER: u32 = 10;
 
-/// Makes the application. `None` if it has no name; anything else wrong with it is in `problems`.
+/// Builds the application. `None` if it has no name; other problems are in `problems`.
 pub fn application(root: &Node, problems: &mut Vec<Problem>) -> Option<Application> {
     let mut builder = Builder { root, problems };
     let mut application = Application {
@@ -102,17 +102,16 @@ impl<'a> Builder<'a> {
             .collect()
     }
 
-    /// An order that nothing of what is told could keep is a mistake of whoever asked for it.
+    /// Rejects `ordered` on an event class that only feeds digests: a digest cannot keep the order.
     fn check_order(&mut self, application: &Application, rules: &BTreeMap<Name, Rule>) {
         let is_digest = |rule: &Rule| {
-            application.notifications.get(&rule.notify).is_some_and(|class| class.conduct.digest.is_some())
+            application.notifications.get(&rule.notify).is_some_and(|class| class.delivery_policy.digest.is_some())
         };
         for (name, _) in application.events.iter().filter(|(_, class)| class.ordered.is_some()) {
-            let mut telling = rules.values().filter(|rule| rule.on == *name).peekable();
-            if telling.peek().is_some() && telling.all(is_digest) {
-                let text = "has no effect: all that is told of these events is told in digests";
-                let hint =
-                    "a digest tells events in their order and has none among others; leave `ordered` out, or `digest`";
+            let mut notifying = rules.values().filter(|rule| rule.on == *name).peekable();
+            if notifying.peek().is_some() && notifying.all(is_digest) {
+                let text = "has no effect: all notifications of these events are sent in digests";
+                let hint = "a digest lists its events in order and has no order among other messages; leave `ordered` out, or `digest`";
                 self.problems.push(Problem::at(format!("events.{name}.ordered"), text).hint(hint));
             }
         }
@@ -154,7 +153,7 @@ impl<'a> Builder<'a> {
     fn notification(&mut self, node: &Node, path: &str) -> NotificationClass {
         let fields = self.fields(node, path);
         NotificationClass {
-            conduct: self.conduct(node, path, &fields),
+            delivery_policy: self.delivery_policy(node, path, &fields),
             fields,
             description: text(node, "description"),
             batch_size: integer(node, "batch_size").unwrap_or(BATCH_SIZE),
@@ -168,11 +167,11 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn conduct(&mut self, node: &Node, path: &str, fields: &Fields) -> Conduct {
+    fn delivery_policy(&mut self, node: &Node, path: &str, fields: &Fields) -> DeliveryPolicy {
         let critical = boolean(node, "critical").unwrap_or(false);
         let send_hours = self.parsed(node, "send_hours", path, "give them as `09:00-18:00` or `09:00-18:00 mo-fr`");
         if critical && let Some(hours) = node.get("send_hours") {
-            let problem = hours.problem(&join(path, "send_hours"), "cannot be given for what is critical");
+            let problem = hours.problem(&join(path, "send_hours"), "cannot be given for a critical class");
             self.problems.push(problem.hint("critical notifications are sent at any hour; leave one of the two out"));
         }
         let digest = node.get("digest").map(|digest| self.digest(digest, &join(path, "digest"), fields));
@@ -185,7 +184,7 @@ impl<'a> Builder<'a> {
         let priority = node.get("priority").and_then(Node::text);
         let priority = Priority::ALL.into_iter().find(|known| Some(known.word()) == priority).unwrap_or_default();
         let fallback = self.fallback(node, &join(path, "fallback"));
-        Conduct { priority, critical, send_hours, digest, multicast, fallback }
+        DeliveryPolicy { priority, critical, send_hours, digest, multicast, fallback }
     }
 
     fn fallback(&mut self, node: &Node, path: &str) -> Vec<Fallback> {
@@ -200,7 +199,7 @@ impl<'a> Builder<'a> {
                 let problem = item.problem(&at, format!("names the channel `{channel}`, which does not exist"));
                 self.problems.push(problem.hint(meant(channel.as_str(), &channels, "channels")));
             } else if chain.iter().any(|step| step.channel == channel) {
-                let problem = item.problem(&at, format!("names the channel `{channel}` for the second time"));
+                let problem = item.problem(&at, format!("names the channel `{channel}` twice"));
                 self.problems.push(problem.hint("each is tried once; leave one of the two out"));
             } else {
                 chain.push(Fallback { channel, after: duration(item, "after") });
@@ -232,7 +231,7 @@ impl<'a> Builder<'a> {
         Digest { by, window, items_max: integer(node, "items_max").unwrap_or(DIGEST_ITEMS) }
     }
 
-    /// What a text says that has a form of its own.
+    /// Parses a text with its own syntax.
     fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(
         &mut self,
         node: &Node,
@@ -250,7 +249,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The fields that are computed by the notification class itself.
+    /// The computed fields of a notification class.
     fn computed(&mut self, class: &Node, path: &str) -> BTreeMap<Name, String> {
         let entries = class.get("computed").map_or(&[][..], Node::entries);
         for entry in entries.iter().filter(|entry| class.get("fields").is_some_and(|f| f.get(&entry.key).is_some())) {
@@ -288,7 +287,7 @@ impl<'a> Builder<'a> {
                     Problem::at(&path, "has no parts").hint("give `subject`, `text`, `html`, `json` or `sms`");
                 self.problems.push(problem.position(entry.line, entry.column));
             }
-            // Locales are looked up without regard to case, so two spellings would be two templates for one.
+            // Locales are compared without regard to case, so two spellings would be duplicates.
             if templates.keys().any(|other: &String| other.eq_ignore_ascii_case(&key)) {
                 let problem = Problem::at(&path, "is given twice, in another spelling").hint("keep one of them");
                 self.problems.push(problem.position(entry.line, entry.column));
@@ -327,7 +326,7 @@ impl<'a> Builder<'a> {
         headers
     }
 
-    /// A template: a text in the usual language, or a mapping that names one.
+    /// A template: a text in the default language, or a mapping that names one.
     fn template_text(&mut self, node: &Node, path: &str, usual: TemplateEngine) -> Option<TemplateText> {
         let named = [("jinja", TemplateEngine::Jinja), ("mjml", TemplateEngine::Mjml), ("xslt", TemplateEngine::Xslt)];
         let given: Vec<_> = named.into_iter().filter_map(|(key, engine)| Some((key, engine, node.get(key)?))).collect();
@@ -346,7 +345,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// A text; one that is still in a file is reported.
+    /// A text; one that is still a file reference is reported.
     fn text_or_file(&mut self, given: &Node, path: &str) -> Option<String> {
         if let Some(file) = given.get("file").and_then(Node::text) {
             let problem = given.problem(path, format!("is still in the file `{}`", shown(file)));
@@ -355,7 +354,7 @@ impl<'a> Builder<'a> {
         given.text().map(str::to_owned)
     }
 
-    /// The model's key for a template; or what is wrong and what would be right.
+    /// The model's key for a template; or a message and a hint.
     fn template_key(&self, key: &str) -> Result<String, (String, String)> {
         let channels: Vec<&str> =
             self.root.get("channels").map_or(&[][..], Node::entries).iter().map(|entry| entry.key.as_str()).collect();
@@ -432,7 +431,7 @@ impl<'a> Builder<'a> {
                 self.problems.push(problem.position(options.line, options.column));
             }
             (false, _) if source.events.len() != 1 && node.get("kind").is_some() => {
-                let problem = Problem::at(path, "a source that runs by itself has events of one class");
+                let problem = Problem::at(path, "a source that the platform runs has events of one class");
                 let at = node.get("events").unwrap_or(node);
                 self.problems.push(problem.hint("name it: `events: [...]`").position(at.line, at.column));
             }
@@ -457,28 +456,30 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// That events which tell of endpoints fit their classes.
+    /// Checks that endpoint events fit their classes.
     fn check_endpoint_events(&mut self, application: &Application) {
         let known = endpoint_fields();
         let channels = application.channels.iter();
-        let mut telling =
+        let mut reporting =
             channels.filter_map(|(name, channel)| Some((name, channel.endpoint_event.as_ref()?))).peekable();
-        if telling.peek().is_some() {
-            self.check_source(application, &endpoint_source(), "is the source of the events that tell of endpoints");
+        if reporting.peek().is_some() {
+            self.check_source(application, &endpoint_source(), "is the source of endpoint events");
         }
         let names: Vec<&str> = known.iter().map(|field| field.name.as_str()).collect();
         let names = listed(&names);
-        for (channel, event) in telling {
+        for (channel, event) in reporting {
             let Some(class) = application.events.get(event) else { continue };
             for field in class.fields.iter() {
                 let text = match known.position(field.name.as_str()).map(|at| known[at].kind) {
                     Some(kind) if kind == field.kind => continue,
-                    Some(kind) => format!("is {}, and what tells of an endpoint is {}", field.kind.name(), kind.name()),
+                    Some(kind) => {
+                        format!("is {}, and the field of endpoint events is {}", field.kind.name(), kind.name())
+                    }
                     None if !field.required || !field.default.is_null() => continue,
-                    None => "is required, and nothing that tells of an endpoint has this name".to_owned(),
+                    None => "is required, and endpoint events have no field of this name".to_owned(),
                 };
                 let problem = Problem::at(format!("events.{event}.fields.{}", field.name), text);
-                let hint = format!("the channel `{channel}` tells of endpoints by it; it may have {names}");
+                let hint = format!("the channel `{channel}` reports endpoints by it; it may have {names}");
                 let entry = |node: Option<&'a Node>, key: &str| node.and_then(|node| node.entry(key));
                 let given = entry(self.root.get("events"), event.as_str()).and_then(|class| class.value.get("fields"));
                 let problem = match entry(given, field.name.as_str()) {
@@ -490,14 +491,14 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// That no source of an application has the name of one of ours.
+    /// Checks that no source has the reserved name `ours`.
     fn check_source(&mut self, application: &Application, ours: &Name, text: &str) {
         if application.sources.contains_key(ours) {
             self.problems.push(Problem::at(format!("sources.{ours}"), text).hint("choose another name"));
         }
     }
 
-    /// The name that a node gives, reported if the section has no such entry.
+    /// The name in a node; reported if the section has no such entry.
     fn existing(&mut self, section: &str, noun: &str, node: &Node, path: &str) -> Option<Name> {
         let name: Name = node.text()?.parse().ok()?;
         let known: Vec<&str> =
@@ -509,7 +510,7 @@ impl<'a> Builder<'a> {
         Some(name)
     }
 
-    /// The class of due times, where a rule is scheduled.
+    /// Adds the class of due times, if a rule is scheduled.
     fn add_due_class(&mut self, application: &mut Application) {
         let rules = self.root.get("rules").map_or(&[][..], Node::entries);
         if !rules.iter().any(|rule| is_scheduled(&rule.value)) {
@@ -565,7 +566,7 @@ impl<'a> Builder<'a> {
             notify.as_ref().and_then(|name| Some((name, application.notifications.get(name)?)))
         {
             self.unknown_expressions(node, path, &class.fields);
-            // Only who prepares a query knows which fields it gives.
+            // The fields of a query are known only after it is prepared.
             if sql.is_none()
                 && let Some((on, event)) = on.as_ref().and_then(|name| Some((name, application.events.get(name)?)))
             {
@@ -617,30 +618,31 @@ impl<'a> Builder<'a> {
             changed: text(rule, "changed"),
         };
         if let Some(per) = rule.get("per").filter(|_| !state.is_kept()) {
-            let problem = per.problem(&join(path, "per"), "says for what something is remembered, and nothing is");
+            let problem = per.problem(&join(path, "per"), "has no effect: the rule has no state");
             self.problems.push(problem.hint("give `cooldown`, `rearm` or `changed` too, or leave it out"));
         }
         if rule.get("every").or(rule.get("schedule")).is_some() {
             for key in ["cooldown", "rearm", "changed"] {
                 if let Some(given) = rule.get(key) {
-                    let problem = given.problem(&join(path, key), "stands beside a schedule");
-                    self.problems.push(problem.hint("the schedule says how often somebody is told; leave it out"));
+                    let problem = given.problem(&join(path, key), "is not allowed with a schedule");
+                    self.problems
+                        .push(problem.hint("the schedule decides how often notifications are sent; leave it out"));
                 }
             }
         }
         state
     }
 
-    /// When a rule is evaluated.
+    /// The schedule of a rule.
     fn schedule(&mut self, node: &Node, path: &str) -> Option<RuleSchedule> {
         let (every, given) = (node.get("every"), node.get("schedule"));
         if let (Some(_), Some(given)) = (every, given) {
-            let problem = given.problem(&join(path, "schedule"), "stands beside `every`");
+            let problem = given.problem(&join(path, "schedule"), "is not allowed with `every`");
             self.problems.push(problem.hint("keep one of them"));
         }
         for key in ["missed", "skip_older_than"] {
             if let (None, Some(entry)) = (every.or(given), node.entry(key)) {
-                let problem = Problem::at(join(path, key), "says something of a schedule, and the rule has none");
+                let problem = Problem::at(join(path, key), "has no effect: the rule has no schedule");
                 let problem = problem.hint("give `every` or `schedule`, or leave it out");
                 self.problems.push(problem.position(entry.line, entry.column));
             }
@@ -658,7 +660,7 @@ impl<'a> Builder<'a> {
         Some(RuleSchedule { recurs, missed, skip_older_than: duration(node, "skip_older_than") })
     }
 
-    /// A schedule by its text or its fields, which must be due at some time.
+    /// A schedule by its text or its fields; it must have at least one due time.
     fn recurrence(&mut self, node: &Node, path: &str) -> Option<Schedule> {
         let field = |key: &str| node.get(key).and_then(Node::text);
         let schedule = match node.text() {
@@ -667,7 +669,7 @@ impl<'a> Builder<'a> {
         };
         match schedule {
             Ok(schedule) if schedule.next_after(Timestamp(i64::MIN)).is_none() => {
-                let problem = node.problem(path, "is never due: the rule gives no time at all");
+                let problem = node.problem(path, "is never due: the rule has no occurrences");
                 self.problems.push(problem.hint("look for dates that do not exist, such as 30 February"));
                 None
             }
@@ -702,12 +704,12 @@ fn is_scheduled(rule: &Node) -> bool {
     rule.get("schedule").is_some() || rule.get("every").is_some()
 }
 
-/// The part of a schedule that a message is about.
+/// The part of a schedule that a problem is about.
 fn part(path: &str) -> String {
     if path.is_empty() { String::new() } else { format!("{path}: ") }
 }
 
-/// What is wrong with a field that has no expression and so takes the event's field of its name.
+/// The problem of a field without an expression, which takes the event's field of its name.
 fn missing_expression(
     rule: &Node,
     path: &str,
@@ -739,7 +741,7 @@ pub(super) fn options(node: &Node) -> serde_json::Map<String, serde_json::Value>
     }
 }
 
-/// What the channel `node` says of its log.
+/// The delivery log of the channel `node`.
 fn delivery_log(node: &Node) -> DeliveryLog {
     let usual = FailureLog::default();
     let failures = node.get("log_failures").map_or(usual, |node| FailureLog {
@@ -792,7 +794,7 @@ fn retention(root: &Node) -> Retention {
     }
 }
 
-/// The dialects of a class's filters, each once.
+/// The distinct dialects of a class's filters.
 fn dialects(class: &Node) -> Vec<Dialect> {
     let given: Vec<&Node> = match class.get("filter").map(|node| (&node.kind, node)) {
         Some((Kind::List(items), _)) => items.iter().collect(),
@@ -844,8 +846,8 @@ pub(super) fn field_type(word: &str) -> Option<FieldType> {
     serde_json::from_value(word.into()).ok()
 }
 
-/// A language tag whose language is of ISO 639: two or three letters. Longer ones are not in use, and a misspelt channel
-/// would look like one.
+/// Whether a key is a language tag with a language of ISO 639: two or three letters. Longer ones are unused, and a
+/// misspelt channel would look like one.
 fn is_locale(key: &str) -> bool {
     is_language_tag(key) && (2..=3).contains(&key.split('-').next().unwrap_or_default().len())
 }

@@ -1,4 +1,4 @@
-//! What an apply would do to what runs.
+//! Difference of two definitions: the effects of applying the new one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,48 +12,49 @@ use crate::{
         RetrySchedule, Rule, RuleState, Source, Throttle, due_class,
     },
     chronicle::Chronicle,
-    conduct::{Conduct, Digest, Fallback},
+    delivery_policy::{DeliveryPolicy, Digest, Fallback},
     field::{Field, FieldType, Fields},
     hours::Hours,
     id::Name,
 };
 
-/// One thing that an apply would do.
+/// One effect of an apply.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Difference {
-    /// What happens to it.
+    /// Kind of the change.
     pub kind: DifferenceKind,
-    /// What it happens to, as a dotted path of the definition.
+    /// Its dotted path in the definition.
     pub path: String,
-    /// What it means: one sentence, lower case, no full stop.
+    /// The effect: one sentence, lower case, no full stop.
     pub sentence: String,
     /// The path by which the loss of stored data must be allowed: `subscriptions.nearby.radius_km`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drops: Option<String>,
 }
 
-/// What an apply does to a part of a definition.
+/// Kind of a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DifferenceKind {
-    /// It is new.
+    /// The part is new.
     Added,
-    /// It becomes another.
+    /// The part changes.
     Changed,
-    /// It is no more.
+    /// The part is removed.
     Removed,
 }
 
-/// What applying `new` would do where `old` runs, in the order of the definition. Empty if nothing.
+/// Effects of applying `new` where `old` runs, in the order of the definition. Empty if nothing changes.
 ///
-/// Stored data is lost where a subscription class, an event class or a chronicle goes, where a chronicle begins anew, and
-/// where a field of a subscription goes or takes a type that its stored values do not fit. Options of channels may hold secrets: only their names are told.
+/// Stored data is lost if a subscription class, an event class or a chronicle is removed, if a chronicle starts anew,
+/// or if a field of a subscription is removed or gets a type that its stored values do not fit. Options of channels
+/// may hold secrets, so only their names are shown.
 pub fn difference(old: &Application, new: &Application) -> Vec<Difference> {
     let mut found = Differences(Vec::new());
     if old.description != new.description {
         found.changed("description", "the description changes");
     }
-    // That a rule became a scheduled one is told of the rule.
+    // A rule that became scheduled is reported at the rule.
     let given = |of: &Application| {
         let due = due_class();
         let events = of.events.iter().filter(|(name, _)| **name != due || !of.has_schedules());
@@ -73,7 +74,8 @@ pub fn difference(old: &Application, new: &Application) -> Vec<Difference> {
                     format!("in their order by {}", by.iter().map(Name::as_str).collect::<Vec<_>>().join(", "))
                 }
             };
-            let sentence = format!("its events are told {} (was {})", shown(&new.ordered), shown(&old.ordered));
+            let sentence =
+                format!("notifications of its events are sent {} (was {})", shown(&new.ordered), shown(&old.ordered));
             found.changed(format!("{path}.ordered"), sentence);
         }
     });
@@ -87,7 +89,7 @@ pub fn difference(old: &Application, new: &Application) -> Vec<Difference> {
             found.description(path, &old.description, &new.description);
             found.fields(path, &old.fields, &new.fields, FieldsOf::Subscriptions);
             if old.filter != new.filter {
-                let sentence = "the dialects of filters change; filters that are there already stay";
+                let sentence = "the dialects of filters change; existing filters stay";
                 found.changed(format!("{path}.filter"), sentence);
             }
             if old.schedule != new.schedule {
@@ -104,7 +106,7 @@ pub fn difference(old: &Application, new: &Application) -> Vec<Difference> {
     );
     found.section("partials", "partial", &old.partials, &new.partials, |found, path, old, new| {
         if old != new {
-            found.changed(path, "the partial changes, and what uses it");
+            found.changed(path, "the partial changes, and so do the templates that use it");
         }
     });
     found.section("functions", "function", &old.functions, &new.functions, |found, path, old, new| {
@@ -118,7 +120,7 @@ pub fn difference(old: &Application, new: &Application) -> Vec<Difference> {
             found.changed(format!("{path}.parameters"), sentence);
         }
         if old.expression != new.expression {
-            found.changed(format!("{path}.expression"), "what it gives is computed otherwise");
+            found.changed(format!("{path}.expression"), "its expression changes");
         }
     });
     found.section("rules", "rule", &old.rules, &new.rules, Differences::rule);
@@ -128,23 +130,23 @@ pub fn difference(old: &Application, new: &Application) -> Vec<Difference> {
         found.description(path, &old.description, &new.description);
         found.fields(path, &old.fields, &new.fields, FieldsOf::Events);
         if old.built_in != new.built_in {
-            found.changed(format!("{path}.built_in"), "what fills it changes");
+            found.changed(format!("{path}.built_in"), "its built-in content changes");
         }
         if old.schema != new.schema {
-            let sentence = "what its rows must be like changes; those that are there stay as they are";
+            let sentence = "the schema of its rows changes; existing rows stay as they are";
             found.changed(format!("{path}.schema"), sentence);
         }
         if old.raises != new.raises {
-            found.changed(format!("{path}.raise"), "the events that changes of its rows raise change, from now on");
+            found.changed(format!("{path}.raise"), "the events raised by changes of its rows change, from now on");
         }
         if old.partition != new.partition {
             found.changed(
                 format!("{path}.partition"),
-                "whose its rows are changes; it is worked out anew for all of them",
+                "the partition of its rows changes; it is computed again for all of them",
             );
         }
         if (old.direction, old.may_leave, &old.conflicts) != (new.direction, new.may_leave, &new.conflicts) {
-            found.changed(path, "how devices change its rows changes");
+            found.changed(path, "the replication settings change");
         }
     });
     if old.retention != new.retention {
@@ -189,7 +191,7 @@ impl Differences {
         self.say(DifferenceKind::Changed, path, sentence, false);
     }
 
-    /// What comes, stays or goes in a section. `compare` looks at those that stay.
+    /// Added, kept and removed entries of a section. `compare` compares those that are kept.
     fn section<T: PartialEq>(
         &mut self,
         section: &str,
@@ -209,10 +211,8 @@ impl Differences {
                         "events" => (true, ", and its events that wait to be matched with it"),
                         "functions" => (false, "; filters that call it no longer match"),
                         "channels" => (false, "; devices that use it can no longer be reached"),
-                        "sources" => (false, "; no more events come from it"),
-                        "collections" => {
-                            (false, "; its rows are kept, but nobody reaches them, and replicas drop theirs")
-                        }
+                        "sources" => (false, "; it delivers no more events"),
+                        "collections" => (false, "; its rows are kept but unreachable, and replicas drop theirs"),
                         _ => (false, ""),
                     };
                     self.say(DifferenceKind::Removed, path, format!("the {noun} `{name}` is removed{after}"), drops);
@@ -250,8 +250,8 @@ impl Differences {
         }
         for is in new.iter().filter(|is| old.position(is.name.as_str()).is_none()) {
             let after = match (stored, is.required, is.default.is_null()) {
-                (true, true, true) => "; subscriptions that exist have no value for it",
-                (true, _, false) => "; subscriptions that exist take its default",
+                (true, true, true) => "; existing subscriptions have no value for it",
+                (true, _, false) => "; existing subscriptions take its default",
                 _ => "",
             };
             let sentence = format!("the {} `{}` is added{after}", of.noun(), is.name);
@@ -259,7 +259,7 @@ impl Differences {
         }
     }
 
-    /// What a chronicle holds cannot be computed anew from events that are gone, so that it is lost has to be allowed.
+    /// A chronicle cannot be recomputed from removed events, so its loss must be allowed.
     fn chronicles(&mut self, path: &str, old: &EventClass, new: &EventClass) {
         let names: std::collections::BTreeSet<&Name> = old.chronicles.keys().chain(new.chronicles.keys()).collect();
         for name in names {
@@ -280,7 +280,7 @@ impl Differences {
                     let same_keys = was.by.iter().all(|field| kind_of(old, field) == kind_of(new, field));
                     let (described, keys) = (was.description.clone(), was.keys);
                     if !same_keys || *was != (Chronicle { description: described, keys, ..is.clone() }) {
-                        let sentence = format!("the chronicle `{name}` begins anew, and all that it held is lost");
+                        let sentence = format!("the chronicle `{name}` starts anew, and its contents are lost");
                         self.say(DifferenceKind::Changed, path, sentence, true);
                         continue;
                     }
@@ -313,10 +313,10 @@ impl Differences {
             changes.push(format!("has the default {} (was {})", shown(&is.default), shown(&was.default)));
         }
         if was.description != is.description {
-            changes.push("is described otherwise".to_owned());
+            changes.push("has another description".to_owned());
         }
         let drops = stored && !fits;
-        let after = if drops { "; its values in subscriptions that exist are lost" } else { "" };
+        let after = if drops { "; its values in existing subscriptions are lost" } else { "" };
         self.say(
             DifferenceKind::Changed,
             path,
@@ -340,14 +340,14 @@ impl Differences {
             self.changed(format!("{path}.expires_after"), sentence);
         }
         self.retention(path, old.retention, new.retention);
-        self.conduct(path, &old.conduct, &new.conduct);
+        self.delivery_policy(path, &old.delivery_policy, &new.delivery_policy);
         let names: std::collections::BTreeSet<&Name> = old.computed.keys().chain(new.computed.keys()).collect();
         for name in names {
             let (path, was, is) = (format!("{path}.computed.{name}"), old.computed.get(name), new.computed.get(name));
             match (was, is) {
                 (None, _) => self.say(DifferenceKind::Added, path, format!("`{name}` is computed"), false),
-                (_, None) => self.say(DifferenceKind::Removed, path, format!("`{name}` is no more computed"), false),
-                _ if was != is => self.changed(path, format!("`{name}` is computed otherwise")),
+                (_, None) => self.say(DifferenceKind::Removed, path, format!("`{name}` is no longer computed"), false),
+                _ if was != is => self.changed(path, format!("`{name}` is computed differently")),
                 _ => {}
             }
         }
@@ -363,11 +363,11 @@ impl Differences {
         }
     }
 
-    fn conduct(&mut self, path: &str, old: &Conduct, new: &Conduct) {
+    fn delivery_policy(&mut self, path: &str, old: &DeliveryPolicy, new: &DeliveryPolicy) {
         if old.critical != new.critical {
             let sentence = match new.critical {
-                true => "it is told in quiet hours and against preferences as well",
-                false => "quiet hours and preferences hold for it",
+                true => "it is sent in quiet hours and against preferences as well",
+                false => "quiet hours and preferences apply to it",
             };
             self.changed(format!("{path}.critical"), sentence);
         }
@@ -384,7 +384,7 @@ impl Differences {
                 }
                 None => "each by itself".to_owned(),
             };
-            let sentence = format!("they are told {} (was {})", shown(&new.digest), shown(&old.digest));
+            let sentence = format!("they are sent {} (was {})", shown(&new.digest), shown(&old.digest));
             self.changed(format!("{path}.digest"), sentence);
         }
         if old.multicast != new.multicast {
@@ -448,7 +448,7 @@ impl Differences {
                 Some(segment) => format!("the segment `{segment}`"),
                 None => "anybody".to_owned(),
             };
-            let sentence = format!("it tells {} (was {})", shown(&new.audience), shown(&old.audience));
+            let sentence = format!("it notifies {} (was {})", shown(&new.audience), shown(&old.audience));
             self.changed(format!("{path}.audience"), sentence);
         }
         if old.when != new.when {
@@ -477,7 +477,7 @@ impl Differences {
         self.rule_state(path, &old.state, &new.state);
         let fields: std::collections::BTreeSet<&Name> = old.with.keys().chain(new.with.keys()).collect();
         for field in fields.into_iter().filter(|field| old.with.get(*field) != new.with.get(*field)) {
-            self.changed(format!("{path}.with.{field}"), format!("`{field}` is computed otherwise"));
+            self.changed(format!("{path}.with.{field}"), format!("`{field}` is computed differently"));
         }
         if old.enabled != new.enabled {
             self.changed(
@@ -495,17 +495,17 @@ impl Differences {
         }
         if old.rearm != new.rearm {
             let sentence = match (&old.rearm, &new.rearm) {
-                (_, None) => "matches are told without being re-armed",
-                (None, _) => "a match is told once until it is re-armed",
+                (_, None) => "matches notify without being re-armed",
+                (None, _) => "a match notifies once until it is re-armed",
                 _ => "the condition that re-arms changes",
             };
             self.changed(format!("{path}.rearm"), sentence);
         }
         if old.changed != new.changed {
-            self.changed(format!("{path}.changed"), "what must have changed since the last notification is another");
+            self.changed(format!("{path}.changed"), "the change condition changes");
         }
         if old.per != new.per {
-            self.changed(format!("{path}.per"), "what the rule remembered is for something else and is forgotten");
+            self.changed(format!("{path}.per"), "the state key changes, and the rule's state is lost");
         }
     }
 
@@ -522,7 +522,7 @@ impl Differences {
     fn limits(&mut self, old: &Limits, new: &Limits) {
         let numbers = [
             ("subscriptions", "subscriptions", old.subscriptions, new.subscriptions),
-            ("distinct_filters", "filters that differ", old.distinct_filters, new.distinct_filters),
+            ("distinct_filters", "distinct filters", old.distinct_filters, new.distinct_filters),
             ("unindexed_filters", "filters without an index", old.unindexed_filters, new.unindexed_filters),
             (
                 "notifications_per_event",
@@ -570,7 +570,7 @@ impl Differences {
             self.changed(format!("{path}.flow"), format!("{} (was {})", flow(&new.flow), flow(&old.flow)));
         }
         if old.log != new.log {
-            self.changed(format!("{path}.log"), "what is told of deliveries changes");
+            self.changed(format!("{path}.log"), "the delivery log changes");
         }
         if old.lease != new.lease {
             let sentence = format!("a lease is {} (was {})", write_duration(new.lease), write_duration(old.lease));
@@ -583,13 +583,13 @@ impl Differences {
                 Some(after) => write_duration(after),
             };
             let (now, before) = (shown(new.disable_after), shown(old.disable_after));
-            let sentence = format!("devices are switched off after {now} of failures (was {before})");
+            let sentence = format!("devices are disabled after {now} of failures (was {before})");
             self.changed(format!("{path}.disable_after"), sentence);
         }
         if old.endpoint_event != new.endpoint_event {
             let sentence = match &new.endpoint_event {
-                Some(event) => format!("events of `{event}` tell of endpoints that fail"),
-                None => "no event tells of endpoints that fail".to_owned(),
+                Some(event) => format!("events of `{event}` report failing endpoints"),
+                None => "no event reports failing endpoints".to_owned(),
             };
             self.changed(format!("{path}.endpoint_event"), sentence);
         }

@@ -1,4 +1,4 @@
-//! YAML text becomes nodes that know their place in it.
+//! Parses YAML text into nodes with positions.
 //!
 //! YAML 1.2 with the core schema, one document, without anchors and aliases: a definition is read from top to bottom,
 //! and nothing in it can grow beyond its own length.
@@ -9,9 +9,9 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span, Tag};
 
 use crate::{problem::Problem, value::Value};
 
-/// Mappings and lists within each other.
+/// Deepest nesting of mappings and lists.
 const DEPTH_MAX: usize = 32;
-/// Scalars, lists and mappings in all.
+/// Most scalars, lists and mappings in all.
 const NODES_MAX: usize = 200_000;
 
 /// One node of the document.
@@ -21,15 +21,15 @@ pub struct Node {
     pub line: u32,
     /// In characters, from 1.
     pub column: u32,
-    /// Where it begins in the text, in characters.
+    /// Start in the text, in characters.
     pub start: usize,
-    /// Where it ends.
+    /// End in the text, in characters.
     pub end: usize,
-    /// What it is.
+    /// Its content.
     pub kind: Kind,
 }
 
-/// What a node is.
+/// Content of a node.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Kind {
     /// Nothing.
@@ -42,7 +42,7 @@ pub enum Kind {
     Number(f64),
     /// Text.
     Text {
-        /// What it says.
+        /// The text.
         text: String,
         /// Whether it was written without quotes.
         plain: bool,
@@ -58,9 +58,9 @@ pub enum Kind {
 pub struct Entry {
     /// Its key.
     pub key: String,
-    /// Where the key stands.
+    /// Line of the key.
     pub line: u32,
-    /// Where the key stands.
+    /// Column of the key.
     pub column: u32,
     /// Its value.
     pub value: Node,
@@ -118,7 +118,7 @@ impl Node {
         serde_json::to_value(self.value()).expect("a value is always JSON")
     }
 
-    /// What it is, for a sentence.
+    /// The noun for its kind in messages.
     pub fn noun(&self) -> &'static str {
         match &self.kind {
             Kind::Null => "nothing",
@@ -137,13 +137,21 @@ pub fn join(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }
 
-/// Parses the text. `None` after a problem that leaves nothing to look at.
+/// Parses the text. `None` after a syntax error.
 pub fn parse(text: &str, problems: &mut Vec<Problem>) -> Option<Node> {
     if text.len() > super::TEXT_BYTES_MAX {
         problems.push(
             Problem::at("", format!("is {} bytes long", text.len()))
                 .hint(format!("at most {} are read", super::TEXT_BYTES_MAX)),
         );
+        return None;
+    }
+    // The parser takes U+0000 for the end of the text and would ignore the rest.
+    if let Some((line, column, character)) = forbidden(text) {
+        let code = u32::from(character);
+        let problem = Problem::at("", format!("has the character U+{code:04X}, which YAML does not allow"))
+            .hint(format!("take it out, or write `\\x{code:02X}` within double quotes; definitions are in UTF-8"));
+        problems.push(problem.position(line, column));
         return None;
     }
     let mut tree = Tree { open: Vec::new(), root: None, nodes: 0, problems };
@@ -177,11 +185,21 @@ pub fn parse(text: &str, problems: &mut Vec<Problem>) -> Option<Node> {
     root
 }
 
+/// The first control character that YAML allows nowhere (YAML 1.2.2, 5.1), with its line and column.
+fn forbidden(text: &str) -> Option<(u32, u32, char)> {
+    let is_forbidden = |c: char| c < ' ' && !matches!(c, '\t' | '\n' | '\r');
+    let at = text.find(is_forbidden)?;
+    let before = &text[..at];
+    let line = before.matches('\n').count() as u32 + 1;
+    let column = before.rsplit('\n').next().map_or(0, |line| line.chars().count()) as u32 + 1;
+    Some((line, column, text[at..].chars().next()?))
+}
+
 fn at(problem: Problem, mark: &Marker) -> Problem {
     problem.position(mark.line() as u32, mark.col() as u32 + 1)
 }
 
-/// A mapping or list whose end has not come yet.
+/// A mapping or list that is not complete yet.
 struct Open {
     node: Node,
     /// The key that waits for its value, and its position.
@@ -189,7 +207,7 @@ struct Open {
     keys: HashSet<String>,
 }
 
-/// Puts events together. It keeps its own stack, so that the depth of a text never becomes the depth of ours.
+/// Builds the tree from parser events. It has its own stack, so that deep nesting cannot overflow ours.
 struct Tree<'a> {
     open: Vec<Open>,
     root: Option<Node>,
@@ -220,7 +238,7 @@ impl Tree<'_> {
             }
             Event::SequenceEnd | Event::MappingEnd => {
                 let mut closed = self.open.pop().expect("the parser closes what it opened").node;
-                // A block mapping ends where the next thing begins; what it holds ends earlier.
+                // A block mapping ends where the next token begins; its content ends earlier.
                 closed.end = match &closed.kind {
                     _ if span.end.index() > span.start.index() => span.end.index(),
                     Kind::Map(entries) => entries.last().map_or(closed.end, |entry| entry.value.end),
@@ -245,7 +263,7 @@ impl Tree<'_> {
         if !forced_text {
             self.refuse_tag(tag, span);
         }
-        // Keys are always text: `on` and `no` and `8` are good names for them.
+        // Keys are always text, including `on`, `no` and `8`.
         if awaits_key || forced_text || style != ScalarStyle::Plain {
             return Kind::Text { text, plain: false };
         }
@@ -276,7 +294,7 @@ impl Tree<'_> {
         Some(())
     }
 
-    /// Puts a finished node where it belongs.
+    /// Adds a finished node to its parent.
     fn place(&mut self, node: Node) {
         let path = self.path();
         let Some(open) = self.open.last_mut() else {
@@ -308,7 +326,7 @@ impl Tree<'_> {
         }
     }
 
-    /// The path of what comes next.
+    /// The path of the next node.
     fn path(&self) -> String {
         self.open.iter().fold(String::new(), |path, open| match (&open.node.kind, &open.key) {
             (Kind::List(items), _) => format!("{path}[{}]", items.len()),
@@ -345,7 +363,7 @@ fn node(kind: Kind, span: Span) -> Node {
     }
 }
 
-/// What a plain scalar means in the core schema of YAML 1.2 (section 10.3.2).
+/// The kind of a plain scalar in the core schema of YAML 1.2 (section 10.3.2).
 pub fn plain(text: String) -> Kind {
     match text.as_str() {
         "" | "~" | "null" | "Null" | "NULL" => return Kind::Null,

@@ -1,14 +1,14 @@
-//! Durations as people write them.
+//! Durations in definitions.
 
 use std::{fmt::Write, time::Duration};
 
 use jiff::{Span, SpanRelativeTo};
 
-/// Reads `90s`, `1h30m`, `7d`, `2w` or ISO 8601 (`PT1H30M`, `P7D`). A day has 24 hours; months and years, whose length
-/// nobody knows, are refused, and so is a number without its unit.
+/// Parses `90s`, `1h30m`, `7d`, `2w` or ISO 8601 (`PT1H30M`, `P7D`). A day has 24 hours. Months and years are refused
+/// because their length varies, and so is a number without its unit.
 ///
 /// # Errors
-/// What is wrong, for a sentence that begins with what was given.
+/// A message that continues a sentence about the value.
 pub fn parse_duration(text: &str) -> Result<Duration, &'static str> {
     let span: Span = text.trim().parse().map_err(|_| "is not a duration")?;
     if span.get_years() != 0 || span.get_months() != 0 {
@@ -18,7 +18,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, &'static str> {
     Duration::try_from(exact).map_err(|_| "is negative")
 }
 
-/// Writes a duration in the form that [`parse_duration`] reads: `1d12h`, `1h30m`, `250ms`. Exact to the nanosecond.
+/// Formats a duration in the form that [`parse_duration`] reads: `1d12h`, `1h30m`, `250ms`. Exact to the nanosecond.
 pub fn write_duration(duration: Duration) -> String {
     let mut text = String::new();
     let mut seconds = duration.as_secs();
@@ -66,7 +66,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(seconds in 0u64..1_000_000_000, nanos in 0u32..1_000_000_000) {
+        fn formatted_durations_parse_back(seconds in 0u64..1_000_000_000, nanos in 0u32..1_000_000_000) {
             let duration = Duration::new(seconds, nanos);
             prop_assert_eq!(parse_duration(&write_duration(duration)), Ok(duration));
         }

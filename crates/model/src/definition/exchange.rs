@@ -1,13 +1,13 @@
-//! The text of an exchange becomes an [`Exchange`], or every problem in it: the words, then what only the whole can tell.
+//! Parses the text of an [`Exchange`] and reports every problem: first the keys, then the names.
 
 use std::{collections::BTreeMap, time::Duration};
 
-mod conduct; // when a port works, and what leaves first
+mod port_policy; // schedule and priority of a port
 mod pipeline; // the steps of a port
-mod tracking; // which bodies are kept
+mod tracking; // which bodies are stored
 
-use conduct::{ORDERED, PRIORITY, WINDOW};
-use pipeline::{Place as At, STEPS};
+use pipeline::{PipelinePosition, STEPS};
+use port_policy::{ORDERED, PRIORITY, WINDOW};
 use tracking::TRACKING;
 
 use super::{
@@ -21,8 +21,8 @@ use super::{
 };
 use crate::{
     exchange::{
-        CONTEXT_FIELDS, Exchange, JsonPath, LaterReplies, Location, MessageFlow, Mode, Place, Property, ReceivePort,
-        Route, SendPort, Step, TrackPoint, Tracking, Transport, XmlPath,
+        CONTEXT_FIELDS, Exchange, JsonPath, LaterReplies, Location, MessageFlow, Mode, Property, PropertyLocation,
+        ReceivePort, Route, SendPort, Step, TrackPoint, Tracking, Transport, XmlPath,
     },
     field::FieldType,
     filter::{Dialect, Filter},
@@ -30,7 +30,7 @@ use crate::{
     problem::Problem,
 };
 
-/// Most properties of an exchange: each costs a look into every message.
+/// Most properties of an exchange; each is extracted from every message.
 const PROPERTIES_MAX: usize = 64;
 const ROUTES_MAX: usize = 100_000;
 const PORTS_MAX: usize = 10_000;
@@ -46,42 +46,45 @@ const OPEN_MESSAGES: u32 = 100_000;
 
 static EXCHANGE: Shape = Shape::Object(&[
     required("exchange", &Shape::Name, "The name of the exchange."),
-    optional("description", &Shape::Text, "What it is for."),
+    optional("description", &Shape::Text, "A description for readers."),
     optional(
         "properties",
         &PROPERTIES,
-        "What is taken out of each message; routes see it as `message.NAME`, beside `port`, `kind` (`one_way`, `request` or \
-         `reply`), `content_type` and `bytes`.",
+        "Values extracted from each message; routes see them as `message.NAME`, beside `port`, `kind` (`one_way`, \
+         `request` or `reply`), `content_type` and `bytes`.",
     ),
-    required("receive", &RECEIVE, "Receive ports: where messages come in."),
-    required("send", &SEND, "Send ports: where they leave."),
-    optional("groups", &GROUPS, "Send ports that routes name together."),
-    required("routes", &ROUTES, "Which messages go where."),
+    required("receive", &RECEIVE, "Receive ports, which accept messages."),
+    required("send", &SEND, "Send ports, which send messages to other systems."),
+    optional("groups", &GROUPS, "Named groups of send ports, for routes."),
+    required("routes", &ROUTES, "Routes from messages to send ports."),
     optional(
         "retention",
         &Shape::Duration { least: seconds(60), most: seconds(3_660 * DAY) },
-        "How long messages are kept after they ended, and how long a repeated request gets the stored reply; 7d if not \
-         given.",
+        "Retention of ended messages; for this time a repeated request gets the stored reply. 7d if not given.",
     ),
     optional(
         "open_messages",
         &Shape::Integer { least: 1, most: 100_000_000 },
-        "Most messages that are not ended; with more the receive ports answer 503. 100000 if not given.",
+        "Most open messages; above this the receive ports answer 503. 100000 if not given.",
     ),
-    optional("flow", &FLOW, "When receive ports take no more for a while."),
-    optional("tracking", &TRACKING, "Which bodies are kept for people to look at; a port may say otherwise."),
+    optional("flow", &FLOW, "Flow control of the receive ports."),
+    optional(
+        "tracking",
+        &TRACKING,
+        "Tracking: which message bodies are stored for inspection; a port can override it.",
+    ),
 ]);
 static FLOW: Shape = Shape::Object(&[
     optional(
         "wait",
         &Shape::Duration { least: seconds(1), most: seconds(7 * DAY) },
-        "Longest that a new message would wait for its turn at a send port that works; one that would wait longer is answered \
-         503 with `rate_imbalance`. 30s if not given.",
+        "Longest expected waiting time of a new message at a working send port; above this it is answered 503 with \
+         `rate_imbalance`. 30s if not given.",
     ),
     optional(
         "in_flight",
         &Shape::Integer { least: 1, most: 1_000_000 },
-        "Most messages whose senders wait for an answer; with more they get 503 with `in_flight`. 10000 if not given.",
+        "Most messages whose senders wait for a reply; further ones get 503 with `in_flight`. 10000 if not given.",
     ),
 ]);
 static PROPERTIES: Shape = Shape::Entries { keys: Keys::Fields, of: &PROPERTY, most: PROPERTIES_MAX };
@@ -90,32 +93,32 @@ static PROPERTY_OBJECT: Shape = Shape::Object(&[
     optional(
         "type",
         &Shape::Choice(&["boolean", "integer", "number", "string", "timestamp"]),
-        "What it holds; `string` if not given. A message in which something else stands there has no such property.",
+        "Type of the property; `string` if not given. A message with a value of another type lacks the property.",
     ),
-    optional("json", &Shape::Text, "Where it stands in a body of JSON: a JSONPath to one value, such as `$.order.id`."),
+    optional("json", &Shape::Text, "Location in a JSON body: a JSONPath to one value, such as `$.order.id`."),
     optional(
         "xml",
         &Shape::Text,
-        "Where it stands in a body of XML: an XPath from the root to an attribute, a text or an element, such as \
-         `/order/@id`. Prefixes of names do not count.",
+        "Location in an XML body: an XPath from the root to an attribute, a text or an element, such as `/order/@id`. \
+         Prefixes of names are ignored.",
     ),
-    optional("header", &Shape::Text, "The header that holds it."),
-    optional("search", &Shape::Boolean, "Whether messages are found by it; false if not given."),
+    optional("header", &Shape::Text, "Name of the header with the value."),
+    optional("search", &Shape::Boolean, "Whether messages can be searched by it; false if not given."),
 ]);
 static RECEIVE: Shape = Shape::Entries { keys: Keys::Names, of: &RECEIVE_PORT, most: PORTS_MAX };
 static RECEIVE_PORT: Shape = Shape::Object(&[
-    optional("description", &Shape::Text, "What it is for."),
-    required("mode", &MODE, "`request` if those who send to it wait for a reply, else `one_way`."),
-    optional("enabled", &Shape::Boolean, "Whether it takes anything; true if not given."),
+    optional("description", &Shape::Text, "A description for readers."),
+    required("mode", &MODE, "`request` if senders wait for a reply, else `one_way`."),
+    optional("enabled", &Shape::Boolean, "Whether it accepts messages; true if not given."),
     optional(
         "wait",
         &Shape::Duration { least: seconds(0), most: seconds(600) },
-        "How long a caller is held open; then it is told with 202 where the reply will be. 30s if not given.",
+        "Time that a caller waits synchronously; then it gets 202 with the location of the reply. 30s if not given.",
     ),
     optional(
         "expires_after",
         &Shape::Duration { least: seconds(1), most: seconds(30 * DAY) },
-        "When a request is over that nobody answered; 5m if not given.",
+        "Expiry of an unanswered request; 5m if not given.",
     ),
     optional(
         "store_first",
@@ -129,82 +132,87 @@ static RECEIVE_PORT: Shape = Shape::Object(&[
         &Shape::Integer { least: 1, most: BODY_BYTES_MOST },
         "Most bytes of a body; 1048576 if not given.",
     ),
-    optional("pipeline", &STEPS, "What is done to a message before it is routed, step by step."),
-    optional("service_window", &WINDOW, "When it takes messages; at other times it answers 503."),
-    optional("tracking", &TRACKING, "Which bodies are kept, where that differs from the exchange."),
-    optional("locations", &LOCATIONS, "Where it takes messages from, beside those that are sent to it."),
+    optional("pipeline", &STEPS, "Pipeline that runs before routing."),
+    optional("service_window", &WINDOW, "Hours at which it accepts messages; at other times it answers 503."),
+    optional("tracking", &TRACKING, "Tracking of this port, where it differs from the exchange."),
+    optional("locations", &LOCATIONS, "Receive locations: sources that it polls, in addition to messages sent to it."),
 ]);
 static LOCATIONS: Shape = Shape::Entries { keys: Keys::Names, of: &LOCATION, most: LOCATIONS_MAX };
 static LOCATION: Shape = Shape::Object(&[
-    optional("description", &Shape::Text, "What it is for."),
+    optional("description", &Shape::Text, "A description for readers."),
     required(
         "kind",
         &Shape::Name,
-        "What kind of place it is: `directory`, `mail`, `nats`, `kafka`, `mqtt`, `outbox` or `query`.",
+        "Kind of the source: `directory`, `mail`, `nats`, `kafka`, `mqtt`, `outbox` or `query`.",
     ),
-    optional("options", &OPTIONS, "What the kind needs to know. `${NAME}` takes a value from the environment."),
-    optional("enabled", &Shape::Boolean, "Whether anything is taken; true if not given."),
-    optional("service_window", &WINDOW, "When it is, within the window of the port."),
-    optional("content_type", &Shape::Text, "The media type of bodies of which the far side says none."),
+    optional("options", &OPTIONS, "Options of the kind. `${NAME}` takes a value from the environment."),
+    optional("enabled", &Shape::Boolean, "Whether it is active; true if not given."),
+    optional("service_window", &WINDOW, "Hours at which it is active, within the window of the port."),
+    optional("content_type", &Shape::Text, "Media type of bodies without one."),
 ]);
 static MODE: Shape = Shape::Choice(&["one_way", "request"]);
 static SEND: Shape = Shape::Entries { keys: Keys::Names, of: &SEND_PORT, most: PORTS_MAX };
 static SEND_PORT: Shape = Shape::Object(&[
-    optional("description", &Shape::Text, "What it is for."),
-    required("mode", &MODE, "`request` if what the far side answers is a message too, else `one_way`."),
+    optional("description", &Shape::Text, "A description for readers."),
+    required("mode", &MODE, "`request` if the peer's response is a message too, else `one_way`."),
     optional(
         "state",
         &Shape::Choice(&["off", "hold", "active"]),
-        "`active`; `hold`: what is routed to it waits, durably; `off`: no route leads to it. `active` if not given.",
+        "`active`; `hold`: routed messages wait, durably; `off`: no route leads to it. `active` if not given.",
     ),
-    required("protocol", &Shape::Name, "How it sends: `http`."),
-    optional("options", &OPTIONS, "What the protocol needs to know. `${NAME}` takes a value from the environment."),
-    optional("retry", &RETRY, "Delays between attempts; 1m, 5m, 30m, 2h, 12h if not given."),
-    optional("backup", &BACKUP, "Another way, for when all attempts of the first have failed."),
-    optional("concurrency", &Shape::Integer { least: 1, most: 10_000 }, "Most requests under way; 32 if not given."),
+    required("protocol", &Shape::Name, "Protocol of the transport: `http`."),
+    optional("options", &OPTIONS, "Options of the protocol. `${NAME}` takes a value from the environment."),
+    optional("retry", &RETRY, "Retry delays; 1m, 5m, 30m, 2h, 12h if not given."),
+    optional("backup", &BACKUP, "Backup transport, used when all attempts by the primary one have failed."),
+    optional("concurrency", &Shape::Integer { least: 1, most: 10_000 }, "Most concurrent requests; 32 if not given."),
     optional(
         "correlate",
         &NAMES,
-        "Properties that a reply must have in common with its request; another reply suspends the message.",
+        "Properties in which a reply must equal its request; another reply suspends the message.",
     ),
     optional(
         "reply_through",
         &Shape::Name,
-        "The receive port through which replies come later, as messages that are known by `correlate`; what the far side \
-         answers only says that it took the message.",
+        "The receive port of asynchronous replies, which are matched by `correlate`; the response then only \
+         acknowledges the message.",
     ),
     optional(
         "reply_within",
         &Shape::Duration { least: seconds(1), most: seconds(366 * DAY) },
-        "How long after it was taken a message waits for its later reply; then it is suspended. 1d if not given.",
+        "Timeout of an asynchronous reply, from the acceptance of the message; then the message is suspended. 1d if \
+         not given.",
     ),
-    optional("pipeline", &STEPS, "What is done to a message before it leaves, step by step, at each attempt."),
-    optional("reply_pipeline", &STEPS, "What is done to a reply before it is stored."),
-    optional("service_window", &WINDOW, "When it sends; at other times messages wait."),
-    optional("ordered", &ORDERED, "Messages of the same key leave one after the other, as they came."),
-    optional("priority", &PRIORITY, "Messages of a higher priority leave before others."),
-    optional("tracking", &TRACKING, "Which bodies are kept, where that differs from the exchange."),
+    optional("pipeline", &STEPS, "Pipeline of outgoing messages, run at each attempt."),
+    optional("reply_pipeline", &STEPS, "Pipeline of replies, run before they are stored."),
+    optional("service_window", &WINDOW, "Hours at which it sends; at other times messages wait."),
+    optional(
+        "ordered",
+        &ORDERED,
+        "Ordered delivery: messages with the same key leave one after the other, in order of arrival.",
+    ),
+    optional("priority", &PRIORITY, "Priority delivery: messages of a higher priority leave first."),
+    optional("tracking", &TRACKING, "Tracking of this port, where it differs from the exchange."),
 ]);
 static BACKUP: Shape = Shape::Object(&[
-    required("protocol", &Shape::Name, "How it sends: `http`."),
-    optional("options", &OPTIONS, "What the protocol needs to know."),
-    optional("retry", &RETRY, "Delays between its attempts; 1m, 5m, 30m, 2h, 12h if not given."),
+    required("protocol", &Shape::Name, "Protocol of the transport: `http`."),
+    optional("options", &OPTIONS, "Options of the protocol."),
+    optional("retry", &RETRY, "Retry delays; 1m, 5m, 30m, 2h, 12h if not given."),
 ]);
 static OPTIONS: Shape = Shape::Entries { keys: Keys::Free, of: &Shape::Any, most: 200 };
 static NAMES: Shape = Shape::List { of: &Shape::Name, most: PROPERTIES_MAX };
 static ROUTES: Shape = Shape::Entries { keys: Keys::Names, of: &ROUTE, most: ROUTES_MAX };
 static ROUTE: Shape = Shape::Object(&[
-    optional("description", &Shape::Text, "What it is for."),
-    required("when", &Shape::Text, "What a message must be like: a predicate over `message`."),
+    optional("description", &Shape::Text, "A description for readers."),
+    required("when", &Shape::Text, "A predicate over `message` that selects the messages."),
     optional("dialect", &DIALECT, "The language of `when`; `cel` if not given."),
-    required("to", &TO, "The send port or group that gets the message, or a list of them."),
-    optional("tracking", &TRACKING, "Which bodies of these messages are kept, beside those that their ports ask for."),
+    required("to", &TO, "The send port or group, or a list of them."),
+    optional("tracking", &TRACKING, "Tracking of these messages, in addition to that of their ports."),
 ]);
 static GROUPS: Shape = Shape::Entries { keys: Keys::Names, of: &TARGETS, most: 1_000 };
 static TO: Shape = Shape::Either(&[&Shape::Name, &TARGETS]);
 static TARGETS: Shape = Shape::List { of: &Shape::Name, most: 100 };
 
-/// Reads and checks the definition of an exchange. `environment` answers `${NAME}` in its send ports.
+/// Parses and checks the definition of an exchange. `environment` looks up `${NAME}` in its send ports.
 ///
 /// # Errors
 /// As [`super::read`].
@@ -269,7 +277,7 @@ impl<'a> Builder<'a> {
     fn property(&mut self, entry: &Entry) -> Option<Property> {
         let (node, path) = (&entry.value, join("properties", &entry.key));
         if CONTEXT_FIELDS.iter().any(|(name, _)| *name == entry.key) {
-            let problem = Problem::at(&path, "is known of every message already").hint("choose another name");
+            let problem = Problem::at(&path, "is a predefined field of every message").hint("choose another name");
             self.problems.push(problem.position(entry.line, entry.column));
         }
         let kind = text(node, "type").and_then(|word| field_type(&word)).unwrap_or(FieldType::String);
@@ -278,8 +286,9 @@ impl<'a> Builder<'a> {
         Some(Property { name: entry.key.parse().ok()?, kind, from: from?, search })
     }
 
-    /// Where a property stands: a path alone, which says by its first character what it is one for; `json`, `xml` or `header`.
-    fn place(&mut self, node: &Node, path: &str) -> Option<Place> {
+    /// The location of a property: a path, whose first character distinguishes JSON from XML; or `json`, `xml` or
+    /// `header`.
+    fn place(&mut self, node: &Node, path: &str) -> Option<PropertyLocation> {
         match (node.text(), node.get("json"), node.get("xml"), node.get("header")) {
             (Some(xml), ..) if xml.starts_with('/') => self.xml_path(node, path, xml),
             (Some(json), ..) => self.json_path(node, path, json),
@@ -300,9 +309,9 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn json_path(&mut self, node: &Node, path: &str, given: &str) -> Option<Place> {
+    fn json_path(&mut self, node: &Node, path: &str, given: &str) -> Option<PropertyLocation> {
         match given.parse::<JsonPath>() {
-            Ok(found) => Some(Place::Json(found)),
+            Ok(found) => Some(PropertyLocation::Json(found)),
             Err(error) => {
                 self.problems.push(node.problem(path, error.to_string()).hint("give a JSONPath such as `$.order.id`"));
                 None
@@ -310,9 +319,9 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn xml_path(&mut self, node: &Node, path: &str, given: &str) -> Option<Place> {
+    fn xml_path(&mut self, node: &Node, path: &str, given: &str) -> Option<PropertyLocation> {
         match given.parse::<XmlPath>() {
-            Ok(found) => Some(Place::Xml(found)),
+            Ok(found) => Some(PropertyLocation::Xml(found)),
             Err(error) => {
                 let hint = "give an XPath such as `/order/@id` or `/order/customer/text()`";
                 self.problems.push(node.problem(path, error.to_string()).hint(hint));
@@ -321,7 +330,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn header(&mut self, node: &Node, path: &str) -> Option<Place> {
+    fn header(&mut self, node: &Node, path: &str) -> Option<PropertyLocation> {
         let name = node.text()?;
         let is_token = (1..=64).contains(&name.len())
             && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
@@ -330,12 +339,12 @@ impl<'a> Builder<'a> {
             self.problems.push(problem.hint("give up to 64 letters, digits, `-` or `_`, such as `X-Sender`"));
             return None;
         }
-        Some(Place::Header(name.to_ascii_lowercase()))
+        Some(PropertyLocation::Header(name.to_ascii_lowercase()))
     }
 
     fn receive_port(&mut self, path: &str, node: &Node, properties: &[Property], tracking: &Tracking) -> ReceivePort {
         let mode = mode(node);
-        let place = if mode == Mode::Request { At::ReceiveRequest } else { At::Receive };
+        let place = if mode == Mode::Request { PipelinePosition::ReceiveRequest } else { PipelinePosition::Receive };
         let store_first = boolean(node, "store_first").unwrap_or(true);
         if let (Mode::OneWay, Some(given)) = (mode, node.get("store_first").filter(|_| !store_first)) {
             let problem = given.problem(&join(path, "store_first"), "can be false only where callers wait for replies");
@@ -360,8 +369,8 @@ impl<'a> Builder<'a> {
         let Some(given) = port.get("locations") else { return BTreeMap::new() };
         let path = join(path, "locations");
         if mode == Mode::Request && !given.entries().is_empty() {
-            let problem = given.problem(&path, "are for `one_way` ports: nobody waits there for a reply");
-            self.problems.push(problem.hint("give `mode: one_way`; a route can lead the reply on"));
+            let problem = given.problem(&path, "are for `one_way` ports, where no sender waits for a reply");
+            self.problems.push(problem.hint("give `mode: one_way`; a route can forward the reply"));
         }
         let named = given.entries().iter().filter_map(|entry| Some((entry.key.parse::<Name>().ok()?, entry)));
         named.map(|(name, entry)| (name, self.location(&join(&path, &entry.key), &entry.value))).collect()
@@ -414,15 +423,15 @@ impl<'a> Builder<'a> {
             concurrency: integer(node, "concurrency").unwrap_or(CONCURRENCY),
             later: self.later_replies(node, path, mode, &correlate, receive),
             correlate,
-            pipeline: self.pipeline(node, "pipeline", path, At::Send, properties),
-            reply_pipeline: self.pipeline(node, "reply_pipeline", path, At::Reply, properties),
+            pipeline: self.pipeline(node, "pipeline", path, PipelinePosition::Send, properties),
+            reply_pipeline: self.pipeline(node, "reply_pipeline", path, PipelinePosition::Reply, properties),
             window: self.window(node, path),
             order: self.order(node, path, properties),
             tracking: self.tracking(node, path, tracking, &TrackPoint::OF_SEND),
         }
     }
 
-    /// How replies come that are not what the far side answers.
+    /// Configuration of asynchronous replies, which are not the peer's response.
     fn later_replies(
         &mut self,
         node: &Node,
@@ -434,7 +443,7 @@ impl<'a> Builder<'a> {
         let Some(given) = node.get("reply_through") else {
             if let Some(within) = node.get("reply_within") {
                 let problem = within.problem(&join(path, "reply_within"), "has no effect without `reply_through`");
-                self.problems.push(problem.hint("name the receive port through which replies come"));
+                self.problems.push(problem.hint("name the receive port of the replies"));
             }
             return None;
         };
@@ -448,7 +457,10 @@ impl<'a> Builder<'a> {
                 problem(format!("`{through}` is not among the receive ports"), hint);
             }
             Some(port) if port.mode == Mode::Request => {
-                problem(format!("who sends to `{through}` waits for a reply"), "give that port `mode: one_way`".into());
+                problem(
+                    format!("`{through}` is a request port; its senders wait for a reply"),
+                    "give that port `mode: one_way`".into(),
+                );
             }
             Some(port) if port.pipeline.0.iter().any(|step| matches!(step, Step::Assemble(_))) => {
                 problem(
@@ -531,13 +543,13 @@ impl<'a> Builder<'a> {
         }
         let dialect = text(node, "dialect").and_then(|word| word.parse().ok()).unwrap_or(Dialect::Cel);
         let when = Filter { dialect, text: text(node, "when").unwrap_or_default() };
-        // What holds for the whole exchange is what its ports do; a route has points of its own.
+        // Settings of the whole exchange apply to its ports; a route has its own tracking points.
         let base = Tracking { points: Vec::new(), sample_percent: 100, ..tracking.clone() };
         let tracking = self.tracking(node, path, &base, &TrackPoint::ALL);
         Route { description: text(node, "description"), when, to, tracking }
     }
 
-    /// Names that must be among those known: one, or a list of them.
+    /// Names that must be among the known ones: one, or a list.
     fn names(&mut self, node: &Node, path: &str, key: &str, known: &[&str], noun: &str) -> Vec<Name> {
         let items = match node.get(key).map(|given| (&given.kind, given)) {
             Some((Kind::List(items), _)) => items.iter().collect(),
@@ -634,7 +646,7 @@ routes:
     }
 
     #[test]
-    fn locations_are_of_ports_where_nobody_waits() {
+    fn receive_locations_require_one_way_ports() {
         let text = GOOD
             .replace(
                 "intake: { mode: request, wait: 2s }",
@@ -644,14 +656,14 @@ routes:
         check(
             &text.replace("${SHOP}", "x"),
             expect![[r#"
-                8:39: receive.intake.locations: are for `one_way` ports: nobody waits there for a reply; give `mode: one_way`; a route can lead the reply on
+                8:39: receive.intake.locations: are for `one_way` ports, where no sender waits for a reply; give `mode: one_way`; a route can forward the reply
                 12:13: receive.files.locations.drop.content_type: is not a media type; give one such as `application/xml`
             "#]],
         );
     }
 
     #[test]
-    fn later_replies_say_where_they_come_in_and_by_what_they_are_known() {
+    fn later_replies_require_a_receive_port_and_correlation() {
         let shop = "{ mode: request, protocol: http, reply_through";
         let text = format!(
             r#"
@@ -677,11 +689,11 @@ routes: {{}}
             &text,
             expect![[r#"
             10:57: send.typo.reply_through: `result` is not among the receive ports; did you mean `results`?
-            11:57: send.asks.reply_through: who sends to `intake` waits for a reply; give that port `mode: one_way`
+            11:57: send.asks.reply_through: `intake` is a request port; its senders wait for a reply; give that port `mode: one_way`
             12:57: send.list.reply_through: `lists` makes one message of several, and a reply is one; take `assemble` out of its pipeline
             13:57: send.some.reply_through: does not say by what a reply is known; give `correlate`, such as `correlate: [order]`, with properties that request and reply have in common
             14:57: send.none.reply_through: has no effect: a one-way port gets no replies; leave it out, or give `mode: request`
-            15:57: send.alone.reply_within: has no effect without `reply_through`; name the receive port through which replies come
+            15:57: send.alone.reply_within: has no effect without `reply_through`; name the receive port of the replies
             16:103: send.steps.reply_pipeline: has no effect: replies come later; let the pipeline of `results` do it
         "#]],
         );
@@ -694,7 +706,7 @@ routes: {{}}
     }
 
     #[test]
-    fn all_that_is_wrong_is_told_at_once() {
+    fn all_problems_are_reported_at_once() {
         check(
             r#"
 exchange: orders
@@ -713,7 +725,7 @@ routes:
   few: { when: "true", to: [] }
 "#,
             expect![[r#"
-                4:3: properties.port: is known of every message already; choose another name
+                4:3: properties.port: is a predefined field of every message; choose another name
                 5:9: properties.type: `order.type` is not a path to one value: it begins with `$`; give a JSONPath such as `$.order.id`
                 6:9: properties.both: says in more than one way where it stands; give one of `json`, such as `$.order.id`, `xml`, such as `/order/@id`, and `header`, such as `X-Sender`
                 7:9: properties.none: does not say where it stands; give one of `json`, such as `$.order.id`, `xml`, such as `/order/@id`, and `header`, such as `X-Sender`

@@ -1,4 +1,4 @@
-//! Puts the texts of files into a definition, so that it can travel alone.
+//! Inlines the texts of referenced files into a definition, so that it can be sent alone.
 
 use std::fmt::Write;
 
@@ -10,12 +10,12 @@ use super::{
 };
 use crate::problem::Problem;
 
-/// Replaces each `{ file: <path> }` of a template or a query by the text that `load` finds under the path, relative to the
-/// definition. All else stays as it is, to the character, and every line keeps its number.
+/// Replaces each `{ file: <path> }` of a template or a query by the text that `load` returns for the path, relative
+/// to the definition. Everything else stays the same to the character, and line numbers do not change.
 ///
 /// # Errors
-/// Every problem: broken YAML, paths that are absolute or lead upwards, files that `load` could not read (in its words),
-/// a result longer than [`TEXT_BYTES_MAX`].
+/// Every problem: a YAML syntax error, absolute paths or paths that lead upwards, files that `load` could not read
+/// (its message), a result longer than [`TEXT_BYTES_MAX`].
 pub fn inline_files(text: &str, load: &dyn Fn(&str) -> Result<String, String>) -> Result<String, Vec<Problem>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut problems = Vec::new();
@@ -48,11 +48,11 @@ pub fn inline_files(text: &str, load: &dyn Fn(&str) -> Result<String, String>) -
     if problems.is_empty() { Ok(splice(text, &texts)) } else { Err(in_order(problems)) }
 }
 
-/// The parts of templates, the partials and the queries that are mappings with a `file`, in the order of the text, with
-/// their paths.
+/// The template parts, partials and queries that are mappings with a `file`, in the order of the text, with their
+/// paths.
 fn references(root: &Node) -> Vec<(&Node, String)> {
     let mut found = Vec::new();
-    // One with other keys as well stays, for `read` to report.
+    // A mapping with other keys as well stays, for `read` to report.
     let is_file = |node: &Node| node.get("file").is_some() && node.entries().len() == 1;
     for partial in root.get("partials").map_or(&[][..], Node::entries) {
         found.extend(within(&partial.value, &format!("partials.{}", partial.key)).filter(|(node, _)| is_file(node)));
@@ -71,7 +71,7 @@ fn references(root: &Node) -> Vec<(&Node, String)> {
             found.push((sql, format!("rules.{}.sql", rule.key)));
         }
     }
-    // `rules` may stand before `notifications`, and the text is put together from its beginning.
+    // Sorted, because `rules` may precede `notifications` and the text is built from its beginning.
     found.sort_by_key(|(node, _)| node.start);
     found
 }
@@ -82,7 +82,7 @@ fn within<'a>(node: &'a Node, path: &str) -> impl Iterator<Item = (&'a Node, Str
     std::iter::once((node, path.to_owned())).chain(named.collect::<Vec<_>>())
 }
 
-/// Why a path may not be read.
+/// The problem of a path that must not be read.
 fn objection(path: &str) -> Option<&'static str> {
     match path {
         "" => Some("is empty"),
@@ -103,7 +103,7 @@ fn splice(text: &str, texts: &[(&Node, String)]) -> String {
         let replaced: String = characters.by_ref().take(node.end - node.start).collect();
         at = node.end;
         quote(replacement.strip_prefix('\u{feff}').unwrap_or(replacement), &mut spliced);
-        // Lines that the mapping took are kept, so that later problems name the right ones.
+        // Lines of the mapping are kept, so that later problems have the right line numbers.
         let kept = replaced.trim_end();
         spliced.extend(kept.chars().filter(|c| *c == '\n'));
         spliced.push_str(&replaced[kept.len()..]);

@@ -1,14 +1,14 @@
-//! Names that become tables and columns of SQLite, in replicas and for rules in SQL, and attributes of the directory: all of
-//! these compare names without case.
+//! Name clashes: names that become SQLite tables and columns, in replicas and for rules in SQL, and attributes of the
+//! directory. All of these ignore case.
 
 use std::collections::BTreeMap;
 
 use crate::{application::Application, field::Fields, id::Name, problem::Problem};
 
-/// SQLite keeps names of tables that begin so for itself.
+/// Prefix of table names that SQLite reserves.
 const RESERVED: &str = "sqlite_";
 
-/// The names of an application that cannot be tables, columns or attributes beside each other.
+/// Names of an application that clash as tables, columns or attributes.
 pub fn name_clashes(application: &Application) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut tables = Names::of("a table of each replica");
@@ -32,7 +32,7 @@ pub fn name_clashes(application: &Application) -> Vec<Problem> {
         }
         Names::of("a column for rules in SQL").add_fields(&format!("{path}.fields"), &class.fields, &mut problems);
     }
-    // The table of a chronicle is called after its event class.
+    // The table of a chronicle is named after its event class.
     let mut classes = Names::of("a part of names of tables for rules in SQL");
     for (name, class) in &application.events {
         let path = format!("events.{name}");
@@ -50,7 +50,7 @@ pub fn name_clashes(application: &Application) -> Vec<Problem> {
     problems
 }
 
-/// Names that have to differ without case.
+/// Names that must differ without regard to case.
 struct Names {
     kind: &'static str,
     known: BTreeMap<String, KnownName>,
@@ -59,7 +59,7 @@ struct Names {
 enum KnownName {
     /// Another name of the application.
     Name(String),
-    /// A name that is taken, and why.
+    /// A reserved name, and the reason.
     Reserved(&'static str),
 }
 
@@ -145,7 +145,7 @@ mod tests {
         ];
         let rule = "rules: { near: { on: trade, subscription: watch, when: event.price > 1.0, notify: note } }";
         check(&format!("{classes}{rule}\n"), &always);
-        // Some names are taken only where rules in SQL see them.
+        // Some names are reserved only where rules in SQL see them.
         let rule = "rules: { near: { on: trade, subscription: watch, sql: 'SELECT 1', notify: note } }";
         let more = [&["subscriptions.Events", "subscriptions.sqlite_w"], &always[..]].concat();
         let mut found = more.clone();

@@ -1,28 +1,28 @@
-//! Secrets that are written into definitions: what readers see in their place, and the way back.
+//! Masks secrets in definitions for readers, and restores them.
 //!
-//! Who reads a definition sees [`MASK`] where a secret is written literally. A definition that is put back with masks
-//! keeps the secrets that are stored at the same places; a mask where nothing is stored is a problem. `${NAME}` is no
-//! secret and stays as it is. Which places hold secrets is said by one table, in `places`.
+//! A reader sees [`MASK`] in place of each literal secret. A definition that is stored again with masks keeps the
+//! secrets at the same places; a mask without a stored secret is a problem. `${NAME}` is not a secret and stays. The
+//! table of secret options is in `secret_paths`.
 
-mod pieces; // the parts of a text that are secret
-mod places; // which options hold secrets
+mod pieces; // the secret parts of a text
+mod secret_paths; // table of options that hold secrets
 
 use std::collections::BTreeMap;
 
 use self::{
     pieces::{Piece, pieces},
-    places::Place,
+    secret_paths::SecretPath,
 };
 use super::document::{self, Kind, Node, join};
 use crate::problem::Problem;
 
-/// What stands for a secret.
+/// Replacement of a secret.
 pub const MASK: &str = "***";
 
-/// What is shown of a text that cannot be read any more, so that nobody knows where its secrets are.
+/// Shown in place of a text that can no longer be parsed, because its secrets cannot be located.
 const WITHHELD: &str = "# this definition cannot be read any more; it is not shown, for it may hold secrets\n";
 
-/// Which language a definition is written in.
+/// Language of a definition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Language {
     /// That of applications.
@@ -31,12 +31,12 @@ pub enum Language {
     Exchange,
 }
 
-/// The definition with a mask for each secret that is written in it; all else is as it was written, comments too.
+/// The definition with a mask for each literal secret; everything else is unchanged, including comments.
 pub fn redact(language: Language, text: &str) -> String {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let Some(root) = document::parse(text, &mut Vec::new()) else { return WITHHELD.to_owned() };
     let mut edits = Edits::default();
-    for (path, node, place) in places::roots(language, &root) {
+    for (path, node, place) in secret_paths::roots(language, &root) {
         visit(node, &path, &place, &mut |_, node, pieces| {
             let shown = replace(&scalar(node).unwrap_or_default(), pieces, |_| Some(MASK));
             edits.put(node, quoted(&shown.unwrap_or_default()));
@@ -46,15 +46,15 @@ pub fn redact(language: Language, text: &str) -> String {
 }
 
 /// The definition with the stored secrets in place of their masks. `stored` are the versions that may hold them, the
-/// newest first. What no version has stays a mask, which [`super::read`] tells as a problem.
+/// newest first. A mask without a stored secret stays, and [`super::read`] reports it.
 ///
-/// A secret is found again by the name of its channel, source or port, its protocol and its option; an item of a list
-/// by what else it says, or by its place if the list has as many items as before.
+/// A secret is identified by the name of its channel, source or port, its protocol and its option. An item of a list
+/// is identified by its other values, or by its index if the list has as many items as before.
 pub fn restore(language: Language, text: &str, stored: &[&str]) -> String {
     if !text.contains(MASK) {
         return text.to_owned();
     }
-    // What comes back as it was shown is what is stored, so that nothing changes by it.
+    // An unedited definition is stored unchanged.
     if let Some(same) = stored.iter().find(|stored| redact(language, stored) == text) {
         return (*same).to_owned();
     }
@@ -63,9 +63,9 @@ pub fn restore(language: Language, text: &str, stored: &[&str]) -> String {
     let mut edits = Edits::default();
     for stored in stored {
         let Some(stored) = document::parse(stored, &mut Vec::new()) else { continue };
-        let before: BTreeMap<String, (&Node, Place)> =
-            places::roots(language, &stored).map(|(path, node, place)| (path, (node, place))).collect();
-        for (path, node, place) in places::roots(language, &given) {
+        let before: BTreeMap<String, (&Node, SecretPath)> =
+            secret_paths::roots(language, &stored).map(|(path, node, place)| (path, (node, place))).collect();
+        for (path, node, place) in secret_paths::roots(language, &given) {
             if let Some((before, _)) = before.get(&path).filter(|(_, before)| before.is_of(&place)) {
                 fill_in(node, before, &place, &mut edits);
             }
@@ -74,13 +74,13 @@ pub fn restore(language: Language, text: &str, stored: &[&str]) -> String {
     edits.apply(given_text)
 }
 
-/// A problem for each mask in a definition that is about to be used.
+/// Reports a problem for each mask in a definition that is about to be used.
 pub(super) fn find_masks(language: Language, root: &Node, problems: &mut Vec<Problem>) {
-    for (path, node, place) in places::roots(language, root) {
+    for (path, node, place) in secret_paths::roots(language, root) {
         visit(node, &path, &place, &mut |path, node, pieces| {
             let text = scalar(node).unwrap_or_default();
             if pieces.iter().any(|piece| &text[piece.range.clone()] == MASK) {
-                let message = format!("holds `{MASK}`, which stands for a stored secret, but none is stored here");
+                let message = format!("holds `{MASK}`, the mask of a stored secret, but no secret is stored here");
                 let hint = "give the secret, or better take it from the environment: `${NAME}`";
                 problems.push(node.problem(path, message).hint(hint));
             }
@@ -88,8 +88,8 @@ pub(super) fn find_masks(language: Language, root: &Node, problems: &mut Vec<Pro
     }
 }
 
-/// Tells of each scalar that holds secrets.
-fn visit(node: &Node, path: &str, place: &Place, found: &mut dyn FnMut(&str, &Node, &[Piece])) {
+/// Calls `found` for each scalar that holds secrets.
+fn visit(node: &Node, path: &str, place: &SecretPath, found: &mut dyn FnMut(&str, &Node, &[Piece])) {
     match &node.kind {
         Kind::Map(entries) => {
             for entry in entries {
@@ -110,8 +110,8 @@ fn visit(node: &Node, path: &str, place: &Place, found: &mut dyn FnMut(&str, &No
     }
 }
 
-/// Notes what `given` must say where it has masks, from what was stored in its place.
-fn fill_in(given: &Node, stored: &Node, place: &Place, edits: &mut Edits) {
+/// Collects the edits that replace the masks in `given` by secrets of `stored`.
+fn fill_in(given: &Node, stored: &Node, place: &SecretPath, edits: &mut Edits) {
     match (&given.kind, &stored.kind) {
         (Kind::Map(entries), Kind::Map(_)) => {
             for entry in entries {
@@ -149,8 +149,8 @@ fn fill_in(given: &Node, stored: &Node, place: &Place, edits: &mut Edits) {
     }
 }
 
-/// Which stored item each item of a list was.
-fn counterparts<'a>(given: &'a [Node], stored: &'a [Node], place: &Place) -> Vec<(&'a Node, &'a Node)> {
+/// Matches the items of a list with the stored items.
+fn counterparts<'a>(given: &'a [Node], stored: &'a [Node], place: &SecretPath) -> Vec<(&'a Node, &'a Node)> {
     let shown = |items: &[Node]| -> Vec<serde_json::Value> { items.iter().map(|item| shown(item, place)).collect() };
     let (now, before) = (shown(given), shown(stored));
     let counterpart = |at: usize| {
@@ -160,7 +160,7 @@ fn counterparts<'a>(given: &'a [Node], stored: &'a [Node], place: &Place) -> Vec
         let mut same = (0..before.len()).filter(|other| before[*other] == now[at]);
         match (same.next(), same.next()) {
             (Some(only), None) => Some(only),
-            // An item that was edited in its place; one that went to another place would be taken for it.
+            // An item that was edited in place; one that moved would be mistaken for it.
             (None, _) => (now.len() == before.len() && !now.contains(&before[at])).then_some(at),
             _ => None,
         }
@@ -169,7 +169,7 @@ fn counterparts<'a>(given: &'a [Node], stored: &'a [Node], place: &Place) -> Vec
 }
 
 /// A node as it is shown.
-fn shown(node: &Node, place: &Place) -> serde_json::Value {
+fn shown(node: &Node, place: &SecretPath) -> serde_json::Value {
     match &node.kind {
         Kind::Map(entries) => {
             let entry = |entry: &document::Entry| {
@@ -185,7 +185,7 @@ fn shown(node: &Node, place: &Place) -> serde_json::Value {
     }
 }
 
-/// What a scalar says that may hold a secret.
+/// The text of a scalar that may hold a secret.
 fn scalar(node: &Node) -> Option<String> {
     match &node.kind {
         Kind::Text { text, .. } => Some(text.clone()),
@@ -195,7 +195,7 @@ fn scalar(node: &Node) -> Option<String> {
     }
 }
 
-/// A text with something else for some of its pieces; nothing if there is nothing for one.
+/// The text with some of its pieces replaced; `None` if there is no replacement.
 fn replace<'a>(text: &str, pieces: &[Piece], by: impl Fn(&Piece) -> Option<&'a str>) -> Option<String> {
     let (mut replaced, mut from) = (String::new(), 0);
     for piece in pieces {
@@ -207,12 +207,12 @@ fn replace<'a>(text: &str, pieces: &[Piece], by: impl Fn(&Piece) -> Option<&'a s
     Some(replaced)
 }
 
-/// A text as YAML in double quotes, which is JSON.
+/// A text in double quotes; JSON strings are valid YAML.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// A scalar in one line, or in quotes, without the comment that the parser counts to it.
+/// A scalar in one line, or in quotes, without a trailing comment that the parser includes.
 fn written(scalar: &str) -> &str {
     let end = match scalar.as_bytes().first() {
         Some(b'"') => {
@@ -224,7 +224,7 @@ fn written(scalar: &str) -> &str {
             });
             end.map(|end| end + 2)
         }
-        // Two of these are one of them.
+        // Two single quotes stand for one.
         Some(b'\'') => {
             let mut at = 1;
             loop {
@@ -239,7 +239,7 @@ fn written(scalar: &str) -> &str {
     end.map_or(scalar.trim_end(), |end| &scalar[..end])
 }
 
-/// Where a block of text begins, whose content begins at `content`: its `|` or `>` stands in a line before.
+/// Start of a block scalar whose content begins at `content`: its `|` or `>` is on an earlier line.
 fn head_of_block(text: &str, content: usize) -> Option<usize> {
     let before = text[..content].trim_end();
     if !text[before.len()..content].contains('\n') {
@@ -251,7 +251,7 @@ fn head_of_block(text: &str, content: usize) -> Option<usize> {
     head.ends_with(['|', '>']).then(|| before.len() - line.len() + head.len() - 1)
 }
 
-/// What is to stand in a text instead, by where it begins, in characters.
+/// Replacements by their start in the text, in characters.
 #[derive(Default)]
 struct Edits(BTreeMap<usize, (usize, String)>);
 

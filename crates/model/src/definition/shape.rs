@@ -1,4 +1,4 @@
-//! What a node may look like. One table of shapes serves the check, with its messages, and the JSON Schema.
+//! Shapes of definition nodes. One table of shapes serves the checks, their messages, and the JSON Schema.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::{
     problem::{Problem, closest},
 };
 
-/// What a node may look like.
+/// Permitted form of a node.
 pub enum Shape {
     /// Text.
     Text,
@@ -26,7 +26,7 @@ pub enum Shape {
     Integer {
         /// The smallest.
         least: i64,
-        /// The largest.
+        /// The largest value.
         most: i64,
     },
     /// A number, whole or not.
@@ -47,56 +47,56 @@ pub enum Shape {
     Percent,
     /// One of these words.
     Choice(&'static [&'static str]),
-    /// Whatever YAML can say.
+    /// Any YAML value.
     Any,
     /// A mapping with these keys.
     Object(&'static [Key]),
-    /// A mapping from names of one's own.
+    /// A mapping with freely chosen names.
     Entries {
-        /// What the names name.
+        /// Kind of the names.
         keys: Keys,
-        /// What stands under each.
+        /// Shape of each value.
         of: &'static Shape,
-        /// How many there may be.
+        /// Most entries.
         most: usize,
     },
     /// A list.
     List {
-        /// What is in it.
+        /// Shape of each item.
         of: &'static Shape,
-        /// How many there may be.
+        /// Most items.
         most: usize,
     },
-    /// One of these, told apart by being a scalar, a list or a mapping.
+    /// One of these, distinguished by being a scalar, a list or a mapping.
     Either(&'static [&'static Shape]),
 }
 
-/// What the keys of a mapping name.
+/// Kind of the keys of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Keys {
     /// A class, rule, channel or source.
     Names,
-    /// A field, which expressions must be able to spell.
+    /// A field; must be an identifier in expressions.
     Fields,
-    /// A field of a notification, which stands alone in templates.
+    /// A field of a notification, which is a variable in templates.
     NotificationFields,
-    /// A function, which expressions must be able to spell.
+    /// A function; must be an identifier in expressions.
     Functions,
-    /// A chronicle, which expressions must be able to spell, and whose values have names that begin with its own.
+    /// A chronicle; must be an identifier in expressions, and prefixes the names of its values.
     Chronicles,
-    /// Something that is checked elsewhere.
+    /// Checked elsewhere.
     Free,
 }
 
 /// One key of an object.
 pub struct Key {
-    /// How it is written.
+    /// Its name.
     pub name: &'static str,
-    /// What it takes.
+    /// Its shape.
     pub shape: &'static Shape,
     /// Whether it must be given.
     pub required: bool,
-    /// What it means, for the schema.
+    /// Its description, for the schema.
     pub about: &'static str,
 }
 
@@ -110,7 +110,7 @@ pub const fn required(name: &'static str, shape: &'static Shape, about: &'static
     Key { name, shape, required: true, about }
 }
 
-/// Words that mean something else where a class or a rule is named.
+/// Reserved words that cannot name a class or a rule.
 const RESERVED_NAMES: [&str; 12] = [
     "event",
     "sub",
@@ -125,9 +125,9 @@ const RESERVED_NAMES: [&str; 12] = [
     "base",
     "all",
 ];
-/// What no field can be called, because `event.in` is not an expression.
+/// Words that cannot name a field, because `event.in` is not an expression.
 const RESERVED_FIELDS: [&str; 4] = ["true", "false", "null", "in"];
-/// What a template has by these names already, or reads as a word of its own.
+/// Variables and keywords of templates.
 const RESERVED_NOTIFICATION_FIELDS: [&str; 18] = [
     "event",
     "sub",
@@ -222,7 +222,7 @@ impl Checker<'_> {
                     .push(Problem::at(path, "is not known here").hint(hint).position(entry.line, entry.column));
                 continue;
             };
-            // An optional key without a value says nothing, and one that is required is reported as missing.
+            // An optional key without a value is ignored, and a required one is reported as missing.
             if entry.value.kind != Kind::Null {
                 self.node(key.shape, &entry.value, &path);
             }
@@ -299,7 +299,7 @@ impl Checker<'_> {
 }
 
 impl Shape {
-    /// Whether a node is of the right kind; what it says may still be wrong.
+    /// Whether a node has the right kind; its value may still be invalid.
     fn takes(&self, node: &Node) -> bool {
         match self {
             Shape::Any => true,
@@ -393,7 +393,7 @@ impl Keys {
         }
     }
 
-    /// What is wrong with a key, and what would be right.
+    /// The problem of a key, and a hint.
     pub fn objection(self, key: &str) -> Option<(String, String)> {
         let is_name = key.parse::<Name>().is_ok();
         let (message, hint) = match self {
@@ -425,7 +425,7 @@ impl Keys {
     }
 }
 
-/// The number that a node gives, whole or not.
+/// The number in a node, whole or not.
 pub fn number(node: &Node) -> Option<f64> {
     match node.kind {
         Kind::Integer(number) => Some(number as f64),
@@ -434,7 +434,7 @@ pub fn number(node: &Node) -> Option<f64> {
     }
 }
 
-/// The percentage that a node gives.
+/// The percentage in a node.
 pub fn percent(node: &Node) -> Option<u8> {
     let number: u8 = match &node.kind {
         Kind::Integer(number) => u8::try_from(*number).ok()?,
@@ -444,7 +444,7 @@ pub fn percent(node: &Node) -> Option<u8> {
     (number <= 100).then_some(number)
 }
 
-/// The whole schema, with its head.
+/// The complete schema with its head.
 pub fn json_schema(shape: &Shape, title: &str, description: &str) -> Json {
     let mut schema = json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -457,7 +457,7 @@ pub fn json_schema(shape: &Shape, title: &str, description: &str) -> Json {
     schema
 }
 
-/// Words as a sentence lists them.
+/// A list of words for a sentence.
 pub fn listed(words: &[&str]) -> String {
     let quoted: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
     match quoted.split_last() {
@@ -467,7 +467,7 @@ pub fn listed(words: &[&str]) -> String {
     }
 }
 
-/// What someone wrote, fit for a line of a message.
+/// A value for a message: shortened and on one line.
 pub fn shown(text: &str) -> String {
     let mut shown: String = text
         .chars()

@@ -19,7 +19,7 @@ use differences::differences;
 /// A definition that uses everything.
 const QUAKES: &str = r#"# An application that uses everything.
 application: quakes
-description: Tells people about earthquakes near them.
+description: Notifies people about earthquakes near them.
 events:
   quake:
     description: An earthquake, as the USGS reports it.
@@ -183,7 +183,7 @@ fn a_definition_becomes_an_application() {
     expect![[r#"
         {
           "name": "quakes",
-          "description": "Tells people about earthquakes near them.",
+          "description": "Notifies people about earthquakes near them.",
           "events": {
             "quake": {
               "fields": [
@@ -448,7 +448,7 @@ retention: { finished: forever }
 }
 
 #[test]
-fn the_schemas_are_the_committed_ones() {
+fn the_committed_schemas_are_up_to_date() {
     for (name, schema) in [("application", json_schema()), ("exchange", exchange_json_schema())] {
         let path = format!("{}/../../docs/reference/{name}.schema.json", env!("CARGO_MANIFEST_DIR"));
         let schema = serde_json::to_string_pretty(&schema).expect("JSON") + "\n";

@@ -1,11 +1,11 @@
-//! What is wrong with a definition is said without what the variables of the environment hold: who applies a definition, or
-//! reads what was wrong with it, need not know that.
+//! Keeps values of environment variables out of problem texts: a user who applies a definition or reads its problems
+//! need not know them.
 
 use crate::problem::Problem;
 
-/// Reads a definition as `read` does with an environment. Where a problem with this one is none with another, its message says
-/// that a value does not fit, and what would, but not the value. `places` are the beginnings of the paths that variables
-/// stand at.
+/// Parses a definition with an environment, without revealing its values. If a problem occurs only with these values,
+/// its message says that a value does not fit and what would, but not the value. `places` are the path prefixes where
+/// variables occur.
 ///
 /// # Errors
 /// Those of `read`.
@@ -23,22 +23,23 @@ pub fn read_without_saying<T>(
         Err(problems) if is_asked.get() => problems,
         read => return read,
     };
-    // What is also wrong with other values tells nothing of these.
+    // A problem that also occurs with other values reveals nothing about these.
     let others = |name: &str| environment(name).map(|_| stand_in(name));
     let always = read(&others).err().unwrap_or_default();
-    let told = |problem: Problem| {
+    let redacted = |problem: Problem| {
         let may_hold_value = places.iter().any(|place| problem.path.starts_with(place));
         if may_hold_value && !always.contains(&problem) { without_value(problem, &always) } else { problem }
     };
-    Err(problems.into_iter().map(told).collect())
+    Err(problems.into_iter().map(redacted).collect())
 }
 
-/// What stands for the value of a variable: the variable itself.
+/// Placeholder for the value of a variable: the variable itself.
 pub fn stand_in(name: &str) -> String {
     format!("${{{name}}}")
 }
 
-/// A problem with what the environment gives, without it. What was expected is said if that is so with other values too.
+/// A problem with a value of the environment, without the value. The expectation is kept if it is the same with other
+/// values.
 fn without_value(problem: Problem, always: &[Problem]) -> Problem {
     let expected =
         |problem: &Problem| problem.message.rsplit_once(", expected ").map(|(_, expected)| expected.to_owned());

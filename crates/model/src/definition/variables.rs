@@ -1,16 +1,19 @@
-//! `${NAME}` and `${NAME:-default}` in the options of channels and in sources take their value from the environment.
-//! `$$` is a dollar sign. Anywhere else a dollar sign means itself: templates and rules are full of them.
+//! Fills in environment variables `${NAME}` and `${NAME:-default}` in the options of channels and in sources. `$$` is
+//! a dollar sign. Elsewhere a dollar sign is literal, because templates and rules use it.
 
 use super::document::{Kind, Node, join, plain};
 use crate::problem::Problem;
 
-/// What all values together may grow to, in bytes.
+/// Most bytes of all values together.
 const FILLED_BYTES_MAX: usize = 4 << 20;
+
+/// Prefixes of variables that configure the server.
+const SETTINGS: &[&str] = &["TOCSIN_", "OTEL_"];
 
 /// The sections of an exchange whose entries are ports.
 const PORTS: &[&str] = &["receive", "send"];
 
-/// Fills in the variables of channels' options and of sources.
+/// Fills in the variables of channel options and of sources.
 pub fn fill_in(root: &mut Node, environment: &dyn Fn(&str) -> Option<String>, problems: &mut Vec<Problem>) {
     let mut filler = Filler { environment, bytes: 0, problems };
     let Kind::Map(sections) = &mut root.kind else { return };
@@ -32,8 +35,8 @@ pub fn fill_in(root: &mut Node, environment: &dyn Fn(&str) -> Option<String>, pr
     }
 }
 
-/// Fills in the variables of an exchange: in its send ports and locations, and in `sign` and `run` of its pipelines, whose other steps
-/// are full of dollar signs that mean themselves.
+/// Fills in the variables of an exchange: in its send ports and locations, and in the steps `sign` and `run` of its
+/// pipelines. In other steps a dollar sign is literal.
 pub fn fill_in_exchange(root: &mut Node, environment: &dyn Fn(&str) -> Option<String>, problems: &mut Vec<Problem>) {
     let mut filler = Filler { environment, bytes: 0, problems };
     for (section, port, node) in below_sections(root, PORTS) {
@@ -58,7 +61,7 @@ pub fn fill_in_exchange(root: &mut Node, environment: &dyn Fn(&str) -> Option<St
     }
 }
 
-/// The paths of those ports of an exchange in which there may be variables.
+/// Paths of the ports of an exchange that may contain variables.
 pub fn ports_that_take(mut root: Node) -> Vec<String> {
     let ports = below_sections(&mut root, PORTS).filter(|(_, _, port)| holds_variable(port));
     ports.map(|(section, port, _)| join(section, &port)).collect()
@@ -98,7 +101,7 @@ impl Filler<'_> {
         let (line, column) = (node.line, node.column);
         match &mut node.kind {
             Kind::Text { text, plain: is_plain } if text.contains('$') => match self.text(text) {
-                // Unquoted, a port from the environment is a number, as if it stood there itself.
+                // An unquoted value is parsed as YAML, so that a port from the environment is a number.
                 Ok(filled) if *is_plain => node.kind = plain(filled),
                 Ok(filled) => *text = filled,
                 Err((message, hint)) => {
@@ -119,7 +122,7 @@ impl Filler<'_> {
         }
     }
 
-    /// The text with its variables filled in; or what is wrong and what would be right. Never tells a value.
+    /// The text with its variables filled in; or a message and a hint, which never contain a value.
     fn text(&mut self, text: &str) -> Result<String, (String, String)> {
         let mut filled = String::new();
         let mut rest = text;
@@ -160,7 +163,12 @@ impl Filler<'_> {
             let message = format!("has `${{{name}}}`, which is not the name of a variable");
             return Err((message, "give `${NAME}` or `${NAME:-default}`; `$$` is a dollar sign".to_owned()));
         }
-        // As in a shell, `:-` also stands in for a variable that is set to nothing.
+        // The server's settings contain its secrets: sealing keys, an API key, credentials for its collector.
+        if SETTINGS.iter().any(|prefix| name.starts_with(prefix)) {
+            let message = format!("names `{name}`, which is a setting of the server and not given to definitions");
+            return Err((message, "give the value in a variable whose name begins otherwise".to_owned()));
+        }
+        // As in a shell, `:-` also replaces an empty variable.
         match ((self.environment)(name), default) {
             (Some(value), None) => Ok(value),
             (Some(value), Some(_)) if !value.is_empty() => Ok(value),

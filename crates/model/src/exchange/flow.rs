@@ -1,4 +1,4 @@
-//! How fast messages may come and leave, and the words for why they do not.
+//! Flow control of exchanges: limits, rates, and the names of throttling reasons.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::application::Rate;
 
-/// When an exchange takes no more for a while, as its definition says.
+/// Flow control of an exchange, from its definition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageFlow {
-    /// Longest that a new message would wait for its turn at a send port.
+    /// Longest expected waiting time of a new message at a send port.
     pub wait_max: Duration,
-    /// Most messages whose senders wait for an answer.
+    /// Most messages whose senders wait for a reply.
     pub in_flight_max: u32,
 }
 
@@ -21,21 +21,21 @@ impl Default for MessageFlow {
     }
 }
 
-/// Where messages are slowed down.
+/// Side on which messages are throttled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FlowSide {
-    /// Where they come in.
+    /// At receive ports.
     Publishing,
-    /// Where they leave.
+    /// At send ports.
     Delivery,
 }
 
 impl FlowSide {
-    /// All of them.
+    /// Both sides.
     pub const ALL: [FlowSide; 2] = [FlowSide::Publishing, FlowSide::Delivery];
 
-    /// Its one word.
+    /// Its name.
     pub fn word(self) -> &'static str {
         match self {
             FlowSide::Publishing => "publishing",
@@ -44,26 +44,26 @@ impl FlowSide {
     }
 }
 
-/// Why messages are slowed down. Its word is what senders, operators and figures are told.
+/// Reason for throttling. Its name is used in answers, logs and metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ThrottleReason {
-    /// An operator wants it so.
+    /// Set by an operator.
     Operator,
-    /// The process has about as much memory as it may.
+    /// Memory limit of the process.
     Memory,
-    /// The disk has no room.
+    /// Disk space.
     Disk,
-    /// As many messages are open as the exchange may have.
+    /// Limit of open messages.
     StoreGrowth,
-    /// As many are under way as may be.
+    /// Limit of messages in flight.
     InFlight,
-    /// More come than leave.
+    /// More messages arrive than leave.
     RateImbalance,
 }
 
 impl ThrottleReason {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [ThrottleReason; 6] = [
         ThrottleReason::Operator,
         ThrottleReason::Memory,
@@ -73,7 +73,7 @@ impl ThrottleReason {
         ThrottleReason::RateImbalance,
     ];
 
-    /// Its one word.
+    /// Its name.
     pub fn word(self) -> &'static str {
         match self {
             ThrottleReason::Operator => "operator",
@@ -92,7 +92,7 @@ impl fmt::Display for ThrottleReason {
     }
 }
 
-/// The text is no such word.
+/// A text that names no reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not known here")]
 pub struct FlowWordError(pub String);
@@ -114,10 +114,10 @@ impl FromStr for ThrottleReason {
     }
 }
 
-/// Units that a rate is told in.
+/// Units of a rate.
 const UNITS: [(&str, u64); 3] = [("s", 1), ("m", 60), ("h", 3_600)];
 
-/// `20/s`, `6/m`, `1/h`; `0` for nothing at all.
+/// `20/s`, `6/m`, `1/h`; `0` for none.
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match UNITS.iter().find(|(_, seconds)| *seconds == self.per.as_secs()) {
@@ -128,9 +128,11 @@ impl fmt::Display for Rate {
     }
 }
 
-/// The text is no rate.
+/// A text that is not a rate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no rate: give messages in a second, minute or hour, such as `20/s`, `6/m` or `1/h`, or `0` for none")]
+#[error(
+    "`{0}` is not a rate: use messages per second, minute or hour, such as `20/s`, `6/m` or `1/h`, or `0` for none"
+)]
 pub struct RateError(pub String);
 
 impl FromStr for Rate {

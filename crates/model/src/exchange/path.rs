@@ -1,4 +1,4 @@
-//! Where a property stands in a body of JSON: the singular queries of JSONPath (RFC 9535), which lead to at most one value.
+//! JSON paths of properties: the singular queries of JSONPath (RFC 9535), which select at most one value.
 
 use std::{collections::HashMap, fmt, str::FromStr};
 
@@ -24,32 +24,32 @@ enum Step {
     Item(i64),
 }
 
-/// The text is not such a path.
+/// A text that is not a singular path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a path to one value: {what}")]
 pub struct JsonPathError {
-    /// What was given.
+    /// The text.
     pub text: String,
-    /// What is wrong with it.
+    /// The problem.
     pub what: &'static str,
 }
 
 impl JsonPath {
-    /// What stands at each of several places in a text of JSON, read in one go; the rest of it is looked through and not
-    /// kept. Of members with the same name the last counts.
+    /// Values at several paths in a JSON text, in one pass; other values are skipped. Of duplicate names the last
+    /// counts.
     ///
     /// # Errors
-    /// The text is not JSON, or a number there is larger than a double.
+    /// The text is not JSON, or a number there exceeds a double.
     pub fn find_each(paths: &[&JsonPath], text: &[u8]) -> serde_json::Result<Vec<Option<Value>>> {
         let mut found = vec![None; paths.len()];
-        let wanted: Vec<Wanted<'_>> = paths.iter().enumerate().map(|(at, path)| (at, &path.0[..])).collect();
+        let wanted: Vec<PathTail<'_>> = paths.iter().enumerate().map(|(at, path)| (at, &path.0[..])).collect();
         let mut reader = serde_json::Deserializer::from_slice(text);
         Seek { wanted: &wanted, found: &mut found }.deserialize(&mut reader)?;
         reader.end()?;
         Ok(found)
     }
 
-    /// The same of a text with numbers that are larger than a double: what has one is not found.
+    /// As `find_each`, for a text with numbers that exceed a double: a value that contains one is not found.
     ///
     /// # Errors
     /// The text is not JSON.
@@ -59,12 +59,12 @@ impl JsonPath {
         Ok(paths.iter().map(|path| follow_exact(&path.0, &exact).and_then(value)).collect())
     }
 
-    /// Replaces what stands there; of members with the same name each. Gives whether anything did.
+    /// Replaces the value, at each duplicate name. Returns whether anything was replaced.
     pub fn replace(&self, body: &mut Exact, with: &Exact) -> bool {
         replace(&self.0, body, with)
     }
 
-    /// What stands there in a text of JSON, as it is written.
+    /// The value in a JSON text, as written.
     ///
     /// # Errors
     /// The text is not JSON.
@@ -105,7 +105,7 @@ fn is_named(literal: &str, name: &str) -> bool {
     serde_json::from_str::<String>(literal).is_ok_and(|known| known == name)
 }
 
-/// The values that these steps lead to in JSON whose numbers a double does not hold.
+/// The value at these steps in JSON with numbers that a double cannot hold.
 fn follow_exact<'a>(steps: &[Step], value: &'a Exact) -> Option<&'a Exact> {
     steps.iter().try_fold(value, |value, step| match (step, value) {
         (Step::Member(name), Exact::Object(members)) => {
@@ -116,7 +116,7 @@ fn follow_exact<'a>(steps: &[Step], value: &'a Exact) -> Option<&'a Exact> {
     })
 }
 
-/// What these steps lead to.
+/// The value at these steps.
 fn follow<'a>(steps: &[Step], value: &'a Value) -> Option<&'a Value> {
     steps.iter().try_fold(value, |value, step| match (step, value) {
         (Step::Member(name), Value::Object(members)) => members.get(name),
@@ -125,12 +125,12 @@ fn follow<'a>(steps: &[Step], value: &'a Value) -> Option<&'a Value> {
     })
 }
 
-/// Which of several paths, and the steps that are left of it.
-type Wanted<'a> = (usize, &'a [Step]);
+/// Index of a path, and its remaining steps.
+type PathTail<'a> = (usize, &'a [Step]);
 
-/// Goes through a value and takes out of it what is wanted.
+/// Extracts the wanted values during parsing.
 struct Seek<'a> {
-    wanted: &'a [Wanted<'a>],
+    wanted: &'a [PathTail<'a>],
     found: &'a mut [Option<Value>],
 }
 
@@ -207,11 +207,11 @@ impl<'de> Visitor<'de> for Seek<'_> {
     }
 }
 
-/// Reads the name of a member, and gives what is wanted below it.
-struct Below<'a>(&'a [Wanted<'a>]);
+/// Reads a member name, and returns the paths below it.
+struct Below<'a>(&'a [PathTail<'a>]);
 
 impl<'de, 'a> DeserializeSeed<'de> for Below<'a> {
-    type Value = Vec<Wanted<'a>>;
+    type Value = Vec<PathTail<'a>>;
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
         from.deserialize_str(self)
@@ -219,7 +219,7 @@ impl<'de, 'a> DeserializeSeed<'de> for Below<'a> {
 }
 
 impl<'a> Visitor<'_> for Below<'a> {
-    type Value = Vec<Wanted<'a>>;
+    type Value = Vec<PathTail<'a>>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the name of a member")
@@ -234,7 +234,7 @@ impl<'a> Visitor<'_> for Below<'a> {
     }
 }
 
-/// The place of an item, counted from the end if negative.
+/// Index of an item, counted from the end if negative.
 fn place(at: i64, length: usize) -> Option<usize> {
     usize::try_from(if at < 0 { at + i64::try_from(length).ok()? } else { at }).ok()
 }
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn several_are_found_in_one_go_as_in_the_whole_value() {
+    fn several_paths_in_one_pass_equal_single_lookups() {
         let paths: Vec<JsonPath> = ["$", "$.a", "$.a.b", "$.a[1]", "$.a[-1].b", "$['a'].b.c", "$.c"]
             .map(|path| path.parse().expect(path))
             .into();

@@ -1,75 +1,75 @@
-//! What is done to messages on their way through a port, step by step.
+//! Pipelines: the steps that messages pass at a port.
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::Place;
+use super::PropertyLocation;
 use crate::{filter::Filter, id::Name};
 
-/// Steps in their order.
+/// Steps, in order.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Pipeline(pub Vec<Step>);
 
 impl Pipeline {
-    /// Whether nothing is done.
+    /// Whether there are no steps.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// One thing that is done to a message.
+/// A pipeline step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// The body is unpacked.
+    /// Decompresses the body.
     Decompress {
-        /// How it is packed; `None`: as its `Content-Encoding` says, and not at all without one.
+        /// The compression; `None`: as `Content-Encoding` says, or none.
         compression: Option<Compression>,
-        /// Most bytes that it may grow to.
+        /// Most bytes after decompression.
         bytes_max: u32,
     },
-    /// The body is packed, and `Content-Encoding` says how.
+    /// Compresses the body and sets `Content-Encoding`.
     Compress(Compression),
-    /// The message becomes several.
+    /// Splits the message (EIP splitter).
     Split {
-        /// What each of them is.
+        /// Kind of the parts.
         into: Split,
-        /// Most of them.
+        /// Most parts.
         most: u32,
-        /// Whether there may be none.
+        /// Whether there may be no parts.
         may_be_empty: bool,
     },
-    /// The body must be like this.
+    /// Validates the body against a schema.
     Validate(Validation),
-    /// Messages with the same key are gathered, and become one. Always the last step.
+    /// Aggregates messages with the same key into one (EIP aggregator). Always the last step.
     Assemble(Assembly),
-    /// Properties are taken out of the message as it is at this step; they hold whatever the steps behind it do.
-    Promote(Vec<(Name, Place)>),
-    /// Another body is made of it.
+    /// Promotes properties: extracts them from the message at this step, unaffected by later steps.
+    Promote(Vec<(Name, PropertyLocation)>),
+    /// Transforms the body.
     Transform {
-        /// How.
+        /// The language.
         language: TransformLanguage,
         /// The expression, template or stylesheet.
         text: String,
-        /// The media type of the result; empty where a stylesheet says it.
+        /// Media type of the result; empty if the stylesheet declares it.
         content_type: String,
     },
-    /// The body as it is at this step is signed, as Standard Webhooks ask.
+    /// Signs the body at this step (Standard Webhooks).
     Sign {
         /// `whsec_` and 24 to 64 bytes in base64.
         secret: String,
     },
-    /// A program makes of it what it likes.
+    /// Transforms the message by a program.
     Run {
         /// The program and its arguments.
         command: Vec<String>,
-        /// What it finds in its environment beside `PATH`.
+        /// Its environment variables besides `PATH`.
         environment: BTreeMap<String, String>,
-        /// How long it may take for a message.
+        /// Timeout for a message.
         timeout: Duration,
     },
 }
 
 impl Step {
-    /// The word by which definitions call it.
+    /// Its name in definitions.
     pub fn word(&self) -> &'static str {
         match self {
             Step::Decompress { .. } => "decompress",
@@ -85,7 +85,7 @@ impl Step {
     }
 }
 
-/// How a body is packed.
+/// Compression of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
     /// RFC 1952.
@@ -95,7 +95,7 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// As `Content-Encoding` has it.
+    /// Its name in `Content-Encoding`.
     pub fn word(self) -> &'static str {
         match self {
             Compression::Gzip => "gzip",
@@ -103,7 +103,7 @@ impl Compression {
         }
     }
 
-    /// The one of this word.
+    /// Finds a compression by its name.
     pub fn of(word: &str) -> Option<Compression> {
         match word {
             "gzip" | "x-gzip" => Some(Compression::Gzip),
@@ -113,7 +113,7 @@ impl Compression {
     }
 }
 
-/// What a body is compared with.
+/// Schema for validation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Validation {
     /// A JSON Schema.
@@ -122,27 +122,27 @@ pub enum Validation {
     Xml(String),
 }
 
-/// Which messages become one, and when.
+/// Configuration of an aggregator.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Assembly {
-    /// The properties that make the key; without any, all messages of the port are of one.
+    /// Correlation key; empty: all messages of the port belong together.
     pub by: Vec<Name>,
-    /// With so many they become one.
+    /// Completes with this many messages.
     pub count: u32,
-    /// So long after the first they become one, however many there are.
+    /// Completes this long after the first message.
     pub within: Duration,
-    /// With a message that is like this they become one, itself among them.
+    /// Completes with a message that satisfies this filter; it is included.
     pub until: Option<Filter>,
-    /// With so many bytes they become one.
+    /// Completes with this many bytes.
     pub bytes: u32,
-    /// What is made of their bodies.
+    /// Format of the result.
     pub into: Assembled,
 }
 
-/// What is made of the bodies of several messages, as they came.
+/// Format of an aggregate of bodies, in order of arrival.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Assembled {
-    /// A list of JSON.
+    /// A JSON list.
     Json,
     /// Lines.
     Lines,
@@ -150,21 +150,21 @@ pub enum Assembled {
     Xml(String),
 }
 
-/// What the parts of a message are.
+/// Kind of the parts of a split message.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Split {
     /// The items of a list in a body of JSON.
     Json(super::JsonPath),
-    /// Lines, empty ones left out.
+    /// Lines; empty ones are skipped.
     Lines,
-    /// The elements of this local name in a body of XML, none of them within another.
+    /// Elements with this local name in an XML body, not nested in each other.
     Xml(String),
 }
 
-/// The language of a transformation.
+/// Language of a transformation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransformLanguage {
-    /// JSON becomes JSON.
+    /// JMESPath, from JSON to JSON.
     Jmespath,
     /// Jinja.
     Template,

@@ -1,4 +1,4 @@
-//! At which points of its way the body of a message is kept for people to look at.
+//! Tracking: the points at which message bodies are stored for inspection.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -7,32 +7,32 @@ use serde::{Deserialize, Serialize};
 use super::JsonPath;
 use crate::id::{IdError, MessageId, Name};
 
-/// A point of a message's way.
+/// A tracking point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrackPoint {
-    /// As it came, before the steps of its receive port.
+    /// The received body, before the steps of the receive port.
     Received,
-    /// As it leaves, after the steps of the send port; at each attempt.
+    /// The sent body, after the steps of the send port; at each attempt.
     Sent,
-    /// As the far side replied, before the steps that replies go through.
+    /// The peer's reply, before the steps for replies.
     Replied,
-    /// As its caller is given the reply.
+    /// The reply returned to the caller.
     Returned,
 }
 
 impl TrackPoint {
-    /// All of them, in the order of the way.
+    /// All points, in order.
     pub const ALL: [TrackPoint; 4] =
         [TrackPoint::Received, TrackPoint::Sent, TrackPoint::Replied, TrackPoint::Returned];
 
-    /// Those that lie at receive ports.
+    /// Points of receive ports.
     pub const OF_RECEIVE: [TrackPoint; 2] = [TrackPoint::Received, TrackPoint::Returned];
 
-    /// Those that lie at send ports.
+    /// Points of send ports.
     pub const OF_SEND: [TrackPoint; 2] = [TrackPoint::Sent, TrackPoint::Replied];
 
-    /// Its one word.
+    /// Its name.
     pub fn word(self) -> &'static str {
         match self {
             TrackPoint::Received => "received",
@@ -43,9 +43,9 @@ impl TrackPoint {
     }
 }
 
-/// The text names no point.
+/// A text that names no tracking point.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no point at which bodies are tracked: give `received`, `sent`, `replied` or `returned`")]
+#[error("`{0}` is not a tracking point: use `received`, `sent`, `replied` or `returned`")]
 pub struct TrackPointError(pub String);
 
 impl FromStr for TrackPoint {
@@ -57,18 +57,18 @@ impl FromStr for TrackPoint {
     }
 }
 
-/// What is tracked of the messages of a port.
+/// Tracking of a port's messages.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tracking {
-    /// Where bodies are kept.
+    /// Points at which bodies are stored.
     pub points: Vec<TrackPoint>,
-    /// Of how many messages in a hundred. A message is tracked at all these points or at none.
+    /// Sampling rate in percent. A message is tracked at all these points or at none.
     pub sample_percent: u8,
-    /// What is struck out of bodies of JSON. A body that is no JSON is not kept then.
+    /// Values removed from JSON bodies. A body that is not JSON is then not stored.
     pub redact: Vec<JsonPath>,
-    /// What a body is cut to.
+    /// Bodies are cut to this length.
     pub body_bytes_max: u32,
-    /// For how long.
+    /// Retention.
     pub kept: Duration,
 }
 
@@ -85,26 +85,28 @@ impl Default for Tracking {
 }
 
 impl Tracking {
-    /// Whether the body of this message is kept at this point. All points of a message agree, so that a sample has whole ways.
+    /// Whether the body of this message is stored at this point. All points of a message agree, so that a sampled
+    /// message is complete.
     pub fn takes(&self, point: TrackPoint, message: MessageId) -> bool {
-        // Ids follow each other; the multiplication scatters them, so that a sample follows no rhythm of the senders.
+        // Ids are consecutive; the multiplication scatters them, so that sampling does not follow a pattern of the
+        // senders.
         let drawn = (message.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % 100;
         drawn < u64::from(self.sample_percent) && self.points.contains(&point)
     }
 }
 
-/// Where an operator sets what is tracked.
+/// Scope of an operator's tracking setting.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum TrackPlace {
-    /// At all ports of an exchange for which nothing is set.
+    /// All ports of an exchange without a setting of their own.
     Exchange,
     /// At the ports of this name.
     Ports(Name),
-    /// On the ways of the messages that this route leads.
+    /// Messages of this route.
     Route(Name),
 }
 
-/// What begins the text of a route; no name has it.
+/// Prefix of a route; no name begins with it.
 const ROUTE: &str = "route/";
 
 /// Empty for the exchange, the name of ports, `route/` and the name of a route.
@@ -130,7 +132,7 @@ impl FromStr for TrackPlace {
     }
 }
 
-/// What an operator has set against the definition.
+/// An operator's setting, which overrides the definition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrackSwitch {
     /// See [`Tracking`].

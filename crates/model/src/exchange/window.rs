@@ -1,4 +1,4 @@
-//! The hours at which a port works.
+//! Service windows: the hours at which a port works.
 
 use jiff::tz::TimeZone;
 
@@ -7,20 +7,20 @@ use crate::{hours::Hours, time::Timestamp};
 /// Hours of the day in a time zone.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServiceWindow {
-    /// When it is open; at least one.
+    /// Opening hours; at least one.
     pub hours: Vec<Hours>,
-    /// Where clocks show these hours.
+    /// Time zone of the hours.
     pub zone: TimeZone,
 }
 
 impl ServiceWindow {
-    /// When it opens next; `None` while it is open.
+    /// Next opening; `None` while it is open.
     pub fn opens(&self, now: Timestamp) -> Option<Timestamp> {
         let next = self.hours.iter().filter_map(|hours| hours.next(&self.zone, now)).min()?;
         (next > now).then_some(next)
     }
 
-    /// When it closes; `None` while it is closed.
+    /// Next closing; `None` while it is closed.
     pub fn closes(&self, now: Timestamp) -> Option<Timestamp> {
         self.hours.iter().filter_map(|hours| hours.end_of(&self.zone, now)).max()
     }

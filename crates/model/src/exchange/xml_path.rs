@@ -1,5 +1,4 @@
-//! Where a property stands in a body of XML: the paths of XPath 1.0 that lead from the root over children to an attribute, to
-//! a text or to an element.
+//! XML paths of properties: XPath 1.0 paths from the root over children to an attribute, a text or an element.
 
 use std::{fmt, str::FromStr};
 
@@ -11,7 +10,7 @@ const STEPS_MAX: usize = 32;
 pub struct XmlPath {
     /// The elements, from the root.
     pub steps: Vec<XmlStep>,
-    /// What of the last of them.
+    /// The selected part of the last element.
     pub end: XmlEnd,
 }
 
@@ -20,11 +19,11 @@ pub struct XmlPath {
 pub struct XmlStep {
     /// Its name without prefix.
     pub name: String,
-    /// Which of those with the name, from 1; `None`: any.
+    /// Index among siblings of the name, from 1; `None`: any.
     pub at: Option<usize>,
 }
 
-/// What of an element is the value.
+/// Selected part of an element.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum XmlEnd {
     /// Its text with that of all elements below it.
@@ -35,13 +34,13 @@ pub enum XmlEnd {
     Attribute(String),
 }
 
-/// The text is not such a path.
+/// A text that is not a supported path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a path to one value: {what}")]
 pub struct XmlPathError {
-    /// What was given.
+    /// The text.
     pub text: String,
-    /// What is wrong with it.
+    /// The problem.
     pub what: &'static str,
 }
 
@@ -74,7 +73,7 @@ impl FromStr for XmlPath {
 fn read_step(part: &str) -> Result<XmlStep, &'static str> {
     let Some((name, at)) = part.split_once('[') else { return Ok(XmlStep { name: read_name(part)?, at: None }) };
     let at = at.strip_suffix(']').and_then(|at| at.parse().ok()).filter(|at| *at > 0);
-    let at = at.ok_or("what stands in brackets is a number from 1")?;
+    let at = at.ok_or("the index in brackets must be a number from 1")?;
     Ok(XmlStep { name: read_name(name)?, at: Some(at) })
 }
 

@@ -1,4 +1,4 @@
-//! What a filter says of an entry: RFC 4511, 4.5.1.7.
+//! Evaluates filters against entries: RFC 4511, 4.5.1.7.
 
 use std::{collections::BTreeMap, fmt, ops::Bound};
 
@@ -10,20 +10,20 @@ use crate::{
     value::Value,
 };
 
-/// Most steps of one evaluation: one for each value that a test looks at, and one for each six bytes of
-/// text, since it is prepared anew.
+/// Most steps of one evaluation: one for each compared value, and one for each six bytes of text, because it is
+/// prepared each time.
 pub const STEPS_MAX: u32 = 100_000;
 
-/// A subscriber as filters see it.
+/// A subscriber as an LDAP entry.
 #[derive(Debug, Clone)]
 pub struct Entry<'a> {
     /// Its id.
     pub id: &'a SubscriberId,
-    /// What its creator says of it.
+    /// Its profile.
     pub profile: &'a Profile,
     /// The channels of its active devices.
     pub channels: Vec<&'a Name>,
-    /// When it was made.
+    /// Creation time.
     pub created_at: Timestamp,
 }
 
@@ -42,19 +42,19 @@ fn active_channels(devices: &BTreeMap<Name, Device>) -> Vec<&Name> {
     devices.values().filter(|device| device.state == DeviceState::Active).map(|device| &device.channel).collect()
 }
 
-/// What a filter says. Of several, `&` takes the least and `|` the greatest.
+/// Three-valued result of a filter. Of several, `&` takes the least and `|` the greatest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Truth {
     /// It is not so.
     False,
-    /// It cannot be told: the assertion does not fit the value.
+    /// The assertion does not fit the value's syntax.
     Undefined,
     /// It is so.
     True,
 }
 
 impl Truth {
-    /// What is known.
+    /// Converts a known result.
     pub fn of(is: bool) -> Truth {
         if is { Truth::True } else { Truth::False }
     }
@@ -71,7 +71,7 @@ impl fmt::Display for Truth {
     }
 }
 
-/// What is unknown stays so.
+/// Undefined stays undefined.
 impl std::ops::Not for Truth {
     type Output = Truth;
     fn not(self) -> Truth {
@@ -85,18 +85,18 @@ impl std::ops::Not for Truth {
 
 /// One value of an attribute.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Seen<'a> {
+pub(super) enum AttributeValue<'a> {
     /// Compared character by character.
     Id(&'a str),
     Text(&'a str),
     Number(Number),
     Boolean(bool),
     Time(Timestamp),
-    /// A map: there, and nothing more.
+    /// A map: only its presence is known.
     Map,
 }
 
-/// What an evaluation may still cost.
+/// Remaining budget of an evaluation.
 #[derive(Debug)]
 pub(super) struct Steps(u32);
 
@@ -107,10 +107,10 @@ impl Default for Steps {
 }
 
 impl Steps {
-    /// Takes what looking at a value costs; false if there is not enough left, from then on.
-    fn take(&mut self, seen: Seen<'_>) -> bool {
+    /// Takes the cost of a value; false from the first value that exceeds the budget.
+    fn take(&mut self, seen: AttributeValue<'_>) -> bool {
         let bytes = match seen {
-            Seen::Id(text) | Seen::Text(text) => text.len(),
+            AttributeValue::Id(text) | AttributeValue::Text(text) => text.len(),
             _ => 0,
         };
         let steps = u32::try_from(1 + bytes / 6).unwrap_or(u32::MAX);
@@ -124,7 +124,7 @@ impl Steps {
 }
 
 impl Node {
-    /// What it says of an entry; anything, once the steps are over.
+    /// Evaluates it for an entry; the result is arbitrary once the budget is exceeded.
     pub fn evaluate(&self, entry: &Entry<'_>, steps: &mut Steps) -> Truth {
         match self {
             Node::And(parts) => {
@@ -152,7 +152,7 @@ impl Node {
         }
     }
 
-    /// Between which ids everything lies for which this is True.
+    /// Bounds of the ids for which this can be True.
     pub fn ids(&self) -> (Bound<String>, Bound<String>) {
         use Bound::{Excluded, Included, Unbounded};
         match self {
@@ -192,7 +192,7 @@ fn tighter(one: Bound<String>, other: Bound<String>, wins: std::cmp::Ordering) -
     }
 }
 
-/// The first text after all that begin so; `None` if there is none.
+/// The first text after all texts with this prefix; `None` if there is none.
 fn after(prefix: &str) -> Option<String> {
     let mut kept = prefix.to_owned();
     while let Some(last) = kept.pop() {
@@ -207,7 +207,7 @@ fn after(prefix: &str) -> Option<String> {
 impl Item {
     fn evaluate(&self, entry: &Entry<'_>, steps: &mut Steps) -> Truth {
         let mut found = Truth::False;
-        let mut see = |seen: Seen<'_>| {
+        let mut see = |seen: AttributeValue<'_>| {
             if !steps.take(seen) {
                 return true;
             }
@@ -226,23 +226,25 @@ impl Item {
     }
 }
 
-type See<'s> = dyn FnMut(Seen<'_>) -> bool + 's;
+type See<'s> = dyn FnMut(AttributeValue<'_>) -> bool + 's;
 
 impl Property {
-    /// Shows its values until one is what was looked for.
+    /// Calls `see` for its values until one returns true.
     fn any(self, entry: &Entry<'_>, see: &mut See<'_>) -> bool {
         match self {
-            Property::Id => see(Seen::Id(entry.id.as_str())),
-            Property::Enabled => see(Seen::Boolean(entry.profile.enabled)),
-            Property::Locale => entry.profile.locale.as_deref().is_some_and(|text| see(Seen::Text(text))),
-            Property::TimeZone => entry.profile.time_zone.as_deref().is_some_and(|text| see(Seen::Text(text))),
-            Property::CreatedAt => see(Seen::Time(entry.created_at)),
-            Property::Channel => entry.channels.iter().any(|channel| see(Seen::Text(channel.as_str()))),
+            Property::Id => see(AttributeValue::Id(entry.id.as_str())),
+            Property::Enabled => see(AttributeValue::Boolean(entry.profile.enabled)),
+            Property::Locale => entry.profile.locale.as_deref().is_some_and(|text| see(AttributeValue::Text(text))),
+            Property::TimeZone => {
+                entry.profile.time_zone.as_deref().is_some_and(|text| see(AttributeValue::Text(text)))
+            }
+            Property::CreatedAt => see(AttributeValue::Time(entry.created_at)),
+            Property::Channel => entry.channels.iter().any(|channel| see(AttributeValue::Text(channel.as_str()))),
         }
     }
 }
 
-/// Shows the values of what has a name, and of what the name leads to through maps.
+/// Calls `see` for the values of a name, including those below it in maps.
 fn any_named<'v, K: AsRef<str> + 'v>(
     entries: impl Iterator<Item = (&'v K, &'v Value)>,
     name: &str,
@@ -275,17 +277,17 @@ fn any_within(value: &Value, name: &str, see: &mut See<'_>) -> bool {
 fn any_value(value: &Value, see: &mut See<'_>) -> bool {
     match value {
         Value::Null => false,
-        Value::Boolean(value) => see(Seen::Boolean(*value)),
-        Value::Integer(value) => see(Seen::Number(Number::Integer(*value))),
-        Value::Number(value) => see(Seen::Number(Number::Double(*value))),
-        Value::Text(text) => see(Seen::Text(text)),
-        Value::Timestamp(time) => see(Seen::Time(*time)),
+        Value::Boolean(value) => see(AttributeValue::Boolean(*value)),
+        Value::Integer(value) => see(AttributeValue::Number(Number::Integer(*value))),
+        Value::Number(value) => see(AttributeValue::Number(Number::Double(*value))),
+        Value::Text(text) => see(AttributeValue::Text(text)),
+        Value::Timestamp(time) => see(AttributeValue::Time(*time)),
         Value::List(items) => items.iter().any(|item| any_value(item, see)),
-        Value::Map(_) => see(Seen::Map),
+        Value::Map(_) => see(AttributeValue::Map),
     }
 }
 
-/// Shows all values, within maps too.
+/// Calls `see` for all values, including those in maps.
 fn any_leaf(value: &Value, see: &mut See<'_>) -> bool {
     match value {
         Value::List(items) => items.iter().any(|item| any_leaf(item, see)),
@@ -295,51 +297,53 @@ fn any_leaf(value: &Value, see: &mut See<'_>) -> bool {
 }
 
 impl Test {
-    /// What it says of one value. `named`: whether the attribute was named, so that a value that its rule is not for
-    /// leaves it undefined; else such values are passed over.
-    fn of(&self, seen: Seen<'_>, named: bool) -> Truth {
-        let told = match self {
+    /// Evaluates it for one value. `named`: whether the filter names the attribute, so that a value of the wrong kind
+    /// is undefined; otherwise such values are ignored.
+    fn of(&self, seen: AttributeValue<'_>, named: bool) -> Truth {
+        let truth = match self {
             Test::Present => Some(Truth::True),
             Test::Equal(wanted) => wanted.equality(seen).map(Truth::of),
             Test::AtLeast(wanted) => wanted.order(seen).map(|order| Truth::of(order.is_ge())),
             Test::AtMost(wanted) => wanted.order(seen).map(|order| Truth::of(order.is_le())),
             Test::Approximate(wanted) => match seen {
-                Seen::Text(text) | Seen::Id(text) if !wanted.approximate.is_empty() => {
+                AttributeValue::Text(text) | AttributeValue::Id(text) if !wanted.approximate.is_empty() => {
                     Some(Truth::of(prepare::approximate(text) == wanted.approximate))
                 }
                 _ => wanted.equality(seen).map(Truth::of),
             },
             Test::Substrings(parts) => match seen {
-                Seen::Id(id) => Some(Truth::of(parts.exact.fit(id))),
-                Seen::Text(text) => Some(Truth::of(parts.prepared.fit(&prepare::whole(text, Form::CaseIgnore)))),
+                AttributeValue::Id(id) => Some(Truth::of(parts.exact.fit(id))),
+                AttributeValue::Text(text) => {
+                    Some(Truth::of(parts.prepared.fit(&prepare::whole(text, Form::CaseIgnore))))
+                }
                 _ => None,
             },
             Test::Rule(rule, wanted) => rule.apply(wanted, seen),
         };
-        told.unwrap_or(if named { Truth::Undefined } else { Truth::False })
+        truth.unwrap_or(if named { Truth::Undefined } else { Truth::False })
     }
 }
 
 impl Assertion {
-    fn equality(&self, seen: Seen<'_>) -> Option<bool> {
+    fn equality(&self, seen: AttributeValue<'_>) -> Option<bool> {
         match seen {
-            Seen::Id(id) => Some(id == self.text),
-            Seen::Text(text) => Some(prepare::whole(text, Form::CaseIgnore) == self.prepared),
-            Seen::Number(value) => self.number.map(|wanted| value.compare(wanted).is_eq()),
-            Seen::Boolean(value) => self.boolean.map(|wanted| value == wanted),
-            Seen::Time(time) => self.time.map(|wanted| time == wanted),
-            Seen::Map => None,
+            AttributeValue::Id(id) => Some(id == self.text),
+            AttributeValue::Text(text) => Some(prepare::whole(text, Form::CaseIgnore) == self.prepared),
+            AttributeValue::Number(value) => self.number.map(|wanted| value.compare(wanted).is_eq()),
+            AttributeValue::Boolean(value) => self.boolean.map(|wanted| value == wanted),
+            AttributeValue::Time(time) => self.time.map(|wanted| time == wanted),
+            AttributeValue::Map => None,
         }
     }
 
-    /// How a value stands to the assertion.
-    fn order(&self, seen: Seen<'_>) -> Option<std::cmp::Ordering> {
+    /// Order of a value relative to the assertion.
+    fn order(&self, seen: AttributeValue<'_>) -> Option<std::cmp::Ordering> {
         match seen {
-            Seen::Id(id) => Some(id.cmp(&self.text)),
-            Seen::Text(text) => Some(prepare::whole(text, Form::CaseIgnore).cmp(&self.prepared)),
-            Seen::Number(value) => self.number.map(|wanted| value.compare(wanted)),
-            Seen::Time(time) => self.time.map(|wanted| time.cmp(&wanted)),
-            Seen::Boolean(_) | Seen::Map => None,
+            AttributeValue::Id(id) => Some(id.cmp(&self.text)),
+            AttributeValue::Text(text) => Some(prepare::whole(text, Form::CaseIgnore).cmp(&self.prepared)),
+            AttributeValue::Number(value) => self.number.map(|wanted| value.compare(wanted)),
+            AttributeValue::Time(time) => self.time.map(|wanted| time.cmp(&wanted)),
+            AttributeValue::Boolean(_) | AttributeValue::Map => None,
         }
     }
 }

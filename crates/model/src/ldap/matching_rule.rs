@@ -1,14 +1,14 @@
-//! The matching rules that a filter can ask for: `attribute:rule:=value`.
+//! Matching rules that a filter can request by name: `attribute:rule:=value`.
 
 use super::{
     Number,
-    evaluate::{Seen, Truth},
+    evaluate::{AttributeValue, Truth},
     prepare::{self, Form, Parts},
     read_boolean, read_time,
 };
 use crate::{problem::closest, time::Timestamp};
 
-/// A rule, by its name or its number.
+/// A rule, by name or object identifier.
 #[derive(Debug)]
 pub(super) struct MatchingRule {
     pub name: &'static str,
@@ -18,14 +18,14 @@ pub(super) struct MatchingRule {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Of strings.
+    /// For strings.
     Text(Form, Act),
-    /// Of strings; a word of it is meant.
+    /// For strings; matches one word.
     Word,
     Boolean,
-    /// Of numbers.
+    /// For numbers.
     Integer(Act),
-    /// Of times, and of strings that are times.
+    /// For times, and strings that are times.
     Time(Act),
     /// All bits of the assertion are set.
     AllBits,
@@ -36,7 +36,7 @@ enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Act {
     Equal,
-    /// The value comes before the assertion.
+    /// The value precedes the assertion.
     Before,
     Substrings,
 }
@@ -89,7 +89,7 @@ const RULES: &[MatchingRule] = &[
     rule("bitOrMatch", "1.2.840.113556.1.4.804", Kind::AnyBit),
 ];
 
-/// Rules that LDAP has and subscribers have no attributes for, and why.
+/// LDAP rules that do not apply to subscribers, and the reason.
 const STRANGERS: &[(&str, &str, &str)] = &[
     ("distinguishedNameMatch", "2.5.13.1", "subscribers have no distinguished names"),
     ("uniqueMemberMatch", "2.5.13.23", "subscribers have no distinguished names"),
@@ -112,15 +112,15 @@ const STRANGERS: &[(&str, &str, &str)] = &[
     ("keywordMatch", "2.5.13.33", "no attribute of a subscriber has keywords of its own; `wordMatch` finds words"),
 ];
 
-/// The matching rules that filters can ask for: name and object identifier.
+/// The matching rules for filters: name and object identifier.
 pub fn rules() -> impl Iterator<Item = (&'static str, &'static str)> {
     RULES.iter().map(|rule| (rule.name, rule.oid))
 }
 
-/// A rule by its name or number; names know no case.
+/// A rule by its name (ignoring case) or object identifier.
 ///
 /// # Errors
-/// Why not, and what would be right.
+/// A message and a hint.
 pub(super) fn find(text: &str) -> Result<&'static MatchingRule, (String, String)> {
     let meant = |name: &str, oid: &str| name.eq_ignore_ascii_case(text) || oid == text;
     if let Some(rule) = RULES.iter().find(|rule| meant(rule.name, rule.oid)) {
@@ -137,15 +137,15 @@ pub(super) fn find(text: &str) -> Result<&'static MatchingRule, (String, String)
 }
 
 impl MatchingRule {
-    /// Whether its assertion has stars.
+    /// Whether its assertion contains asterisks.
     pub fn is_for_substrings(&self) -> bool {
         matches!(self.kind, Kind::Text(_, Act::Substrings))
     }
 
-    /// Brings an assertion into its syntax.
+    /// Parses an assertion in the rule's syntax.
     ///
     /// # Errors
-    /// What is wrong with it, and what would be right.
+    /// A message and a hint.
     pub fn assertion(&self, text: String) -> Result<RuleAssertion, (String, String)> {
         let wrong = |what: &str, hint: &str| {
             Err((format!("`{text}` is not {what}, which `{}` asks for", self.name), hint.to_owned()))
@@ -179,10 +179,10 @@ impl MatchingRule {
         Ok(RuleAssertion { text, value })
     }
 
-    /// What it says of one value; `None` where the rule is not for values of this kind.
-    pub fn apply(&self, assertion: &RuleAssertion, seen: Seen<'_>) -> Option<Truth> {
+    /// Evaluates it for one value; `None` if the rule does not apply to values of this kind.
+    pub fn apply(&self, assertion: &RuleAssertion, seen: AttributeValue<'_>) -> Option<Truth> {
         let is = match (self.kind, &assertion.value, seen) {
-            (Kind::Text(form, act), wanted, Seen::Text(text) | Seen::Id(text)) => {
+            (Kind::Text(form, act), wanted, AttributeValue::Text(text) | AttributeValue::Id(text)) => {
                 let text = prepare::whole(text, form);
                 match (act, wanted) {
                     (Act::Equal, Prepared::Text(wanted)) => text == *wanted,
@@ -191,22 +191,24 @@ impl MatchingRule {
                     _ => return None,
                 }
             }
-            (Kind::Word, Prepared::Text(wanted), Seen::Text(text) | Seen::Id(text)) => {
+            (Kind::Word, Prepared::Text(wanted), AttributeValue::Text(text) | AttributeValue::Id(text)) => {
                 prepare::words(text).contains(wanted)
             }
-            (Kind::Boolean, Prepared::Boolean(wanted), Seen::Boolean(value)) => value == *wanted,
-            (Kind::Integer(act), Prepared::Integer(wanted), Seen::Number(value)) => {
+            (Kind::Boolean, Prepared::Boolean(wanted), AttributeValue::Boolean(value)) => value == *wanted,
+            (Kind::Integer(act), Prepared::Integer(wanted), AttributeValue::Number(value)) => {
                 let order = value.compare(Number::Integer(*wanted));
                 if act == Act::Before { order.is_lt() } else { order.is_eq() }
             }
-            (Kind::AllBits, Prepared::Integer(wanted), Seen::Number(Number::Integer(value))) => {
+            (Kind::AllBits, Prepared::Integer(wanted), AttributeValue::Number(Number::Integer(value))) => {
                 value & wanted == *wanted
             }
-            (Kind::AnyBit, Prepared::Integer(wanted), Seen::Number(Number::Integer(value))) => value & wanted != 0,
+            (Kind::AnyBit, Prepared::Integer(wanted), AttributeValue::Number(Number::Integer(value))) => {
+                value & wanted != 0
+            }
             (Kind::Time(act), Prepared::Time(wanted), seen) => {
                 let time = match seen {
-                    Seen::Time(time) => time,
-                    Seen::Text(text) => read_time(text)?,
+                    AttributeValue::Time(time) => time,
+                    AttributeValue::Text(text) => read_time(text)?,
                     _ => return None,
                 };
                 if act == Act::Before { time < *wanted } else { time == *wanted }
@@ -217,10 +219,11 @@ impl MatchingRule {
     }
 }
 
-/// What to write for a time.
+/// Hint for times.
 pub(super) const TIME_HINT: &str = "write Generalized Time, such as 20261121093000Z, or 2026-11-21T09:30:00Z";
 
-/// Reads the syntax Substring Assertion: stars between parts, in which `\2a` is a star and `\5c` a backslash.
+/// Parses the syntax Substring Assertion: asterisks between parts, in which `\2a` is an asterisk and `\5c` a
+/// backslash.
 fn substrings(text: &str) -> Result<Parts, &'static str> {
     const HINT: &str = "write a star on at least one side, such as vi*a; a star of its own is \\2a, a backslash \\5c";
     let mut parts = vec![String::new()];

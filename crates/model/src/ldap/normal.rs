@@ -1,10 +1,10 @@
-//! The normal form of filters, and its text. What is left out or moved changes nothing in the logic of three values.
+//! Canonical form of filters, and its text. All rewrites are equivalences of three-valued logic.
 
 use std::fmt;
 
 use super::{ATTRIBUTES, Attribute, Item, Node, Property, Substrings, Test};
 
-/// Flattens conjunctions and disjunctions, drops what repeats or decides nothing, and puts the rest in one order.
+/// Flattens conjunctions and disjunctions, drops redundant parts, and sorts the rest.
 pub(super) fn normal(node: Node) -> Node {
     match node {
         Node::And(parts) => joined(parts, true),
@@ -19,7 +19,7 @@ pub(super) fn normal(node: Node) -> Node {
     }
 }
 
-/// A conjunction or a disjunction. Of none, each is the other's end of the search.
+/// A conjunction or a disjunction. An empty one absorbs the other kind.
 fn joined(parts: Vec<Node>, all: bool) -> Node {
     let mut flat: Vec<(String, Node)> = Vec::with_capacity(parts.len());
     for part in parts {
@@ -97,12 +97,12 @@ impl fmt::Display for Attribute {
     }
 }
 
-/// Whether a character may stand in the name of an attribute without an escape.
+/// Whether a character needs no escape in an attribute name.
 pub(super) fn is_plain_in_name(c: char) -> bool {
     !c.is_whitespace() && !c.is_control() && !"()&|!*=~<>:;\\".contains(c)
 }
 
-/// An assertion value as RFC 4515 writes it.
+/// An assertion value in the syntax of RFC 4515.
 struct Escaped<'a>(&'a str);
 
 impl fmt::Display for Escaped<'_> {

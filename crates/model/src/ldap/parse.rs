@@ -1,4 +1,4 @@
-//! The text of RFC 4515, with the absolute filters `(&)` and `(|)` of RFC 4526.
+//! Parser of RFC 4515, with the absolute filters `(&)` and `(|)` of RFC 4526.
 
 use super::{
     ATTRIBUTE_NAME_MAX, Assertion, Attribute, FILTER_BYTES_MAX, FILTER_DEPTH_MAX, FILTER_TERMS_MAX, Item, Node,
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::problem::Problem;
 
-/// Reads a filter.
+/// Parses a filter.
 pub(super) fn parse(text: &str) -> Result<Node, Vec<Problem>> {
     if text.len() > FILTER_BYTES_MAX {
         let message = format!("takes {} bytes; at most {FILTER_BYTES_MAX} fit", text.len());
@@ -28,15 +28,15 @@ pub(super) fn parse(text: &str) -> Result<Node, Vec<Problem>> {
 
 struct Parser<'t> {
     text: &'t str,
-    /// The octet that comes next.
+    /// Index of the next octet.
     at: usize,
     depth: usize,
     terms: usize,
-    /// What is wrong with items that could be read.
+    /// Problems of items that could be parsed.
     problems: Vec<Problem>,
 }
 
-/// A text that cannot be read further.
+/// The error is a syntax error that ends the parsing.
 type Parsed<T> = Result<T, Box<Problem>>;
 
 impl<'t> Parser<'t> {
@@ -47,7 +47,7 @@ impl<'t> Parser<'t> {
         }
         if !self.rest().starts_with('(') {
             let hint = format!("write ({})", self.rest().trim_end());
-            return self.stop(self.at, "a filter stands in parentheses", hint);
+            return self.stop(self.at, "a filter needs parentheses", hint);
         }
         let node = self.filter()?;
         self.skip_space();
@@ -170,7 +170,7 @@ impl<'t> Parser<'t> {
             }
             Some(c) if c.is_whitespace() => {
                 let hint = "leave out the space; in a name, write it as \\20";
-                self.stop(operator, "a space stands after the attribute", hint)
+                self.stop(operator, "a space follows the attribute", hint)
             }
             Some(')') => self.stop(operator, "the attribute has no operator", "(a=*) asks whether it has a value"),
             Some(c) => {
@@ -181,7 +181,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// The name of an attribute: up to what cannot stand in one.
+    /// The name of an attribute, up to the first character that cannot be part of one.
     fn name(&mut self, opened: usize) -> Parsed<String> {
         let begun = self.at;
         let mut octets = Vec::new();
@@ -246,12 +246,12 @@ impl<'t> Parser<'t> {
                 let hint = "write (attribute:=value), (:rule:=value) or (attribute:rule:=value)";
                 return self.stop(begun, "neither an attribute nor a matching rule is given", hint);
             };
-            // Without a rule it is the attribute's own equality, as `=` is.
+            // Without a rule it is the attribute's own equality, as for `=`.
             let test = Test::Equal(Assertion::of(self.starless(parts, value_at)?));
             self.check(&attribute, &test, value_at);
             return Ok(Item { attribute: Some(attribute), test });
         };
-        // A rule that cannot be had is told; what follows is still looked at.
+        // An unknown rule is reported; parsing goes on.
         let unusable = Item { attribute: attribute.clone(), test: Test::Present };
         let rule = match matching_rule::find(rule) {
             Ok(rule) => rule,
@@ -270,7 +270,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// `=` asks for presence, substrings or equality, as its stars say.
+    /// `=` means presence, substrings or equality, depending on its asterisks.
     fn equality(&mut self, mut parts: Vec<String>, at: usize) -> Parsed<Test> {
         match parts.len() {
             1 => Ok(Test::Equal(Assertion::of(parts.remove(0)))),
@@ -285,7 +285,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// The value of an operator that knows no stars.
+    /// The value of an operator that does not permit asterisks.
     fn starless(&mut self, mut parts: Vec<String>, at: usize) -> Parsed<String> {
         if parts.len() > 1 {
             return self.stop(
@@ -297,7 +297,7 @@ impl<'t> Parser<'t> {
         Ok(parts.remove(0))
     }
 
-    /// An assertion value up to its closing parenthesis, cut at its stars.
+    /// An assertion value up to its closing parenthesis, split at its asterisks.
     fn value(&mut self, opened: usize) -> Parsed<Vec<String>> {
         let mut parts = Vec::new();
         let mut octets = Vec::new();
@@ -319,7 +319,7 @@ impl<'t> Parser<'t> {
                     begun = self.at;
                 }
                 Some('\\') => octets.push(self.escape(opened)?),
-                Some('\0') => return self.stop(self.at, "a zero byte stands in a value", "write \\00"),
+                Some('\0') => return self.stop(self.at, "a value contains a zero byte", "write \\00"),
                 Some(c) => {
                     octets.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
                     self.at += c.len_utf8();
@@ -353,7 +353,7 @@ impl<'t> Parser<'t> {
         })
     }
 
-    /// An assertion about a property of which we know that it can never be told.
+    /// Reports an assertion about a property that is always undefined.
     fn check(&mut self, attribute: &Attribute, test: &Test, at: usize) {
         let Attribute::Property(property) = attribute else { return };
         let (message, hint) = match (property, test) {

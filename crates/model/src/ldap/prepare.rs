@@ -1,39 +1,39 @@
-//! What of a string counts when it is compared: RFC 4518, with the spaces of its section 2.6.
+//! String preparation for comparisons: RFC 4518, with the space handling of its section 2.6.
 
 use std::borrow::Cow;
 
 use icu_normalizer::{ComposingNormalizerBorrowed, DecomposingNormalizerBorrowed};
 
-/// How strings are prepared.
+/// Preparation of a string, by matching rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Form {
-    /// Case does not count.
+    /// Ignores case.
     CaseIgnore,
-    /// Lines between `$` signs; case does not count. A substring lies within one line.
+    /// Lines separated by `$`; ignores case. A substring lies within one line.
     CaseIgnoreList,
-    /// Case counts.
+    /// Respects case.
     CaseExact,
-    /// Spaces do not count.
+    /// Ignores spaces.
     Numeric,
-    /// Neither case nor spaces nor hyphens count.
+    /// Ignores case, spaces and hyphens.
     Telephone,
-    /// Everything counts.
+    /// No preparation.
     Octets,
 }
 
-/// What a substring assertion gives: at least one of them.
+/// The parts of a substring assertion, at least one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parts {
-    /// What the string begins with.
+    /// Prefix of the string.
     pub first: Option<String>,
-    /// What it contains, in this order.
+    /// Inner parts, in order.
     pub middle: Vec<String>,
-    /// What it ends with.
+    /// Suffix of the string.
     pub last: Option<String>,
 }
 
 impl Parts {
-    /// What stands between stars; one more than there are stars. The first and the last may be empty.
+    /// From the texts between asterisks; one more than there are asterisks. The first and the last may be empty.
     pub fn between_stars(mut parts: Vec<String>) -> Parts {
         let given = |text: Option<String>| text.filter(|text| !text.is_empty());
         let last = given(parts.pop());
@@ -44,13 +44,13 @@ impl Parts {
     /// The same, prepared.
     pub fn prepared(&self, form: Form) -> Parts {
         Parts {
-            first: self.first.as_ref().map(|text| part(text, form, Place::First)),
-            middle: self.middle.iter().map(|text| part(text, form, Place::Middle)).collect(),
-            last: self.last.as_ref().map(|text| part(text, form, Place::Last)),
+            first: self.first.as_ref().map(|text| part(text, form, SubstringPosition::First)),
+            middle: self.middle.iter().map(|text| part(text, form, SubstringPosition::Middle)).collect(),
+            last: self.last.as_ref().map(|text| part(text, form, SubstringPosition::Last)),
         }
     }
 
-    /// Whether a prepared string has them in this order, without overlap.
+    /// Whether a prepared string contains them in this order, without overlap.
     pub fn fit(&self, text: &str) -> bool {
         let Some(rest) = text.strip_prefix(self.first.as_deref().unwrap_or_default()) else { return false };
         let Some(mut rest) = rest.strip_suffix(self.last.as_deref().unwrap_or_default()) else { return false };
@@ -62,15 +62,15 @@ impl Parts {
     }
 }
 
-/// Where in a string a substring stands.
+/// Position of a substring within the string.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum SubstringPosition {
     First,
     Middle,
     Last,
 }
 
-/// Prepares a value, or an assertion that is no substring: one space at both ends, two where there are any within.
+/// Prepares a value or a non-substring assertion: one space at both ends, two for each inner run.
 pub fn whole(text: &str, form: Form) -> String {
     match form {
         Form::Octets => text.to_owned(),
@@ -98,8 +98,8 @@ pub fn whole(text: &str, form: Form) -> String {
     }
 }
 
-/// Prepares a substring: a space at an end that is one of the whole, and one where there are any at another.
-fn part(text: &str, form: Form, place: Place) -> String {
+/// Prepares a substring: a space at an end of the whole string, and one for a run at another end.
+fn part(text: &str, form: Form, place: SubstringPosition) -> String {
     match form {
         Form::Octets => text.to_owned(),
         Form::Numeric | Form::Telephone => bare(text, form),
@@ -111,11 +111,11 @@ fn part(text: &str, form: Form, place: Place) -> String {
                 return " ".to_owned();
             }
             let mut out = String::with_capacity(mapped.len() + 2);
-            if place == Place::First || mapped.starts_with(' ') {
+            if place == SubstringPosition::First || mapped.starts_with(' ') {
                 out.push(' ');
             }
             out.push_str(&inner.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>().join("  "));
-            if place == Place::Last || mapped.ends_with(' ') {
+            if place == SubstringPosition::Last || mapped.ends_with(' ') {
                 out.push(' ');
             }
             out
@@ -135,7 +135,7 @@ pub fn postal_line(line: &str) -> Cow<'_, str> {
         let (sign, length) = match after.get(..2) {
             Some("24") => ('$', 2),
             Some(code) if code.eq_ignore_ascii_case("5c") => ('\\', 2),
-            // A backslash that begins no escape stands for itself.
+            // A backslash that is not part of an escape stands for itself.
             _ => ('\\', 0),
         };
         out.push(sign);
@@ -145,7 +145,7 @@ pub fn postal_line(line: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Letters and digits, without case, accents and anything between them.
+/// Letters and digits only, without case and accents.
 pub fn approximate(text: &str) -> String {
     let folded = fold(text);
     let decomposed = DecomposingNormalizerBorrowed::new_nfkd().normalize(&folded);
@@ -164,7 +164,7 @@ fn bare(text: &str, form: Form) -> String {
     mapped(text, form).chars().filter(|c| !falls(c)).collect()
 }
 
-/// RFC 4518, 2.2 and 2.3: invisible characters fall, spaces are made one, case is folded, forms are made one.
+/// RFC 4518, 2.2 and 2.3: drops invisible characters, unifies spaces, folds case, and normalizes.
 fn mapped(text: &str, form: Form) -> Cow<'_, str> {
     let folds = matches!(form, Form::CaseIgnore | Form::CaseIgnoreList | Form::Telephone);
     if text.is_ascii() {
@@ -179,7 +179,7 @@ fn mapped(text: &str, form: Form) -> Cow<'_, str> {
     let mapped: String = text.chars().filter_map(map).collect();
     let mut normal = normalizer.normalize(&if folds { fold(&mapped) } else { mapped }).into_owned();
     if folds {
-        // Forms may have hidden letters of either case.
+        // Normalization may reveal letters of either case.
         normal = normalizer.normalize(&fold(&normal)).into_owned();
     }
     Cow::Owned(normal)
@@ -220,10 +220,10 @@ mod tests {
             assert_eq!(whole(text, Form::CaseIgnore), expected, "{text:?}");
         }
         let check = |place, expected: &str| assert_eq!(part("foo bar  ", Form::CaseIgnore, place), expected);
-        check(Place::First, " foo  bar ");
-        check(Place::Middle, "foo  bar ");
-        check(Place::Last, "foo  bar ");
-        assert_eq!(part("  ", Form::CaseExact, Place::Middle), " ");
+        check(SubstringPosition::First, " foo  bar ");
+        check(SubstringPosition::Middle, "foo  bar ");
+        check(SubstringPosition::Last, "foo  bar ");
+        assert_eq!(part("  ", Form::CaseExact, SubstringPosition::Middle), " ");
     }
 
     #[test]

@@ -36,7 +36,7 @@ const ANN: &str = r#"{
     "channel": "a shadow", "a b": "odd"
 }"#;
 
-/// What a filter says of Ann.
+/// Evaluates a filter for the subscriber Ann.
 fn check(text: &str, expected: Truth) {
     let ann = subscriber(ANN);
     assert_eq!(filter(text).evaluate(&Entry::from(&ann)), expected, "{text}");
@@ -107,7 +107,7 @@ fn attributes_have_many_values_or_none() {
     is("(tags=7)");
     is_undefined("(tags=7 )");
     is("(tags=f*)");
-    // None is so, and of the number it cannot be told.
+    // One is false, and for the number it is undefined.
     is_undefined("(tags=storm)");
     is("(tags=*)");
     is_not("(none=*)");
@@ -179,7 +179,7 @@ fn rules_can_be_asked_for() {
     is_not("(flags:bitAndMatch:=5)");
     is("(flags:bitOrMatch:=5)");
     is_undefined("(score:bitAndMatch:=1)");
-    // Without an attribute, it is about all that the rule is for.
+    // Without an attribute, it applies to all that the rule is for.
     is("(:caseIgnoreMatch:=flood)");
     is("(:caseIgnoreMatch:=graz)");
     is("(:integerMatch:=42)");
@@ -189,7 +189,7 @@ fn rules_can_be_asked_for() {
 }
 
 #[test]
-fn what_is_undefined_decides_only_what_it_must() {
+fn undefined_decides_only_where_necessary() {
     is("(|(age=x)(age=42))");
     is_undefined("(|(age=x)(age=41))");
     is_not("(&(age=x)(age=41))");
@@ -249,57 +249,57 @@ fn filters_that_say_the_same_have_one_text() {
 }
 
 #[test]
-fn a_slip_is_told_with_its_place() {
-    let told = |text: &str, expected: &str| {
+fn syntax_errors_have_positions() {
+    let problem = |text: &str, expected: &str| {
         let problems = LdapFilter::parse(text).expect_err(text);
         assert_eq!(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"), expected);
     };
-    told("", "1:1: is empty; write a filter, such as (region=Vienna)");
-    told("a=b", "1:1: a filter stands in parentheses; write (a=b)");
-    told("(a=b", "1:1: the parenthesis that opens here is not closed; each filter ends with one");
-    told("(&(a=b)\n  (c=d)", "1:1: the parenthesis that opens here is not closed; each filter ends with one");
-    told(
+    problem("", "1:1: is empty; write a filter, such as (region=Vienna)");
+    problem("a=b", "1:1: a filter needs parentheses; write (a=b)");
+    problem("(a=b", "1:1: the parenthesis that opens here is not closed; each filter ends with one");
+    problem("(&(a=b)\n  (c=d)", "1:1: the parenthesis that opens here is not closed; each filter ends with one");
+    problem(
         "(&(a=b)\n  (c d))",
-        "2:5: a space stands after the attribute; leave out the space; in a name, write it as \\20",
+        "2:5: a space follows the attribute; leave out the space; in a name, write it as \\20",
     );
-    told("(a=b))", "1:6: something follows the filter; end with the parenthesis that closes the first");
-    told("(a=b)(c=d)", "1:6: a second filter follows; join them: (&(a=1)(b=2)) or (|(a=1)(b=2))");
-    told("((a=b))", "1:2: there is one parenthesis too many; a filter begins with &, |, ! or an attribute");
-    told("()", "1:2: the parentheses are empty; (&) is always true, (|) is always false");
-    told("(!a=b)", "1:3: `!` is followed by a filter in parentheses; write (!(a=b))");
-    told("(!(a=b)(c=d))", "1:8: `!` takes one filter; write (!(&(a=1)(b=2)))");
-    told("(a!=b)", "1:3: there is no operator `!=`; write (!(a=b))");
-    told("(a<b)", "1:3: there is no operator `<`; write <=; strictly, (&(a=*)(!(a>=1)))");
-    told("(a)", "1:3: the attribute has no operator; (a=*) asks whether it has a value");
-    told("(=b)", "1:2: an attribute is missing before the operator; write (attribute=value)");
-    told(
+    problem("(a=b))", "1:6: something follows the filter; end with the parenthesis that closes the first");
+    problem("(a=b)(c=d)", "1:6: a second filter follows; join them: (&(a=1)(b=2)) or (|(a=1)(b=2))");
+    problem("((a=b))", "1:2: there is one parenthesis too many; a filter begins with &, |, ! or an attribute");
+    problem("()", "1:2: the parentheses are empty; (&) is always true, (|) is always false");
+    problem("(!a=b)", "1:3: `!` is followed by a filter in parentheses; write (!(a=b))");
+    problem("(!(a=b)(c=d))", "1:8: `!` takes one filter; write (!(&(a=1)(b=2)))");
+    problem("(a!=b)", "1:3: there is no operator `!=`; write (!(a=b))");
+    problem("(a<b)", "1:3: there is no operator `<`; write <=; strictly, (&(a=*)(!(a>=1)))");
+    problem("(a)", "1:3: the attribute has no operator; (a=*) asks whether it has a value");
+    problem("(=b)", "1:2: an attribute is missing before the operator; write (attribute=value)");
+    problem(
         "(a=b(c)",
         "1:5: a parenthesis opens within a value; close the filter before it; a parenthesis of its own is \\28",
     );
-    told(
+    problem(
         "(a=b\\zz)",
         "1:5: a backslash does not begin an escape; it is followed by two hexadecimal digits: \\28 (, \\29 ), \\2a *, \\5c \\",
     );
-    told(
+    problem(
         "(a=ö\\ff)",
         "1:4: what is escaped is not UTF-8; escape every octet of a character, such as \\c3\\b6 for ö, or write the character",
     );
-    told("(a=x**y)", "1:4: two stars stand side by side; write one; a star of its own is \\2a");
-    told("(a>=x*)", "1:5: a star has no meaning here; a star of its own is \\2a; substrings are asked for by =");
-    told(
+    problem("(a=x**y)", "1:4: two stars stand side by side; write one; a star of its own is \\2a");
+    problem("(a>=x*)", "1:5: a star has no meaning here; a star of its own is \\2a; substrings are asked for by =");
+    problem(
         "(cn;lang-de=x)",
         "1:4: an option follows the attribute; attributes of subscribers have no options; in a name, write it as \\3b",
     );
-    told(
+    problem(
         "(a:caseIgnore=x)",
         "1:4: `:=` is missing after the matching rule; write (attribute:rule:=value), such as (name:caseExactMatch:=Ann)",
     );
-    told(
+    problem(
         "(:=x)",
         "1:2: neither an attribute nor a matching rule is given; write (attribute:=value), (:rule:=value) or (attribute:rule:=value)",
     );
-    // What can be read is checked to the end.
-    told(
+    // Items that can be parsed are checked to the end.
+    problem(
         "(&(a:caseExctMatch:=x)(b:dn:=y)(enabled=yes)(c:integerMatch:=1.5)(:distinguishedNameMatch:=cn=x))",
         "1:6: there is no matching rule `caseExctMatch`; did you mean `caseExactMatch`?\n\
          1:26: the parts of a distinguished name cannot be asked for; leave out `:dn`; subscribers have no distinguished names\n\
@@ -307,7 +307,7 @@ fn a_slip_is_told_with_its_place() {
          1:62: `1.5` is not an integer of 64 bits, which `integerMatch` asks for; write digits, after a `-` where it is negative\n\
          1:68: the matching rule `distinguishedNameMatch` finds nothing here; subscribers have no distinguished names",
     );
-    told(
+    problem(
         "(created_at>=yesterday)",
         "1:14: `created_at` is a time; write Generalized Time, such as 20261121093000Z, or 2026-11-21T09:30:00Z",
     );
@@ -315,13 +315,13 @@ fn a_slip_is_told_with_its_place() {
 
 #[test]
 fn a_bomb_is_refused_before_it_costs() {
-    let told = |text: String| LdapFilter::parse(&text).expect_err("a bomb")[0].message.clone();
-    assert_eq!(told(format!("{}(a=1){}", "(!".repeat(5_000), ")".repeat(5_000))), "is nested more than 100 deep");
-    assert_eq!(told("(&".repeat(8_000)), "is nested more than 100 deep");
-    assert_eq!(told(format!("(|{})", "(a=1)".repeat(1_001))), "has more than 1000 terms");
-    assert_eq!(told(format!("(a={})", "x".repeat(20_000))), "takes 20004 bytes; at most 16384 fit");
-    assert!(told(format!("({}=1)", "x".repeat(300))).contains("longer than 256"));
-    // What takes too many steps is undefined, whatever it would say in the end.
+    let problem = |text: String| LdapFilter::parse(&text).expect_err("a bomb")[0].message.clone();
+    assert_eq!(problem(format!("{}(a=1){}", "(!".repeat(5_000), ")".repeat(5_000))), "is nested more than 100 deep");
+    assert_eq!(problem("(&".repeat(8_000)), "is nested more than 100 deep");
+    assert_eq!(problem(format!("(|{})", "(a=1)".repeat(1_001))), "has more than 1000 terms");
+    assert_eq!(problem(format!("(a={})", "x".repeat(20_000))), "takes 20004 bytes; at most 16384 fit");
+    assert!(problem(format!("({}=1)", "x".repeat(300))).contains("longer than 256"));
+    // Too many steps give undefined, whatever the result would be.
     let within = |value: String, test: &str, terms: usize| {
         let filter =
             filter(&format!("(|{})", (0..terms).map(|at| test.replace('@', &at.to_string())).collect::<String>()));
@@ -334,7 +334,7 @@ fn a_bomb_is_refused_before_it_costs() {
         assert_eq!(within(many(), test, 600), Truth::Undefined, "{test}");
         assert_eq!(within(long(), test, 5), Truth::False, "{test}");
     }
-    // The most stars that fit meet the most text.
+    // The largest number of asterisks against the longest text.
     let stars = filter(&format!("(a={}b)", "*a".repeat(8_000)));
     let json = format!(r#"{{"a": "{}"}}"#, "a".repeat(60_000));
     assert!(!stars.matches(&Entry::from(&subscriber(&json))));

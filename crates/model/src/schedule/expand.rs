@@ -1,22 +1,22 @@
-//! From a rule to wall-clock times: finds the first candidate from any time on, and the n-th from the start, without
-//! walking there from the start. Knows no zones.
+//! Expands a rule into wall-clock times. Finds the first candidate from any time on, and the n-th from the start,
+//! without iterating from the start. Does not use zones.
 //!
-//! A rule repeats in periods: years, weeks, single seconds. Periods are numbered, so the one in which a time lies is
-//! found by arithmetic. Within a period, candidates are days (or for the short frequencies the one hour, minute or
-//! second) times times of day; that product is never written out, its n-th element is computed. Work is bounded by the
-//! days from the asked time to the year 9999, in the worst case of a rule that never occurs: about three million
-//! steps of some nanoseconds.
+//! A rule repeats in periods: years, weeks, single seconds. Periods are numbered, so the period of a time is found by
+//! arithmetic. Within a period, candidates are days (or for the short frequencies the one hour, minute or second)
+//! times times of day. That product is never expanded; its n-th element is computed. Work is bounded by the days from
+//! the given time to the year 9999. The worst case is a rule that never occurs: about three million steps of some
+//! nanoseconds.
 
 use super::{
     calendar::{DAY, Day, LOCAL_MAX, Local, date_of, day_of, month_length, week_year_of, week_year_start, weekday},
     rule::{Frequency, Rule, Signed, YearDays},
 };
 
-/// Steps after which a search gives up. Each step is one period, day or unit of time looked at; no rule needs so many,
-/// so that this guards against mistakes of ours, not against rules.
+/// Steps after which a search gives up. Each step inspects one period, day or unit of time. No rule needs so many:
+/// this guards against bugs, not against rules.
 pub(super) const STEPS_MAX: u64 = 8_000_000;
 
-/// Up to so many occurrences are counted one by one; more of them, period by period.
+/// Occurrences that are counted one by one; larger counts go period by period.
 const COUNT_ONE_BY_ONE: u64 = 1_000;
 
 /// Times of day as a product of hours, minutes and seconds.
@@ -32,7 +32,7 @@ impl Times {
         (self.hours.count_ones() * self.minutes.count_ones() * self.seconds.count_ones()) as usize
     }
 
-    /// How many lie before this second of the day.
+    /// Number of times before this second of the day.
     fn rank(self, second: i64) -> usize {
         let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
         let below = |set: u64, bit: i64| (set & ((1 << bit) - 1)).count_ones();
@@ -47,7 +47,7 @@ impl Times {
         rank as usize
     }
 
-    /// The one with this many before it, as a second of the day.
+    /// The time with this many before it, as a second of the day.
     fn nth(self, index: usize) -> i64 {
         let (minutes, seconds) = (self.minutes.count_ones() as usize, self.seconds.count_ones() as usize);
         nth_bit(self.hours, index / (minutes * seconds)) * 3_600
@@ -66,7 +66,7 @@ fn nth_bit(mut set: u64, index: usize) -> i64 {
 const ALL_HOURS: u64 = (1 << 24) - 1;
 const ALL_SIXTY: u64 = (1 << 60) - 1;
 
-/// A rule with what it leaves to its start filled in, and the buffers of a search.
+/// A rule completed from its start, and the buffers of a search.
 pub(super) struct Expansion<'r> {
     frequency: Frequency,
     interval: i64,
@@ -81,7 +81,7 @@ pub(super) struct Expansion<'r> {
     ordinals: Option<&'r [Signed; 7]>,
     ordinals_in_month: bool,
     positions: &'r [i16],
-    /// Of what has no day yet: all times of day for days and longer, and for hours and less which units of the day.
+    /// For days and longer all times of day; for hours and less the units of the day.
     times: Times,
     /// Times within one hour, minute or second.
     unit_times: Times,
@@ -90,14 +90,14 @@ pub(super) struct Expansion<'r> {
     /// The number of the first period; all others are whole intervals after it.
     base: i64,
 
-    /// Of the period at hand: where its days, or its unit, begin.
+    /// In the current period: starts of its days, or of its unit.
     bases: Vec<i64>,
     /// The period whose days `bases` holds.
     filled: Option<i64>,
-    /// The picks of `BYSETPOS`, ascending, for periods of `selected_of` candidates.
+    /// Indexes selected by `BYSETPOS`, ascending, for periods of `selected_of` candidates.
     selected: Vec<usize>,
     selected_of: usize,
-    /// For hours and less: how many units of a day count, by the phase of the interval at its midnight.
+    /// For hours and less: the number of matching units of a day, by the phase of the interval at its midnight.
     phases: Vec<u32>,
     /// Steps taken since the last search began.
     pub(super) steps: u64,
@@ -112,7 +112,7 @@ impl<'r> Expansion<'r> {
         let second = start.rem_euclid(DAY);
         let (_, month, day) = date_of(start_day);
 
-        // What the rule does not say comes from the start.
+        // Absent parts of the rule come from the start.
         let (mut months, mut month_days, mut weekdays) = (rule.months, rule.month_days, rule.weekdays);
         let days_named = rule.names_weekdays() || rule.year_days.is_some() || !rule.week_numbers.is_empty();
         match frequency {
@@ -196,7 +196,7 @@ impl<'r> Expansion<'r> {
         expansion
     }
 
-    /// Looks no further than `end`.
+    /// Limits the search to `end`.
     pub(super) fn end_by(&mut self, end: Local) {
         self.end = self.end.min(end);
     }
@@ -307,7 +307,7 @@ impl<'r> Expansion<'r> {
         Some(day_of(year, month, 1))
     }
 
-    /// Lists the days of a period.
+    /// Fills `bases` with the days of a period.
     fn fill(&mut self, period: i64, start: Day) -> Option<()> {
         if self.filled == Some(period) {
             return Some(());
@@ -353,7 +353,7 @@ impl<'r> Expansion<'r> {
         Some(())
     }
 
-    /// Whether every part that speaks of days agrees to this one; week numbers are left to `fill`.
+    /// Whether a day satisfies every part about days; week numbers are left to `fill`.
     fn day_counts(&self, day: Day) -> bool {
         if self.weekdays != 0 && self.ordinals.is_none() && self.weekdays >> weekday(day) & 1 == 0 {
             return false;
@@ -386,7 +386,7 @@ impl<'r> Expansion<'r> {
         ordinals[weekday as usize].contains(before + 1, before + 1 + after)
     }
 
-    // The candidates of the period at hand: its bases times its times of day, in order.
+    // The candidates of the current period: its bases times its times of day, in order.
 
     fn len(&self) -> usize {
         self.bases.len() * self.unit_times.len()
@@ -396,7 +396,7 @@ impl<'r> Expansion<'r> {
         self.bases[index / self.unit_times.len()] + self.unit_times.nth(index % self.unit_times.len())
     }
 
-    /// How many candidates lie before `from`.
+    /// Number of candidates before `from`.
     fn rank(&self, from: Local) -> usize {
         let index = self.bases.partition_point(|base| base + self.unit <= from);
         let within = match self.bases.get(index) {
@@ -434,7 +434,7 @@ impl<'r> Expansion<'r> {
         self.selected.get(index).map(|selected| self.value(*selected))
     }
 
-    /// The `count`th of the period at hand from `from` on, or how many there are.
+    /// The `count`th candidate of the current period from `from` on, or their number.
     fn nth_from(&mut self, from: Local, count: u64) -> Result<Local, u64> {
         let len = self.len();
         let rank = self.rank(from);
@@ -489,7 +489,7 @@ impl<'r> Expansion<'r> {
                 unit = self.align(self.month_after(day).unwrap_or(day + 1) * per_day);
                 continue;
             }
-            // After a day in vain, look into days only if the interval meets one of their times at all.
+            // After a day without a candidate, search by days only if the interval meets one of their times at all.
             if day > first_day + 1 && self.interval <= per_day && self.units_on(day) == 0 {
                 unit = self.align((day + 1) * per_day);
                 continue;
@@ -517,7 +517,7 @@ impl<'r> Expansion<'r> {
         }
     }
 
-    /// How many candidates each unit has; the same for all of them.
+    /// Number of candidates of each unit; the same for all of them.
     fn candidates_per_unit(&mut self) -> u64 {
         if self.positions.is_empty() {
             return self.unit_times.len() as u64;
@@ -526,8 +526,8 @@ impl<'r> Expansion<'r> {
         self.selected.len() as u64
     }
 
-    /// How many units of a day count, for intervals up to a day. Times of day fall into classes by the phase of the
-    /// interval, so that one pass over a day answers for all days.
+    /// Number of matching units of a day, for intervals up to a day. Times of day fall into classes by the phase of
+    /// the interval, so that one pass over a day answers for all days.
     fn units_on(&mut self, day: Day) -> u32 {
         let per_day = self.units_per_day();
         if self.phases.is_empty() {

@@ -1,4 +1,4 @@
-//! The frequency of a schedule, for a bound.
+//! Frequency of a schedule, for limits.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use super::{
 };
 use crate::time::Timestamp;
 
-/// The most occurrences that are compared.
+/// Most occurrences that are compared.
 const LOOKS_MAX: usize = 1_000;
-/// For how long from the first one on.
+/// Compared time span from the first occurrence on.
 const SPAN: Duration = Duration::from_secs(400 * 86_400);
 
 impl Schedule {
@@ -35,14 +35,14 @@ impl Schedule {
     }
 }
 
-/// A time that lies between two successive occurrences of a rule in any case; zero where only its occurrences show it.
+/// A lower bound of the interval between two occurrences of a rule; zero if only its occurrences show it.
 fn interval_at_least(rule: &Rule) -> Duration {
     let several = |numbers: u64| numbers.count_ones() > 1;
     let (seconds, several_within) = match rule.frequency {
         Frequency::Secondly => (1, false),
         Frequency::Minutely => (60, several(rule.seconds)),
         Frequency::Hourly => (3_600, several(rule.seconds) || several(rule.minutes)),
-        // A day has 23 hours where clocks are put forward.
+        // A day has 23 hours when clocks are put forward.
         Frequency::Daily | Frequency::Weekly | Frequency::Monthly | Frequency::Yearly => {
             let several_within = several(rule.seconds) || several(rule.minutes) || several(rule.hours);
             return if several_within { Duration::ZERO } else { Duration::from_secs(23 * 3_600) };

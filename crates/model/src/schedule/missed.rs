@@ -1,22 +1,22 @@
-//! What is to run now: the occurrences since the last run, under a policy for those that were missed.
+//! Due occurrences since the last run, under a policy for missed ones.
 
 use std::{collections::VecDeque, time::Duration};
 
 use super::{Occurrence, Schedule};
 use crate::time::Timestamp;
 
-/// Occurrences counted one by one after a downtime; beyond them the number skipped is a lower bound.
+/// Most occurrences counted after a downtime; beyond that the number skipped is a lower bound.
 pub const MISSED_COUNTED_MAX: u64 = 100_000;
-/// The most runs that [`MissedPolicy::All`] makes up for at once.
+/// Most runs of [`MissedPolicy::All`] at once.
 pub const CATCH_UP_MAX: u32 = 1_000;
 
-/// What becomes of occurrences that passed while nobody looked.
+/// Policy for occurrences that passed without a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MissedPolicy {
-    /// They are not made up for. An occurrence at most `grace` ago still counts as on time, for nobody looks at
-    /// the very instant; of several such the newest runs.
+    /// They are skipped. An occurrence at most `grace` ago counts as on time, because checks are not instantaneous;
+    /// of several such the newest runs.
     Skip {
-        /// How late a run may begin.
+        /// Largest delay of a run.
         grace: Duration,
     },
     /// One run, for the newest of them.
@@ -24,19 +24,19 @@ pub enum MissedPolicy {
     Once,
     /// The newest `limit` of them run, oldest first; at most [`CATCH_UP_MAX`].
     All {
-        /// How many.
+        /// Most runs.
         limit: u32,
     },
 }
 
-/// What is to run, what is not, and when to look again.
+/// Due runs, skipped occurrences, and the time of the next check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Due {
-    /// To run now, oldest first.
+    /// Due runs, oldest first.
     pub runs: Vec<Occurrence>,
-    /// How many occurrences passed that will not run.
+    /// Number of occurrences that are skipped.
     pub skipped: u64,
-    /// Whether even more were skipped than that, because counting stopped at [`MISSED_COUNTED_MAX`].
+    /// Whether more were skipped, because counting stopped at [`MISSED_COUNTED_MAX`].
     pub skipped_at_least: bool,
     /// The first occurrence after now; `None` if the schedule is over.
     pub next: Option<Timestamp>,
@@ -44,11 +44,12 @@ pub struct Due {
 
 impl Schedule {
     /// The occurrences after `last_run` up to and including `now`, under a policy. Without a last run, all from the
-    /// start on: give the time at which the schedule was made, if those before it are not wanted. A clock that was put
-    /// back runs nothing again: nothing is due, and next is after the last run.
+    /// start on; pass the creation time of the schedule to exclude earlier ones. If the clock was put back, nothing
+    /// is due, and next is after the last run.
     ///
-    /// Record `now` (or the newest run) as the next `last_run` in the same commit as what the runs produced, so that a
-    /// crash neither repeats nor loses one. Costs a search for each occurrence passed, up to [`MISSED_COUNTED_MAX`].
+    /// Store `now` (or the newest run) as the next `last_run` in the same commit as the results of the runs, so that
+    /// a crash neither repeats nor loses one. Costs a search for each occurrence passed, up to
+    /// [`MISSED_COUNTED_MAX`].
     pub fn due(&self, last_run: Option<Timestamp>, now: Timestamp, policy: MissedPolicy) -> Due {
         let after = last_run.unwrap_or(Timestamp(i64::MIN));
         let keep = match policy {
@@ -86,7 +87,7 @@ impl Schedule {
     }
 
     /// The newest `keep` occurrences after `after` up to `now`, of which there are at least so many: halves the time
-    /// until only they are left.
+    /// span until only they are left.
     fn newest(&self, after: Timestamp, now: Timestamp, keep: usize) -> Vec<Occurrence> {
         let Some(first) = self.next_after(after) else { return Vec::new() };
         let (mut enough, mut too_few) = (first.at.0 - 1, now.0);

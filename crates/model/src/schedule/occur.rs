@@ -1,10 +1,10 @@
-//! From wall-clock times to instants: walks the stretches of constant offset of a zone, and lets the gap and fold
-//! policies decide where clocks are changed.
+//! Converts wall-clock times into instants: iterates over the stretches of constant offset of a zone, and applies the
+//! gap and fold policies where clocks change.
 //!
-//! Within a stretch an instant and its wall-clock time differ by the offset, so candidates come in order. At its
-//! beginning two things can be different. After a *gap* (clocks were put forward) the times that were left out happen
-//! as well, read with the offset before; they are merged with the ordinary ones. In a *fold* (clocks were put back) wall
-//! clocks show for the second time what they have shown already.
+//! Within a stretch an instant and its wall-clock time differ by the offset, so candidates come in order. Its
+//! beginning is special in two cases. After a *gap* (clocks were put forward) the skipped times are read with the
+//! offset before and merged with the ordinary ones. In a *fold* (clocks were put back) wall clocks repeat times that
+//! were shown already.
 
 use jiff::tz::TimeZone;
 
@@ -13,17 +13,17 @@ use super::{
     calendar::{DAY, LOCAL_MAX, Local, civil_of},
     expand::Expansion,
     rule::{self, End},
-    text::Moment,
+    text::DateOrTime,
 };
 use crate::time::Timestamp;
 
-/// No wall clock is further from UTC; the bound of `jiff`, in seconds. Real zones stay within 16 hours.
+/// Largest offset from UTC; the limit of `jiff`, in seconds. Real zones stay within 16 hours.
 pub(super) const OFFSET_MAX: i64 = 26 * 3_600;
-/// Nothing that happens at a change of clocks reaches further than this, in seconds.
+/// Largest effect of a clock change, in seconds.
 const CHANGE_MAX: i64 = 2 * OFFSET_MAX;
-/// Changes of clocks looked at for one occurrence, or to count a rule whose occurrences in gaps do not count.
+/// Most clock changes inspected for one occurrence, or to count a rule whose occurrences in gaps do not count.
 const CHANGES_MAX: u32 = 100_000;
-/// Occurrences in gaps that a rule with a count may have.
+/// Most occurrences in gaps of a rule with a count.
 const IN_GAPS_MAX: u32 = 1_000_000;
 
 /// A stretch of constant offset, in seconds of UTC: `start..end`.
@@ -56,24 +56,25 @@ fn stretch_at(zone: &TimeZone, second: i64) -> Stretch {
     Stretch { start: start.unwrap_or(i64::MIN), end, offset, offset_before }
 }
 
-/// The occurrences of a schedule from some instant on, strictly ascending. Made by [`Schedule::occurrences_from`].
+/// Iterator over the occurrences of a schedule from an instant on, strictly ascending. Made by
+/// [`Schedule::occurrences_from`].
 pub struct Occurrences<'s> {
     schedule: &'s Schedule,
     zone: TimeZone,
     rule: Option<Expansion<'s>>,
     until: i64,
-    /// The next second of UTC to look at.
+    /// The next second of UTC to inspect.
     cursor: i64,
     stretch: Option<Stretch>,
-    /// The next occurrence of the rule, found but not given out yet.
+    /// The next occurrence of the rule, found but not returned yet.
     found: Option<Occurrence>,
-    /// What the rule does not give: `RDATE`, and the start where there is no rule. Descending.
+    /// Occurrences that are not of the rule: `RDATE`, and the start if there is no rule. Descending.
     explicit: Vec<Occurrence>,
     pub(super) steps: u64,
 }
 
 impl<'s> Occurrences<'s> {
-    /// Those at or after this second of UTC.
+    /// Occurrences at or after this second of UTC.
     pub(super) fn new(schedule: &'s Schedule, zone: TimeZone, from: i64) -> Self {
         let end = schedule.last_in(&zone).unwrap_or(i64::MIN);
         let rule = schedule.rule.as_deref();
@@ -81,13 +82,13 @@ impl<'s> Occurrences<'s> {
             .dates
             .iter()
             .copied()
-            .chain(rule.is_none().then_some(Moment::Local(schedule.start)))
+            .chain(rule.is_none().then_some(DateOrTime::Local(schedule.start)))
             .filter_map(|moment| resolve(&zone, moment))
             .filter(|occurrence| occurrence.at >= Timestamp(from.saturating_mul(1_000_000)))
             .collect();
         explicit.sort_unstable_by(|left, right| right.at.cmp(&left.at).then(right.reading.cmp(&left.reading)));
         let until = match rule.map(|rule| rule.end) {
-            Some(End::Until(Moment::Utc(second))) => second,
+            Some(End::Until(DateOrTime::Utc(second))) => second,
             _ => i64::MAX,
         };
         Occurrences {
@@ -103,7 +104,7 @@ impl<'s> Occurrences<'s> {
         }
     }
 
-    /// Those before an instant, so that a sparse rule is not searched beyond it.
+    /// Occurrences before an instant, so that a sparse rule is not searched beyond it.
     pub(super) fn before(mut self, end: Timestamp) -> impl Iterator<Item = Occurrence> {
         if let Some(rule) = &mut self.rule {
             rule.end_by((end.0.div_euclid(1_000_000) + 1).saturating_add(OFFSET_MAX));
@@ -111,7 +112,7 @@ impl<'s> Occurrences<'s> {
         self.take_while(move |occurrence| occurrence.at < end)
     }
 
-    /// The rule's next occurrence from the cursor on, which moves behind it.
+    /// The rule's next occurrence from the cursor on; moves the cursor behind it.
     fn next_of_rule(&mut self) -> Option<Occurrence> {
         let expansion = self.rule.as_mut()?;
         for _ in 0..CHANGES_MAX {
@@ -128,7 +129,7 @@ impl<'s> Occurrences<'s> {
                 self.steps += expansion.steps;
                 found
             };
-            // Just after a gap, what was left out happens among the rest.
+            // Just after a gap, the skipped times are merged with the others.
             let caught_up = stretch.start.saturating_add(shift).min(stretch.end);
             if shift > 0 && self.cursor < caught_up && self.schedule.gap == GapPolicy::ShiftForward {
                 let plain = seek(self.cursor + stretch.offset).map(|local| (local - stretch.offset, 0, local));
@@ -158,7 +159,7 @@ impl<'s> Occurrences<'s> {
             match next {
                 Some((second, local)) if second < stretch.end => {
                     self.cursor = second + 1;
-                    // The day is all that a whole-day exception needs; jump over it rather than through it.
+                    // A whole-day exception excludes the whole day, so the search jumps over it.
                     if let Some(day_end) = self.schedule.day_excluded(local) {
                         self.cursor = (day_end - stretch.offset).min(stretch.end).max(self.cursor);
                         continue;
@@ -169,7 +170,7 @@ impl<'s> Occurrences<'s> {
                     let again = shift < 0 && second < repeated_until;
                     return Some(occurrence(second, local, if again { Reading::Repeated } else { Reading::Plain }));
                 }
-                // Only a change of clocks close by can bring back what lies behind.
+                // Only a nearby clock change can produce earlier times again.
                 None if stretch.end > self.cursor.saturating_add(CHANGE_MAX) => return None,
                 Some((_, local)) if stretch.end > self.cursor + CHANGE_MAX => {
                     self.cursor = stretch.end.max(local - CHANGE_MAX);
@@ -223,16 +224,16 @@ fn occurrence(second: i64, local: Local, reading: Reading) -> Occurrence {
     Occurrence { at: Timestamp(second * 1_000_000), local: civil_of(local), reading }
 }
 
-/// When a moment that was given explicitly happens (RFC 5545 section 3.3.5): a time that exists twice means the first,
-/// one that does not exist is read with the offset before the gap. `None` beyond the end of time.
-pub(super) fn resolve(zone: &TimeZone, moment: Moment) -> Option<Occurrence> {
+/// The occurrence of an explicitly given time (RFC 5545 section 3.3.5): a time that exists twice means the first, one
+/// that does not exist is read with the offset before the gap. `None` beyond the end of time.
+pub(super) fn resolve(zone: &TimeZone, moment: DateOrTime) -> Option<Occurrence> {
     let local = match moment {
-        Moment::Utc(second) => {
+        DateOrTime::Utc(second) => {
             let local = second + offset_at(zone, second);
             return (local <= LOCAL_MAX).then(|| occurrence(second, local, Reading::Plain));
         }
-        Moment::Day(day) => day * DAY,
-        Moment::Local(local) => local,
+        DateOrTime::Day(day) => day * DAY,
+        DateOrTime::Local(local) => local,
     };
     let ambiguous = zone.to_ambiguous_timestamp(civil_of(local));
     let reading = if matches!(ambiguous.offset(), jiff::tz::AmbiguousOffset::Gap { .. }) {
@@ -245,24 +246,24 @@ pub(super) fn resolve(zone: &TimeZone, moment: Moment) -> Option<Occurrence> {
 }
 
 impl Schedule {
-    /// Whether an exception names this instant, or one of the wall-clock times by which it is known.
+    /// Whether an exception contains this instant, or one of its wall-clock times.
     fn excludes(&self, second: i64, readings: [Local; 2]) -> bool {
-        let listed = |moment: Moment| self.exceptions.binary_search(&moment).is_ok();
+        let listed = |moment: DateOrTime| self.exceptions.binary_search(&moment).is_ok();
         !self.exceptions.is_empty()
-            && (listed(Moment::Utc(second))
+            && (listed(DateOrTime::Utc(second))
                 || readings
                     .iter()
-                    .any(|local| listed(Moment::Local(*local)) || listed(Moment::Day(local.div_euclid(DAY)))))
+                    .any(|local| listed(DateOrTime::Local(*local)) || listed(DateOrTime::Day(local.div_euclid(DAY)))))
     }
 
-    /// If an exception names the whole day: the wall-clock second at which it is over.
+    /// The wall-clock second after a day that an exception excludes.
     fn day_excluded(&self, local: Local) -> Option<Local> {
         let day = local.div_euclid(DAY);
-        (!self.exceptions.is_empty() && self.exceptions.binary_search(&Moment::Day(day)).is_ok())
+        (!self.exceptions.is_empty() && self.exceptions.binary_search(&DateOrTime::Day(day)).is_ok())
             .then_some((day + 1) * DAY)
     }
 
-    /// The wall-clock second after which the rule gives nothing more; `None` if that takes too long to count.
+    /// The wall-clock second after which the rule has no occurrences; `None` if that takes too long to count.
     pub(super) fn last_in(&self, zone: &TimeZone) -> Option<Local> {
         let Some(rule) = &self.rule else { return Some(LOCAL_MAX) };
         let last = match (rule.end, self.last) {
@@ -271,7 +272,7 @@ impl Schedule {
             (End::Count(_), Some(last)) if self.gap == GapPolicy::ShiftForward => return Some(last),
             (End::Count(_), Some(last)) => last,
         };
-        // Occurrences in gaps do not count: for each of them the rule goes on for one more.
+        // Occurrences in gaps do not count: for each of them the rule continues for one more.
         let mut last = last;
         let mut expansion = Expansion::new(rule, self.start, LOCAL_MAX, self.whole_day);
         let mut from = self.start - OFFSET_MAX;

@@ -1,11 +1,10 @@
-//! A recurrence rule as it is written: `RRULE` of RFC 5545 section 3.3.10, read into sets of bits and written back in
-//! one canonical order.
+//! Recurrence rules: `RRULE` of RFC 5545 section 3.3.10, parsed into bit sets and formatted in one canonical order.
 
 use std::fmt::{self, Write as _};
 
 use super::{
     calendar::Local,
-    text::{self, Moment},
+    text::{self, DateOrTime},
 };
 use crate::problem::{Problem, closest};
 
@@ -55,12 +54,12 @@ const PARTS: [&str; 14] = [
     "WKST",
 ];
 
-/// Where a rule ends.
+/// End of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     Never,
     Count(u32),
-    Until(Moment),
+    Until(DateOrTime),
 }
 
 /// Numbers counted from the start (1, 2, ...) and from the end (-1, -2, ...), as bits; up to 63.
@@ -88,7 +87,7 @@ impl Signed {
         self.from_start | self.from_end == 0
     }
 
-    /// Whether the set names the `number`th of `of`.
+    /// Whether the set contains the `number`th of `of`.
     pub(super) fn contains(self, number: u32, of: u32) -> bool {
         self.from_start >> number & 1 == 1 || self.from_end >> (of + 1 - number) & 1 == 1
     }
@@ -121,7 +120,7 @@ impl YearDays {
     }
 }
 
-/// A rule as it is written. An empty set means that the part is absent.
+/// A parsed rule. An empty set means that the part is absent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rule {
     pub(super) frequency: Frequency,
@@ -168,7 +167,7 @@ impl Rule {
         self.weekdays != 0 || self.ordinals.is_some()
     }
 
-    /// Reads `FREQ=...;...`. Everything wrong is pushed to `problems`; `None` if the frequency is not known.
+    /// Parses `FREQ=...;...`. Every problem is pushed to `problems`; `None` if the frequency is unknown.
     pub(super) fn parse(text: &str, problems: &mut Vec<Problem>) -> Option<Rule> {
         let mut reader = Reader { problems, part: "RRULE".to_owned() };
         let mut parts: Vec<(&str, &str)> = Vec::new();
@@ -213,7 +212,7 @@ impl Rule {
     }
 }
 
-/// Reads the parts of one rule and collects what is wrong with them.
+/// Parses the parts of one rule and collects their problems.
 struct Reader<'p> {
     problems: &'p mut Vec<Problem>,
     part: String,
@@ -292,7 +291,7 @@ impl Reader<'_> {
         number
     }
 
-    /// Whole numbers from `least` to `most`, separated by commas; where `least` is below zero, zero itself is none.
+    /// Whole numbers from `least` to `most`, separated by commas; zero is invalid if `least` is negative.
     fn each(&mut self, value: &str, least: i32, most: i32, mut take: impl FnMut(i32)) {
         for text in value.split(',').map(str::trim) {
             match text.parse::<i32>() {
@@ -331,7 +330,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Refuses what the table of section 3.3.10 refuses.
+    /// Checks the combinations in the table of section 3.3.10.
     fn check_combination(&mut self, rule: &Rule) {
         use Frequency::{Daily, Monthly, Weekly, Yearly};
         let frequency = rule.frequency;
@@ -362,7 +361,7 @@ impl Reader<'_> {
             || rule.year_days.is_some();
         if !rule.positions.is_empty() && !other_part {
             self.at("BYSETPOS");
-            self.problem("BYSETPOS picks from what another BY part gives, and there is none", "add BYDAY, say");
+            self.problem("BYSETPOS selects from another BY part, and there is none", "add BYDAY, say");
         }
     }
 }
@@ -418,14 +417,14 @@ fn write_part(f: &mut fmt::Formatter<'_>, name: &str, numbers: impl Iterator<Ite
     Ok(())
 }
 
-/// Checks that the end of a rule is of the same kind as its start, as the RFC demands.
+/// Checks that the end of a rule has the same type as its start, as the RFC requires.
 pub(super) fn check_until(rule: &Rule, whole_day: bool, problems: &mut Vec<Problem>) {
     let End::Until(until) = rule.end else { return };
     let problem = match (whole_day, until) {
-        (true, Moment::Day(_)) | (false, Moment::Local(_) | Moment::Utc(_)) => return,
+        (true, DateOrTime::Day(_)) | (false, DateOrTime::Local(_) | DateOrTime::Utc(_)) => return,
         (true, _) => Problem::at("RRULE.UNTIL", "UNTIL has a time, but the start is a date").hint("leave the time out"),
-        (false, Moment::Day(day)) => {
-            let end = Moment::Local(day * super::calendar::DAY + super::calendar::DAY - 1);
+        (false, DateOrTime::Day(day)) => {
+            let end = DateOrTime::Local(day * super::calendar::DAY + super::calendar::DAY - 1);
             Problem::at("RRULE.UNTIL", "UNTIL is a date, but the start has a time")
                 .hint(format!("to include that day write UNTIL={end}"))
         }
@@ -433,12 +432,12 @@ pub(super) fn check_until(rule: &Rule, whole_day: bool, problems: &mut Vec<Probl
     problems.push(problem);
 }
 
-/// The last wall-clock second `UNTIL` can allow, before zones are asked.
+/// The last wall-clock second that `UNTIL` can allow in any zone.
 pub(super) fn until_local(rule: &Rule, offset_max: i64) -> Option<Local> {
     match rule.end {
-        End::Until(Moment::Local(local)) => Some(local),
-        End::Until(Moment::Day(day)) => Some(day * super::calendar::DAY),
-        End::Until(Moment::Utc(second)) => Some(second + offset_max),
+        End::Until(DateOrTime::Local(local)) => Some(local),
+        End::Until(DateOrTime::Day(day)) => Some(day * super::calendar::DAY),
+        End::Until(DateOrTime::Utc(second)) => Some(second + offset_max),
         End::Never | End::Count(_) => None,
     }
 }

@@ -1,6 +1,6 @@
-//! Vectors of others, an oracle of our own, and the cases that hurt.
+//! Published test vectors, an independent oracle, and edge cases.
 
-mod oracle; // brute force: walks through all of time and asks every part of the rule
+mod oracle; // brute-force oracle: iterates over all times and asks every part of the rule
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn check(schedule: &Schedule, expected: &[&str]) {
     assert_eq!(first(schedule, if expected.len() < 10 { 10 } else { expected.len() }), expected, "{schedule}");
 }
 
-/// Asserts what is wrong with a text, each as `path: message`.
+/// Compares the problems of a text, each as `path: message`.
 #[track_caller]
 fn check_problems(result: Result<Schedule, Vec<Problem>>, expected: &[&str]) {
     let problems = result.expect_err("should be refused");
@@ -70,7 +70,7 @@ fn all_vectors_of_libical() {
             assert_eq!(next.as_ref(), expected.get(index + 1), "{rule} after {instance:?}");
         }
         if let Some(from) = field("START-AT") {
-            let Ok(Moment::Local(local)) = text::moment(&from) else { panic!("{from} is a time") };
+            let Ok(DateOrTime::Local(local)) = text::moment(&from) else { panic!("{from} is a time") };
             let rest: Vec<String> = schedule
                 .preview(Timestamp(local * 1_000_000), expected.len())
                 .iter()
@@ -138,7 +138,7 @@ fn a_time_in_a_gap_is_shifted_or_skipped() {
         ],
     );
 
-    // Apia had no 30 December 2011: what was due on it comes when the clocks come to be, at the same time a day later.
+    // Apia had no 30 December 2011: an occurrence on it happens at the same time a day later.
     let apia = schedule("2011-12-29T09:00", "Pacific/Apia", "FREQ=DAILY;COUNT=4");
     check(&apia, &["2011-12-29T19:00:00Z", "2011-12-30T19:00:00Z", "2011-12-31T19:00:00Z"]);
     let friday = schedule("2011-12-23T09:00", "Pacific/Apia", "FREQ=WEEKLY;BYDAY=FR;COUNT=3");
@@ -175,7 +175,7 @@ fn a_time_in_a_fold_happens_once_or_twice() {
 
 #[test]
 fn historic_zones() {
-    // Vienna's local mean time was 1:05:21 ahead of UTC; it gave it up on 1 April 1893.
+    // Vienna's local mean time was 1:05:21 ahead of UTC until 1 April 1893.
     let vienna = schedule("1893-03-31T08:00", "Europe/Vienna", "FREQ=DAILY;COUNT=2");
     check(&vienna, &["1893-03-31T06:54:39Z", "1893-04-01T07:00:00Z"]);
     // Manila crossed the date line: after 31 December 1844 came 1 January 1845 in the new reckoning only.
@@ -289,11 +289,11 @@ fn what_is_wrong_is_said() {
     check_problems(with_rule("FREQ=DAILY;UNTIL=20280101"), &["RRULE.UNTIL: UNTIL is a date, but the start has a time"]);
     check_problems(
         with_rule("FREQ=DAILY;BYSETPOS=1"),
-        &["RRULE.BYSETPOS: BYSETPOS picks from what another BY part gives, and there is none"],
+        &["RRULE.BYSETPOS: BYSETPOS selects from another BY part, and there is none"],
     );
     check_problems(
         Schedule::new("2027-02-29", "UTC", None),
-        &["DTSTART: `2027-02-29` is no date of the years 1 to 9999"],
+        &["DTSTART: `2027-02-29` is not a date of the years 1 to 9999"],
     );
     check_problems(
         Schedule::new("2027-01-01T08:00", "Mars/Olympus", None),
@@ -309,7 +309,7 @@ fn what_is_wrong_is_said() {
     let problems =
         Schedule::parse("DTSTART:20270101T080000Z\n\nRRULE:FREQ=DAILY;\n BYHOUR=x").expect_err("x is no hour");
     assert_eq!((problems.len(), problems[0].line), (1, Some(3)));
-    // Bytes that are no ASCII, where slices could fall between.
+    // Non-ASCII bytes, where slices could split a character.
     for text in
         ["DTSTART:２０２７0101T080000Z", "RRULE:ÄÖÜßé", "é", ":", ";", "=", "DTSTART;=:", "RRULE:BYDAY=é;FREQ=DAILY"]
     {
@@ -319,7 +319,7 @@ fn what_is_wrong_is_said() {
     assert!(Schedule::parse(&"DTSTART:20270101T080000Z\n".repeat(5_000)).is_err());
 }
 
-/// Rules made to exhaust: each answers, or is refused, within a bounded number of steps. A step is some nanoseconds, so
+/// Exhausting rules: each is answered or refused within a bounded number of steps. A step takes some nanoseconds, so
 /// four million of them stay within a tenth of a second.
 #[test]
 fn bombs_answer_within_bounded_steps() {
@@ -396,9 +396,9 @@ fn bombs_answer_within_bounded_steps() {
         Schedule::new("2027-01-01", "UTC", Some("FREQ=DAILY;COUNT=1000000001")),
         &["RRULE.COUNT: `1000000001` is not a whole number from 1 to 1000000000"],
     );
-    // Whole days excluded are jumped over, not walked through.
+    // Excluded whole days are skipped without iterating over their times.
     let excluded: Vec<String> =
-        (0..1_000).map(|day| text::Moment::Day(calendar::day_of(2027, 1, 1) + day).to_string()).collect();
+        (0..1_000).map(|day| text::DateOrTime::Day(calendar::day_of(2027, 1, 1) + day).to_string()).collect();
     let text = format!("DTSTART:20270101T000000Z\nRRULE:FREQ=SECONDLY\nEXDATE;VALUE=DATE:{}", excluded.join(","));
     let schedule = Schedule::parse(&text).expect("a schedule");
     let mut occurrences = schedule.occurrences_from(Timestamp(0));
@@ -458,12 +458,12 @@ fn missed_runs_follow_the_policy() {
     );
     assert_eq!((ahead.skipped, ahead.skipped_at_least), (MISSED_COUNTED_MAX - 3, true));
     assert_eq!(ahead.next, Some(at("2037-05-02T01:00:00Z")));
-    // Over.
+    // The schedule has ended.
     let ended = schedule("2027-01-01T00:00", "UTC", "FREQ=DAILY;COUNT=2").due(None, now, MissedPolicy::Once);
     assert_eq!((ended.runs.len(), ended.skipped, ended.next), (1, 1, None));
 }
 
-/// The zone database moves: the same text gives new instants, since nothing is kept from the old one.
+/// The zone database changes: the same text gives new instants, because nothing is cached from the old one.
 #[test]
 fn a_change_of_the_zone_moves_the_schedule() {
     let schedule = schedule("2027-01-01T08:00", "Europe/Vienna", "FREQ=DAILY;COUNT=1000");

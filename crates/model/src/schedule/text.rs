@@ -1,4 +1,4 @@
-//! The text of a schedule: content lines of RFC 5545, of which it needs five.
+//! Text of a schedule: five content lines of RFC 5545.
 //!
 //! ```text
 //! DTSTART;TZID=America/New_York:20270314T023000
@@ -21,27 +21,27 @@ use crate::problem::{Problem, closest};
 
 /// A date, a time on the schedule's wall clock, or an instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Moment {
+pub(super) enum DateOrTime {
     Day(Day),
     Local(Local),
     /// Seconds since 1970 in UTC.
     Utc(i64),
 }
 
-impl fmt::Display for Moment {
+impl fmt::Display for DateOrTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (local, zulu) = match *self {
-            Moment::Day(day) => return f.write_str(&civil_of(day * DAY).strftime("%Y%m%d").to_string()),
-            Moment::Local(local) => (local, ""),
-            Moment::Utc(second) => (second, "Z"),
+            DateOrTime::Day(day) => return f.write_str(&civil_of(day * DAY).strftime("%Y%m%d").to_string()),
+            DateOrTime::Local(local) => (local, ""),
+            DateOrTime::Utc(second) => (second, "Z"),
         };
         write!(f, "{}{zulu}", civil_of(local).strftime("%Y%m%dT%H%M%S"))
     }
 }
 
-/// Reads `20270314`, `20270314T023000`, either with `Z` or with the signs of ISO 8601 between the numbers. The second
-/// 60 is read as 59, as the RFC wants of those who do not count leap seconds.
-pub(super) fn moment(text: &str) -> Result<Moment, String> {
+/// Parses `20270314` or `20270314T023000`, either with `Z` or with the separators of ISO 8601. The second 60 is read
+/// as 59, as the RFC requires without leap seconds.
+pub(super) fn moment(text: &str) -> Result<DateOrTime, String> {
     let wrong = || format!("`{text}` is not a date or a date and time");
     if !text.is_ascii() {
         return Err(wrong());
@@ -65,12 +65,12 @@ pub(super) fn moment(text: &str) -> Result<Moment, String> {
         (Some(year), Some(month), Some(day)) if year > 0 => civil::Date::new(year, month as i8, day as i8).ok(),
         _ => None,
     };
-    let date = date.ok_or_else(|| format!("`{text}` is no date of the years 1 to 9999"))?;
+    let date = date.ok_or_else(|| format!("`{text}` is not a date of the years 1 to 9999"))?;
     let Some(time) = time else {
         if zulu {
             return Err(wrong());
         }
-        return Ok(Moment::Day(local_of(date.to_datetime(civil::Time::midnight())).div_euclid(DAY)));
+        return Ok(DateOrTime::Day(local_of(date.to_datetime(civil::Time::midnight())).div_euclid(DAY)));
     };
     let time = digits(time, ':').filter(|time| matches!(time.len(), 4 | 6)).ok_or_else(wrong)?;
     let part = |range: std::ops::Range<usize>| time.get(range).and_then(number).unwrap_or(0) as i8;
@@ -78,7 +78,7 @@ pub(super) fn moment(text: &str) -> Result<Moment, String> {
     let time = civil::Time::new(hour, minute, if second == 60 { 59 } else { second }, 0)
         .map_err(|_| format!("`{text}` has no time from 00:00:00 to 23:59:59"))?;
     let local = local_of(date.to_datetime(time));
-    Ok(if zulu { Moment::Utc(local) } else { Moment::Local(local) })
+    Ok(if zulu { DateOrTime::Utc(local) } else { DateOrTime::Local(local) })
 }
 
 /// One content line, unfolded.
@@ -89,7 +89,7 @@ struct Line<'t> {
     value: &'t str,
 }
 
-/// Joins what was folded (RFC 5545 section 3.1): a line that begins with a blank continues the one before.
+/// Unfolds lines (RFC 5545 section 3.1): a line that begins with a blank continues the previous one.
 fn unfold(text: &str) -> Vec<(u32, String)> {
     let mut lines: Vec<(u32, String)> = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -133,7 +133,7 @@ fn read_line(number: u32, line: &str) -> Result<Line<'_>, Problem> {
     Ok(Line { number, name, zone, value: value.trim() })
 }
 
-/// Reads a whole schedule; all that is wrong with it at once.
+/// Parses a whole schedule; reports every problem at once.
 pub(super) fn parse(text: &str) -> Result<Schedule, Vec<Problem>> {
     parse_into(Builder::default(), text)
 }
@@ -156,7 +156,7 @@ fn parse_into(mut builder: Builder, text: &str) -> Result<Schedule, Vec<Problem>
             Err(problem) => problems.push(problem),
         }
     }
-    // The start first, since the other lines are read in its zone.
+    // The start first, because the other lines are read in its zone.
     lines.sort_by_key(|line| line.name != "DTSTART");
     for line in &lines {
         let before = problems.len();
@@ -168,16 +168,16 @@ fn parse_into(mut builder: Builder, text: &str) -> Result<Schedule, Vec<Problem>
     builder.finish(problems)
 }
 
-/// What has been read so far.
+/// State of the parser.
 #[derive(Default)]
 pub(super) struct Builder {
-    start: Option<Moment>,
+    start: Option<DateOrTime>,
     zone: Option<TimeZone>,
     may_float: bool,
     floating: bool,
     rule: Option<Rule>,
-    dates: Vec<Moment>,
-    exceptions: Vec<Moment>,
+    dates: Vec<DateOrTime>,
+    exceptions: Vec<DateOrTime>,
     gap: GapPolicy,
     fold: FoldPolicy,
 }
@@ -224,7 +224,7 @@ impl Builder {
         }
     }
 
-    /// Takes the start, in the zone named beside it, or in none for an instant of UTC.
+    /// Parses the start, in the given zone, or without one for an instant of UTC.
     pub(super) fn start(&mut self, text: &str, zone: Option<&str>, problems: &mut Vec<Problem>) {
         let start = match moment(text) {
             Ok(start) => start,
@@ -235,7 +235,7 @@ impl Builder {
         };
         let name = match (zone, start) {
             (Some(zone), _) => zone,
-            (None, Moment::Utc(_)) => "UTC",
+            (None, DateOrTime::Utc(_)) => "UTC",
             (None, _) if self.may_float => {
                 self.floating = true;
                 "UTC"
@@ -257,10 +257,10 @@ impl Builder {
             }
         }
         self.start = match start {
-            Moment::Utc(second) if self.zone.as_ref().and_then(TimeZone::iana_name) == Some("UTC") => {
-                Some(Moment::Local(second))
+            DateOrTime::Utc(second) if self.zone.as_ref().and_then(TimeZone::iana_name) == Some("UTC") => {
+                Some(DateOrTime::Local(second))
             }
-            Moment::Utc(_) => {
+            DateOrTime::Utc(_) => {
                 return problems.push(
                     Problem::at("DTSTART", format!("the start is in UTC and in {name} at once"))
                         .hint("leave out the Z, or the zone"),
@@ -275,7 +275,7 @@ impl Builder {
         self.rule = Rule::parse(bare, problems);
     }
 
-    /// Takes dates separated by commas, in the zone of the start or in UTC.
+    /// Parses dates separated by commas, in the zone of the start or in UTC.
     pub(super) fn list(&mut self, name: &str, text: &str, zone: Option<&str>, problems: &mut Vec<Problem>) {
         if let (Some(zone), Some(own)) = (zone, self.zone.as_ref().and_then(TimeZone::iana_name))
             && !zone.eq_ignore_ascii_case(own)
@@ -293,13 +293,13 @@ impl Builder {
                     continue;
                 }
             };
-            let whole_day = matches!(self.start, Some(Moment::Day(_)));
+            let whole_day = matches!(self.start, Some(DateOrTime::Day(_)));
             match (name, moment) {
-                ("RDATE", Moment::Day(_)) if !whole_day => problems.push(
+                ("RDATE", DateOrTime::Day(_)) if !whole_day => problems.push(
                     Problem::at(name, format!("`{text}` is a date, but the start has a time"))
                         .hint(format!("such as {text}T080000")),
                 ),
-                (_, Moment::Local(_) | Moment::Utc(_)) if whole_day => problems.push(
+                (_, DateOrTime::Local(_) | DateOrTime::Utc(_)) if whole_day => problems.push(
                     Problem::at(name, format!("`{text}` has a time, but the start is a date"))
                         .hint("leave the time out"),
                 ),
@@ -309,12 +309,12 @@ impl Builder {
         }
     }
 
-    /// A schedule, if nothing is wrong.
+    /// The schedule, if there are no problems.
     pub(super) fn finish(mut self, mut problems: Vec<Problem>) -> Result<Schedule, Vec<Problem>> {
-        let whole_day = matches!(self.start, Some(Moment::Day(_)));
+        let whole_day = matches!(self.start, Some(DateOrTime::Day(_)));
         let start = match self.start {
-            Some(Moment::Day(day)) => Some(day * DAY),
-            Some(Moment::Local(local)) => Some(local),
+            Some(DateOrTime::Day(day)) => Some(day * DAY),
+            Some(DateOrTime::Local(local)) => Some(local),
             _ => None,
         };
         if start.is_none() && problems.is_empty() {
@@ -358,14 +358,18 @@ impl Builder {
 }
 
 impl fmt::Display for Schedule {
-    /// The lines that [`Schedule::parse`] reads, in one canonical form, not folded.
+    /// The lines that [`Schedule::parse`] reads, in canonical form, not folded.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.whole_day, self.zone()) {
-            (true, _) if self.floating => write!(f, "DTSTART;VALUE=DATE:{}", Moment::Day(self.start.div_euclid(DAY)))?,
-            (false, _) if self.floating => write!(f, "DTSTART:{}", Moment::Local(self.start))?,
-            (true, zone) => write!(f, "DTSTART;VALUE=DATE;TZID={zone}:{}", Moment::Day(self.start.div_euclid(DAY)))?,
-            (false, "UTC") => write!(f, "DTSTART:{}", Moment::Utc(self.start))?,
-            (false, zone) => write!(f, "DTSTART;TZID={zone}:{}", Moment::Local(self.start))?,
+            (true, _) if self.floating => {
+                write!(f, "DTSTART;VALUE=DATE:{}", DateOrTime::Day(self.start.div_euclid(DAY)))?
+            }
+            (false, _) if self.floating => write!(f, "DTSTART:{}", DateOrTime::Local(self.start))?,
+            (true, zone) => {
+                write!(f, "DTSTART;VALUE=DATE;TZID={zone}:{}", DateOrTime::Day(self.start.div_euclid(DAY)))?
+            }
+            (false, "UTC") => write!(f, "DTSTART:{}", DateOrTime::Utc(self.start))?,
+            (false, zone) => write!(f, "DTSTART;TZID={zone}:{}", DateOrTime::Local(self.start))?,
         }
         if let Some(rule) = &self.rule {
             write!(f, "\nRRULE:{rule}")?;

@@ -1,4 +1,4 @@
-//! The chronicles of an event class.
+//! Builds the chronicles of an event class.
 
 use std::collections::BTreeMap;
 
@@ -65,7 +65,7 @@ impl Builder<'_> {
                     });
                 }
                 Some(kind @ (FieldType::List | FieldType::Map)) => {
-                    let problem = node.problem(&path, format!("`{name}` is a {}, which is no key", kind.name()));
+                    let problem = node.problem(&path, format!("`{name}` is a {}; it cannot be a key", kind.name()));
                     self.problems.push(problem.hint("name fields that hold one value"));
                 }
                 Some(_) if key.contains(&name) => {
@@ -90,7 +90,7 @@ impl Builder<'_> {
             let path = join(path, "starts");
             match given.text().and_then(minutes) {
                 Some(_) if every == Period::Hour => {
-                    let problem = given.problem(&path, "says when days begin, and the window is an hour");
+                    let problem = given.problem(&path, "has no effect: the window is an hour");
                     self.problems.push(problem.hint("leave it out"));
                 }
                 Some(minutes) => starts = minutes,

@@ -1,4 +1,4 @@
-//! The collections of an application: whose their rows are, and what becomes of edits that meet.
+//! Builds the collections of an application: their partitions and conflict resolution.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::{
     value::Value,
 };
 
-/// How long a program may think about two edits if nothing is said.
+/// Default timeout of a conflict resolver.
 const PROCESS_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl<'a> Builder<'a> {
@@ -30,7 +30,7 @@ impl<'a> Builder<'a> {
         }
         for key in ["fields", "partition"].into_iter().filter(|key| node.get(key).is_none()) {
             let problem = node.problem(&join(path, key), "is required");
-            self.problems.push(problem.hint("only what is `built_in` goes without it"));
+            self.problems.push(problem.hint("only a `built_in` collection has none"));
         }
         let fields = self.fields(node, path);
         if fields.len() > FIELDS_MAX {
@@ -55,7 +55,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// A collection that the platform fills.
+    /// A built-in collection.
     fn built_in(&mut self, node: &'a Node, path: &str, built_in: BuiltIn) -> Collection {
         for key in ["fields", "schema", "partition", "may_leave", "conflicts", "raise"] {
             if let Some(given) = node.get(key) {
@@ -65,7 +65,7 @@ impl<'a> Builder<'a> {
         }
         let direction = direction(node).unwrap_or(built_in.direction());
         if !direction.is_down() {
-            let problem = node.problem(&join(path, "direction"), "cannot be so for what is built in");
+            let problem = node.problem(&join(path, "direction"), "is not possible for a built-in collection");
             self.problems.push(problem.hint("its rows go `down`, or `both` ways"));
         }
         Collection {
@@ -109,8 +109,7 @@ impl<'a> Builder<'a> {
                 Some(identity) => drop(identities.insert(field, identity)),
                 None => {
                     let given = shown(entry.value.text().unwrap_or_default());
-                    let problem =
-                        entry.value.problem(&path, format!("{given} is nothing that is known of a subscriber"));
+                    let problem = entry.value.problem(&path, format!("{given} is not a property of a subscriber"));
                     self.problems.push(problem.hint("`subscriber.id`, or `attributes.` and the name of an attribute"));
                 }
             }
@@ -143,8 +142,7 @@ impl<'a> Builder<'a> {
     fn through(&mut self, share: &Node, node: &'a Node, path: &str, fields: &Fields) -> Option<Share> {
         if share.get("match").is_some() {
             let problem = share.problem(path, "goes without `match`");
-            self.problems
-                .push(problem.hint("make two entries of it: a row belongs to whomever one of them gives it to"));
+            self.problems.push(problem.hint("write two entries: a row belongs to subscribers selected by any of them"));
         }
         let [entry] = node.entries() else {
             let problem = node.problem(path, "should name one field and the collection whose ids it holds");
@@ -157,11 +155,11 @@ impl<'a> Builder<'a> {
         Some(Share::Through { field, collection })
     }
 
-    /// A field by which rows can be told apart.
+    /// A field that can be part of a condition on rows.
     fn row_field(&mut self, node: &Node, path: &str, key: &str, fields: &Fields) -> Option<Name> {
         match fields.position(key).map(|at| &fields[at]) {
             Some(field) if matches!(field.kind, FieldType::List | FieldType::Map) => {
-                let problem = node.problem(path, format!("is a {}, by which rows are not shared", field.kind.name()));
+                let problem = node.problem(path, format!("is a {}; rows cannot be shared by it", field.kind.name()));
                 self.problems.push(problem.hint("name a field that holds one value"));
                 None
             }
@@ -220,7 +218,8 @@ impl<'a> Builder<'a> {
                 let Kind::List(words) = &process.kind else { return Resolver::Last };
                 let command: Vec<String> = words.iter().filter_map(Node::text).map(str::to_owned).collect();
                 if !command.first().is_some_and(|program| program.starts_with('/')) {
-                    let problem = process.problem(&join(path, "process"), "does not begin with the path of a program");
+                    let problem =
+                        process.problem(&join(path, "process"), "does not begin with the absolute path of a program");
                     self.problems.push(problem.hint("give its whole path, such as `[/usr/local/bin/settle, --fast]`"));
                 }
                 let timeout = duration(node, "timeout").unwrap_or(PROCESS_TIMEOUT);
@@ -234,7 +233,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// That collections which are named exist, and that none is shared through itself.
+    /// Checks that named collections exist and that none is shared through itself.
     pub(super) fn check_collections(&mut self, collections: &BTreeMap<Name, Collection>) {
         let through = |name: &Name| -> Vec<Name> {
             let shares = collections.get(name).map_or(&[][..], |collection| &collection.partition);

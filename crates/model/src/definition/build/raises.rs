@@ -1,4 +1,4 @@
-//! Events that changes of rows raise: that there is a class, and that each event will fit it.
+//! Checks the events raised by row changes: the class exists, and each event fits it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     application::{Application, due_class, row_source},
-    collection::{ChangeKind, Collection, Raise, Told},
+    collection::{ChangeKind, Collection, Raise, RaisedFieldSource},
     field::{FieldType, Fields},
     id::Name,
     problem::{Problem, closest},
@@ -27,7 +27,7 @@ impl<'a> Builder<'a> {
             let path = format!("{path}[{at}]");
             let on = kinds(node.get("on"));
             for kind in on.iter().filter(|kind| !named.insert(**kind)) {
-                let problem = node.problem(&join(&path, "on"), format!("names `{}` for the second time", kind.word()));
+                let problem = node.problem(&join(&path, "on"), format!("names `{}` twice", kind.word()));
                 self.problems.push(problem.hint("a change raises one event; rules can make more of it"));
             }
             let of = match node.get("of").map(|of| (of, &of.kind)) {
@@ -35,25 +35,28 @@ impl<'a> Builder<'a> {
                 Some((of, _)) => self.raising_field(of, &path, fields).into_iter().collect(),
                 None => Vec::new(),
             };
-            let mut told = BTreeMap::new();
+            let mut sources = BTreeMap::new();
             for entry in node.get("fields").map_or(&[][..], Node::entries) {
                 let path = join(&join(&path, "fields"), &entry.key);
                 let text = entry.value.text().unwrap_or_default();
-                let known = Told::parse(text).filter(|told| match told {
-                    Told::Row(field) | Told::Before(field) => fields.position(field.as_str()).is_some(),
+                let known = RaisedFieldSource::parse(text).filter(|source| match source {
+                    RaisedFieldSource::Row(field) | RaisedFieldSource::Before(field) => {
+                        fields.position(field.as_str()).is_some()
+                    }
                     _ => true,
                 });
                 match (known, entry.key.parse()) {
-                    (Some(known), Ok(field)) => drop(told.insert(field, known)),
+                    (Some(known), Ok(field)) => drop(sources.insert(field, known)),
                     _ => {
-                        let problem = entry.value.problem(&path, format!("`{}` is nothing of a change", shown(text)));
+                        let problem =
+                            entry.value.problem(&path, format!("`{}` is not a value of a row change", shown(text)));
                         let hint = "`id`, `change`, `at`, or `row.` or `before.` and a field of the collection";
                         self.problems.push(problem.hint(hint));
                     }
                 }
             }
             let Some(event) = name(node, "event") else { continue };
-            raises.push(Raise { on, of, event, fields: told });
+            raises.push(Raise { on, of, event, fields: sources });
         }
         raises
     }
@@ -71,7 +74,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// That the classes exist which rows raise events of, and that all that is raised fits.
+    /// Checks that the classes of raised events exist and that the events fit them.
     pub(super) fn check_raises(&mut self, application: &Application) {
         let mut is_any = false;
         for (name, collection) in &application.collections {
@@ -102,31 +105,33 @@ impl<'a> Builder<'a> {
             return;
         };
         let fields = join(path, "fields");
-        for (name, told) in &raise.fields {
+        for (name, source) in &raise.fields {
             let path = join(&fields, name.as_str());
             let Some(at) = class.fields.position(name.as_str()) else {
                 let problem = Problem::at(path, format!("is not a field of `{event}`"));
                 self.problems.push(class.fields.unknown(name.as_str()).hint.into_iter().fold(problem, Problem::hint));
                 continue;
             };
-            let of = match told {
-                Told::Row(field) | Told::Before(field) => {
+            let of = match source {
+                RaisedFieldSource::Row(field) | RaisedFieldSource::Before(field) => {
                     collection.fields.position(field.as_str()).map(|at| collection.fields[at].kind)
                 }
-                _ => told.kind(),
+                _ => source.kind(),
             };
             let (Some(given), wanted) = (of, class.fields[at].kind) else { continue };
             let fits = given == wanted || (given, wanted) == (FieldType::Integer, FieldType::Number);
             if !fits {
-                let message = format!("is a {}, and `{told}` a {}", wanted.name(), given.name());
+                let message = format!("is a {}, and `{source}` a {}", wanted.name(), given.name());
                 self.problems.push(Problem::at(path, message).hint("name a field of the same type"));
             }
         }
         for field in class.fields.iter().filter(|field| field.required && field.default.is_null()) {
-            let surely = raise.fields.get(&field.name).is_some_and(|told| match told {
-                Told::Id | Told::Change | Told::At => true,
-                Told::Row(name) => is_required(&collection.fields, name),
-                Told::Before(name) => is_required(&collection.fields, name) && !raise.on.contains(&ChangeKind::Insert),
+            let surely = raise.fields.get(&field.name).is_some_and(|source| match source {
+                RaisedFieldSource::Id | RaisedFieldSource::Change | RaisedFieldSource::At => true,
+                RaisedFieldSource::Row(name) => is_required(&collection.fields, name),
+                RaisedFieldSource::Before(name) => {
+                    is_required(&collection.fields, name) && !raise.on.contains(&ChangeKind::Insert)
+                }
             });
             if !surely {
                 let path = join(&fields, field.name.as_str());
@@ -141,7 +146,7 @@ fn is_required(fields: &Fields, name: &Name) -> bool {
     fields.position(name.as_str()).is_some_and(|at| fields[at].required || !fields[at].default.is_null())
 }
 
-/// The changes that are named; all if none is.
+/// The named kinds of changes; all if none is named.
 fn kinds(node: Option<&Node>) -> Vec<ChangeKind> {
     let words: Vec<&str> = match node.map(|node| (node, &node.kind)) {
         None => return ChangeKind::ALL.to_vec(),

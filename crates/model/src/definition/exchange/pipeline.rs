@@ -1,4 +1,4 @@
-//! The steps of a port: their words, and where each may stand.
+//! The steps of a port's pipeline: their keys, and the positions where each is allowed.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -28,43 +28,47 @@ const WORDS: [&str; 9] =
 
 pub(super) static STEPS: Shape = Shape::List { of: &STEP, most: STEPS_MAX };
 static STEP: Shape = Shape::Object(&[
-    optional("decompress", &DECOMPRESS, "Unpacks the body: `gzip`, `zstd`, or `auto`, as `Content-Encoding` says."),
-    optional("compress", &Shape::Choice(&["gzip", "zstd"]), "Packs the body; `Content-Encoding` says how."),
-    optional("split", &SPLIT, "Makes several messages of one."),
-    optional("validate", &VALIDATE, "The body must be like this."),
-    optional("assemble", &ASSEMBLE, "Gathers messages with the same key, and makes one of them; the last step."),
+    optional(
+        "decompress",
+        &DECOMPRESS,
+        "Decompresses the body: `gzip`, `zstd`, or `auto`, as `Content-Encoding` says.",
+    ),
+    optional("compress", &Shape::Choice(&["gzip", "zstd"]), "Compresses the body and sets `Content-Encoding`."),
+    optional("split", &SPLIT, "Splits the message into several."),
+    optional("validate", &VALIDATE, "Validates the body against a schema."),
+    optional("assemble", &ASSEMBLE, "Aggregates messages with the same key into one; the last step."),
     optional(
         "promote",
         &PROMOTE,
-        "Takes properties out of the message as it is here; they hold whatever later steps do.",
+        "Promotes properties: extracts them from the message at this step, unaffected by later steps.",
     ),
-    optional("transform", &TRANSFORM, "Makes another body of it."),
-    optional("sign", &SIGN, "Signs the body as it is here, as Standard Webhooks ask."),
-    optional("run", &RUN, "Gives the message to a program, and takes what it makes of it."),
+    optional("transform", &TRANSFORM, "Transforms the body."),
+    optional("sign", &SIGN, "Signs the body at this step (Standard Webhooks)."),
+    optional("run", &RUN, "Transforms the message by a program."),
 ]);
 static DECOMPRESS: Shape = Shape::Either(&[&DECOMPRESS_WORD, &DECOMPRESS_OBJECT]);
 static DECOMPRESS_WORD: Shape = Shape::Choice(&["auto", "gzip", "zstd"]);
 static DECOMPRESS_OBJECT: Shape = Shape::Object(&[
-    optional("as", &DECOMPRESS_WORD, "How it is packed; `auto` if not given."),
+    optional("as", &DECOMPRESS_WORD, "The compression; `auto` if not given."),
     optional(
         "bytes",
         &Shape::Integer { least: 1, most: 64 << 20 },
-        "Most bytes that it may grow to; 16777216 if not given. A larger one suspends the message.",
+        "Most bytes after decompression; 16777216 if not given. A larger body suspends the message.",
     ),
 ]);
 static SPLIT: Shape = Shape::Object(&[
     optional("json", &Shape::Text, "The items of this list, as a JSONPath: `$.orders`."),
-    optional("lines", &Shape::Boolean, "Lines, such as those of NDJSON; empty ones are left out."),
+    optional("lines", &Shape::Boolean, "Lines, such as those of NDJSON; empty ones are skipped."),
     optional("xml", &Shape::Text, "The elements of this name, without a prefix."),
     optional(
         "most",
         &Shape::Integer { least: 1, most: 10_000 },
-        "Most messages that one may become; 1000 if not given. With more it is suspended.",
+        "Most parts of a message; 1000 if not given. A message with more is suspended.",
     ),
     optional(
         "may_be_empty",
         &Shape::Boolean,
-        "Whether a message may become none, and ends then. If not given, such a message is suspended.",
+        "Whether a message may have no parts, and then ends. If not given, such a message is suspended.",
     ),
 ]);
 static VALIDATE: Shape = Shape::Object(&[
@@ -74,39 +78,43 @@ static VALIDATE: Shape = Shape::Object(&[
 static ASSEMBLE: Shape = Shape::Object(&[
     optional(
         "by",
-        &super::conduct::NAMES_OR_ONE,
-        "The property, or properties, that make the key; all are of one if not given.",
+        &super::port_policy::NAMES_OR_ONE,
+        "The property, or properties, of the correlation key; all messages belong together if not given.",
     ),
-    optional("count", &Shape::Integer { least: 1, most: 10_000 }, "With so many they become one; 100 if not given."),
+    optional(
+        "count",
+        &Shape::Integer { least: 1, most: 10_000 },
+        "Number of messages that completes an aggregate; 100 if not given.",
+    ),
     required(
         "within",
         &Shape::Duration { least: seconds(1), most: seconds(30 * DAY) },
-        "So long after the first they become one, however many there are.",
+        "Time after the first message that completes an aggregate.",
     ),
     optional(
         "until",
         &Shape::Text,
-        "With a message that is like this they become one: a predicate over `message`, in CEL.",
+        "A predicate over `message`, in CEL: a message that satisfies it completes the aggregate.",
     ),
     optional(
         "bytes",
         &Shape::Integer { least: 1, most: 64 << 20 },
-        "With so many bytes they become one; 4194304 if not given.",
+        "Number of bytes that completes an aggregate; 4194304 if not given.",
     ),
-    optional("as", &Shape::Choice(&["json", "lines"]), "A list of JSON, or lines; `json` if not given."),
+    optional("as", &Shape::Choice(&["json", "lines"]), "A JSON list, or lines; `json` if not given."),
     optional("xml", &Shape::Text, "Instead: elements within a root element of this name."),
 ]);
 static PROMOTE: Shape = Shape::Entries { keys: Keys::Fields, of: &PLACE, most: 64 };
 static PLACE: Shape = Shape::Either(&[&Shape::Text, &PLACE_OBJECT]);
 static PLACE_OBJECT: Shape = Shape::Object(&[
-    optional("json", &Shape::Text, "Where it stands in a body of JSON."),
-    optional("xml", &Shape::Text, "Where it stands in a body of XML."),
-    optional("header", &Shape::Text, "The header that holds it."),
+    optional("json", &Shape::Text, "Location in a JSON body."),
+    optional("xml", &Shape::Text, "Location in an XML body."),
+    optional("header", &Shape::Text, "Name of the header with the value."),
 ]);
 static TRANSFORM: Shape = Shape::Object(&[
-    optional("jmespath", &Shape::Text, "JSON becomes what this expression gives."),
-    optional("template", &Shape::Text, "A template in Jinja, which sees `body` and `message`, its properties."),
-    optional("xslt", &Shape::Text, "A stylesheet of XSLT 1.0, for XML and JSON."),
+    optional("jmespath", &Shape::Text, "A JMESPath expression, from JSON to JSON."),
+    optional("template", &Shape::Text, "A Jinja template, which sees `body` and `message`, its properties."),
+    optional("xslt", &Shape::Text, "An XSLT 1.0 stylesheet, for XML and JSON."),
     optional(
         "content_type",
         &Shape::Text,
@@ -122,42 +130,42 @@ static SIGN: Shape = Shape::Object(&[required(
 )]);
 static RUN: Shape = Shape::Object(&[
     required("command", &COMMAND, "The program and its arguments; the configuration must allow it."),
-    optional("environment", &ENVIRONMENT, "What it finds in its environment beside `PATH`."),
+    optional("environment", &ENVIRONMENT, "Environment variables of the program, besides `PATH`."),
     optional(
         "timeout",
         &Shape::Duration { least: seconds(1), most: seconds(300) },
-        "How long it may take for a message; 10s if not given.",
+        "Timeout for a message; 10s if not given.",
     ),
 ]);
 static COMMAND: Shape = Shape::List { of: &Shape::Text, most: 100 };
 static ENVIRONMENT: Shape = Shape::Entries { keys: Keys::Free, of: &Shape::Text, most: 100 };
 
-/// Where a pipeline stands.
+/// Position of a pipeline.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum PipelinePosition {
     Receive,
     ReceiveRequest,
     Send,
     Reply,
 }
 
-impl Place {
-    /// Why a step may not stand here, and what to do.
+impl PipelinePosition {
+    /// The problem of a step at this position, and a hint.
     fn objection(self, step: &Step) -> Option<(&'static str, &'static str)> {
-        let comes = self != Place::Send;
+        let comes = self != PipelinePosition::Send;
         match step {
-            Step::Split { .. } if self == Place::ReceiveRequest => Some((
+            Step::Split { .. } if self == PipelinePosition::ReceiveRequest => Some((
                 "cannot stand in a port of mode `request`",
                 "one reply answers one message: give `mode: one_way`",
             )),
-            Step::Assemble(_) if self == Place::ReceiveRequest => Some((
+            Step::Assemble(_) if self == PipelinePosition::ReceiveRequest => Some((
                 "cannot stand in a port of mode `request`",
                 "one reply answers one message: give `mode: one_way`",
             )),
-            Step::Assemble(_) if self != Place::Receive => {
+            Step::Assemble(_) if self != PipelinePosition::Receive => {
                 Some(("can stand in receive ports only", "gather messages before they are routed"))
             }
-            Step::Split { .. } if self != Place::Receive => {
+            Step::Split { .. } if self != PipelinePosition::Receive => {
                 Some(("can stand in receive ports only", "split the message before it is routed"))
             }
             Step::Decompress { .. } | Step::Promote(_) if !comes => {
@@ -177,7 +185,7 @@ impl Builder<'_> {
         port: &Node,
         key: &str,
         path: &str,
-        place: Place,
+        place: PipelinePosition,
         properties: &[Property],
     ) -> Pipeline {
         let Some(Kind::List(items)) = port.get(key).map(|node| &node.kind) else { return Pipeline::default() };
@@ -196,7 +204,7 @@ impl Builder<'_> {
                 self.problems.push(entry.value.problem(&path, message).hint(hint));
             }
             if matches!(step, Step::Sign { .. }) && steps.iter().any(|step| matches!(step, Step::Sign { .. })) {
-                let problem = entry.value.problem(&path, "stands here for the second time");
+                let problem = entry.value.problem(&path, "is given twice");
                 self.problems.push(problem.hint("give both secrets to one, separated by a space"));
             }
             steps.push(step);
@@ -205,16 +213,16 @@ impl Builder<'_> {
         Pipeline(steps)
     }
 
-    /// What is gathered is stored before it becomes one: nothing comes behind it, and nothing is split before it.
+    /// An assembly is stored before it is complete: no step may follow it, and no split may precede it.
     fn check_assembly(&mut self, port: &Node, path: &str, steps: &[Step]) {
         let Some(at) = steps.iter().position(|step| matches!(step, Step::Assemble(_))) else { return };
         if at + 1 < steps.len() {
             let problem = port.problem(&format!("{path}[{at}].assemble"), "is not the last step");
-            self.problems.push(problem.hint("do to the one message what is to be done at its send ports"));
+            self.problems.push(problem.hint("put later steps into the pipelines of the send ports"));
         }
         if steps.iter().any(|step| matches!(step, Step::Split { .. })) {
             let problem = port.problem(&format!("{path}[{at}].assemble"), "cannot stand behind `split`");
-            self.problems.push(problem.hint("send the parts through a port of their own, and gather them there"));
+            self.problems.push(problem.hint("send the parts through another receive port, and aggregate them there"));
         }
     }
 
@@ -224,7 +232,7 @@ impl Builder<'_> {
             (None, Some(xsd)) => Some(Validation::Xml(xsd.text()?.to_owned())),
             _ => {
                 let hint = "give one of `schema`, a JSON Schema, and `xsd`, an XML Schema";
-                self.problems.push(node.problem(path, "does not say what the body must be like").hint(hint));
+                self.problems.push(node.problem(path, "has no schema").hint(hint));
                 None
             }
         }
@@ -292,7 +300,7 @@ impl Builder<'_> {
             (None, None, Some(xml)) => Split::Xml(xml.text()?.to_owned()),
             _ => {
                 let hint = "give one of `json: $.orders`, `lines: true` and `xml: order`";
-                self.problems.push(node.problem(path, "does not say what the parts are").hint(hint));
+                self.problems.push(node.problem(path, "does not define the parts").hint(hint));
                 return None;
             }
         };
@@ -325,10 +333,10 @@ impl Builder<'_> {
         let given: Vec<_> = languages.into_iter().filter_map(|(key, kind)| Some((kind, text(node, key)?))).collect();
         let [(language, text_given)] = &given[..] else {
             let hint = "give one of `jmespath`, `template` and `xslt`";
-            self.problems.push(node.problem(path, "does not say what is made of the message").hint(hint));
+            self.problems.push(node.problem(path, "has no language").hint(hint));
             return None;
         };
-        // A stylesheet says itself what it makes.
+        // A stylesheet declares its output type.
         let usual = if *language == TransformLanguage::Xslt { "" } else { "application/json" };
         let content_type = text(node, "content_type").unwrap_or_else(|| usual.to_owned());
         Some(Step::Transform { language: *language, text: text_given.clone(), content_type })

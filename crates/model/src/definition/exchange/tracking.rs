@@ -1,4 +1,4 @@
-//! Which bodies are kept for people to look at.
+//! Tracking: which message bodies are stored for inspection.
 
 use super::{
     super::{
@@ -17,27 +17,31 @@ pub(super) static TRACKING: Shape = Shape::Object(&[
     optional(
         "bodies",
         &POINTS,
-        "Where: `received`, as a message came; `sent`, as it leaves, at each attempt; `replied`, as the far side replied; \
-         `returned`, as its caller gets the reply. None if not given.",
+        "Points at which bodies are stored: `received` before the steps of a receive port; `sent` at each attempt; \
+         `replied`, the peer's reply; `returned`, the reply to the caller. None if not given.",
     ),
-    optional("sample", &Shape::Percent, "Of how many messages; `100%` if not given."),
+    optional("sample", &Shape::Percent, "Sampling rate of messages; `100%` if not given."),
     optional(
         "redact",
         &PATHS,
-        "JSONPaths of what is struck out before a body is kept. A body that is no JSON is not kept then.",
+        "JSONPaths of values that are removed before a body is stored. A body that is not JSON is then not stored.",
     ),
-    optional("body_bytes", &Shape::Integer { least: 1, most: 4 << 20 }, "What a body is cut to; 65536 if not given."),
+    optional(
+        "body_bytes",
+        &Shape::Integer { least: 1, most: 4 << 20 },
+        "Length that a body is cut to; 65536 if not given.",
+    ),
     optional(
         "kept",
         &Shape::Duration { least: seconds(60), most: seconds(366 * DAY) },
-        "For how long, whatever becomes of the message; 3d if not given.",
+        "Retention, independent of the message; 3d if not given.",
     ),
 ]);
 static POINTS: Shape = Shape::List { of: &Shape::Choice(&["received", "sent", "replied", "returned"]), most: 4 };
 static PATHS: Shape = Shape::List { of: &Shape::Text, most: REDACTED_MAX };
 
 impl Builder<'_> {
-    /// What is tracked at a node; what it does not say is as in `base`, and what is struck out there is so here.
+    /// Tracking at a node. It inherits from `base`; its own settings and exclusions override that.
     pub(super) fn tracking(&mut self, node: &Node, path: &str, base: &Tracking, points: &[TrackPoint]) -> Tracking {
         let Some(node) = node.get("tracking") else { return base.clone() };
         let path = join(path, "tracking");
@@ -59,8 +63,10 @@ impl Builder<'_> {
         for item in items {
             let Some(point) = item.text().and_then(|word| word.parse::<TrackPoint>().ok()) else { continue };
             if !here.contains(&point) {
-                let problem =
-                    item.problem(&join(path, "bodies"), format!("`{}` lies at no port like this", point.word()));
+                let problem = item.problem(
+                    &join(path, "bodies"),
+                    format!("`{}` is not a tracking point of such a port", point.word()),
+                );
                 let words: Vec<String> = here.iter().map(|point| format!("`{}`", point.word())).collect();
                 self.problems.push(problem.hint(format!("give {}", words.join(" or "))));
             } else if !points.contains(&point) {
@@ -101,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_says_what_the_whole_does_not() {
+    fn port_tracking_overrides_that_of_the_exchange() {
         let whole = "tracking: { bodies: [received, sent], redact: [$.card], sample: 5%, kept: 1d }";
         let port = "tracking: { bodies: [returned], redact: ['$.pin'] }";
         let exchange = read_exchange(&definition(whole, port), &|_| None).expect("good");
@@ -116,11 +122,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told() {
+    fn invalid_tracking_is_reported() {
         for (whole, port, message) in [
             ("tracking: { bodies: [all] }", "", "tracking.bodies"),
             ("tracking: { redact: [card] }", "", "is not a path to one value"),
-            ("", "tracking: { bodies: [sent] }", "`sent` lies at no port like this; give `received` or `returned`"),
+            (
+                "",
+                "tracking: { bodies: [sent] }",
+                "`sent` is not a tracking point of such a port; give `received` or `returned`",
+            ),
             ("tracking: { sample: 120% }", "", "is not a percentage"),
         ] {
             let problems = read_exchange(&definition(whole, port), &|_| None).expect_err(whole);

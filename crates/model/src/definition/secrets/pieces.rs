@@ -1,33 +1,33 @@
-//! The parts of a text that are secret: all of it, or what proves somebody in the addresses that it holds.
+//! Finds the secret parts of a text: all of it, or the credentials in its URLs.
 
 use std::ops::Range;
 
-use super::places::{Form, tells_of_a_secret};
+use super::secret_paths::{SecretShape, is_secret_name};
 
-/// Schemes of addresses in which a name alone, without a password, is what proves somebody.
+/// URL schemes in which a user name without a password is a credential.
 const BY_NAME_ALONE: [&str; 6] = ["http", "https", "nats", "tls", "ws", "wss"];
 
 /// A part of a text that is secret.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// Which of the secrets of a text: by this it is known again when the rest has changed.
+    /// Identifies the secret within its text, even if the rest has changed.
     pub label: String,
-    /// Where it is, in bytes.
+    /// Its range in bytes.
     pub range: Range<usize>,
 }
 
-/// The secret parts of a text, in its order. None where it takes all from the environment.
-pub(super) fn pieces(text: &str, form: Form) -> Vec<Piece> {
+/// The secret parts of a text, in order. None if all comes from the environment.
+pub(super) fn pieces(text: &str, form: SecretShape) -> Vec<Piece> {
     let is_open = match form {
-        Form::Whole => without_variables(text, false).trim().is_empty(),
-        Form::Value => is_filled_in(text),
-        Form::Addresses | Form::Named | Form::Except(_) => return in_addresses(text),
+        SecretShape::Whole => without_variables(text, false).trim().is_empty(),
+        SecretShape::Value => is_filled_in(text),
+        SecretShape::Addresses | SecretShape::Named | SecretShape::Except(_) => return in_addresses(text),
     };
-    // Where a whole is open, a default or an address in it is not.
+    // If the whole text is secret, a default or URL in it needs no mask of its own.
     if is_open { in_addresses(text) } else { vec![Piece { label: String::new(), range: 0..text.len() }] }
 }
 
-/// Whether all but a word in front (`Bearer ${TOKEN}`) is filled in later.
+/// Whether everything except a leading word (`Bearer ${TOKEN}`) is filled in later.
 fn is_filled_in(text: &str) -> bool {
     let left = without_variables(text, true);
     let is_scheme = left.len() < text.len()
@@ -37,8 +37,8 @@ fn is_filled_in(text: &str) -> bool {
     left.trim().is_empty() || is_scheme
 }
 
-/// What is left of a text without its variables, and without the places that a message fills in. A variable with a
-/// default stays, for the default is written here.
+/// A text without its variables, and without placeholders for message values. A variable with a default stays,
+/// because the default is written here.
 fn without_variables(text: &str, places: bool) -> String {
     let (mut left, mut rest) = (String::new(), text);
     while let Some(at) = rest.find(['$', '{']) {
@@ -66,7 +66,7 @@ fn is_variable(inside: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// Passwords in the addresses of a text, and values of their queries whose names tell of a secret.
+/// Passwords in the URLs of a text, and values of query parameters with secret names.
 fn in_addresses(text: &str) -> Vec<Piece> {
     let mut found = Vec::new();
     for (at, _) in text.match_indices("://") {
@@ -77,7 +77,7 @@ fn in_addresses(text: &str) -> Vec<Piece> {
         found.extend(in_query(text, begin..end));
     }
     found.retain(|range: &(String, Range<usize>)| !without_variables(&text[range.1.clone()], true).trim().is_empty());
-    // Two addresses without a blank between them (`nats://a:x@b,nats://c:y@d`) both look at what is behind the second.
+    // In two URLs without a blank between them (`nats://a:x@b,nats://c:y@d`) both would include the second.
     found.sort_by_key(|(_, range)| (range.start, range.end));
     found.dedup_by(|later, first| later.1.start < first.1.end);
     let mut pieces: Vec<Piece> = Vec::new();
@@ -89,7 +89,7 @@ fn in_addresses(text: &str) -> Vec<Piece> {
     pieces
 }
 
-/// What stands before the `@` of an address: behind a name its password, or a name that is one.
+/// The secret before the `@` of a URL: the password, or a user name that is a credential.
 fn in_user(scheme: &str, text: &str, whole: Range<usize>) -> Option<(String, Range<usize>)> {
     let address = &text[whole.clone()];
     let authority = &address[..outside_variables(address, &['/', '?', '#']).unwrap_or(address.len())];
@@ -103,7 +103,7 @@ fn in_user(scheme: &str, text: &str, whole: Range<usize>) -> Option<(String, Ran
     (!range.is_empty()).then(|| ("password".to_owned(), range))
 }
 
-/// Where the first of some characters stands that is not inside `${...}`.
+/// Index of the first of some characters outside of `${...}`.
 fn outside_variables(text: &str, wanted: &[char]) -> Option<usize> {
     let mut inside = false;
     text.char_indices().find_map(|(at, c)| {
@@ -119,7 +119,7 @@ fn in_query(text: &str, whole: Range<usize>) -> Vec<(String, Range<usize>)> {
     let mut begin = query;
     for parameter in text[query..end].split('&') {
         if let Some((name, value)) = parameter.split_once('=')
-            && tells_of_a_secret(name)
+            && is_secret_name(name)
             && !value.is_empty()
         {
             let from = begin + name.len() + 1;
@@ -134,8 +134,8 @@ fn in_query(text: &str, whole: Range<usize>) -> Vec<(String, Range<usize>)> {
 mod tests {
     use super::*;
 
-    /// The secret parts in brackets.
-    fn check(form: Form, text: &str, expected: &str) {
+    /// Compares a text with its secret parts in brackets.
+    fn check(form: SecretShape, text: &str, expected: &str) {
         let mut shown = text.to_owned();
         for piece in pieces(text, form).into_iter().rev() {
             shown.insert(piece.range.end, ']');
@@ -145,28 +145,28 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_from_elsewhere_is_no_secret() {
+    fn variables_and_placeholders_are_not_secrets() {
         for open in ["", " ", "${PASSWORD}", "${PASSWORD:-}", "${A}${B}", " ${A} "] {
-            check(Form::Whole, open, open);
-            check(Form::Value, open, open);
+            check(SecretShape::Whole, open, open);
+            check(SecretShape::Value, open, open);
         }
-        check(Form::Whole, "hunter2", "[hunter2]");
-        check(Form::Whole, "${PASSWORD:-hunter2}", "[${PASSWORD:-hunter2}]");
-        check(Form::Whole, "$${PASSWORD}", "[$${PASSWORD}]");
-        check(Form::Whole, "${not a name}", "[${not a name}]");
-        check(Form::Whole, "${unclosed", "[${unclosed]");
-        check(Form::Whole, "whsec_old ${NEW}", "[whsec_old ${NEW}]");
-        check(Form::Whole, "{place}", "[{place}]");
-        check(Form::Value, "{place}", "{place}");
-        check(Form::Value, "Bearer ${TOKEN}", "Bearer ${TOKEN}");
-        check(Form::Value, "Bearer {with.token}", "Bearer {with.token}");
-        check(Form::Value, "Bearer sk-1 ${TOKEN}", "[Bearer sk-1 ${TOKEN}]");
-        check(Form::Value, "Bearer sk-1", "[Bearer sk-1]");
+        check(SecretShape::Whole, "hunter2", "[hunter2]");
+        check(SecretShape::Whole, "${PASSWORD:-hunter2}", "[${PASSWORD:-hunter2}]");
+        check(SecretShape::Whole, "$${PASSWORD}", "[$${PASSWORD}]");
+        check(SecretShape::Whole, "${not a name}", "[${not a name}]");
+        check(SecretShape::Whole, "${unclosed", "[${unclosed]");
+        check(SecretShape::Whole, "whsec_old ${NEW}", "[whsec_old ${NEW}]");
+        check(SecretShape::Whole, "{place}", "[{place}]");
+        check(SecretShape::Value, "{place}", "{place}");
+        check(SecretShape::Value, "Bearer ${TOKEN}", "Bearer ${TOKEN}");
+        check(SecretShape::Value, "Bearer {with.token}", "Bearer {with.token}");
+        check(SecretShape::Value, "Bearer sk-1 ${TOKEN}", "[Bearer sk-1 ${TOKEN}]");
+        check(SecretShape::Value, "Bearer sk-1", "[Bearer sk-1]");
     }
 
     #[test]
     fn passwords_in_addresses() {
-        let check = |text, expected| check(Form::Addresses, text, expected);
+        let check = |text, expected| check(SecretShape::Addresses, text, expected);
         check("postgres://tocsin:pw@db/shop", "postgres://tocsin:[pw]@db/shop");
         check("postgres://tocsin:${PW}@db/shop", "postgres://tocsin:${PW}@db/shop");
         check("postgres://tocsin:${PW:-x}@db/shop", "postgres://tocsin:[${PW:-x}]@db/shop");

@@ -1,4 +1,4 @@
-//! Which attributes of subscribers rules may read, and as what.
+//! Attributes of subscribers in rules, with their types.
 
 use expect_test::expect;
 
@@ -51,11 +51,11 @@ attributes:
 }
 
 #[test]
-fn an_apply_says_what_becomes_of_attributes() {
+fn a_difference_lists_changes_of_attributes() {
     let old = read(TEXT, &environment).expect("a definition");
     let other = TEXT.replace("default: 18", "default: 21").replace("region: string", "tier: string");
     let new = read(&other, &environment).expect("a definition");
-    let told: Vec<String> = difference(&old, &new)
+    let sentences: Vec<String> = difference(&old, &new)
         .iter()
         .map(|found| {
             format!("{}: {}{}", found.path, found.sentence, if found.drops.is_some() { " (drops)" } else { "" })
@@ -65,5 +65,5 @@ fn an_apply_says_what_becomes_of_attributes() {
         attributes.region: the attribute `region` is removed
         attributes.age: the attribute `age` has the default 21 (was 18)
         attributes.tier: the attribute `tier` is added"#]]
-    .assert_eq(&told.join("\n"));
+    .assert_eq(&sentences.join("\n"));
 }

@@ -48,7 +48,7 @@ fn chronicles_have_a_key_a_value_and_a_window() {
 }
 
 #[test]
-fn what_is_wrong_with_a_chronicle_is_told() {
+fn invalid_chronicles_are_reported() {
     check(
         "d: { by: symbl }",
         expect!["6:16: events.tick.chronicles.d.by: `symbl` is not a field of the event class; did you mean `symbol`?"],
@@ -57,7 +57,7 @@ fn what_is_wrong_with_a_chronicle_is_told() {
         "d: { by: [symbol, symbol, tags] }",
         expect![[r#"
         6:25: events.tick.chronicles.d.by[1]: `symbol` is given twice; name each field once
-        6:33: events.tick.chronicles.d.by[2]: `tags` is a list, which is no key; name fields that hold one value"#]],
+        6:33: events.tick.chronicles.d.by[2]: `tags` is a list; it cannot be a key; name fields that hold one value"#]],
     );
     check("d: { window: 5s }", expect!["6:20: events.tick.chronicles.d.window: is 5s; give 1m to 366d"]);
     check(
@@ -74,9 +74,7 @@ fn what_is_wrong_with_a_chronicle_is_told() {
     );
     check(
         "d: { window: { every: hour, starts: \"09:00\" } }",
-        expect![
-            "6:43: events.tick.chronicles.d.window.starts: says when days begin, and the window is an hour; leave it out"
-        ],
+        expect!["6:43: events.tick.chronicles.d.window.starts: has no effect: the window is an hour; leave it out"],
     );
     check("d: { keys: 0 }", expect!["6:18: events.tick.chronicles.d.keys: is 0; give 1 to 10000000"]);
     check(
@@ -107,10 +105,10 @@ events:
 subscriptions:
   any: {{}}
 notifications:
-  told: {{ fields: {{ symbol: string }}, {digest} content: {{ templates: {{ base: {{ text: x }} }} }} }}
+  notice: {{ fields: {{ symbol: string }}, {digest} content: {{ templates: {{ base: {{ text: x }} }} }} }}
   plain: {{ fields: {{ symbol: string }}, content: {{ templates: {{ base: {{ text: x }} }} }} }}
 rules:
-  first: {{ on: tick, subscription: any, notify: told }}
+  first: {{ on: tick, subscription: any, notify: notice }}
 {more}channels:
   log: {{ protocol: file }}
 "
@@ -120,8 +118,8 @@ rules:
     };
     assert_eq!(with("", ""), "");
     assert_eq!(with("digest: {},", "  second: { on: tick, subscription: any, notify: plain }\n"), "");
-    let told = with("digest: {},", "");
-    assert!(told.contains("events.tick.ordered: has no effect"), "{told}");
+    let problems = with("digest: {},", "");
+    assert!(problems.contains("events.tick.ordered: has no effect"), "{problems}");
 }
 
 #[test]
@@ -136,10 +134,10 @@ fn events_may_be_ordered_by_a_key() {
     expect!["Some(Ordered { by: [] })"].assert_eq(&by("{}"));
     expect!["5:20: events.tick.ordered.by: `symbl` is not a field of the event class; did you mean `symbol`?"]
         .assert_eq(&by("{ by: symbl }"));
-    expect!["5:20: events.tick.ordered.by: `tags` is a list, which is no key; name fields that hold one value"]
+    expect!["5:20: events.tick.ordered.by: `tags` is a list; it cannot be a key; name fields that hold one value"]
         .assert_eq(&by("{ by: tags }"));
     let read = |text: &str| read(&with(text), &|_| None).expect("a definition");
-    expect!["its events are told in their order (was in their order by symbol)"]
+    expect!["notifications of its events are sent in their order (was in their order by symbol)"]
         .assert_eq(&difference(&read("{ by: symbol }"), &read("{}"))[0].sentence);
 }
 
@@ -165,7 +163,7 @@ fn an_apply_says_which_chronicles_begin_anew() {
         "d: { by: symbol }",
         "d: { by: symbol, window: 1h }",
         expect![
-            "events.tick.chronicles.d: the chronicle `d` begins anew, and all that it held is lost (drops events.tick.chronicles.d)"
+            "events.tick.chronicles.d: the chronicle `d` starts anew, and its contents are lost (drops events.tick.chronicles.d)"
         ],
     );
     check(
@@ -179,6 +177,6 @@ fn an_apply_says_which_chronicles_begin_anew() {
     let new = read(&with("d: { by: symbol }").replace("symbol: string", "symbol: integer"));
     expect![[r#"
         the field `symbol` is of type integer (was string)
-        the chronicle `d` begins anew, and all that it held is lost"#]]
+        the chronicle `d` starts anew, and its contents are lost"#]]
     .assert_eq(&difference(&old, &new).iter().map(|found| found.sentence.clone()).collect::<Vec<_>>().join("\n"));
 }

@@ -1,4 +1,4 @@
-//! Classes, their fields, and the names by which they speak of each other.
+//! Classes, their fields, and references between them by name.
 
 use super::*;
 
@@ -188,7 +188,7 @@ fn defaults_fit_their_type() {
 }
 
 #[test]
-fn what_tells_of_endpoints_fits_its_class() {
+fn endpoint_events_fit_their_class() {
     let text = |fields: &str, more: &str| {
         format!(
             "application: a\nevents:\n  trouble:\n    fields: {{ {fields} }}\nchannels:\n  hook: {{ protocol: http, \
@@ -199,12 +199,12 @@ fn what_tells_of_endpoints_fits_its_class() {
     check(
         &text("since: string, place: { type: string, required: true }", ""),
         expect![[r#"
-        4:15: events.trouble.fields.since: is string, and what tells of an endpoint is timestamp; the channel `hook` tells of endpoints by it; it may have `owner`, `endpoint`, `via`, `disabled`, `since`, `until`, `failures` or `reason`
-        4:30: events.trouble.fields.place: is required, and nothing that tells of an endpoint has this name; the channel `hook` tells of endpoints by it; it may have `owner`, `endpoint`, `via`, `disabled`, `since`, `until`, `failures` or `reason`"#]],
+        4:15: events.trouble.fields.since: is string, and the field of endpoint events is timestamp; the channel `hook` reports endpoints by it; it may have `owner`, `endpoint`, `via`, `disabled`, `since`, `until`, `failures` or `reason`
+        4:30: events.trouble.fields.place: is required, and endpoint events have no field of this name; the channel `hook` reports endpoints by it; it may have `owner`, `endpoint`, `via`, `disabled`, `since`, `until`, `failures` or `reason`"#]],
     );
     check(
         &text("endpoint: string", "sources: { endpoints: { kind: http, events: [trouble] } }"),
-        expect!["sources.endpoints: is the source of the events that tell of endpoints; choose another name"],
+        expect!["sources.endpoints: is the source of endpoint events; choose another name"],
     );
     check(
         "application: a\nchannels: { hook: { protocol: http, endpoint_event: trouble } }",

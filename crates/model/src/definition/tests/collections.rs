@@ -1,4 +1,4 @@
-//! Whose rows are, and what becomes of edits that meet.
+//! Partitions of collections and conflict resolution.
 
 use super::{environment, problems};
 use crate::{
@@ -24,7 +24,7 @@ collections:
 ";
 
 #[test]
-fn collections_say_whose_their_rows_are() {
+fn collections_define_partitions() {
     let application = read(TEXT, &environment).expect("a definition");
     let customers = &application.collections["customers"];
     let Share::Identity { fields, rows, audience } = &customers.partition[0] else { panic!("it matches") };
@@ -36,18 +36,18 @@ fn collections_say_whose_their_rows_are() {
     assert_eq!(application.collections["orders"].direction, Direction::Down);
     assert_eq!(application.collections["orders"].schema, Some(serde_json::json!({ "required": ["customer"] })));
     let other = read(&TEXT.replace("[customer]", "[]"), &environment).expect("a definition");
-    let told: Vec<String> = difference(&application, &other).into_iter().map(|found| found.sentence).collect();
-    assert_eq!(told, ["what its rows must be like changes; those that are there stay as they are"]);
+    let sentences: Vec<String> = difference(&application, &other).into_iter().map(|found| found.sentence).collect();
+    assert_eq!(sentences, ["the schema of its rows changes; existing rows stay as they are"]);
     let everyone = read(&TEXT.replace("\n      - through: { customer: customers }", " everyone"), &environment);
     let everyone = everyone.expect("a definition");
     let [Share::Identity { fields, .. }] = &everyone.collections["orders"].partition[..] else { panic!("everybody's") };
     assert!(fields.is_empty());
-    let told: Vec<String> = difference(&application, &everyone).into_iter().map(|found| found.sentence).collect();
-    assert_eq!(told, ["whose its rows are changes; it is worked out anew for all of them"]);
+    let sentences: Vec<String> = difference(&application, &everyone).into_iter().map(|found| found.sentence).collect();
+    assert_eq!(sentences, ["the partition of its rows changes; it is computed again for all of them"]);
 }
 
 #[test]
-fn what_is_built_in_says_nothing_else() {
+fn built_in_collections_have_no_further_settings() {
     let text = "application: a\ncollections:\n  bell: { built_in: inbox }\n  places: { built_in: devices }\n";
     let application = read(text, &environment).expect("a definition");
     let (bell, places) = (&application.collections["bell"], &application.collections["places"]);
@@ -68,15 +68,15 @@ fn what_is_built_in_says_nothing_else() {
 }
 
 #[test]
-fn what_is_wrong_with_a_collection_is_told() {
+fn invalid_collections_are_reported() {
     let check = |piece: &str, replacement: &str, expected: &str| {
         assert_eq!(TEXT.matches(piece).count(), 1, "`{piece}` is in the definition once");
         let found = problems(&TEXT.replace(piece, replacement));
         assert!(found.contains(expected), "{replacement}: {found}");
     };
-    check("attributes.region", "region", "is nothing that is known of a subscriber; `subscriber.id`, or `attributes.`");
+    check("attributes.region", "region", "is not a property of a subscriber; `subscriber.id`, or `attributes.`");
     check("match: { region:", "match: { regoin:", "is not a field of this collection; did you mean `region`?");
-    check("match: { region:", "match: { tags:", "is a list, by which rows are not shared");
+    check("match: { region:", "match: { tags:", "is a list; rows cannot be shared by it");
     check("[1, 2]", "[one]", "should be an integer, not a string");
     check("match: { region: attributes.region }\n        rows:", "rows:", "says neither `match` nor `through`");
     check(
@@ -90,7 +90,7 @@ fn what_is_wrong_with_a_collection_is_told() {
     check("note: string, tags", "id: string, note: string, tags", "every row has an id of its own");
     check("resolver: first", "resolver: newest", "is not known here");
     check("resolver: first", "resolver: { timeout: 1s }", "should say either `predicate` or `process`");
-    check("resolver: first", "resolver: { process: [settle] }", "does not begin with the path of a program");
+    check("resolver: first", "resolver: { process: [settle] }", "does not begin with the absolute path of a program");
     check("resolver: first", "resolver: { process: [/bin/settle], timeout: 1h }", "30s");
 }
 
@@ -120,10 +120,10 @@ fn changes_of_rows_raise_events_that_fit() {
         let found = problems(&RAISING.replace(piece, replacement));
         assert!(found.contains(expected), "{replacement}: {found}");
     };
-    check("on: remove", "on: update", "collections.orders.raise[1].on: names `update` for the second time");
+    check("on: remove", "on: update", "collections.orders.raise[1].on: names `update` twice");
     check("of: total", "of: totl", "is not a field of this collection; did you mean `total`?");
     check("on: remove, event: placed", "on: remove, event: plced", "`plced` is not an event class; did you mean");
-    check("row.total", "row.totl", "`row.totl` is nothing of a change; `id`, `change`, `at`, or `row.`");
+    check("row.total", "row.totl", "`row.totl` is not a value of a row change; `id`, `change`, `at`, or `row.`");
     check("row.total", "row.customer", "is a number, and `row.customer` a string");
     check("total: row.total", "sum: row.total", "is not a field of `placed`");
     check("order: row.customer", "order: before.customer, total: row.total, was: id", "is a number, and `id` a string");
@@ -132,6 +132,6 @@ fn changes_of_rows_raise_events_that_fit() {
     let sources = format!("{RAISING}sources:\n  rows: {{ kind: http }}\n");
     assert!(problems(&sources).contains("is the source of the events that rows raise"), "{}", problems(&sources));
     let other = read(&RAISING.replace("of: total", "of: customer"), &environment).expect("a definition");
-    let told: Vec<String> = difference(&application, &other).into_iter().map(|found| found.sentence).collect();
-    assert_eq!(told, ["the events that changes of its rows raise change, from now on"]);
+    let sentences: Vec<String> = difference(&application, &other).into_iter().map(|found| found.sentence).collect();
+    assert_eq!(sentences, ["the events raised by changes of its rows change, from now on"]);
 }

@@ -1,4 +1,4 @@
-//! What an apply says that it would do.
+//! Effects of an apply.
 
 use expect_test::{Expect, expect};
 
@@ -22,10 +22,10 @@ fn shown(found: &[Difference]) -> String {
 }
 
 #[test]
-fn an_apply_says_what_it_would_do() {
+fn a_difference_lists_every_change() {
     let check = |piece: &str, replacement: &str, expected: Expect| expected.assert_eq(&differences(piece, replacement));
     check("# An application that uses everything.\n", "", expect![]);
-    check("Tells people about", "Warns of", expect!["changed description: the description changes"]);
+    check("Notifies people about", "Warns of", expect!["changed description: the description changes"]);
     check(
         "      radius_km: number\n",
         "",
@@ -37,14 +37,14 @@ fn an_apply_says_what_it_would_do() {
         "radius_km: number",
         "radius_km: string",
         expect![
-            "changed subscriptions.nearby.radius_km: the field `radius_km` is of type string (was number); its values in subscriptions that exist are lost [drops subscriptions.nearby.radius_km]"
+            "changed subscriptions.nearby.radius_km: the field `radius_km` is of type string (was number); its values in existing subscriptions are lost [drops subscriptions.nearby.radius_km]"
         ],
     );
     check(
         "radius_km: number",
         "radius_km: { type: number, required: true, default: 5, description: x }",
         expect![
-            "changed subscriptions.nearby.radius_km: the field `radius_km` becomes required, has the default 5.0 (was null), is described otherwise"
+            "changed subscriptions.nearby.radius_km: the field `radius_km` becomes required, has the default 5.0 (was null), has another description"
         ],
     );
     check(
@@ -52,7 +52,7 @@ fn an_apply_says_what_it_would_do() {
         "radius_km: number\n      note: string\n      size: { type: integer, default: 1 }",
         expect![[r#"
         added subscriptions.nearby.note: the field `note` is added
-        added subscriptions.nearby.size: the field `size` is added; subscriptions that exist take its default"#]],
+        added subscriptions.nearby.size: the field `size` is added; existing subscriptions take its default"#]],
     );
     check("      at: timestamp\n", "", expect!["removed events.quake.at: the field `at` is removed"]);
     check(
@@ -132,7 +132,7 @@ fn an_apply_says_what_it_would_do() {
 }
 
 #[test]
-fn an_apply_says_what_rules_remember_otherwise() {
+fn a_difference_lists_changes_of_rule_state() {
     let piece = "when: event.magnitude >= sub.magnitude";
     assert_eq!(QUAKES.matches(piece).count(), 1, "`{piece}` is in the definition once");
     let with = |state: &str| read(&QUAKES.replace(piece, &format!("{piece}\n    {state}")), &environment);
@@ -142,25 +142,25 @@ fn an_apply_says_what_rules_remember_otherwise() {
         difference(&old, &new).iter().map(|found| format!("{}: {}", found.path, found.sentence)).collect();
     expect![[r#"
         rules.near_me.cooldown: the cooldown is 1h30m (was 1h)
-        rules.near_me.rearm: a match is told once until it is re-armed
-        rules.near_me.changed: what must have changed since the last notification is another
-        rules.near_me.per: what the rule remembered is for something else and is forgotten"#]]
+        rules.near_me.rearm: a match notifies once until it is re-armed
+        rules.near_me.changed: the change condition changes
+        rules.near_me.per: the state key changes, and the rule's state is lost"#]]
     .assert_eq(&said.join("\n"));
 }
 
 #[test]
-fn an_apply_says_which_events_tell_of_endpoints() {
+fn a_difference_lists_changes_of_endpoint_events() {
     let of = |channel: &str| {
         let text = format!(
             "application: a\nevents: {{ trouble: {{ fields: {{ endpoint: string }} }} }}\nchannels: {{ hook: {{ protocol: http{channel} }} }}"
         );
         read(&text, &|_| None).expect("a definition")
     };
-    let told = |old: &str, new: &str| shown(&difference(&of(old), &of(new)));
-    let telling = ", endpoint_event: trouble";
-    expect!["changed channels.hook.endpoint_event: events of `trouble` tell of endpoints that fail"]
-        .assert_eq(&told("", telling));
-    expect!["changed channels.hook.endpoint_event: no event tells of endpoints that fail"]
-        .assert_eq(&told(telling, ""));
-    assert_eq!(told(telling, telling), "");
+    let effects = |old: &str, new: &str| shown(&difference(&of(old), &of(new)));
+    let endpoint_event = ", endpoint_event: trouble";
+    expect!["changed channels.hook.endpoint_event: events of `trouble` report failing endpoints"]
+        .assert_eq(&effects("", endpoint_event));
+    expect!["changed channels.hook.endpoint_event: no event reports failing endpoints"]
+        .assert_eq(&effects(endpoint_event, ""));
+    assert_eq!(effects(endpoint_event, endpoint_event), "");
 }

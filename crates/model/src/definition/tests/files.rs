@@ -1,4 +1,4 @@
-//! Texts that stand in files beside the definition.
+//! Texts in files beside the definition.
 
 use expect_test::expect;
 

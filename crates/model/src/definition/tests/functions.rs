@@ -1,4 +1,4 @@
-//! Functions of an application's own.
+//! Functions of an application.
 
 use expect_test::expect;
 
@@ -53,12 +53,12 @@ functions:
     let old = read(text, &environment).expect("a definition");
     let other = text.replace("[text]", "[text, words]").replace("'urgent'", "words").replace("seven", "eight");
     let new = read(&other, &environment).expect("a definition");
-    let told: Vec<String> =
+    let sentences: Vec<String> =
         difference(&old, &new).iter().map(|found| format!("{}: {}", found.path, found.sentence)).collect();
     expect![[r#"
         functions.eight: the function `eight` is added
         functions.seven: the function `seven` is removed; filters that call it no longer match
         functions.urgent.parameters: it takes `text`, `words` (was `text`)
-        functions.urgent.expression: what it gives is computed otherwise"#]]
-    .assert_eq(&told.join("\n"));
+        functions.urgent.expression: its expression changes"#]]
+    .assert_eq(&sentences.join("\n"));
 }

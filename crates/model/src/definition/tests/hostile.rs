@@ -1,4 +1,4 @@
-//! Texts that nobody meant, or that somebody meant badly.
+//! Malformed and malicious texts.
 
 use proptest::prelude::*;
 

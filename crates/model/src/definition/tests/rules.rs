@@ -1,4 +1,4 @@
-//! Rules and what they make.
+//! Rules and their notifications.
 
 use super::*;
 
@@ -33,7 +33,7 @@ fn notifications_are_filled() {
 }
 
 #[test]
-fn what_a_rule_remembers_is_checked() {
+fn rule_state_settings_are_checked() {
     let check_state = |state: &str, expected: Expect| {
         let text = "application: a
 events: { e: { fields: { n: number } } }
@@ -52,7 +52,7 @@ rules:
     check_state(
         "per: event.n",
         expect![
-            "10:10: rules.r.per: says for what something is remembered, and nothing is; give `cooldown`, `rearm` or `changed` too, or leave it out"
+            "10:10: rules.r.per: has no effect: the rule has no state; give `cooldown`, `rearm` or `changed` too, or leave it out"
         ],
     );
     check_state("cooldown: 0s", expect!["10:15: rules.r.cooldown: is 0s; give 1s to 3650d"]);
@@ -65,7 +65,7 @@ rules:
     check_state(
         "every: 1h\n    cooldown: 2h",
         expect![
-            "11:15: rules.r.cooldown: stands beside a schedule; the schedule says how often somebody is told; leave it out"
+            "11:15: rules.r.cooldown: is not allowed with a schedule; the schedule decides how often notifications are sent; leave it out"
         ],
     );
 }
@@ -93,7 +93,7 @@ fn a_query_takes_the_place_of_a_predicate() {
             "36:10: rules.near_me.sql: is still in the file `near.sql`; apply with the command line tool, which puts the texts of files in"
         ],
     );
-    // Which fields a query gives is not known here.
+    // The fields of a query are not known here.
     check(
         &QUAKES
             .replace(when, "sql: SELECT 1")

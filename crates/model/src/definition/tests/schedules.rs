@@ -10,7 +10,7 @@ use crate::{
     definition::{difference, read},
 };
 
-/// A definition with one rule, of which this is said.
+/// A definition with one rule with these settings.
 fn definition(rule: &str) -> String {
     format!(
         "application: stock
@@ -44,7 +44,7 @@ fn a_rule_has_due_times() {
     let Recurs::Fixed(recurs) = &schedule.recurs else { panic!("{schedule:?}") };
     assert_eq!(recurs.to_string(), "DTSTART:19700101T000000Z\nRRULE:FREQ=HOURLY");
     assert_eq!((schedule.missed, schedule.skip_older_than), (Missed::Once, Some(Duration::from_secs(600))));
-    assert_eq!(hourly.on, due_class(), "without an event class it tells of due times");
+    assert_eq!(hourly.on, due_class(), "without an event class its events are due times");
 
     let fields = "{ start: 2027-01-04T08:00, time_zone: Europe/Vienna, rule: FREQ=DAILY }";
     let text = r#""DTSTART;TZID=Europe/Vienna:20270104T080000\nRRULE:FREQ=DAILY""#;
@@ -53,7 +53,7 @@ fn a_rule_has_due_times() {
 }
 
 #[test]
-fn nobody_says_what_is_due() {
+fn due_events_cannot_be_submitted() {
     let scheduled = definition("subscription: plain, notify: report, every: 1h");
     let unscheduled = definition("on: quote, subscription: plain, notify: crossed").replace("quote:", "due:");
     let unscheduled = unscheduled.replace("on: quote", "on: due");
@@ -61,7 +61,7 @@ fn nobody_says_what_is_due() {
     for (text, source, class, may) in [
         (scheduled.clone(), "api", "quote", true),
         (scheduled.clone(), "api", "due", false),
-        // Without schedules it is a name like others.
+        // Without schedules the name is not reserved.
         (unscheduled.clone(), "api", "due", true),
         (format!("{unscheduled}{sources}"), "desk", "due", true),
     ] {
@@ -86,15 +86,15 @@ fn a_schedule_is_checked() {
     .assert_eq(&of("schedule: 'RRULE:FREQ=DAILY'"));
     expect!["10:73: rules.morning.schedule: DTSTART: the start has no time zone; such as DTSTART;TZID=Europe/Vienna:20270101T080000, or UTC with a Z at its end"]
     .assert_eq(&of("schedule: 'DTSTART:20270101T080000'"));
-    expect!["10:73: rules.morning.schedule: is never due: the rule gives no time at all; look for dates that do not exist, such as 30 February"]
+    expect!["10:73: rules.morning.schedule: is never due: the rule has no occurrences; look for dates that do not exist, such as 30 February"]
     .assert_eq(&of("schedule: { start: 2027-01-01, time_zone: UTC, rule: FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30 }"));
     expect![
         "10:73: rules.morning.schedule: TZID: `Vienna` is not a time zone; give an IANA name, such as `Europe/Vienna`"
     ]
     .assert_eq(&of("schedule: { start: 2027-01-01, time_zone: Vienna }"));
-    expect!["10:63: rules.morning.missed: says something of a schedule, and the rule has none; give `every` or `schedule`, or leave it out"]
+    expect!["10:63: rules.morning.missed: has no effect: the rule has no schedule; give `every` or `schedule`, or leave it out"]
     .assert_eq(&of("missed: all"));
-    expect!["10:84: rules.morning.schedule: stands beside `every`; keep one of them"]
+    expect!["10:84: rules.morning.schedule: is not allowed with `every`; keep one of them"]
         .assert_eq(&of("every: 1h, schedule: 'DTSTART:20270101T080000Z'"));
 }
 

@@ -1,4 +1,4 @@
-//! What readers see of secrets in definitions, and how they come back.
+//! Masked secrets in definitions, and their restoration.
 
 use super::super::secrets::{Language, MASK, redact, restore};
 use super::*;
@@ -57,7 +57,7 @@ send:
 routes: {}
 "#;
 
-/// What is seen of a definition; it comes back as it was, and so does one that was edited around its masks.
+/// Compares the masked definition; checks that it and one edited around its masks are restored.
 fn check(language: Language, text: &str, expected: Expect) {
     let shown = redact(language, text);
     assert!(!shown.contains("hunter"), "{shown}");
@@ -139,7 +139,7 @@ fn secrets_of_an_exchange_are_masked_and_come_back() {
     );
 }
 
-/// A stored list of servers, and one with masks; what stands there in the end.
+/// Restores a list of servers with masks from a stored one; compares the result.
 fn check_list(stored: &str, given: &str, expected: &str) {
     let text = |servers: &str| {
         format!("application: a\nchannels:\n  m:\n    protocol: smtp\n    options:\n      servers: {servers}\n")
@@ -159,7 +159,7 @@ fn items_of_lists_keep_their_own_secret() {
     // One was edited where it stands.
     let edited = r#"[{host: a, password: "***"}, {host: c, password: "***"}]"#;
     check_list(stored, edited, r#"[{host: a, password: "x"}, {host: c, password: "y"}]"#);
-    // Nobody can tell which of them it was: a mask remains.
+    // It is ambiguous which of them it was: a mask remains.
     let unclear = r#"[{host: c, password: "***"}]"#;
     check_list(stored, unclear, unclear);
     let unclear = r#"[{host: b, password: "***"}, {host: c, password: "***"}]"#;
@@ -172,10 +172,10 @@ fn a_mask_with_nothing_behind_it_is_a_problem() {
     let elsewhere = shown.replace("  mail:", "  post:").replace("kind: nats", "kind: mqtt");
     let restored = restore(Language::Application, &elsewhere, &[MAIL]);
     let problems = read(&restored, &|_| Some("x".to_owned())).expect_err("masks");
-    let told: Vec<&str> =
+    let paths: Vec<&str> =
         problems.iter().filter(|problem| problem.message.contains(MASK)).map(|problem| problem.path.as_str()).collect();
     assert_eq!(
-        told,
+        paths,
         [
             "channels.post.options.password",
             "channels.post.options.servers[0].password",
@@ -185,14 +185,14 @@ fn a_mask_with_nothing_behind_it_is_a_problem() {
         ],
         "{problems:?}"
     );
-    let first = problems.iter().find(|problem| problem.path == told[0]).expect("the first");
+    let first = problems.iter().find(|problem| problem.path == paths[0]).expect("the first");
     expect![[r#"
-        9:17: channels.post.options.password: holds `***`, which stands for a stored secret, but none is stored here; give the secret, or better take it from the environment: `${NAME}`"#]]
+        9:17: channels.post.options.password: holds `***`, the mask of a stored secret, but no secret is stored here; give the secret, or better take it from the environment: `${NAME}`"#]]
     .assert_eq(&first.to_string());
     let exchange = restore(Language::Exchange, &redact(Language::Exchange, EXCHANGE), &[]);
     let problems = read_exchange(&exchange, &|_| Some("x".to_owned())).expect_err("masks");
     assert_eq!(problems.iter().filter(|problem| problem.message.contains(MASK)).count(), 7, "{problems:?}");
-    // Nor is a secret told to a place of another kind.
+    // A secret is not restored into an entry of another kind.
     let elsewhere = redact(Language::Exchange, EXCHANGE).replace("kind: nats", "kind: mqtt");
     let restored = restore(Language::Exchange, &elsewhere, &[EXCHANGE]);
     assert!(restored.contains("hunter-7") && !restored.contains("hunter-6"), "{restored}");
@@ -215,10 +215,10 @@ fn a_variable_in_place_of_the_protocol_hides_no_secret() {
 }
 
 #[test]
-fn what_cannot_be_read_is_not_shown() {
+fn an_unreadable_definition_is_withheld() {
     let shown = redact(Language::Application, "password: hunter2\n  broken: [");
     assert!(!shown.contains("hunter2"), "{shown}");
-    // What is put in, however broken, comes back to be told of.
+    // An invalid text is stored as it is and then reported.
     let broken = "channels: [ ***";
     assert_eq!(restore(Language::Application, broken, &[MAIL]), broken);
 }

@@ -1,9 +1,9 @@
-//! Text that is no definition: what YAML cannot say, keys that are not known, variables.
+//! Invalid text: YAML errors, unknown keys, variables.
 
 use super::*;
 
 #[test]
-fn what_is_not_yaml_says_where() {
+fn yaml_errors_have_positions() {
     check("", expect!["is empty; begin with `application: <name>`"]);
     check("# nothing\n", expect!["is empty; begin with `application: <name>`"]);
     check(
@@ -33,6 +33,32 @@ fn what_is_not_yaml_says_where() {
         ],
     );
     check(&format!("application: {}", "\n- ".repeat(100)), expect!["2:3: application: should be a name, not a list"]);
+}
+
+#[test]
+fn control_characters_are_refused_where_they_stand() {
+    // The parser would end at U+0000, and everything below would be ignored without a problem.
+    check_with(
+        "    batch_size: 500\n",
+        "    batch_size: 500\n\0\n",
+        expect![
+            "24:1: has the character U+0000, which YAML does not allow; take it out, or write `\\x00` within double quotes; definitions are in UTF-8"
+        ],
+    );
+    check(
+        "application: a\ndescription: \"b\u{7}\"",
+        expect![
+            "2:16: has the character U+0007, which YAML does not allow; take it out, or write `\\x07` within double quotes; definitions are in UTF-8"
+        ],
+    );
+    // As UTF-16 without a byte-order mark begins.
+    check(
+        "\0a\0p",
+        expect![
+            "1:1: has the character U+0000, which YAML does not allow; take it out, or write `\\x00` within double quotes; definitions are in UTF-8"
+        ],
+    );
+    check("application: a\ndescription: \"\\x07\"", expect!["fine"]);
 }
 
 #[test]
@@ -81,7 +107,7 @@ fn anchors_and_tags_are_refused() {
 }
 
 #[test]
-fn unknown_keys_find_what_was_meant() {
+fn unknown_keys_get_suggestions() {
     check_with("rules:", "rule:", expect!["32:1: rule: is not known here; did you mean `rules`?"]);
     check_with(
         "    batch_size: 500",
@@ -106,7 +132,7 @@ fn unknown_keys_find_what_was_meant() {
         "kind: http, events: [quake]",
         "kind: directory",
         expect![
-            "52:9: sources.feed.events: a source that runs by itself has events of one class; name it: `events: [...]`"
+            "52:9: sources.feed.events: a source that the platform runs has events of one class; name it: `events: [...]`"
         ],
     );
     check_with(
@@ -132,6 +158,21 @@ fn variables_come_from_the_environment() {
             "45:17: channels.email.options.password: needs the environment variable `SMTP_PASWORD`, which is not set; set it, or give a default: `${SMTP_PASWORD:-...}`"
         ],
     );
+    // A user who may apply a definition could send the server's keys to an address of their own.
+    check_with(
+        "${SMTP_PASSWORD}",
+        "${TOCSIN_RECORDS_KEYS:-x}",
+        expect![
+            "45:17: channels.email.options.password: names `TOCSIN_RECORDS_KEYS`, which is a setting of the server and not given to definitions; give the value in a variable whose name begins otherwise"
+        ],
+    );
+    check_with(
+        "${SMTP_PASSWORD}",
+        "${OTEL_EXPORTER_OTLP_HEADERS}",
+        expect![
+            "45:17: channels.email.options.password: names `OTEL_EXPORTER_OTLP_HEADERS`, which is a setting of the server and not given to definitions; give the value in a variable whose name begins otherwise"
+        ],
+    );
     check_with(
         "${SMTP_PASSWORD}",
         "${SMTP_PASSWORD",
@@ -152,7 +193,7 @@ fn variables_come_from_the_environment() {
             "52:17: sources.feed.kind: needs the environment variable `KIND`, which is not set; set it, or give a default: `${KIND:-...}`"
         ],
     );
-    check_with("Tells people about", "Costs ${MONEY} to", expect!["fine"]);
+    check_with("Notifies people about", "Costs ${MONEY} to", expect!["fine"]);
     let bomb = "${BOMB}".repeat(100);
     let large = |_: &str| Some("x".repeat(1 << 16));
     let found = read(&QUAKES.replace("${SMTP_PASSWORD}", &bomb), &large).expect_err("a bomb");

@@ -1,5 +1,5 @@
-//! An oracle that shares nothing with the implementation: it walks from the start through every day, hour, minute or
-//! second of a window, asks each part of the rule in the words of the RFC, and sorts what it gets.
+//! An independent oracle: it iterates from the start over every day, hour, minute or second of a window, checks each
+//! part of the rule in the words of the RFC, and sorts the results.
 //!
 //! `TOCSIN_SEED` repeats a run, `TOCSIN_CASES` makes it longer.
 
@@ -13,7 +13,7 @@ use jiff::{
 
 use super::super::*;
 
-/// Numbers that look random and repeat (splitmix64).
+/// Deterministic pseudo-random numbers (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -50,7 +50,7 @@ impl Random {
 
 const WEEKDAYS: [&str; 7] = ["MO", "TU", "WE", "TH", "FR", "SA", "SU"];
 
-/// A rule as lists of numbers, just as they are written.
+/// A rule as lists of numbers, as written.
 #[derive(Debug, Default, Clone)]
 struct Parts {
     frequency: &'static str,
@@ -194,7 +194,7 @@ impl Parts {
         text
     }
 
-    /// Fills in from the start what the rule needs and does not say.
+    /// Completes absent parts from the start.
     fn completed(&self, start: DateTime) -> Parts {
         let mut parts = self.clone();
         let (month, day) = (i64::from(start.month()), i64::from(start.day()));
@@ -225,7 +225,7 @@ impl Parts {
         parts
     }
 
-    /// Whether a day is named by all parts that speak of days.
+    /// Whether a day satisfies all parts about days.
     fn day_fits(&self, day: Date, months_written: bool) -> bool {
         let in_month: i64 = day.days_in_month().into();
         let in_year: i64 = day.days_in_year().into();
@@ -274,7 +274,7 @@ impl Parts {
         let months_written = !self.by_month.is_empty();
         let parts = self.completed(start);
         let has = |list: &[i64], value: i8| list.is_empty() || list.contains(&i64::from(value));
-        // Which period a time is in, as a number that grows by one from each to the next.
+        // The period of a time, as a number that grows by one from each to the next.
         let margin = Span::new().days(if parts.frequency == "YEARLY" { 400 } else { 40 });
         let begin = start.date() - margin;
         let days_of = |day: Date| i64::from(day.since(date(1, 1, 1)).expect("days").get_days());
@@ -443,7 +443,7 @@ fn random_rules_agree_with_brute_force() {
 
         let end = start + window;
         let expected = instants(&parts.candidates(start, end), parts.count, &zone, gap, fold);
-        // What is due before the wall clocks furthest ahead reach the end cannot depend on what comes after it.
+        // Occurrences before the end in the zone furthest ahead do not depend on later ones.
         let local_end = zone.to_timestamp(end).expect("within time");
         let offset_max =
             [-48, 0, 48].map(|hours| zone.to_offset(local_end + Span::new().hours(hours)).seconds()).into_iter().max();
@@ -459,7 +459,7 @@ fn random_rules_agree_with_brute_force() {
         assert_eq!(found, expected, "{label}");
         occurrences += found.len();
 
-        // From anywhere the next one is the same, and one after the other they ascend.
+        // From any time the next one is the same, and they ascend.
         for _ in 0..6 {
             if expected.len() < 2 {
                 break;
@@ -480,8 +480,8 @@ fn random_rules_agree_with_brute_force() {
     assert!(occurrences as u64 > cases * 10, "{occurrences} occurrences in {cases} cases are too few to mean anything");
 }
 
-/// Every change of the clocks in every zone that is known, from 1850 to 2040: quarters of an hour around it happen when
-/// `jiff` says they do.
+/// Every clock change in every known zone, from 1850 to 2040: quarters of an hour around it convert as `jiff`
+/// converts them.
 #[test]
 fn every_change_of_every_zone() {
     let mut changes = 0;
@@ -494,13 +494,13 @@ fn every_change_of_every_zone() {
         let from = jiff::Timestamp::from_second(-3_786_912_000).expect("1850");
         let all: Vec<_> =
             zone.following(from).take_while(|change| change.timestamp().as_second() < 2_208_988_800).collect();
-        // Many names are links to the same clocks.
+        // Many names are links to the same zone.
         if !known.insert(all.iter().map(|change| (change.timestamp(), change.offset())).collect::<Vec<_>>()) {
             continue;
         }
         let mut latest = i64::MIN;
         for change in all {
-            // Each zone's rules of late repeat themselves; one year in ten is enough of them.
+            // Each zone's recent rules repeat themselves, so one year in ten is enough.
             let second = change.timestamp().as_second();
             if second < latest + 86_400 || (second > 0 && second / 31_556_952 % 10 != 0) {
                 continue;

@@ -1,4 +1,4 @@
-//! When a port works, and which messages leave first.
+//! Schedule and message priority of a port.
 
 use std::time::Duration;
 
@@ -29,21 +29,20 @@ pub(super) static WINDOW: Shape = Shape::Object(&[
 static HOURS: Shape = Shape::Either(&[&Shape::Text, &HOURS_LIST]);
 static HOURS_LIST: Shape = Shape::List { of: &Shape::Text, most: 50 };
 pub(super) static ORDERED: Shape = Shape::Object(&[
-    required("by", &NAMES_OR_ONE, "The property, or properties, that make the key; `[]`: all messages are of one key."),
+    required("by", &NAMES_OR_ONE, "The property, or properties, of the ordering key; `[]`: all messages have one key."),
     optional(
         "stop_on_failure",
         &Shape::Boolean,
-        "Whether a suspended message keeps those of its key that came behind it, until it is resumed or ended; false if \
-         not given.",
+        "Whether a suspended message blocks later ones of its key until it is resumed or ended; false if not given.",
     ),
 ]);
 pub(super) static NAMES_OR_ONE: Shape = Shape::Either(&[&Shape::Name, &NAMES]);
 pub(super) static PRIORITY: Shape = Shape::Object(&[
-    required("by", &Shape::Name, "The property that holds the priority, 0 to 9; without it a message has 0."),
+    required("by", &Shape::Name, "The property with the priority, 0 to 9; a message without it has 0."),
     optional(
         "ageing",
         &Shape::Duration { least: seconds(1), most: seconds(DAY) },
-        "After how long a message that waits has one more, so that none waits for ever; 1m if not given.",
+        "Waiting time that raises the priority by one, so that no message starves; 1m if not given.",
     ),
 ]);
 
@@ -69,7 +68,7 @@ impl Builder<'_> {
         if let Kind::List(items) = &given.kind
             && items.is_empty()
         {
-            let problem = given.problem(&join(&path, "hours"), "are none: the port would never work");
+            let problem = given.problem(&join(&path, "hours"), "are empty: the port would never work");
             self.problems.push(problem.hint("give hours, or leave the window out"));
         }
         let zone_name = text(node, "time_zone").unwrap_or_else(|| "UTC".to_owned());
@@ -93,7 +92,7 @@ impl Builder<'_> {
             (None, Some(node)) => self.priority(node, &join(path, "priority"), properties).unwrap_or_default(),
             (Some(_), Some(node)) => {
                 let problem = node.problem(&join(path, "priority"), "cannot be given together with `ordered`");
-                self.problems.push(problem.hint("what leaves in order leaves before nothing else; leave one out"));
+                self.problems.push(problem.hint("ordered messages have no priority; leave one out"));
                 SendOrder::Due
             }
         }
@@ -109,7 +108,7 @@ impl Builder<'_> {
                 self.problems.push(problem.hint(meant(by.as_str(), &known, "properties")));
             }
             Some(property) if property.kind != FieldType::Integer => {
-                let problem = node.problem(&path, format!("`{by}` is no integer"));
+                let problem = node.problem(&path, format!("`{by}` is not an integer"));
                 self.problems.push(problem.hint(format!("declare it as `{by}: {{ type: integer, ... }}`")));
             }
             Some(_) => {}

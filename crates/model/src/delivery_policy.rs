@@ -1,5 +1,4 @@
-//! How the notifications of a class are told: alone or together, at which hours, what goes first, and what follows when a
-//! channel fails.
+//! Delivery policy of a notification class: digests, send hours, priority and fall-back channels.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -12,36 +11,36 @@ use crate::{
     time::Timestamp,
 };
 
-/// The longest time that a digest may wait for more.
+/// Longest window of a digest.
 pub const DIGEST_WAIT_MAX: Duration = Duration::from_secs(31 * 86_400);
-/// Members of a digest that its templates see, if the definition does not say.
+/// Default number of digest members that templates see.
 pub const DIGEST_ITEMS: u32 = 100;
 
-/// How the notifications of a class are told.
+/// Delivery policy of a notification class.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
-pub struct Conduct {
-    /// Which of what waits for a channel goes first.
+pub struct DeliveryPolicy {
+    /// Priority in a channel's queue.
     #[serde(skip_serializing_if = "Priority::is_normal")]
     pub priority: Priority,
-    /// Whether they go out in quiet hours and against preferences as well.
+    /// Whether they are sent in quiet hours and against preferences as well.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub critical: bool,
-    /// The only hours at which they are sent, by the subscriber's clock. What comes at other hours waits.
+    /// The only hours at which they are sent, in the subscriber's time zone. Notifications at other hours wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub send_hours: Option<Hours>,
-    /// Which of them are told together, as one message.
+    /// Digest configuration: which of them are combined into one message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
-    /// Those that say the same leave as one message to several; to so many at most.
+    /// Multicast: notifications with equal content leave as one message to up to this many recipients.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub multicast: Option<u32>,
-    /// The channels that are tried when the one before has failed or takes too long, in order.
+    /// Fall-back channels, tried in order when the previous one has failed or takes too long.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fallback: Vec<Fallback>,
 }
 
-/// Which of what waits for a channel goes first. Nothing waits for ever: each is passed only by what became due within
-/// its [`Priority::patience`] after it.
+/// Priority in a channel's queue, with aging: an item is overtaken only by items that became due within its
+/// [`Priority::aging`] after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Priority {
@@ -49,7 +48,7 @@ pub enum Priority {
     Urgent,
     /// Before most.
     High,
-    /// As it comes.
+    /// The default.
     #[default]
     Normal,
     /// After what is due at about the same time.
@@ -57,11 +56,11 @@ pub enum Priority {
 }
 
 impl Priority {
-    /// All of them, the first the one that goes first; in the order of their stored numbers.
+    /// All of them, by descending priority; in the order of their stored numbers.
     pub const ALL: [Priority; 4] = [Priority::Urgent, Priority::High, Priority::Normal, Priority::Low];
 
-    /// By how much what is urgent may be later and still go first.
-    pub const fn patience(self) -> Duration {
+    /// Priority aging: how much later an urgent item may be due and still go first.
+    pub const fn aging(self) -> Duration {
         match self {
             Priority::Urgent => Duration::ZERO,
             Priority::High => Duration::from_secs(60),
@@ -70,7 +69,7 @@ impl Priority {
         }
     }
 
-    /// Its one word.
+    /// Its name.
     pub fn word(self) -> &'static str {
         match self {
             Priority::Urgent => "urgent",
@@ -85,34 +84,34 @@ impl Priority {
     }
 }
 
-/// A channel that is tried after others.
+/// A fall-back channel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Fallback {
     /// The channel.
     pub channel: Name,
-    /// After so long without delivery by the one before it is tried, even if attempts are left; `None`: when that has
-    /// failed for good.
+    /// Time without delivery by the previous channel after which it is tried, even if attempts are left; `None`: when
+    /// the previous one has finally failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<Duration>,
 }
 
-/// Notifications for the same subscriber, device and locale are one message.
+/// A digest: notifications for the same subscriber, device and locale become one message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Digest {
-    /// Fields of the class in which they must agree as well.
+    /// Further grouping fields of the class.
     pub by: Vec<Name>,
-    /// How long they are gathered.
+    /// Collection window.
     pub window: DigestWindow,
-    /// Most that templates see one by one; the rest is only counted.
+    /// Most members that templates see individually; the rest is only counted.
     pub items_max: u32,
 }
 
-/// How long the notifications of a digest are gathered.
+/// Collection window of a digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DigestWindow {
-    /// Not at all: what one batch holds.
+    /// None: the notifications of one batch.
     Batch,
-    /// For so long after the first.
+    /// This long after the first.
     After(Duration),
     /// Until the next full hour of the subscriber's clock.
     Hourly,
@@ -121,11 +120,11 @@ pub enum DigestWindow {
 }
 
 impl DigestWindow {
-    /// When the window closes in which a notification falls that comes at `now`, as the first. `None`: it does not wait.
+    /// End of the window for a first notification at `now`. `None`: it does not wait.
     pub fn end(self, time_zone: Option<&str>, now: Timestamp) -> Option<Timestamp> {
         match self {
             DigestWindow::Batch => None,
-            // Whole seconds, so that what comes about together waits together.
+            // Whole seconds, so that notifications at about the same time share a window.
             DigestWindow::After(wait) => {
                 Some(Timestamp((now + wait).0.saturating_add(SECOND - 1).div_euclid(SECOND).saturating_mul(SECOND)))
             }
@@ -233,22 +232,21 @@ mod tests {
         }
     }
 
-    fn problems(conduct: &str) -> String {
+    fn problems(delivery_policy: &str) -> String {
         let text = format!(
             "application: a\nevents: {{ e: {{ fields: {{ n: number }} }} }}\nsubscriptions: {{ s: {{}} }}\n\
-             notifications:\n  told:\n    fields: {{ n: number, region: string }}\n    content: {{ templates: {{ base: {{ text: x }} }} }}\n    \
-             {conduct}\nchannels: {{ mail: {{ protocol: smtp }}, sms: {{ protocol: http }} }}\n"
+             notifications:\n  notice:\n    fields: {{ n: number, region: string }}\n    content: {{ templates: {{ base: {{ text: x }} }} }}\n    \
+             {delivery_policy}\nchannels: {{ mail: {{ protocol: smtp }}, sms: {{ protocol: http }} }}\n"
         );
         match crate::definition::read(&text, &|_| None) {
-            Ok(application) => {
-                serde_json::to_string(&application.notifications["told"].conduct).expect("a conduct is JSON")
-            }
+            Ok(application) => serde_json::to_string(&application.notifications["notice"].delivery_policy)
+                .expect("a delivery policy is JSON"),
             Err(problems) => problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
         }
     }
 
     #[test]
-    fn a_conduct_is_read_as_it_is_meant() {
+    fn delivery_policies_are_parsed() {
         assert_eq!(problems(""), "{}");
         assert_eq!(
             problems(
@@ -265,20 +263,20 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_told() {
-        for (conduct, expected) in [
-            ("digest: { window: weekly }", "notifications.told.digest.window: is not `batch`"),
+    fn invalid_delivery_policies_are_reported() {
+        for (delivery_policy, expected) in [
+            ("digest: { window: weekly }", "notifications.notice.digest.window: is not `batch`"),
             ("digest: { by: [regoin] }", "`regoin` is not a field of the class; did you mean `region`?"),
             ("digest: {}\n    multicast: {}", "cannot be given together with `digest`"),
             ("send_hours: always", "`always` is not a time of the day"),
-            ("critical: true\n    send_hours: 09:00-10:00", "cannot be given for what is critical"),
+            ("critical: true\n    send_hours: 09:00-10:00", "cannot be given for a critical class"),
             ("fallback: [{ channel: smsx }]", "names the channel `smsx`, which does not exist; did you mean `sms`?"),
-            ("fallback: [{ channel: sms }, { channel: sms }]", "names the channel `sms` for the second time"),
+            ("fallback: [{ channel: sms }, { channel: sms }]", "names the channel `sms` twice"),
             ("priority: highest", "`highest` is not known here"),
             ("multicast: { recipient_limit: 1 }", "give 2 to 1000"),
         ] {
-            let found = problems(conduct);
-            assert!(found.contains(expected), "{conduct}: {found}");
+            let found = problems(delivery_policy);
+            assert!(found.contains(expected), "{delivery_policy}: {found}");
         }
     }
 }

@@ -1,0 +1,169 @@
+//! The table of options that hold secrets. A new protocol, kind or step with a secret is a line here.
+
+use super::{
+    super::document::{Node, join},
+    Language,
+};
+
+/// The secret part of an option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SecretShape {
+    /// Passwords in URLs, and values of query parameters with secret names. The default for options that are not in
+    /// the table.
+    Addresses,
+    /// All of it.
+    Whole,
+    /// Everything except placeholders, and the leading word with the authentication scheme.
+    Value,
+    /// Values under secret names, for mappings with free keys.
+    Named,
+    /// Every value except those of these names, in lower case.
+    Except(&'static [&'static str]),
+}
+
+/// An option of a protocol, a kind or a step, and how much of it is secret.
+type Row = (&'static str, &'static str, SecretShape);
+
+/// Headers that are known to be harmless.
+const HEADERS: SecretShape = SecretShape::Except(&[
+    "accept",
+    "accept-language",
+    "cache-control",
+    "content-language",
+    "content-type",
+    "idempotency-key",
+    "prefer",
+    "priority",
+    "user-agent",
+]);
+/// Parameters of recipes that are not secret.
+const WITH: SecretShape = SecretShape::Except(&["account", "from", "server", "type"]);
+
+static CHANNELS: [Row; 14] = [
+    ("smtp", "options.password", SecretShape::Whole),
+    ("smtp", "options.servers.password", SecretShape::Whole),
+    ("smtp", "options.dkim.key", SecretShape::Whole),
+    ("http", "options.password", SecretShape::Whole),
+    ("http", "options.secret", SecretShape::Whole),
+    ("http", "options.headers", HEADERS),
+    ("http", "options.with", WITH),
+    ("http", "options.body", SecretShape::Named),
+    ("http", "options.recipients", SecretShape::Named),
+    ("webpush", "options.private_key", SecretShape::Whole),
+    ("nats", "options.token", SecretShape::Whole),
+    ("nats", "options.password", SecretShape::Whole),
+    ("mqtt", "options.password", SecretShape::Whole),
+    ("process", "options.environment", SecretShape::Whole),
+];
+static SOURCES: [Row; 8] = [
+    ("poll", "options.headers", HEADERS),
+    ("feed", "options.headers", HEADERS),
+    ("nats", "options.token", SecretShape::Whole),
+    ("nats", "options.password", SecretShape::Whole),
+    ("kafka", "options.password", SecretShape::Whole),
+    ("mqtt", "options.password", SecretShape::Whole),
+    ("mail", "options.password", SecretShape::Whole),
+    ("process", "options.environment", SecretShape::Whole),
+];
+static PORTS: [Row; 8] = [
+    ("http", "options.secret", SecretShape::Whole),
+    ("http", "options.headers", HEADERS),
+    ("http", "backup.options.secret", SecretShape::Whole),
+    ("http", "backup.options.headers", HEADERS),
+    ("", "pipeline.sign", SecretShape::Whole),
+    ("", "pipeline.run.environment", SecretShape::Whole),
+    ("", "reply_pipeline.sign", SecretShape::Whole),
+    ("", "reply_pipeline.run.environment", SecretShape::Whole),
+];
+
+/// The key of a receive port's locations; each has a kind.
+const LOCATIONS: &str = "locations";
+
+/// A section of a definition, the key that selects the rows for an entry, and those rows.
+type Section = (&'static str, &'static str, &'static [Row]);
+
+static APPLICATION: [Section; 2] = [("channels", "protocol", &CHANNELS), ("sources", "kind", &SOURCES)];
+static EXCHANGE: [Section; 2] = [("receive", "protocol", &PORTS), ("send", "protocol", &PORTS)];
+
+/// The channels, sources or ports of a definition, each with its path.
+pub(super) fn roots(language: Language, root: &Node) -> impl Iterator<Item = (String, &Node, SecretPath)> {
+    let of = |(section, key, rows): &'static Section| {
+        let entries = root.get(section).map_or(&[][..], Node::entries).iter();
+        entries.map(move |entry| {
+            let of = entry.value.get(key).and_then(Node::text).unwrap_or_default().to_owned();
+            let place = SecretPath { rows, of, option: String::new(), form: SecretShape::Addresses };
+            (join(section, &entry.key), &entry.value, place)
+        })
+    };
+    let sections = match language {
+        Language::Application => &APPLICATION,
+        Language::Exchange => &EXCHANGE,
+    };
+    sections.iter().flat_map(of)
+}
+
+/// A path below a channel, a source or a port.
+pub(super) struct SecretPath {
+    rows: &'static [Row],
+    /// The protocol or kind.
+    of: String,
+    /// The option's keys, without list indexes.
+    option: String,
+    form: SecretShape,
+}
+
+impl SecretPath {
+    /// The secret part of the value at this path.
+    pub fn form(&self) -> SecretShape {
+        self.form
+    }
+
+    /// Whether both are below the same protocol or kind.
+    pub fn is_of(&self, other: &SecretPath) -> bool {
+        self.of == other.of
+    }
+
+    /// The path under a key with this value; a location is treated as a source.
+    pub fn below(&self, key: &str, node: &Node) -> SecretPath {
+        if self.option == LOCATIONS {
+            let of = node.get("kind").and_then(Node::text).unwrap_or_default().to_owned();
+            return SecretPath { rows: &SOURCES, of, option: String::new(), form: SecretShape::Addresses };
+        }
+        let option = join(&self.option, key);
+        let row = self.rows.iter().find(|(of, path, _)| *path == option && self.may_be(of));
+        let form = match (row, self.form) {
+            (Some((.., form)), _) => *form,
+            (None, SecretShape::Named) if is_secret_name(key) => SecretShape::Value,
+            (None, SecretShape::Except(known)) if known.contains(&key.to_ascii_lowercase().as_str()) => {
+                SecretShape::Addresses
+            }
+            (None, SecretShape::Except(_)) => SecretShape::Value,
+            (None, form) => form,
+        };
+        SecretPath { rows: self.rows, of: self.of.clone(), option, form }
+    }
+
+    /// Whether the protocol or kind matches; a variable matches any.
+    fn may_be(&self, of: &str) -> bool {
+        of.is_empty() || self.of == of || self.of.contains('$')
+    }
+}
+
+/// Whether a freely chosen name denotes a secret.
+pub(super) fn is_secret_name(name: &str) -> bool {
+    const WITHIN: [&str; 10] = [
+        "password",
+        "passwd",
+        "passphrase",
+        "secret",
+        "token",
+        "apikey",
+        "accesskey",
+        "privatekey",
+        "credential",
+        "authorization",
+    ];
+    const ALONE: [&str; 6] = ["key", "auth", "pwd", "pass", "sig", "signature"];
+    let plain: String = name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
+    ALONE.contains(&plain.as_str()) || WITHIN.iter().any(|word| plain.contains(word))
+}
