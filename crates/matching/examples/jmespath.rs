@@ -1,4 +1,4 @@
-//! Measures filters in JMESPath beside the crate `jmespath`, and what the worst of them may cost.
+//! Measures JMESPath filters against the crate `jmespath`, and the worst-case cost.
 //!
 //! `cargo run --release -p tocsin-matching --example jmespath`
 
@@ -6,7 +6,7 @@ use std::{hint::black_box, time::Instant};
 
 use tocsin_matching::filter::{
     CompiledFilter, compile,
-    index::{Desk, FilterIndex},
+    index::{FilterIndex, FilterScratch},
 };
 use tocsin_model::{
     field::{Field, FieldType, Fields},
@@ -16,7 +16,7 @@ use tocsin_model::{
 
 /// The filter of NotifyBC's load test.
 const LOAD: &str = "contains_ci(title,'vancouver') || contains_ci(title,'victoria')";
-/// One that both know.
+/// A filter that both accept.
 const BOTH: &str = "contains(title, 'vancouver') || contains(title, 'victoria') && magnitude > `3`";
 const TITLE: &str = "Planned power outage on the north shore of West Vancouver this Saturday";
 const PASSES: usize = 7;
@@ -49,10 +49,10 @@ fn main() {
     for number in 0..10_000 {
         index.insert(number, &filter(&LOAD.replace("victoria", &format!("place {number:04}"))));
     }
-    let (mut desk, mut found) = (Desk::new(), Vec::new());
+    let (mut scratch, mut found) = (FilterScratch::new(), Vec::new());
     nanos("10,000 such filters by the index, all of them met", 2_000, || {
         found.clear();
-        index.matching(&event, &mut desk, &mut found);
+        index.matching(&event, &mut scratch, &mut found);
         assert_eq!(found.len(), 10_000);
     });
 
@@ -74,7 +74,7 @@ fn main() {
     }
 }
 
-/// Prints the median of some passes.
+/// Prints the median of several passes.
 fn nanos(name: &str, rounds: u32, mut work: impl FnMut()) {
     let mut passes: Vec<f64> = (0..PASSES)
         .map(|_| {

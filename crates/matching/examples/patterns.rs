@@ -1,14 +1,14 @@
-//! Measures distinct event patterns on one core, in processor time of this thread, so that others on the machine count
-//! less: events a second where rows are given, and where each event is read from JSON first, as event-ruler does.
+//! Measures distinct event patterns on one core, in processor time of this thread, so that other load on the machine
+//! matters less. Prints events per second for rows, and for events parsed from JSON first, as event-ruler does.
 //!
-//! `cargo run --release -p tocsin-matching --example patterns -- PATTERNS EVENTS [N]`, where the files hold a pattern and
-//! an event a line, as `bench/peers/matching` generates them.
+//! `cargo run --release -p tocsin-matching --example patterns -- PATTERNS EVENTS [N]`, where the files hold one pattern
+//! or event per line, as `bench/peers/matching` generates them.
 
 use std::{env, fs, hint::black_box, time::Instant};
 
 use tocsin_matching::filter::{
     CompiledFilter, compile,
-    index::{Desk, FilterIndex},
+    index::{FilterIndex, FilterScratch},
 };
 use tocsin_model::{
     field::{Field, FieldType, Fields, Row},
@@ -16,7 +16,7 @@ use tocsin_model::{
 };
 
 const PASSES: usize = 7;
-/// A pass goes through the events until at least so many are done.
+/// A pass repeats the events until at least this many are done.
 const EVENTS_MIN: usize = 100_000;
 const NUMBERS: [&str; 2] = ["price", "qty"];
 const TEXTS: [&str; 12] =
@@ -48,7 +48,7 @@ fn main() {
     let rows: Vec<Row> =
         events.lines().map(|event| fields.row_from_json(event.as_bytes()).expect("an event")).collect();
 
-    let (mut desk, mut found, mut matches) = (Desk::new(), Vec::new(), 0);
+    let (mut scratch, mut found, mut matches) = (FilterScratch::new(), Vec::new(), 0);
     let rounds = EVENTS_MIN.div_ceil(rows.len());
     let mut rate = |pass: &mut dyn FnMut() -> usize| {
         let mut rates: Vec<f64> = (0..PASSES)
@@ -65,18 +65,18 @@ fn main() {
         let mut matches = 0;
         for row in &rows {
             found.clear();
-            index.matching(row, &mut desk, &mut found);
+            index.matching(row, &mut scratch, &mut found);
             matches += black_box(&found).len();
         }
         matches
     });
-    let counts = desk.counts();
+    let counts = scratch.counts();
     let from_json = rate(&mut || {
         let mut matches = 0;
         for event in events.lines() {
             let row = fields.row_from_json(event.as_bytes()).expect("an event");
             found.clear();
-            index.matching(&row, &mut desk, &mut found);
+            index.matching(&row, &mut scratch, &mut found);
             matches += black_box(&found).len();
         }
         matches
@@ -107,7 +107,7 @@ fn main() {
     }
 }
 
-/// Time that this thread has been running, as Linux counts it.
+/// Processor time of this thread, from Linux.
 fn processor_seconds() -> f64 {
     let text = fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
     let nanos: u64 = text.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("nanoseconds");

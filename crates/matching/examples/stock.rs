@@ -1,14 +1,15 @@
-//! Measures the stock workload on one core, in processor time of this thread, so that others on the machine count less.
+//! Measures the stock workload on one core, in processor time of this thread, so that other load on the machine matters
+//! less.
 //!
-//! `cargo run --release -p tocsin-matching --example stock -- DIR [COPIES [PASSES]]`, where `DIR` holds `subs.csv` and ten
-//! batches as `bench/peers/matching` generates them; copies beyond the first have their triggers shifted as there. With
-//! passes, nothing but so many passes of matching is measured, for a profile.
+//! `cargo run --release -p tocsin-matching --example stock -- DIR [COPIES [PASSES]]`, where `DIR` holds `subs.csv` and
+//! ten batches as `bench/peers/matching` generates them; copies beyond the first have shifted triggers, as there. With
+//! `PASSES`, only that many passes of matching run, for a profiler.
 
 use std::{collections::BTreeMap, env, fs, hint::black_box, path::Path, sync::Arc, time::Instant};
 
 use tocsin_matching::{
     cut::NotificationCutter,
-    datum::Trouble,
+    eval_value::EvalError,
     rule::{RuleNumber, RuleSet},
     shard::{MatchSink, Run, Shard, Subject},
 };
@@ -20,31 +21,31 @@ use tocsin_model::{
     value::Value,
 };
 
-/// As in the server.
+/// The same allocator as in the server.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const DEFINITION: &str = include_str!("../../../examples/stock/application.yaml");
 const KINDS: [&str; 4] = ["stop", "limit", "change", "volume"];
 const PASSES: usize = 7;
-/// So many rounds through the batches are measured at once, since the kernel may count by ticks of 4 ms.
+/// Rounds through the batches per measurement, since the kernel may count in ticks of 4 ms.
 const ROUNDS: usize = 15;
 
-/// Takes the ids of the subscriptions.
+/// Collects the ids of the subscriptions.
 #[derive(Default)]
-struct Taken(Vec<SubscriptionId>);
+struct IdCollector(Vec<SubscriptionId>);
 
-impl MatchSink for Taken {
+impl MatchSink for IdCollector {
     fn run(&mut self, run: Run<'_>) {
         run.append_ids(&mut self.0);
     }
 
-    fn rule_failed(&mut self, _: RuleNumber, _: EventId, trouble: Trouble) {
-        panic!("{trouble}");
+    fn rule_failed(&mut self, _: RuleNumber, _: EventId, error: EvalError) {
+        panic!("{error}");
     }
 
-    fn subscriptions_failed(&mut self, _: RuleNumber, _: EventId, trouble: Trouble, _: u32) {
-        panic!("{trouble}");
+    fn subscriptions_failed(&mut self, _: RuleNumber, _: EventId, error: EvalError, _: u32) {
+        panic!("{error}");
     }
 }
 
@@ -107,7 +108,7 @@ fn main() {
         })
         .collect();
 
-    let mut taken = Taken::default();
+    let mut taken = IdCollector::default();
     let mut matches = 0;
     let mut seconds: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for _ in 0..profiled.unwrap_or(PASSES) {
@@ -146,7 +147,7 @@ fn main() {
     }
 }
 
-/// Time that this thread has been running, as Linux counts it.
+/// Processor time of this thread, from Linux.
 fn processor_seconds() -> f64 {
     let text = fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
     let nanos: u64 = text.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("nanoseconds");

@@ -1,23 +1,23 @@
-//! Types a syntax tree against the fields of an event class and a subscription class.
+//! Type checker: types a syntax tree against the fields of an event class and a subscription class.
 
-mod names; // what a name stands for
-mod calls; // what a call does
+mod names; // resolves names
+mod calls; // checks calls
 
 use std::sync::Arc;
 
 use tocsin_model::{field::Fields, problem::Problem, value::Value};
 
 use crate::{
-    defined::Functions,
-    dialect::{Node, NodeKind, Operator, Span, cel, read_with_room},
+    dialect::{Node, NodeKind, Operator, Span, cel, parse_with_large_stack},
     expression::{Constant, Expression, Function, Kind, Type},
-    regular::Budget,
+    regex_pattern::Budget,
     subscriber::SubscriberColumns,
+    user_functions::UserFunctions,
 };
 
 pub(crate) use calls::is_built_in;
 
-/// What expressions call what they are put to.
+/// The kind of input that expressions are evaluated on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Subject {
     /// `event`, with its fields.
@@ -28,7 +28,7 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// Its one word.
+    /// The name of its variable.
     pub fn word(self) -> &'static str {
         match self {
             Subject::Event => "event",
@@ -37,40 +37,35 @@ impl Subject {
     }
 }
 
-/// What an expression may speak of.
+/// The names that an expression can use.
 #[derive(Debug, Clone, Default)]
 pub struct Scope {
-    /// What it is put to.
+    /// The kind of input.
     pub subject: Subject,
     /// The fields of `event`.
     pub event: Fields,
-    /// What `chronicle` gives: columns that stand behind the fields of the event.
+    /// The columns of `chronicle`, placed behind the fields of the event.
     pub chronicled: Fields,
     /// The fields of `sub`.
     pub subscription: Fields,
-    /// What may be asked of `subscriber`; `None` where there is none.
+    /// The columns of `subscriber`; `None` where there is none.
     pub subscriber: Option<SubscriberColumns>,
     /// Functions of the application.
-    pub functions: Functions,
-    /// Further names, which stand for values of any type. One with dots hides a selection that reads the same.
+    pub functions: UserFunctions,
+    /// Further names, which stand for values of any type. A name with dots hides the selection that is spelled the
+    /// same.
     pub variables: Vec<Arc<str>>,
 }
 
-/// Reads and types an expression in CEL.
-///
-/// # Errors
-/// Every problem found, with line and column in the expression.
+/// Parses and types a CEL expression.
 pub fn compile(source: &str, scope: &Scope) -> Result<Expression, Vec<Problem>> {
-    read_with_room(source, || {
+    parse_with_large_stack(source, || {
         let node = cel::parse(source).map_err(|problem| vec![problem])?;
         check(source, &node, scope)
     })
 }
 
-/// Reads and types a predicate: like [`compile`], and the result must be boolean.
-///
-/// # Errors
-/// Every problem found.
+/// Parses and types a predicate: like [`compile`], and the result must be boolean.
 pub fn compile_predicate(source: &str, scope: &Scope) -> Result<Expression, Vec<Problem>> {
     let expression = compile(source, scope)?;
     match expression.kind_of_value {
@@ -98,7 +93,7 @@ struct Checker<'a> {
     scope: &'a Scope,
     variables: Vec<(String, Type)>,
     problems: Vec<Problem>,
-    /// What its regular expressions may still have.
+    /// Remaining budget for regular expressions.
     budget: Budget,
 }
 
@@ -144,7 +139,7 @@ impl Checker<'_> {
                 let items: Vec<Expression> = items.iter().map(|item| self.expression(item)).collect();
                 let inner = items.iter().map(|item| item.kind_of_value.clone()).reduce(|left, right| left.join(&right));
                 let kind_of_value = Type::List(Box::new(inner.unwrap_or(Type::Dynamic)));
-                // A list of constants is made once.
+                // A list of constants is built once.
                 let values: Option<Vec<Value>> = items.iter().map(constant_value).collect();
                 match values {
                     Some(values) => return constant(Value::List(values.into()), kind_of_value),
@@ -227,14 +222,14 @@ impl Checker<'_> {
         expression
     }
 
-    /// What an operator gives, or a problem with its operands.
+    /// The result type of an operator; reports a problem if the operands do not fit.
     fn binary(&mut self, operator: Operator, left: &Expression, right: &Expression, span: Span) -> Type {
         use Operator::*;
         use Type::{Boolean, Bytes, Duration, Dynamic, Integer, List, Map, Null, Number, Text, Timestamp, Unsigned};
         let (l, r) = (&left.kind_of_value, &right.kind_of_value);
         match operator {
             Equal | NotEqual => {
-                if !l.meets(r) {
+                if !l.can_equal(r) {
                     self.mismatch(left, right, span);
                 }
                 Boolean
@@ -243,7 +238,7 @@ impl Checker<'_> {
                 if matches!(l, Null) || matches!(r, Null) {
                     self.problem(span, "null has no order");
                     self.hint("test for null with `==`, or use `has(...)`");
-                } else if !l.meets(r) {
+                } else if !l.can_equal(r) {
                     self.mismatch(left, right, span);
                 } else if let unordered @ (List(_) | Map) = l {
                     self.problem(span, format!("{unordered} has no order"));
@@ -252,7 +247,7 @@ impl Checker<'_> {
             }
             In => {
                 match r {
-                    List(inner) if !inner.meets(l) => {
+                    List(inner) if !inner.can_equal(l) => {
                         self.problem(span, format!("each value of the list is {inner}, which never equals {l}"));
                     }
                     List(_) | Map | Dynamic => {}
@@ -305,7 +300,7 @@ impl Checker<'_> {
     }
 }
 
-/// The dotted name that a node is, if it is one.
+/// The dotted name of a node, if it is one.
 fn path(node: &Node) -> Option<String> {
     match &node.kind {
         NodeKind::Name(name) => Some(name.clone()),

@@ -1,19 +1,19 @@
-//! What is kept of the events of a class, key by key, and given to rules as columns beside the fields of each event: what
-//! a chronicle said before the event, and what it says after it.
+//! Chronicles: per-key aggregates over the events of a class, as in SQL Server Notification Services. Rules read them
+//! as event columns: the value before the event and the value after it.
 //!
-//! Events are taken one by one in the order in which they were accepted, at the time of their batch or at their own, never
-//! at that of a clock. So the same batches give the same values. They are computed once, before any shard matches; to a
-//! shard they are fields of the event like others, and are indexed like them.
+//! Events are applied one by one in the order of their acceptance. The time is that of the batch or of the event, never
+//! a wall clock, so the same batches give the same values. Values are computed once, before any shard matches; a shard
+//! indexes them like any other event field.
 //!
-//! What changes in a quantum is committed with its matches, as pages; until that commit is known to be stored it can be
-//! undone.
+//! The changes of a quantum (one run of the matcher) are committed as pages together with its matches. Until that
+//! commit is confirmed, they can be undone.
 
-pub(crate) mod compile; // declarations become expressions, and the columns that rules read
-pub(crate) mod columns; // what they gave is packed and kept with the batch
+pub(crate) mod compile; // compiles declarations into expressions and columns
+pub(crate) mod columns; // packs chronicle columns to store them with the batch
 
-pub mod book; // all entries of an application: events in, columns out; the way back
-pub mod tables; // the same entries as rows of tables, for queries
-pub mod view; // entries for people
+pub mod store; // the chronicles of an application: applies events, undoes, restores
+pub mod tables; // chronicle entries as rows of SQL tables
+pub mod view; // chronicle entries for display
 
-mod entry; // one key: what its events come to
-mod ledger; // the entries of one chronicle, and their pages
+mod entry; // the aggregate of one key
+mod aggregate_table; // the entries of one chronicle and their journal pages

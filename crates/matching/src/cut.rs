@@ -1,5 +1,5 @@
-//! Cuts matches into notification batches: those of one rule through one channel, at most so many as the notification
-//! class allows.
+//! Cuts matches into notification batches: the matches of one rule through one channel, up to the batch size of the
+//! notification class.
 
 use tocsin_model::{
     field::FieldType,
@@ -9,60 +9,61 @@ use tocsin_model::{
 };
 
 use crate::{
-    datum::Trouble,
-    evaluate::{Parameters, Scene, value},
+    eval_value::EvalError,
+    evaluate::{EvalContext, Parameters, value},
     expression::{Expression, Kind},
-    index::chunks::{KeySlice, Stretch},
-    rule::{CompiledRule, Fill, RuleNumber, RuleSet, Unit, is_key},
+    index::chunks::{EntrySlice, KeySlice},
+    rule::{BatchUnit, CompiledRule, FieldSource, RuleNumber, RuleSet, is_key},
     shard::{MatchSink, Run},
 };
 
-/// Most notifications for which room is made ahead.
+/// Most notifications for which memory is reserved in advance.
 const ROOM_MAX: usize = 4096;
 
-/// A notification batch, ready but for its head.
+/// A notification batch without its header.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CutBatch {
     /// The rule that fired.
     pub rule: RuleNumber,
     /// The notification class.
     pub class: Name,
-    /// The channel through which they leave. `None`: these subscriptions have no usable device now.
+    /// The channel to deliver through. `None`: these subscriptions have no usable device now.
     pub channel: Option<Name>,
     /// The notifications, in the order of their events.
     pub notifications: Notifications,
-    /// The subscriber of each, where a class has a digest and [`join`](crate::join::join) has not cut it yet.
+    /// The subscriber of each notification, where a class has a digest and [`join`](crate::join::join) has not cut it
+    /// yet.
     pub subscribers: Vec<SubscriberNumber>,
 }
 
-/// A batch that grows.
+/// A batch that is still being filled.
 #[derive(Debug, Default)]
-struct Open {
+struct OpenBatch {
     notifications: Notifications,
     /// The subscriber of each notification, if the class has a digest.
     subscribers: Vec<SubscriberNumber>,
 }
 
-/// A rule that could not be decided for some event of the batches seen.
+/// A rule that could not be evaluated for some events of the batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RuleFailure {
     /// The rule.
     pub rule: RuleNumber,
-    /// The first event of its batch for which it could not.
+    /// The first event of its batch that failed.
     pub event: EventId,
     /// Whether the rule failed for the event as a whole, or for some subscriptions or filters only.
     pub whole: bool,
-    /// Why.
-    pub trouble: Trouble,
-    /// How many events, or how many subscriptions and filters.
+    /// The evaluation error.
+    pub error: EvalError,
+    /// The number of events, or of subscriptions and filters.
     pub count: u64,
 }
 
-/// Collects matches of one or more batches and cuts them.
+/// Collects matches of one or more batches and cuts them into notification batches.
 #[derive(Debug, Default)]
 pub struct NotificationCutter {
-    /// What is not full yet, by rule and channel number.
-    open: Vec<Vec<Option<Open>>>,
+    /// Batches that are not full yet, by rule and channel number.
+    open: Vec<Vec<Option<OpenBatch>>>,
     done: Vec<CutBatch>,
     failures: Vec<RuleFailure>,
     by_channel: Vec<(Vec<u32>, Vec<i64>)>,
@@ -70,21 +71,21 @@ pub struct NotificationCutter {
 }
 
 impl NotificationCutter {
-    /// Nothing collected yet.
+    /// An empty cutter.
     pub fn new() -> Self {
         NotificationCutter::default()
     }
 
     /// The batches cut since the last call, full ones first, and the failures. The cutter can be used again.
     ///
-    /// Of classes with a digest or multicast, all of a rule and channel is one batch: [`join`](crate::join::join) cuts it,
-    /// as it needs the shares of all shards.
+    /// For a class with a digest or multicast, all matches of a rule and channel form one batch;
+    /// [`join`](crate::join::join) cuts it, as it needs the results of all shards.
     pub fn finish(&mut self, rules: &RuleSet) -> (Vec<CutBatch>, Vec<RuleFailure>) {
         for (rule, channels) in self.open.iter_mut().enumerate() {
             let rule = RuleNumber(rule as u32);
             for (channel, open) in channels.iter_mut().enumerate() {
                 let whole = open.take().filter(|open| open.notifications.count() > 0);
-                if let Some(Open { notifications, subscribers }) = whole {
+                if let Some(OpenBatch { notifications, subscribers }) = whole {
                     let channel = channel.checked_sub(1).map(|at| self.names[at].clone());
                     let class = rules.notification_class(rule).clone();
                     self.done.push(CutBatch { rule, class, channel, notifications, subscribers });
@@ -102,13 +103,13 @@ impl NotificationCutter {
             .map(|found| found.rule)
     }
 
-    /// One entry for each rule, batch and kind of failure.
-    fn note(&mut self, new: RuleFailure) {
+    /// Records a failure: one entry for each rule, batch and kind of failure.
+    fn record(&mut self, new: RuleFailure) {
         let same = |failure: &&mut RuleFailure| {
             failure.rule == new.rule
                 && failure.event.batch == new.event.batch
                 && failure.whole == new.whole
-                && failure.trouble == new.trouble
+                && failure.error == new.error
         };
         match self.failures.iter_mut().find(same) {
             Some(failure) => failure.count += new.count,
@@ -116,7 +117,7 @@ impl NotificationCutter {
         }
     }
 
-    fn append(&mut self, run: &Run<'_>, channel: u16, mut found: Stretch<'_>) {
+    fn append(&mut self, run: &Run<'_>, channel: u16, mut found: EntrySlice<'_>) {
         let rule = run.rules.rule(run.rule);
         let (at, number) = (run.rule.0 as usize, usize::from(channel));
         if self.open.len() <= at {
@@ -130,14 +131,17 @@ impl NotificationCutter {
             self.names.push(name.clone());
         }
         while !found.slots.is_empty() {
-            let Open { notifications: open, subscribers } = self.open[at][number].get_or_insert_with(|| {
+            let OpenBatch { notifications: open, subscribers } = self.open[at][number].get_or_insert_with(|| {
                 let subscriptions = Vec::with_capacity(rule.batch_size.min(ROOM_MAX));
-                Open { notifications: Notifications { subscriptions, ..Notifications::default() }, ..Open::default() }
+                OpenBatch {
+                    notifications: Notifications { subscriptions, ..Notifications::default() },
+                    ..OpenBatch::default()
+                }
             });
             let room = match rule.unit {
-                Unit::Notification => rule.batch_size - open.count(),
-                // Which of them belong together is known when all are there.
-                Unit::Subscriber | Unit::Event(_) => usize::MAX,
+                BatchUnit::Notification => rule.batch_size - open.count(),
+                // The grouping is known only when all matches are present.
+                BatchUnit::Subscriber | BatchUnit::Event(_) => usize::MAX,
             };
             let (now, later) = found.split_at(room.min(found.slots.len()));
             let count = now.slots.len();
@@ -147,12 +151,12 @@ impl NotificationCutter {
                 _ => open.events.push(EventRun { event, count: count as u32 }),
             }
             run.table.append_ids(now.slots, &mut open.subscriptions);
-            if rule.unit == Unit::Subscriber {
+            if rule.unit == BatchUnit::Subscriber {
                 run.table.append_subscribers(now.slots, subscribers);
             }
             capture(run, now, rule, &mut open.captured);
             if count == room
-                && let Some(Open { notifications, subscribers }) = self.open[at][number].take()
+                && let Some(OpenBatch { notifications, subscribers }) = self.open[at][number].take()
             {
                 let channel = run.channel_name(channel).cloned();
                 self.done.push(CutBatch {
@@ -171,7 +175,7 @@ impl NotificationCutter {
 impl MatchSink for NotificationCutter {
     fn run(&mut self, run: Run<'_>) {
         if let Some(channel) = run.sole_channel() {
-            return self.append(&run, channel, Stretch { slots: run.slots, keys: run.keys });
+            return self.append(&run, channel, EntrySlice { slots: run.slots, keys: run.keys });
         }
         let mut by_channel = std::mem::take(&mut self.by_channel);
         for (at, slot) in run.slots.iter().enumerate() {
@@ -190,7 +194,7 @@ impl MatchSink for NotificationCutter {
                 self.append(
                     &run,
                     channel as u16,
-                    Stretch { slots, keys: if keys.is_empty() { KeySlice::None } else { KeySlice::Plain(keys) } },
+                    EntrySlice { slots, keys: if keys.is_empty() { KeySlice::None } else { KeySlice::Plain(keys) } },
                 );
                 slots.clear();
                 keys.clear();
@@ -199,21 +203,21 @@ impl MatchSink for NotificationCutter {
         self.by_channel = by_channel;
     }
 
-    fn rule_failed(&mut self, rule: RuleNumber, event: EventId, trouble: Trouble) {
-        self.note(RuleFailure { rule, event, whole: true, trouble, count: 1 });
+    fn rule_failed(&mut self, rule: RuleNumber, event: EventId, error: EvalError) {
+        self.record(RuleFailure { rule, event, whole: true, error, count: 1 });
     }
 
-    fn subscriptions_failed(&mut self, rule: RuleNumber, event: EventId, trouble: Trouble, count: u32) {
-        self.note(RuleFailure { rule, event, whole: false, trouble, count: count.into() });
+    fn subscriptions_failed(&mut self, rule: RuleNumber, event: EventId, error: EvalError, count: u32) {
+        self.record(RuleFailure { rule, event, whole: false, error, count: count.into() });
     }
 }
 
 /// Appends the captured fields of some matches.
-fn capture(run: &Run<'_>, found: Stretch<'_>, rule: &CompiledRule, columns: &mut Vec<(Name, Column)>) {
+fn capture(run: &Run<'_>, found: EntrySlice<'_>, rule: &CompiledRule, columns: &mut Vec<(Name, Column)>) {
     let key_field = rule.key_field();
     let mut at = 0;
     for (field, fill) in &rule.fields {
-        if matches!(fill, Fill::Event(_) | Fill::Default) {
+        if matches!(fill, FieldSource::Event(_) | FieldSource::Default) {
             continue;
         }
         if columns.len() <= at {
@@ -226,15 +230,19 @@ fn capture(run: &Run<'_>, found: Stretch<'_>, rule: &CompiledRule, columns: &mut
             columns.push((field.name.clone(), column));
         }
         match (fill, &mut columns[at].1) {
-            (Fill::Captured(expression), Column::Integers(integers)) if is_key(expression, field.kind, key_field) => {
+            (FieldSource::Captured(expression), Column::Integers(integers))
+                if is_key(expression, field.kind, key_field) =>
+            {
                 found.keys.append_to(integers);
             }
-            (Fill::Captured(expression), column) => append_column(run, found.slots, expression, field.kind, column),
-            (Fill::Queried(place), column) => {
+            (FieldSource::Captured(expression), column) => {
+                append_column(run, found.slots, expression, field.kind, column)
+            }
+            (FieldSource::Queried(place), column) => {
                 let given = run.given.get(*place).cloned().unwrap_or_default();
                 found.slots.iter().for_each(|_| push(column, given.clone()));
             }
-            (Fill::Event(_) | Fill::Default, _) => {}
+            (FieldSource::Event(_) | FieldSource::Default, _) => {}
         }
         at += 1;
     }
@@ -260,8 +268,8 @@ fn append_column(run: &Run<'_>, slots: &[u32], expression: &Expression, kind: Fi
         }
     }
     for slot in slots {
-        let scene = Scene { event: run.event(), parameters: Parameters::Slot(run.table, *slot) };
-        let found = value(expression, scene).map_or(Value::Null, |datum| datum.to_value());
+        let context = EvalContext { event: run.event(), parameters: Parameters::Slot(run.table, *slot) };
+        let found = value(expression, context).map_or(Value::Null, |eval_value| eval_value.to_value());
         push(column, kind.accept(found).unwrap_or_default());
     }
 }

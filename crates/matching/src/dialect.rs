@@ -1,6 +1,6 @@
-//! The languages of predicates. Each is read into the same syntax tree, which `check` then types.
+//! The languages of predicates. Each is parsed into the same syntax tree, which `check` then types.
 
-pub mod cel; // rules, and the default of filters
+pub mod cel; // CEL: rules, and the default of filters
 
 use std::sync::Arc;
 
@@ -12,18 +12,18 @@ pub const EXPRESSION_BYTES_MAX: usize = 16 * 1024;
 /// Deepest nesting of parentheses, calls, lists and the like.
 pub const EXPRESSION_NESTING_MAX: usize = 64;
 
-/// Highest syntax tree, which also bounds long chains such as `a + b + c`. `&&` and `||` chains count once. An evaluation of
-/// this height fits into half of the stack of a worker, which has 1 MiB.
+/// Highest syntax tree, which also bounds long chains such as `a + b + c`. A `&&` or `||` chain counts once. An
+/// evaluation of this height fits into half of the 1 MiB stack of a worker.
 pub const EXPRESSION_HEIGHT_MAX: u16 = 128;
 
-/// Levels that a text may have to be read on the stack of a worker.
+/// Most nesting levels of a text that is parsed on the stack of a worker.
 const LEVELS_ON_WORKER_MAX: usize = 48;
 
-/// Reads a text of a language: on the stack at hand if the text cannot be deep, else on a large one.
+/// Parses a text: on the current stack if the text cannot be deep, else on a thread with a large stack.
 ///
 /// # Errors
-/// Those of `read`; or no thread starts.
-pub(crate) fn read_with_room<T: Send>(
+/// Those of `read`; or the thread cannot be started.
+pub(crate) fn parse_with_large_stack<T: Send>(
     text: &str,
     read: impl FnOnce() -> Result<T, Vec<Problem>> + Send,
 ) -> Result<T, Vec<Problem>> {
@@ -33,12 +33,12 @@ pub(crate) fn read_with_room<T: Send>(
         return read();
     }
     with_large_stack(read).unwrap_or_else(|error| {
-        let problem = Problem::at("", format!("the expression was not read, as no thread starts: {error}"));
+        let problem = Problem::at("", format!("the expression was not parsed, as no thread could be started: {error}"));
         Err(vec![problem.hint("raise the limit of threads of the process, or try again later")])
     })
 }
 
-/// A stretch of an expression's text, in bytes.
+/// A range of an expression's text, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Span {
     /// First byte.
@@ -71,15 +71,15 @@ impl Span {
 /// A node of the untyped syntax tree.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
-    /// What it is.
+    /// The kind of node.
     pub kind: NodeKind,
-    /// Where it stands.
+    /// The position in the text.
     pub span: Span,
     /// Height of the tree below it, at most `EXPRESSION_HEIGHT_MAX`.
     pub(crate) height: u16,
 }
 
-/// What a syntax node is.
+/// The kinds of syntax nodes.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs)] // The names are those of the grammar.
 pub enum NodeKind {
@@ -95,7 +95,7 @@ pub enum NodeKind {
     Name(String),
     Select(Box<Node>, String),
     Index(Box<[Node; 2]>),
-    /// `a.?b`: an optional, empty where there is no such key.
+    /// `a.?b`: an optional, empty if the key is missing.
     OptionalSelect(Box<Node>, Arc<str>),
     /// `a[?b]`.
     OptionalIndex(Box<[Node; 2]>),

@@ -1,24 +1,25 @@
-//! The plain interpreter: walks a typed expression. Fields are already places, so nothing is looked up by name.
+//! The expression interpreter: a tree walk over a typed expression. Fields are resolved to indexes, so there is no
+//! lookup by name.
 //!
-//! The stack cannot overflow, since the height of an expression is bounded; time cannot run out, since every node
-//! and every piece of text or list that is made costs steps, and the steps of one evaluation are bounded.
+//! The stack cannot overflow, since the height of an expression is bounded. Time is bounded too: every node and every
+//! text or list that is built costs steps, and the steps of one evaluation are limited.
 
 use tocsin_model::value::Value;
 
 use crate::{
-    datum::{Datum, List, Map, Text, Trouble, compare, equal},
-    defined::Defined,
     dialect::Operator,
+    eval_value::{EvalError, EvalValue, List, Map, Text, compare, equal},
     expression::{Constant, Expression, Function, Kind, Macro, MacroParts},
     functions,
     index::table::Table,
-    regular::Pattern,
+    regex_pattern::Pattern,
+    user_functions::UserFunction,
 };
 
 /// Most steps of one evaluation.
 pub const STEPS_MAX: u32 = 100_000;
 
-/// Steps that are left.
+/// The remaining step budget of an evaluation.
 #[derive(Debug, Clone, Copy)]
 pub struct Steps(u32);
 
@@ -29,18 +30,18 @@ impl Default for Steps {
 }
 
 impl Steps {
-    /// Takes some.
+    /// Consumes steps.
     ///
     /// # Errors
-    /// There are not enough left.
-    pub fn take(&mut self, steps: usize) -> Result<(), Trouble> {
+    /// The remaining budget is too small.
+    pub fn take(&mut self, steps: usize) -> Result<(), EvalError> {
         let steps = u32::try_from(steps).unwrap_or(u32::MAX);
-        self.0 = self.0.checked_sub(steps).ok_or(Trouble::Cost)?;
+        self.0 = self.0.checked_sub(steps).ok_or(EvalError::Cost)?;
         Ok(())
     }
 }
 
-/// Where a subscription's parameters come from.
+/// Source of a subscription's parameters.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) enum Parameters<'a> {
     #[default]
@@ -49,43 +50,46 @@ pub(crate) enum Parameters<'a> {
     Slot(&'a Table, u32),
 }
 
-/// What an expression is evaluated over. Fields of what is absent are null.
+/// The input of an evaluation: an event and a subscription. Missing fields are null.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Scene<'a> {
+pub(crate) struct EvalContext<'a> {
     pub event: &'a [Value],
     pub parameters: Parameters<'a>,
 }
 
-/// The value of an expression over an event and a subscription, each a row of its class; for dry runs and tests.
+/// Evaluates an expression over an event and a subscription, each a row of its class; for dry runs and tests.
 ///
 /// # Errors
-/// Why it has none.
-pub fn evaluate(expression: &Expression, event: &[Value], subscription: &[Value]) -> Result<Value, Trouble> {
-    let scene = Scene { event, parameters: Parameters::Row(subscription) };
-    value(expression, scene).map(|datum| datum.to_value())
+/// The evaluation error.
+pub fn evaluate(expression: &Expression, event: &[Value], subscription: &[Value]) -> Result<Value, EvalError> {
+    let context = EvalContext { event, parameters: Parameters::Row(subscription) };
+    value(expression, context).map(|eval_value| eval_value.to_value())
 }
 
-/// The value of an expression over the variables of its scope, in their order.
+/// Evaluates an expression over the variables of its scope, in their order.
 ///
 /// # Errors
-/// Why it has none.
-pub fn evaluate_over<'a>(expression: &'a Expression, variables: Vec<Datum<'a>>) -> Result<Datum<'a>, Trouble> {
-    Evaluator::over(Scene::default(), variables).run(expression, &mut Steps::default())
+/// The evaluation error.
+pub fn evaluate_over<'a>(
+    expression: &'a Expression,
+    variables: Vec<EvalValue<'a>>,
+) -> Result<EvalValue<'a>, EvalError> {
+    Evaluator::over(EvalContext::default(), variables).run(expression, &mut Steps::default())
 }
 
 pub(crate) struct Evaluator<'a> {
-    scene: Scene<'a>,
-    variables: Vec<Datum<'a>>,
+    context: EvalContext<'a>,
+    variables: Vec<EvalValue<'a>>,
 }
 
-/// Whether a predicate is true. Anything else, an error too, is not a match.
+/// Whether a predicate is true. Any other value, and an error, is not a match.
 ///
 /// # Errors
-/// Only the cost limit.
-pub(crate) fn holds(expression: &Expression, scene: Scene<'_>) -> Result<bool, Trouble> {
-    // Guards mostly compare a field with a literal, and are asked of every event or of every subscription that is put.
+/// Only the step limit.
+pub(crate) fn holds(expression: &Expression, context: EvalContext<'_>) -> Result<bool, EvalError> {
+    // Most guards compare a field with a literal, and are evaluated for every event or every added subscription.
     if let Kind::Binary(operator, parts) = &expression.kind
-        && let (Some(left), Some(right)) = (plain(&parts[0], scene), plain(&parts[1], scene))
+        && let (Some(left), Some(right)) = (plain(&parts[0], context), plain(&parts[1], context))
     {
         match operator {
             Operator::Equal => return Ok(equal(&left, &right)),
@@ -96,56 +100,56 @@ pub(crate) fn holds(expression: &Expression, scene: Scene<'_>) -> Result<bool, T
             _ => {}
         }
     }
-    match Evaluator::new(scene).run(expression, &mut Steps::default()) {
-        Ok(Datum::Boolean(value)) => Ok(value),
-        Err(Trouble::Cost) => Err(Trouble::Cost),
+    match Evaluator::new(context).run(expression, &mut Steps::default()) {
+        Ok(EvalValue::Boolean(value)) => Ok(value),
+        Err(EvalError::Cost) => Err(EvalError::Cost),
         _ => Ok(false),
     }
 }
 
-/// Longer texts cost steps where they are compared.
+/// Comparing longer texts costs steps.
 const PLAIN_TEXT_MAX: usize = 64;
 
-/// The value of a field or a literal, if nothing else is asked and to compare it costs no step of its own.
+/// Fast path: the value of a field or literal whose comparison costs no extra step.
 #[inline]
-fn plain<'a>(expression: &'a Expression, scene: Scene<'a>) -> Option<Datum<'a>> {
-    let datum = match (&expression.kind, scene.parameters) {
-        (Kind::Constant(Constant::Value(value)), _) => Datum::of(value),
-        (Kind::Event(at), _) => scene.event.get(*at).map_or(Datum::Null, Datum::of),
-        (Kind::Subscription(at), Parameters::Row(row)) => row.get(*at).map_or(Datum::Null, Datum::of),
+fn plain<'a>(expression: &'a Expression, context: EvalContext<'a>) -> Option<EvalValue<'a>> {
+    let eval_value = match (&expression.kind, context.parameters) {
+        (Kind::Constant(Constant::Value(value)), _) => EvalValue::of(value),
+        (Kind::Event(at), _) => context.event.get(*at).map_or(EvalValue::Null, EvalValue::of),
+        (Kind::Subscription(at), Parameters::Row(row)) => row.get(*at).map_or(EvalValue::Null, EvalValue::of),
         (Kind::Subscription(at), Parameters::Slot(table, slot)) => table.parameter(*at, slot),
         _ => return None,
     };
-    match &datum {
-        Datum::List(_) | Datum::Map(_) => None,
-        Datum::Text(text) if text.len() > PLAIN_TEXT_MAX => None,
-        _ => Some(datum),
+    match &eval_value {
+        EvalValue::List(_) | EvalValue::Map(_) => None,
+        EvalValue::Text(text) if text.len() > PLAIN_TEXT_MAX => None,
+        _ => Some(eval_value),
     }
 }
 
 /// The value of an expression.
 #[inline]
-pub(crate) fn value<'a>(expression: &'a Expression, scene: Scene<'a>) -> Result<Datum<'a>, Trouble> {
-    // Fields alone are asked for most often, and for every event.
+pub(crate) fn value<'a>(expression: &'a Expression, context: EvalContext<'a>) -> Result<EvalValue<'a>, EvalError> {
+    // A plain field is the most common expression, evaluated for every event.
     if let Kind::Event(at) = expression.kind {
-        return Ok(scene.event.get(at).map_or(Datum::Null, Datum::of));
+        return Ok(context.event.get(at).map_or(EvalValue::Null, EvalValue::of));
     }
-    Evaluator::new(scene).run(expression, &mut Steps::default())
+    Evaluator::new(context).run(expression, &mut Steps::default())
 }
 
 impl<'a> Evaluator<'a> {
-    pub fn new(scene: Scene<'a>) -> Self {
-        Evaluator { scene, variables: Vec::new() }
+    pub fn new(context: EvalContext<'a>) -> Self {
+        Evaluator { context, variables: Vec::new() }
     }
 
     /// With values for the outermost variables.
-    pub fn over(scene: Scene<'a>, variables: Vec<Datum<'a>>) -> Self {
-        Evaluator { scene, variables }
+    pub fn over(context: EvalContext<'a>, variables: Vec<EvalValue<'a>>) -> Self {
+        Evaluator { context, variables }
     }
 
-    /// Recurses once for each level of an expression. What a level needs stands in functions of its own, so that the frame
-    /// of this one stays small.
-    pub fn run(&mut self, expression: &'a Expression, steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
+    /// Recurses once for each level of an expression. The work of a level is in separate functions, so that the stack
+    /// frame of this one stays small.
+    pub fn run(&mut self, expression: &'a Expression, steps: &mut Steps) -> Result<EvalValue<'a>, EvalError> {
         steps.take(1)?;
         match &expression.kind {
             Kind::Constant(_) | Kind::Event(_) | Kind::Subscription(_) | Kind::Variable(_) => {
@@ -162,84 +166,84 @@ impl<'a> Evaluator<'a> {
             Kind::Binary(operator, parts) => self.binary(*operator, parts, steps),
             Kind::Conditional(parts) => self.conditional(parts, steps),
             Kind::List(items) => self.list(items, steps),
-            // Stands only in lists and maps, which look into it themselves.
-            Kind::IfPresent(_) => Err(Trouble::Type),
+            // Valid only inside lists and maps, which handle it themselves.
+            Kind::IfPresent(_) => Err(EvalError::Type),
             Kind::Bind(values, body) => self.bind(values, body, steps),
             Kind::Map(entries) => self.map(entries, steps),
             Kind::Call(function, arguments) => self.call(*function, arguments, steps),
-            Kind::Defined(function, arguments) => self.defined(function, arguments, steps),
+            Kind::UserFunction(function, arguments) => self.defined(function, arguments, steps),
             Kind::Matches(inner, pattern) => self.matches(inner, pattern, steps),
             Kind::Macro(which, parts) => self.expand(*which, parts, steps),
         }
     }
 
     #[inline]
-    fn leaf(&self, kind: &'a Kind) -> Result<Datum<'a>, Trouble> {
+    fn leaf(&self, kind: &'a Kind) -> Result<EvalValue<'a>, EvalError> {
         Ok(match kind {
-            Kind::Constant(Constant::Value(value)) => Datum::of(value),
-            Kind::Constant(Constant::Duration(micros)) => Datum::Duration(*micros),
-            Kind::Constant(Constant::Unsigned(value)) => Datum::Unsigned(*value),
-            Kind::Constant(Constant::Bytes(bytes)) => Datum::Bytes(bytes.clone()),
-            Kind::Constant(Constant::Type(name)) => Datum::Type(name),
-            Kind::Event(at) => self.scene.event.get(*at).map_or(Datum::Null, Datum::of),
-            Kind::Subscription(at) => match self.scene.parameters {
-                Parameters::None => Datum::Null,
-                Parameters::Row(row) => row.get(*at).map_or(Datum::Null, Datum::of),
+            Kind::Constant(Constant::Value(value)) => EvalValue::of(value),
+            Kind::Constant(Constant::Duration(micros)) => EvalValue::Duration(*micros),
+            Kind::Constant(Constant::Unsigned(value)) => EvalValue::Unsigned(*value),
+            Kind::Constant(Constant::Bytes(bytes)) => EvalValue::Bytes(bytes.clone()),
+            Kind::Constant(Constant::Type(name)) => EvalValue::Type(name),
+            Kind::Event(at) => self.context.event.get(*at).map_or(EvalValue::Null, EvalValue::of),
+            Kind::Subscription(at) => match self.context.parameters {
+                Parameters::None => EvalValue::Null,
+                Parameters::Row(row) => row.get(*at).map_or(EvalValue::Null, EvalValue::of),
                 Parameters::Slot(table, slot) => table.parameter(*at, slot),
             },
-            Kind::Variable(at) => return self.variables.get(*at).cloned().ok_or(Trouble::NoSuchKey),
-            _ => return Err(Trouble::Type),
+            Kind::Variable(at) => return self.variables.get(*at).cloned().ok_or(EvalError::NoSuchKey),
+            _ => return Err(EvalError::Type),
         })
     }
 
-    fn has(&mut self, inner: &'a Expression, steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
-        self.run(inner, steps).map(|found| Datum::Boolean(!matches!(found, Datum::Null)))
+    fn has(&mut self, inner: &'a Expression, steps: &mut Steps) -> Result<EvalValue<'a>, EvalError> {
+        self.run(inner, steps).map(|found| EvalValue::Boolean(!matches!(found, EvalValue::Null)))
     }
 
     #[inline(never)]
-    fn has_key(&mut self, inner: &'a Expression, key: &'a str, steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
+    fn has_key(&mut self, inner: &'a Expression, key: &'a str, steps: &mut Steps) -> Result<EvalValue<'a>, EvalError> {
         let target = match self.run(inner, steps)? {
-            Datum::Optional(None) => Datum::Null,
-            Datum::Optional(Some(value)) => (*value).clone(),
+            EvalValue::Optional(None) => EvalValue::Null,
+            EvalValue::Optional(Some(value)) => (*value).clone(),
             target => target,
         };
         match target {
-            Datum::Map(map) => {
+            EvalValue::Map(map) => {
                 steps.take(map.len() / 8)?;
-                // A key whose value is null is there (CEL, "Macros").
-                Ok(Datum::Boolean(map.find(&Datum::Text(Text::Borrowed(key))).is_some()))
+                // A key whose value is null is present (CEL, "Macros").
+                Ok(EvalValue::Boolean(map.find(&EvalValue::Text(Text::Borrowed(key))).is_some()))
             }
-            Datum::Null => Ok(Datum::Boolean(false)),
-            _ => Err(Trouble::Type),
+            EvalValue::Null => Ok(EvalValue::Boolean(false)),
+            _ => Err(EvalError::Type),
         }
     }
 
-    fn select(&mut self, inner: &'a Expression, key: &'a str, steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
+    fn select(&mut self, inner: &'a Expression, key: &'a str, steps: &mut Steps) -> Result<EvalValue<'a>, EvalError> {
         let target = self.run(inner, steps)?;
         select_of(&target, key, steps)
     }
 
-    fn index(&mut self, parts: &'a [Expression; 2], steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
+    fn index(&mut self, parts: &'a [Expression; 2], steps: &mut Steps) -> Result<EvalValue<'a>, EvalError> {
         let target = self.run(&parts[0], steps)?;
         let index = self.run(&parts[1], steps)?;
         index_of(&target, &index, steps)
     }
 
-    fn not(&mut self, inner: &'a Expression, steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
+    fn not(&mut self, inner: &'a Expression, steps: &mut Steps) -> Result<EvalValue<'a>, EvalError> {
         match self.run(inner, steps)? {
-            Datum::Boolean(value) => Ok(Datum::Boolean(!value)),
-            Datum::Null => Err(Trouble::Null),
-            _ => Err(Trouble::Type),
+            EvalValue::Boolean(value) => Ok(EvalValue::Boolean(!value)),
+            EvalValue::Null => Err(EvalError::Null),
+            _ => Err(EvalError::Type),
         }
     }
 
-    fn negate(&mut self, inner: &'a Expression, steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
+    fn negate(&mut self, inner: &'a Expression, steps: &mut Steps) -> Result<EvalValue<'a>, EvalError> {
         match self.run(inner, steps)? {
-            Datum::Integer(value) => value.checked_neg().map(Datum::Integer).ok_or(Trouble::Range),
-            Datum::Number(value) => Ok(Datum::Number(-value)),
-            Datum::Duration(micros) => micros.checked_neg().map(Datum::Duration).ok_or(Trouble::Range),
-            Datum::Null => Err(Trouble::Null),
-            _ => Err(Trouble::Type),
+            EvalValue::Integer(value) => value.checked_neg().map(EvalValue::Integer).ok_or(EvalError::Range),
+            EvalValue::Number(value) => Ok(EvalValue::Number(-value)),
+            EvalValue::Duration(micros) => micros.checked_neg().map(EvalValue::Duration).ok_or(EvalError::Range),
+            EvalValue::Null => Err(EvalError::Null),
+            _ => Err(EvalError::Type),
         }
     }
 
@@ -248,28 +252,28 @@ impl<'a> Evaluator<'a> {
         operator: Operator,
         parts: &'a [Expression; 2],
         steps: &mut Steps,
-    ) -> Result<Datum<'a>, Trouble> {
+    ) -> Result<EvalValue<'a>, EvalError> {
         let left = self.run(&parts[0], steps)?;
         let right = self.run(&parts[1], steps)?;
         binary(operator, left, right, steps)
     }
 
-    fn conditional(&mut self, parts: &'a [Expression; 3], steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
+    fn conditional(&mut self, parts: &'a [Expression; 3], steps: &mut Steps) -> Result<EvalValue<'a>, EvalError> {
         let chosen = match self.run(&parts[0], steps)? {
-            Datum::Boolean(true) => 1,
-            Datum::Boolean(false) => 2,
-            Datum::Null => return Err(Trouble::Null),
-            _ => return Err(Trouble::Type),
+            EvalValue::Boolean(true) => 1,
+            EvalValue::Boolean(false) => 2,
+            EvalValue::Null => return Err(EvalError::Null),
+            _ => return Err(EvalError::Type),
         };
         self.run(&parts[chosen], steps)
     }
 
-    fn list(&mut self, items: &'a [Expression], steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
+    fn list(&mut self, items: &'a [Expression], steps: &mut Steps) -> Result<EvalValue<'a>, EvalError> {
         let mut made = Vec::with_capacity(items.len());
         for item in items {
             made.extend(self.item(item, steps)?);
         }
-        Ok(Datum::List(List::Made(made.into())))
+        Ok(EvalValue::List(List::Made(made.into())))
     }
 
     #[inline(never)]
@@ -278,14 +282,14 @@ impl<'a> Evaluator<'a> {
         values: &'a [Expression],
         body: &'a Expression,
         steps: &mut Steps,
-    ) -> Result<Datum<'a>, Trouble> {
+    ) -> Result<EvalValue<'a>, EvalError> {
         let outside = self.variables.len();
         let mut bound = Ok(());
         for value in values {
             match self.run(value, steps) {
-                Ok(datum) => self.variables.push(datum),
-                Err(trouble) => {
-                    bound = Err(trouble);
+                Ok(eval_value) => self.variables.push(eval_value),
+                Err(error) => {
+                    bound = Err(error);
                     break;
                 }
             }
@@ -295,13 +299,17 @@ impl<'a> Evaluator<'a> {
         result
     }
 
-    /// The values of arguments.
-    fn given(&mut self, arguments: &'a [Expression], steps: &mut Steps) -> Result<Vec<Datum<'a>>, Trouble> {
-        let mut given = Vec::with_capacity(arguments.len());
+    /// The values of the arguments.
+    fn arguments_of(
+        &mut self,
+        arguments: &'a [Expression],
+        steps: &mut Steps,
+    ) -> Result<Vec<EvalValue<'a>>, EvalError> {
+        let mut arguments_of = Vec::with_capacity(arguments.len());
         for argument in arguments {
-            given.push(self.run(argument, steps)?);
+            arguments_of.push(self.run(argument, steps)?);
         }
-        Ok(given)
+        Ok(arguments_of)
     }
 
     fn call(
@@ -309,82 +317,90 @@ impl<'a> Evaluator<'a> {
         function: Function,
         arguments: &'a [Expression],
         steps: &mut Steps,
-    ) -> Result<Datum<'a>, Trouble> {
-        let given = self.given(arguments, steps)?;
-        functions::call(function, &given, steps)
+    ) -> Result<EvalValue<'a>, EvalError> {
+        let arguments_of = self.arguments_of(arguments, steps)?;
+        functions::call(function, &arguments_of, steps)
     }
 
     fn defined(
         &mut self,
-        function: &'a Defined,
+        function: &'a UserFunction,
         arguments: &'a [Expression],
         steps: &mut Steps,
-    ) -> Result<Datum<'a>, Trouble> {
-        let given = self.given(arguments, steps)?;
-        function.call(given, steps)
+    ) -> Result<EvalValue<'a>, EvalError> {
+        let arguments_of = self.arguments_of(arguments, steps)?;
+        function.call(arguments_of, steps)
     }
 
-    fn matches(&mut self, inner: &'a Expression, pattern: &Pattern, steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
+    fn matches(
+        &mut self,
+        inner: &'a Expression,
+        pattern: &Pattern,
+        steps: &mut Steps,
+    ) -> Result<EvalValue<'a>, EvalError> {
         match self.run(inner, steps)? {
-            Datum::Text(text) => {
+            EvalValue::Text(text) => {
                 steps.take(pattern.steps(&text))?;
-                Ok(Datum::Boolean(pattern.is_match(&text)))
+                Ok(EvalValue::Boolean(pattern.is_match(&text)))
             }
-            Datum::Null => Err(Trouble::Null),
-            _ => Err(Trouble::Type),
+            EvalValue::Null => Err(EvalError::Null),
+            _ => Err(EvalError::Type),
         }
     }
 
-    /// `&&` and `||`: one operand that decides wins over errors, wherever it stands.
+    /// `&&` and `||`: an operand that decides wins over errors, in either position.
     fn absorb(
         &mut self,
         parts: impl Iterator<Item = &'a Expression>,
         decisive: bool,
         steps: &mut Steps,
-    ) -> Result<Datum<'a>, Trouble> {
+    ) -> Result<EvalValue<'a>, EvalError> {
         let mut failed = None;
         for part in parts {
             match self.run(part, steps) {
-                Ok(Datum::Boolean(value)) if value == decisive => return Ok(Datum::Boolean(decisive)),
-                Ok(Datum::Boolean(_)) => {}
-                Ok(Datum::Null) => failed = failed.or(Some(Trouble::Null)),
-                Ok(_) => failed = failed.or(Some(Trouble::Type)),
-                Err(Trouble::Cost) => return Err(Trouble::Cost),
-                Err(trouble) => failed = failed.or(Some(trouble)),
+                Ok(EvalValue::Boolean(value)) if value == decisive => return Ok(EvalValue::Boolean(decisive)),
+                Ok(EvalValue::Boolean(_)) => {}
+                Ok(EvalValue::Null) => failed = failed.or(Some(EvalError::Null)),
+                Ok(_) => failed = failed.or(Some(EvalError::Type)),
+                Err(EvalError::Cost) => return Err(EvalError::Cost),
+                Err(error) => failed = failed.or(Some(error)),
             }
         }
-        failed.map_or(Ok(Datum::Boolean(!decisive)), Err)
+        failed.map_or(Ok(EvalValue::Boolean(!decisive)), Err)
     }
 
     /// An item of a list or value of a map; `None` where an optional is empty.
-    fn item(&mut self, item: &'a Expression, steps: &mut Steps) -> Result<Option<Datum<'a>>, Trouble> {
+    fn item(&mut self, item: &'a Expression, steps: &mut Steps) -> Result<Option<EvalValue<'a>>, EvalError> {
         let Kind::IfPresent(inner) = &item.kind else { return self.run(item, steps).map(Some) };
         match self.run(inner, steps)? {
-            Datum::Optional(value) => Ok(value.map(|value| (*value).clone())),
-            Datum::Null => Err(Trouble::Null),
-            _ => Err(Trouble::Type),
+            EvalValue::Optional(value) => Ok(value.map(|value| (*value).clone())),
+            EvalValue::Null => Err(EvalError::Null),
+            _ => Err(EvalError::Type),
         }
     }
 
-    fn map(&mut self, entries: &'a [(Expression, Expression)], steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
-        let mut made: Vec<(Datum<'a>, Datum<'a>)> = Vec::with_capacity(entries.len());
+    fn map(&mut self, entries: &'a [(Expression, Expression)], steps: &mut Steps) -> Result<EvalValue<'a>, EvalError> {
+        let mut made: Vec<(EvalValue<'a>, EvalValue<'a>)> = Vec::with_capacity(entries.len());
         for (key, value) in entries {
             let key = self.run(key, steps)?;
-            if !matches!(key, Datum::Text(_) | Datum::Integer(_) | Datum::Unsigned(_) | Datum::Boolean(_)) {
-                return Err(Trouble::Type);
+            if !matches!(
+                key,
+                EvalValue::Text(_) | EvalValue::Integer(_) | EvalValue::Unsigned(_) | EvalValue::Boolean(_)
+            ) {
+                return Err(EvalError::Type);
             }
             steps.take(made.len() / 8)?;
             if made.iter().any(|(other, _)| equal(other, &key)) {
-                return Err(Trouble::NoSuchKey);
+                return Err(EvalError::NoSuchKey);
             }
             if let Some(value) = self.item(value, steps)? {
                 made.push((key, value));
             }
         }
-        Ok(Datum::Map(Map::Made(made.into())))
+        Ok(EvalValue::Map(Map::Made(made.into())))
     }
 
-    fn expand(&mut self, which: Macro, parts: &'a MacroParts, steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
+    fn expand(&mut self, which: Macro, parts: &'a MacroParts, steps: &mut Steps) -> Result<EvalValue<'a>, EvalError> {
         let range = self.run(&parts.range, steps)?;
         self.expand_over(which, parts, range, steps)
     }
@@ -394,37 +410,37 @@ impl<'a> Evaluator<'a> {
         &mut self,
         which: Macro,
         parts: &'a MacroParts,
-        range: Datum<'a>,
+        range: EvalValue<'a>,
         steps: &mut Steps,
-    ) -> Result<Datum<'a>, Trouble> {
+    ) -> Result<EvalValue<'a>, EvalError> {
         let optional = matches!(which, Macro::OptMap | Macro::OptFlatMap);
         let (items, map): (List<'a>, Option<Map<'a>>) = match range {
-            Datum::List(items) => (items, None),
-            Datum::Map(map) => {
+            EvalValue::List(items) => (items, None),
+            EvalValue::Map(map) => {
                 steps.take(map.len())?;
                 (List::Made(map.iter().map(|(key, _)| key).collect()), Some(map))
             }
-            Datum::Optional(None) if optional => return Ok(Datum::optional(None)),
-            Datum::Optional(Some(value)) if optional => (List::Made([(*value).clone()].into()), None),
-            Datum::Null => return Err(Trouble::Null),
-            _ => return Err(Trouble::Type),
+            EvalValue::Optional(None) if optional => return Ok(EvalValue::optional(None)),
+            EvalValue::Optional(Some(value)) if optional => (List::Made([(*value).clone()].into()), None),
+            EvalValue::Null => return Err(EvalError::Null),
+            _ => return Err(EvalError::Type),
         };
         let (mut failed, mut found, mut made, mut entries) = (None, 0usize, Vec::new(), Vec::new());
         let outside = self.variables.len();
         for at in 0..items.len() {
             steps.take(1)?;
             let item = items.item(at);
-            // With two variables, a list gives place and item, a map key and value.
+            // With two variables, a list binds index and item, a map key and value.
             match &map {
                 Some(map) if parts.paired => self.variables.extend([item.clone(), map.entry(at).1]),
-                None if parts.paired => self.variables.extend([Datum::Integer(at as i64), item.clone()]),
+                None if parts.paired => self.variables.extend([EvalValue::Integer(at as i64), item.clone()]),
                 _ => self.variables.push(item.clone()),
             }
             let condition = match &parts.condition {
                 Some(condition) => self.run(condition, steps).and_then(|value| match value {
-                    Datum::Boolean(value) => Ok(value),
-                    Datum::Null => Err(Trouble::Null),
-                    _ => Err(Trouble::Type),
+                    EvalValue::Boolean(value) => Ok(value),
+                    EvalValue::Null => Err(EvalError::Null),
+                    _ => Err(EvalError::Type),
                 }),
                 None => Ok(true),
             };
@@ -434,122 +450,135 @@ impl<'a> Evaluator<'a> {
             };
             self.variables.truncate(outside);
             match (which, condition) {
-                (_, Err(Trouble::Cost)) => return Err(Trouble::Cost),
-                (Macro::All, Ok(false)) => return Ok(Datum::Boolean(false)),
-                (Macro::Exists, Ok(true)) => return Ok(Datum::Boolean(true)),
-                (Macro::All | Macro::Exists, Err(trouble)) => failed = failed.or(Some(trouble)),
-                (_, Err(trouble)) => return Err(trouble),
+                (_, Err(EvalError::Cost)) => return Err(EvalError::Cost),
+                (Macro::All, Ok(false)) => return Ok(EvalValue::Boolean(false)),
+                (Macro::Exists, Ok(true)) => return Ok(EvalValue::Boolean(true)),
+                (Macro::All | Macro::Exists, Err(error)) => failed = failed.or(Some(error)),
+                (_, Err(error)) => return Err(error),
                 (Macro::ExistsOne, Ok(true)) => found += 1,
                 (Macro::Filter, Ok(true)) => made.push(item),
                 (Macro::TransformMap, Ok(true)) => {
-                    let key = if map.is_some() { item } else { Datum::Integer(at as i64) };
-                    entries.push((key, result.ok_or(Trouble::Type)??));
+                    let key = if map.is_some() { item } else { EvalValue::Integer(at as i64) };
+                    entries.push((key, result.ok_or(EvalError::Type)??));
                 }
                 (Macro::Map | Macro::TransformList | Macro::OptMap | Macro::OptFlatMap, Ok(true)) => {
-                    made.push(result.ok_or(Trouble::Type)??);
+                    made.push(result.ok_or(EvalError::Type)??);
                 }
                 _ => {}
             }
         }
         match (which, failed) {
-            (_, Some(trouble)) => Err(trouble),
-            (Macro::All, None) => Ok(Datum::Boolean(true)),
-            (Macro::Exists, None) => Ok(Datum::Boolean(false)),
-            (Macro::ExistsOne, None) => Ok(Datum::Boolean(found == 1)),
-            (Macro::Map | Macro::Filter | Macro::TransformList, None) => Ok(Datum::List(List::Made(made.into()))),
-            (Macro::TransformMap, None) => Ok(Datum::Map(Map::Made(entries.into()))),
-            (Macro::OptMap, None) => Ok(Datum::optional(made.pop())),
+            (_, Some(error)) => Err(error),
+            (Macro::All, None) => Ok(EvalValue::Boolean(true)),
+            (Macro::Exists, None) => Ok(EvalValue::Boolean(false)),
+            (Macro::ExistsOne, None) => Ok(EvalValue::Boolean(found == 1)),
+            (Macro::Map | Macro::Filter | Macro::TransformList, None) => Ok(EvalValue::List(List::Made(made.into()))),
+            (Macro::TransformMap, None) => Ok(EvalValue::Map(Map::Made(entries.into()))),
+            (Macro::OptMap, None) => Ok(EvalValue::optional(made.pop())),
             (Macro::OptFlatMap, None) => match made.pop() {
-                Some(value @ Datum::Optional(_)) => Ok(value),
-                _ => Err(Trouble::Type),
+                Some(value @ EvalValue::Optional(_)) => Ok(value),
+                _ => Err(EvalError::Type),
             },
         }
     }
 }
 
-/// The value of a key of a map that is written with a dot.
-fn select_of<'a>(target: &Datum<'a>, key: &'a str, steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
+/// The value of a map key that is written with a dot.
+fn select_of<'a>(target: &EvalValue<'a>, key: &'a str, steps: &mut Steps) -> Result<EvalValue<'a>, EvalError> {
     match target {
-        Datum::Map(map) => {
+        EvalValue::Map(map) => {
             steps.take(map.len() / 8)?;
-            map.find(&Datum::Text(Text::Borrowed(key))).ok_or(Trouble::NoSuchKey)
+            map.find(&EvalValue::Text(Text::Borrowed(key))).ok_or(EvalError::NoSuchKey)
         }
-        Datum::Optional(_) => functions::optional::index(target, &Datum::Text(Text::Borrowed(key)), steps),
-        Datum::Null => Err(Trouble::Null),
-        _ => Err(Trouble::Type),
+        EvalValue::Optional(_) => functions::optional::index(target, &EvalValue::Text(Text::Borrowed(key)), steps),
+        EvalValue::Null => Err(EvalError::Null),
+        _ => Err(EvalError::Type),
     }
 }
 
-/// An item of a list, or the value of a key of a map. An optional gives an optional.
-pub(crate) fn index_of<'a>(target: &Datum<'a>, index: &Datum<'a>, steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
-    use Datum::{Boolean, Integer, Number, Unsigned};
+/// An item of a list, or the value of a map key. An optional gives an optional.
+pub(crate) fn index_of<'a>(
+    target: &EvalValue<'a>,
+    index: &EvalValue<'a>,
+    steps: &mut Steps,
+) -> Result<EvalValue<'a>, EvalError> {
+    use EvalValue::{Boolean, Integer, Number, Unsigned};
     match (target, index) {
-        (Datum::List(items), Integer(_) | Unsigned(_) | Number(_)) => {
+        (EvalValue::List(items), Integer(_) | Unsigned(_) | Number(_)) => {
             let at = match index {
                 Integer(at) => *at,
-                Unsigned(at) => i64::try_from(*at).map_err(|_| Trouble::NoSuchKey)?,
+                Unsigned(at) => i64::try_from(*at).map_err(|_| EvalError::NoSuchKey)?,
                 Number(at) if at.fract() == 0.0 && at.abs() < 1e15 => *at as i64,
-                _ => return Err(Trouble::Type),
+                _ => return Err(EvalError::Type),
             };
-            let at = usize::try_from(at).map_err(|_| Trouble::NoSuchKey)?;
-            if at < items.len() { Ok(items.item(at)) } else { Err(Trouble::NoSuchKey) }
+            let at = usize::try_from(at).map_err(|_| EvalError::NoSuchKey)?;
+            if at < items.len() { Ok(items.item(at)) } else { Err(EvalError::NoSuchKey) }
         }
-        (Datum::Map(map), key @ (Datum::Text(_) | Integer(_) | Unsigned(_) | Boolean(_) | Number(_))) => {
+        (EvalValue::Map(map), key @ (EvalValue::Text(_) | Integer(_) | Unsigned(_) | Boolean(_) | Number(_))) => {
             steps.take(map.len() / 8)?;
-            map.find(key).ok_or(Trouble::NoSuchKey)
+            map.find(key).ok_or(EvalError::NoSuchKey)
         }
-        (Datum::Optional(_), _) => functions::optional::index(target, index, steps),
-        (Datum::Null, _) | (_, Datum::Null) => Err(Trouble::Null),
-        _ => Err(Trouble::Type),
+        (EvalValue::Optional(_), _) => functions::optional::index(target, index, steps),
+        (EvalValue::Null, _) | (_, EvalValue::Null) => Err(EvalError::Null),
+        _ => Err(EvalError::Type),
     }
 }
 
-fn binary<'a>(operator: Operator, left: Datum<'a>, right: Datum<'a>, steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
+fn binary<'a>(
+    operator: Operator,
+    left: EvalValue<'a>,
+    right: EvalValue<'a>,
+    steps: &mut Steps,
+) -> Result<EvalValue<'a>, EvalError> {
     match operator {
         Operator::Equal | Operator::NotEqual => {
             charge_comparison(&left, &right, steps)?;
-            Ok(Datum::Boolean(equal(&left, &right) == (operator == Operator::Equal)))
+            Ok(EvalValue::Boolean(equal(&left, &right) == (operator == Operator::Equal)))
         }
         Operator::Less | Operator::LessOrEqual | Operator::Greater | Operator::GreaterOrEqual => {
             charge_comparison(&left, &right, steps)?;
-            Ok(Datum::Boolean(functions::satisfies(operator, compare(&left, &right)?)))
+            Ok(EvalValue::Boolean(functions::satisfies(operator, compare(&left, &right)?)))
         }
         Operator::In => match &right {
-            Datum::List(items) => {
+            EvalValue::List(items) => {
                 for item in items.iter() {
                     steps.take(1)?;
                     charge_comparison(&left, &item, steps)?;
                     if equal(&left, &item) {
-                        return Ok(Datum::Boolean(true));
+                        return Ok(EvalValue::Boolean(true));
                     }
                 }
-                Ok(Datum::Boolean(false))
+                Ok(EvalValue::Boolean(false))
             }
-            Datum::Map(map) => {
+            EvalValue::Map(map) => {
                 steps.take(map.len() / 8)?;
-                Ok(Datum::Boolean(map.find(&left).is_some()))
+                Ok(EvalValue::Boolean(map.find(&left).is_some()))
             }
-            Datum::Null => Err(Trouble::Null),
-            _ => Err(Trouble::Type),
+            EvalValue::Null => Err(EvalError::Null),
+            _ => Err(EvalError::Type),
         },
         _ => functions::arithmetic(operator, left, right, steps),
     }
 }
 
-/// Comparing long texts and lists costs what it takes. Maps are compared key by key, hence the square.
-pub(crate) fn charge_comparison(left: &Datum<'_>, right: &Datum<'_>, steps: &mut Steps) -> Result<(), Trouble> {
+/// Charges for comparing long texts and lists. Maps are compared key by key, hence the square.
+pub(crate) fn charge_comparison(
+    left: &EvalValue<'_>,
+    right: &EvalValue<'_>,
+    steps: &mut Steps,
+) -> Result<(), EvalError> {
     match (left, right) {
-        (Datum::Text(left), Datum::Text(right)) => steps.take(left.len().min(right.len()) / 64),
-        (Datum::Bytes(left), Datum::Bytes(right)) => steps.take(left.len().min(right.len()) / 64),
-        (Datum::Optional(Some(left)), Datum::Optional(Some(right))) => charge_comparison(left, right, steps),
-        (Datum::List(left), Datum::List(right)) if left.len() == right.len() => {
+        (EvalValue::Text(left), EvalValue::Text(right)) => steps.take(left.len().min(right.len()) / 64),
+        (EvalValue::Bytes(left), EvalValue::Bytes(right)) => steps.take(left.len().min(right.len()) / 64),
+        (EvalValue::Optional(Some(left)), EvalValue::Optional(Some(right))) => charge_comparison(left, right, steps),
+        (EvalValue::List(left), EvalValue::List(right)) if left.len() == right.len() => {
             for (left, right) in left.iter().zip(right.iter()) {
                 steps.take(1)?;
                 charge_comparison(&left, &right, steps)?;
             }
             Ok(())
         }
-        (Datum::Map(left), Datum::Map(right)) if left.len() == right.len() => {
+        (EvalValue::Map(left), EvalValue::Map(right)) if left.len() == right.len() => {
             steps.take(left.len().saturating_mul(left.len()) / 8)?;
             for (key, value) in left.iter() {
                 if let Some(other) = right.find(&key) {

@@ -1,5 +1,5 @@
-//! The events of a batch as rules read them: each field of each event is a cell, and text stays where it lies in the
-//! batch. Rows of values are made of it for those who ask, once.
+//! The events of a batch as cells: each field of each event is a cell, and text borrows from the batch. Rows of values
+//! are built once, on demand.
 
 use std::sync::OnceLock;
 
@@ -12,15 +12,15 @@ use tocsin_model::{
 };
 
 use crate::{
-    datum::{Datum, Text, Trouble, write_key, write_text_key},
+    eval_value::{EvalError, EvalValue, Text, write_key, write_text_key},
     shard::Layout,
 };
 
-/// Some events of one class, in the order of their batch.
+/// Events of one class, in the order of their batch.
 #[derive(Debug)]
 pub struct Events<'a> {
     count: usize,
-    /// Without lists and maps; empty if there are some, or if rows were given.
+    /// Cells without lists and maps; empty if there are any, or if rows were given.
     cells: Vec<Cell>,
     width: usize,
     packed: Option<(PackedEvents, Fields)>,
@@ -36,7 +36,7 @@ enum Cell {
     Integer(i64),
     Number(f64),
     Timestamp(i64),
-    /// From this byte of the batch to that.
+    /// Start and end in the bytes of the batch.
     Text(u32, u32),
 }
 
@@ -47,8 +47,8 @@ impl<'a> Events<'a> {
         Events { count: rows.len(), cells: Vec::new(), width: 0, packed: None, given: Some(rows), made }
     }
 
-    /// Events that are rows already, its own.
-    pub(crate) fn of_made(rows: Vec<Row>) -> Events<'static> {
+    /// Events that are rows already, owned.
+    pub(crate) fn of_owned_rows(rows: Vec<Row>) -> Events<'static> {
         let (count, made) = (rows.len(), OnceLock::from(rows));
         Events { count, cells: Vec::new(), width: 0, packed: None, given: None, made }
     }
@@ -57,10 +57,7 @@ impl<'a> Events<'a> {
         Events::of_rows(&[])
     }
 
-    /// The events of a batch that was packed with `from`, as rows of `to`: mapped by name, and what is missing is null.
-    ///
-    /// # Errors
-    /// The batch is damaged.
+    /// The events of a batch that was packed with `from`, as rows of `to`: mapped by name, and missing fields are null.
     pub(crate) fn of_batch(batch: &EventBatch, from: &Fields, to: &Fields) -> Result<Events<'static>, Damaged> {
         let layout = Layout::between(from, to);
         let is_plain = |kind: FieldType| !matches!(kind, FieldType::List | FieldType::Map);
@@ -76,10 +73,10 @@ impl<'a> Events<'a> {
             return Ok(Events { count, cells, width: from.len(), packed, given: None, made: OnceLock::new() });
         }
         let row = |packed: Result<&[u8], Damaged>| Ok(layout.apply(unpack_row(from, packed?)?));
-        Ok(Events::of_made(batch.events.rows().map(row).collect::<Result<_, Damaged>>()?))
+        Ok(Events::of_owned_rows(batch.events.rows().map(row).collect::<Result<_, Damaged>>()?))
     }
 
-    /// How many there are.
+    /// The number of events.
     pub fn len(&self) -> usize {
         self.count
     }
@@ -89,22 +86,24 @@ impl<'a> Events<'a> {
         self.count == 0
     }
 
-    /// All of them, as rows of their class.
+    /// All events, as rows of their class.
     pub fn rows(&self) -> &[Row] {
         self.given.unwrap_or_else(|| self.made.get_or_init(|| self.unpack()))
     }
 
     fn unpack(&self) -> Vec<Row> {
         let unpacked = self.packed.iter().flat_map(|(events, fields)| {
-            events.rows().map(|row| row.and_then(|row| unpack_row(fields, row)).expect("it was read before"))
+            events
+                .rows()
+                .map(|row| row.and_then(|row| unpack_row(fields, row)).expect("the rows were validated on read"))
         });
         unpacked.collect()
     }
 
-    /// One of them, as a row of its class.
+    /// One event, as a row of its class.
     ///
     /// # Panics
-    /// There are not so many.
+    /// The index is out of bounds.
     pub fn row(&self, at: usize) -> &[Value] {
         &self.rows()[at]
     }
@@ -116,18 +115,18 @@ impl<'a> Events<'a> {
 
     /// A field of an event; null if there is no such field.
     #[inline]
-    pub(crate) fn datum(&self, at: usize, field: usize) -> Datum<'_> {
+    pub(crate) fn eval_value(&self, at: usize, field: usize) -> EvalValue<'_> {
         match self.cell(at, field) {
-            Some(Cell::Null) => Datum::Null,
-            Some(Cell::Boolean(value)) => Datum::Boolean(value),
-            Some(Cell::Integer(value)) => Datum::Integer(value),
-            Some(Cell::Number(value)) => Datum::Number(value),
-            Some(Cell::Timestamp(time)) => Datum::Timestamp(Timestamp(time)),
+            Some(Cell::Null) => EvalValue::Null,
+            Some(Cell::Boolean(value)) => EvalValue::Boolean(value),
+            Some(Cell::Integer(value)) => EvalValue::Integer(value),
+            Some(Cell::Number(value)) => EvalValue::Number(value),
+            Some(Cell::Timestamp(time)) => EvalValue::Timestamp(Timestamp(time)),
             Some(Cell::Text(from, to)) => {
-                let text = std::str::from_utf8(self.bytes(from, to)).expect("it was checked when it was read");
-                Datum::Text(Text::Borrowed(text))
+                let text = std::str::from_utf8(self.bytes(from, to)).expect("UTF-8 was validated on read");
+                EvalValue::Text(Text::Borrowed(text))
             }
-            None => self.row(at).get(field).map_or(Datum::Null, Datum::of),
+            None => self.row(at).get(field).map_or(EvalValue::Null, EvalValue::of),
         }
     }
 
@@ -149,13 +148,13 @@ impl<'a> Events<'a> {
     /// # Errors
     /// As there.
     #[inline]
-    pub(crate) fn write_key(&self, at: usize, field: usize, key: &mut Vec<u8>) -> Result<(), Trouble> {
+    pub(crate) fn write_key(&self, at: usize, field: usize, key: &mut Vec<u8>) -> Result<(), EvalError> {
         match self.cell(at, field) {
             Some(Cell::Text(from, to)) => {
                 write_text_key(self.bytes(from, to), key);
                 Ok(())
             }
-            _ => write_key(&self.datum(at, field), key),
+            _ => write_key(&self.eval_value(at, field), key),
         }
     }
 
@@ -169,7 +168,7 @@ impl<'a> Events<'a> {
 /// Reads packed rows of plain fields.
 fn read(bytes: &[u8], count: usize, fields: &Fields) -> Result<Vec<Cell>, Damaged> {
     let kinds: Vec<FieldType> = fields.iter().map(|field| field.kind).collect();
-    // A damaged count does not ask for much memory: a row takes a byte at least.
+    // A damaged count must not reserve much memory: a row takes at least one byte.
     if count > bytes.len() {
         return Err(Damaged);
     }
@@ -215,7 +214,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::datum::equal;
+    use crate::eval_value::equal;
 
     fn fields(kinds: &[FieldType]) -> Fields {
         let field = |(at, kind): (usize, &FieldType)| Field::new(format!("f{at}").parse().expect("a name"), *kind);
@@ -239,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_say_what_rows_say_and_damage_is_found() {
+    fn cells_equal_rows_and_damage_is_found() {
         let plain =
             [FieldType::String, FieldType::Integer, FieldType::Number, FieldType::Boolean, FieldType::Timestamp];
         for seed in 0..40u64 {
@@ -265,7 +264,7 @@ mod tests {
                 for (field, value) in row.iter().enumerate() {
                     let [mut key, mut expected] = [Vec::new(), Vec::new()];
                     for (events, key) in [(&events, &mut key), (&given, &mut expected)] {
-                        assert!(equal(&events.datum(at, field), &Datum::of(value)), "seed {seed}");
+                        assert!(equal(&events.eval_value(at, field), &EvalValue::of(value)), "seed {seed}");
                         assert_eq!(
                             events.integer(at, field).map(Value::Integer).is_some(),
                             matches!(value, Value::Integer(_))
@@ -274,10 +273,10 @@ mod tests {
                     }
                     assert_eq!(key, expected, "seed {seed}");
                 }
-                assert!(matches!(events.datum(at, row.len()), Datum::Null));
+                assert!(matches!(events.eval_value(at, row.len()), EvalValue::Null));
             }
             assert_eq!(events.rows(), rows);
-            // What is cut off is damaged, wherever the cut is.
+            // Truncated data is reported as damaged, at every length.
             for end in 0..packed.bytes().len() {
                 let cut = batch(PackedEvents::from_parts(packed.count(), packed.bytes().slice(..end)));
                 assert!(Events::of_batch(&cut, &fields, &fields).is_err(), "seed {seed}, {end}");
@@ -291,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_made_where_cells_cannot_hold_them() {
+    fn rows_are_built_where_cells_cannot_hold_them() {
         let (old, new) = (fields(&[FieldType::List, FieldType::Integer]), fields(&[FieldType::List]));
         let list = Value::List([Value::Integer(1)].into());
         let mut packer = EventPacker::new(old.clone());
@@ -300,7 +299,7 @@ mod tests {
         let check = |to: &Fields, expected: Row| {
             let events = Events::of_batch(&batch, &old, to).expect("it is whole");
             assert_eq!((events.len(), events.row(0)), (1, &expected[..]));
-            assert!(equal(&events.datum(0, 0), &Datum::of(&expected[0])));
+            assert!(equal(&events.eval_value(0, 0), &EvalValue::of(&expected[0])));
         };
         check(&old, vec![list.clone(), Value::Integer(7)]);
         check(&new, vec![list]);

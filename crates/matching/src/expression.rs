@@ -1,20 +1,20 @@
-//! Typed expressions: what every dialect becomes. Fields are resolved to their places, types are checked.
+//! Typed expressions, the common form of all dialects. Fields are resolved to indexes, types are checked.
 
 use std::{fmt, sync::Arc};
 
 use tocsin_model::{field::FieldType, value::Value};
 
 use crate::{
-    defined::Defined,
     dialect::{Operator, Span},
-    regular::Pattern,
+    regex_pattern::Pattern,
+    user_functions::UserFunction,
 };
 
-/// What an expression gives. Any of them may also be null at run time, since fields may be missing.
+/// The static type of an expression. Any value can also be null at run time, since fields may be missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)] // The names are those of the types.
 pub enum Type {
-    /// Known only at run time: what lists and maps of fields hold.
+    /// Known only at run time: items of list and map fields.
     Dynamic,
     Null,
     Boolean,
@@ -27,26 +27,26 @@ pub enum Type {
     Duration,
     List(Box<Type>),
     Map,
-    /// What `type(...)` gives.
+    /// The result of `type(...)`.
     Type,
 }
 
 impl Type {
-    /// Whether it counts. Numeric types compare with each other.
+    /// Whether it is a number. Numeric types compare with each other.
     pub fn is_numeric(&self) -> bool {
         matches!(self, Type::Integer | Type::Unsigned | Type::Number)
     }
 
-    /// Whether values of the two can be equal.
-    pub fn meets(&self, other: &Type) -> bool {
+    /// Whether values of the two types can be equal.
+    pub fn can_equal(&self, other: &Type) -> bool {
         match (self, other) {
             (Type::Dynamic | Type::Null, _) | (_, Type::Dynamic | Type::Null) => true,
-            (Type::List(left), Type::List(right)) => left.meets(right),
+            (Type::List(left), Type::List(right)) => left.can_equal(right),
             (left, right) => left == right || (left.is_numeric() && right.is_numeric()),
         }
     }
 
-    /// The type of what may be either.
+    /// The common type of two alternatives.
     pub fn join(&self, other: &Type) -> Type {
         match (self, other) {
             (left, right) if left == right => left.clone(),
@@ -95,22 +95,22 @@ impl fmt::Display for Type {
 /// A typed expression.
 #[derive(Debug, Clone)]
 pub struct Expression {
-    /// What it is.
+    /// The kind of node.
     pub kind: Kind,
-    /// What it gives.
+    /// The type of its value.
     pub kind_of_value: Type,
-    /// Where it stands in its text.
+    /// The position in its text.
     pub span: Span,
 }
 
-/// What a typed expression is.
+/// The kinds of typed expressions.
 #[derive(Debug, Clone)]
 #[allow(missing_docs)] // The names are those of the grammar.
 pub enum Kind {
     Constant(Constant),
-    /// A field of the event, by its place in the class.
+    /// A field of the event, by its index in the class.
     Event(usize),
-    /// A field of the subscription, by its place in the class.
+    /// A field of the subscription, by its index in the class.
     Subscription(usize),
     /// A variable of an enclosing macro, counted from the outermost.
     Variable(usize),
@@ -126,18 +126,18 @@ pub enum Kind {
     Or(Vec<Expression>),
     Binary(Operator, Box<[Expression; 2]>),
     Conditional(Box<[Expression; 3]>),
-    /// May hold [`Kind::IfPresent`].
+    /// Items may be [`Kind::IfPresent`].
     List(Vec<Expression>),
-    /// Its values may be [`Kind::IfPresent`].
+    /// Values may be [`Kind::IfPresent`].
     Map(Vec<(Expression, Expression)>),
-    /// The value of an optional, left out of the list or map around it where it is empty.
+    /// The value of an optional, left out of the enclosing list or map where it is empty.
     IfPresent(Box<Expression>),
-    /// An expression over values that are made first, each a variable for those after it.
+    /// Local bindings: values that are evaluated first, each a variable for those after it, and the body.
     Bind(Vec<Expression>, Box<Expression>),
     Call(Function, Vec<Expression>),
-    /// A function of the application.
-    Defined(Arc<Defined>, Vec<Expression>),
-    /// A regular expression that was compiled with the expression around it.
+    /// A call of a function of the application.
+    UserFunction(Arc<UserFunction>, Vec<Expression>),
+    /// A regular expression that is compiled with the enclosing expression.
     Matches(Box<Expression>, Pattern),
     Macro(Macro, Box<MacroParts>),
 }
@@ -150,7 +150,7 @@ pub enum Constant {
     Duration(i64),
     Unsigned(u64),
     Bytes(Arc<[u8]>),
-    /// A type by its name in CEL.
+    /// A type, by its CEL name.
     Type(&'static str),
 }
 
@@ -172,17 +172,17 @@ pub enum Macro {
 /// The parts of a macro.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MacroParts {
-    /// What it goes over.
+    /// The list or map that it iterates over.
     pub range: Expression,
-    /// Whether it has two variables: place and item, or key and value.
+    /// Whether it has two variables: index and item, or key and value.
     pub paired: bool,
-    /// What decides; where something is made, it may be absent.
+    /// The condition; optional in macros with a result.
     pub condition: Option<Expression>,
-    /// What is made.
+    /// The result expression.
     pub result: Option<Expression>,
 }
 
-/// Positions do not count.
+/// Equality ignores positions.
 impl PartialEq for Expression {
     fn eq(&self, other: &Expression) -> bool {
         use Kind::*;
@@ -205,7 +205,9 @@ impl PartialEq for Expression {
             (Conditional(left), Conditional(right)) => left == right,
             (Map(left), Map(right)) => left == right,
             (Call(function, left), Call(other, right)) => function == other && left == right,
-            (Kind::Defined(function, left), Kind::Defined(other, right)) => function == other && left == right,
+            (Kind::UserFunction(function, left), Kind::UserFunction(other, right)) => {
+                function == other && left == right
+            }
             (Matches(left, pattern), Matches(right, other)) => pattern == other && left == right,
             (Macro(name, left), Macro(other, right)) => name == other && left == right,
             _ => false,
@@ -213,12 +215,12 @@ impl PartialEq for Expression {
     }
 }
 
-/// What an expression depends on.
+/// The inputs that an expression depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Dependence {
-    /// On a field of the event.
+    /// Reads a field of the event.
     pub event: bool,
-    /// On a field of the subscription.
+    /// Reads a field of the subscription.
     pub subscription: bool,
 }
 
@@ -238,7 +240,11 @@ impl Expression {
             Kind::Bind(values, body) => values.iter().chain([&**body]).for_each(|part| part.visit(see)),
             Kind::Index(parts) | Kind::Binary(_, parts) => parts.iter().for_each(|part| part.visit(see)),
             Kind::Conditional(parts) => parts.iter().for_each(|part| part.visit(see)),
-            Kind::And(parts) | Kind::Or(parts) | Kind::List(parts) | Kind::Call(_, parts) | Kind::Defined(_, parts) => {
+            Kind::And(parts)
+            | Kind::Or(parts)
+            | Kind::List(parts)
+            | Kind::Call(_, parts)
+            | Kind::UserFunction(_, parts) => {
                 parts.iter().for_each(|part| part.visit(see));
             }
             Kind::Map(entries) => entries.iter().for_each(|(key, value)| {
@@ -253,7 +259,7 @@ impl Expression {
         }
     }
 
-    /// Puts the values of a row in place of the subscription's fields. What the row lacks is null.
+    /// Replaces the subscription's fields by the values of a row. Values missing from the row are null.
     pub(crate) fn bind(&mut self, row: &[Value]) {
         let all = |parts: &mut [Expression]| parts.iter_mut().for_each(|part| part.bind(row));
         match &mut self.kind {
@@ -275,7 +281,11 @@ impl Expression {
             }
             Kind::Index(parts) | Kind::Binary(_, parts) => all(&mut **parts),
             Kind::Conditional(parts) => all(&mut **parts),
-            Kind::And(parts) | Kind::Or(parts) | Kind::List(parts) | Kind::Call(_, parts) | Kind::Defined(_, parts) => {
+            Kind::And(parts)
+            | Kind::Or(parts)
+            | Kind::List(parts)
+            | Kind::Call(_, parts)
+            | Kind::UserFunction(_, parts) => {
                 all(parts);
             }
             Kind::Map(entries) => entries.iter_mut().for_each(|(key, value)| {
@@ -290,7 +300,7 @@ impl Expression {
         }
     }
 
-    /// What it depends on.
+    /// The inputs it depends on.
     pub fn dependence(&self) -> Dependence {
         let mut found = Dependence::default();
         self.visit(&mut |part| match part.kind {
@@ -301,7 +311,7 @@ impl Expression {
         found
     }
 
-    /// The places of the subscription's fields that it reads.
+    /// The indexes of the subscription's fields that it reads.
     pub fn subscription_fields(&self) -> Vec<usize> {
         let mut found = Vec::new();
         self.visit(&mut |part| {
@@ -313,7 +323,7 @@ impl Expression {
     }
 }
 
-/// A function of the language.
+/// A built-in function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)] // The names are those of the functions, see `functions::SIGNATURES`.
 pub enum Function {

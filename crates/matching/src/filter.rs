@@ -1,19 +1,20 @@
-//! Subscribers' own filters: compiled, brought to a canonical form, and indexed, so that an event costs what it matches.
+//! Subscription filters: compiled, brought to a canonical form, and indexed, so that the cost of an event grows with
+//! its matches.
 //!
-//! A dialect lowers a filter to a [`Condition`]: a tree of single tests of the event. Where the condition says exactly
-//! what the filter says, nothing else is kept of it, and filters of different dialects that mean the same are the same.
-//! Where it says less, an event that meets the condition is put to the filter's own evaluator.
+//! A dialect lowers a filter to a [`Condition`]: a tree of single tests of the event. If the condition is exact, it
+//! replaces the filter, and equivalent filters of different dialects are equal. If the condition is only necessary,
+//! events that satisfy it are passed to the filter's own evaluator.
 
-pub mod cel; // CEL as conditions
-pub mod jmespath; // JMESPath: read, evaluated, as conditions
-pub(crate) mod book; // the distinct filters of a class, and who has which
-pub mod index; // which of them an event meets
-mod kept; // what stays of a filter in memory once it is filed
-pub mod normal; // the normal form, its encoding, its disjunctions
-mod light; // what is too much for an index to ask
-mod pattern; // event patterns as conditions
-pub mod show; // conditions in words
-pub mod text; // wildcards, addresses, folding: what tests do with text
+pub mod cel; // CEL filters, lowered to conditions
+pub mod jmespath; // JMESPath filters: parser, interpreter, lowering to conditions
+pub(crate) mod filter_table; // the distinct filters of a class, shared between subscriptions
+pub mod index; // the filter index: finds the filters that match an event
+mod packed; // memory representation of an indexed filter
+pub mod normal; // normal form of conditions, its encoding, its disjunctions
+mod over_budget; // relaxes conditions that are too expensive for the index
+mod pattern; // event pattern filters, lowered to conditions
+pub mod show; // conditions as text for people
+pub mod text; // text tests: wildcards, networks, case folding
 
 use std::{cmp::Ordering, fmt, sync::Arc};
 
@@ -26,44 +27,44 @@ use tocsin_model::{
 
 use crate::{
     check::Subject,
-    datum::{Datum, Trouble, compare, equal},
-    defined::Functions,
-    dialect::read_with_room,
-    regular::Pattern,
+    dialect::parse_with_large_stack,
+    eval_value::{EvalError, EvalValue, compare, equal},
+    regex_pattern::Pattern,
     subscriber::SubscriberColumns,
+    user_functions::UserFunctions,
 };
 
 use text::{Network, Wildcard, fold};
 
-/// What the index knows of a filter: a condition on the event, without negations but those of single tests.
+/// The part of a filter that the index uses: a condition on the event, without negations except those of single tests.
 ///
-/// The filter matches only where the condition holds. `CompiledFilter::is_exact` says that the reverse is true as well.
+/// The condition is necessary for a match. `CompiledFilter::is_exact` says that it is sufficient as well.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Condition {
-    /// Every one of them holds.
+    /// All of them hold.
     All(Vec<Condition>),
-    /// At least one of them holds. Of none: never.
+    /// At least one of them holds. An empty list never holds.
     Any(Vec<Condition>),
     /// One test holds.
     Test(Test),
-    /// Nothing is asked.
+    /// Always holds.
     Always,
-    /// Only evaluating the filter tells. Counts as holding.
+    /// Only evaluating the filter decides. Counts as holding.
     Unknown,
 }
 
 impl Condition {
-    /// What never holds.
+    /// A condition that never holds.
     pub fn never() -> Condition {
         Condition::Any(Vec::new())
     }
 
     /// One test.
-    pub fn test(path: Path, how: How) -> Condition {
-        Condition::Test(Test { path, how })
+    pub fn test(path: Path, value_test: ValueTest) -> Condition {
+        Condition::Test(Test { path, value_test })
     }
 
-    /// Whether it holds for an event, by looking at each test; [`Condition::Unknown`] does.
+    /// Whether it holds for an event, by checking each test; [`Condition::Unknown`] holds.
     pub fn holds(&self, event: &[Value]) -> bool {
         match self {
             Condition::All(parts) => parts.iter().all(|part| part.holds(event)),
@@ -73,7 +74,7 @@ impl Condition {
         }
     }
 
-    /// Sees every test in it.
+    /// Visits every test in it.
     pub fn visit<'a>(&'a self, see: &mut dyn FnMut(&'a Test)) {
         match self {
             Condition::All(parts) | Condition::Any(parts) => parts.iter().for_each(|part| part.visit(see)),
@@ -82,7 +83,7 @@ impl Condition {
         }
     }
 
-    /// Whether it asks for something that only evaluating the filter tells.
+    /// Whether it contains [`Condition::Unknown`].
     pub fn has_unknown(&self) -> bool {
         match self {
             Condition::All(parts) | Condition::Any(parts) => parts.iter().any(Condition::has_unknown),
@@ -92,36 +93,36 @@ impl Condition {
     }
 }
 
-/// One test of one place of the event.
+/// One test of one path in the event.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Test {
-    /// Where it looks.
+    /// The tested path.
     pub path: Path,
-    /// What it asks there.
-    pub how: How,
+    /// The test.
+    pub value_test: ValueTest,
 }
 
-/// A place of the event.
+/// A path in the event: a field and keys below it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Path {
-    /// The place of the field in the event class.
+    /// The index of the field in the event class.
     pub field: usize,
     /// Keys into maps, from the field downwards.
     pub keys: Vec<Arc<str>>,
-    /// Which values the test is put to.
+    /// The set of values at the path that are tested.
     pub reach: Reach,
 }
 
-/// Which values at a path a test is put to. It holds if it holds for one of them.
+/// The set of values at a path that are tested. A test holds if it holds for one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reach {
-    /// The value itself: one, or none where a key is missing or something on the way is not a map. A field of the class
-    /// always has a value, null if nothing was said.
+    /// The value itself: one, or none where a key is missing or a parent is not a map. A field of the class always has
+    /// a value, null if it was not set.
     One,
-    /// The items of the list that stands there; none if it is not a list.
+    /// The items of the list at the path; none if it is not a list.
     Items,
-    /// As event patterns reach: what is no list and no map, through lists on the way and at the end, however deep. A
-    /// field of the class that is null has none, a key whose value is null has one.
+    /// The leaves, as in event patterns: values other than lists and maps, reached through lists along the path and at
+    /// its end, at any depth. A null field of the class has no leaf; a key with a null value has one.
     Leaves,
 }
 
@@ -131,7 +132,7 @@ impl Path {
         Path { field, keys: Vec::new(), reach: Reach::One }
     }
 
-    /// Calls for each value that a test is put to, until one answers true. Answers whether one did.
+    /// Calls `see` for each tested value, until one call returns true. Returns whether one did.
     pub fn any<'a>(&self, event: &'a [Value], see: &mut dyn FnMut(&'a Value) -> bool) -> bool {
         let Some(value) = event.get(self.field) else { return false };
         match self.reach {
@@ -146,7 +147,7 @@ impl Path {
     }
 }
 
-/// The value that keys lead to, through maps only.
+/// The value at the end of the keys, through maps only.
 pub(crate) fn one<'a>(value: &'a Value, keys: &[Arc<str>]) -> Option<&'a Value> {
     keys.iter().try_fold(value, |value, key| match value {
         Value::Map(entries) => entries.iter().find(|(name, _)| name == key).map(|(_, value)| value),
@@ -154,7 +155,7 @@ pub(crate) fn one<'a>(value: &'a Value, keys: &[Arc<str>]) -> Option<&'a Value> 
     })
 }
 
-/// The leaves that keys lead to, through lists too.
+/// The leaves at the end of the keys, through lists too.
 fn leaves<'a>(value: &'a Value, keys: &[Arc<str>], see: &mut dyn FnMut(&'a Value) -> bool) -> bool {
     match (value, keys) {
         (Value::List(items), _) => items.iter().any(|item| leaves(item, keys, see)),
@@ -166,36 +167,36 @@ fn leaves<'a>(value: &'a Value, keys: &[Arc<str>], see: &mut dyn FnMut(&'a Value
     }
 }
 
-/// What a test asks of a value.
+/// The test of a single value.
 #[derive(Debug, Clone)]
-pub enum How {
-    /// It equals one of these, numbers by exact value; null equals null. Lists and maps are never among them.
+pub enum ValueTest {
+    /// Equals one of these, numbers by exact value; null equals null. Lists and maps are never among them.
     In(Vec<Value>),
-    /// It lies between limits of its kind: numbers, text or instants.
+    /// Is between limits of its type: numbers, text or timestamps.
     Range(Range),
-    /// It is text that starts so.
+    /// Is text with this prefix.
     Prefix(Arc<str>, Case),
-    /// It is text that ends so.
+    /// Is text with this suffix.
     Suffix(Arc<str>, Case),
-    /// It is text that contains this.
+    /// Is text that contains this.
     Contains(Arc<str>, Case),
-    /// It is text that equals this but for case. Equality with case is `In`.
+    /// Is text that equals this, ignoring case. Case-sensitive equality is `In`.
     Folded(Arc<str>),
-    /// It is text that fits a pattern with `*`.
+    /// Is text that matches a pattern with `*`.
     Wildcard(Wildcard),
-    /// It is text in which a regular expression is found.
+    /// Is text that contains a match of a regular expression.
     Matches(Pattern),
-    /// It is text, and an address within a network.
+    /// Is text with an address in a network.
     Cidr(Network),
-    /// With [`Reach::One`]: the value is there and not null. Else: there is at least one.
+    /// With [`Reach::One`]: the value is present and not null. Otherwise: there is at least one value.
     Exists,
-    /// The opposite of [`How::Exists`].
+    /// The opposite of [`ValueTest::Exists`].
     Missing,
-    /// There is a value, null among them, of which this is not so. Not for `Exists` and `Missing`.
-    But(Box<How>),
+    /// Negation: there is a value, possibly null, that fails the inner test. Not for `Exists` and `Missing`.
+    But(Box<ValueTest>),
 }
 
-/// Limits of a value, both of one kind; at least one of them is given.
+/// Limits of a value, both of one type; at least one of them is given.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Range {
     /// The low end.
@@ -209,100 +210,100 @@ pub struct Range {
 pub struct Limit {
     /// An integer, a number that is not NaN, text or an instant.
     pub value: Value,
-    /// Whether the end itself is within.
+    /// Whether the limit itself is in the range.
     pub inclusive: bool,
 }
 
-/// Whether upper and lower case count as different.
+/// Case sensitivity of a text test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Case {
-    /// They do.
-    Kept,
-    /// They do not: both texts are lower-cased by Unicode first.
+    /// Upper and lower case differ.
+    Sensitive,
+    /// Case is ignored: both texts are lower-cased by Unicode first.
     Folded,
 }
 
 impl Test {
     /// Whether it holds for an event.
     pub fn holds(&self, event: &[Value]) -> bool {
-        match (&self.how, self.path.reach) {
-            (How::Exists, Reach::One) => self.path.any(event, &mut |value| !value.is_null()),
-            (How::Missing, Reach::One) => !self.path.any(event, &mut |value| !value.is_null()),
-            (How::Exists, _) => self.path.any(event, &mut |_| true),
-            (How::Missing, _) => !self.path.any(event, &mut |_| true),
-            (how, _) => self.path.any(event, &mut |value| how.accepts(value)),
+        match (&self.value_test, self.path.reach) {
+            (ValueTest::Exists, Reach::One) => self.path.any(event, &mut |value| !value.is_null()),
+            (ValueTest::Missing, Reach::One) => !self.path.any(event, &mut |value| !value.is_null()),
+            (ValueTest::Exists, _) => self.path.any(event, &mut |_| true),
+            (ValueTest::Missing, _) => !self.path.any(event, &mut |_| true),
+            (value_test, _) => self.path.any(event, &mut |value| value_test.accepts(value)),
         }
     }
 }
 
-impl How {
+impl ValueTest {
     /// Equality with one value.
-    pub fn equals(value: impl Into<Value>) -> How {
-        How::In(vec![value.into()])
+    pub fn equals(value: impl Into<Value>) -> ValueTest {
+        ValueTest::In(vec![value.into()])
     }
 
-    /// Equality with none of these; the value must be there.
-    pub fn anything_but(values: Vec<Value>) -> How {
-        How::But(Box::new(How::In(values)))
+    /// Equal to none of these; the value must be present.
+    pub fn anything_but(values: Vec<Value>) -> ValueTest {
+        ValueTest::But(Box::new(ValueTest::In(values)))
     }
 
-    /// Text that starts so.
-    pub fn prefix(text: &str, case: Case) -> How {
-        How::Prefix(case.of(text), case)
+    /// Text with this prefix.
+    pub fn prefix(text: &str, case: Case) -> ValueTest {
+        ValueTest::Prefix(case.of(text), case)
     }
 
-    /// Text that ends so.
-    pub fn suffix(text: &str, case: Case) -> How {
-        How::Suffix(case.of(text), case)
+    /// Text with this suffix.
+    pub fn suffix(text: &str, case: Case) -> ValueTest {
+        ValueTest::Suffix(case.of(text), case)
     }
 
     /// Text that contains this.
-    pub fn contains(text: &str, case: Case) -> How {
-        How::Contains(case.of(text), case)
+    pub fn contains(text: &str, case: Case) -> ValueTest {
+        ValueTest::Contains(case.of(text), case)
     }
 
-    /// Text that equals this but for case.
-    pub fn equals_ignore_case(text: &str) -> How {
-        How::Folded(Case::Folded.of(text))
+    /// Text that equals this, ignoring case.
+    pub fn equals_ignore_case(text: &str) -> ValueTest {
+        ValueTest::Folded(Case::Folded.of(text))
     }
 
-    /// What asking it of a value costs, in steps of an evaluation.
+    /// The cost of testing a value, in evaluation steps.
     pub fn steps(&self, value: &Value) -> usize {
         let bytes = value.as_text().map_or(0, str::len);
         match self {
-            How::In(values) => values.len() / 4,
-            How::Contains(_, Case::Kept) => bytes / 256,
-            // The parts between its stars are looked for one after another, and found wherever they begin alike.
-            How::Wildcard(_) => bytes / 64,
-            How::Prefix(_, Case::Folded)
-            | How::Suffix(_, Case::Folded)
-            | How::Contains(_, Case::Folded)
-            | How::Folded(_) => bytes / 8,
-            How::Matches(pattern) => value.as_text().map_or(0, |text| pattern.steps(text)),
-            How::But(inner) => inner.steps(value),
+            ValueTest::In(values) => values.len() / 4,
+            ValueTest::Contains(_, Case::Sensitive) => bytes / 256,
+            // The parts between its stars are searched one after another; repeated starts make each search cost more.
+            ValueTest::Wildcard(_) => bytes / 64,
+            ValueTest::Prefix(_, Case::Folded)
+            | ValueTest::Suffix(_, Case::Folded)
+            | ValueTest::Contains(_, Case::Folded)
+            | ValueTest::Folded(_) => bytes / 8,
+            ValueTest::Matches(pattern) => value.as_text().map_or(0, |text| pattern.steps(text)),
+            ValueTest::But(inner) => inner.steps(value),
             _ => 0,
         }
     }
 
-    /// Whether it is so of one value. Whether a value is there is not asked here.
+    /// Whether a value passes. Presence is not tested here.
     pub fn accepts(&self, value: &Value) -> bool {
         let text = value.as_text();
         match self {
-            How::In(values) => values.iter().any(|other| equal(&Datum::of(other), &Datum::of(value))),
-            How::Range(range) => range.accepts(value),
-            How::Prefix(part, Case::Kept) => text.is_some_and(|text| text.starts_with(&**part)),
-            How::Prefix(part, Case::Folded) => text.is_some_and(|text| fold(text).starts_with(&**part)),
-            How::Suffix(part, Case::Kept) => text.is_some_and(|text| text.ends_with(&**part)),
-            How::Suffix(part, Case::Folded) => text.is_some_and(|text| fold(text).ends_with(&**part)),
-            How::Contains(part, Case::Kept) => text.is_some_and(|text| text.contains(&**part)),
-            How::Contains(part, Case::Folded) => text.is_some_and(|text| fold(text).contains(&**part)),
-            How::Folded(other) => text.is_some_and(|text| *fold(text) == **other),
-            How::Wildcard(wildcard) => text.is_some_and(|text| wildcard.fits(text)),
-            How::Matches(pattern) => text.is_some_and(|text| pattern.is_match(text)),
-            How::Cidr(network) => text.is_some_and(|text| network.has(text)),
-            How::Exists => true,
-            How::Missing => false,
-            How::But(how) => !how.accepts(value),
+            ValueTest::In(values) => values.iter().any(|other| equal(&EvalValue::of(other), &EvalValue::of(value))),
+            ValueTest::Range(range) => range.accepts(value),
+            ValueTest::Prefix(part, Case::Sensitive) => text.is_some_and(|text| text.starts_with(&**part)),
+            ValueTest::Prefix(part, Case::Folded) => text.is_some_and(|text| fold(text).starts_with(&**part)),
+            ValueTest::Suffix(part, Case::Sensitive) => text.is_some_and(|text| text.ends_with(&**part)),
+            ValueTest::Suffix(part, Case::Folded) => text.is_some_and(|text| fold(text).ends_with(&**part)),
+            ValueTest::Contains(part, Case::Sensitive) => text.is_some_and(|text| text.contains(&**part)),
+            ValueTest::Contains(part, Case::Folded) => text.is_some_and(|text| fold(text).contains(&**part)),
+            ValueTest::Folded(other) => text.is_some_and(|text| *fold(text) == **other),
+            ValueTest::Wildcard(wildcard) => text.is_some_and(|text| wildcard.fits(text)),
+            ValueTest::Matches(pattern) => text.is_some_and(|text| pattern.is_match(text)),
+            ValueTest::Cidr(network) => text.is_some_and(|text| network.has(text)),
+            ValueTest::Exists => true,
+            ValueTest::Missing => false,
+            ValueTest::But(value_test) => !value_test.accepts(value),
         }
     }
 }
@@ -310,21 +311,21 @@ impl How {
 impl Case {
     fn of(self, text: &str) -> Arc<str> {
         match self {
-            Case::Kept => text.into(),
+            Case::Sensitive => text.into(),
             Case::Folded => fold(text).into(),
         }
     }
 }
 
 impl Range {
-    /// Both ends, or one of them.
-    pub fn within(low: Option<Limit>, high: Option<Limit>) -> How {
-        How::Range(Range { low, high })
+    /// A range with both ends, or one of them.
+    pub fn within(low: Option<Limit>, high: Option<Limit>) -> ValueTest {
+        ValueTest::Range(Range { low, high })
     }
 
-    /// Whether a value lies within. One of another kind does not.
+    /// Whether a value is in the range. A value of another type is not.
     pub fn accepts(&self, value: &Value) -> bool {
-        let order = |limit: &Limit| compare(&Datum::of(value), &Datum::of(&limit.value)).ok().flatten();
+        let order = |limit: &Limit| compare(&EvalValue::of(value), &EvalValue::of(&limit.value)).ok().flatten();
         let within = |limit: &Limit, side: Ordering| match order(limit) {
             Some(Ordering::Equal) => limit.inclusive,
             Some(order) => order == side,
@@ -335,99 +336,103 @@ impl Range {
     }
 }
 
-/// Regular expressions are equal where their texts are.
-impl PartialEq for How {
-    fn eq(&self, other: &How) -> bool {
+/// Regular expressions are equal if their texts are.
+impl PartialEq for ValueTest {
+    fn eq(&self, other: &ValueTest) -> bool {
         match (self, other) {
-            (How::In(left), How::In(right)) => left == right,
-            (How::Range(left), How::Range(right)) => left == right,
-            (How::Prefix(left, case), How::Prefix(right, other))
-            | (How::Suffix(left, case), How::Suffix(right, other))
-            | (How::Contains(left, case), How::Contains(right, other)) => left == right && case == other,
-            (How::Folded(left), How::Folded(right)) => left == right,
-            (How::Wildcard(left), How::Wildcard(right)) => left == right,
-            (How::Matches(left), How::Matches(right)) => left.as_str() == right.as_str(),
-            (How::Cidr(left), How::Cidr(right)) => left == right,
-            (How::Exists, How::Exists) | (How::Missing, How::Missing) => true,
-            (How::But(left), How::But(right)) => left == right,
+            (ValueTest::In(left), ValueTest::In(right)) => left == right,
+            (ValueTest::Range(left), ValueTest::Range(right)) => left == right,
+            (ValueTest::Prefix(left, case), ValueTest::Prefix(right, other))
+            | (ValueTest::Suffix(left, case), ValueTest::Suffix(right, other))
+            | (ValueTest::Contains(left, case), ValueTest::Contains(right, other)) => left == right && case == other,
+            (ValueTest::Folded(left), ValueTest::Folded(right)) => left == right,
+            (ValueTest::Wildcard(left), ValueTest::Wildcard(right)) => left == right,
+            (ValueTest::Matches(left), ValueTest::Matches(right)) => left.as_str() == right.as_str(),
+            (ValueTest::Cidr(left), ValueTest::Cidr(right)) => left == right,
+            (ValueTest::Exists, ValueTest::Exists) | (ValueTest::Missing, ValueTest::Missing) => true,
+            (ValueTest::But(left), ValueTest::But(right)) => left == right,
             _ => false,
         }
     }
 }
 
-/// What decides a filter by itself, as its dialect means it.
+/// Evaluator of a filter, with the semantics of its dialect.
 pub trait Evaluate: fmt::Debug + Send + Sync {
     /// Whether the filter matches an event, a row of the class it was compiled for.
     ///
     /// # Errors
-    /// Only [`Trouble::Cost`]: every other trouble is no match.
-    fn holds(&self, event: &[Value]) -> Result<bool, Trouble>;
+    /// Only [`EvalError::Cost`]: any other error is no match.
+    fn holds(&self, event: &[Value]) -> Result<bool, EvalError>;
 
     /// Bytes held.
     fn memory_bytes(&self) -> usize;
 }
 
-/// What filters may speak of: the fields of an event class; in CEL also its chronicles, and who the subscriber is.
+/// The names that filters can use: the fields of an event class; in CEL also its chronicles and the subscriber.
 #[derive(Debug, Clone, Default)]
 pub struct FilterScope {
     subject: Subject,
     event: Fields,
     chronicled: Fields,
-    /// Both, as rows have them.
+    /// The fields and chronicle columns, in the order of rows.
     columns: Fields,
     subscriber: Option<SubscriberColumns>,
-    functions: Functions,
+    functions: UserFunctions,
 }
 
 impl FilterScope {
-    /// The fields of a class, and functions of the application.
-    pub fn new(event: Fields, functions: Functions) -> FilterScope {
+    /// The fields of a class, and the functions of the application.
+    pub fn new(event: Fields, functions: UserFunctions) -> FilterScope {
         FilterScope { columns: event.clone(), event, functions, ..FilterScope::default() }
     }
 
     /// The properties of messages.
     pub fn of_messages(properties: Fields) -> FilterScope {
-        FilterScope { subject: Subject::Message, ..FilterScope::new(properties, Functions::default()) }
+        FilterScope { subject: Subject::Message, ..FilterScope::new(properties, UserFunctions::default()) }
     }
 
-    /// With the columns of chronicles, which stand behind the fields in rows, and with what is known of subscribers.
+    /// Adds the columns of chronicles, which follow the fields in rows, and the columns of subscribers.
     pub(crate) fn with(self, chronicled: Fields, subscriber: Option<SubscriberColumns>) -> FilterScope {
         let columns = Fields::new(self.event.iter().chain(chronicled.iter()).cloned().collect());
         FilterScope { chronicled, columns, subscriber, ..self }
     }
 }
 
-/// A filter that was read, checked and brought to its canonical form.
+/// A compiled filter in canonical form.
 #[derive(Debug, Clone)]
 pub struct CompiledFilter {
     dialect: Dialect,
-    asks_subscriber: bool,
+    depends_on_subscriber: bool,
     condition: Condition,
     exact: bool,
-    /// Of an event in which so many fields are null.
+    /// Matches an event in which this number of fields are all null.
     matches_empty: Option<usize>,
     canonical: Box<[u8]>,
     evaluator: Arc<dyn Evaluate>,
 }
 
-/// Reads and checks a filter that calls no functions of the application; see [`compile_with`].
+/// Compiles a filter that calls no functions of the application; see [`compile_with`].
 ///
 /// # Errors
 /// Every problem found, with line and column in the filter's text.
 pub fn compile(filter: &Filter, event: &Fields) -> Result<CompiledFilter, Vec<Problem>> {
-    compile_with(filter, event, &Functions::default())
+    compile_with(filter, event, &UserFunctions::default())
 }
 
-/// Reads and checks a filter for events of a class. Cost: linear in its text, but for regular expressions, whose size
-/// is bounded.
+/// Compiles a filter for events of a class. Cost: linear in its text, except for regular expressions, whose size is
+/// bounded.
 ///
 /// # Errors
 /// Every problem found, with line and column in the filter's text.
-pub fn compile_with(filter: &Filter, event: &Fields, functions: &Functions) -> Result<CompiledFilter, Vec<Problem>> {
+pub fn compile_with(
+    filter: &Filter,
+    event: &Fields,
+    functions: &UserFunctions,
+) -> Result<CompiledFilter, Vec<Problem>> {
     compile_for(filter, &FilterScope::new(event.clone(), functions.clone()), None)
 }
 
-/// Reads and checks a predicate over messages with these properties, as [`compile_with`] does over events.
+/// Compiles a predicate over messages with these properties, as [`compile_with`] does over events.
 ///
 /// # Errors
 /// Every problem found, with line and column in its text.
@@ -435,8 +440,8 @@ pub fn compile_for_messages(filter: &Filter, properties: &Fields) -> Result<Comp
     compile_for(filter, &FilterScope::of_messages(properties.clone()), None)
 }
 
-/// As [`compile_with`], for somebody: the values of the columns of a subscriber, in their order. Without them the filter
-/// is as it would be for somebody of whom everything is known.
+/// As [`compile_with`], for one subscriber: `values` are its columns, in their order. Without them the filter is
+/// compiled for checking only.
 ///
 /// # Errors
 /// As [`compile_with`].
@@ -445,7 +450,7 @@ pub(crate) fn compile_for(
     scope: &FilterScope,
     subscriber: Option<&[Value]>,
 ) -> Result<CompiledFilter, Vec<Problem>> {
-    read_with_room(&filter.text, || match filter.dialect {
+    parse_with_large_stack(&filter.text, || match filter.dialect {
         Dialect::Cel => cel::compile(&filter.text, scope, subscriber),
         Dialect::Jmespath => jmespath::compile(&filter.text, &scope.event, &scope.functions),
         Dialect::EventPattern => pattern::compile(&filter.text, &scope.event),
@@ -453,8 +458,8 @@ pub(crate) fn compile_for(
 }
 
 impl CompiledFilter {
-    /// What a dialect makes of a filter: its condition in any form, whether that is exact, its text in the dialect's
-    /// own canonical form (used where the condition is not exact), and what evaluates it.
+    /// The result of a dialect's compiler: a condition in any form, whether it is exact, the dialect's canonical text
+    /// (used if the condition is not exact), and the evaluator.
     pub fn new(
         dialect: Dialect,
         condition: Condition,
@@ -466,7 +471,7 @@ impl CompiledFilter {
         let condition = normal::normalise(condition);
         let mut canonical = Vec::new();
         if exact {
-            // What it means says all, whatever the dialect.
+            // An exact condition identifies the filter, whatever the dialect.
             canonical.push(0);
             normal::write_condition(&condition, &mut canonical);
         } else {
@@ -474,17 +479,25 @@ impl CompiledFilter {
             canonical.extend_from_slice(canonical_text.as_bytes());
         }
         let canonical = canonical.into();
-        let (condition, exact) = match light::lightened(&condition) {
+        let (condition, exact) = match over_budget::within_budget(&condition) {
             Some(lighter) => (lighter, false),
             None => (condition, exact),
         };
-        CompiledFilter { dialect, asks_subscriber: false, condition, exact, matches_empty: None, canonical, evaluator }
+        CompiledFilter {
+            dialect,
+            depends_on_subscriber: false,
+            condition,
+            exact,
+            matches_empty: None,
+            canonical,
+            evaluator,
+        }
     }
 
-    /// The same, but it matches an event in which every one of so many fields is null, whatever its condition says of it.
+    /// The same filter, which in addition matches an event whose fields, `fields` in number, are all null.
     pub fn or_empty(mut self, fields: usize) -> CompiledFilter {
         self.matches_empty = Some(fields);
-        // No canonical form begins so.
+        // No other canonical form begins with this byte.
         self.canonical = [&[u8::MAX], &*self.canonical].concat().into();
         self
     }
@@ -494,29 +507,29 @@ impl CompiledFilter {
         self.dialect
     }
 
-    /// Whether it asks who its subscriber is, so that its text means something else for another one.
-    pub fn asks_subscriber(&self) -> bool {
-        self.asks_subscriber
+    /// Whether it reads columns of its subscriber, so that its text means something else for another subscriber.
+    pub fn depends_on_subscriber(&self) -> bool {
+        self.depends_on_subscriber
     }
 
-    /// Filters with equal bytes match the same events of their class. Not for people.
+    /// Canonical bytes: filters with equal bytes match the same events of their class. Not human-readable.
     pub fn canonical(&self) -> &[u8] {
         &self.canonical
     }
 
-    /// Whether it matches an event in which every field is null, whatever its condition says of it; how many fields the
-    /// class has, if so.
+    /// The number of fields of the class, if the filter matches an event in which every field is null, whatever its
+    /// condition.
     pub fn matches_empty(&self) -> Option<usize> {
         self.matches_empty
     }
 
-    /// What must hold for it to match, in normal form; but see [`CompiledFilter::matches_empty`]. Where that would cost an
-    /// event too much, it says less.
+    /// The necessary condition of a match, in normal form; but see [`CompiledFilter::matches_empty`]. A condition that
+    /// is too expensive is relaxed.
     pub fn condition(&self) -> &Condition {
         &self.condition
     }
 
-    /// Whether it matches wherever its condition holds.
+    /// Whether its condition is sufficient for a match.
     pub fn is_exact(&self) -> bool {
         self.exact
     }
@@ -524,8 +537,8 @@ impl CompiledFilter {
     /// Whether it matches an event, by its dialect's own evaluator.
     ///
     /// # Errors
-    /// Only [`Trouble::Cost`]: it took too many steps.
-    pub fn holds(&self, event: &[Value]) -> Result<bool, Trouble> {
+    /// Only [`EvalError::Cost`]: the step limit was exceeded.
+    pub fn holds(&self, event: &[Value]) -> Result<bool, EvalError> {
         self.evaluator.holds(event)
     }
 

@@ -1,8 +1,8 @@
-//! The functions of the language: what they take, what they give, and how they compute it.
+//! The built-in functions: signatures and implementation.
 
 mod format; // `format` and `strings.quote`
-mod math; // `math.greatest` and its like
-pub mod optional; // values that may be absent
+mod math; // `math.greatest` and the rest of the `math` extension
+pub mod optional; // functions of optionals
 
 use std::{cmp::Ordering, rc::Rc};
 
@@ -16,16 +16,17 @@ use jiff::tz::TimeZone;
 use tocsin_model::time::Timestamp;
 
 use crate::{
-    datum::{Datum, List, Trouble},
+    eval_value::{EvalError, EvalValue, List},
     evaluate::Steps,
     expression::{Function, Type},
-    regular::Pattern,
+    filter::text::fold,
+    regex_pattern::Pattern,
 };
 
 /// Mean radius of the Earth, in kilometres (IUGG).
 pub const EARTH_RADIUS_KM: f64 = 6371.0088;
 
-/// The years 1 to 9999, which are CEL's range, in microseconds since 1970.
+/// The years 1 to 9999, the range of CEL timestamps, in microseconds since 1970.
 const TIMESTAMPS: std::ops::RangeInclusive<i64> = -62_135_596_800_000_000..=253_402_300_799_999_999;
 
 /// Base64 with or without padding, as CEL's encoders extension decodes it.
@@ -34,15 +35,15 @@ const BASE64_LENIENT: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// About 10,000 years, in microseconds; what a duration of CEL may be written as.
+/// About 10,000 years, in microseconds: the largest duration in CEL.
 const DURATION_MAX: i64 = 315_576_000_000_000_000;
 
-/// What compiling a regular expression costs, in steps.
+/// The cost of compiling a regular expression, in steps.
 const COMPILING: usize = 30_000;
 
-/// What an argument may be.
+/// The type of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Takes {
+pub enum ParameterType {
     Anything,
     Integer,
     Numeric,
@@ -53,47 +54,47 @@ pub enum Takes {
     Duration,
 }
 
-impl Takes {
+impl ParameterType {
     pub fn accepts(self, given: &Type) -> bool {
         match (self, given) {
-            (Takes::Anything, _) | (_, Type::Dynamic) => true,
-            (Takes::Integer, Type::Integer)
-            | (Takes::Text, Type::Text)
-            | (Takes::Bytes, Type::Bytes)
-            | (Takes::List, Type::List(_))
-            | (Takes::Timestamp, Type::Timestamp)
-            | (Takes::Duration, Type::Duration) => true,
-            (Takes::Numeric, given) => given.is_numeric(),
+            (ParameterType::Anything, _) | (_, Type::Dynamic) => true,
+            (ParameterType::Integer, Type::Integer)
+            | (ParameterType::Text, Type::Text)
+            | (ParameterType::Bytes, Type::Bytes)
+            | (ParameterType::List, Type::List(_))
+            | (ParameterType::Timestamp, Type::Timestamp)
+            | (ParameterType::Duration, Type::Duration) => true,
+            (ParameterType::Numeric, given) => given.is_numeric(),
             _ => false,
         }
     }
 
     fn name(self) -> &'static str {
         match self {
-            Takes::Anything => "any",
-            Takes::Integer => "int",
-            Takes::Numeric => "number",
-            Takes::Text => "string",
-            Takes::Bytes => "bytes",
-            Takes::List => "list",
-            Takes::Timestamp => "timestamp",
-            Takes::Duration => "duration",
+            ParameterType::Anything => "any",
+            ParameterType::Integer => "int",
+            ParameterType::Numeric => "number",
+            ParameterType::Text => "string",
+            ParameterType::Bytes => "bytes",
+            ParameterType::List => "list",
+            ParameterType::Timestamp => "timestamp",
+            ParameterType::Duration => "duration",
         }
     }
 }
 
-/// One way to call a function. A method's first argument stands before the dot.
+/// One overload of a function. The receiver of a method is the first argument.
 #[derive(Debug)]
 pub struct Signature {
     pub name: &'static str,
     pub method: bool,
-    pub takes: &'static [Takes],
+    pub takes: &'static [ParameterType],
     pub gives: fn() -> Type,
     pub function: Function,
 }
 
 impl Signature {
-    /// As one would write it.
+    /// The signature, as in a call.
     pub fn show(&self) -> String {
         let names: Vec<&str> = self.takes.iter().map(|takes| takes.name()).collect();
         match (self.method, names.split_first()) {
@@ -108,14 +109,14 @@ macro_rules! signatures {
         &[$(Signature {
             name: $name,
             method: matches!(stringify!($how).as_bytes(), b"method"),
-            takes: &[$(Takes::$takes),*],
+            takes: &[$(ParameterType::$takes),*],
             gives: || $gives,
             function: Function::$function,
         }),*]
     };
 }
 
-/// Every way to call every function.
+/// All overloads of all functions.
 pub const SIGNATURES: &[Signature] = signatures! {
     global "size"(Anything) -> Type::Integer => Size;
     method "size"(Anything) -> Type::Integer => Size;
@@ -215,13 +216,13 @@ pub const SIGNATURES: &[Signature] = signatures! {
 ///
 /// # Errors
 /// A latitude is beyond a pole, or a longitude is not finite.
-pub fn distance_km(latitude: f64, longitude: f64, to_latitude: f64, to_longitude: f64) -> Result<f64, Trouble> {
+pub fn distance_km(latitude: f64, longitude: f64, to_latitude: f64, to_longitude: f64) -> Result<f64, EvalError> {
     let fits = (-90.0..=90.0).contains(&latitude)
         && (-90.0..=90.0).contains(&to_latitude)
         && longitude.is_finite()
         && to_longitude.is_finite();
     if !fits {
-        return Err(Trouble::Range);
+        return Err(EvalError::Range);
     }
     let (from, to) = (latitude.to_radians(), to_latitude.to_radians());
     let across = ((to - from) / 2.0).sin();
@@ -230,85 +231,85 @@ pub fn distance_km(latitude: f64, longitude: f64, to_latitude: f64, to_longitude
     Ok(2.0 * EARTH_RADIUS_KM * haversine.min(1.0).sqrt().asin())
 }
 
-/// Whether a text contains another, letters taken without regard to case (Unicode's simple lower-casing).
+/// Whether a text contains another, compared without regard to case ([`fold`]).
 pub fn contains_ci(text: &str, needle: &str) -> bool {
     if text.is_ascii() && needle.is_ascii() {
         let (text, needle) = (text.as_bytes(), needle.as_bytes());
         return needle.is_empty() || text.windows(needle.len()).any(|window| window.eq_ignore_ascii_case(needle));
     }
-    text.to_lowercase().contains(&needle.to_lowercase())
+    fold(text).contains(&*fold(needle))
 }
 
-/// Charges for lower-casing a text; ASCII is compared as it stands.
-pub fn charge_folding(text: &str, steps: &mut Steps) -> Result<(), Trouble> {
+/// Charges for lower-casing a text; ASCII is compared without lower-casing.
+pub fn charge_folding(text: &str, steps: &mut Steps) -> Result<(), EvalError> {
     if text.is_ascii() { Ok(()) } else { steps.take(text.len() / 8) }
 }
 
-fn number(datum: &Datum<'_>) -> Result<f64, Trouble> {
-    match datum {
-        Datum::Integer(value) => Ok(*value as f64),
-        Datum::Unsigned(value) => Ok(*value as f64),
-        Datum::Number(value) => Ok(*value),
-        Datum::Null => Err(Trouble::Null),
-        _ => Err(Trouble::Type),
+fn number(eval_value: &EvalValue<'_>) -> Result<f64, EvalError> {
+    match eval_value {
+        EvalValue::Integer(value) => Ok(*value as f64),
+        EvalValue::Unsigned(value) => Ok(*value as f64),
+        EvalValue::Number(value) => Ok(*value),
+        EvalValue::Null => Err(EvalError::Null),
+        _ => Err(EvalError::Type),
     }
 }
 
-fn text<'b>(datum: &'b Datum<'_>) -> Result<&'b str, Trouble> {
-    match datum {
-        Datum::Text(text) => Ok(text),
-        Datum::Null => Err(Trouble::Null),
-        _ => Err(Trouble::Type),
+fn text<'b>(eval_value: &'b EvalValue<'_>) -> Result<&'b str, EvalError> {
+    match eval_value {
+        EvalValue::Text(text) => Ok(text),
+        EvalValue::Null => Err(EvalError::Null),
+        _ => Err(EvalError::Type),
     }
 }
 
-fn integer(datum: &Datum<'_>) -> Result<i64, Trouble> {
-    match datum {
-        Datum::Integer(value) => Ok(*value),
-        Datum::Null => Err(Trouble::Null),
-        _ => Err(Trouble::Type),
+fn integer(eval_value: &EvalValue<'_>) -> Result<i64, EvalError> {
+    match eval_value {
+        EvalValue::Integer(value) => Ok(*value),
+        EvalValue::Null => Err(EvalError::Null),
+        _ => Err(EvalError::Type),
     }
 }
 
-/// Calls a function. The arguments' types are those of one of its signatures, or were known only now.
-pub fn call<'a>(function: Function, given: &[Datum<'a>], steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
+/// Calls a function. The arguments' types are those of one of its signatures, or were known only at run time.
+pub fn call<'a>(function: Function, given: &[EvalValue<'a>], steps: &mut Steps) -> Result<EvalValue<'a>, EvalError> {
     let Some(first) = given.first() else {
-        // The one function that takes nothing.
-        return Ok(Datum::optional(None));
+        // The one function without arguments.
+        return Ok(EvalValue::optional(None));
     };
-    if let Datum::Text(text) = first {
+    if let EvalValue::Text(text) = first {
         steps.take(text.len() / 64)?;
     }
     match function {
         Function::Size => match first {
-            Datum::Text(text) => Ok(Datum::Integer(text.chars().count() as i64)),
-            Datum::Bytes(bytes) => Ok(Datum::Integer(bytes.len() as i64)),
-            Datum::List(items) => Ok(Datum::Integer(items.len() as i64)),
-            Datum::Map(entries) => Ok(Datum::Integer(entries.len() as i64)),
-            Datum::Null => Err(Trouble::Null),
-            _ => Err(Trouble::Type),
+            EvalValue::Text(text) => Ok(EvalValue::Integer(text.chars().count() as i64)),
+            EvalValue::Bytes(bytes) => Ok(EvalValue::Integer(bytes.len() as i64)),
+            EvalValue::List(items) => Ok(EvalValue::Integer(items.len() as i64)),
+            EvalValue::Map(entries) => Ok(EvalValue::Integer(entries.len() as i64)),
+            EvalValue::Null => Err(EvalError::Null),
+            _ => Err(EvalError::Type),
         },
-        Function::StartsWith => Ok(Datum::Boolean(text(first)?.starts_with(text(&given[1])?))),
-        Function::EndsWith => Ok(Datum::Boolean(text(first)?.ends_with(text(&given[1])?))),
-        Function::Contains => Ok(Datum::Boolean(text(first)?.contains(text(&given[1])?))),
+        Function::StartsWith => Ok(EvalValue::Boolean(text(first)?.starts_with(text(&given[1])?))),
+        Function::EndsWith => Ok(EvalValue::Boolean(text(first)?.ends_with(text(&given[1])?))),
+        Function::Contains => Ok(EvalValue::Boolean(text(first)?.contains(text(&given[1])?))),
         Function::ContainsCi => {
             let (text, needle) = (text(first)?, text(&given[1])?);
             // Quadratic at worst, so it is charged that way.
             steps.take(text.len().saturating_mul(needle.len()) / 1024)?;
             charge_folding(text, steps)?;
-            Ok(Datum::Boolean(contains_ci(text, needle)))
+            Ok(EvalValue::Boolean(contains_ci(text, needle)))
         }
         Function::Matches => {
             let (text, source) = (text(first)?, text(&given[1])?);
-            // It is compiled each time, which takes many milliseconds at worst.
+            // Compiled for each call, which takes many milliseconds at worst.
             steps.take(COMPILING + 4 * source.len())?;
-            let pattern = Pattern::read(source).map_err(|_| Trouble::Pattern)?;
+            let pattern = Pattern::read(source).map_err(|_| EvalError::Pattern)?;
             steps.take(pattern.steps(text))?;
-            Ok(Datum::Boolean(pattern.is_match(text)))
+            Ok(EvalValue::Boolean(pattern.is_match(text)))
         }
-        Function::LowerAscii => Ok(Datum::text(text(first)?.to_ascii_lowercase())),
-        Function::UpperAscii => Ok(Datum::text(text(first)?.to_ascii_uppercase())),
-        Function::Trim => Ok(Datum::text(text(first)?.trim())),
+        Function::LowerAscii => Ok(EvalValue::text(text(first)?.to_ascii_lowercase())),
+        Function::UpperAscii => Ok(EvalValue::text(text(first)?.to_ascii_uppercase())),
+        Function::Trim => Ok(EvalValue::text(text(first)?.trim())),
         Function::Replace => {
             let (text, from, to) = (text(first)?, text(&given[1])?, text(&given[2])?);
             let most = match given.get(3) {
@@ -318,7 +319,7 @@ pub fn call<'a>(function: Function, given: &[Datum<'a>], steps: &mut Steps) -> R
             let found = if from.is_empty() { text.len() + 1 } else { text.matches(from).count() }.min(most);
             steps.take(found / 4)?;
             steps.take(found.saturating_mul(to.len()) / 64)?;
-            Ok(Datum::text(text.replacen(from, to, most)))
+            Ok(EvalValue::text(text.replacen(from, to, most)))
         }
         Function::Split => {
             let (text, separator) = (text(first)?, text(&given[1])?);
@@ -326,20 +327,20 @@ pub fn call<'a>(function: Function, given: &[Datum<'a>], steps: &mut Steps) -> R
                 Some(most) => usize::try_from(integer(most)?).unwrap_or(usize::MAX),
                 None => usize::MAX,
             };
-            // Charged before they are made.
+            // Charged before they are built.
             let count = if separator.is_empty() { text.len() } else { text.matches(separator).count() + 1 };
             steps.take(count.min(most))?;
-            let parts: Vec<Datum<'a>> = if separator.is_empty() {
+            let parts: Vec<EvalValue<'a>> = if separator.is_empty() {
                 letters(text, most)
             } else if most == 0 {
                 Vec::new()
             } else {
-                text.splitn(most, separator).map(Datum::text).collect()
+                text.splitn(most, separator).map(EvalValue::text).collect()
             };
-            Ok(Datum::List(List::Made(parts.into())))
+            Ok(EvalValue::List(List::Made(parts.into())))
         }
         Function::Join => {
-            let Datum::List(items) = first else { return Err(Trouble::Type) };
+            let EvalValue::List(items) = first else { return Err(EvalError::Type) };
             let separator = given.get(1).map_or(Ok(""), text)?;
             let mut joined = String::new();
             for (at, item) in items.iter().enumerate() {
@@ -348,7 +349,7 @@ pub fn call<'a>(function: Function, given: &[Datum<'a>], steps: &mut Steps) -> R
                 steps.take(1 + (item.len() + separator.len()) / 64)?;
                 joined.push_str(&item);
             }
-            Ok(Datum::text(joined))
+            Ok(EvalValue::text(joined))
         }
         Function::Substring => {
             let text = text(first)?;
@@ -356,74 +357,75 @@ pub fn call<'a>(function: Function, given: &[Datum<'a>], steps: &mut Steps) -> R
             let from = integer(&given[1])?;
             let to = given.get(2).map_or(Ok(count), integer)?;
             if from < 0 || to < from || to > count {
-                return Err(Trouble::Range);
+                return Err(EvalError::Range);
             }
             let part: String = text.chars().skip(from as usize).take((to - from) as usize).collect();
-            Ok(Datum::text(part))
+            Ok(EvalValue::text(part))
         }
         Function::CharAt => {
             let (text, at) = (text(first)?, integer(&given[1])?);
-            let at = usize::try_from(at).map_err(|_| Trouble::Range)?;
+            let at = usize::try_from(at).map_err(|_| EvalError::Range)?;
             match text.chars().nth(at) {
-                Some(character) => Ok(Datum::text(character.to_string())),
-                None if at == text.chars().count() => Ok(Datum::text("")),
-                None => Err(Trouble::Range),
+                Some(character) => Ok(EvalValue::text(character.to_string())),
+                None if at == text.chars().count() => Ok(EvalValue::text("")),
+                None => Err(EvalError::Range),
             }
         }
         Function::IndexOf => {
             let (text, needle) = (text(first)?, text(&given[1])?);
             let from = given.get(2).map_or(Ok(0), integer)?;
-            let from = usize::try_from(from).map_err(|_| Trouble::Range)?;
+            let from = usize::try_from(from).map_err(|_| EvalError::Range)?;
             let Some(start) = text.char_indices().map(|(at, _)| at).chain([text.len()]).nth(from) else {
-                return Err(Trouble::Range);
+                return Err(EvalError::Range);
             };
             let found = text[start..].find(needle).map(|at| text[..start + at].chars().count() as i64);
-            Ok(Datum::Integer(found.unwrap_or(-1)))
+            Ok(EvalValue::Integer(found.unwrap_or(-1)))
         }
         Function::LastIndexOf => {
             let (text, needle) = (text(first)?, text(&given[1])?);
             let count = |at: usize| text[..at].chars().count() as i64;
             let Some(last) = given.get(2) else {
-                return Ok(Datum::Integer(text.rfind(needle).map_or(-1, count)));
+                return Ok(EvalValue::Integer(text.rfind(needle).map_or(-1, count)));
             };
-            let last = usize::try_from(integer(last)?).map_err(|_| Trouble::Range)?;
+            let last = usize::try_from(integer(last)?).map_err(|_| EvalError::Range)?;
             let Some(start) = text.char_indices().map(|(at, _)| at).chain([text.len()]).nth(last) else {
-                return Err(Trouble::Range);
+                return Err(EvalError::Range);
             };
-            // The last occurrence that starts no later: it ends within so many bytes, at the end of a character.
+            // The last occurrence that starts no later: its end is at most so many bytes further, at the end of a
+            // character.
             let end = text.floor_char_boundary(start.saturating_add(needle.len()));
-            Ok(Datum::Integer(text[..end].rfind(needle).map_or(-1, count)))
+            Ok(EvalValue::Integer(text[..end].rfind(needle).map_or(-1, count)))
         }
         Function::Reverse => {
             let text = text(first)?;
             steps.take(text.len() / 32)?;
-            Ok(Datum::text(text.chars().rev().collect::<String>()))
+            Ok(EvalValue::text(text.chars().rev().collect::<String>()))
         }
         Function::ToInteger => to_integer(first),
         Function::Format => format::format(text(first)?, &given[1], steps),
         Function::Quote => {
             let text = text(first)?;
             steps.take(text.len() / 32)?;
-            Ok(Datum::text(format::quote(text)))
+            Ok(EvalValue::text(format::quote(text)))
         }
-        Function::TypeOf => Ok(Datum::Type(first.type_name())),
+        Function::TypeOf => Ok(EvalValue::Type(first.type_name())),
         Function::ToUnsigned => to_unsigned(first),
         Function::ToBytes => match first {
-            Datum::Bytes(_) => Ok(first.clone()),
-            Datum::Text(text) => Ok(Datum::bytes(text.as_bytes())),
-            Datum::Null => Err(Trouble::Null),
-            _ => Err(Trouble::Type),
+            EvalValue::Bytes(_) => Ok(first.clone()),
+            EvalValue::Text(text) => Ok(EvalValue::bytes(text.as_bytes())),
+            EvalValue::Null => Err(EvalError::Null),
+            _ => Err(EvalError::Type),
         },
         Function::Base64Encode => match first {
-            Datum::Bytes(bytes) => {
+            EvalValue::Bytes(bytes) => {
                 steps.take(bytes.len() / 64)?;
-                Ok(Datum::text(BASE64_STANDARD.encode(bytes)))
+                Ok(EvalValue::text(BASE64_STANDARD.encode(bytes)))
             }
-            Datum::Null => Err(Trouble::Null),
-            _ => Err(Trouble::Type),
+            EvalValue::Null => Err(EvalError::Null),
+            _ => Err(EvalError::Type),
         },
         Function::Base64Decode => {
-            Ok(Datum::bytes(BASE64_LENIENT.decode(text(first)?).map_err(|_| Trouble::Conversion)?))
+            Ok(EvalValue::bytes(BASE64_LENIENT.decode(text(first)?).map_err(|_| EvalError::Conversion)?))
         }
         Function::Greatest
         | Function::Least
@@ -452,127 +454,129 @@ pub fn call<'a>(function: Function, given: &[Datum<'a>], steps: &mut Steps) -> R
         | Function::Or
         | Function::OrValue => optional::call(function, given, steps),
         Function::ToNumber => match first {
-            Datum::Integer(_) | Datum::Unsigned(_) | Datum::Number(_) => Ok(Datum::Number(number(first)?)),
-            Datum::Text(text) => Ok(Datum::Number(text.parse().map_err(|_| Trouble::Conversion)?)),
-            Datum::Null => Err(Trouble::Null),
-            _ => Err(Trouble::Type),
+            EvalValue::Integer(_) | EvalValue::Unsigned(_) | EvalValue::Number(_) => {
+                Ok(EvalValue::Number(number(first)?))
+            }
+            EvalValue::Text(text) => Ok(EvalValue::Number(text.parse().map_err(|_| EvalError::Conversion)?)),
+            EvalValue::Null => Err(EvalError::Null),
+            _ => Err(EvalError::Type),
         },
         Function::ToText => to_text(first),
         Function::ToBoolean => match first {
-            Datum::Boolean(value) => Ok(Datum::Boolean(*value)),
-            Datum::Text(text) => match &**text {
-                "1" | "t" | "true" | "TRUE" | "True" => Ok(Datum::Boolean(true)),
-                "0" | "f" | "false" | "FALSE" | "False" => Ok(Datum::Boolean(false)),
-                _ => Err(Trouble::Conversion),
+            EvalValue::Boolean(value) => Ok(EvalValue::Boolean(*value)),
+            EvalValue::Text(text) => match &**text {
+                "1" | "t" | "true" | "TRUE" | "True" => Ok(EvalValue::Boolean(true)),
+                "0" | "f" | "false" | "FALSE" | "False" => Ok(EvalValue::Boolean(false)),
+                _ => Err(EvalError::Conversion),
             },
-            Datum::Null => Err(Trouble::Null),
-            _ => Err(Trouble::Type),
+            EvalValue::Null => Err(EvalError::Null),
+            _ => Err(EvalError::Type),
         },
         Function::ToTimestamp => match first {
-            Datum::Timestamp(time) => Ok(Datum::Timestamp(*time)),
-            Datum::Text(text) => timestamp(text.parse::<Timestamp>().map_err(|_| Trouble::Conversion)?.0),
-            Datum::Integer(seconds) => timestamp(seconds.checked_mul(1_000_000).ok_or(Trouble::Range)?),
-            Datum::Null => Err(Trouble::Null),
-            _ => Err(Trouble::Type),
+            EvalValue::Timestamp(time) => Ok(EvalValue::Timestamp(*time)),
+            EvalValue::Text(text) => timestamp(text.parse::<Timestamp>().map_err(|_| EvalError::Conversion)?.0),
+            EvalValue::Integer(seconds) => timestamp(seconds.checked_mul(1_000_000).ok_or(EvalError::Range)?),
+            EvalValue::Null => Err(EvalError::Null),
+            _ => Err(EvalError::Type),
         },
         Function::ToDuration => match first {
-            Datum::Duration(micros) => Ok(Datum::Duration(*micros)),
-            Datum::Text(text) => {
+            EvalValue::Duration(micros) => Ok(EvalValue::Duration(*micros)),
+            EvalValue::Text(text) => {
                 steps.take(text.len() / 8)?;
-                Ok(Datum::Duration(duration(text).ok_or(Trouble::Conversion)?))
+                Ok(EvalValue::Duration(duration(text).ok_or(EvalError::Conversion)?))
             }
-            Datum::Integer(seconds) => in_range(seconds.checked_mul(1_000_000)),
-            Datum::Null => Err(Trouble::Null),
-            _ => Err(Trouble::Type),
+            EvalValue::Integer(seconds) => in_range(seconds.checked_mul(1_000_000)),
+            EvalValue::Null => Err(EvalError::Null),
+            _ => Err(EvalError::Type),
         },
         Function::ToDynamic => Ok(first.clone()),
         Function::DistanceKm => {
             let at = |at: usize| number(&given[at]);
-            Ok(Datum::Number(distance_km(at(0)?, at(1)?, at(2)?, at(3)?)?))
+            Ok(EvalValue::Number(distance_km(at(0)?, at(1)?, at(2)?, at(3)?)?))
         }
         accessor => match first {
-            Datum::Timestamp(time) => of_timestamp(accessor, *time, given.get(1).map(text).transpose()?),
-            Datum::Duration(micros) => of_duration(accessor, *micros),
-            Datum::Null => Err(Trouble::Null),
-            _ => Err(Trouble::Type),
+            EvalValue::Timestamp(time) => of_timestamp(accessor, *time, given.get(1).map(text).transpose()?),
+            EvalValue::Duration(micros) => of_duration(accessor, *micros),
+            EvalValue::Null => Err(EvalError::Null),
+            _ => Err(EvalError::Type),
         },
     }
 }
 
-fn to_integer<'a>(given: &Datum<'a>) -> Result<Datum<'a>, Trouble> {
+fn to_integer<'a>(given: &EvalValue<'a>) -> Result<EvalValue<'a>, EvalError> {
     match given {
-        Datum::Integer(value) => Ok(Datum::Integer(*value)),
-        Datum::Unsigned(value) => Ok(Datum::Integer(i64::try_from(*value).map_err(|_| Trouble::Range)?)),
-        // Both limits of an integer are doubles that do not fit, as CEL has it.
-        Datum::Number(value) if value.abs() < 9_223_372_036_854_775_808.0 => Ok(Datum::Integer(*value as i64)),
-        Datum::Number(_) => Err(Trouble::Range),
-        Datum::Text(text) => Ok(Datum::Integer(text.parse().map_err(|_| Trouble::Conversion)?)),
-        Datum::Timestamp(time) => Ok(Datum::Integer(time.0.div_euclid(1_000_000))),
-        Datum::Duration(micros) => Ok(Datum::Integer(micros / 1_000_000)),
-        Datum::Null => Err(Trouble::Null),
-        _ => Err(Trouble::Type),
+        EvalValue::Integer(value) => Ok(EvalValue::Integer(*value)),
+        EvalValue::Unsigned(value) => Ok(EvalValue::Integer(i64::try_from(*value).map_err(|_| EvalError::Range)?)),
+        // Both limits of an integer are doubles out of range, as CEL defines it.
+        EvalValue::Number(value) if value.abs() < 9_223_372_036_854_775_808.0 => Ok(EvalValue::Integer(*value as i64)),
+        EvalValue::Number(_) => Err(EvalError::Range),
+        EvalValue::Text(text) => Ok(EvalValue::Integer(text.parse().map_err(|_| EvalError::Conversion)?)),
+        EvalValue::Timestamp(time) => Ok(EvalValue::Integer(time.0.div_euclid(1_000_000))),
+        EvalValue::Duration(micros) => Ok(EvalValue::Integer(micros / 1_000_000)),
+        EvalValue::Null => Err(EvalError::Null),
+        _ => Err(EvalError::Type),
     }
 }
 
-fn to_unsigned<'a>(given: &Datum<'a>) -> Result<Datum<'a>, Trouble> {
-    Ok(Datum::Unsigned(match given {
-        Datum::Unsigned(value) => *value,
-        Datum::Integer(value) => u64::try_from(*value).map_err(|_| Trouble::Range)?,
-        // 2^64 is the first double that does not fit.
-        Datum::Number(value) if *value > -1.0 && *value < 18_446_744_073_709_551_616.0 => *value as u64,
-        Datum::Number(_) => return Err(Trouble::Range),
-        Datum::Text(text) => text.parse().map_err(|_| Trouble::Conversion)?,
-        Datum::Null => return Err(Trouble::Null),
-        _ => return Err(Trouble::Type),
+fn to_unsigned<'a>(given: &EvalValue<'a>) -> Result<EvalValue<'a>, EvalError> {
+    Ok(EvalValue::Unsigned(match given {
+        EvalValue::Unsigned(value) => *value,
+        EvalValue::Integer(value) => u64::try_from(*value).map_err(|_| EvalError::Range)?,
+        // 2^64 is the first double out of range.
+        EvalValue::Number(value) if *value > -1.0 && *value < 18_446_744_073_709_551_616.0 => *value as u64,
+        EvalValue::Number(_) => return Err(EvalError::Range),
+        EvalValue::Text(text) => text.parse().map_err(|_| EvalError::Conversion)?,
+        EvalValue::Null => return Err(EvalError::Null),
+        _ => return Err(EvalError::Type),
     }))
 }
 
-fn to_text<'a>(given: &Datum<'a>) -> Result<Datum<'a>, Trouble> {
+fn to_text<'a>(given: &EvalValue<'a>) -> Result<EvalValue<'a>, EvalError> {
     Ok(match given {
-        Datum::Text(_) => given.clone(),
-        Datum::Integer(value) => Datum::text(value.to_string()),
-        Datum::Unsigned(value) => Datum::text(value.to_string()),
-        Datum::Bytes(bytes) => Datum::text(std::str::from_utf8(bytes).map_err(|_| Trouble::Conversion)?),
-        Datum::Number(value) => Datum::text(value.to_string()),
-        Datum::Boolean(value) => Datum::text(if *value { "true" } else { "false" }),
-        Datum::Timestamp(time) => Datum::text(time.to_string()),
-        Datum::Duration(micros) => {
+        EvalValue::Text(_) => given.clone(),
+        EvalValue::Integer(value) => EvalValue::text(value.to_string()),
+        EvalValue::Unsigned(value) => EvalValue::text(value.to_string()),
+        EvalValue::Bytes(bytes) => EvalValue::text(std::str::from_utf8(bytes).map_err(|_| EvalError::Conversion)?),
+        EvalValue::Number(value) => EvalValue::text(value.to_string()),
+        EvalValue::Boolean(value) => EvalValue::text(if *value { "true" } else { "false" }),
+        EvalValue::Timestamp(time) => EvalValue::text(time.to_string()),
+        EvalValue::Duration(micros) => {
             let (sign, micros) = (if *micros < 0 { "-" } else { "" }, micros.unsigned_abs());
             let fraction = format!(".{:06}", micros % 1_000_000);
             let fraction = fraction.trim_end_matches('0').trim_end_matches('.');
-            Datum::text(format!("{sign}{}{fraction}s", micros / 1_000_000))
+            EvalValue::text(format!("{sign}{}{fraction}s", micros / 1_000_000))
         }
-        Datum::Null => return Err(Trouble::Null),
-        _ => return Err(Trouble::Type),
+        EvalValue::Null => return Err(EvalError::Null),
+        _ => return Err(EvalError::Type),
     })
 }
 
-/// The characters of a text, at most so many parts: the last one is the rest.
-fn letters<'a>(text: &str, most: usize) -> Vec<Datum<'a>> {
+/// The characters of a text, in at most `most` parts: the last part is the rest.
+fn letters<'a>(text: &str, most: usize) -> Vec<EvalValue<'a>> {
     let mut parts = Vec::new();
     for (at, letter) in text.char_indices() {
         if parts.len() + 1 == most {
-            parts.push(Datum::text(&text[at..]));
+            parts.push(EvalValue::text(&text[at..]));
         }
         if parts.len() >= most {
             break;
         }
-        parts.push(Datum::text(&text[at..at + letter.len_utf8()]));
+        parts.push(EvalValue::text(&text[at..at + letter.len_utf8()]));
     }
     parts
 }
 
-/// A timestamp, if it lies in the years 1 to 9999.
-pub fn timestamp<'a>(micros: i64) -> Result<Datum<'a>, Trouble> {
-    if TIMESTAMPS.contains(&micros) { Ok(Datum::Timestamp(Timestamp(micros))) } else { Err(Trouble::Range) }
+/// A timestamp, if it is in the years 1 to 9999.
+pub fn timestamp<'a>(micros: i64) -> Result<EvalValue<'a>, EvalError> {
+    if TIMESTAMPS.contains(&micros) { Ok(EvalValue::Timestamp(Timestamp(micros))) } else { Err(EvalError::Range) }
 }
 
-/// A duration, if CEL could write it.
-fn in_range<'a>(micros: Option<i64>) -> Result<Datum<'a>, Trouble> {
-    micros.filter(|micros| micros.abs() <= DURATION_MAX).map(Datum::Duration).ok_or(Trouble::Range)
+/// A duration, if it is in CEL's range.
+fn in_range<'a>(micros: Option<i64>) -> Result<EvalValue<'a>, EvalError> {
+    micros.filter(|micros| micros.abs() <= DURATION_MAX).map(EvalValue::Duration).ok_or(EvalError::Range)
 }
 
-/// Reads a duration such as `1h30m`, `-1.5s` or `250ms`, in microseconds; what is finer is cut off.
+/// Parses a duration such as `1h30m`, `-1.5s` or `250ms`, in microseconds; finer fractions are truncated.
 pub fn duration(text: &str) -> Option<i64> {
     let (negative, mut rest) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
@@ -613,13 +617,13 @@ pub fn duration(text: &str) -> Option<i64> {
     Some(if negative { -micros } else { micros })
 }
 
-fn of_timestamp<'a>(accessor: Function, time: Timestamp, zone: Option<&str>) -> Result<Datum<'a>, Trouble> {
+fn of_timestamp<'a>(accessor: Function, time: Timestamp, zone: Option<&str>) -> Result<EvalValue<'a>, EvalError> {
     let zone = match zone {
         None => TimeZone::UTC,
-        Some(name) => time_zone(name).ok_or(Trouble::Conversion)?,
+        Some(name) => time_zone(name).ok_or(EvalError::Conversion)?,
     };
-    let local = time.in_zone(&zone).ok_or(Trouble::Range)?;
-    Ok(Datum::Integer(match accessor {
+    let local = time.in_zone(&zone).ok_or(EvalError::Range)?;
+    Ok(EvalValue::Integer(match accessor {
         Function::FullYear => i64::from(local.year()),
         Function::Month => i64::from(local.month()) - 1,
         Function::DayOfMonth => i64::from(local.day()) - 1,
@@ -630,7 +634,7 @@ fn of_timestamp<'a>(accessor: Function, time: Timestamp, zone: Option<&str>) -> 
         Function::Minutes => i64::from(local.minute()),
         Function::Seconds => i64::from(local.second()),
         Function::Milliseconds => i64::from(local.millisecond()),
-        _ => return Err(Trouble::Type),
+        _ => return Err(EvalError::Type),
     }))
 }
 
@@ -645,88 +649,89 @@ fn time_zone(name: &str) -> Option<TimeZone> {
     Some(TimeZone::fixed(offset))
 }
 
-fn of_duration<'a>(accessor: Function, micros: i64) -> Result<Datum<'a>, Trouble> {
-    Ok(Datum::Integer(match accessor {
+fn of_duration<'a>(accessor: Function, micros: i64) -> Result<EvalValue<'a>, EvalError> {
+    Ok(EvalValue::Integer(match accessor {
         Function::Hours => micros / 3_600_000_000,
         Function::Minutes => micros / 60_000_000,
         Function::Seconds => micros / 1_000_000,
         Function::Milliseconds => micros / 1_000 % 1_000,
-        _ => return Err(Trouble::Type),
+        _ => return Err(EvalError::Type),
     }))
 }
 
-/// Adds, subtracts, multiplies and divides. Integers stay integers and never wrap; mixed with a number they become one.
+/// Adds, subtracts, multiplies and divides. Integers stay integers and never wrap; mixed with a number they are
+/// converted.
 pub fn arithmetic<'a>(
     operator: crate::dialect::Operator,
-    left: Datum<'a>,
-    right: Datum<'a>,
+    left: EvalValue<'a>,
+    right: EvalValue<'a>,
     steps: &mut Steps,
-) -> Result<Datum<'a>, Trouble> {
+) -> Result<EvalValue<'a>, EvalError> {
     use crate::dialect::Operator::*;
     Ok(match (operator, left, right) {
-        (_, Datum::Integer(left), Datum::Integer(right)) => Datum::Integer(
+        (_, EvalValue::Integer(left), EvalValue::Integer(right)) => EvalValue::Integer(
             match operator {
                 Add => left.checked_add(right),
                 Subtract => left.checked_sub(right),
                 Multiply => left.checked_mul(right),
-                Divide | Remainder if right == 0 => return Err(Trouble::DivisionByZero),
+                Divide | Remainder if right == 0 => return Err(EvalError::DivisionByZero),
                 Divide => left.checked_div(right),
                 _ => left.checked_rem(right),
             }
-            .ok_or(Trouble::Range)?,
+            .ok_or(EvalError::Range)?,
         ),
-        (_, Datum::Unsigned(left), Datum::Unsigned(right)) => Datum::Unsigned(
+        (_, EvalValue::Unsigned(left), EvalValue::Unsigned(right)) => EvalValue::Unsigned(
             match operator {
                 Add => left.checked_add(right),
                 Subtract => left.checked_sub(right),
                 Multiply => left.checked_mul(right),
-                Divide | Remainder if right == 0 => return Err(Trouble::DivisionByZero),
+                Divide | Remainder if right == 0 => return Err(EvalError::DivisionByZero),
                 Divide => left.checked_div(right),
                 _ => left.checked_rem(right),
             }
-            .ok_or(Trouble::Range)?,
+            .ok_or(EvalError::Range)?,
         ),
         (
             Add | Subtract | Multiply | Divide,
-            left @ (Datum::Integer(_) | Datum::Number(_)),
-            right @ (Datum::Integer(_) | Datum::Number(_)),
+            left @ (EvalValue::Integer(_) | EvalValue::Number(_)),
+            right @ (EvalValue::Integer(_) | EvalValue::Number(_)),
         ) => {
             let (left, right) = (number(&left)?, number(&right)?);
-            Datum::Number(match operator {
+            EvalValue::Number(match operator {
                 Add => left + right,
                 Subtract => left - right,
                 Multiply => left * right,
                 _ => left / right,
             })
         }
-        (Add, Datum::Text(left), Datum::Text(right)) => {
+        (Add, EvalValue::Text(left), EvalValue::Text(right)) => {
             steps.take((left.len() + right.len()) / 32)?;
-            Datum::text(Rc::from([&*left, &*right].concat()))
+            EvalValue::text(Rc::from([&*left, &*right].concat()))
         }
-        (Add, Datum::Bytes(left), Datum::Bytes(right)) => {
+        (Add, EvalValue::Bytes(left), EvalValue::Bytes(right)) => {
             steps.take((left.len() + right.len()) / 32)?;
-            Datum::bytes([&*left, &*right].concat())
+            EvalValue::bytes([&*left, &*right].concat())
         }
-        (Add, Datum::List(left), Datum::List(right)) => {
+        (Add, EvalValue::List(left), EvalValue::List(right)) => {
             steps.take(left.len() + right.len())?;
-            Datum::List(List::Made(left.iter().chain(right.iter()).collect()))
+            EvalValue::List(List::Made(left.iter().chain(right.iter()).collect()))
         }
-        (Add, Datum::Timestamp(time), Datum::Duration(micros))
-        | (Add, Datum::Duration(micros), Datum::Timestamp(time)) => {
-            timestamp(time.0.checked_add(micros).ok_or(Trouble::Range)?)?
+        (Add, EvalValue::Timestamp(time), EvalValue::Duration(micros))
+        | (Add, EvalValue::Duration(micros), EvalValue::Timestamp(time)) => {
+            timestamp(time.0.checked_add(micros).ok_or(EvalError::Range)?)?
         }
-        (Subtract, Datum::Timestamp(time), Datum::Duration(micros)) => {
-            timestamp(time.0.checked_sub(micros).ok_or(Trouble::Range)?)?
+        (Subtract, EvalValue::Timestamp(time), EvalValue::Duration(micros)) => {
+            timestamp(time.0.checked_sub(micros).ok_or(EvalError::Range)?)?
         }
-        (Subtract, Datum::Timestamp(left), Datum::Timestamp(right)) => in_range(left.0.checked_sub(right.0))?,
-        (Add, Datum::Duration(left), Datum::Duration(right)) => in_range(left.checked_add(right))?,
-        (Subtract, Datum::Duration(left), Datum::Duration(right)) => in_range(left.checked_sub(right))?,
-        (_, Datum::Null, _) | (_, _, Datum::Null) => return Err(Trouble::Null),
-        _ => return Err(Trouble::Type),
+        (Subtract, EvalValue::Timestamp(left), EvalValue::Timestamp(right)) => in_range(left.0.checked_sub(right.0))?,
+        (Add, EvalValue::Duration(left), EvalValue::Duration(right)) => in_range(left.checked_add(right))?,
+        (Subtract, EvalValue::Duration(left), EvalValue::Duration(right)) => in_range(left.checked_sub(right))?,
+        (_, EvalValue::Null, _) | (_, _, EvalValue::Null) => return Err(EvalError::Null),
+        _ => return Err(EvalError::Type),
     })
 }
 
-/// Whether an order satisfies an ordered operator. Nothing is ordered with a NaN.
+/// Whether an order satisfies an ordered operator. NaN is ordered with no value.
 pub fn satisfies(operator: crate::dialect::Operator, order: Option<Ordering>) -> bool {
     use crate::dialect::Operator::*;
     match (operator, order) {
@@ -750,8 +755,8 @@ mod tests {
         assert!(close(distance(0.0, 179.0, 0.0, -179.0), 222.39), "across the date line");
         assert!(close(distance(90.0, 0.0, -90.0, 77.0), 20015.1), "pole to pole");
         assert!(distance(10.0, 20.0, 10.0, 20.0).abs() < 1e-9);
-        assert_eq!(distance_km(91.0, 0.0, 0.0, 0.0), Err(Trouble::Range));
-        assert_eq!(distance_km(0.0, f64::NAN, 0.0, 0.0), Err(Trouble::Range));
+        assert_eq!(distance_km(91.0, 0.0, 0.0, 0.0), Err(EvalError::Range));
+        assert_eq!(distance_km(0.0, f64::NAN, 0.0, 0.0), Err(EvalError::Range));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Joins what several shards cut from the same event batches, so that a rule's notifications are not scattered over as
-//! many small batches as there are shards, and keeps what becomes one message in one batch.
+//! Joins the notification batches of several shards. So the notifications of a rule are not scattered over as many
+//! small batches as there are shards, and those that become one message stay in one batch.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -10,19 +10,20 @@ use tocsin_model::{
 
 use crate::{
     cut::CutBatch,
-    rule::{RuleNumber, RuleSet, Unit},
+    rule::{BatchUnit, RuleNumber, RuleSet},
 };
 
-/// Notifications of one subscriber in a batch of a class with a digest. What is beyond it makes a digest of its own.
+/// Most notifications of one subscriber in a batch of a class with a digest. Further ones form another digest.
 const OF_SUBSCRIBER_MAX: usize = 100_000;
 
-/// Joins the shares of all shards. Full batches come first, shard by shard; what is left of a rule and channel is
-/// joined in the order of its events, those of one event shard by shard, and cut anew. The same shares give the same
-/// batches, whose notifications are in the order of their events.
+/// Joins the batches of all shards. Full batches come first, shard by shard. The rest of a rule and channel is merged
+/// in the order of its events, within one event shard by shard, and cut anew. The same input gives the same batches,
+/// whose notifications are in the order of their events.
 ///
-/// Classes whose notifications become one message are cut in other places: with a digest no subscriber is in two batches,
-/// though a batch is larger than the class allows where one subscriber has more, up to 100,000; with multicast an event
-/// is in one batch, or in as few as its recipients need, each with whole messages.
+/// Classes whose notifications become one message are cut at other boundaries:
+/// - With a digest, a subscriber is in one batch only. A batch may then exceed the size of the class, up to 100,000
+///   notifications of one subscriber.
+/// - With multicast, an event is in one batch, or in as few as its recipients need, each with whole messages.
 pub fn join(rules: &RuleSet, shares: Vec<Vec<CutBatch>>) -> Vec<CutBatch> {
     let is_alone = shares.len() == 1;
     let mut joined = Vec::new();
@@ -30,7 +31,7 @@ pub fn join(rules: &RuleSet, shares: Vec<Vec<CutBatch>>) -> Vec<CutBatch> {
     for cut in shares.into_iter().flatten() {
         let rule = rules.rule(cut.rule);
         let is_done = is_alone || cut.notifications.count() >= rule.batch_size;
-        if rule.unit == Unit::Notification && is_done {
+        if rule.unit == BatchUnit::Notification && is_done {
             joined.push(cut);
         } else {
             let part = Part { notifications: cut.notifications, subscribers: cut.subscribers };
@@ -40,9 +41,9 @@ pub fn join(rules: &RuleSet, shares: Vec<Vec<CutBatch>>) -> Vec<CutBatch> {
     for ((rule, channel), parts) in parts {
         let (class, size) = (rules.notification_class(rule), rules.rule(rule).batch_size);
         let cut = match rules.rule(rule).unit {
-            Unit::Notification => merge(parts, size).into_iter().map(|part| part.notifications).collect(),
-            Unit::Subscriber => cut_by_subscriber(merge(parts, usize::MAX), size),
-            Unit::Event(recipient_limit) => cut_by_event(merge(parts, usize::MAX), size, recipient_limit),
+            BatchUnit::Notification => merge(parts, size).into_iter().map(|part| part.notifications).collect(),
+            BatchUnit::Subscriber => cut_by_subscriber(merge(parts, usize::MAX), size),
+            BatchUnit::Event(recipient_limit) => cut_by_event(merge(parts, usize::MAX), size, recipient_limit),
         };
         let of_part = |notifications| {
             let (class, channel) = (class.clone(), channel.clone());
@@ -60,7 +61,7 @@ struct Part {
     subscribers: Vec<SubscriberNumber>,
 }
 
-/// Merges parts into one sequence in parts of this size.
+/// Merges sorted parts into one sequence, cut into parts of `size`.
 fn merge(mut parts: Vec<Part>, size: usize) -> Vec<Part> {
     if parts.len() == 1 && parts[0].notifications.count() <= size {
         return std::mem::take(&mut parts);
@@ -68,7 +69,7 @@ fn merge(mut parts: Vec<Part>, size: usize) -> Vec<Part> {
     let mut cursors: Vec<Cursor<'_>> = parts.iter().map(Cursor::new).collect();
     let mut merged = Vec::new();
     let mut open = Part::default();
-    // The first of the smallest: within one event the shards come in their order.
+    // The first of the smallest: within one event, shards keep their order.
     while let Some(next) = cursors.iter_mut().filter(|cursor| cursor.event().is_some()).min_by_key(|c| c.event()) {
         let room = size - open.notifications.count();
         next.move_to(&mut open, room);
@@ -82,7 +83,7 @@ fn merge(mut parts: Vec<Part>, size: usize) -> Vec<Part> {
     merged
 }
 
-/// Cuts so that no subscriber is in two batches, those of lower numbers first.
+/// Cuts so that each subscriber is in one batch, lower numbers first.
 fn cut_by_subscriber(parts: Vec<Part>, size: usize) -> Vec<Notifications> {
     let mut cut = Vec::new();
     for Part { notifications, subscribers } in parts {
@@ -109,7 +110,7 @@ fn cut_by_subscriber(parts: Vec<Part>, size: usize) -> Vec<Notifications> {
     cut
 }
 
-/// Deals notifications out to so many batches.
+/// Distributes notifications over batches.
 fn distribute(notifications: &Notifications, batch_of: &[usize], batches: usize) -> Vec<Notifications> {
     let mut out = vec![Notifications::default(); batches];
     for (at, event) in notifications.event_of_each().enumerate() {
@@ -118,7 +119,7 @@ fn distribute(notifications: &Notifications, batch_of: &[usize], batches: usize)
     out
 }
 
-/// Cuts between events, and within an event of more than `size` after as many whole messages as a batch can hold.
+/// Cuts between events; an event of more than `size` is cut after as many whole messages as a batch can hold.
 fn cut_by_event(parts: Vec<Part>, size: usize, recipient_limit: usize) -> Vec<Notifications> {
     let whole = (size - size % recipient_limit).max(recipient_limit);
     let mut cut = Vec::new();
@@ -161,13 +162,13 @@ fn push(out: &mut Notifications, from: &Notifications, event: EventId, range: Ra
     }
 }
 
-/// How far a part has been taken over.
+/// The read position in a part.
 struct Cursor<'a> {
     part: &'a Part,
     run: usize,
-    /// Notifications of the run that were taken.
+    /// Notifications of the current run that were moved.
     of_run: usize,
-    /// Notifications of the part that were taken.
+    /// Notifications of the part that were moved.
     taken: usize,
 }
 
@@ -180,7 +181,7 @@ impl<'a> Cursor<'a> {
         self.part.notifications.events.get(self.run).map(|run| run.event)
     }
 
-    /// Moves what is left of the run at hand, or as much as there is room for.
+    /// Moves the rest of the current run, or as much as fits into `room`.
     fn move_to(&mut self, out: &mut Part, room: usize) {
         let Part { notifications, subscribers } = self.part;
         let run = notifications.events[self.run];
@@ -238,7 +239,7 @@ mod tests {
         Column::Values(FieldType::Integer, integers.into_iter().map(Value::Integer).collect())
     }
 
-    fn told(merged: &[Notifications]) -> Vec<Vec<String>> {
+    fn rendered(merged: &[Notifications]) -> Vec<Vec<String>> {
         let lines = |batch: &Notifications| {
             let each = batch.event_of_each().zip(&batch.subscriptions).enumerate();
             each.map(|(at, (event, subscription))| {
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_the_shards_is_joined_in_the_order_of_the_events_and_cut_anew() {
+    fn remainders_of_the_shards_are_merged_by_event_and_cut_anew() {
         let one = part(&[(1, 0, &[1, 4]), (2, 1, &[1])], Column::Integers);
         let two = part(&[(1, 0, &[2]), (1, 1, &[2, 5])], values);
         let parts = [one, two].map(|notifications| Part { notifications, subscribers: Vec::new() });
@@ -260,7 +261,7 @@ mod tests {
             vec!["1.0 1 Integer(10)", "1.0 4 Integer(40)", "1.0 2 Integer(20)", "1.1 2 Integer(20)"],
             vec!["1.1 5 Integer(50)", "2.1 1 Integer(10)"],
         ];
-        assert_eq!(told(&merged), expected);
+        assert_eq!(rendered(&merged), expected);
         let unpacked: Vec<Notifications> =
             merged.iter().map(|batch| Notifications::unpack(&batch.pack()).expect("whole")).collect();
         assert_eq!(unpacked, merged);
@@ -320,7 +321,7 @@ mod tests {
                 "2.0 8 Integer(80)",
             ],
         ];
-        assert_eq!(told(&cut), expected, "in the order of their events");
+        assert_eq!(rendered(&cut), expected, "in the order of their events");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The fields of a notification, at delivery: what speaks of the event alone is computed again from the event, what
-//! speaks of the subscription was captured at the match.
+//! Computes the fields of a notification at delivery. Fields that depend on the event alone are computed again from the
+//! event; fields that depend on the subscription were captured at the match.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use tocsin_model::{
 
 use crate::{
     chronicle::columns::Packed,
-    evaluate::{Parameters, Scene, value},
-    rule::{Fill, RuleNumber, RuleSet},
+    evaluate::{EvalContext, Parameters, value},
+    rule::{FieldSource, RuleNumber, RuleSet},
     shard::Layout,
 };
 
@@ -42,21 +42,21 @@ impl NotifyFields {
         &self.fields
     }
 
-    /// The notification's row. The event is a row of its class in the rule set's version
-    /// ([`NotifyFields::reader`] makes it); `captured` gives what the match captured, by field. An expression that
-    /// ends in an error gives null, and null takes the field's default.
+    /// The notification's row. The event is a row of its class in the rule set's version ([`NotifyFields::reader`]
+    /// builds it); `captured` gives the captured fields by name. An expression with an error gives null, and null takes
+    /// the field's default.
     ///
     /// # Errors
     /// A required field has no value.
     pub fn row(&self, event: &[Value], captured: impl Fn(&Name) -> Option<Value>) -> Result<Row, FieldMissing> {
-        let fill = |(field, fill): &(Field, Fill)| {
+        let fill = |(field, fill): &(Field, FieldSource)| {
             let found = match fill {
-                Fill::Event(expression) => {
-                    let scene = Scene { event, parameters: Parameters::None };
-                    value(expression, scene).map_or(Value::Null, |datum| datum.to_value())
+                FieldSource::Event(expression) => {
+                    let context = EvalContext { event, parameters: Parameters::None };
+                    value(expression, context).map_or(Value::Null, |eval_value| eval_value.to_value())
                 }
-                Fill::Captured(_) | Fill::Queried(_) => captured(&field.name).unwrap_or_default(),
-                Fill::Default => Value::Null,
+                FieldSource::Captured(_) | FieldSource::Queried(_) => captured(&field.name).unwrap_or_default(),
+                FieldSource::Default => Value::Null,
             };
             let found = field.kind.accept(found).unwrap_or_default();
             let found = if found.is_null() { field.default.clone() } else { found };
@@ -65,8 +65,8 @@ impl NotifyFields {
         self.rules.rule(self.rule).fields.iter().map(fill).collect()
     }
 
-    /// As [`NotifyFields::row`], with what a match would capture computed now, from a row of the rule's subscription class.
-    /// What a query would give is null.
+    /// As [`NotifyFields::row`], with the captured fields computed now from a row of the rule's subscription class.
+    /// Fields of a query are null.
     ///
     /// # Errors
     /// A required field has no value.
@@ -74,16 +74,16 @@ impl NotifyFields {
         let fills = &self.rules.rule(self.rule).fields;
         self.row(event, |name| {
             let (_, fill) = fills.iter().find(|(field, _)| field.name == *name)?;
-            let Fill::Captured(expression) = fill else { return None };
-            let scene = Scene { event, parameters: Parameters::Row(subscription) };
-            value(expression, scene).ok().map(|datum| datum.to_value())
+            let FieldSource::Captured(expression) = fill else { return None };
+            let context = EvalContext { event, parameters: Parameters::Row(subscription) };
+            value(expression, context).ok().map(|eval_value| eval_value.to_value())
         })
     }
 
-    /// Makes rows of the rule set's version out of the events of a batch, which were packed with these fields.
+    /// Builds rows of the rule set's version from the events of a batch that was packed with these fields.
     ///
     /// # Errors
-    /// What is kept of chronicles with the batch is damaged.
+    /// The chronicle columns of the batch are damaged.
     pub fn reader<'a>(&self, batch: &'a EventBatch, fields: &Fields) -> Result<RowReader<'a>, Damaged> {
         match self.rules.events.get(&self.rules.rule(self.rule).on) {
             Some(plan) => {
@@ -95,17 +95,17 @@ impl NotifyFields {
     }
 }
 
-/// Makes rows of a rule set's version out of the events of a batch.
+/// Builds rows of a rule set's version from the events of a batch.
 pub struct RowReader<'a> {
     layout: Layout,
     chronicled: Packed<'a>,
 }
 
 impl RowReader<'_> {
-    /// An event as a row: its fields by name, what is missing is null, and what rules read of chronicles behind them.
+    /// An event as a row: its fields by name, missing fields null, followed by the chronicle columns that rules read.
     ///
     /// # Errors
-    /// What is kept of chronicles with the batch is damaged.
+    /// The chronicle columns of the batch are damaged.
     pub fn row(&self, ordinal: u32, row: Row) -> Result<Row, Damaged> {
         let mut row = self.layout.apply(row);
         self.chronicled.append(ordinal as usize, &mut row)?;

@@ -1,5 +1,5 @@
-//! The same answers without an index: every rule against every subscription, by the plain interpreter. Slow and
-//! obvious; for tests, dry runs and doubts.
+//! Reference implementation without an index: every rule against every subscription, by the interpreter. Slow and
+//! obvious; for tests, dry runs and verification.
 
 use tocsin_model::{
     field::{Damaged, Row},
@@ -9,41 +9,41 @@ use tocsin_model::{
 };
 
 use crate::{
-    evaluate::{Parameters, Scene, holds},
+    evaluate::{EvalContext, Parameters, holds},
     filter::CompiledFilter,
     rule::{Memberships, RuleNumber, RuleSet},
     subscriber::SubscriberView,
 };
 
-/// A subscription as the oracle sees it.
+/// A subscription as the oracle evaluates it.
 #[derive(Debug, Clone)]
-pub struct Witness {
-    /// Its id.
+pub struct SubscriptionView {
+    /// The id of the subscription.
     pub id: SubscriptionId,
-    /// Its class.
+    /// The class of the subscription.
     pub class: Name,
-    /// Its parameters, as a row of its class, and behind them what rules read of its subscriber.
+    /// Parameters, as a row of its class, followed by the columns of its subscriber that rules read.
     pub row: Row,
-    /// Its own filter, for each event class to which it is put.
+    /// Own filter, compiled for each event class of its rules.
     pub filter: Vec<(Name, CompiledFilter)>,
-    /// The same as it was written.
+    /// The filter as it was written.
     written: Option<Filter>,
-    /// The audiences to which its subscriber belongs; none when it is read.
+    /// The audiences of its subscriber; empty after `read`.
     pub memberships: Memberships,
 }
 
-impl Witness {
+impl SubscriptionView {
     /// Reads the stored parameters and the filter of a subscription.
     ///
     /// # Errors
-    /// They are not a JSON object, the class is unknown, or the filter cannot be compiled.
+    /// The parameters are not a JSON object, the class is unknown, or the filter cannot be compiled.
     pub fn read(
         rules: &RuleSet,
         id: SubscriptionId,
         class: &Name,
         values: &str,
         filter: Option<&Filter>,
-    ) -> Result<Witness, Damaged> {
+    ) -> Result<SubscriptionView, Damaged> {
         let plan = rules.classes.iter().find(|plan| plan.name == *class).ok_or(Damaged)?;
         let mut filters = Vec::new();
         if let Some(filter) = filter {
@@ -51,7 +51,7 @@ impl Witness {
             filters.extend(compiled.into_iter().map(|(event, compiled)| (event.clone(), compiled)));
         }
         let row = plan.fields.row_from_stored(values)?;
-        Ok(Witness {
+        Ok(SubscriptionView {
             id,
             class: class.clone(),
             row,
@@ -61,18 +61,18 @@ impl Witness {
         })
     }
 
-    /// The same, of this subscriber.
-    pub fn of(self, rules: &RuleSet, subscriber: SubscriberView) -> Witness {
+    /// Adds the columns and memberships of the subscriber.
+    pub fn of(self, rules: &RuleSet, subscriber: SubscriberView) -> SubscriptionView {
         let SubscriberView { memberships, columns } = subscriber;
         let mut filter = self.filter;
-        if filter.iter().any(|(_, filter)| filter.asks_subscriber())
+        if filter.iter().any(|(_, filter)| filter.depends_on_subscriber())
             && let Some(written) = &self.written
             && let Ok(compiled) = rules.compile_filter(&self.class, written, Some(&columns))
         {
             filter = compiled.into_iter().map(|(event, compiled)| (event.clone(), compiled)).collect();
         }
         let row = rules.full_row(&self.class, self.row, columns);
-        Witness { row, filter, memberships, ..self }
+        SubscriptionView { row, filter, memberships, ..self }
     }
 
     /// Whether its filter, if it has one, matches an event of a class.
@@ -82,17 +82,18 @@ impl Witness {
     }
 }
 
-/// The rules by which an event of a class matches a subscription, but for those with a query. The event is a row of the rule set's version.
-pub fn matches(rules: &RuleSet, class: &Name, event: &[Value], subscription: &Witness) -> Vec<RuleNumber> {
+/// The rules by which an event of a class matches a subscription, without those that have a query. The event is a row
+/// of the rule set's version.
+pub fn matches(rules: &RuleSet, class: &Name, event: &[Value], subscription: &SubscriptionView) -> Vec<RuleNumber> {
     let Some(plan) = rules.events.get(class) else { return Vec::new() };
     let matches = |number: &&RuleNumber| {
         let rule = rules.rule(**number);
-        let scene = Scene { event, parameters: Parameters::Row(&subscription.row) };
+        let context = EvalContext { event, parameters: Parameters::Row(&subscription.row) };
         !rule.queried
             && rules.classes[rule.class].name == subscription.class
-            && subscription.memberships.meet(rule.audience)
+            && subscription.memberships.includes(rule.audience)
             && subscription.accepts(class, event)
-            && rule.predicate.as_ref().is_none_or(|predicate| holds(predicate, scene).unwrap_or(false))
+            && rule.predicate.as_ref().is_none_or(|predicate| holds(predicate, context).unwrap_or(false))
     };
     plan.rules.iter().filter(matches).copied().collect()
 }

@@ -1,4 +1,4 @@
-//! Predicates that decide between two edits of a row that meet: CEL over both sides and what there was before.
+//! Conflict resolution predicates: CEL over both edits of a row and their common base.
 
 use tocsin_model::{
     application::Application,
@@ -10,22 +10,16 @@ use tocsin_model::{
 
 use crate::filter::{self, CompiledFilter};
 
-/// What a predicate sees as `event`, in this order.
+/// The fields of `event` in a predicate, in this order.
 pub const SIDES: [&str; 3] = ["client", "server", "base"];
 
-/// Reads and checks a predicate over [`SIDES`].
-///
-/// # Errors
-/// Every problem found, with line and column in its text.
+/// Parses and checks a predicate over [`SIDES`].
 pub fn compile(text: &str) -> Result<CompiledFilter, Vec<Problem>> {
     let side = |name: &str| Field::new(name.parse().expect("a name"), FieldType::Map);
     filter::compile(&Filter::new(Dialect::Cel, text), &Fields::new(SIDES.map(side).to_vec()))
 }
 
 /// Checks the predicates of an application's collections.
-///
-/// # Errors
-/// Every problem found, with the path of the predicate and the position in it.
 pub fn check(application: &Application) -> Result<(), Vec<Problem>> {
     let mut problems = Vec::new();
     for (name, collection) in &application.collections {
@@ -40,7 +34,7 @@ pub fn check(application: &Application) -> Result<(), Vec<Problem>> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_predicate_that_cannot_be_read_is_told_with_its_place() {
+    fn an_invalid_predicate_is_reported_with_its_position() {
         let check = |predicate: &str| {
             let text = format!(
                 "application: a\ncollections:\n  notes:\n    fields: {{ text: string }}\n    partition: everyone\n\

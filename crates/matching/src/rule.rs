@@ -1,9 +1,9 @@
-//! All rules of an application, compiled together: what each event and subscription class needs, and which columns of
-//! subscriptions are kept for it.
+//! Compiled rules of an application: the plans of its event and subscription classes, and the columns of subscriptions
+//! that are kept for them.
 
-mod compile; // one rule becomes expressions and branches
-mod branches; // a predicate is taken apart
-mod explain; // how a rule is answered, in words
+mod compile; // compiles one rule into expressions and branches
+mod branches; // splits a predicate into branches
+mod explain; // explains the evaluation plan of a rule
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -22,12 +22,11 @@ use crate::{
         columns::Packed,
         compile::{Column, CompiledChronicle, column_fields, columns_read, compile_chronicles, spelling},
     },
-    defined::Functions,
     events::Events,
     expression::{Expression, Kind},
     filter::{
         self, CompiledFilter, FilterScope,
-        index::{Scanned, Standing},
+        index::{FilterPlacement, ScanReason},
     },
     index::key::Measure,
     residual::Check,
@@ -35,6 +34,7 @@ use crate::{
     sql::{QueriesRead, chronicle_fields},
     state::compile::CompiledState,
     subscriber::SubscriberColumns,
+    user_functions::UserFunctions,
 };
 
 pub use branches::BRANCHES_MAX;
@@ -43,11 +43,11 @@ pub use explain::{BranchExplanation, RuleExplanation};
 
 use compile::compile_rule;
 
-/// The place of a rule in its [`RuleSet`].
+/// The index of a rule in its [`RuleSet`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleNumber(pub u32);
 
-/// All rules of one version of an application, compiled. Immutable; share it between shards.
+/// All compiled rules of one version of an application. Immutable; shared between shards.
 #[derive(Debug)]
 pub struct RuleSet {
     pub(crate) application: Name,
@@ -55,21 +55,21 @@ pub struct RuleSet {
     pub(crate) classes: Vec<ClassPlan>,
     pub(crate) events: BTreeMap<Name, EventPlan>,
     pub(crate) branches: usize,
-    /// One for each class that takes filters and each event class of its enabled rules.
+    /// One for each pair of a class with filters and an event class of its enabled rules.
     pub(crate) filters: Vec<FilterPlan>,
-    /// The segments that the rules ask for.
+    /// The segments that rules use as audiences.
     pub(crate) audiences: Vec<Name>,
-    /// What the rules may read of subscribers.
+    /// The subscriber columns that rules can read.
     pub(crate) subscriber: SubscriberColumns,
-    /// Whether any enabled rule does, or filters may.
+    /// Whether any enabled rule reads them, or filters may.
     pub(crate) reads_subscriber: bool,
-    /// What expressions of the application may call.
-    pub(crate) functions: Functions,
+    /// The user-defined functions.
+    pub(crate) functions: UserFunctions,
     /// The highest of the branches' `asks`.
     pub(crate) asks: usize,
 }
 
-/// The own filters of the subscriptions of a class, for the events of a class.
+/// The filters of the subscriptions of a class, for the events of a class.
 #[derive(Debug)]
 pub(crate) struct FilterPlan {
     pub class: usize,
@@ -82,19 +82,19 @@ pub(crate) struct EventPlan {
     pub fields: Fields,
     pub rules: Vec<RuleNumber>,
     pub chronicles: Vec<CompiledChronicle>,
-    /// What rules read of them. Rows have these columns behind the fields.
+    /// The chronicle columns that rules read. Rows have these columns behind the fields.
     pub read: Vec<Column>,
     /// The same as fields.
     pub columns: Fields,
 }
 
 impl EventPlan {
-    /// What rows hold: the fields, and behind them the columns of chronicles.
+    /// The layout of rows: the fields, followed by the chronicle columns.
     pub fn row(&self) -> Fields {
         Fields::new(self.fields.iter().chain(self.columns.iter()).cloned().collect())
     }
 
-    /// How expressions spell what stands at a place of a row.
+    /// The spelling of a row's column in expressions.
     pub fn spelling(&self, at: usize) -> Option<String> {
         match at.checked_sub(self.fields.len()) {
             None => Some(format!("event.{}", self.fields[at].name)),
@@ -103,20 +103,19 @@ impl EventPlan {
     }
 }
 
-/// A subscription class: which of its fields are kept in columns, and the branches that its subscriptions are filed in.
+/// A subscription class: the fields that are kept in columns, and the branches that index its subscriptions.
 #[derive(Debug)]
 pub(crate) struct ClassPlan {
     pub name: Name,
     pub fields: Fields,
-    /// For each field, behind them each column of the subscriber, and behind these its memberships, whether the table keeps
-    /// it.
+    /// Whether the table keeps each column: the fields, then the columns of the subscriber, then its memberships.
     pub kept: Vec<bool>,
     pub rules: Vec<RuleNumber>,
-    /// Whether its subscriptions may have filters of their own.
+    /// Whether its subscriptions can have filters.
     pub takes_filters: bool,
-    /// Those of the rule set's filter plans that are of this class.
+    /// The indexes of its filter plans in the rule set.
     pub filters: Vec<usize>,
-    /// Whether the table keeps the subscriber of each subscription: a rule makes digests.
+    /// Whether the table keeps the subscriber of each subscription, because a rule makes digests.
     pub keeps_subscribers: bool,
 }
 
@@ -128,46 +127,46 @@ pub(crate) struct CompiledRule {
     pub class: usize,
     pub notify: Name,
     pub batch_size: usize,
-    /// Notifications that are never cut in two, as they become one message.
-    pub unit: Unit,
+    /// The notifications that must stay in one batch, as they become one message.
+    pub unit: BatchUnit,
     pub expires_after: Option<Duration>,
     pub enabled: bool,
-    /// Its place among the rule set's audiences, if only those are told who belong to a segment.
+    /// The index of its audience in the rule set, if the rule is limited to a segment.
     pub audience: Option<usize>,
-    /// A query finds its matches, elsewhere; it has no branches.
+    /// A query finds its matches, outside the index; it has no branches.
     pub queried: bool,
-    /// How long it may take for one event batch.
+    /// Time limit for one event batch.
     pub timeout: Duration,
-    /// Which filter plan holds the filters of its subscriptions, if they may have any.
+    /// The index of the filter plan for its subscriptions, if they can have filters.
     pub filters: Option<usize>,
     pub predicate: Option<Expression>,
     pub state: Option<CompiledState>,
     pub branches: Vec<Branch>,
-    /// The number of its first branch among those of the rule set.
+    /// The index of its first branch in the rule set.
     pub first_branch: usize,
-    /// The notification's fields, each with how it is filled.
-    pub fields: Vec<(Field, Fill)>,
+    /// The notification's fields, and the source of each.
+    pub fields: Vec<(Field, FieldSource)>,
 }
 
 impl ClassPlan {
-    /// How many columns a row of it has, those of the subscriber among them.
+    /// The number of columns of a row, including those of the subscriber.
     pub fn width(&self) -> usize {
         self.kept.len()
     }
 
-    /// The place of the subscriber's memberships. Only rules with a query look there: others have filed the subscription
-    /// by them.
+    /// The column of the subscriber's memberships. Only rules with a query read it; other rules use memberships when a
+    /// subscription is indexed.
     pub fn memberships_at(&self) -> usize {
         self.kept.len() - 1
     }
 }
 
 impl CompiledRule {
-    /// The subscription's field whose values are the very keys of the index that hand over its matches.
+    /// The subscription's field whose values are the keys that the index returns with its matches.
     pub fn key_field(&self) -> Option<usize> {
         let [branch] = self.branches.as_slice() else { return None };
         match &branch.range {
-            // Candidates that are checked one by one leave their keys behind.
+            // The keys of candidates that are checked one by one are not returned.
             Range::One(_) if !branch.residual.is_empty() || self.filters.is_some() => None,
             Range::One(only) if only.measure == Measure::Integer => match only.subscription.kind {
                 Kind::Subscription(field) => Some(field),
@@ -178,43 +177,43 @@ impl CompiledRule {
     }
 }
 
-/// Notifications that stay in one notification batch.
+/// Notifications that must stay in one notification batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unit {
-    /// Each is a message of its own.
+pub(crate) enum BatchUnit {
+    /// Each notification is a message of its own.
     Notification,
-    /// Notifications of a subscriber may become one digest.
+    /// Notifications of a subscriber can become one digest.
     Subscriber,
-    /// Notifications of an event may become one message to so many recipients.
+    /// Notifications of an event can become one message to up to this number of recipients.
     Event(usize),
 }
 
-/// How a field of a notification is filled.
+/// The source of a notification's field.
 #[derive(Debug)]
-pub(crate) enum Fill {
+pub(crate) enum FieldSource {
     /// From the event alone, at delivery.
     Event(Expression),
-    /// At the match, since the subscription may have changed by the time of delivery.
+    /// Captured at the match, since the subscription may have changed by the time of delivery.
     Captured(Expression),
-    /// At the match, by the column at this place of the rule's query.
+    /// Captured at the match, from this column of the rule's query.
     Queried(usize),
-    /// There is nothing to fill it with.
+    /// The field's default.
     Default,
 }
 
-/// Most segments that the rules of an application ask for.
+/// Most segments that the rules of an application can use.
 pub const AUDIENCES_MAX: usize = 64;
 
-/// To which of a rule set's audiences a subscriber belongs: a bit for each, the first the lowest.
+/// The audiences of a subscriber, as a bit set: bit 0 is the first audience of the rule set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Memberships(pub u64);
 
 impl Memberships {
-    /// All audiences: of somebody who is told whatever the audience.
+    /// All audiences: the audience is not checked.
     pub const ALL: Memberships = Memberships(u64::MAX);
 
-    /// Whether it is among those that a rule tells.
-    pub(crate) fn meet(self, audience: Option<usize>) -> bool {
+    /// Whether the subscriber is in the audience of a rule.
+    pub(crate) fn includes(self, audience: Option<usize>) -> bool {
         audience.is_none_or(|audience| self.0 >> audience & 1 == 1)
     }
 }
@@ -228,9 +227,9 @@ impl RuleSet {
         RuleSet::compile_with_queries(application, &|_| None, &QueriesRead::default())
     }
 
-    /// As [`RuleSet::compile`], with the fields of the notification that the query of a rule gives, in the order of
-    /// [`Told::given`](crate::shard::Told::given). For a rule of which nothing is known, every field is taken to be given.
-    /// `read` is what queries read of subscribers and chronicles.
+    /// As [`RuleSet::compile`], with the notification fields that the query of each rule provides, in the order of
+    /// [`ExternalMatch::given`](crate::shard::QueryMatch::given). A rule without an entry is assumed to provide every
+    /// field. `read` is the set of subscriber and chronicle columns that queries read.
     ///
     /// # Errors
     /// As [`RuleSet::compile`].
@@ -240,11 +239,11 @@ impl RuleSet {
         queries: &QueriesRead,
     ) -> Result<RuleSet, Vec<Problem>> {
         let mut problems = Vec::new();
-        let functions = Functions::compile(&application.functions).unwrap_or_else(|found| {
+        let functions = UserFunctions::compile(&application.functions).unwrap_or_else(|found| {
             problems.extend(found);
-            Functions::default()
+            UserFunctions::default()
         });
-        // Where there are problems with functions, that rules miss them is none.
+        // If the functions have problems, unknown functions in rules are not reported as well.
         let is_missing = |problem: &Problem| {
             let defined = |name: &Name| problem.message == format!("there is no function `{name}`");
             application.functions.keys().any(defined)
@@ -303,7 +302,7 @@ impl RuleSet {
         if problems.is_empty() { Ok(set) } else { Err(problems) }
     }
 
-    /// The place of a segment among the audiences.
+    /// The index of a segment among the audiences.
     fn audience_number(&mut self, segment: &Name) -> Result<usize, Problem> {
         if let Some(known) = self.audiences.iter().position(|known| known == segment) {
             return Ok(known);
@@ -337,7 +336,7 @@ impl RuleSet {
             self.branches += rule.branches.len();
             let class = &mut self.classes[rule.class];
             class.rules.push(number);
-            class.keeps_subscribers |= rule.unit == Unit::Subscriber;
+            class.keeps_subscribers |= rule.unit == BatchUnit::Subscriber;
             if class.takes_filters
                 && let Some(event) = self.events.get(&rule.on)
             {
@@ -354,11 +353,11 @@ impl RuleSet {
             }
             let residual =
                 rule.branches.iter().flat_map(|branch| &branch.residual).flat_map(Check::subscription_fields);
-            // What is captured as it stands in the index's keys is taken from there.
+            // Captured fields that equal the index keys are copied from the keys.
             let key_field = rule.key_field();
             let captured = rule.fields.iter().flat_map(|(field, fill)| match fill {
-                Fill::Captured(expression) if is_key(expression, field.kind, key_field) => Vec::new(),
-                Fill::Captured(expression) => expression.subscription_fields(),
+                FieldSource::Captured(expression) if is_key(expression, field.kind, key_field) => Vec::new(),
+                FieldSource::Captured(expression) => expression.subscription_fields(),
                 _ => Vec::new(),
             });
             let rearm = rule.state.as_ref().and_then(|state| state.rearm.as_ref());
@@ -372,7 +371,7 @@ impl RuleSet {
                 class.kept[memberships] = true;
             }
             let filled = rule.fields.iter().filter_map(|(_, fill)| match fill {
-                Fill::Captured(expression) => Some(expression),
+                FieldSource::Captured(expression) => Some(expression),
                 _ => None,
             });
             let read = rule.predicate.iter().chain(filled).flat_map(Expression::subscription_fields).chain(rearm_reads);
@@ -389,23 +388,23 @@ impl RuleSet {
         &self.application
     }
 
-    /// Whether any of its rules remembers whom it told.
-    pub fn remembers(&self) -> bool {
+    /// Whether any of its rules has suppression state.
+    pub fn has_state(&self) -> bool {
         self.rules.iter().any(|rule| rule.enabled && rule.state.is_some())
     }
 
-    /// The segments that the rules ask for as audiences; at most [`AUDIENCES_MAX`].
+    /// The segments that rules use as audiences; at most [`AUDIENCES_MAX`].
     pub fn audiences(&self) -> &[Name] {
         &self.audiences
     }
 
-    /// What its rules read of subscribers beside their audiences; `None` if nothing.
+    /// The subscriber columns that its rules read, without audiences; `None` if there are none.
     pub fn subscriber_columns(&self) -> Option<&SubscriberColumns> {
         self.reads_subscriber.then_some(&self.subscriber)
     }
 
-    /// Whether it matters to its rules who a subscriber is.
-    pub fn asks_of_subscribers(&self) -> bool {
+    /// Whether its rules depend on subscribers.
+    pub fn depends_on_subscribers(&self) -> bool {
         self.reads_subscriber || !self.audiences.is_empty()
     }
 
@@ -424,28 +423,28 @@ impl RuleSet {
         self.classes.iter().find(|plan| plan.name == *class).map(|plan| &plan.fields)
     }
 
-    /// The notification class that a rule makes.
+    /// The notification class of a rule.
     pub fn notification_class(&self, rule: RuleNumber) -> &Name {
         &self.rule(rule).notify
     }
 
-    /// The event class that fires a rule.
+    /// The event class of a rule.
     pub fn event_class(&self, rule: RuleNumber) -> &Name {
         &self.rule(rule).on
     }
 
-    /// How long what a rule makes is worth sending.
+    /// The time after which a notification of the rule expires.
     pub fn expires_after(&self, rule: RuleNumber) -> Option<Duration> {
         self.rule(rule).expires_after
     }
 
-    /// The enabled rules that events of a class fire, queries too, by name.
+    /// The enabled rules on events of a class, including those with a query, by name.
     pub fn rules_on(&self, class: &Name) -> Vec<RuleNumber> {
         let fires = |(_, rule): &(u32, &CompiledRule)| rule.enabled && rule.on == *class;
         (0..).zip(&self.rules).filter(fires).map(|(number, _)| RuleNumber(number)).collect()
     }
 
-    /// The parameters of a subscription with the columns of its subscriber behind them, if rules read any.
+    /// The parameters of a subscription, followed by the columns of its subscriber if rules read any.
     pub(crate) fn full_row(&self, class: &Name, mut row: Row, columns: Row) -> Row {
         if self.reads_subscriber
             && let Some(class) = self.classes.iter().find(|plan| plan.name == *class)
@@ -461,24 +460,25 @@ impl RuleSet {
         &self.rules[rule.0 as usize]
     }
 
-    /// Checks a filter for the subscriptions of a class: it is put to the events of every enabled rule of the class.
-    /// Gives why it is a candidate for every event of one of them, if it is.
+    /// Checks a filter for the subscriptions of a class against the event class of every enabled rule. Returns why it
+    /// is a candidate for every event of one of them, if it is.
     ///
     /// # Errors
     /// Every problem found, with line and column in the filter's text.
-    pub fn check_filter(&self, class: &Name, filter: &Filter) -> Result<Option<Scanned>, Vec<Problem>> {
+    pub fn check_filter(&self, class: &Name, filter: &Filter) -> Result<Option<ScanReason>, Vec<Problem>> {
         let compiled = self.compile_filter(class, filter, None)?;
-        Ok(compiled.iter().find_map(|(_, filter)| match Standing::of(filter) {
-            Standing::Scanned(why) => Some(why),
-            Standing::Never | Standing::Always | Standing::Indexed => None,
+        Ok(compiled.iter().find_map(|(_, filter)| match FilterPlacement::of(filter) {
+            FilterPlacement::Scanned(why) => Some(why),
+            FilterPlacement::Never | FilterPlacement::Always | FilterPlacement::Indexed => None,
         }))
     }
 
-    /// Whether an index of these rules takes a subscription. Where it does not, [`Shard::put_of`] refuses it for this reason.
+    /// Whether an index of these rules accepts a subscription; if not, [`Shard::put_of`] rejects it for the same
+    /// reason.
     ///
     /// # Errors
-    /// Its class is not known, its parameters are not a JSON object, or its filter cannot be compiled for every event class
-    /// of the class's rules.
+    /// The class is unknown, its parameters are not a JSON object, or its filter cannot be compiled for every event
+    /// class of the class's rules.
     ///
     /// [`Shard::put_of`]: crate::shard::Shard::put_of
     pub fn check_subject(&self, subject: Subject<'_>) -> Result<(), Problem> {
@@ -490,7 +490,7 @@ impl RuleSet {
         }
         let Some(filter) = subject.filter else { return Ok(()) };
         if !class.takes_filters {
-            return Err(Problem::at("filter", "its class takes no filters"));
+            return Err(Problem::at("filter", "its class does not accept filters"));
         }
         self.compile_filter(&class.name, filter, None).map(|_| ()).map_err(|problems| {
             let first = problems.into_iter().next();
@@ -499,8 +499,8 @@ impl RuleSet {
         })
     }
 
-    /// A filter of a subscription of a class, compiled for each event class to which it is put. `subscriber` has the
-    /// columns of the one whose it is.
+    /// Compiles a filter of a subscription of a class for each event class of its rules. `subscriber` has the columns
+    /// of its subscriber.
     pub(crate) fn compile_filter(
         &self,
         class: &Name,
@@ -512,7 +512,7 @@ impl RuleSet {
             let plan = &self.filters[*plan];
             let several = |problem: Problem| match problem.hint {
                 None if class.filters.len() > 1 => {
-                    problem.hint(format!("it is put to events of the class `{}` too", plan.event))
+                    problem.hint(format!("it also applies to events of the class `{}`", plan.event))
                 }
                 _ => problem,
             };
@@ -524,9 +524,9 @@ impl RuleSet {
         class.filters.iter().map(compile).collect()
     }
 
-    /// The events of a batch, as rows of their class in this version: `event_fields` are the fields with which the batch
-    /// was packed; they are mapped by name, and what is missing is null. Behind the fields stands what rules read of
-    /// chronicles, as it is kept with the batch; null where it is not.
+    /// The events of a batch, as rows of their class in this version. `event_fields` are the fields with which the
+    /// batch was packed; they are mapped by name, and missing fields are null. The fields are followed by the chronicle
+    /// columns, as stored with the batch; null if they are not stored.
     ///
     /// # Errors
     /// The batch is damaged.
@@ -542,7 +542,7 @@ impl RuleSet {
         batch.events.rows().enumerate().map(row).collect()
     }
 
-    /// An event as a row of its class, of which nothing is known but its fields. Nothing, if there is no such class.
+    /// An event as a row of its class, with null chronicle columns. Unchanged if there is no such class.
     pub fn bare_row(&self, class: &Name, mut fields: Row) -> Row {
         if let Some(plan) = self.events.get(class) {
             fields.extend(plan.columns.iter().map(|_| Value::Null));
@@ -550,7 +550,7 @@ impl RuleSet {
         fields
     }
 
-    /// What rows of a class hold of chronicles: behind how many fields, and the names that queries in SQL have for them.
+    /// The chronicle columns in rows of a class: the number of fields before them, and their names in SQL queries.
     pub fn columns_of_queries(&self, class: &Name) -> (usize, Fields) {
         self.events
             .get(class)
@@ -562,7 +562,7 @@ impl RuleSet {
         self.events.get(class).is_some_and(|plan| !plan.columns.is_empty())
     }
 
-    /// What rules read of the chronicles of a class, as expressions spell it.
+    /// The chronicle columns of a class that rules read, as spelled in expressions.
     pub fn chronicle_columns(&self, class: &Name) -> Vec<String> {
         let columns = self.events.get(class).into_iter().flat_map(|plan| plan.columns.iter());
         columns.map(|column| spelling(column.name.as_str())).collect()
@@ -578,31 +578,31 @@ impl RuleSet {
         self.events.values().any(|plan| !plan.chronicles.is_empty())
     }
 
-    /// The same events, for matching: rows are only made of them where somebody asks for rows.
+    /// The events of a batch, for matching; rows are built on demand.
     ///
     /// # Errors
     /// The batch is damaged.
     pub fn events(&self, batch: &EventBatch, event_fields: &Fields) -> Result<Events<'static>, Damaged> {
         match self.events.get(&batch.class) {
             Some(plan) if plan.columns.is_empty() => Events::of_batch(batch, event_fields, &plan.fields),
-            // What rules read of chronicles does not lie in the batch.
-            Some(_) => Ok(Events::of_made(self.rows(batch, event_fields)?)),
+            // Chronicle columns are not in the cells of the batch.
+            Some(_) => Ok(Events::of_owned_rows(self.rows(batch, event_fields)?)),
             None => Ok(Events::none()),
         }
     }
 
-    /// How each rule is answered, with warnings where a rule would scan.
+    /// The evaluation plan of each rule, with warnings where a rule scans all subscriptions.
     pub fn explain(&self) -> Vec<RuleExplanation> {
         self.rules.iter().map(|rule| rule.explain(&self.audiences, &self.classes[rule.class].name)).collect()
     }
 }
 
-/// Whether subscriptions of any class may have filters in CEL.
+/// Whether subscriptions of any class can have filters in CEL.
 fn takes_filters_in_cel(application: &Application) -> bool {
     application.subscriptions.values().any(|class| class.filter.contains(&Dialect::Cel))
 }
 
-/// Whether what is captured for a field of this type are the keys of the index.
+/// Whether the captured values of a field of this type are the keys of the index.
 pub(crate) fn is_key(captured: &Expression, kind: FieldType, key_field: Option<usize>) -> bool {
     kind == FieldType::Integer && matches!(captured.kind, Kind::Subscription(field) if Some(field) == key_field)
 }

@@ -1,6 +1,6 @@
-//! JSON Schemas: what a body of an exchange or a row of a collection must be like beyond its type.
+//! JSON Schema validation: constraints on message bodies and collection rows beyond their types.
 
-mod cost; // evaluations of a schema, bounded before the work
+mod cost; // cost bound of a schema, computed before validation
 
 use jsonschema::{PatternOptions, Validator};
 use serde_json::Value as Json;
@@ -8,13 +8,13 @@ use tocsin_model::{application::Application, problem::Problem, stack::with_large
 
 use self::cost::Cost;
 
-/// Differences that are told of one value.
-const TOLD_MAX: usize = 3;
+/// Most differences reported for one value.
+const DIFFERENCES_MAX: usize = 3;
 
-/// Evaluations for which differences are listed. Each may take a few hundred bytes until the list is made.
-const TOLD_STEPS_MAX: u64 = 100_000;
+/// Most evaluations for which differences are listed. Each may take a few hundred bytes until the list is built.
+const DIFFERENCES_STEPS_MAX: u64 = 100_000;
 
-/// A schema, ready for use.
+/// A compiled schema.
 #[derive(Debug)]
 pub struct Schema {
     validator: Validator,
@@ -22,14 +22,15 @@ pub struct Schema {
 }
 
 impl Schema {
-    /// Nothing is fetched: what a schema refers to stands in it. Patterns take time that grows with the text and no faster.
+    /// Compiles a schema. Nothing is fetched: all references must be inside the schema. Patterns take time linear in
+    /// the text.
     ///
     /// # Errors
-    /// It is no JSON Schema, or is beyond a bound of its cost.
+    /// The schema is invalid, or exceeds a cost limit.
     pub fn compile(schema: &Json) -> Result<Schema, Problem> {
         let cost = Cost::of(schema)?;
         with_large_stack(|| Schema::build(schema))
-            .map_err(|error| no_thread(&error))
+            .map_err(|error| thread_problem(&error))
             .flatten()
             .map(|validator| Schema { validator, cost })
     }
@@ -41,20 +42,20 @@ impl Schema {
             let at = if place.is_empty() { String::new() } else { format!(" at `{place}`") };
             let message = format!("is no JSON Schema: {error}{at}");
             Problem::at("schema", message.chars().take(300).collect::<String>())
-                .hint("what it refers to with `$ref` must stand in it")
+                .hint("put every `$ref` target inside the schema")
         })
     }
 
-    /// Compares a value.
+    /// Validates a value.
     ///
     /// # Errors
-    /// The first differences, each with its place as a JSON pointer; that there are more is the last. They name places and
-    /// rules, not values: they are written into logs.
+    /// The first differences, each with its location as a JSON pointer; a last entry says that there are more. They
+    /// name locations and keywords, not values, as they are logged.
     pub fn check(&self, json: &Json) -> Result<(), Vec<Problem>> {
         self.cost.check_document(json).map_err(|problem| vec![problem])?;
         match self.cost.is_deep(json) {
             false => self.compare(json),
-            true => with_large_stack(|| self.compare(json)).map_err(|error| vec![no_thread(&error)])?,
+            true => with_large_stack(|| self.compare(json)).map_err(|error| vec![thread_problem(&error)])?,
         }
     }
 
@@ -62,23 +63,25 @@ impl Schema {
         if self.validator.is_valid(json) {
             return Ok(());
         }
-        if self.cost.count(json, TOLD_STEPS_MAX).is_err() {
-            let message = "does not fit the schema; its differences are not listed, as it takes too many evaluations";
+        if self.cost.count(json, DIFFERENCES_STEPS_MAX).is_err() {
+            let message =
+                "does not match the schema; the differences are not listed, as that takes too many evaluations";
             return Err(vec![Problem::at("", message).hint("compare smaller parts of it")]);
         }
         let mut errors = self.validator.iter_errors(json);
-        let told = errors.by_ref().take(TOLD_MAX);
-        let mut told: Vec<Problem> =
-            told.map(|error| Problem::at(error.instance_path().to_string(), error.masked().to_string())).collect();
+        let differences = errors.by_ref().take(DIFFERENCES_MAX);
+        let mut differences: Vec<Problem> = differences
+            .map(|error| Problem::at(error.instance_path().to_string(), error.masked().to_string()))
+            .collect();
         if errors.next().is_some() {
-            told.push(Problem::at("", "and more"));
+            differences.push(Problem::at("", "and more"));
         }
-        Err(told)
+        Err(differences)
     }
 }
 
-fn no_thread(error: &std::io::Error) -> Problem {
-    let message = format!("was not compared with its schema, as no thread starts: {error}");
+fn thread_problem(error: &std::io::Error) -> Problem {
+    let message = format!("was not validated, as no thread could be started: {error}");
     Problem::at("schema", message).hint("raise the limit of threads of the process, or try again later")
 }
 
@@ -102,14 +105,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn differences_name_places_and_no_values() {
+    fn differences_name_locations_and_no_values() {
         let schema =
             json!({"required": ["a"], "properties": {"a": {"minimum": 3}, "b": {"items": {"type": "string"}}}});
         let schema = Schema::compile(&schema).expect("a schema");
         let check = |json: Json, expected: &[&str]| {
-            let told: Vec<String> =
-                schema.check(&json).err().into_iter().flatten().map(|told| told.to_string()).collect();
-            assert_eq!(told, expected, "{json}");
+            let differences: Vec<String> =
+                schema.check(&json).err().into_iter().flatten().map(|differences| differences.to_string()).collect();
+            assert_eq!(differences, expected, "{json}");
         };
         check(json!({"a": 3, "b": ["c"]}), &[]);
         check(json!({"a": 2}), &["/a: value is less than the minimum of 3"]);
@@ -119,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_that_is_none_is_told_with_its_place() {
+    fn an_invalid_schema_is_reported_with_its_path() {
         let check = |schema: &str| {
             let text = format!(
                 "application: a\ncollections:\n  notes:\n    fields: {{ text: string }}\n    partition: everyone\n    schema: {schema}\n"
@@ -128,7 +131,7 @@ mod tests {
         };
         assert_eq!(check("{ properties: { text: { maxLength: 3 } } }"), Ok(()));
         for bad in ["{ type: strin }", "{ $ref: 'https://example.org/schema' }", "[]"] {
-            let problems = check(bad).expect_err("it is none");
+            let problems = check(bad).expect_err("it is invalid");
             assert_eq!(problems[0].path, "collections.notes.schema");
             assert!(problems[0].message.starts_with("is no JSON Schema"), "{problems:?}");
         }

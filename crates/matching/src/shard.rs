@@ -1,5 +1,5 @@
-//! One part of the subscribers with its index. One owner, no locks: what was put or removed before a batch is what the
-//! batch sees.
+//! A shard: one partition of the subscribers, with its index. One owner, no locks: a batch sees exactly the changes
+//! that were applied before it.
 
 use std::{
     fmt,
@@ -19,94 +19,94 @@ use tocsin_model::{
 };
 
 use crate::{
-    datum::Trouble,
+    eval_value::EvalError,
     events::Events,
-    figures::{Figures, FilterFigures},
-    filter::book::FilterBook,
-    index::{Hasher, chunks::KeySlice, groups::Groups, numbers::KeyBook, table::Table},
-    occasion::{Desk, Occasion, WINDOW},
-    residual::Until,
+    filter::filter_table::FilterTable,
+    index::{Hasher, chunks::KeySlice, groups::Groups, key_table::KeyTable, table::Table},
+    index_stats::{FilterStats, IndexStats},
+    residual::Deadline,
     rule::{RuleNumber, RuleSet},
-    state::{Suppression, book::StateBook, remembered::Remembered},
+    rule_evaluation::{MatchScratch, RuleEvaluation, WINDOW},
+    state::{Suppression, restored::RestoredStates, state_table::StateTable},
 };
 
-mod change; // subscriptions come and go
+mod change; // adds and removes subscriptions
 mod rows; // parameters as rows
-mod told; // matches that were found by a query
+mod query_matches; // matches found by the query of a rule
 
+pub use query_matches::ExternalMatch;
 pub(crate) use rows::Layout;
-pub use told::Told;
 
 use change::Sweep;
 
 /// A subscription as the index needs it.
 #[derive(Debug, Clone, Copy)]
 pub struct Subject<'a> {
-    /// Its id.
+    /// The id of the subscription.
     pub id: SubscriptionId,
-    /// The subscriber: what is for one in a digest stays in one notification batch.
+    /// The subscriber: notifications for one digest stay in one notification batch.
     pub subscriber: SubscriberNumber,
-    /// Its class.
+    /// The class of the subscription.
     pub class: &'a Name,
-    /// Its parameters, a JSON object as `Subscription::values` holds it.
+    /// Parameters, a JSON object as `Subscription::values` holds it.
     pub values: &'a str,
-    /// The channel by which it is told now, if there is a usable one.
+    /// The channel that delivers to it now, if there is a usable one.
     pub channel: Option<&'a Name>,
-    /// Its own filter, if its class takes one: it matches only where a rule and this hold.
+    /// Own filter, if its class accepts one: it matches only if both the rule and the filter match.
     pub filter: Option<&'a Filter>,
 }
 
-/// What to leave out of a match, and how time passes.
+/// Options of a match: excluded rules, clock, repetition.
 #[derive(Clone, Copy, Default)]
-pub struct Watch<'a> {
-    /// Rules that do not fire.
+pub struct MatchOptions<'a> {
+    /// Rules that are excluded.
     pub left_out: &'a [RuleNumber],
-    /// The time since any fixed moment. With it, a rule that takes longer for the batch than its `timeout` fails with
-    /// [`Trouble::Time`]; without it, no rule does.
+    /// A monotonic clock. With it, a rule that exceeds its `timeout` for the batch fails with [`EvalError::Time`];
+    /// without it, there is no time limit.
     pub clock: Option<&'a dyn Fn() -> Duration>,
-    /// Whether the batch was matched before, so that its events have re-armed what they re-arm. Without it, also the
-    /// rules that are left out see what re-arms.
+    /// Whether the batch was matched before, so that its re-arming has been applied. Without it, re-arming is applied
+    /// for excluded rules too.
     pub again: bool,
 }
 
-impl fmt::Debug for Watch<'_> {
+impl fmt::Debug for MatchOptions<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watch").field("left_out", &self.left_out).field("timed", &self.clock.is_some()).finish()
+        f.debug_struct("MatchOptions").field("left_out", &self.left_out).field("timed", &self.clock.is_some()).finish()
     }
 }
 
-/// Receives matches in runs.
+/// Receiver of matches, in runs.
 pub trait MatchSink {
-    /// Some subscriptions match an event by a rule. Each subscription comes once for a rule and event; a rule and event
-    /// may come in several runs, one right after the other.
+    /// Some subscriptions match an event by a rule. Each subscription is reported once for a rule and event; a rule and
+    /// event may have several consecutive runs.
     fn run(&mut self, run: Run<'_>);
 
-    /// A rule could not be decided for an event. What else matches is still given; after [`Trouble::Time`] nothing more
-    /// of this rule is given for the batch.
-    fn rule_failed(&mut self, rule: RuleNumber, event: EventId, trouble: Trouble);
+    /// A rule could not be evaluated for an event. Other matches are still reported; after [`EvalError::Time`] no
+    /// further matches of this rule are reported for the batch.
+    fn rule_failed(&mut self, rule: RuleNumber, event: EventId, error: EvalError);
 
-    /// A rule or the filters of its subscriptions could not be decided for an event and some of the subscriptions,
-    /// which therefore do not match; the others are given. `count` is of filters or subscriptions.
-    fn subscriptions_failed(&mut self, rule: RuleNumber, event: EventId, trouble: Trouble, count: u32);
+    /// A rule or the filters of its subscriptions could not be evaluated for an event and some of the subscriptions.
+    /// The failed ones do not match; the others are reported. `count` is the number of filters or subscriptions.
+    fn subscriptions_failed(&mut self, rule: RuleNumber, event: EventId, error: EvalError, count: u32);
 }
 
-/// Subscriptions that match one event by one rule.
+/// A run of matches: subscriptions that match one event by one rule.
 #[derive(Clone, Copy)]
 pub struct Run<'a> {
     /// The rule.
     pub rule: RuleNumber,
     /// The event's batch.
     pub batch: EventBatchId,
-    /// The event's place in its batch.
+    /// The event's index in its batch.
     pub event_ordinal: u32,
     /// The subscriptions, by slot.
     pub slots: &'a [u32],
-    /// The keys by which the subscriptions were found, as many, if the rule has the index keep what it captures.
+    /// The index keys of the subscriptions, in the same order, if captured fields are copied from them.
     pub(crate) keys: KeySlice<'a>,
     pub(crate) events: &'a Events<'a>,
-    /// The event's place in `events`.
+    /// The event's index in `events`.
     pub(crate) at: usize,
-    /// What the rule's query gave, if it has one; then there is one slot.
+    /// The row of the rule's query, if it has one; then there is one slot.
     pub(crate) given: &'a [Value],
     pub(crate) rules: &'a RuleSet,
     pub(crate) table: &'a Table,
@@ -130,17 +130,17 @@ impl<'a> Run<'a> {
         self.table.append_ids(self.slots, out);
     }
 
-    /// The number of a slot's channel, which [`Run::channel_name`] knows. 0 is none.
+    /// The channel number of a slot, see [`Run::channel_name`]. 0 means no channel.
     pub fn channel(&self, slot: u32) -> u16 {
         self.table.channel(slot)
     }
 
-    /// The one channel number that all subscriptions of the class use, if that is so.
+    /// The channel number, if all subscriptions of the class use the same one.
     pub fn sole_channel(&self) -> Option<u16> {
         self.table.sole_channel()
     }
 
-    /// The same run of some of its subscriptions, with their keys.
+    /// The same run, limited to some of its subscriptions, with their keys.
     pub(crate) fn of<'b>(self, slots: &'b [u32], keys: KeySlice<'b>) -> Run<'b>
     where
         'a: 'b,
@@ -154,22 +154,22 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Some of the subscribers' subscriptions, and the index over them.
+/// A partition of the subscriptions, and the index over them.
 pub struct Shard {
     rules: Arc<RuleSet>,
     tables: Vec<Table>,
     sweeps: Vec<Option<Sweep>>,
     /// One for each branch of each enabled rule.
     pub(crate) indexes: Vec<Groups>,
-    /// The keys of the branches that ask events for the same, by [`Branch::asks`](crate::rule::Branch::asks).
-    pub(crate) keys: Vec<KeyBook>,
+    /// The keys of branches with the same event key, by [`Branch::asks`](crate::rule::Branch::asks).
+    pub(crate) keys: Vec<KeyTable>,
     /// One for each filter plan of the rule set.
-    pub(crate) books: Vec<FilterBook>,
-    states: StateBook,
+    pub(crate) filter_tables: Vec<FilterTable>,
+    states: StateTable,
     channels: Vec<Name>,
-    desk: Desk,
+    scratch: MatchScratch,
     /// The rule that is being matched.
-    at_work: Option<RuleNumber>,
+    running_rule: Option<RuleNumber>,
     times: Vec<(RuleNumber, Duration)>,
 }
 
@@ -193,27 +193,27 @@ impl Shard {
             tables: tables.collect(),
             sweeps: vec![None; rules.classes.len()],
             indexes: indexes.collect(),
-            books: rules.filters.iter().map(|_| FilterBook::new()).collect(),
-            states: StateBook::new(&rules),
-            keys: (0..=rules.asks).map(|_| KeyBook::new(hasher.clone())).collect(),
+            filter_tables: rules.filters.iter().map(|_| FilterTable::new()).collect(),
+            states: StateTable::new(&rules),
+            keys: (0..=rules.asks).map(|_| KeyTable::new(hasher.clone())).collect(),
             channels: Vec::new(),
-            desk: Desk::default(),
-            at_work: None,
+            scratch: MatchScratch::default(),
+            running_rule: None,
             times: Vec::new(),
             rules,
         }
     }
 
-    /// The rules it was made for.
+    /// The rules of the shard.
     pub fn rules(&self) -> &Arc<RuleSet> {
         &self.rules
     }
 
-    /// Gives every match of a batch to the sink, as [`Shard::match_events`] does. `event_fields` are the
-    /// fields with which the batch was packed; see [`RuleSet::events`].
+    /// Reports every match of a batch to the sink, as [`Shard::match_events`] does. `event_fields` are the fields with
+    /// which the batch was packed; see [`RuleSet::events`].
     ///
     /// # Errors
-    /// The batch is damaged; nothing was given.
+    /// The batch is damaged; nothing was reported.
     pub fn match_batch(
         &mut self,
         batch: &EventBatch,
@@ -221,7 +221,7 @@ impl Shard {
         out: &mut impl MatchSink,
     ) -> Result<(), Damaged> {
         let events = self.rules.events(batch, event_fields)?;
-        self.match_events((batch.id, batch.accepted_at), &batch.class, &events, Watch::default(), out);
+        self.match_events((batch.id, batch.accepted_at), &batch.class, &events, MatchOptions::default(), out);
         Ok(())
     }
 
@@ -231,40 +231,40 @@ impl Shard {
         batch: (EventBatchId, Timestamp),
         class: &Name,
         rows: &[Row],
-        watch: Watch<'_>,
+        watch: MatchOptions<'_>,
         out: &mut impl MatchSink,
     ) {
         self.match_events(batch, class, &Events::of_rows(rows), watch, out);
     }
 
-    /// Gives every match of a batch's events, as [`RuleSet::events`] gives them, to the sink, in windows of at most 64
-    /// events: rules by name within each, event by event within a rule. So each rule gives its matches in the order of the
-    /// events. Deterministic but for the order of subscriptions within a rule and event. The time at which the batch
-    /// was accepted is that of what rules remember.
+    /// Reports every match of a batch's events to the sink, in windows of at most 64 events. Within a window, rules are
+    /// evaluated by name, and each rule event by event. So each rule reports its matches in the order of the events.
+    /// Deterministic except for the order of subscriptions within a rule and event. Suppression state uses the
+    /// acceptance time of the batch.
     pub fn match_events(
         &mut self,
         (batch, accepted_at): (EventBatchId, Timestamp),
         class: &Name,
         events: &Events<'_>,
-        watch: Watch<'_>,
+        watch: MatchOptions<'_>,
         out: &mut impl MatchSink,
     ) {
         self.times.clear();
         let rules = Arc::clone(&self.rules);
         let Some(plan) = rules.events.get(class).filter(|plan| !plan.rules.is_empty()) else { return };
-        // What each rule may still take for the batch; nothing of those that are out of it.
+        // The remaining time of each rule for the batch; `None` for excluded rules.
         let allowed = |rule: &RuleNumber| (!watch.left_out.contains(rule)).then(|| rules.rule(*rule).timeout);
         let mut left: Vec<Option<Duration>> = plan.rules.iter().map(allowed).collect();
-        // Filters and state are looked at event by event.
+        // Filters and state are evaluated event by event.
         let is_narrow = |rule: &RuleNumber| rules.rule(*rule).filters.is_some() || rules.rule(*rule).state.is_some();
         let width = if plan.rules.iter().any(is_narrow) { 1 } else { WINDOW };
-        let mut desk = std::mem::take(&mut self.desk);
+        let mut scratch = std::mem::take(&mut self.scratch);
         for first in (0..events.len()).step_by(width) {
             let count = width.min(events.len() - first);
-            desk.begin(self.keys.len(), self.books.len(), count);
+            scratch.begin(self.keys.len(), self.filter_tables.len(), count);
             for (number, left) in plan.rules.iter().zip(&mut left) {
                 let rule = rules.rule(*number);
-                // A rule with a query sees the events where its query does.
+                // Events re-arm a rule with a query when its query result is processed.
                 let state = rule.state.as_ref().filter(|_| !rule.queried);
                 let Some(time) = *left else {
                     if let (Some(state), false) = (state, watch.again) {
@@ -273,10 +273,10 @@ impl Shard {
                     }
                     continue;
                 };
-                self.at_work = Some(*number);
+                self.running_rule = Some(*number);
                 let states = state.map(|_| std::mem::take(&mut self.states));
-                let until = watch.clock.map(|clock| Until { clock, at: clock() + time });
-                let occasion = Occasion {
+                let deadline = watch.clock.map(|clock| Deadline { clock, at: clock() + time });
+                let occasion = RuleEvaluation {
                     shard: self,
                     rules: &rules,
                     number: *number,
@@ -287,30 +287,30 @@ impl Shard {
                     count,
                     events,
                     channels: &self.channels,
-                    until,
+                    deadline,
                 };
                 let answered = match state.zip(states) {
-                    None => occasion.answer(&mut desk, out),
+                    None => occasion.answer(&mut scratch, out),
                     Some((state, mut states)) => {
                         let moment = (accepted_at, watch.again);
-                        let answer = || occasion.answer_once(state, moment, &mut states, &mut desk, out);
+                        let answer = || occasion.evaluate_stateful(state, moment, &mut states, &mut scratch, out);
                         let answered = catch_unwind(AssertUnwindSafe(answer));
-                        // What is remembered outlives a panic: it is undone, not lost.
+                        // State survives a panic, so that it can be undone.
                         self.states = states;
                         answered.unwrap_or_else(|panic| resume_unwind(panic))
                     }
                 };
                 match answered {
-                    Ok(()) => *left = Some(until.map_or(time, Until::left)),
+                    Ok(()) => *left = Some(deadline.map_or(time, Deadline::left)),
                     Err(event) => {
                         *left = None;
-                        out.rule_failed(*number, event, Trouble::Time);
+                        out.rule_failed(*number, event, EvalError::Time);
                     }
                 }
             }
         }
-        self.at_work = None;
-        self.desk = desk;
+        self.running_rule = None;
+        self.scratch = scratch;
         if watch.clock.is_some() {
             let took = |(rule, left): (&RuleNumber, Option<Duration>)| {
                 let timeout = rules.rule(*rule).timeout;
@@ -321,73 +321,73 @@ impl Shard {
         }
     }
 
-    /// How long each rule took for the last batch, as far as there was a clock.
+    /// The time that each rule took for the last batch, if there was a clock.
     pub fn rule_times(&self) -> &[(RuleNumber, Duration)] {
         &self.times
     }
 
     /// The rule that was being matched when the last match panicked, if it did.
-    pub fn culprit(&self) -> Option<RuleNumber> {
-        self.at_work
+    pub fn failing_rule(&self) -> Option<RuleNumber> {
+        self.running_rule
     }
 
-    /// Says which of so many parts of the subscribers it has, so that no two shards write the same pages. The first of
-    /// one if nobody says.
+    /// Sets which of `parts` partitions this shard is, so that no two shards write the same pages. The default is the
+    /// first of one.
     pub fn set_part(&mut self, part: u16, parts: u16) {
         self.states.set_part(part, parts);
     }
 
-    /// From here on, what rules remember anew can be undone together. Such beginnings stack.
+    /// Starts an undo layer for suppression state. Layers are stacked.
     pub fn begin_states(&mut self) {
         self.states.begin();
     }
 
-    /// What changed since the oldest beginning is stored for good.
+    /// Confirms the oldest undo layer: its changes are stored durably.
     pub fn confirm_states(&mut self) {
         self.states.confirm();
     }
 
-    /// Undoes what rules remember since the newest beginning.
+    /// Undoes the changes of the newest layer.
     pub fn undo_states(&mut self) {
         self.states.undo(&self.rules, &self.tables);
     }
 
-    /// What changed in what rules remember, to be committed with the matches since the newest beginning.
+    /// The changed state pages of the newest layer, to be committed with its matches.
     pub fn take_states(&mut self) -> Vec<StatePage> {
         self.states.take_changes(&self.rules)
     }
 
-    /// Everything that rules remember.
+    /// All suppression state, as pages.
     pub fn states(&self) -> Vec<StatePage> {
         self.states.pages(&self.rules)
     }
 
-    /// How many things rules remember.
-    pub fn memories(&self) -> usize {
+    /// The number of state entries.
+    pub fn state_count(&self) -> usize {
         self.states.len()
     }
 
-    /// Forgets everything that rules remember, and that it did: what the journal has stays there.
+    /// Clears all suppression state in memory; the journal is not changed.
     pub fn forget_states(&mut self) {
         self.states = self.states.empty(&self.rules);
     }
 
-    /// Takes what was remembered for its subscriptions.
-    pub fn restore_states(&mut self, remembered: &mut Remembered) {
+    /// Takes the restored state of its subscriptions.
+    pub fn restore_states(&mut self, remembered: &mut RestoredStates) {
         self.states.restore(&self.rules, &self.tables, remembered);
     }
 
-    /// Sees to it that those of the pages that are out of date and its own to write are corrected by the next commit.
+    /// Marks the outdated pages that this shard writes, so that the next commit corrects them.
     pub fn take_over_states(&mut self, pages: &[StatePage]) {
         self.states.take_over(pages);
     }
 
-    /// How many matches were not told since this was last asked, by rule and reason.
+    /// The number of suppressed matches since the last call, by rule and reason.
     pub fn take_suppressed(&mut self) -> Vec<(RuleNumber, Suppression, u64)> {
         self.states.take_suppressed()
     }
 
-    /// How many subscriptions there are.
+    /// The number of subscriptions.
     pub fn len(&self) -> usize {
         self.tables.iter().map(Table::len).sum()
     }
@@ -397,40 +397,40 @@ impl Shard {
         self.len() == 0
     }
 
-    /// What it holds and what it costs. Cheap: nothing is counted anew.
-    pub fn figures(&self) -> Figures {
+    /// Statistics of the index. Cheap: nothing is counted anew.
+    pub fn index_stats(&self) -> IndexStats {
         let enabled = self.rules.rules.iter().filter(|rule| rule.enabled);
         let class_of_each = enabled.flat_map(|rule| rule.branches.iter().map(|_| rule.class));
         let together =
             |(class, groups): (usize, &Groups)| self.tables[class].len() as f64 / groups.count().max(1) as f64;
-        let filters = |(number, book): (usize, &FilterBook)| FilterFigures {
-            distinct: book.distinct() as u64,
-            unindexed: book.scanned() as u64,
-            groups: book.groups() as u64,
-            counts: self.desk.filter_counts(number),
+        let filters = |(number, filter_table): (usize, &FilterTable)| FilterStats {
+            distinct: filter_table.distinct() as u64,
+            unindexed: filter_table.scanned() as u64,
+            groups: filter_table.groups() as u64,
+            counts: self.scratch.filter_counts(number),
         };
-        Figures {
+        IndexStats {
             branches: class_of_each.zip(&self.indexes).map(together).collect(),
-            filters: self.books.iter().enumerate().map(filters).collect(),
+            filters: self.filter_tables.iter().enumerate().map(filters).collect(),
         }
     }
 
-    /// How many distinct filters its subscriptions have; one that is put to several event classes counts for each.
+    /// The number of distinct filters; a filter counts once for each event class.
     pub fn distinct_filters(&self) -> usize {
-        self.books.iter().map(FilterBook::distinct).sum()
+        self.filter_tables.iter().map(FilterTable::distinct).sum()
     }
 
-    /// How many of the distinct filters are candidates for every event.
+    /// The number of distinct filters that are candidates for every event.
     pub fn scanned_filters(&self) -> usize {
-        self.books.iter().map(FilterBook::scanned).sum()
+        self.filter_tables.iter().map(FilterTable::scanned).sum()
     }
 
-    /// Bytes held, as far as they grow with the subscriptions.
+    /// Memory in bytes, as far as it grows with the subscriptions.
     pub fn memory_bytes(&self) -> usize {
         self.tables.iter().map(Table::memory_bytes).sum::<usize>()
             + self.indexes.iter().map(Groups::memory_bytes).sum::<usize>()
-            + self.books.iter().map(FilterBook::memory_bytes).sum::<usize>()
+            + self.filter_tables.iter().map(FilterTable::memory_bytes).sum::<usize>()
             + self.states.memory_bytes()
-            + self.keys.iter().map(KeyBook::memory_bytes).sum::<usize>()
+            + self.keys.iter().map(KeyTable::memory_bytes).sum::<usize>()
     }
 }

@@ -1,10 +1,10 @@
-//! What queries in SQL see beside fields, under names that are names of columns: who the subscriber is, as columns of the
-//! subscription; what chronicles say, as columns of the event.
+//! SQL names for values beside fields: subscriber columns, which extend the subscription, and chronicle columns, which
+//! extend the event.
 //!
-//! A path of an expression becomes the name of a column with `-` for each dot: `subscriber.attributes.region` is
+//! An expression path becomes a column name with `-` for each dot: `subscriber.attributes.region` is
 //! `"subscriber-attributes-region"`, and `chronicle.day.high.before` is `"chronicle-day-high-before"`.
 //!
-//! Chronicles are tables as well, one for each, called `"quote.day"` after the event class and the chronicle.
+//! Chronicles are tables as well, named `"quote.day"` after the event class and the chronicle.
 
 use std::collections::BTreeSet;
 
@@ -16,61 +16,61 @@ use tocsin_model::{
 
 use crate::{
     chronicle::compile::{CompiledChronicle, all_columns, column_fields, compile_chronicles},
-    defined::Functions,
     subscriber::{PARTS, SubscriberColumns},
+    user_functions::UserFunctions,
 };
 
-/// What stands before the name of a chronicle's column.
+/// Prefix of the names of chronicle columns.
 const CHRONICLE: &str = "chronicle-";
 
-/// What the queries of an application read beside fields.
+/// The names beside fields that the queries of an application read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct QueriesRead {
-    /// Whether they ask who subscribers are.
+    /// Whether they read subscriber columns.
     pub subscribers: bool,
-    /// What they read of chronicles: event classes, and names of columns as rule sets have them.
+    /// The chronicle columns they read: event classes, and names of columns as in rule sets.
     pub chronicles: BTreeSet<(Name, Name)>,
-    /// The chronicles that they read as tables: event classes, and names of chronicles.
+    /// The chronicles they read as tables: event classes, and names of chronicles.
     pub tables: BTreeSet<(Name, Name)>,
 }
 
 /// A chronicle as a table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChronicleTable {
-    /// What queries call it.
+    /// The table's name in queries.
     pub name: String,
     /// The fields of its key.
     pub key: Fields,
-    /// What it says of a key, by the names of statistics.
-    pub says: Fields,
+    /// The statistics, by name.
+    pub statistics: Fields,
 }
 
-/// The name of a chronicle's table. No class is called so.
+/// The name of a chronicle's table. No class has a name like this.
 pub fn table_name(class: &Name, chronicle: &Name) -> String {
     format!("{class}.{chronicle}")
 }
 
-/// The tables of all chronicles of an application. A list or a map in a key is its JSON.
+/// The tables of all chronicles of an application. A list or a map in a key is represented as JSON.
 pub fn chronicle_tables(application: &Application) -> Vec<ChronicleTable> {
-    let functions = Functions::compile(&application.functions).unwrap_or_default();
-    // What is wrong with them is told where rules are compiled.
+    let functions = UserFunctions::compile(&application.functions).unwrap_or_default();
+    // Problems are reported when the rules are compiled.
     let of = |(class, event)| compile_chronicles(class, event, &functions).ok().map(|found| (class, found));
     let table = |(class, chronicle): (&Name, CompiledChronicle)| ChronicleTable {
         name: table_name(class, &chronicle.name),
-        says: chronicle.says(),
+        statistics: chronicle.statistics(),
         key: chronicle.key,
     };
     let all = application.events.iter().filter_map(of);
     all.flat_map(|(class, found)| found.into_iter().map(move |chronicle| (class, chronicle))).map(table).collect()
 }
 
-/// The application with further fields at the end of its classes, as queries see it: those of subscribers where it declares
-/// attributes, those of chronicles where an event class has any.
+/// The application as queries see it: with additional fields at the end of its classes. These are subscriber columns if
+/// it declares attributes, and chronicle columns for event classes with chronicles.
 pub fn as_queries_see(application: &Application) -> Application {
     let mut seen = application.clone();
     let subscriber = subscriber_fields(application);
     for class in seen.subscriptions.values_mut() {
-        // Their values are given by place, so none is left out.
+        // Values are assigned by position, so no column is left out.
         let mut fields: Vec<Field> = class.fields.iter().cloned().collect();
         for (at, own) in subscriber.iter().enumerate() {
             let is_taken = class.fields.position(own.name.as_str()).is_some();
@@ -79,9 +79,9 @@ pub fn as_queries_see(application: &Application) -> Application {
         }
         class.fields = Fields::new(fields);
     }
-    let functions = Functions::compile(&application.functions).unwrap_or_default();
+    let functions = UserFunctions::compile(&application.functions).unwrap_or_default();
     for (name, class) in &mut seen.events {
-        // What is wrong with them is told where rules are compiled.
+        // Problems are reported when the rules are compiled.
         let Ok(chronicles) = compile_chronicles(name, class, &functions) else { continue };
         let columns = chronicle_fields(&column_fields(&chronicles, &all_columns(&chronicles)));
         let is_new = |field: &&Field| class.fields.position(field.name.as_str()).is_none();
@@ -91,9 +91,10 @@ pub fn as_queries_see(application: &Application) -> Application {
     seen
 }
 
-/// Which of the fields that queries read are not the application's own: names of event classes and of subscription
-/// classes, each with the name of a field. `tables` are the names of the chronicles' tables that they read.
-pub fn read_beside<'a>(
+/// Returns those of the fields that queries read which are not declared by the application. Fields are names of event
+/// or subscription classes, each with the name of a field. `tables` are the names of the chronicle tables that they
+/// read.
+pub fn read_undeclared<'a>(
     application: &Application,
     events: impl Iterator<Item = (&'a Name, &'a Name)>,
     subscriptions: impl Iterator<Item = (&'a Name, &'a Name)>,
@@ -119,9 +120,9 @@ pub fn read_beside<'a>(
     read
 }
 
-/// The columns of chronicles as queries name them.
+/// The chronicle columns, with their names in queries.
 pub(crate) fn chronicle_fields(columns: &Fields) -> Fields {
-    // One whose name would be too long cannot be read.
+    // A column whose name is too long cannot be read.
     let named = |column: &Field| field(format!("{CHRONICLE}{}", column.name), column.kind);
     Fields::new(columns.iter().filter_map(named).collect())
 }
@@ -134,7 +135,7 @@ fn subscriber_fields(application: &Application) -> Fields {
     let names = PARTS.iter().map(|part| format!("subscriber-{part}"));
     let attributes = application.attributes.iter().map(|attribute| format!("subscriber-attributes-{}", attribute.name));
     let fields = names.chain(attributes).zip(columns.kinds()).enumerate().filter_map(|(at, (name, kind))| {
-        // Each has its place, so one with a name that is too long has another name.
+        // Positions are fixed, so a column whose name is too long gets another name.
         field(name, kind).or_else(|| field(format!("subscriber-{at}"), kind))
     });
     Fields::new(fields.collect())

@@ -1,19 +1,20 @@
-//! What rules remember for each subscription, so that it is told once and not a hundred times: when it was told, of
-//! what, and whether it is armed.
+//! Match suppression: state per subscription of a rule, so that a subscription is notified once and not a hundred
+//! times. The state is the time of the last notification, a digest of its values, and whether the subscription is
+//! armed.
 //!
-//! An event and a subscription do one of two things: an armed subscription is told and, if the rule has a re-arm
-//! condition, waits; one that waits is re-armed by an event that satisfies the condition. Memories change only by being
-//! told and being re-armed, in the order of the events, at the times at which their batches were accepted. So the same
-//! batches give the same notifications, whenever they are matched.
+//! An armed subscription that matches is notified and, if the rule has a re-arm condition, disarmed. An event that
+//! satisfies the condition re-arms it. State changes only by notifications and re-arming, in the order of the events,
+//! at the acceptance times of their batches. So the same batches give the same notifications, whenever they are
+//! matched.
 //!
-//! A shard remembers for its subscriptions. What changes in a quantum is committed with its matches, as whole pages;
-//! until that commit is known to be stored, it can be undone.
+//! A shard holds the state of its own subscriptions. The changes of a quantum (one run of the matcher) are committed
+//! with its matches, as whole pages; until that commit is confirmed, they can be undone.
 
-pub(crate) mod book; // what each rule remembers, told and re-armed; the way back
-pub(crate) mod compile; // `per`, `cooldown`, `rearm`, `changed` become expressions
-pub mod remembered; // from the journal's pages back to the shards
+pub(crate) mod state_table; // the state of all rules of a shard, with undo
+pub(crate) mod compile; // compiles `per`, `cooldown`, `rearm`, `changed` into expressions
+pub mod restored; // restores state from journal pages
 
-mod page; // 256 subscriptions in columns
-mod waiting; // those that wait to be re-armed, indexed by what re-arms them
+mod page; // the state of 256 subscriptions, in columns
+mod rearm_index; // index of the disarmed subscriptions, by their re-arm condition
 
-pub use book::Suppression;
+pub use state_table::Suppression;

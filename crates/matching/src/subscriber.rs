@@ -1,7 +1,7 @@
-//! What expressions may ask of the subscriber behind a subscription: `subscriber.id`, `subscriber.locale`,
-//! `subscriber.time_zone` and `subscriber.attributes.NAME`, for the attributes that the application declares.
+//! Subscriber columns: `subscriber.id`, `subscriber.locale`, `subscriber.time_zone` and `subscriber.attributes.NAME`,
+//! for the attributes that the application declares.
 //!
-//! To an index these are columns of the subscription, behind the fields of its class.
+//! In an index they are columns of the subscription, behind the fields of its class.
 
 use tocsin_model::{
     field::{FieldType, Fields, Row},
@@ -12,7 +12,7 @@ use tocsin_model::{
 
 use crate::rule::Memberships;
 
-/// What is asked for by name, before the attributes.
+/// The names before the attributes.
 pub(crate) const PARTS: [&str; 3] = ["id", "locale", "time_zone"];
 
 /// The columns of a subscriber.
@@ -21,24 +21,24 @@ pub struct SubscriberColumns {
     attributes: Fields,
 }
 
-/// A subscriber as rules see it.
+/// The values of a subscriber that rules use.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SubscriberView {
-    /// The audiences to which it belongs.
+    /// The audiences of the subscriber.
     pub memberships: Memberships,
-    /// The values of its columns; none where no rule reads them.
+    /// The values of its columns; empty if no rule reads them.
     pub columns: Row,
 }
 
 impl SubscriberView {
-    /// Somebody who belongs to audiences, and of whom nothing else is known.
+    /// A subscriber with these memberships and without column values.
     pub fn member(memberships: Memberships) -> SubscriberView {
         SubscriberView { memberships, columns: Row::new() }
     }
 }
 
 impl SubscriberColumns {
-    /// Those of an application that declares these attributes.
+    /// The columns of an application that declares these attributes.
     pub fn new(attributes: Fields) -> SubscriberColumns {
         SubscriberColumns { attributes }
     }
@@ -48,29 +48,29 @@ impl SubscriberColumns {
         &self.attributes
     }
 
-    /// How many there are.
+    /// The number of columns.
     #[allow(clippy::len_without_is_empty)] // There is always an id.
     pub fn len(&self) -> usize {
         PARTS.len() + self.attributes.len()
     }
 
-    /// Their types, in order.
+    /// Types of the columns, in order.
     pub(crate) fn kinds(&self) -> impl Iterator<Item = FieldType> + '_ {
         let attributes = self.attributes.iter().map(|attribute| attribute.kind);
         PARTS.iter().map(|_| FieldType::String).chain(attributes)
     }
 
-    /// The place of a part that is not an attribute.
+    /// The index of a column that is not an attribute.
     pub(crate) fn part(&self, name: &str) -> Option<usize> {
         PARTS.iter().position(|part| *part == name)
     }
 
-    /// The place of an attribute.
+    /// The index of an attribute's column.
     pub(crate) fn attribute(&self, name: &str) -> Option<usize> {
         Some(PARTS.len() + self.attributes.position(name)?)
     }
 
-    /// How expressions spell a column.
+    /// The spelling of a column in expressions.
     pub(crate) fn name(&self, at: usize) -> String {
         match PARTS.get(at) {
             Some(part) => format!("subscriber.{part}"),
@@ -81,7 +81,8 @@ impl SubscriberColumns {
         }
     }
 
-    /// The values of a subscriber. What is missing, or of another type than is declared, takes the default.
+    /// The column values of a subscriber. A missing value, or one of another type than declared, is replaced by the
+    /// default.
     pub fn row(&self, id: &SubscriberId, profile: &Profile) -> Row {
         let text = |text: Option<&str>| text.map_or(Value::Null, Value::from);
         let parts = [text(Some(id.as_str())), text(profile.locale.as_deref()), text(profile.time_zone.as_deref())];

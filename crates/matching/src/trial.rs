@@ -1,105 +1,104 @@
-//! One rule tried on one event and one subscription, for people: what each condition said of them, and with which
-//! values.
+//! Evaluates one rule on one event and one subscription, for display: the verdict of each condition, with the values it
+//! read.
 
 use serde::Serialize;
 use tocsin_model::{field::Fields, id::Name, value::Value};
 
 use crate::{
-    datum::Datum,
-    evaluate::{Parameters, Scene, value},
+    eval_value::EvalValue,
+    evaluate::{EvalContext, Parameters, value},
     expression::{Expression, Kind},
     filter::{self, CompiledFilter, show::show},
-    oracle::Witness,
+    oracle::SubscriptionView,
     rule::{CompiledRule, EventPlan, RuleNumber, RuleSet},
 };
 
 /// Most characters of a value that are shown.
 const SHOWN_MAX: usize = 120;
 
-/// What a rule says of an event and a subscription.
+/// The result of a rule for an event and a subscription.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Trial {
-    /// Whether it matches: whether every condition holds.
+    /// Whether every condition holds.
     pub matches: bool,
-    /// The audience, if the rule has one; then the conditions that the predicate joins by `&&`, in the order in which they
-    /// are written. None: it always holds.
+    /// The audience, if the rule has one; then the operands of the predicate's top-level `&&`, in source order. Empty:
+    /// it always holds.
     pub conditions: Vec<Condition>,
-    /// What the subscription's own filter says, if it has one.
+    /// The result of the subscription's own filter, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filter: Option<FilterTrial>,
 }
 
-/// What a subscription's own filter says of an event.
+/// The result of a subscription's own filter for an event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FilterTrial {
-    /// What it says as a whole, by its own dialect.
+    /// The verdict of the filter's own evaluator.
     pub verdict: Verdict,
-    /// What it asks of the event, one by one, in words. Where it asks for more than single tests can say, the verdict
-    /// may be another than theirs.
+    /// The tests of the filter's condition, as text. If they do not decide it, the evaluation of the whole stands last.
     pub conditions: Vec<Condition>,
 }
 
 /// One condition of a predicate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Condition {
-    /// As it is written.
+    /// The source text.
     pub text: String,
-    /// What it said.
+    /// The verdict.
     pub verdict: Verdict,
-    /// Why it has no value, if it is an error.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub trouble: Option<String>,
-    /// The fields that it reads, with their values as they stand in JSON, cut at 120 characters.
+    /// The error, if it has no value.
+    #[serde(rename = "trouble", skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The fields that it reads, with their values as JSON, cut at 120 characters.
     pub values: Vec<(String, String)>,
 }
 
-/// What a condition said.
+/// The verdict of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It holds.
+    /// True.
     Holds,
-    /// It does not hold.
+    /// Not true.
     Fails,
-    /// It has no value, and so it does not hold.
+    /// Evaluation error, which counts as not true.
     Error,
 }
 
 impl RuleSet {
-    /// Tries a rule, enabled or not. The event is a row of the rule set's version.
-    pub fn try_rule(&self, rule: RuleNumber, event: &[Value], subscription: &Witness) -> Trial {
+    /// Evaluates a rule, enabled or not. The event is a row of the rule set's version.
+    pub fn try_rule(&self, rule: RuleNumber, event: &[Value], subscription: &SubscriptionView) -> Trial {
         let unknown = "a query is run over a whole event batch and all subscriptions, not tried on one of each";
         self.try_queried(rule, event, subscription, Err(unknown.to_owned()))
     }
 
-    /// As [`RuleSet::try_rule`], for a rule whose query was run: whether it gave this event and subscription, or why it
-    /// failed.
+    /// As [`RuleSet::try_rule`], for a rule with a query: `found` is whether the query returned this event and
+    /// subscription, or why it failed.
     pub fn try_queried(
         &self,
         rule: RuleNumber,
         event: &[Value],
-        subscription: &Witness,
+        subscription: &SubscriptionView,
         given: Result<bool, String>,
     ) -> Trial {
         let rule = self.rule(rule);
         let mut conditions = Vec::new();
         if let Some(audience) = rule.audience {
-            let belongs = subscription.memberships.meet(rule.audience);
+            let belongs = subscription.memberships.includes(rule.audience);
             conditions.push(Condition {
                 text: format!("audience: {}", self.audiences[audience]),
                 verdict: if belongs { Verdict::Holds } else { Verdict::Fails },
-                trouble: None,
+                error: None,
                 values: Vec::new(),
             });
         }
         if rule.queried {
-            let (verdict, trouble) = match given {
+            let (verdict, error) = match given {
                 Ok(true) => (Verdict::Holds, None),
                 Ok(false) => (Verdict::Fails, None),
                 Err(reason) => (Verdict::Error, Some(reason)),
             };
             let text = rule.source.clone().unwrap_or_default();
-            conditions.push(Condition { text, verdict, trouble, values: Vec::new() });
+            conditions.push(Condition { text, verdict, error, values: Vec::new() });
         }
         if let Some(predicate) = &rule.predicate {
             self.conditions(rule, predicate, event, subscription, &mut conditions);
@@ -121,7 +120,9 @@ impl RuleSet {
             filter::Condition::All(parts) => parts.as_slice(),
             one => std::slice::from_ref(one),
         };
-        let conditions = parts.iter().map(|part| {
+        let is_exact = filter.is_exact();
+        let known = parts.iter().filter(|part| is_exact || **part != filter::Condition::Unknown);
+        let conditions = known.map(|part| {
             let mut values = Vec::new();
             part.visit(&mut |test| {
                 let name = plan.and_then(|plan| plan.spelling(test.path.field)).unwrap_or_else(|| "event".to_owned());
@@ -129,10 +130,19 @@ impl RuleSet {
                     values.push((name, shown(event.get(test.path.field).unwrap_or(&Value::Null))));
                 }
             });
-            Condition { text: show(part, &fields), verdict: verdict(part.holds(event)), trouble: None, values }
+            Condition { text: show(part, &fields), verdict: verdict(part.holds(event)), error: None, values }
         });
-        let conditions = conditions.collect();
-        let verdict = filter.holds(event).map_or(Verdict::Error, verdict);
+        let mut conditions: Vec<Condition> = conditions.collect();
+        let (verdict, error) = match filter.holds(event) {
+            Ok(holds) => (verdict(holds), None),
+            Err(error) => (Verdict::Error, Some(error.to_string())),
+        };
+        let all_hold = conditions.iter().all(|condition| condition.verdict == Verdict::Holds);
+        if !is_exact || all_hold != (verdict == Verdict::Holds) {
+            // The tests only say which events it can match; this one decides.
+            let text = "the filter as a whole".to_owned();
+            conditions.push(Condition { text, verdict, error, values: Vec::new() });
+        }
         FilterTrial { verdict, conditions }
     }
 
@@ -141,18 +151,18 @@ impl RuleSet {
         rule: &CompiledRule,
         expression: &Expression,
         event: &[Value],
-        subscription: &Witness,
+        subscription: &SubscriptionView,
         out: &mut Vec<Condition>,
     ) {
         if let Kind::And(parts) = &expression.kind {
             return parts.iter().for_each(|part| self.conditions(rule, part, event, subscription, out));
         }
-        let scene = Scene { event, parameters: Parameters::Row(&subscription.row) };
-        let (verdict, trouble) = match value(expression, scene) {
-            Ok(Datum::Boolean(true)) => (Verdict::Holds, None),
-            Ok(Datum::Boolean(false)) => (Verdict::Fails, None),
+        let context = EvalContext { event, parameters: Parameters::Row(&subscription.row) };
+        let (verdict, error) = match value(expression, context) {
+            Ok(EvalValue::Boolean(true)) => (Verdict::Holds, None),
+            Ok(EvalValue::Boolean(false)) => (Verdict::Fails, None),
             Ok(other) => (Verdict::Error, Some(format!("it gives {}, not a boolean", other.type_name()))),
-            Err(trouble) => (Verdict::Error, Some(trouble.to_string())),
+            Err(error) => (Verdict::Error, Some(error.to_string())),
         };
         let plan = self.events.get(&rule.on);
         let mut values: Vec<(String, String)> = Vec::new();
@@ -176,7 +186,7 @@ impl RuleSet {
             }
         });
         let text = expression.span.text(rule.source.as_deref().unwrap_or_default()).to_owned();
-        out.push(Condition { text, verdict, trouble, values });
+        out.push(Condition { text, verdict, error, values });
     }
 }
 

@@ -1,4 +1,4 @@
-//! The conformance cases of the Common Expression Language, through our own reader, checker and interpreter.
+//! The conformance cases of the Common Expression Language, run through our parser, checker and interpreter.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
@@ -6,11 +6,11 @@ use base64::prelude::{BASE64_STANDARD, Engine};
 use serde_json::Value as Json;
 use tocsin_matching::{
     check::{Scope, compile},
-    datum::{Datum, List, Map},
+    eval_value::{EvalValue, List, Map},
     evaluate::evaluate_over,
 };
 
-/// What we decided differently, case by case. Listed so that nothing else can hide among the failures.
+/// Cases where we deviate on purpose, listed so that no other failure is hidden.
 const EXCEPTIONS: &[(&str, &str)] = &[
     ("basic/variables/unbound_is_runtime_error", UNKNOWN),
     ("parse/receiver_function_names/as", UNKNOWN),
@@ -57,12 +57,12 @@ fn at_least_98_of_100_cases_pass_and_the_others_are_known() {
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
 
-/// Whether a case gives what it must, or what it gives instead.
+/// Runs a case; the error is the deviating result.
 fn run(case: &Json) -> Result<(), String> {
     let source = case["expr"].as_str().expect("an expression");
-    let bindings: Vec<(Arc<str>, Datum<'static>)> = match &case["bindings"] {
+    let bindings: Vec<(Arc<str>, EvalValue<'static>)> = match &case["bindings"] {
         Json::Object(bindings) => {
-            bindings.iter().map(|(name, bound)| (name.as_str().into(), datum(&bound["value"]))).collect()
+            bindings.iter().map(|(name, bound)| (name.as_str().into(), eval_value(&bound["value"]))).collect()
         }
         _ => Vec::new(),
     };
@@ -70,7 +70,7 @@ fn run(case: &Json) -> Result<(), String> {
     let must_fail = !case["evalError"].is_null();
     let expression = match compile(source, &Scope { variables, ..Scope::default() }) {
         Ok(expression) => expression,
-        // What is refused on entry is never evaluated; that is an error too, only sooner.
+        // An expression that is rejected at compile time is never evaluated, which counts as an error.
         Err(_) if must_fail => return Ok(()),
         Err(problems) => return Err(problems[0].to_string()),
     };
@@ -78,53 +78,53 @@ fn run(case: &Json) -> Result<(), String> {
         return Ok(());
     }
     let expected = [&case["value"], &case["typedResult"]["result"]].into_iter().find(|value| !value.is_null());
-    let expected = expected.map_or(Datum::Boolean(true), datum);
+    let expected = expected.map_or(EvalValue::Boolean(true), eval_value);
     match evaluate_over(&expression, data) {
         Ok(found) if !must_fail && same(&found, &expected) => Ok(()),
         Ok(found) => Err(format!("gives {found:?}")),
         Err(_) if must_fail => Ok(()),
-        Err(trouble) => Err(format!("gives an error: {trouble}")),
+        Err(error) => Err(format!("gives an error: {error}")),
     }
 }
 
-/// Whether two values are the same and of the same type. Unlike `==`, 1 is not 1.0, and NaN is NaN. The reader of the
-/// cases may miss the nearest double by one.
-fn same(left: &Datum<'_>, right: &Datum<'_>) -> bool {
+/// Whether two values are identical and of the same type. Unlike `==`, 1 is not 1.0, and NaN equals NaN. The parser of
+/// the cases may be off by one in the last place of a double.
+fn same(left: &EvalValue<'_>, right: &EvalValue<'_>) -> bool {
     match (left, right) {
-        (Datum::Number(left), Datum::Number(right)) => {
+        (EvalValue::Number(left), EvalValue::Number(right)) => {
             left == right || (left.is_nan() && right.is_nan()) || (left - right).abs() <= f64::EPSILON * left.abs()
         }
-        (Datum::List(left), Datum::List(right)) => {
+        (EvalValue::List(left), EvalValue::List(right)) => {
             left.len() == right.len() && left.iter().zip(right.iter()).all(|(left, right)| same(&left, &right))
         }
-        (Datum::Map(left), Datum::Map(right)) => {
+        (EvalValue::Map(left), EvalValue::Map(right)) => {
             left.len() == right.len()
                 && left.iter().all(|(key, value)| right.find(&key).is_some_and(|other| same(&value, &other)))
         }
-        _ => left.type_name() == right.type_name() && tocsin_matching::datum::equal(left, right),
+        _ => left.type_name() == right.type_name() && tocsin_matching::eval_value::equal(left, right),
     }
 }
 
 /// Reads a value of the cases.
-fn datum(json: &Json) -> Datum<'static> {
+fn eval_value(json: &Json) -> EvalValue<'static> {
     let (kind, value) = json.as_object().and_then(|object| object.iter().next()).expect("one kind of value");
     let text = || value.as_str().expect("text");
     let items = |name: &str| value[name].as_array().map(Vec::as_slice).unwrap_or_default();
     match kind.as_str() {
-        "nullValue" => Datum::Null,
-        "boolValue" => Datum::Boolean(value.as_bool().expect("a boolean")),
-        "int64Value" => Datum::Integer(text().parse().expect("an integer")),
-        "uint64Value" => Datum::Unsigned(text().parse().expect("an integer without a sign")),
+        "nullValue" => EvalValue::Null,
+        "boolValue" => EvalValue::Boolean(value.as_bool().expect("a boolean")),
+        "int64Value" => EvalValue::Integer(text().parse().expect("an integer")),
+        "uint64Value" => EvalValue::Unsigned(text().parse().expect("an integer without a sign")),
         "doubleValue" => {
             let number = value.as_f64().or_else(|| text().parse().ok());
-            Datum::Number(number.expect("a number, or the name of one"))
+            EvalValue::Number(number.expect("a number, or the name of one"))
         }
-        "stringValue" => Datum::text(text()),
-        "bytesValue" => Datum::bytes(BASE64_STANDARD.decode(text()).expect("base64")),
-        "listValue" => Datum::List(List::Made(items("values").iter().map(datum).collect())),
+        "stringValue" => EvalValue::text(text()),
+        "bytesValue" => EvalValue::bytes(BASE64_STANDARD.decode(text()).expect("base64")),
+        "listValue" => EvalValue::List(List::Made(items("values").iter().map(eval_value).collect())),
         "mapValue" => {
-            let entry = |entry: &Json| (datum(&entry["key"]), datum(&entry["value"]));
-            Datum::Map(Map::Made(items("entries").iter().map(entry).collect()))
+            let entry = |entry: &Json| (eval_value(&entry["key"]), eval_value(&entry["value"]));
+            EvalValue::Map(Map::Made(items("entries").iter().map(entry).collect()))
         }
         other => panic!("{other} is no kind of value"),
     }

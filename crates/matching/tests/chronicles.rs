@@ -1,5 +1,5 @@
-//! Chronicles agree with computing everything anew from the log of events, whatever the batches, restarts and undone
-//! attempts in between.
+//! Chronicles agree with a computation from the full log of events, whatever the batches, restarts and undone attempts
+//! in between.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,7 +9,7 @@ use std::{
 };
 
 use tocsin_matching::{
-    chronicle::{book::ChronicleBook, tables::EntryChange},
+    chronicle::{store::ChronicleStore, tables::EntryChange},
     rule::RuleSet,
     sql::QueriesRead,
 };
@@ -43,7 +43,7 @@ CHRONICLES
 subscriptions:
   watch: { fields: { symbol: string } }
 notifications:
-  told: { content: { templates: { base: { text: t } } } }
+  alert: { content: { templates: { base: { text: t } } } }
 rules:
 RULES
 channels: {}
@@ -59,28 +59,28 @@ fn rules_over(chronicles: &[&str], statistics: &[&str]) -> String {
             }
         }
     }
-    format!("  each: {{ on: tick, subscription: watch, notify: told, when: '{}' }}", all.join(" || "))
+    format!("  each: {{ on: tick, subscription: watch, notify: alert, when: '{}' }}", all.join(" || "))
 }
 
 fn ticks(chronicles: &str, rules: &str) -> Application {
     read(&TICKS.replace("CHRONICLES", chronicles).replace("RULES", rules))
 }
 
-/// The values that rules read, as they spell them, event by event.
+/// Checks the values that rules read, as they spell them, event by event.
 fn check(chronicles: &str, statistics: &[&str], events: &[(&str, &str)], expected: &str) {
     let application = ticks(&format!("      it: {chronicles}"), &rules_over(&["it"], statistics));
     let rules = Arc::new(RuleSet::compile(&application).unwrap_or_else(|problems| panic!("{problems:?}")));
-    let mut book = ChronicleBook::new(rules.clone());
+    let mut store = ChronicleStore::new(rules.clone());
     let fields = application.events[&name("tick")].fields.clone();
     let mut seen = String::new();
     for (at, event) in events {
         let row = fields.row_from_json(event.as_bytes()).expect("a row");
         let mut rows = vec![rules.bare_row(&name("tick"), row)];
-        book.take(&name("tick"), &mut rows, at.parse().expect("a time"));
+        store.take(&name("tick"), &mut rows, at.parse().expect("a time"));
         let values: Vec<String> = statistics
             .iter()
             .flat_map(|statistic| {
-                // Rows have them in the order of all statistics.
+                // Rows have the columns in the order of all statistics.
                 let before = STATISTICS.iter().take_while(|other| *other != statistic);
                 let at = fields.len() + 2 * before.filter(|other| statistics.contains(other)).count();
                 [&rows[0][at], &rows[0][at + 1]].map(|value| serde_json::to_string(value).expect("JSON"))
@@ -88,7 +88,7 @@ fn check(chronicles: &str, statistics: &[&str], events: &[(&str, &str)], expecte
             .collect();
         writeln!(seen, "{}", values.join(" ")).expect("a string takes it");
     }
-    for ((_, _), incidents) in book.take_incidents() {
+    for ((_, _), incidents) in store.take_incidents() {
         let reasons: Vec<String> =
             incidents.not_taken.iter().map(|(reason, count)| format!("{} {count}", reason.name())).collect();
         let reasons = if reasons.is_empty() { vec!["none".to_owned()] } else { reasons };
@@ -99,7 +99,7 @@ fn check(chronicles: &str, statistics: &[&str], events: &[(&str, &str)], expecte
 }
 
 #[test]
-fn an_event_sees_what_was_before_it_and_what_is_after_it() {
+fn an_event_reads_the_values_before_and_after_it() {
     check(
         "{ by: symbol, of: event.price }",
         &["last", "previous", "first", "low", "high", "count", "sum", "mean"],
@@ -119,7 +119,7 @@ fn an_event_sees_what_was_before_it_and_what_is_after_it() {
 }
 
 #[test]
-fn a_day_in_a_zone_begins_anew_at_its_midnight() {
+fn a_day_starts_at_midnight_of_its_time_zone() {
     check(
         "{ of: event.units, window: { every: day, time_zone: America/New_York } }",
         &["high", "sum"],
@@ -138,7 +138,7 @@ fn a_day_in_a_zone_begins_anew_at_its_midnight() {
 }
 
 #[test]
-fn a_sliding_window_forgets_what_is_older() {
+fn a_sliding_window_drops_older_events() {
     check(
         "{ by: symbol, of: event.price, window: 1h }",
         &["count", "low", "first", "last"],
@@ -158,7 +158,7 @@ fn a_sliding_window_forgets_what_is_older() {
 }
 
 #[test]
-fn events_may_bring_their_time_and_late_ones_are_counted() {
+fn events_can_have_their_own_time_and_late_ones_are_counted() {
     check(
         "{ of: event.price, time: event.at, window: { every: hour } }",
         &["last", "first", "count", "last_at"],
@@ -166,7 +166,7 @@ fn events_may_bring_their_time_and_late_ones_are_counted() {
             ("2027-01-04T12:00:00Z", r#"{"price": 1, "at": "2027-01-04T10:20:00Z"}"#),
             ("2027-01-04T12:00:00Z", r#"{"price": 2, "at": "2027-01-04T10:10:00Z"}"#),
             ("2027-01-04T12:00:00Z", r#"{"price": 3, "at": "2027-01-04T09:59:00Z"}"#),
-            // From the future: it counts as now. Without a time of its own, too.
+            // A time in the future counts as now. So does an event without a time of its own.
             ("2027-01-04T12:00:00Z", r#"{"price": 4, "at": "2028-01-01T00:00:00Z"}"#),
             ("2027-01-04T12:30:00Z", r#"{"price": 5}"#),
         ],
@@ -180,7 +180,7 @@ fn events_may_bring_their_time_and_late_ones_are_counted() {
 }
 
 #[test]
-fn what_resets_begins_anew_and_what_fails_is_counted() {
+fn resets_start_anew_and_failures_are_counted() {
     check(
         "{ by: [symbol, venue], of: event.price / double(event.units), when: 'event.symbol != \"X\"', reset: event.open == true }",
         &["count", "high"],
@@ -203,7 +203,17 @@ fn what_resets_begins_anew_and_what_fails_is_counted() {
 }
 
 #[test]
-fn the_key_that_was_not_seen_for_the_longest_time_makes_room() {
+fn zeros_of_both_signs_are_one_key() {
+    let application = ticks("      it: { by: price }", &rules_over(&["it"], &["count"]));
+    let rules = RuleSet::compile(&application).unwrap_or_else(|problems| panic!("{problems:?}"));
+    let key =
+        |price: f64| rules.chronicle_key(&name("tick"), &name("it"), [("price".to_owned(), Value::Number(price))]);
+    assert_eq!(key(-0.0).expect("a key"), key(0.0).expect("a key"));
+    assert_ne!(key(1.0).expect("a key"), key(0.0).expect("a key"));
+}
+
+#[test]
+fn the_least_recently_used_key_is_evicted() {
     check(
         "{ by: symbol, keys: 2 }",
         &["count"],
@@ -228,7 +238,7 @@ fn the_key_that_was_not_seen_for_the_longest_time_makes_room() {
 }
 
 #[test]
-fn integers_keep_their_digits_and_texts_have_an_order() {
+fn integers_keep_their_digits_and_texts_are_ordered() {
     check(
         "{ of: event.units }",
         &["sum", "mean", "high"],
@@ -255,22 +265,22 @@ fn integers_keep_their_digits_and_texts_have_an_order() {
     );
 }
 
-/// Problems, as people read them.
+/// The problems, as text.
 fn problems(chronicles: &str, rule: &str) -> String {
-    let rules = format!("  each: {{ on: tick, subscription: watch, notify: told, when: '{rule}' }}");
+    let rules = format!("  each: {{ on: tick, subscription: watch, notify: alert, when: '{rule}' }}");
     let application = ticks(&format!("      it: {chronicles}"), &rules);
     let problems = RuleSet::compile(&application).map(|_| Vec::new()).unwrap_or_else(|problems| problems);
     problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 #[test]
-fn bad_declarations_and_bad_paths_say_what_would_be_right() {
+fn invalid_declarations_and_paths_have_a_hint() {
     let fine = "{ by: symbol, of: event.price }";
     expect_test::expect![[r#"
         1:1: events.tick.chronicles.it.of: the event class has no field `prce`; did you mean `price`?
         1:1: events.tick.chronicles.it.when: the expression gives a number, not a boolean; compare it with something
         1:1: events.tick.chronicles.it.time: the expression gives a string, not a timestamp; name a field of type timestamp, or convert it by `timestamp(...)`
-        1:1: events.tick.chronicles.it.reset: `sub` stands for the whole, which is not a value"#]]
+        1:1: events.tick.chronicles.it.reset: `sub` names a group, not a value"#]]
     .assert_eq(&problems("{ of: event.prce, when: event.price, time: event.symbol, reset: sub }", "true"));
     expect_test::expect!["1:1: events.tick.chronicles.it.of: the expression gives a map; a chronicle follows a boolean, an integer, a number, a string or a timestamp; convert it, such as by `double(...)`, `int(...)` or `string(...)`"]
     .assert_eq(&problems("{ of: event.data }", "true"));
@@ -280,13 +290,15 @@ fn bad_declarations_and_bad_paths_say_what_would_be_right() {
     expect_test::expect!["1:15: rules.each.when: the chronicle `it` gives no `hihg`; did you mean `high`?"]
         .assert_eq(&wrong("chronicle.it.hihg.before"));
     expect_test::expect![
-        "1:15: rules.each.when: it is not said whether before or after the event; write `chronicle.it.high.before` or `.after`"
+        "1:15: rules.each.when: the path does not say `before` or `after`; write `chronicle.it.high.before` or `.after`"
     ]
     .assert_eq(&wrong("chronicle.it.high"));
-    expect_test::expect!["1:15: rules.each.when: `now` is no moment; write `chronicle.it.high.before` or `.after`"]
-        .assert_eq(&wrong("chronicle.it.high.now"));
     expect_test::expect![
-        "1:15: rules.each.when: `chronicle.it` stands for the whole, which is not a value; name what it gives, such as `chronicle.it.count.before`: count, first, high, last, last_at, low, mean, previous, sum"
+        "1:15: rules.each.when: `now` is neither `before` nor `after`; write `chronicle.it.high.before` or `.after`"
+    ]
+    .assert_eq(&wrong("chronicle.it.high.now"));
+    expect_test::expect![
+        "1:15: rules.each.when: `chronicle.it` names a group, not a value; name what it gives, such as `chronicle.it.count.before`: count, first, high, last, last_at, low, mean, previous, sum"
     ]
     .assert_eq(&wrong("chronicle.it"));
     expect_test::expect!["1:1: rules.each.when: the chronicle `it` gives no `sum`; it gives count, last_at"]
@@ -294,9 +306,9 @@ fn bad_declarations_and_bad_paths_say_what_would_be_right() {
 }
 
 #[test]
-fn a_limit_of_a_subscriber_against_a_high_is_answered_by_the_index() {
+fn comparing_a_subscriber_limit_with_a_high_uses_the_index() {
     let chronicles = "      day: { by: symbol, of: event.price, window: { every: day } }";
-    let rules = "  high: { on: tick, subscription: watch, notify: told, when: 'event.symbol == sub.symbol && event.price > chronicle.day.high.before && chronicle.day.count.after >= sub.least' }";
+    let rules = "  high: { on: tick, subscription: watch, notify: alert, when: 'event.symbol == sub.symbol && event.price > chronicle.day.high.before && chronicle.day.count.after >= sub.least' }";
     let text = TICKS.replace("CHRONICLES", chronicles).replace("RULES", rules);
     let application = read(&text.replace("{ symbol: string } }", "{ symbol: string, least: integer } }"));
     let rules = RuleSet::compile(&application).expect("it compiles");
@@ -306,8 +318,8 @@ fn a_limit_of_a_subscriber_against_a_high_is_answered_by_the_index() {
     .assert_eq(&rules.explain()[0].to_string());
 }
 
-/// What a chronicle should say, from all events so far.
-struct Seen {
+/// An event in the log.
+struct LoggedEvent {
     key: String,
     /// The fields of the key.
     fields: Row,
@@ -325,7 +337,7 @@ fn part(window: &Window, at: i64) -> i64 {
     }
 }
 
-/// Whether a part counts at another.
+/// Whether a part is in the window at another.
 fn counts(window: &Window, part: i64, present: i64) -> bool {
     match window {
         Window::Sliding(_) => part >= present - SLIDES,
@@ -335,21 +347,22 @@ fn counts(window: &Window, part: i64, present: i64) -> bool {
 
 const STATISTICS: [&str; 9] = ["last", "previous", "first", "low", "high", "count", "sum", "mean", "last_at"];
 
-/// The values of all statistics over some of the events of a key, naively.
-fn naive(window: &Window, events: &[&Seen], at: i64, integer: bool) -> Vec<Value> {
+/// The values of all statistics over some events of a key, computed naively.
+fn naive(window: &Window, events: &[&LoggedEvent], at: i64, integer: bool) -> Vec<Value> {
     let newest = events.iter().map(|event| event.at).max();
     let present = part(window, at).max(newest.map_or(i64::MIN, |newest| part(window, newest)));
-    let live: Vec<&&Seen> = events.iter().filter(|event| counts(window, part(window, event.at), present)).collect();
+    let live: Vec<&&LoggedEvent> =
+        events.iter().filter(|event| counts(window, part(window, event.at), present)).collect();
     let mut by_time = live.clone();
     by_time.sort_by_key(|event| event.at);
-    let value = |event: Option<&&&Seen>| event.and_then(|event| event.value.clone()).unwrap_or_default();
+    let value = |event: Option<&&&LoggedEvent>| event.and_then(|event| event.value.clone()).unwrap_or_default();
     let number = |value: &Value| match value {
         Value::Integer(value) => *value as f64,
         Value::Number(value) => *value,
         _ => 0.0,
     };
     let mut ordered: Vec<Value> = live.iter().filter_map(|event| event.value.clone()).collect();
-    // Sums of numbers are of whole ones here, so that no order of adding matters.
+    // Numbers are integral here, so that the order of additions does not matter.
     let sum: f64 = ordered.iter().map(number).sum();
     ordered.sort_by(|left, right| number(left).total_cmp(&number(right)));
     let of_sum = match (ordered.is_empty(), integer) {
@@ -385,9 +398,10 @@ fn some_window(random: &mut fastrand::Rng) -> Window {
     }
 }
 
-/// Random chronicles over random events, in random batches with restarts and undone attempts, against computing all anew.
+/// Random chronicles over random events, in random batches with restarts and undone attempts, compared with a
+/// computation from the log.
 #[test]
-fn chronicles_agree_with_all_events_before() {
+fn chronicles_agree_with_the_full_log() {
     let environment = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     let seed = environment("SEED").unwrap_or(20_270_104);
     for case in 0..environment("CASES").unwrap_or(60) {
@@ -429,8 +443,8 @@ fn one_case(seed: u64) {
     let fields = application.events[&name("tick")].fields.clone();
 
     let mut journal: BTreeMap<(Box<str>, u64), StatePage> = BTreeMap::new();
-    let mut book = ChronicleBook::new(rules.clone());
-    let mut log: Vec<Seen> = Vec::new();
+    let mut store = ChronicleStore::new(rules.clone());
+    let mut log: Vec<LoggedEvent> = Vec::new();
     let mut table: BTreeMap<Key, Row> = BTreeMap::new();
     // Around the end of summer time.
     let mut now: i64 = "2027-11-05T00:00:00Z".parse::<Timestamp>().expect("a time").0;
@@ -454,15 +468,15 @@ fn one_case(seed: u64) {
             })
             .collect();
         if random.u8(0..6) == 0 {
-            // An attempt that comes to nothing.
-            book.begin();
-            book.take(&name("tick"), &mut rows.clone(), Timestamp(now));
-            tell(&mut book, now, &mut table);
-            book.undo();
+            // An attempt that is undone.
+            store.begin();
+            store.take(&name("tick"), &mut rows.clone(), Timestamp(now));
+            publish(&mut store, now, &mut table);
+            store.undo();
         }
-        book.begin();
+        store.begin();
         let mut found = rows.clone();
-        let packed = book.take(&name("tick"), &mut found, Timestamp(now));
+        let packed = store.take(&name("tick"), &mut found, Timestamp(now));
         for (at, row) in rows.iter().enumerate() {
             let expected = expected(&chronicle, &mut log, row, now, integer);
             let given: Vec<Value> = found[at][fields.len()..].to_vec();
@@ -475,13 +489,13 @@ fn one_case(seed: u64) {
                 .collect();
             assert_eq!(given, expected, "SEED={seed}, commit {commit}, event {at}: {shown:?} of {chronicle:#?}");
         }
-        tell(&mut book, now, &mut table);
+        publish(&mut store, now, &mut table);
         assert_eq!(
             table.values().map(|row| format!("{row:?}")).collect::<BTreeSet<_>>(),
             expected_table(&chronicle, &log, &statistics, now, integer),
             "SEED={seed}, commit {commit}: {chronicle:#?}"
         );
-        // What is kept with the batch is what was computed.
+        // The packed columns equal the computed ones.
         let mut packer = EventPacker::new(fields.clone());
         rows.iter().for_each(|row| packer.push(&row[..fields.len()]));
         let batch = EventBatch {
@@ -497,7 +511,7 @@ fn one_case(seed: u64) {
             chronicled: packed,
         };
         assert_eq!(rules.rows(&batch, &fields).expect("whole"), found, "SEED={seed}");
-        for page in book.take_changes() {
+        for page in store.take_changes() {
             let key = (page.name.clone(), page.number);
             if page.body.is_empty() {
                 journal.remove(&key)
@@ -506,34 +520,34 @@ fn one_case(seed: u64) {
             };
         }
         if random.u8(0..5) == 0 {
-            book = ChronicleBook::new(rules.clone());
-            assert_eq!(book.restore(journal.values().cloned()), 0, "SEED={seed}");
+            store = ChronicleStore::new(rules.clone());
+            assert_eq!(store.restore(journal.values().cloned()), 0, "SEED={seed}");
         }
     }
 }
 
 type Key = Arc<[u8]>;
 
-/// Keeps a table as whoever is told of it does.
-fn tell(book: &mut ChronicleBook, now: i64, table: &mut BTreeMap<Key, Row>) {
-    book.tell_tables(Timestamp(now), &mut |change| match change {
+/// Maintains a table from the published changes.
+fn publish(store: &mut ChronicleStore, now: i64, table: &mut BTreeMap<Key, Row>) {
+    store.publish_tables(Timestamp(now), &mut |change| match change {
         EntryChange::Clear => table.clear(),
         EntryChange::Entry { key, row: Some(row), .. } => drop(table.insert(key, row)),
         EntryChange::Entry { key, row: None, .. } => drop(table.remove(&key)),
     });
 }
 
-/// The rows that the table should have: for each key of which an event counts, its fields and what the chronicle says.
+/// The expected rows of the table: for each key with an event in the window, its fields and statistics.
 fn expected_table(
     chronicle: &Chronicle,
-    log: &[Seen],
+    log: &[LoggedEvent],
     statistics: &[&str],
     now: i64,
     integer: bool,
 ) -> BTreeSet<String> {
     let keys: BTreeMap<&str, &Row> = log.iter().map(|seen| (seen.key.as_str(), &seen.fields)).collect();
     let row = |(key, fields): (&str, &Row)| {
-        let events: Vec<&Seen> = of_key(log, key).into_iter().map(|at| &log[at]).collect();
+        let events: Vec<&LoggedEvent> = of_key(log, key).into_iter().map(|at| &log[at]).collect();
         let said = naive(&chronicle.window, &events, now, integer);
         let is_there = said[5] != Value::Integer(0);
         let said = said.into_iter().zip(STATISTICS).filter(|(_, statistic)| statistics.contains(statistic));
@@ -543,14 +557,20 @@ fn expected_table(
     keys.into_iter().filter_map(row).collect()
 }
 
-/// The places in the log of a key's events since its entry began anew.
-fn of_key(log: &[Seen], key: &str) -> Vec<usize> {
+/// The indexes in the log of a key's events since its last reset.
+fn of_key(log: &[LoggedEvent], key: &str) -> Vec<usize> {
     let begin = log.iter().rposition(|seen| seen.key == key && seen.reset).unwrap_or(0);
     (begin..log.len()).filter(|at| log[*at].key == key && log[*at].taken).collect()
 }
 
-/// What each statistic should say before and after an event, which joins the log.
-fn expected(chronicle: &Chronicle, log: &mut Vec<Seen>, row: &Row, now: i64, integer: bool) -> Vec<(Value, Value)> {
+/// The expected value of each statistic before and after an event, which is appended to the log.
+fn expected(
+    chronicle: &Chronicle,
+    log: &mut Vec<LoggedEvent>,
+    row: &Row,
+    now: i64,
+    integer: bool,
+) -> Vec<(Value, Value)> {
     let key = if chronicle.by.len() == 2 { format!("{:?} {:?}", row[0], row[3]) } else { format!("{:?}", row[0]) };
     let key = if chronicle.by.is_empty() { String::new() } else { key };
     let Value::Map(data) = &row[6] else { panic!("a map") };
@@ -562,7 +582,7 @@ fn expected(chronicle: &Chronicle, log: &mut Vec<Seen>, row: &Row, now: i64, int
         (_, Value::Number(value)) => Ok(Some(Value::Number(*value))),
         (_, other) => Err(other),
     };
-    let mine = |log: &[Seen]| of_key(log, &key);
+    let mine = |log: &[LoggedEvent]| of_key(log, &key);
     let fields: Row = [&row[0], &row[3]].into_iter().take(chronicle.by.len()).cloned().collect();
     let (own, newest) = match (&chronicle.time, &row[4]) {
         (None, _) => (now, mine(log).iter().map(|at| log[*at].at).max()),
@@ -571,10 +591,10 @@ fn expected(chronicle: &Chronicle, log: &mut Vec<Seen>, row: &Row, now: i64, int
     };
     let at = newest.map_or(own, |newest| newest.max(own));
     if chronicle.reset.is_some() && row[5] == Value::Boolean(true) {
-        log.push(Seen { key: key.clone(), fields: fields.clone(), at, value: None, reset: true, taken: false });
+        log.push(LoggedEvent { key: key.clone(), fields: fields.clone(), at, value: None, reset: true, taken: false });
     }
-    let of = |log: &[Seen]| {
-        let events: Vec<&Seen> = mine(log).into_iter().map(|at| &log[at]).collect();
+    let of = |log: &[LoggedEvent]| {
+        let events: Vec<&LoggedEvent> = mine(log).into_iter().map(|at| &log[at]).collect();
         naive(&chronicle.window, &events, at, integer)
     };
     let before = of(log);
@@ -584,29 +604,29 @@ fn expected(chronicle: &Chronicle, log: &mut Vec<Seen>, row: &Row, now: i64, int
     let is_late = !counts(&chronicle.window, part(&chronicle.window, at), present);
     let wanted = chronicle.when.is_none() || row[1] != Value::from("no");
     if let (Ok(value), true, false) = (value, wanted, is_late) {
-        log.push(Seen { key: key.clone(), fields, at, value, reset: false, taken: true });
+        log.push(LoggedEvent { key: key.clone(), fields, at, value, reset: false, taken: true });
     }
     before.into_iter().zip(of(log)).collect()
 }
 
-/// Pages of a chronicle that means something else now are not read, and go.
+/// Pages of a chronicle with another definition are not read, and are removed.
 #[test]
-fn another_meaning_begins_anew() {
+fn another_definition_starts_anew() {
     let of = |declaration: &str| {
         let application = ticks(&format!("      it: {declaration}"), &rules_over(&["it"], &["count"]));
         Arc::new(RuleSet::compile(&application).expect("it compiles"))
     };
     let (old, same, other) = (of("{ by: symbol, keys: 5 }"), of("{ by: symbol, keys: 9 }"), of("{ by: venue }"));
-    let mut book = ChronicleBook::new(old.clone());
-    book.begin();
+    let mut store = ChronicleStore::new(old.clone());
+    store.begin();
     let row = vec![Value::from("A"), Value::Null, Value::Null, Value::Null, Value::Null, Value::Null, Value::Null];
-    book.take(&name("tick"), &mut [old.bare_row(&name("tick"), row)], Timestamp(0));
-    let pages = book.take_changes();
+    store.take(&name("tick"), &mut [old.bare_row(&name("tick"), row)], Timestamp(0));
+    let pages = store.take_changes();
     assert_eq!(pages.len(), 1);
-    let mut again = ChronicleBook::new(same);
+    let mut again = ChronicleStore::new(same);
     assert_eq!((again.restore(pages.clone()), again.keys()), (0, 1));
     assert!(again.take_changes().is_empty());
-    let mut anew = ChronicleBook::new(other);
+    let mut anew = ChronicleStore::new(other);
     assert_eq!((anew.restore(pages.clone()), anew.keys()), (0, 0));
     let gone: BTreeSet<(Box<str>, u64, bool)> =
         anew.take_changes().into_iter().map(|page| (page.name, page.number, page.body.is_empty())).collect();

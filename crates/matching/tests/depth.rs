@@ -1,5 +1,5 @@
-//! No text of a language overflows the stack: each production that adds a level, repeated, on a stack smaller than that of any
-//! thread of the server. It is refused with its bound, or it works.
+//! No text of a language overflows the stack: each recursive production is repeated, on a stack smaller than that of
+//! any thread of the server. The text is rejected with its limit, or it works.
 
 use tocsin_matching::{check, filter, schema::Schema};
 use tocsin_model::{
@@ -11,7 +11,7 @@ use tocsin_model::{
 
 const REPEATS: [usize; 8] = [20, 60, 64, 100, 130, 250, 1_000, 10_000];
 
-/// Less than the 1 MiB of a worker, though frames of a test build are several times as large as those of a release.
+/// Less than the 1 MiB of a worker, although frames of a test build are several times as large as those of a release.
 const STACK_BYTES: usize = 768 << 10;
 
 fn on_a_small_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
@@ -32,7 +32,7 @@ fn fields() -> Fields {
     Fields::new(kinds.map(field).into())
 }
 
-/// Text before, in the middle and after, of which the outer two are repeated.
+/// Text before, in the middle and after; the outer two are repeated.
 type Production = (&'static str, &'static str, &'static str);
 
 fn each(productions: &[Production], run: impl Fn(&str, &str)) {
@@ -58,7 +58,7 @@ fn ask(dialect: Dialect, text: &str) {
     let _ = compiled.holds(&event);
     let mut index = filter::index::FilterIndex::new();
     index.insert(0, &compiled);
-    index.matching(&event, &mut filter::index::Desk::new(), &mut Vec::new());
+    index.matching(&event, &mut filter::index::FilterScratch::new(), &mut Vec::new());
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn a14_no_json_schema_overflows_the_stack() {
     let deep = (0..100).fold(serde_json::json!(1), |inner, _| serde_json::json!({"a": [inner]}));
     on_a_small_stack(|| {
         each(&productions, |text, _| {
-            // Deeper texts do not become JSON.
+            // Deeper texts cannot be parsed as JSON.
             let Ok(schema) = serde_json::from_str(text) else { return };
             if let Ok(schema) = Schema::compile(&schema) {
                 documents.iter().chain([&deep]).for_each(|document| drop(schema.check(document)));

@@ -1,17 +1,17 @@
-//! The index over filters agrees with testing each condition one by one: random conditions, changes and events. A
-//! failure prints the seed; `TOCSIN_SEED` repeats it, `TOCSIN_CASES` tries more.
+//! Property test: the filter index agrees with testing each condition separately, over random conditions, changes and
+//! events. A failure prints the seed; `TOCSIN_SEED` repeats it, `TOCSIN_CASES` runs more.
 
 use std::{collections::BTreeMap, env, sync::Arc};
 
 use fastrand::Rng;
 use tocsin_matching::{
-    datum::Trouble,
+    eval_value::EvalError,
     filter::{
-        Case, CompiledFilter, Condition, Evaluate, How, Limit, Path, Range, Reach, compile,
-        index::{Desk, FilterIndex, Scanned, Standing},
+        Case, CompiledFilter, Condition, Evaluate, Limit, Path, Range, Reach, ValueTest, compile,
+        index::{FilterIndex, FilterPlacement, FilterScratch, ScanReason},
         text::{Network, Wildcard},
     },
-    regular::Pattern,
+    regex_pattern::Pattern,
 };
 use tocsin_model::{
     field::{Field, FieldType, Fields},
@@ -73,7 +73,7 @@ fn value(random: &mut Rng, depth: u8) -> Value {
     }
 }
 
-/// Fields 0 and 1 hold anything, 2 to 4 a single value.
+/// Fields 0 and 1 have any value, 2 to 4 a single value.
 fn event(random: &mut Rng) -> Vec<Value> {
     (0..5).map(|field| if field < 2 { value(random, 3) } else { scalar(random) }).collect()
 }
@@ -88,32 +88,36 @@ fn path(random: &mut Rng) -> Path {
     Path { field, keys, reach: one_of(random, &[Reach::One, Reach::One, Reach::Items, Reach::Leaves]) }
 }
 
-fn how(random: &mut Rng) -> How {
-    let case = one_of(random, &[Case::Kept, Case::Folded]);
+fn value_test(random: &mut Rng) -> ValueTest {
+    let case = one_of(random, &[Case::Sensitive, Case::Folded]);
     let text = one_of(random, &TEXTS);
     match random.u8(0..20) {
-        0..=3 => How::In((0..random.usize(1..4)).map(|_| scalar(random)).collect()),
-        4 => How::In((0..random.usize(1..12)).map(|_| scalar(random)).collect()),
-        5 => How::prefix(text, case),
-        6 => How::suffix(text, case),
-        7 => How::contains(text, case),
-        8 => How::equals_ignore_case(text),
+        0..=3 => ValueTest::In((0..random.usize(1..4)).map(|_| scalar(random)).collect()),
+        4 => ValueTest::In((0..random.usize(1..12)).map(|_| scalar(random)).collect()),
+        5 => ValueTest::prefix(text, case),
+        6 => ValueTest::suffix(text, case),
+        7 => ValueTest::contains(text, case),
+        8 => ValueTest::equals_ignore_case(text),
         9 => {
             let parts = (0..random.usize(1..4)).map(|_| Arc::from(one_of(random, &TEXTS)));
-            How::Wildcard(Wildcard::new(parts.collect()))
+            ValueTest::Wildcard(Wildcard::new(parts.collect()))
         }
         10 => {
             let texts = ["a|b", "(?i)abc", "^ab+c", "road (closed|open)", "x*", "(?i)é", "[a-c]{3}"];
-            How::Matches(Pattern::read(one_of(random, &texts)).expect("an expression"))
+            ValueTest::Matches(Pattern::read(one_of(random, &texts)).expect("an expression"))
         }
-        11 => How::Cidr(
+        11 => ValueTest::Cidr(
             Network::read(one_of(random, &["10.0.0.0/8", "10.0.0.0/30", "::/64", "0.0.0.0/0"])).expect("a network"),
         ),
-        12 => How::Exists,
-        13 => How::Missing,
+        12 => ValueTest::Exists,
+        13 => ValueTest::Missing,
         14 | 15 => {
-            let inner = how(random);
-            if matches!(inner, How::Exists | How::Missing) { inner } else { How::But(Box::new(inner)) }
+            let inner = value_test(random);
+            if matches!(inner, ValueTest::Exists | ValueTest::Missing) {
+                inner
+            } else {
+                ValueTest::But(Box::new(inner))
+            }
         }
         _ => {
             let limit = |random: &mut Rng| {
@@ -152,16 +156,16 @@ fn condition(random: &mut Rng, depth: u8) -> Condition {
         10..=13 => Condition::All(parts(random)),
         14 | 15 => Condition::Any(parts(random)),
         0 if random.u8(0..6) == 0 => one_of(random, &[Condition::Always, Condition::Unknown, Condition::never()]),
-        _ => Condition::test(path(random), how(random)),
+        _ => Condition::test(path(random), value_test(random)),
     }
 }
 
-/// What a filter means beyond its condition.
+/// An evaluator that is stricter than the condition.
 #[derive(Debug)]
-struct Means(Condition, Option<Condition>);
+struct StricterEvaluator(Condition, Option<Condition>);
 
-impl Evaluate for Means {
-    fn holds(&self, event: &[Value]) -> Result<bool, Trouble> {
+impl Evaluate for StricterEvaluator {
+    fn holds(&self, event: &[Value]) -> Result<bool, EvalError> {
         Ok(self.0.holds(event) && self.1.as_ref().is_none_or(|more| more.holds(event)))
     }
 
@@ -171,24 +175,25 @@ impl Evaluate for Means {
 }
 
 fn filter(random: &mut Rng) -> CompiledFilter {
-    // Many that ask for one value and for something else, so that its group grows large enough to be split.
+    // Many with one value and a further test, so that their group grows large enough to be split.
     let condition = if random.u8(0..3) == 0 {
         let path = Path { field: 0, keys: Vec::new(), reach: Reach::Items };
-        let mut parts = vec![Condition::test(path.clone(), How::equals("a")), Condition::test(path, how(random))];
+        let mut parts =
+            vec![Condition::test(path.clone(), ValueTest::equals("a")), Condition::test(path, value_test(random))];
         if random.u8(0..3) == 0 {
             parts.push(condition(random, 1));
         }
         Condition::All(parts)
-    // Many narrow ones of one place, so that groups grow large enough to be sorted.
+    // Many narrow ranges of one path, so that groups grow large enough to be sorted.
     } else if random.u8(0..2) == 0 {
         let range = loop {
-            if let range @ How::Range(_) = how(random) {
+            if let range @ ValueTest::Range(_) = value_test(random) {
                 break range;
             }
         };
         let mut parts = vec![Condition::test(Path::field(2), range)];
         if random.bool() {
-            parts.push(Condition::test(Path::field(3), How::equals(one_of(random, &["a", "b"]))));
+            parts.push(Condition::test(Path::field(3), ValueTest::equals(one_of(random, &["a", "b"]))));
         }
         if random.u8(0..4) == 0 {
             parts.push(condition(random, 1));
@@ -199,7 +204,7 @@ fn filter(random: &mut Rng) -> CompiledFilter {
     };
     let exact = random.u8(0..5) > 0;
     let more = (!exact).then(|| self::condition(random, 0));
-    let means = Means(condition.clone(), more);
+    let means = StricterEvaluator(condition.clone(), more);
     CompiledFilter::new(Dialect::Cel, condition, exact, "", Arc::new(means))
 }
 
@@ -209,10 +214,10 @@ fn cases(few: usize) -> (u64, usize) {
     (seed, number("TOCSIN_CASES").map_or(few, |cases| cases as usize))
 }
 
-fn agrees(seed: u64, rounds: usize) {
+fn check_agreement(seed: u64, rounds: usize) {
     let mut random = Rng::with_seed(seed);
     let mut index = FilterIndex::new();
-    let mut desk = Desk::new();
+    let mut scratch = FilterScratch::new();
     let mut filed: BTreeMap<u32, CompiledFilter> = BTreeMap::new();
     let mut free: Vec<u32> = Vec::new();
     for round in 0..rounds {
@@ -227,7 +232,7 @@ fn agrees(seed: u64, rounds: usize) {
             } else {
                 let numbers: Vec<u32> = filed.keys().copied().collect();
                 let number = one_of(&mut random, &numbers);
-                let filter = filed.remove(&number).expect("it is filed");
+                let filter = filed.remove(&number).expect("the filter is in the index");
                 index.remove(number, &filter);
                 free.push(number);
             }
@@ -236,7 +241,7 @@ fn agrees(seed: u64, rounds: usize) {
         for _ in 0..3 {
             let event = event(&mut random);
             let mut found = Vec::new();
-            index.matching(&event, &mut desk, &mut found);
+            index.matching(&event, &mut scratch, &mut found);
             found.sort_unstable();
             let expected: Vec<u32> = filed
                 .iter()
@@ -258,20 +263,20 @@ fn agrees(seed: u64, rounds: usize) {
     filed.iter().for_each(|(number, filter)| index.remove(*number, filter));
     assert!(index.is_empty() && index.scanned() == 0 && index.signatures() == 0, "TOCSIN_SEED={seed}");
     let mut found = Vec::new();
-    index.matching(&event(&mut random), &mut desk, &mut found);
+    index.matching(&event(&mut random), &mut scratch, &mut found);
     assert!(found.is_empty());
 }
 
 #[test]
 fn the_index_agrees_with_each_condition() {
     let (seed, cases) = cases(3);
-    (0..cases as u64).for_each(|case| agrees(seed.wrapping_add(case), 300));
+    (0..cases as u64).for_each(|case| check_agreement(seed.wrapping_add(case), 300));
 }
 
 #[test]
 fn slow_the_index_agrees_with_many_conditions() {
     let (seed, cases) = cases(4);
-    (0..cases as u64).for_each(|case| agrees(seed.wrapping_add(case), 1_500));
+    (0..cases as u64).for_each(|case| check_agreement(seed.wrapping_add(case), 1_500));
 }
 
 fn fields() -> Fields {
@@ -287,25 +292,25 @@ fn cel(text: &str) -> CompiledFilter {
 }
 
 #[test]
-fn it_says_how_a_filter_stands() {
+fn insert_returns_the_placement() {
     let mut index = FilterIndex::new();
     let mut numbers = 0..;
     let mut insert = |text: &str| index.insert(numbers.next().expect("a number"), &cel(text));
-    assert_eq!(insert("event.place == 'Kobe'"), Standing::Indexed);
-    assert_eq!(insert("event.size > 5.0"), Standing::Indexed);
-    assert_eq!(insert("event.title.contains('x') || 'a' in event.tags"), Standing::Indexed);
-    assert_eq!(insert("event.title.matches('^road (closed|open)')"), Standing::Indexed);
-    assert_eq!(insert("true"), Standing::Always);
-    assert_eq!(insert("false"), Standing::Never);
-    assert_eq!(insert("event.place != 'Kobe'"), Standing::Scanned(Scanned::NoValue));
-    assert_eq!(insert("event.place > 'Kobe' && event.place <= 'Kyoto'"), Standing::Indexed);
-    assert_eq!(insert("event.place == 'Kobe' || event.count != 1"), Standing::Scanned(Scanned::NoValue));
-    assert_eq!(insert("size(event.tags) == 2"), Standing::Scanned(Scanned::Opaque));
+    assert_eq!(insert("event.place == 'Kobe'"), FilterPlacement::Indexed);
+    assert_eq!(insert("event.size > 5.0"), FilterPlacement::Indexed);
+    assert_eq!(insert("event.title.contains('x') || 'a' in event.tags"), FilterPlacement::Indexed);
+    assert_eq!(insert("event.title.matches('^road (closed|open)')"), FilterPlacement::Indexed);
+    assert_eq!(insert("true"), FilterPlacement::Always);
+    assert_eq!(insert("false"), FilterPlacement::Never);
+    assert_eq!(insert("event.place != 'Kobe'"), FilterPlacement::Scanned(ScanReason::NoValue));
+    assert_eq!(insert("event.place > 'Kobe' && event.place <= 'Kyoto'"), FilterPlacement::Indexed);
+    assert_eq!(insert("event.place == 'Kobe' || event.count != 1"), FilterPlacement::Scanned(ScanReason::NoValue));
+    assert_eq!(insert("size(event.tags) == 2"), FilterPlacement::Scanned(ScanReason::Opaque));
     assert_eq!((index.len(), index.scanned()), (10, 3));
 }
 
 #[test]
-fn it_explains_where_a_filter_is_filed() {
+fn explain_shows_keys_and_groups() {
     let mut index = FilterIndex::new();
     index.insert(0, &cel("event.place == 'Kobe' && event.size > 5.0"));
     let filter =
@@ -313,35 +318,35 @@ fn it_explains_where_a_filter_is_filed() {
     index.insert(1, &filter);
     assert_eq!(
         index.explain(&filter, &fields()).to_string(),
-        "it costs something only for events that have what it asks for\n\
+        "it is a candidate only for events with certain values\n\
          - title starts with \"Big\"\n\
-         - place == \"Kobe\" and size > 6, then 1 more test; 2 filters stand in the same place"
+         - place == \"Kobe\" and size > 6, then 1 more test; 2 filters are in the same group"
     );
     assert_eq!(
         index.explain(&cel("size(event.tags) == 2"), &fields()).to_string(),
-        "it is looked at for every event: only evaluating it tells whether it matches\n\
+        "it is a candidate for every event: only evaluating it decides whether it matches\n\
          - every event\na candidate is evaluated"
     );
 }
 
-/// What stands in one place, and what an event costs there.
+/// Checks the matches of an event, and returns the number of candidates.
 fn candidates(filters: impl Iterator<Item = String>, event: &[Value], expected: &[u32]) -> u64 {
     let mut index = FilterIndex::new();
     let filters: Vec<CompiledFilter> = filters.map(|text| cel(&text)).collect();
     for (number, filter) in filters.iter().enumerate() {
-        assert_eq!(index.insert(number as u32, filter), Standing::Indexed);
+        assert_eq!(index.insert(number as u32, filter), FilterPlacement::Indexed);
     }
-    let (mut desk, mut found) = (Desk::new(), Vec::new());
-    index.matching(event, &mut desk, &mut found);
+    let (mut scratch, mut found) = (FilterScratch::new(), Vec::new());
+    index.matching(event, &mut scratch, &mut found);
     found.sort_unstable();
     assert_eq!(found, expected);
     filters.iter().enumerate().for_each(|(number, filter)| index.remove(number as u32, filter));
     assert!(index.is_empty() && index.groups() == 0);
-    desk.counts().candidates
+    scratch.counts().candidates
 }
 
 #[test]
-fn texts_are_sorted() {
+fn text_ranges_are_sorted() {
     let event = |place: &str| [Value::from(place), Value::Null, Value::Null, Value::Null, Value::Null];
     let from = |number: u32| format!("event.place >= 'town {number:04}'");
     assert_eq!(candidates((0..3_000).map(from), &event("town 0002/b"), &[0, 1, 2]), 3);
@@ -350,19 +355,19 @@ fn texts_are_sorted() {
 }
 
 #[test]
-fn a_value_that_very_many_ask_for_does_not_make_them_all_candidates() {
+fn a_very_frequent_value_does_not_make_all_filters_candidates() {
     let place = Value::from("Kobe");
     let event = |title: &str, tags: &[&str]| {
         let tags = tags.iter().map(|tag| Value::from(*tag)).collect();
         [place.clone(), Value::from(title), Value::Number(5.0), Value::Null, Value::List(tags)]
     };
-    // Two values of one list, of which one is in all of them.
+    // Two values of one list, of which one is in all filters.
     let tags = |number: u32| format!("'all' in event.tags && 'tag{number}' in event.tags");
     assert!(candidates((0..3_000).map(tags), &event("", &["all", "tag7", "x"]), &[7]) <= 64);
-    // Two texts in one.
+    // Two substrings in one text.
     let texts = |number: u32| format!("event.title.contains('everything') && event.title.contains('w{number:05}')");
     assert!(candidates((0..3_000).map(texts), &event("everything w00017", &[]), &[17]) <= 64);
-    // A set that is too wide for a key, and a range beside it.
+    // A set that is too wide for a key, with a range.
     let sets = |number: u32| {
         let tags: Vec<String> = (0..12).map(|more| format!("'t{}'", number * 12 + more)).collect();
         format!("event.place == 'Kobe' && event.title in [{}] && event.size >= {}.0", tags.join(", "), number % 7)
@@ -372,7 +377,7 @@ fn a_value_that_very_many_ask_for_does_not_make_them_all_candidates() {
 }
 
 #[test]
-fn an_event_costs_what_it_finds() {
+fn the_cost_of_an_event_grows_with_its_matches() {
     let mut index = FilterIndex::new();
     for number in 0..3_000 {
         let text = match number % 3 {
@@ -380,14 +385,14 @@ fn an_event_costs_what_it_finds() {
             1 => format!("event.title.contains('word{number}')"),
             _ => format!("event.count > {number} && event.count <= {}", number + 2),
         };
-        assert_eq!(index.insert(number, &cel(&text)), Standing::Indexed);
+        assert_eq!(index.insert(number, &cel(&text)), FilterPlacement::Indexed);
     }
     let event =
         [Value::from("p3"), Value::from("a word1 and word2998"), Value::Number(6.0), 51_i64.into(), Value::Null];
-    let (mut desk, mut found) = (Desk::new(), Vec::new());
-    index.matching(&event, &mut desk, &mut found);
+    let (mut scratch, mut found) = (FilterScratch::new(), Vec::new());
+    index.matching(&event, &mut scratch, &mut found);
     found.sort_unstable();
     assert_eq!(found, [1, 3, 50, 2998]);
-    assert!(desk.counts().candidates <= 5, "{:?}", desk.counts());
+    assert!(scratch.counts().candidates <= 5, "{:?}", scratch.counts());
     assert!(index.memory_bytes() < 3_000 * 400, "{} bytes", index.memory_bytes());
 }

@@ -1,18 +1,18 @@
-//! Filters in JMESPath: the compliance cases, another implementation as a second opinion, and what NotifyBC's filters mean.
-//! Random tests print their seed; `TOCSIN_SEED` repeats it, `TOCSIN_CASES` tries more.
+//! JMESPath filters: the compliance cases, another implementation as a second opinion, and the semantics of NotifyBC's
+//! filters. Random tests print their seed; `TOCSIN_SEED` repeats it, `TOCSIN_CASES` runs more.
 
 use std::path::Path;
 
 use fastrand::Rng;
 use serde_json::{Value as Json, json};
 use tocsin_matching::{
-    datum::Trouble,
-    defined::Functions,
+    eval_value::EvalError,
     filter::{
         CompiledFilter, compile, compile_with,
-        index::{Desk, FilterIndex},
+        index::{FilterIndex, FilterScratch},
         jmespath::Query,
     },
+    user_functions::UserFunctions,
 };
 use tocsin_model::{
     application::Function,
@@ -22,7 +22,7 @@ use tocsin_model::{
     value::Value,
 };
 
-/// Calls with seeds: the one that is wanted, or as many as are wanted.
+/// Calls with seeds: the requested one, or as many as requested.
 fn with_seeds(usual: u64, case: impl Fn(u64)) {
     let number = |variable: &str| std::env::var(variable).ok().and_then(|text| text.parse::<u64>().ok());
     match number("TOCSIN_SEED") {
@@ -51,7 +51,7 @@ fn every_compliance_case_passes() {
                 let expression = case["expression"].as_str().expect("an expression");
                 let found = search(expression, &suite["given"]);
                 let fits = match (&found, case.get("result")) {
-                    (Ok(found), Some(expected)) => alike(found, expected),
+                    (Ok(found), Some(expected)) => equal_numerically(found, expected),
                     (Err(_), None) => true,
                     _ => false,
                 };
@@ -67,25 +67,25 @@ fn every_compliance_case_passes() {
 
 fn search(expression: &str, given: &Json) -> Result<Json, String> {
     let query = Query::compile(expression).map_err(|problem| problem.to_string())?;
-    query.search(&Value::from(given.clone())).map(Json::from).map_err(|trouble| trouble.to_string())
+    query.search(&Value::from(given.clone())).map(Json::from).map_err(|error| error.to_string())
 }
 
-/// Equal, where 1 and 1.0 are one number.
-fn alike(left: &Json, right: &Json) -> bool {
+/// Equality in which 1 and 1.0 are one number.
+fn equal_numerically(left: &Json, right: &Json) -> bool {
     match (left, right) {
         (Json::Number(left), Json::Number(right)) => left.as_f64() == right.as_f64(),
         (Json::Array(left), Json::Array(right)) => {
-            left.len() == right.len() && left.iter().zip(right).all(|(left, right)| alike(left, right))
+            left.len() == right.len() && left.iter().zip(right).all(|(left, right)| equal_numerically(left, right))
         }
         (Json::Object(left), Json::Object(right)) => {
             left.len() == right.len()
-                && left.iter().all(|(key, left)| right.get(key).is_some_and(|right| alike(left, right)))
+                && left.iter().all(|(key, left)| right.get(key).is_some_and(|right| equal_numerically(left, right)))
         }
         (left, right) => left == right,
     }
 }
 
-/// Random JSON. Keys are in order, since the other implementation sorts them.
+/// Random JSON with sorted keys, since the other implementation sorts them.
 fn random_json(rng: &mut Rng, depth: usize) -> Json {
     match rng.usize(0..if depth == 0 { 8 } else { 12 }) {
         0 => Json::Null,
@@ -107,9 +107,9 @@ fn random_json(rng: &mut Rng, depth: usize) -> Json {
     }
 }
 
-/// A random expression, without what the two are known to do differently: the mean of an empty list (null here, an
-/// error there), the number of digits in `to_string` (`1` here, `1.0` there), the order of keys in what is made, and
-/// the equality of 1 and 1.0 (one number here, two there), which rounding and sums make.
+/// A random expression that avoids the known differences: the mean of an empty list (null here, an error there), the
+/// number of digits in `to_string` (`1` here, `1.0` there), the order of keys of results, and the equality of 1 and 1.0
+/// (one number here, two there), which affects rounding and sums.
 fn random_query(rng: &mut Rng, depth: usize) -> String {
     if depth == 0 {
         return match rng.usize(0..8) {
@@ -170,7 +170,7 @@ fn random_query(rng: &mut Rng, depth: usize) -> String {
 }
 
 #[test]
-fn another_implementation_finds_the_same() {
+fn another_implementation_agrees() {
     with_seeds(1500, |seed| {
         let mut rng = Rng::with_seed(seed);
         let given = random_json(&mut rng, 3);
@@ -182,7 +182,7 @@ fn another_implementation_finds_the_same() {
             .and_then(|query| query.search(&given).map_err(|error| error.to_string()))
             .map(|found| serde_json::to_value(&*found).expect("a value is JSON"));
         let agree = match (&ours, &theirs) {
-            (Ok(ours), Ok(theirs)) => alike(ours, theirs),
+            (Ok(ours), Ok(theirs)) => equal_numerically(ours, theirs),
             (Err(_), Err(_)) => true,
             _ => false,
         };
@@ -190,7 +190,7 @@ fn another_implementation_finds_the_same() {
     });
 }
 
-/// An event class; the first field is required, if one is to be.
+/// An event class; the first field is required on request.
 fn class(required: bool) -> Fields {
     let fields = [
         ("title", FieldType::String),
@@ -222,7 +222,7 @@ fn filter(text: &str, fields: &Fields) -> Result<CompiledFilter, Vec<Problem>> {
 }
 
 /// Functions of an application.
-fn functions() -> Functions {
+fn functions() -> UserFunctions {
     let function = |name: &str, parameters: &[&str], expression: &str| {
         let parameters = parameters.iter().map(|name| name.parse().expect("a name")).collect();
         (name.parse().expect("a name"), Function { description: None, parameters, expression: expression.to_owned() })
@@ -239,10 +239,10 @@ fn functions() -> Functions {
         function("made", &["value"], "[value, [duration('90s'), b'a', 1u, optional.of(2)], {'k': double('NaN')}]"),
         function("seven", &[], "7"),
     ];
-    Functions::compile(&functions.into_iter().collect()).expect("functions")
+    UserFunctions::compile(&functions.into_iter().collect()).expect("functions")
 }
 
-/// Whether a filter matches an event, by its evaluator; what the index asks must agree.
+/// Whether a filter matches an event, by its evaluator; its condition must agree.
 fn matches(text: &str, event: &Json) -> bool {
     let fields = class(true);
     let filter = filter(text, &fields).unwrap_or_else(|problems| panic!("{text}: {problems:?}"));
@@ -257,7 +257,7 @@ fn matches(text: &str, event: &Json) -> bool {
 }
 
 #[test]
-fn filters_of_notifybc_mean_what_they_meant() {
+fn notifybc_filters_keep_their_meaning() {
     let load = "contains_ci(title,'vancouver') || contains_ci(title,'victoria')";
     assert!(matches(load, &json!({"title": "Power out in VICTORIA"})));
     assert!(matches(load, &json!({"title": "North Vancouver"})));
@@ -278,12 +278,16 @@ fn filters_of_notifybc_mean_what_they_meant() {
     assert!(!matches("contains_ci(place, 'b') || title", &json!({})));
     assert!(matches("title || contains_ci(place, 'b')", &json!({})));
     assert!(matches("!(place && contains_ci(place, 'b'))", &json!({})));
-    // Its `contains_ci` answers false where either text is empty.
+    // `contains_ci` is false if either text is empty.
     assert!(!matches("contains_ci(title, '')", &json!({})));
     assert!(matches("!contains_ci(title, '')", &json!({})));
-    // Letters, not bytes.
+    // Characters, not bytes.
     assert!(matches("contains_ci(title, 'MÜNCHEN')", &json!({"title": "Bahnhof München"})));
-    // Text between backticks, as older filters write it.
+    // A text contains its own parts, also where lower case would depend on what follows: final sigma.
+    assert!(matches("contains_ci(title, 'ΟΔΟΣ')", &json!({"title": "ΟΔΟΣΑ"})));
+    assert!(matches("contains_ci(title, 'Σ')", &json!({"title": "ΑΣ"})));
+    assert!(matches("contains_ci(title, 'οδοσ')", &json!({"title": "ΟΔΟΣ"})));
+    // Text between backticks, as in older filters.
     assert!(matches("place == `BC`", &event));
 }
 
@@ -299,7 +303,7 @@ fn an_event_without_data_matches_every_filter() {
     for text in ["place == 'BC'", "contains_ci(title, 'x')", "`false`", "tags[?@ == 'x']"] {
         assert!(holds(false, text, json!({})), "{text}");
         assert!(!holds(false, text, json!({"magnitude": 1})), "{text}");
-        // Where a field is required, there is no event without data.
+        // If a field is required, there is no event without data.
         assert!(!holds(true, text, json!({})), "{text}");
     }
 }
@@ -311,7 +315,7 @@ fn missing_null_types_and_large_integers() {
         "tags": ["sea", null, 7], "detail": {"city": "Wien", "empty": "", "none": null, "count": 0, "deep": {"x": 1}}
     });
     for (text, expected) in [
-        // Missing is null, and null equals null alone.
+        // Missing is null, and null equals only null.
         ("place == null", true),
         ("detail.nothing == `null`", true),
         ("detail.none == null", true),
@@ -320,23 +324,23 @@ fn missing_null_types_and_large_integers() {
         ("place == ''", false),
         ("!place", true),
         ("detail.none < `1` || magnitude < `6`", true),
-        // What counts as true.
+        // Truth of values.
         ("felt", false),
         ("detail.empty", false),
         ("detail.count", true),
         ("magnitude && tags && detail && at", true),
-        // Order is for numbers; anything else is null, which is not true.
+        // Ordering is for numbers; for other values the result is null, which is not true.
         ("detail.city > `1`", false),
         ("!(detail.city > `1`)", true),
         ("detail.count >= `0`", true),
         ("magnitude >= `5.5` && magnitude < `5.6`", true),
-        // No digit is lost.
+        // Integers keep all digits.
         ("depth == `9007199254740993`", true),
         ("depth == `9007199254740992`", false),
         ("depth > `9007199254740992`", true),
         ("depth == `9007199254740992.0`", false),
         ("magnitude == `5.50`", true),
-        // Types do not meet.
+        // Values of different types are unequal.
         ("detail.count == '0'", false),
         ("detail.count == `false`", false),
         ("detail.count != '0'", true),
@@ -353,7 +357,7 @@ fn missing_null_types_and_large_integers() {
         ("contains(['Wien', 'Graz'], detail.city)", true),
         ("contains(`[\"Wien\", null]`, detail.nothing)", true),
         ("contains(['Graz'], detail.city)", false),
-        // An instant is text.
+        // A timestamp is text.
         ("at == '2026-11-21T09:30:00Z'", true),
         ("at == '2026-11-21T10:30:00+01:00'", false),
         ("starts_with(at, '2026-11')", true),
@@ -370,14 +374,14 @@ fn missing_null_types_and_large_integers() {
         ("detail | city == 'Wien'", true),
         ("to_string(magnitude) == '5.5' && to_string(detail.count) == '0'", true),
     ] {
-        // `null` alone is a field's name, so the shorthand above is spelt out.
+        // `null` by itself is a field name, so the shorthand above is spelled out.
         let text = text.replace("== null", "== `null`");
         assert_eq!(matches(&text, &event), expected, "{text}");
     }
 }
 
 #[test]
-fn what_cannot_work_is_refused_with_its_place() {
+fn expressions_that_cannot_work_are_rejected_with_a_position() {
     let check = |text: &str, expected: &str| {
         let problems = filter(text, &class(true)).expect_err(text);
         assert_eq!(problems[0].to_string(), expected, "{text}");
@@ -429,18 +433,18 @@ fn functions_of_the_application_are_called() {
         ("either(place, 'a', 'b')", false),
         ("!either(place, 'a', 'b')", true),
         ("at_most(depth, `4`) && !at_most(depth, `3.5`)", true),
-        // A field is an instant in CEL, text below a field is not.
+        // A field is a timestamp in CEL, text below a field is not.
         ("in_january(at)", true),
         ("in_january(detail.at)", false),
         ("!in_january(detail.at)", false),
-        // What is missing is null, and null is an error where CEL says so.
+        // A missing value is null, and null is an error where CEL defines it.
         ("absent(place) && absent(detail.nothing)", true),
         ("urgent(place)", false),
         ("!urgent(place)", false),
         ("title == 'xy' || urgent(place)", true),
         ("tags[?urgent(@)]", true),
         ("any_short(tags)", true),
-        // What it gives is a value as any other.
+        // The result is an ordinary value.
         ("doubled(depth) == `8` && doubled(title) == 'xyxy'", true),
         ("doubled('')", false),
         ("sort_by(tags, &doubled(@))[0] == 'abc'", true),
@@ -457,14 +461,14 @@ fn functions_of_the_application_are_called() {
     };
     check("urgnt(title)", "1:1: there is no function `urgnt`; did you mean `urgent`?");
     check("title && urgent()", "1:10: `urgent` does not take 0 arguments; write `urgent(text)`");
-    // An index answers what the function asks.
+    // The index tests the function's condition.
     let exact = |text: &str| filter(text, &class(true)).expect("a filter").is_exact();
     assert!(exact("urgent(title) && either(place, 'a', `null`) && at_most(magnitude, `3`)"));
     assert!(!exact("doubled(title)"));
 }
 
 #[test]
-fn bombs_are_refused_or_stopped() {
+fn worst_case_filters_are_rejected_or_stopped() {
     let fields = class(true);
     for (text, expected) in [
         ("[".repeat(100_000), "the expression has 100000 bytes, at most 16384 are allowed"),
@@ -483,7 +487,7 @@ fn bombs_are_refused_or_stopped() {
     let items: Vec<Json> = (0..1000).map(|item| json!(item)).collect();
     let event = row(&fields, &json!({"title": "a".repeat(60_000), "tags": items, "detail": {"a": {"a": {"a": 1}}}}));
     for text in [
-        // Doubles what it has at every step.
+        // Doubles the value at every step.
         format!("tags{} | @ == @", " | [@, @]".repeat(60)),
         format!("to_string(tags{}) == 'x'", " | [@, @]".repeat(60)),
         format!("tags{} == `1`", " | [@, @][]".repeat(30)),
@@ -491,14 +495,14 @@ fn bombs_are_refused_or_stopped() {
         format!("contains_ci(title, '{}')", "b".repeat(10_000)),
     ] {
         let filter = filter(&text, &fields).expect("a filter within bounds");
-        assert_eq!(filter.holds(&event), Err(Trouble::Cost), "{}", &text[..40]);
+        assert_eq!(filter.holds(&event), Err(EvalError::Cost), "{}", &text[..40]);
     }
     // A condition is not much larger than its filter, however many values its parts may miss.
     let many: Vec<String> = (0..400).map(|at| format!("length(detail.k{at}) > `1`")).collect();
     let many = filter(&many.join(" || "), &fields).expect("a filter");
     assert!(!many.is_exact() && many.canonical().len() < 64 * 1024);
     assert!(format!("{:?}", many.condition()).len() < 256 * 1024);
-    // What is within bounds is not in danger.
+    // A filter within the limits is accepted.
     let event = row(&fields, &json!({"title": "a".repeat(100), "detail": {"a": {"a": {"a": 1}}}}));
     let long = vec!["contains_ci(title, 'x')"; 600].join(" || ");
     assert_eq!(filter(&long, &fields).expect("a filter").holds(&event), Ok(false));
@@ -648,7 +652,7 @@ fn random_filter(rng: &mut Rng, depth: usize) -> String {
 }
 
 #[test]
-fn conditions_are_necessary_and_sufficient_where_they_say_so() {
+fn conditions_are_necessary_and_exact_ones_are_sufficient() {
     let exact = std::cell::Cell::new(0u32);
     let all = std::cell::Cell::new(0u32);
     with_seeds(1500, |seed| {
@@ -689,7 +693,7 @@ fn conditions_are_necessary_and_sufficient_where_they_say_so() {
 }
 
 #[test]
-fn the_index_finds_what_the_evaluator_does() {
+fn the_index_agrees_with_the_evaluator() {
     with_seeds(60, |seed| {
         let mut rng = Rng::with_seed(seed);
         let fields = class(rng.bool());
@@ -706,12 +710,12 @@ fn the_index_finds_what_the_evaluator_does() {
         for (number, (_, filter)) in filters.iter().enumerate() {
             index.insert(number as u32, filter);
         }
-        // Some go again.
+        // Some are removed again.
         let gone: Vec<bool> = filters.iter().map(|_| rng.u8(0..4) == 0).collect();
         for (number, (_, filter)) in filters.iter().enumerate().filter(|(number, _)| gone[*number]) {
             index.remove(number as u32, filter);
         }
-        let mut desk = Desk::new();
+        let mut scratch = FilterScratch::new();
         for round in 0..8 {
             let mut event = if round == 0 { json!({}) } else { random_event(&mut rng) };
             if fields[0].required {
@@ -719,7 +723,7 @@ fn the_index_finds_what_the_evaluator_does() {
             }
             let row = row(&fields, &event);
             let mut found = Vec::new();
-            index.matching(&row, &mut desk, &mut found);
+            index.matching(&row, &mut scratch, &mut found);
             found.sort_unstable();
             let holds = |number: &u32| !gone[*number as usize] && filters[*number as usize].1.holds(&row) == Ok(true);
             let expected: Vec<u32> = (0..filters.len() as u32).filter(holds).collect();
@@ -730,7 +734,7 @@ fn the_index_finds_what_the_evaluator_does() {
 }
 
 #[test]
-fn filters_that_mean_the_same_are_the_same() {
+fn equivalent_filters_are_equal() {
     let canonical = |dialect: Dialect, text: &str| {
         compile(&Filter::new(dialect, text), &class(true)).expect("a filter").canonical().to_vec()
     };
@@ -747,7 +751,7 @@ fn filters_that_mean_the_same_are_the_same() {
     );
     assert_eq!(jmespath("length(title) > `3`"), jmespath("length( title )>`3`"));
     assert_ne!(jmespath("length(title) > `3`"), jmespath("length(title) > `4`"));
-    // What is asked first may keep what is asked then from being an error.
+    // An earlier operand may prevent an error of a later one, so the order counts.
     assert_ne!(
         jmespath("length(tags) > `3` || length(title) > `3`"),
         jmespath("length(title) > `3` || length(tags) > `3`")

@@ -1,10 +1,10 @@
-//! What expressions mean, and what is said of wrong ones.
+//! Semantics of expressions, and the problems of invalid ones.
 
 use tocsin_matching::{
     check::{Scope, Subject, compile, compile_predicate},
-    datum::Trouble,
-    defined::Functions,
+    eval_value::EvalError,
     evaluate::evaluate,
+    user_functions::UserFunctions,
 };
 use tocsin_model::field::{Field, FieldType, Fields};
 
@@ -17,7 +17,7 @@ fn scope() -> Scope {
     use FieldType::*;
     Scope {
         subject: Subject::Event,
-        functions: Functions::default(),
+        functions: UserFunctions::default(),
         subscriber: None,
         variables: Vec::new(),
         chronicled: fields(&[("day-high-before", Number), ("day-high-after", Number), ("day-count-before", Integer)]),
@@ -44,7 +44,7 @@ fn value(source: &str) -> String {
     let subscription = scope.subscription.row_from_json(br#"{"magnitude": 5, "place": "kobe"}"#).expect("a row");
     match evaluate(&expression, &event, &subscription) {
         Ok(value) => serde_json::to_string(&value).expect("JSON"),
-        Err(trouble) => format!("error: {trouble}"),
+        Err(error) => format!("error: {error}"),
     }
 }
 
@@ -82,7 +82,7 @@ fn operators() {
 }
 
 #[test]
-fn what_is_missing_is_null_and_errors_are_absorbed() {
+fn missing_values_are_null_and_errors_are_absorbed() {
     check(&[
         ("has(sub.since)", "false"),
         ("has(event.place) && has(event.data.depth) && !has(event.data.width) && has(event.data.none)", "true"),
@@ -145,7 +145,7 @@ fn macros_and_functions() {
 }
 
 #[test]
-fn wrong_expressions_say_where_and_what_would_be_right() {
+fn invalid_expressions_have_a_position_and_a_hint() {
     let cases = [
         ("event.magnitud > 5", "1:1: the event class has no field `magnitud`; did you mean `magnitude`?"),
         ("magnitude > 5", "1:1: `magnitude` is not known here; did you mean `event.magnitude`?"),
@@ -166,10 +166,7 @@ fn wrong_expressions_say_where_and_what_would_be_right() {
             "1:1: `contains` does not take a number, a string; write `string.contains(string)`",
         ),
         ("event.place.matches('(')", "1:21: the regular expression is wrong: unclosed group"),
-        (
-            "event == sub",
-            "1:1: `event` stands for the whole, which is not a value; name one of its fields, such as `event.place`",
-        ),
+        ("event == sub", "1:1: `event` names a group, not a value; name one of its fields, such as `event.place`"),
         (
             "event.at >\n  timestamp('yesterday')",
             "2:3: `timestamp('yesterday')` has no value: the text cannot be converted; \
@@ -188,13 +185,13 @@ fn wrong_expressions_say_where_and_what_would_be_right() {
 }
 
 #[test]
-fn bombs_are_refused_or_stopped() {
+fn worst_case_filters_are_rejected_or_stopped() {
     let list = format!("[{}]", vec!["1"; 200].join(","));
     let nested = format!("{list}.all(a, {list}.all(b, {list}.all(c, {list}.all(d, a + b + c + d > 0))))");
     let doubled = "['aaaaaaaaaaaaaaaa'].map(a, a + a).map(a, a + a)".to_owned() + &".map(a, a + a)".repeat(30);
     for source in [nested, doubled] {
         let expression = compile(&source, &scope()).expect("an expression");
-        assert_eq!(evaluate(&expression, &[], &[]), Err(Trouble::Cost));
+        assert_eq!(evaluate(&expression, &[], &[]), Err(EvalError::Cost));
     }
     let high = "1".to_owned() + &" + 1".repeat(126);
     assert_eq!(value(&high), "127", "the highest that is allowed fits on the stack");
@@ -209,7 +206,8 @@ fn c8_functions_of_the_string_and_encoder_extensions_follow_cel() {
         let scope = tocsin_matching::check::Scope::default();
         let expression =
             tocsin_matching::check::compile(source, &scope).unwrap_or_else(|problems| panic!("{source}: {problems:?}"));
-        let value = tocsin_matching::evaluate::evaluate_over(&expression, Vec::new()).map(|datum| datum.to_value());
+        let value =
+            tocsin_matching::evaluate::evaluate_over(&expression, Vec::new()).map(|eval_value| eval_value.to_value());
         assert_eq!(value, Ok(tocsin_model::value::Value::Boolean(true)), "{source}");
     };
     for source in [

@@ -1,14 +1,14 @@
-//! Rules as a whole: how they are taken apart, what is said of wrong ones, and what their notifications hold.
+//! Whole rules: how they are compiled, the problems of invalid ones, and the content of their notifications.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use expect_test::{Expect, expect};
 use tocsin_matching::{
     cut::NotificationCutter,
-    datum::Trouble,
-    figures::Figures,
+    eval_value::EvalError,
+    index_stats::IndexStats,
     notify::NotifyFields,
-    oracle::Witness,
+    oracle::SubscriptionView,
     rule::{RuleNumber, RuleSet},
     shard::{Shard, Subject},
 };
@@ -72,7 +72,7 @@ fn application(when: &str, with: &[(&str, &str)]) -> Application {
                 description: None,
                 batch_size: 2,
                 expires_after: None,
-                conduct: Default::default(),
+                delivery_policy: Default::default(),
                 computed: BTreeMap::new(),
                 retention: None,
                 content: ContentTemplates::default(),
@@ -112,7 +112,7 @@ fn check_explanation(when: &str, expected: Expect) {
 }
 
 #[test]
-fn a_predicate_is_taken_apart() {
+fn a_predicate_is_split_into_branches() {
     check_explanation(
         "event.place == sub.place && sub.most > 3 && event.magnitude >= sub.magnitude && event.lat > 0.0",
         expect![[r#"
@@ -181,7 +181,7 @@ fn rules_call_functions_of_the_application() {
         let problems = RuleSet::compile(application).expect_err("problems");
         problems.iter().map(Problem::to_string).collect::<Vec<_>>().join("\n")
     };
-    expect!["1:8: rules.near.when: `event` stands for the whole, which is not a value; name one of its fields, such as `event.place`"]
+    expect!["1:8: rules.near.when: `event` names a group, not a value; name one of its fields, such as `event.place`"]
         .assert_eq(&problems(&application));
     let rule = application.rules.get_mut("near").expect("the rule");
     rule.when = Some("strong(event.magnitude) && event.place == sub.place".to_owned());
@@ -286,7 +286,7 @@ fn notifications_are_cut_by_channel_and_size_and_filled_at_delivery() {
 }
 
 #[test]
-fn a_bomb_fails_its_rule_and_no_other_candidate() {
+fn an_exponential_predicate_fails_its_rule_and_no_other_candidate() {
     let list = format!("[{}]", vec!["1"; 100].join(","));
     let bomb = format!(
         "sub.most == 1 ? {list}.all(a, {list}.all(b, {list}.all(c, a + b + c + sub.most > 0))) : event.magnitude > 1.0"
@@ -300,18 +300,18 @@ fn a_bomb_fails_its_rule_and_no_other_candidate() {
     shard.match_batch(&batch(&fields, &[r#"{"magnitude": 6}"#]), &fields, &mut cutter).expect("a batch");
     let (batches, failures) = cutter.finish(&rules);
     assert_eq!(batches[0].notifications.subscriptions, [SubscriptionId(2)]);
-    assert_eq!((failures.len(), failures[0].trouble, failures[0].count), (1, Trouble::Cost, 1));
+    assert_eq!((failures.len(), failures[0].error, failures[0].count), (1, EvalError::Cost, 1));
 }
 
 #[test]
-fn figures_say_what_an_event_costs() {
+fn statistics_show_the_cost_of_an_event() {
     let mut application = application("event.place == sub.place", &[]);
     let class = application.subscriptions.get_mut("nearby").expect("a class");
     class.filter = vec![Dialect::Cel];
     let rules = Arc::new(RuleSet::compile(&application).expect("it compiles"));
     let fields = application.events["quake"].fields.clone();
-    let mut figures = Figures::default();
-    // Two shards, each with three subscriptions in two places.
+    let mut index_stats = IndexStats::default();
+    // Two shards, each with three subscriptions in two groups.
     for part in 0..2 {
         let mut shard = Shard::new(Arc::clone(&rules));
         let filters = ["event.magnitude > 5.0", "event.magnitude != 7.0", "event.magnitude > 8.0"];
@@ -331,22 +331,22 @@ fn figures_say_what_an_event_costs() {
         }
         let batch = batch(&fields, &[r#"{"place":"Kobe","magnitude":6}"#, r#"{"place":"Oslo"}"#]);
         shard.match_batch(&batch, &fields, &mut NotificationCutter::new()).expect("a batch");
-        figures += &shard.figures();
+        index_stats += &shard.index_stats();
     }
     let mut explained = rules.explain();
     assert_eq!((explained[0].branches[0].candidates, explained[0].filters), (None, None), "nothing runs yet");
-    figures.explain(&rules, &mut explained);
+    index_stats.explain(&rules, &mut explained);
     assert_eq!(explained[0].branches[0].candidates, Some(3), "one and a half on each shard");
     let filters = explained[0].filters.expect("the class takes filters");
     assert_eq!((filters.distinct, filters.unindexed, filters.groups), (6, 2, 2));
     let counts = filters.counts;
-    // Of Oslo nobody wants to hear, so no filter is asked.
+    // No subscription is for Oslo, so no filter is evaluated.
     assert_eq!((counts.events, counts.evaluated, counts.matched), (1, 0, 4));
     assert!((4..=6).contains(&counts.candidates), "{counts:?}");
 }
 
 #[test]
-fn what_cannot_be_put_is_refused() {
+fn invalid_subscriptions_are_rejected() {
     let rules = compiled("event.place == sub.place", &[]);
     let mut shard = Shard::new(Arc::clone(&rules));
     let class = name("elsewhere");
@@ -369,14 +369,15 @@ fn what_cannot_be_put_is_refused() {
 }
 
 #[test]
-fn a_trial_tells_what_each_condition_said() {
+fn a_trial_reports_each_condition() {
     let rules = compiled("event.place == sub.place && (event.magnitude > sub.magnitude) && event.lat / 0 > 1", &[]);
     let fields = application("true", &[]).events["quake"].fields.clone();
-    let witness = |values: &str| {
-        Witness::read(&rules, SubscriptionId(1), &name("nearby"), values, None).expect("the parameters can be read")
+    let subscription_view = |values: &str| {
+        SubscriptionView::read(&rules, SubscriptionId(1), &name("nearby"), values, None)
+            .expect("the parameters can be read")
     };
     let event = fields.row_from_json(br#"{"place": "Kobe", "magnitude": 4.5}"#).expect("an event");
-    let trial = rules.try_rule(RuleNumber(0), &event, &witness(r#"{"place": "Kobe", "magnitude": 5}"#));
+    let trial = rules.try_rule(RuleNumber(0), &event, &subscription_view(r#"{"place": "Kobe", "magnitude": 5}"#));
     expect![[r#"
         {
           "matches": false,
@@ -425,9 +426,9 @@ fn a_trial_tells_what_each_condition_said() {
     .assert_eq(&serde_json::to_string_pretty(&trial).expect("JSON"));
 }
 
-/// What a rule says of its state is checked like its predicate: each problem with its place and what would be right.
+/// State clauses are checked like predicates: each problem has a position and a hint.
 #[test]
-fn bad_expressions_of_state_say_where_and_what_would_be_right() {
+fn invalid_state_clauses_have_a_position_and_a_hint() {
     let found = |state: RuleState| {
         let mut application = application("event.magnitude >= sub.magnitude", &[]);
         let rule = application.rules.get_mut("near").expect("the rule");
@@ -442,7 +443,7 @@ fn bad_expressions_of_state_say_where_and_what_would_be_right() {
     };
     let text = |text: &str| Some(text.to_owned());
     let state = RuleState::default;
-    let told = [
+    let reported = [
         found(RuleState { per: text("event.plaec"), ..state() }),
         found(RuleState { per: text("event.place + sub.place"), ..state() }),
         found(RuleState { per: text("event.place ="), ..state() }),
@@ -456,14 +457,14 @@ fn bad_expressions_of_state_say_where_and_what_would_be_right() {
     ];
     expect![[r#"
         rules.near.per 1:1 the event class has no field `plaec` (did you mean `place`?)
-        rules.near.per 1:1 `per` speaks of the subscription (name fields of `event` only; each subscription has its own state anyway)
+        rules.near.per 1:1 `per` reads the subscription (name fields of `event` only; each subscription has its own state anyway)
         rules.near.per 1:13 `=` is not part of the language (write `==` to compare)
         rules.near.changed 1:1 `event.magnitude` is a number and `'a'` is a string; they cannot be compared (write the number without quotes)
-        rules.near.changed 1:1 `changed` speaks of the subscription (name fields of `event` only; each subscription has its own state anyway)
-        rules.near.changed 1:1 `changed` speaks of the subscription (name fields of `event` only; each subscription has its own state anyway)
+        rules.near.changed 1:1 `changed` reads the subscription (name fields of `event` only; each subscription has its own state anyway)
+        rules.near.changed 1:1 `changed` reads the subscription (name fields of `event` only; each subscription has its own state anyway)
         rules.near.rearm 1:1 the expression gives a number, not a boolean (compare it with something)
         rules.near.rearm 1:19 the subscription class has no field `magnitud` (did you mean `magnitude`?)
         rules.near.rearm 1:35 a value is expected here, not the end (no hint)
         rules.near.per 1:1 the event class has no field `nothing` (its fields are place, magnitude, lat, lon)
-        rules.near.rearm 1:1 there is no function `frist` (no hint)"#]].assert_eq(&told.join("\n"));
+        rules.near.rearm 1:1 there is no function `frist` (no hint)"#]].assert_eq(&reported.join("\n"));
 }

@@ -1,6 +1,6 @@
-//! What rules remember agrees with a model that keeps it in plain maps: random rules, subscriptions, changes, batches,
-//! failed commits and restarts, over several shards. A failure prints the seed; `TOCSIN_SEED` repeats it,
-//! `TOCSIN_CASES` tries more.
+//! Property test: suppression state agrees with a model in plain maps, over random rules, subscriptions, changes,
+//! batches, failed commits and restarts, on several shards. A failure prints the seed; `TOCSIN_SEED` repeats it,
+//! `TOCSIN_CASES` runs more.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -11,13 +11,13 @@ use std::{
 use fastrand::Rng;
 use tocsin_matching::{
     check::{Scope, compile},
-    datum::Trouble,
+    eval_value::EvalError,
     evaluate::evaluate,
     expression::Expression,
-    oracle::{self, Witness},
+    oracle::{self, SubscriptionView},
     rule::{RuleNumber, RuleSet},
-    shard::{MatchSink, Run, Shard, Subject, Watch},
-    state::{Suppression, remembered::Remembered},
+    shard::{MatchOptions, MatchSink, Run, Shard, Subject},
+    state::{Suppression, restored::RestoredStates},
 };
 use tocsin_model::{
     application::{Application, ContentTemplates, EventClass, NotificationClass, Rule, RuleState, SubscriptionClass},
@@ -52,7 +52,7 @@ fn application(rules: Vec<Rule>) -> Application {
         description: None,
         batch_size: 7,
         expires_after: None,
-        conduct: Default::default(),
+        delivery_policy: Default::default(),
         computed: BTreeMap::new(),
         retention: None,
         content: ContentTemplates::default(),
@@ -61,7 +61,7 @@ fn application(rules: Vec<Rule>) -> Application {
         partials: BTreeMap::new(),
         events: [(name("thing"), EventClass { fields: event_fields(), ..EventClass::default() })].into(),
         subscriptions: [(name("near"), class.clone()), (name("far"), class)].into(),
-        notifications: [(name("told"), notification)].into(),
+        notifications: [(name("alert"), notification)].into(),
         rules: rules.into_iter().enumerate().map(|(at, rule)| (name(&format!("r{at}")), rule)).collect(),
         ..Application::new(name("app"))
     }
@@ -93,7 +93,7 @@ fn random_rule(random: &mut Rng) -> Rule {
     }
     let when =
         some(random, &["event.s == sub.s", "event.n >= sub.n", "event.s == sub.s && event.n > sub.m", "event.i > 0"]);
-    Rule { when, state, ..Rule::new(name("thing"), name(class), name("told")) }
+    Rule { when, state, ..Rule::new(name("thing"), name(class), name("alert")) }
 }
 
 fn random_row(random: &mut Rng, fields: &Fields) -> Row {
@@ -106,25 +106,25 @@ fn random_row(random: &mut Rng, fields: &Fields) -> Row {
     fields.iter().map(value).collect()
 }
 
-/// What the model remembers of one subscription, rule and key.
+/// The model's state of one subscription, rule and key.
 #[derive(Debug, Clone, PartialEq)]
-struct Told {
+struct NotifiedState {
     at: i64,
     value: Value,
     armed: bool,
 }
 
 type Key = (RuleNumber, SubscriptionId, String);
-type Memories = BTreeMap<Key, Told>;
+type Memories = BTreeMap<Key, NotifiedState>;
 type Answers = BTreeSet<(EventId, RuleNumber, SubscriptionId)>;
 
-/// An expression of a rule, if it is given.
+/// A parsed expression of a rule, if it is declared.
 type Read = Option<Expression>;
 
-/// The rules as the model reads them, and what it remembers.
+/// The parsed rules, and the model's state.
 struct Model {
     rules: Vec<(Rule, Read, Read, Read)>,
-    memories: Memories,
+    states: Memories,
     suppressed: BTreeMap<(RuleNumber, Suppression), u64>,
 }
 
@@ -137,18 +137,18 @@ impl Model {
             |rule: &Rule| (rule.clone(), read(&rule.state.per), read(&rule.state.changed), read(&rule.state.rearm));
         Model {
             rules: application.rules.values().map(rule).collect(),
-            memories: Memories::new(),
+            states: Memories::new(),
             suppressed: BTreeMap::new(),
         }
     }
 
-    /// One event: which of these subscriptions are told by which rules.
+    /// Applies one event: returns which of these subscriptions are notified by which rules.
     fn event(
         &mut self,
         set: &RuleSet,
         row: &[Value],
         at: i64,
-        witnesses: &BTreeMap<SubscriptionId, Witness>,
+        subscription_views: &BTreeMap<SubscriptionId, SubscriptionView>,
         leave_out: &[RuleNumber],
     ) -> BTreeSet<(RuleNumber, SubscriptionId)> {
         let mut answers = BTreeSet::new();
@@ -165,40 +165,42 @@ impl Model {
                 Value::Number(number) => format!("{number:?}").replace("-0.0", "0.0"),
                 other => format!("{other:?}"),
             };
-            for witness in witnesses.values().filter(|witness| witness.class == rule.subscription) {
-                let place = (number, witness.id, key.clone());
-                let before = self.memories.get(&place).cloned();
-                let matches = oracle::matches(set, &name("thing"), row, witness).contains(&number)
+            for subscription_view in
+                subscription_views.values().filter(|subscription_view| subscription_view.class == rule.subscription)
+            {
+                let place = (number, subscription_view.id, key.clone());
+                let before = self.states.get(&place).cloned();
+                let matches = oracle::matches(set, &name("thing"), row, subscription_view).contains(&number)
                     && !leave_out.contains(&number);
                 if !rule.state.is_kept() {
                     if matches {
-                        answers.insert((number, witness.id));
+                        answers.insert((number, subscription_view.id));
                     }
                     continue;
                 }
                 let cooldown = rule.state.cooldown.map_or(0, |cooldown| cooldown.as_micros() as i64);
-                let reason = before.as_ref().and_then(|told| {
-                    if !told.armed {
+                let reason = before.as_ref().and_then(|last| {
+                    if !last.armed {
                         Some(Suppression::Unarmed)
-                    } else if rule.state.cooldown.is_some() && at - told.at < cooldown {
+                    } else if rule.state.cooldown.is_some() && at - last.at < cooldown {
                         Some(Suppression::Cooldown)
                     } else {
-                        (changed.is_some() && told.value == value).then_some(Suppression::Unchanged)
+                        (changed.is_some() && last.value == value).then_some(Suppression::Unchanged)
                     }
                 });
                 match reason {
                     None if matches => {
-                        answers.insert((number, witness.id));
-                        let told = Told { at, value: value.clone(), armed: rearm.is_none() };
-                        self.memories.insert(place.clone(), told);
+                        answers.insert((number, subscription_view.id));
+                        let last = NotifiedState { at, value: value.clone(), armed: rearm.is_none() };
+                        self.states.insert(place.clone(), last);
                     }
                     Some(reason) if matches => *self.suppressed.entry((number, reason)).or_default() += 1,
                     _ => {}
                 }
-                if let (Some(told), Some(rearm)) = (before.filter(|told| !told.armed), rearm)
-                    && evaluate(rearm, row, &witness.row).ok() == Some(Value::Boolean(true))
+                if let (Some(last), Some(rearm)) = (before.filter(|last| !last.armed), rearm)
+                    && evaluate(rearm, row, &subscription_view.row).ok() == Some(Value::Boolean(true))
                 {
-                    self.memories.insert(place, Told { armed: true, ..told });
+                    self.states.insert(place, NotifiedState { armed: true, ..last });
                 }
             }
         }
@@ -207,12 +209,12 @@ impl Model {
 }
 
 #[derive(Default)]
-struct Found {
+struct MatchCollector {
     answers: Answers,
     twice: usize,
 }
 
-impl MatchSink for Found {
+impl MatchSink for MatchCollector {
     fn run(&mut self, run: Run<'_>) {
         for slot in run.slots {
             let event = EventId { batch: run.batch, ordinal: run.event_ordinal };
@@ -220,21 +222,21 @@ impl MatchSink for Found {
         }
     }
 
-    fn rule_failed(&mut self, _: RuleNumber, _: EventId, trouble: Trouble) {
-        panic!("{trouble}");
+    fn rule_failed(&mut self, _: RuleNumber, _: EventId, error: EvalError) {
+        panic!("{error}");
     }
 
-    fn subscriptions_failed(&mut self, _: RuleNumber, _: EventId, trouble: Trouble, _: u32) {
-        panic!("{trouble}");
+    fn subscriptions_failed(&mut self, _: RuleNumber, _: EventId, error: EvalError, _: u32) {
+        panic!("{error}");
     }
 }
 
-/// Shards, and the journal that keeps their pages.
+/// The shards, and the journal with their pages.
 struct Platform {
     set: Arc<RuleSet>,
     shards: Vec<Shard>,
     journal: BTreeMap<(Box<str>, u64), StatePage>,
-    /// Pages of the commits that are on their way, with what the model remembered before each.
+    /// Pages of pending commits, with the model's state before each.
     commits: VecDeque<(Vec<StatePage>, Memories)>,
 }
 
@@ -248,12 +250,12 @@ impl Platform {
         Platform { shards: (0..parts).map(shard).collect(), set, journal: BTreeMap::new(), commits: VecDeque::new() }
     }
 
-    /// New shards, perhaps more or fewer, from the records and the journal.
-    fn restart(&mut self, parts: usize, witnesses: &BTreeMap<SubscriptionId, Witness>) {
+    /// Creates new shards, possibly more or fewer, from the records and the journal.
+    fn restart(&mut self, parts: usize, subscription_views: &BTreeMap<SubscriptionId, SubscriptionView>) {
         let journal = std::mem::take(&mut self.journal);
         *self = Platform { journal, ..Platform::start(self.set.clone(), parts) };
-        witnesses.values().for_each(|witness| self.put(witness));
-        let mut remembered = Remembered::read(&self.set, self.journal.values().cloned());
+        subscription_views.values().for_each(|subscription_view| self.put(subscription_view));
+        let mut remembered = RestoredStates::read(&self.set, self.journal.values().cloned());
         assert_eq!(remembered.damaged, 0);
         self.shards.iter_mut().for_each(|shard| shard.restore_states(&mut remembered));
         let rest = remembered.rest(&self.set);
@@ -265,9 +267,9 @@ impl Platform {
         &mut self.shards[(id.0 * 7 % parts) as usize]
     }
 
-    fn put(&mut self, witness: &Witness) {
-        let values = subscription_fields().to_json(&witness.row);
-        let (id, class) = (witness.id, witness.class.clone());
+    fn put(&mut self, subscription_view: &SubscriptionView) {
+        let values = subscription_fields().to_json(&subscription_view.row);
+        let (id, class) = (subscription_view.id, subscription_view.class.clone());
         let subject = Subject {
             id,
             subscriber: SubscriberNumber(id.0),
@@ -279,7 +281,7 @@ impl Platform {
         self.shard(id).put(subject).expect("a subscription");
     }
 
-    /// Commits the oldest quantum that is on its way.
+    /// Commits the oldest pending quantum.
     fn commit(&mut self) {
         let Some((pages, _)) = self.commits.pop_front() else { return };
         for page in pages {
@@ -300,14 +302,14 @@ fn case(seed: u64) {
     let application = application(rules.clone());
     let set = Arc::new(RuleSet::compile(&application).unwrap_or_else(|problems| panic!("seed {seed}: {problems:?}")));
     let mut model = Model::new(&application);
-    let mut witnesses: BTreeMap<SubscriptionId, Witness> = BTreeMap::new();
+    let mut subscription_views: BTreeMap<SubscriptionId, SubscriptionView> = BTreeMap::new();
     let mut platform = Platform::start(set.clone(), random.usize(1..4));
     let (mut now, mut last, mut batch) = (0i64, 0, 0);
     for round in 0..40 {
         let context = || format!("seed {seed}, round {round}, rules {rules:#?}");
         for _ in 0..random.usize(0..30) {
             let id = if random.bool() { last + 1 } else { random.u64(1..last + 2) };
-            let present = witnesses.contains_key(&SubscriptionId(id));
+            let present = subscription_views.contains_key(&SubscriptionId(id));
             if id <= last && !present {
                 continue;
             }
@@ -315,24 +317,25 @@ fn case(seed: u64) {
             let id = SubscriptionId(id);
             if present && random.u8(0..3) == 0 {
                 platform.shard(id).remove(id);
-                witnesses.remove(&id);
-                model.memories.retain(|(_, other, _), _| *other != id);
+                subscription_views.remove(&id);
+                model.states.retain(|(_, other, _), _| *other != id);
                 platform.commits.iter_mut().for_each(|(_, before)| before.retain(|(_, other, _), _| *other != id));
             } else {
-                let class = witnesses.get(&id).map(|witness| witness.class.clone());
+                let class = subscription_views.get(&id).map(|subscription_view| subscription_view.class.clone());
                 let class = class.unwrap_or_else(|| name(if random.u8(0..4) == 0 { "far" } else { "near" }));
                 let row = random_row(&mut random, &subscription_fields());
                 let values = subscription_fields().to_json(&row);
-                witnesses.insert(id, Witness::read(&set, id, &class, &values, None).expect("a subscription"));
-                platform.put(&witnesses[&id]);
+                subscription_views
+                    .insert(id, SubscriptionView::read(&set, id, &class, &values, None).expect("a subscription"));
+                platform.put(&subscription_views[&id]);
             }
         }
 
-        let before = model.memories.clone();
-        let (mut expected, mut found) = (Answers::new(), Found::default());
+        let before = model.states.clone();
+        let (mut expected, mut found) = (Answers::new(), MatchCollector::default());
         platform.shards.iter_mut().for_each(Shard::begin_states);
         for _ in 0..random.usize(1..4) {
-            // Clocks are set back at times.
+            // The clock is set back at times.
             now += random.i64(-2..9) * 1_000_000;
             batch += 1;
             let id = EventBatchId(batch);
@@ -340,11 +343,11 @@ fn case(seed: u64) {
             let left_out = if random.u8(0..5) == 0 { vec![RuleNumber(0)] } else { Vec::new() };
             for (ordinal, row) in rows.iter().enumerate() {
                 let event = EventId { batch: id, ordinal: ordinal as u32 };
-                let answers = model.event(&set, row, now, &witnesses, &left_out);
+                let answers = model.event(&set, row, now, &subscription_views, &left_out);
                 expected.extend(answers.into_iter().map(|(rule, id)| (event, rule, id)));
             }
             for shard in &mut platform.shards {
-                let watch = Watch { left_out: &left_out, ..Watch::default() };
+                let watch = MatchOptions { left_out: &left_out, ..MatchOptions::default() };
                 shard.match_rows((id, Timestamp(now)), &name("thing"), &rows, watch, &mut found);
             }
         }
@@ -362,27 +365,27 @@ fn case(seed: u64) {
         let numbers: BTreeSet<_> = pages.iter().map(|page| (&page.name, page.number)).collect();
         assert_eq!(numbers.len(), pages.len(), "two shards write one page; {}", context());
         match random.u8(0..10) {
-            // It is matched, but never committed.
+            // Matched, but never committed.
             0 => {
                 platform.shards.iter_mut().for_each(Shard::undo_states);
-                model.memories = before;
+                model.states = before;
             }
-            // The commit fails, and so does what was matched meanwhile.
+            // The commit fails, and so does everything matched since.
             1 => {
                 platform.commits.push_back((pages, before));
                 while let Some((_, before)) = platform.commits.pop_back() {
                     platform.shards.iter_mut().for_each(Shard::undo_states);
-                    model.memories = before;
+                    model.states = before;
                 }
             }
-            // The process dies.
+            // The process crashes.
             2 => {
                 platform.commits.push_back((pages, before));
                 if let Some((_, before)) = platform.commits.front() {
-                    model.memories = before.clone();
+                    model.states = before.clone();
                 }
                 let parts = random.usize(1..4);
-                platform.restart(parts, &witnesses);
+                platform.restart(parts, &subscription_views);
             }
             _ => {
                 platform.commits.push_back((pages, before));
@@ -392,13 +395,13 @@ fn case(seed: u64) {
             }
         }
     }
-    // What nobody needs is not kept for ever: the model keeps all that was ever told, the shards only what counts.
-    let kept: usize = platform.shards.iter().map(Shard::memories).sum();
-    assert!(kept <= model.memories.len(), "seed {seed}: {kept} memories of {}", model.memories.len());
+    // Expired state is removed: the model keeps all entries, the shards only live ones.
+    let kept: usize = platform.shards.iter().map(Shard::state_count).sum();
+    assert!(kept <= model.states.len(), "seed {seed}: {kept} states of {}", model.states.len());
 }
 
 #[test]
-fn what_is_remembered_agrees_with_the_model() {
+fn suppression_state_agrees_with_the_model() {
     let number = |variable: &str| std::env::var(variable).ok().and_then(|text| text.parse::<u64>().ok());
     if let Some(seed) = number("TOCSIN_SEED") {
         return case(seed);

@@ -1,4 +1,4 @@
-//! Rules that read the subscriber: what they may ask, how the index answers, and that it agrees with the oracle.
+//! Rules that read the subscriber: allowed expressions, evaluation by the index, and agreement with the oracle.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,10 +7,10 @@ use std::{
 
 use fastrand::Rng;
 use tocsin_matching::{
-    datum::Trouble,
-    oracle::{self, Witness},
+    eval_value::EvalError,
+    oracle::{self, SubscriptionView},
     rule::{Memberships, RuleNumber, RuleSet},
-    shard::{MatchSink, Run, Shard, Subject, Watch},
+    shard::{MatchOptions, MatchSink, Run, Shard, Subject},
     subscriber::SubscriberView,
 };
 use tocsin_model::{
@@ -22,16 +22,16 @@ use tocsin_model::{
     value::Value,
 };
 
-/// An application whose rules have these predicates, and re-arm conditions where there are any.
+/// An application whose rules have these predicates, and optional re-arm conditions.
 fn compile(rules: &[(&str, Option<&str>)]) -> Result<RuleSet, Vec<String>> {
     compile_class(rules, "{ fields: { s: string, n: number } }")
 }
 
-/// The same, with a class of subscriptions.
+/// The same, with a subscription class.
 fn compile_class(rules: &[(&str, Option<&str>)], class: &str) -> Result<RuleSet, Vec<String>> {
     let rules = rules.iter().enumerate().map(|(at, (when, rearm))| {
         let rearm = rearm.map_or_else(String::new, |rearm| format!("rearm: {rearm:?}, per: event.s, "));
-        format!("r{at}: {{ on: thing, subscription: interest, notify: told, {rearm}when: {when:?} }}\n  ")
+        format!("r{at}: {{ on: thing, subscription: interest, notify: alert, {rearm}when: {when:?} }}\n  ")
     });
     let text = format!(
         "
@@ -46,7 +46,7 @@ attributes:
   address: map
 subscriptions: {{ interest: {class} }}
 notifications:
-  told: {{ fields: {{ s: string }}, content: {{ templates: {{ base: {{ text: 'x' }} }} }} }}
+  alert: {{ fields: {{ s: string }}, content: {{ templates: {{ base: {{ text: 'x' }} }} }} }}
 rules:
   {}
 channels: {{ log: {{ protocol: file, options: {{ path: log }} }} }}
@@ -75,24 +75,30 @@ fn view(set: &RuleSet, id: &str, profile: &Profile) -> SubscriberView {
 }
 
 #[derive(Default)]
-struct Found(BTreeSet<(u32, RuleNumber, SubscriptionId)>);
+struct MatchCollector(BTreeSet<(u32, RuleNumber, SubscriptionId)>);
 
-impl MatchSink for Found {
+impl MatchSink for MatchCollector {
     fn run(&mut self, run: Run<'_>) {
         self.0.extend(run.slots.iter().map(|slot| (run.event_ordinal, run.rule, run.id(*slot))));
     }
-    fn rule_failed(&mut self, _: RuleNumber, _: EventId, trouble: Trouble) {
-        panic!("{trouble}");
+    fn rule_failed(&mut self, _: RuleNumber, _: EventId, error: EvalError) {
+        panic!("{error}");
     }
-    fn subscriptions_failed(&mut self, _: RuleNumber, _: EventId, trouble: Trouble, _: u32) {
-        panic!("{trouble}");
+    fn subscriptions_failed(&mut self, _: RuleNumber, _: EventId, error: EvalError, _: u32) {
+        panic!("{error}");
     }
 }
 
-fn found(shard: &mut Shard, batch: u64, events: &[Vec<Value>]) -> Found {
-    let mut found = Found::default();
+fn found(shard: &mut Shard, batch: u64, events: &[Vec<Value>]) -> MatchCollector {
+    let mut found = MatchCollector::default();
     let class: Name = "thing".parse().expect("a name");
-    shard.match_rows((EventBatchId(batch), Timestamp(batch as i64)), &class, events, Watch::default(), &mut found);
+    shard.match_rows(
+        (EventBatchId(batch), Timestamp(batch as i64)),
+        &class,
+        events,
+        MatchOptions::default(),
+        &mut found,
+    );
     found
 }
 
@@ -114,8 +120,9 @@ fn check(when: &str, attributes: &[(&str, Value)], expected: bool) {
     shard.put_of(subject(1, &class, "{}"), view.clone()).expect("a subscription");
     let event = event("Vienna", 4.0);
     let by_index = !found(&mut shard, 1, std::slice::from_ref(&event)).0.is_empty();
-    let witness = Witness::read(&set, SubscriptionId(1), &class, "{}", None).expect("a subscription").of(&set, view);
-    let by_oracle = !oracle::matches(&set, &"thing".parse().expect("a name"), &event, &witness).is_empty();
+    let subscription_view =
+        SubscriptionView::read(&set, SubscriptionId(1), &class, "{}", None).expect("a subscription").of(&set, view);
+    let by_oracle = !oracle::matches(&set, &"thing".parse().expect("a name"), &event, &subscription_view).is_empty();
     assert_eq!((by_index, by_oracle), (expected, expected), "{when} with {attributes:?}");
 }
 
@@ -129,17 +136,17 @@ fn attributes_are_read_with_the_types_that_are_declared() {
     check(region, &[], false);
     check("!has(subscriber.attributes.region) && event.s != 'x'", &[("region", Value::Integer(1))], true);
     check("subscriber.attributes.region == null", &[], true);
-    // A default stands in for what is missing or of another type.
+    // A default replaces a value that is missing or of another type.
     let limit = "event.n >= subscriber.attributes.limit";
     check(limit, &[], true);
     check(limit, &[("limit", "high".into())], true);
     check(limit, &[("limit", Value::Integer(5))], false);
     check(limit, &[("limit", Value::Number(4.0))], true);
-    // An ordered column of integers is asked by a number.
+    // An ordered column of integers is compared with a number.
     check("event.n > subscriber.attributes.age", &[("age", Value::Integer(3))], true);
     check("event.n >= subscriber.attributes.age", &[("age", Value::Integer(4))], true);
     check("event.n > subscriber.attributes.age", &[("age", Value::Integer(4))], false);
-    // An error is no match, whichever way it is asked.
+    // An error is no match, in every evaluation.
     check("subscriber.attributes.age >= 18", &[], false);
     check("!(subscriber.attributes.age >= 18)", &[], false);
     check("subscriber.attributes.age >= 18", &[("age", Value::Integer(18))], true);
@@ -158,8 +165,8 @@ fn attributes_are_read_with_the_types_that_are_declared() {
     check("subscriber.time_zone == null && event.n > 3.0", &[], true);
 }
 
-/// Whether subscribers with these attributes are told of the event `{s: "Vienna", n: 4, tags: ["a"]}` with a filter of
-/// their own, by the index and by the oracle; and how many filters the index holds.
+/// Checks whether subscribers with these attributes match the event `{s: "Vienna", n: 4, tags: ["a"]}` by a filter of
+/// their own, in the index and in the oracle; and the number of filters in the index.
 fn check_filter(filter: &str, people: &[(&[(&str, Value)], bool)], distinct: u64) {
     let set = Arc::new(compile_class(&[("true", None)], "{ filter: cel }").expect("a rule"));
     let class: Name = "interest".parse().expect("a name");
@@ -168,26 +175,28 @@ fn check_filter(filter: &str, people: &[(&[(&str, Value)], bool)], distinct: u64
     let mut shard = Shard::new(set.clone());
     let event = event("Vienna", 4.0);
     let mut expected = Vec::new();
-    for (at, (attributes, told)) in people.iter().enumerate() {
+    for (at, (attributes, alert)) in people.iter().enumerate() {
         let id = SubscriptionId(at as u64);
         let view = view(&set, &format!("p{at}"), &profile(attributes));
         let subject = Subject { filter: Some(&filter), ..subject(id.0, &class, "{}") };
         shard.put_of(subject, view.clone()).expect("a subscription");
-        let witness = Witness::read(&set, id, &class, "{}", Some(&filter)).expect("a subscription").of(&set, view);
-        let by_oracle = !oracle::matches(&set, &"thing".parse().expect("a name"), &event, &witness).is_empty();
-        assert_eq!(by_oracle, *told, "{filter:?} with {attributes:?}");
-        expected.extend(told.then_some(id));
+        let subscription_view =
+            SubscriptionView::read(&set, id, &class, "{}", Some(&filter)).expect("a subscription").of(&set, view);
+        let by_oracle =
+            !oracle::matches(&set, &"thing".parse().expect("a name"), &event, &subscription_view).is_empty();
+        assert_eq!(by_oracle, *alert, "{filter:?} with {attributes:?}");
+        expected.extend(alert.then_some(id));
     }
     let by_index: Vec<SubscriptionId> = found(&mut shard, 1, &[event]).0.into_iter().map(|(.., id)| id).collect();
     assert_eq!(by_index, expected, "{filter:?}");
-    assert_eq!(shard.figures().filters().distinct, distinct, "{filter:?}");
+    assert_eq!(shard.index_stats().filters().distinct, distinct, "{filter:?}");
 }
 
 #[test]
-fn filters_of_subscribers_ask_for_their_attributes() {
+fn filters_read_the_attributes_of_their_subscriber() {
     let vienna: &[(&str, Value)] = &[("region", "Vienna".into()), ("limit", Value::Number(4.5))];
     let graz: &[(&str, Value)] = &[("region", "Graz".into()), ("tags", Value::List(["a".into()].into()))];
-    // Whose attributes are the same share a filter.
+    // Subscribers with equal attributes share a filter.
     let people: &[(&[(&str, Value)], bool)] = &[(vienna, true), (graz, false), (&[], false), (vienna, true)];
     check_filter("event.s == subscriber.attributes.region", people, 3);
     check_filter("event.n < subscriber.attributes.limit", &[(vienna, true), (graz, false), (&[], false)], 2);
@@ -198,7 +207,7 @@ fn filters_of_subscribers_ask_for_their_attributes() {
 }
 
 #[test]
-fn a_filter_is_checked_before_it_is_somebodys() {
+fn a_filter_is_checked_without_its_subscriber() {
     let class: Name = "interest".parse().expect("a name");
     let set = compile_class(&[("true", None)], "{ filter: cel }").expect("a rule");
     let check = |text: &str| set.check_filter(&class, &Filter::new(Dialect::Cel, text));
@@ -206,12 +215,12 @@ fn a_filter_is_checked_before_it_is_somebodys() {
     assert_eq!(check("event.s == subscriber.attributes.region"), Ok(None), "an index answers it");
     assert!(check("size(event.s) > subscriber.attributes.age").expect("a filter").is_some(), "none does");
     assert!(wrong("event.s == subscriber.attributes.regoin").contains("did you mean `subscriber.attributes.region`?"));
-    assert!(wrong("event.n == sub.n").contains("a filter knows no fields of its subscription"));
+    assert!(wrong("event.n == sub.n").contains("a filter cannot read fields of its subscription"));
     assert!(wrong("region == 'x'").contains("did you mean `subscriber.attributes.region`?"));
 }
 
 #[test]
-fn the_index_answers_what_compares_an_event_with_an_attribute() {
+fn comparisons_of_events_with_attributes_use_the_index() {
     let set = compile(&[
         ("event.s == subscriber.attributes.region && event.n >= subscriber.attributes.limit", None),
         ("event.i == subscriber.attributes.age + 1 && subscriber.locale == 'de'", None),
@@ -228,7 +237,7 @@ fn the_index_answers_what_compares_an_event_with_an_attribute() {
 }
 
 #[test]
-fn what_is_not_there_is_refused_with_what_would_be_right() {
+fn unknown_names_are_rejected_with_a_hint() {
     let wrong = |when: &str| compile(&[(when, None)]).expect_err("a wrong rule").join("; ");
     assert_eq!(
         wrong("event.s == subscriber.attributes.regoin"),
@@ -249,7 +258,7 @@ fn what_is_not_there_is_refused_with_what_would_be_right() {
     );
     assert_eq!(
         wrong("subscriber.attributes == null"),
-        "1:1 `subscriber.attributes` stands for the whole, which is not a value (name one of them, such as \
+        "1:1 `subscriber.attributes` names a group, not a value (name one of them, such as \
          `subscriber.attributes.region`)"
     );
     assert_eq!(
@@ -257,11 +266,11 @@ fn what_is_not_there_is_refused_with_what_would_be_right() {
         "1:1 `region` is not known here (did you mean `subscriber.attributes.region`?)"
     );
     assert!(wrong("event.n >= subscriber.attributes.region").contains("they cannot be compared"));
-    assert!(wrong("subscriber == null").contains("stands for the whole"));
+    assert!(wrong("subscriber == null").contains("names a group"));
 }
 
 #[test]
-fn who_waits_to_be_rearmed_waits_with_its_present_attributes() {
+fn rearming_uses_the_present_attributes() {
     let set = Arc::new(
         compile(&[("event.n >= subscriber.attributes.limit", Some("event.n < subscriber.attributes.limit"))])
             .expect("a rule"),
@@ -270,13 +279,13 @@ fn who_waits_to_be_rearmed_waits_with_its_present_attributes() {
     let mut shard = Shard::new(set.clone());
     let limited = |limit: f64| view(&set, "ann", &profile(&[("limit", Value::Number(limit))]));
     shard.put_of(subject(1, &class, "{}"), limited(5.0)).expect("a subscription");
-    let told = |shard: &mut Shard, batch: u64, n: f64| found(shard, batch, &[event("x", n)]).0.len();
-    assert_eq!(told(&mut shard, 1, 6.0), 1);
-    assert_eq!(told(&mut shard, 2, 7.0), 0, "it waits");
-    assert_eq!(told(&mut shard, 3, 5.5), 0, "5.5 is not below 5");
+    let alert = |shard: &mut Shard, batch: u64, n: f64| found(shard, batch, &[event("x", n)]).0.len();
+    assert_eq!(alert(&mut shard, 1, 6.0), 1);
+    assert_eq!(alert(&mut shard, 2, 7.0), 0, "it waits");
+    assert_eq!(alert(&mut shard, 3, 5.5), 0, "5.5 is not below 5");
     shard.put_of(subject(1, &class, "{}"), limited(6.0)).expect("a subscription");
-    assert_eq!(told(&mut shard, 4, 5.5), 0, "but it is below 6, and arms it again");
-    assert_eq!(told(&mut shard, 5, 6.5), 1);
+    assert_eq!(alert(&mut shard, 4, 5.5), 0, "but it is below 6, and arms it again");
+    assert_eq!(alert(&mut shard, 5, 6.5), 1);
 }
 
 fn case(seed: u64) {
@@ -312,7 +321,7 @@ fn case(seed: u64) {
     let set = Arc::new(compile(&whens).unwrap_or_else(|problems| panic!("seed {seed}: {problems:?}")));
     let (class, events): (Name, Name) = ("interest".parse().expect("a name"), "thing".parse().expect("a name"));
     let mut shard = Shard::new(set.clone());
-    let mut witnesses = BTreeMap::new();
+    let mut subscription_views = BTreeMap::new();
     let text = |random: &mut Rng| ["a", "b", "ab"][random.usize(0..3)];
     let value = |random: &mut Rng| match random.u8(0..8) {
         0 | 1 => Value::from(text(random)),
@@ -328,7 +337,7 @@ fn case(seed: u64) {
             let id = SubscriptionId(random.u64(1..60));
             if random.u8(0..4) == 0 {
                 shard.remove(id);
-                witnesses.remove(&id);
+                subscription_views.remove(&id);
                 continue;
             }
             let attributes = ["region", "limit", "age", "since", "tags"].map(|name| (name, value(&mut random)));
@@ -336,8 +345,8 @@ fn case(seed: u64) {
             let view = view(&set, text(&mut random), &Profile { locale, ..profile(&attributes) });
             let values = format!(r#"{{"s":"{}","n":{}}}"#, text(&mut random), random.i32(-2..4));
             shard.put_of(subject(id.0, &class, &values), view.clone()).expect("a subscription");
-            let witness = Witness::read(&set, id, &class, &values, None).expect("a subscription");
-            witnesses.insert(id, witness.of(&set, view));
+            let subscription_view = SubscriptionView::read(&set, id, &class, &values, None).expect("a subscription");
+            subscription_views.insert(id, subscription_view.of(&set, view));
         }
         let rows: Vec<Vec<Value>> = (0..random.usize(1..8))
             .map(|_| {
@@ -348,9 +357,9 @@ fn case(seed: u64) {
             .collect();
         let mut expected = BTreeSet::new();
         for (ordinal, row) in (0..).zip(&rows) {
-            for witness in witnesses.values() {
-                let matching = oracle::matches(&set, &events, row, witness);
-                expected.extend(matching.into_iter().map(|rule| (ordinal, rule, witness.id)));
+            for subscription_view in subscription_views.values() {
+                let matching = oracle::matches(&set, &events, row, subscription_view);
+                expected.extend(matching.into_iter().map(|rule| (ordinal, rule, subscription_view.id)));
             }
         }
         let by_index = found(&mut shard, round + 1, &rows).0;

@@ -1,4 +1,4 @@
-//! Calls: functions of the language and of the application, macros, and names that are bound for a while.
+//! Type checks of calls: built-in and user-defined functions, macros, and local bindings.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use tocsin_model::{problem::closest, value::Value};
 
 use super::{Checker, constant_value, names::TYPE_NAMES, path};
 use crate::{
-    datum::Datum,
     dialect::{Node, NodeKind, Span},
-    evaluate::{Evaluator, Scene, Steps},
+    eval_value::EvalValue,
+    evaluate::{EvalContext, Evaluator, Steps},
     expression::{Constant, Expression, Function, Kind, Macro, MacroParts, Type},
     functions::{SIGNATURES, Signature},
-    regular::Pattern,
+    regex_pattern::Pattern,
 };
 
 impl Checker<'_> {
@@ -33,7 +33,7 @@ impl Checker<'_> {
         self.function(target.is_some(), name, given, span)
     }
 
-    /// A function of an extension, such as `math.abs(x)`, or a name that `cel.bind` and its like give.
+    /// A function of an extension, such as `math.abs(x)`, or a bound name, such as that of `cel.bind`.
     fn namespaced(&mut self, namespace: &str, name: &str, arguments: &[Node], span: Span) -> Expression {
         match (namespace, name, arguments) {
             ("cel", "bind", [Node { kind: NodeKind::Name(variable), .. }, value, body]) => {
@@ -85,7 +85,7 @@ impl Checker<'_> {
                 return self.dynamic(span);
             }
             let (kind_of_value, function) = (function.gives().clone(), Arc::clone(function));
-            return Expression { kind: Kind::Defined(function, given), kind_of_value, span };
+            return Expression { kind: Kind::UserFunction(function, given), kind_of_value, span };
         }
         if named.is_empty() {
             self.problem(span, format!("there is no function `{name}`"));
@@ -142,18 +142,18 @@ impl Checker<'_> {
         expression
     }
 
-    /// A conversion of a constant is done once, and a wrong one is found at once.
+    /// Folds the conversion of a constant, so that an invalid one is reported at once.
     fn fold(&mut self, expression: &Expression) -> Expression {
         let span = expression.span;
-        let kind = match Evaluator::new(Scene::default()).run(expression, &mut Steps::default()) {
-            Ok(Datum::Duration(micros)) => Kind::Constant(Constant::Duration(micros)),
-            Ok(Datum::Unsigned(value)) => Kind::Constant(Constant::Unsigned(value)),
-            Ok(Datum::Bytes(bytes)) => Kind::Constant(Constant::Bytes(bytes)),
+        let kind = match Evaluator::new(EvalContext::default()).run(expression, &mut Steps::default()) {
+            Ok(EvalValue::Duration(micros)) => Kind::Constant(Constant::Duration(micros)),
+            Ok(EvalValue::Unsigned(value)) => Kind::Constant(Constant::Unsigned(value)),
+            Ok(EvalValue::Bytes(bytes)) => Kind::Constant(Constant::Bytes(bytes)),
             // Not by `to_value`, which has no NaN.
-            Ok(Datum::Number(value)) => Kind::Constant(Constant::Value(Value::Number(value))),
-            Ok(datum) => Kind::Constant(Constant::Value(datum.to_value())),
-            Err(trouble) => {
-                self.problem(span, format!("`{}` has no value: {trouble}", span.text(self.source)));
+            Ok(EvalValue::Number(value)) => Kind::Constant(Constant::Value(Value::Number(value))),
+            Ok(eval_value) => Kind::Constant(Constant::Value(eval_value.to_value())),
+            Err(error) => {
+                self.problem(span, format!("`{}` has no value: {error}", span.text(self.source)));
                 match expression.kind_of_value {
                     Type::Timestamp => self.hint("a timestamp is written like '2026-11-21T09:30:00Z'"),
                     Type::Duration => self.hint("a duration is written like '1h30m' or '90s'"),
@@ -256,7 +256,7 @@ impl Checker<'_> {
     }
 }
 
-/// Macros that a slip may have meant.
+/// Macros for the hints to misspelled names.
 const MACROS: [&str; 6] = ["has", "all", "exists", "exists_one", "map", "filter"];
 
 /// Whether the language has a function, macro, type or namespace of this name.
@@ -268,10 +268,10 @@ pub(crate) fn is_built_in(name: &str) -> bool {
         || name == "has"
 }
 
-/// Where functions have a name in front.
+/// The prefixes of namespaced functions.
 const NAMESPACES: [&str; 5] = ["base64", "cel", "math", "optional", "strings"];
 
-/// The variable that a macro declares: a name, or what stands for one where a macro was expanded before.
+/// The variable that a macro declares: a name, or the internal name of an expanded macro.
 fn variable_name(node: &Node) -> Option<String> {
     match &node.kind {
         NodeKind::Name(name) => Some(name.clone()),
@@ -282,7 +282,7 @@ fn variable_name(node: &Node) -> Option<String> {
     }
 }
 
-/// The variable that `cel.index(n)` or `cel.iterVar(depth, n)` stands for. No name can be written like it.
+/// The variable of `cel.index(n)` or `cel.iterVar(depth, n)`. No source text can spell this name.
 fn variable_name_of(name: &str, arguments: &[Node]) -> Option<String> {
     let numbers: Option<Vec<i64>> = arguments
         .iter()

@@ -1,4 +1,4 @@
-//! Names: fields of events and subscriptions, chronicles, what is known of subscribers, and variables.
+//! Name resolution: fields of events and subscriptions, chronicles, subscriber columns, and variables.
 
 use tocsin_model::{field::Field, problem::closest};
 
@@ -55,7 +55,7 @@ impl Checker<'_> {
         Expression { kind, kind_of_value: fields[at].kind.into(), span }
     }
 
-    /// A column of the subscriber: it stands behind the fields of the subscription.
+    /// A subscriber column: it follows the fields of the subscription.
     fn of_subscriber(&mut self, side: Side, name: &str, span: Span) -> Expression {
         let columns = self.scope.subscriber.clone().unwrap_or_default();
         let before = self.scope.subscription.len();
@@ -78,7 +78,7 @@ impl Checker<'_> {
             return column(at, Type::Text);
         }
         if name == "attributes" {
-            self.problem(span, "`subscriber.attributes` stands for the whole, which is not a value");
+            self.problem(span, "`subscriber.attributes` names a group, not a value");
             self.hint("name one of them, such as `subscriber.attributes.region`");
             return self.dynamic(span);
         }
@@ -90,7 +90,7 @@ impl Checker<'_> {
         self.dynamic(span)
     }
 
-    /// What `chronicle.day.high.before` reads: a column behind the fields of the event.
+    /// A chronicle path such as `chronicle.day.high.before`: a column behind the fields of the event.
     pub(super) fn chronicled(&mut self, target: &Node, name: &str, span: Span) -> Option<Expression> {
         let path = format!("{}.{name}", path(target)?);
         let is_hidden = self.variables.iter().any(|(variable, _)| variable == "chronicle");
@@ -122,7 +122,7 @@ impl Checker<'_> {
                 Side::Subscription => self.scope.subscription.iter().next().map(|field| field.name.to_string()),
                 Side::Subscriber | Side::Attributes => Some("id".to_owned()),
             };
-            self.problem(span, format!("`{name}` stands for the whole, which is not a value"));
+            self.problem(span, format!("`{name}` names a group, not a value"));
             if let Some(field) = field {
                 self.hint(format!("name one of its fields, such as `{name}.{field}`"));
             }
@@ -138,8 +138,8 @@ impl Checker<'_> {
             self.hint(format!("did you mean `subscriber.attributes.{name}`?"));
         } else {
             self.hint(match self.scope.subject {
-                Subject::Event => "an expression speaks of `event` and `sub`",
-                Subject::Message => "a route speaks of `message`",
+                Subject::Event => "an expression can read `event` and `sub`",
+                Subject::Message => "a route can read `message`",
             });
         }
         self.dynamic(span)
@@ -174,7 +174,7 @@ impl Checker<'_> {
 
     pub(super) fn index(&mut self, target: &Node, index: &Node, span: Span) -> Expression {
         if let Some(side) = self.side(target) {
-            // The way to reach a field whose name has a `-`.
+            // The only way to select a field whose name contains a `-`.
             if let NodeKind::Text(name) = &index.kind {
                 return self.field(side, name, span);
             }
@@ -200,7 +200,7 @@ impl Checker<'_> {
     }
 }
 
-/// What names a type.
+/// The names of types.
 pub(super) const TYPE_NAMES: [&str; 13] = [
     "bool",
     "bytes",

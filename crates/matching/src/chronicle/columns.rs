@@ -1,5 +1,5 @@
-//! What chronicles gave for the events of a batch, packed to be kept with it: the columns with their names and types,
-//! then a row for each event. Another version of the application may read other columns: what is not there is null.
+//! Packed chronicle columns of a batch, stored with it: names and types of the columns, then a row for each event.
+//! Another version of the application may read other columns: missing ones are null.
 
 use bytes::Bytes;
 use tocsin_model::{
@@ -11,7 +11,7 @@ use tocsin_model::{
 const KINDS: [FieldType; 5] =
     [FieldType::Boolean, FieldType::Integer, FieldType::Number, FieldType::String, FieldType::Timestamp];
 
-/// Packs the columns of rows that have them behind `first` other values.
+/// Packs the columns of rows, which follow `first` other values.
 pub fn pack(columns: &Fields, rows: &[Row], first: usize) -> Bytes {
     if columns.is_empty() {
         return Bytes::new();
@@ -31,20 +31,20 @@ pub fn pack(columns: &Fields, rows: &[Row], first: usize) -> Bytes {
     out.into()
 }
 
-/// Packed columns, ready to be read event by event.
+/// Packed columns, readable event by event.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Packed<'a> {
     fields: Fields,
     rows: Vec<&'a [u8]>,
-    /// For each wanted column, its place.
+    /// For each wanted column, its index.
     places: Vec<Option<usize>>,
 }
 
 impl<'a> Packed<'a> {
-    /// Reads them as these columns.
+    /// Reads the columns `wanted`.
     ///
     /// # Errors
-    /// The bytes hold something else.
+    /// The bytes are damaged.
     pub fn read(bytes: &'a [u8], wanted: &Fields) -> Result<Packed<'a>, Damaged> {
         if bytes.is_empty() || wanted.is_empty() {
             return Ok(Packed { places: vec![None; wanted.len()], ..Packed::default() });
@@ -71,7 +71,7 @@ impl<'a> Packed<'a> {
     /// Appends the columns of an event to its row.
     ///
     /// # Errors
-    /// The bytes hold something else.
+    /// The bytes are damaged.
     pub fn append(&self, ordinal: usize, row: &mut Row) -> Result<(), Damaged> {
         let Some(packed) = self.rows.get(ordinal) else {
             row.extend(self.places.iter().map(|_| Value::Null));

@@ -1,4 +1,4 @@
-//! Declarations of chronicles become expressions, and what rules read of them becomes columns.
+//! Compiles declarations of chronicles into expressions and columns.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -15,22 +15,22 @@ use tocsin_model::{
 
 use crate::{
     check::{Scope, Subject, compile, compile_predicate},
-    defined::Functions,
     expression::{Expression, Kind, Type},
     sql::QueriesRead,
     state::compile::digest,
     subscriber::SubscriberColumns,
+    user_functions::UserFunctions,
 };
 
-/// A chronicle, compiled.
+/// A compiled chronicle.
 #[derive(Debug)]
 pub(crate) struct CompiledChronicle {
     pub name: Name,
-    /// The places of the key's fields.
+    /// The indexes of the key's fields.
     pub by: Vec<usize>,
     pub key: Fields,
     pub of: Option<Expression>,
-    /// What `of` gives.
+    /// The type of `of`.
     pub kind: Option<FieldType>,
     pub when: Option<Expression>,
     pub time: Option<Expression>,
@@ -39,19 +39,19 @@ pub(crate) struct CompiledChronicle {
     pub keys: usize,
     /// Whether queries read it as a table.
     pub tabled: bool,
-    /// Equal where what is kept means the same.
+    /// Fingerprint of the definition; stored entries are valid only for an equal one.
     pub signature: u64,
     pub explained: String,
 }
 
 impl CompiledChronicle {
-    /// What it gives.
+    /// The statistics that rules can read.
     pub fn given(&self) -> impl Iterator<Item = Statistic> + '_ {
         Statistic::ALL.into_iter().filter(|statistic| kind_of(*statistic, self.kind).is_some())
     }
 
-    /// What it gives, as fields by the names of statistics.
-    pub fn says(&self) -> Fields {
+    /// The statistics, as fields.
+    pub fn statistics(&self) -> Fields {
         let field = |statistic: Statistic| {
             let name = statistic.name().parse().expect("the name of a statistic is one");
             Some(Field::new(name, kind_of(statistic, self.kind)?))
@@ -60,7 +60,7 @@ impl CompiledChronicle {
     }
 }
 
-/// A window, ready to say which part of it holds an instant.
+/// A window; maps a time to one of its parts.
 #[derive(Debug)]
 pub(crate) enum Span {
     Always,
@@ -70,7 +70,7 @@ pub(crate) enum Span {
 }
 
 impl Span {
-    /// The part that holds an instant. Later instants are in the same part or in one with a higher number.
+    /// The part that contains a time. Later times are in the same part or in one with a higher number.
     pub fn part(&self, at: i64) -> i64 {
         match self {
             Span::Always => 0,
@@ -79,7 +79,7 @@ impl Span {
         }
     }
 
-    /// The first part that counts where another is the present one.
+    /// The first part in the window where another is the current one.
     pub fn first(&self, present: i64) -> i64 {
         match self {
             Span::Always => 0,
@@ -89,16 +89,16 @@ impl Span {
     }
 }
 
-/// A column beside the fields of an event.
+/// A column behind the fields of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Column {
-    /// The place of the chronicle among those of the class.
+    /// The index of the chronicle in its class.
     pub chronicle: usize,
     pub statistic: Statistic,
     pub after: bool,
 }
 
-/// What a statistic gives of values of a type, if it gives anything. Without a type nothing is followed.
+/// The type of a statistic over values of a type, if it is defined. `of` is `None` for a chronicle without a value.
 pub(crate) fn kind_of(statistic: Statistic, of: Option<FieldType>) -> Option<FieldType> {
     use FieldType::{Integer, Number, String, Timestamp};
     match statistic {
@@ -111,30 +111,30 @@ pub(crate) fn kind_of(statistic: Statistic, of: Option<FieldType>) -> Option<Fie
     }
 }
 
-/// The name of a column. No field is called so, since expressions could not spell it.
+/// The name of a column. No field has a name like this, since expressions could not spell it.
 fn column_name(chronicle: &str, statistic: &str, moment: &str) -> String {
     format!("{chronicle}-{statistic}-{moment}")
 }
 
-/// The column that `chronicle.day.high.before` reads.
+/// The column of a path such as `chronicle.day.high.before`.
 pub(crate) fn column_of(path: &str) -> Option<String> {
     let mut parts = path.strip_prefix("chronicle.")?.split('.');
     let (chronicle, statistic, moment) = (parts.next()?, parts.next()?, parts.next()?);
     parts.next().is_none().then(|| column_name(chronicle, statistic, moment))
 }
 
-/// The path by which expressions read a column, if the name is that of one.
+/// The path of a column in expressions, if the name is that of one.
 pub(crate) fn column_path(name: &str) -> Option<String> {
     let parts: Vec<&str> = name.split('-').collect();
     matches!(parts[..], [_, _, "before" | "after"]).then(|| format!("chronicle.{}", parts.join(".")))
 }
 
-/// How expressions spell a field of an event or a column beside them.
+/// The spelling of a field or column in expressions.
 pub(crate) fn spelling(name: &str) -> String {
     if name.contains('-') { format!("chronicle.{}", name.replace('-', ".")) } else { format!("event.{name}") }
 }
 
-/// What is wrong with the path of a column that is not there, and what would be right.
+/// The problem and hint for the path of an unknown column.
 pub(crate) fn unknown_column(path: &str, columns: &Fields) -> (String, String) {
     let mut parts = path.split('.').skip(1);
     let (chronicle, statistic, moment) = (parts.next().unwrap_or_default(), parts.next(), parts.next());
@@ -161,7 +161,7 @@ pub(crate) fn unknown_column(path: &str, columns: &Fields) -> (String, String) {
     let Some(statistic) = statistic else {
         let example = given.iter().next().copied().unwrap_or("count");
         let hint = format!("name what it gives, such as `chronicle.{chronicle}.{example}.before`: {}", listed(given));
-        return (format!("`{path}` stands for the whole, which is not a value"), hint);
+        return (format!("`{path}` names a group, not a value"), hint);
     };
     if !given.contains(statistic) {
         let hint = match tocsin_model::problem::closest(statistic, given.iter().copied()) {
@@ -171,8 +171,8 @@ pub(crate) fn unknown_column(path: &str, columns: &Fields) -> (String, String) {
         return (format!("the chronicle `{chronicle}` gives no `{statistic}`"), hint);
     }
     let said = match moment {
-        Some(moment) => format!("`{moment}` is no moment"),
-        None => "it is not said whether before or after the event".to_owned(),
+        Some(moment) => format!("`{moment}` is neither `before` nor `after`"),
+        None => "the path does not say `before` or `after`".to_owned(),
     };
     let hint = format!("write `chronicle.{chronicle}.{statistic}.before` or `.after`");
     (said, hint)
@@ -185,7 +185,7 @@ pub(crate) fn unknown_column(path: &str, columns: &Fields) -> (String, String) {
 pub(crate) fn compile_chronicles(
     class: &Name,
     event: &EventClass,
-    functions: &Functions,
+    functions: &UserFunctions,
 ) -> Result<Vec<CompiledChronicle>, Vec<Problem>> {
     let scope = Scope { event: event.fields.clone(), functions: functions.clone(), ..Scope::default() };
     let (mut compiled, mut problems) = (Vec::new(), Vec::new());
@@ -239,7 +239,7 @@ fn compile_chronicle(name: &Name, chronicle: &Chronicle, scope: &Scope) -> Resul
     let kind = of.as_ref().and_then(|of| field_type(&of.kind_of_value));
     let kinds: Vec<&str> = key.iter().map(|field| field.kind.name()).chain(kind.map(FieldType::name)).collect();
     let Chronicle { by: names, of: value, when: only, time: at, window, reset: anew, .. } = chronicle;
-    // What is stored must mean the same as long as this text is the same.
+    // Stored entries stay valid as long as this text is equal.
     let meaning = format!("{names:?} {kinds:?} {value:?} {only:?} {at:?} {window:?} {anew:?}");
     Ok(CompiledChronicle {
         name: name.clone(),
@@ -279,11 +279,11 @@ fn explained(chronicle: &Chronicle) -> String {
 
 /// The width of a part of a sliding window.
 fn width(window: Duration) -> i64 {
-    let parts = u128::try_from(SLIDES).expect("it is positive");
+    let parts = u128::try_from(SLIDES).expect("SLIDES is positive");
     i64::try_from(window.as_micros() / parts).unwrap_or(i64::MAX).max(1)
 }
 
-/// The type of a field that can hold what an expression gives.
+/// The type of a field that can store the value of an expression.
 fn field_type(kind: &Type) -> Option<FieldType> {
     Some(match kind {
         Type::Boolean => FieldType::Boolean,
@@ -318,7 +318,7 @@ fn compile_time(source: &str, scope: &Scope) -> Result<Expression, Vec<Problem>>
     Err(vec![problem.hint("name a field of type timestamp, or convert it by `timestamp(...)`")])
 }
 
-/// All columns that the chronicles of a class could give.
+/// All columns that the chronicles of a class define.
 pub(crate) fn all_columns(chronicles: &[CompiledChronicle]) -> Vec<Column> {
     let of = |at: usize| {
         let given =
@@ -339,12 +339,13 @@ pub(crate) fn column_fields(chronicles: &[CompiledChronicle], columns: &[Column]
     Fields::new(columns.iter().filter_map(field).collect())
 }
 
-/// Of all columns, those that the rules of the application read; all, where a rule has problems that they must not add to.
+/// The columns that the rules of the application read. All columns, if a rule has problems, so that no further problems
+/// follow from them.
 pub(crate) fn columns_read(
     application: &Application,
     class: &Name,
     chronicles: &[CompiledChronicle],
-    functions: &Functions,
+    functions: &UserFunctions,
     queries: &QueriesRead,
 ) -> Vec<Column> {
     let all = all_columns(chronicles);
@@ -352,7 +353,7 @@ pub(crate) fn columns_read(
     let mut classes = application.rules.values().filter(|rule| rule.on == *class).map(|rule| &rule.subscription);
     let in_cel = |name: &Name| application.subscriptions.get(name).is_some_and(|it| it.filter.contains(&Dialect::Cel));
     if classes.any(in_cel) {
-        // Nobody knows what filters will ask for.
+        // Filters can read any column.
         return all;
     }
     let chronicled = column_fields(chronicles, &all);
@@ -384,7 +385,7 @@ pub(crate) fn columns_read(
     all.into_iter().zip(read).filter_map(|(column, read)| read.then_some(column)).collect()
 }
 
-/// Everything in CEL of a rule.
+/// All CEL sources of a rule.
 fn sources(rule: &Rule) -> impl Iterator<Item = &str> {
     let state = [&rule.when, &rule.state.per, &rule.state.changed, &rule.state.rearm];
     state

@@ -1,4 +1,4 @@
-//! One key of a chronicle: what its events come to.
+//! The aggregate of one key of a chronicle.
 
 use std::cmp::Ordering;
 
@@ -11,29 +11,29 @@ use tocsin_model::{
 
 use super::compile::Span;
 
-/// What is kept for a key. Without parts, nothing.
+/// The state of a key. Without parts, it is empty.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Entry {
-    /// Rises with each change of the chronicle: who has the lowest was not seen for the longest time.
+    /// Change number of the last update; the lowest is the least recently used (LRU).
     pub touched: u64,
     /// The two newest events by their time; of those at the same time the one accepted later is newer.
-    last: Option<Taken>,
-    previous: Option<Taken>,
+    last: Option<LatestEvent>,
+    previous: Option<LatestEvent>,
     /// In the order of the window's parts.
-    parts: Vec<Part>,
+    parts: Vec<WindowPart>,
 }
 
-/// An event that was taken.
+/// An event in an aggregate.
 #[derive(Debug, Clone, PartialEq)]
-struct Taken {
+struct LatestEvent {
     at: i64,
     part: i64,
     value: Value,
 }
 
-/// What the events of one part of the window come to.
+/// The aggregate of one part of the window.
 #[derive(Debug, Clone, PartialEq)]
-struct Part {
+struct WindowPart {
     number: i64,
     count: u64,
     first_at: i64,
@@ -43,7 +43,7 @@ struct Part {
     sum: Sum,
 }
 
-/// A sum that loses nothing on the way: integers may leave 64 bits and come back.
+/// An exact sum: integers may leave 64 bits and come back.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Sum {
     None,
@@ -69,7 +69,7 @@ impl Sum {
         }
     }
 
-    /// Null beyond what the type holds.
+    /// Null if it exceeds the type.
     fn value(self) -> Value {
         match self {
             Sum::None => Value::Null,
@@ -80,36 +80,36 @@ impl Sum {
 }
 
 impl Entry {
-    /// The part that is the present one at an event of this part: time does not go back.
+    /// The current part at an event of this part: time does not go back.
     pub fn present(&self, part: i64) -> i64 {
         self.last.as_ref().map_or(part, |last| last.part.max(part))
     }
 
-    /// When the newest event was.
+    /// The time of the newest event.
     pub fn last_at(&self) -> Option<i64> {
         self.last.as_ref().map(|last| last.at)
     }
 
-    /// Whether nothing of it counts any more at a part.
+    /// Whether all its parts have left the window.
     pub fn is_over(&self, span: &Span, part: i64) -> bool {
         self.last.as_ref().is_none_or(|last| last.part < span.first(part))
     }
 
-    /// The oldest part that something of it is of with a part as the present one, if anything is.
+    /// The oldest part in the window, if there is one.
     pub fn oldest(&self, span: &Span, present: i64) -> Option<i64> {
         let first = span.first(present);
         let taken = [&self.last, &self.previous].into_iter().flatten().map(|taken| taken.part);
         self.parts.iter().map(|part| part.number).chain(taken).filter(|part| *part >= first).min()
     }
 
-    /// What a statistic says with a part as the present one.
+    /// The value of a statistic, with `present` as the current part.
     pub fn get(&self, span: &Span, present: i64, statistic: Statistic) -> Value {
         let first = span.first(present);
         let live = || self.parts.iter().filter(|part| part.number >= first);
-        let of = |taken: &Option<Taken>, give: &dyn Fn(&Taken) -> Value| {
+        let of = |taken: &Option<LatestEvent>, give: &dyn Fn(&LatestEvent) -> Value| {
             taken.as_ref().filter(|taken| taken.part >= first).map_or(Value::Null, give)
         };
-        let best = |side: fn(&Part) -> &Value, wanted: Ordering| {
+        let best = |side: fn(&WindowPart) -> &Value, wanted: Ordering| {
             let better = |best: &'_ Value, other: &'_ Value| order(other, best) == Some(wanted);
             let found = live().map(side).reduce(|best, other| if better(best, other) { other } else { best });
             found.cloned().unwrap_or_default()
@@ -131,7 +131,7 @@ impl Entry {
         }
     }
 
-    /// Takes an event. One that is older than the window is not taken: it gives false.
+    /// Adds an event. Returns false if it is older than the window; then it is skipped.
     pub fn take(&mut self, span: &Span, at: i64, part: i64, value: Value) -> bool {
         let first = span.first(self.present(part));
         if part < first {
@@ -140,9 +140,9 @@ impl Entry {
         self.parts.retain(|part| part.number >= first);
         match self.parts.binary_search_by_key(&part, |part| part.number) {
             Ok(place) => self.parts[place].take(at, &value),
-            Err(place) => self.parts.insert(place, Part::of(part, at, &value)),
+            Err(place) => self.parts.insert(place, WindowPart::of(part, at, &value)),
         }
-        let taken = Taken { at, part, value };
+        let taken = LatestEvent { at, part, value };
         if self.last.as_ref().is_none_or(|last| last.at <= at) {
             self.previous = self.last.replace(taken);
         } else if self.previous.as_ref().is_none_or(|previous| previous.at <= at) {
@@ -152,22 +152,22 @@ impl Entry {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        size_of::<Entry>() + self.parts.capacity() * size_of::<Part>()
+        size_of::<Entry>() + self.parts.capacity() * size_of::<WindowPart>()
     }
 
-    /// Appends it.
+    /// Appends the encoding.
     pub fn pack(&self, out: &mut Vec<u8>) {
         write_varint(out, self.touched);
         for taken in [&self.last, &self.previous] {
             out.push(u8::from(taken.is_some()));
-            if let Some(Taken { at, part, value }) = taken {
+            if let Some(LatestEvent { at, part, value }) = taken {
                 write_signed(out, *at);
                 write_signed(out, *part);
                 pack_value(value, out);
             }
         }
         write_varint(out, self.parts.len() as u64);
-        for Part { number, count, first_at, first, low, high, sum } in &self.parts {
+        for WindowPart { number, count, first_at, first, low, high, sum } in &self.parts {
             write_signed(out, *number);
             write_varint(out, *count);
             write_signed(out, *first_at);
@@ -186,16 +186,16 @@ impl Entry {
         }
     }
 
-    /// Reads what [`Entry::pack`] wrote.
+    /// Decodes what [`Entry::pack`] wrote.
     ///
     /// # Errors
-    /// The bytes hold something else.
+    /// The bytes are damaged.
     pub fn unpack(reader: &mut Reader<'_>) -> Result<Entry, Damaged> {
         let touched = reader.varint()?;
         let mut taken = || {
             Ok(match reader.byte()? {
                 0 => None,
-                1 => Some(Taken { at: reader.signed()?, part: reader.signed()?, value: unpack_value(reader)? }),
+                1 => Some(LatestEvent { at: reader.signed()?, part: reader.signed()?, value: unpack_value(reader)? }),
                 _ => return Err(Damaged),
             })
         };
@@ -203,7 +203,7 @@ impl Entry {
         let count = reader.count()?;
         let mut parts = Vec::with_capacity(count);
         for _ in 0..count {
-            parts.push(Part {
+            parts.push(WindowPart {
                 number: reader.signed()?,
                 count: reader.varint()?,
                 first_at: reader.signed()?,
@@ -222,10 +222,10 @@ impl Entry {
     }
 }
 
-impl Part {
-    fn of(number: i64, at: i64, value: &Value) -> Part {
+impl WindowPart {
+    fn of(number: i64, at: i64, value: &Value) -> WindowPart {
         let [first, low, high] = [(); 3].map(|()| value.clone());
-        Part { number, count: 1, first_at: at, first, low, high, sum: Sum::of(value) }
+        WindowPart { number, count: 1, first_at: at, first, low, high, sum: Sum::of(value) }
     }
 
     fn take(&mut self, at: i64, value: &Value) {
@@ -243,11 +243,11 @@ impl Part {
     }
 }
 
-fn count<'a>(parts: impl Iterator<Item = &'a Part>) -> i64 {
+fn count<'a>(parts: impl Iterator<Item = &'a WindowPart>) -> i64 {
     i64::try_from(parts.map(|part| part.count).sum::<u64>()).unwrap_or(i64::MAX)
 }
 
-fn sum<'a>(parts: impl Iterator<Item = &'a Part>) -> Sum {
+fn sum<'a>(parts: impl Iterator<Item = &'a WindowPart>) -> Sum {
     parts.fold(Sum::None, |sum, part| sum.with(part.sum))
 }
 
@@ -281,7 +281,7 @@ fn pack_value(value: &Value, out: &mut Vec<u8>) {
             out.push(6);
             write_signed(out, time.0);
         }
-        // No chronicle follows lists and maps.
+        // Chronicles have no list and map values.
         Value::Null | Value::List(_) | Value::Map(_) => out.push(0),
     }
 }

@@ -1,7 +1,7 @@
-//! Entries as rows of tables, for queries that join with them: after each batch, what is otherwise than it was told before.
+//! Chronicle entries as rows of SQL tables, for joins in queries: publishes the changed rows after each batch.
 //!
-//! A table says what its chronicle says at the time at which the batch was accepted, when it has taken the events of the
-//! batch. So rows change with events and, under a window, with time alone; both cost what changes, not what there is.
+//! A table shows the statistics at the acceptance time of the batch, after its events. So rows change with events and,
+//! under a window, with time alone. The cost of both grows with the changes only.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,20 +15,20 @@ use tocsin_model::{
 };
 
 use super::{
-    book::{ChronicleBook, chronicle_of},
+    aggregate_table::{AggregateTable, Key},
     compile::{CompiledChronicle, Span},
     entry::Entry,
-    ledger::{Key, Ledger},
+    store::{ChronicleStore, chronicle_of},
 };
 use crate::sql::table_name;
 
-/// What tables are to be told.
+/// A change to publish to the tables.
 #[derive(Debug, Clone, PartialEq)]
 pub enum EntryChange {
-    /// Every table is empty. What follows is all that there is.
+    /// All tables are cleared. All rows follow.
     Clear,
-    /// What a table says of a key: the fields of the key, then what [`ChronicleTable::says`](crate::sql::ChronicleTable)
-    /// names. `None`: the key is not there any more.
+    /// A row: the fields of the key, then the statistics of [`ChronicleTable::says`](crate::sql::ChronicleTable).
+    /// `None`: the key is removed.
     Entry {
         /// The table's name.
         table: Arc<str>,
@@ -39,26 +39,26 @@ pub enum EntryChange {
     },
 }
 
-/// What was told up to now.
+/// The tables as published so far.
 #[derive(Debug, Default)]
-pub(super) struct Told {
-    /// By event class and chronicle. None: what tables hold is unknown.
-    tables: Option<BTreeMap<(Name, Name), ToldTable>>,
-    /// Whether something was told since the last commit.
+pub(super) struct PublishedTables {
+    /// By event class and chronicle. `None`: the content of the tables is unknown.
+    tables: Option<BTreeMap<(Name, Name), PublishedTable>>,
+    /// Whether something was published since the last commit.
     is_open: bool,
 }
 
 #[derive(Debug)]
-struct ToldTable {
+struct PublishedTable {
     name: Arc<str>,
-    /// The part that was the present one.
+    /// The current part at the last publication.
     part: i64,
-    /// The oldest part that counts for a key. Where a key has a newer one as well, the older is of no meaning.
+    /// The oldest part in the window of each key. For a key with a newer one as well, the older is obsolete.
     expiring: BTreeSet<(i64, Key)>,
 }
 
-impl Told {
-    /// What was told may be of events that are not there any more.
+impl PublishedTables {
+    /// Published rows may contain events that were undone.
     pub fn undo(&mut self) {
         if std::mem::take(&mut self.is_open) {
             self.tables = None;
@@ -70,73 +70,73 @@ impl Told {
     }
 }
 
-impl ChronicleBook {
-    /// Whether tables must be told everything before they are true.
-    pub fn is_untold(&self) -> bool {
-        self.told.tables.is_none()
+impl ChronicleStore {
+    /// Whether all rows must be published before the tables are valid.
+    pub fn needs_full_publish(&self) -> bool {
+        self.published.tables.is_none()
     }
 
-    /// Tells what tables say at the time of a batch whose events have been taken, as far as that is not what they were
-    /// told before. Nothing, where no query reads them.
-    pub fn tell_tables(&mut self, accepted_at: Timestamp, tell: &mut dyn FnMut(EntryChange)) {
+    /// Publishes the rows that changed, at the time of a batch whose events have been applied. Does nothing if no query
+    /// reads them.
+    pub fn publish_tables(&mut self, accepted_at: Timestamp, emit: &mut dyn FnMut(EntryChange)) {
         let rules = self.rules.clone();
         if !rules.has_chronicle_tables() {
             return;
         }
-        self.told.is_open = true;
-        let tables = self.told.tables.get_or_insert_with(|| {
-            tell(EntryChange::Clear);
+        self.published.is_open = true;
+        let tables = self.published.tables.get_or_insert_with(|| {
+            emit(EntryChange::Clear);
             BTreeMap::new()
         });
-        for ((class, name), ledger) in &mut self.ledgers {
+        for ((class, name), table) in &mut self.tables {
             let Some(chronicle) = chronicle_of(&rules, class, name).filter(|chronicle| chronicle.tabled) else {
                 continue;
             };
             let part = chronicle.span.part(accepted_at.0);
             let of_table = (class.clone(), name.clone());
-            let mut keys = ledger.take_noted();
-            // Where time went back, what was over may count again.
-            if tables.get(&of_table).is_none_or(|told| part < told.part) {
+            let mut keys = table.take_changed_keys();
+            // If time went back, expired parts may count again.
+            if tables.get(&of_table).is_none_or(|published| part < published.part) {
                 tables.remove(&of_table);
-                keys.extend(ledger.entries.keys().cloned());
+                keys.extend(table.entries.keys().cloned());
             }
-            let told = tables.entry(of_table).or_insert_with(|| ToldTable {
+            let published = tables.entry(of_table).or_insert_with(|| PublishedTable {
                 name: table_name(class, name).into(),
                 part,
                 expiring: BTreeSet::new(),
             });
-            told.tell(chronicle, ledger, part, keys, tell);
+            published.emit(chronicle, table, part, keys, emit);
         }
     }
 }
 
-impl ToldTable {
-    fn tell(
+impl PublishedTable {
+    fn emit(
         &mut self,
         chronicle: &CompiledChronicle,
-        ledger: &Ledger,
+        table: &AggregateTable,
         part: i64,
         mut keys: BTreeSet<Key>,
-        tell: &mut dyn FnMut(EntryChange),
+        emit: &mut dyn FnMut(EntryChange),
     ) {
         let first = chronicle.span.first(part);
         while self.expiring.first().is_some_and(|(oldest, _)| *oldest < first) {
             keys.extend(self.expiring.pop_first().map(|(_, key)| key));
         }
         for key in keys {
-            let entry = ledger.get(&key);
+            let entry = table.get(&key);
             let row = entry.and_then(|entry| row(chronicle, &key, entry, part));
             if let (Some(entry), Some(_), false) = (entry, &row, matches!(chronicle.span, Span::Always)) {
                 let oldest = entry.oldest(&chronicle.span, entry.present(part));
                 self.expiring.extend(oldest.map(|oldest| (oldest, key.clone())));
             }
-            tell(EntryChange::Entry { table: self.name.clone(), key, row });
+            emit(EntryChange::Entry { table: self.name.clone(), key, row });
         }
         self.part = part;
     }
 }
 
-/// What a chronicle says of a key with a part as the present one; `None` if nothing.
+/// The row of a key, with `part` as the current part; `None` if it is empty.
 fn row(chronicle: &CompiledChronicle, key: &[u8], entry: &Entry, part: i64) -> Option<Row> {
     let present = entry.present(part);
     if entry.is_over(&chronicle.span, present) {

@@ -1,4 +1,4 @@
-//! Entries of chronicles for people: which there are, and what each says at a time.
+//! Chronicle entries for display.
 
 use serde_json::{Map, Value as Json};
 use tocsin_model::{
@@ -11,35 +11,35 @@ use tocsin_model::{
 };
 
 use super::{
-    book::{ChronicleBook, chronicle_of, page_name},
     compile::CompiledChronicle,
     entry::Entry,
+    store::{ChronicleStore, canonical, chronicle_of, page_name},
 };
 use crate::rule::RuleSet;
 
-/// A chronicle for people.
+/// A chronicle, for display.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct ChronicleExplanation {
     /// The event class.
     pub class: Name,
-    /// Its name.
+    /// The name of the chronicle.
     pub name: Name,
-    /// What it keeps, in words.
+    /// The definition, as text.
     pub keeps: String,
     /// The fields of its key.
     pub key: Vec<Name>,
-    /// What it gives.
+    /// The names of its statistics.
     pub gives: Vec<&'static str>,
     /// Most keys.
     pub keys_max: usize,
 }
 
-/// What a chronicle says of a key.
+/// The values of a key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChronicleEntry {
     /// The key, by field.
     pub key: Map<String, Json>,
-    /// What it says, by statistic.
+    /// The values, by statistic.
     pub values: Map<String, Json>,
 }
 
@@ -57,7 +57,7 @@ impl RuleSet {
         self.events.iter().flat_map(|(class, plan)| plan.chronicles.iter().map(move |one| of((class, one)))).collect()
     }
 
-    /// The name of the pages that hold a chronicle, if there is such a one.
+    /// The name of the pages that store a chronicle, if there is one.
     pub fn chronicle_pages(&self, class: &Name, chronicle: &Name) -> Option<String> {
         chronicle_of(self, class, chronicle).map(|_| page_name(class, chronicle))
     }
@@ -65,7 +65,7 @@ impl RuleSet {
     /// A key of a chronicle, from values by field.
     ///
     /// # Errors
-    /// What is wrong with the values; there is no such chronicle.
+    /// Problems of the values; an unknown chronicle.
     pub fn chronicle_key(
         &self,
         class: &Name,
@@ -75,15 +75,15 @@ impl RuleSet {
         let Some(found) = chronicle_of(self, class, chronicle) else {
             return Err(vec![Problem::at("", format!("there is no chronicle `{chronicle}` of `{class}`"))]);
         };
-        let row = found.key.row(values)?;
+        let row: Row = found.key.row(values)?.into_iter().map(canonical).collect();
         let mut key = Vec::new();
         pack_row(&found.key, &row, &mut key);
         Ok(key)
     }
 }
 
-impl ChronicleBook {
-    /// What a chronicle says of a key at a time, if it has anything.
+impl ChronicleStore {
+    /// The values of a key at a time, if it has any.
     pub fn entry(
         &self,
         rules: &RuleSet,
@@ -93,11 +93,11 @@ impl ChronicleBook {
         at: Timestamp,
     ) -> Option<ChronicleEntry> {
         let chronicle = chronicle_of(rules, class, name)?;
-        shown(chronicle, key, self.ledger(class, name)?.get(key)?, at)
+        shown(chronicle, key, self.table(class, name)?.get(key)?, at)
     }
 
-    /// What a chronicle says of its keys at a time: those after a key, at most so many, in the order of packed keys, each
-    /// with its packed key.
+    /// The values of up to `limit` keys at a time, in the order of packed keys, starting after `after`; each with its
+    /// packed key.
     pub fn entries(
         &self,
         rules: &RuleSet,
@@ -107,10 +107,10 @@ impl ChronicleBook {
         limit: usize,
         at: Timestamp,
     ) -> Vec<(Vec<u8>, ChronicleEntry)> {
-        let (Some(chronicle), Some(ledger)) = (chronicle_of(rules, class, name), self.ledger(class, name)) else {
+        let (Some(chronicle), Some(table)) = (chronicle_of(rules, class, name), self.table(class, name)) else {
             return Vec::new();
         };
-        let later = ledger.entries.iter().filter(|(key, _)| after.is_none_or(|after| &key[..] > after));
+        let later = table.entries.iter().filter(|(key, _)| after.is_none_or(|after| &key[..] > after));
         let mut found: Vec<_> =
             later.filter_map(|(key, held)| Some((key.to_vec(), shown(chronicle, key, &held.entry, at)?))).collect();
         found.sort_unstable_by(|left, right| left.0.cmp(&right.0));
@@ -118,9 +118,9 @@ impl ChronicleBook {
         found
     }
 
-    /// How many keys a chronicle has.
+    /// The number of keys of a chronicle.
     pub fn keys_of(&self, class: &Name, name: &Name) -> usize {
-        self.ledger(class, name).map_or(0, super::ledger::Ledger::len)
+        self.table(class, name).map_or(0, super::aggregate_table::AggregateTable::len)
     }
 }
 

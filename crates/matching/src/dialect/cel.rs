@@ -1,5 +1,5 @@
-//! Reads the Common Expression Language (cel.dev) by precedence climbing. Message construction and absolute names
-//! (`.a`) are refused with a problem that says so.
+//! Parser of the Common Expression Language (cel.dev), by precedence climbing. Message construction and absolute names
+//! (`.a`) are rejected with a problem.
 
 use std::{iter::Peekable, str::CharIndices, sync::Arc};
 
@@ -7,10 +7,10 @@ use tocsin_model::problem::Problem;
 
 use super::{EXPRESSION_BYTES_MAX, EXPRESSION_HEIGHT_MAX, EXPRESSION_NESTING_MAX, Node, NodeKind, Operator, Span};
 
-/// Reads an expression. O(length); depth and length are bounded, so neither time nor stack can run out.
+/// Parses an expression. O(length); depth and length are bounded, so neither time nor stack can run out.
 ///
 /// # Errors
-/// The first thing that is not CEL, with its line and column.
+/// The first syntax error, with its line and column.
 pub fn parse(source: &str) -> Result<Node, Problem> {
     if source.len() > EXPRESSION_BYTES_MAX {
         let message = format!("the expression has {} bytes, at most {EXPRESSION_BYTES_MAX} are allowed", source.len());
@@ -33,7 +33,7 @@ enum Token {
     Text(Arc<str>),
     Bytes(Arc<[u8]>),
     Name(String),
-    /// A name between backticks, which only a selection takes.
+    /// A name between backticks, allowed only in selections.
     QuotedName(String),
     Symbol(&'static str),
     End,
@@ -60,7 +60,7 @@ const SYMBOLS: [&str; 25] = [
     "-", "*", "/", "%",
 ];
 
-/// Words that CEL keeps for itself.
+/// Reserved words of CEL.
 const RESERVED: [&str; 17] = [
     "as",
     "break",
@@ -81,7 +81,7 @@ const RESERVED: [&str; 17] = [
     "while",
 ];
 
-/// Whether a word cannot be a name.
+/// Whether a word is reserved.
 pub(crate) fn is_reserved(word: &str) -> bool {
     RESERVED.contains(&word) || matches!(word, "true" | "false" | "null" | "in" | "and" | "or" | "not")
 }
@@ -238,13 +238,13 @@ impl<'a> Lexer<'a> {
     fn number_end(&mut self, start: usize) -> Result<(), Problem> {
         if self.rest().starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_') {
             return Err(self
-                .problem(start, "the number runs into a word")
-                .hint("put a blank or an operator between them"));
+                .problem(start, "the number is followed by a word without a separator")
+                .hint("put a space or an operator between them"));
         }
         Ok(())
     }
 
-    /// A name that no other token could be, such as `content-type`.
+    /// A quoted name, for names that are not identifiers, such as `content-type`.
     fn quoted_name(&mut self, start: usize) -> Result<Token, Problem> {
         self.skip(1);
         let rest = self.rest();
@@ -257,7 +257,7 @@ impl<'a> Lexer<'a> {
         Ok(Token::QuotedName(rest[..length].to_owned()))
     }
 
-    /// The bytes of a literal; of a string they are UTF-8.
+    /// The bytes of a literal; those of a string are UTF-8.
     fn text(&mut self, start: usize, raw: bool, bytes: bool) -> Result<Vec<u8>, Problem> {
         let rest = self.rest();
         let quote = &rest[..1];
@@ -364,7 +364,7 @@ impl Parser<'_> {
         self.at = (self.at + 1).min(self.tokens.len() - 1);
     }
 
-    fn eat(&mut self, symbol: &str) -> bool {
+    fn consume(&mut self, symbol: &str) -> bool {
         let found = matches!(self.peek(), Token::Symbol(here) if *here == symbol);
         if found {
             self.advance();
@@ -374,7 +374,7 @@ impl Parser<'_> {
 
     fn expect(&mut self, symbol: &str) -> Result<Span, Problem> {
         let span = self.span();
-        if self.eat(symbol) {
+        if self.consume(symbol) {
             Ok(span)
         } else {
             Err(self.here(format!("`{symbol}` is expected here, not {}", self.peek().describe())))
@@ -413,7 +413,7 @@ impl Parser<'_> {
             return Err(self.here(format!("the expression nests deeper than {EXPRESSION_NESTING_MAX} levels")));
         }
         let condition = self.chain(&["||"])?;
-        let node = if self.eat("?") {
+        let node = if self.consume("?") {
             let yes = self.chain(&["||"])?;
             self.expect(":")?;
             let no = self.expression()?;
@@ -430,7 +430,7 @@ impl Parser<'_> {
     fn chain(&mut self, symbols: &[&str]) -> Result<Node, Problem> {
         let or = symbols == ["||"];
         let mut items = vec![if or { self.chain(&["&&"])? } else { self.binary(0)? }];
-        while self.eat(symbols[0]) {
+        while self.consume(symbols[0]) {
             items.push(if or { self.chain(&["&&"])? } else { self.binary(0)? });
         }
         if items.len() == 1 {
@@ -474,13 +474,13 @@ impl Parser<'_> {
         let start = self.span();
         let Token::Symbol(symbol @ ("!" | "-")) = *self.peek() else { return self.member() };
         let mut signs = 0usize;
-        while self.eat(symbol) {
+        while self.consume(symbol) {
             signs += 1;
         }
         if signs > EXPRESSION_NESTING_MAX {
             return Err(start.problem(self.source, "the expression is too deep"));
         }
-        // The smallest integer has no positive twin, so its sign belongs to the literal.
+        // The smallest integer has no positive counterpart, so its sign belongs to the literal.
         if let (Token::Integer(value), "-") = (self.peek().clone(), symbol) {
             let literal = self.span();
             self.tokens[self.at].0 = Token::Integer(0);
@@ -509,8 +509,8 @@ impl Parser<'_> {
         let mut node = self.primary()?;
         loop {
             let start = node.span;
-            let optional = self.eat(".?");
-            if optional || self.eat(".") {
+            let optional = self.consume(".?");
+            if optional || self.consume(".") {
                 let (Token::Name(name) | Token::QuotedName(name)) = self.peek().clone() else {
                     return Err(self.here(format!("a name is expected after `.`, not {}", self.peek().describe())));
                 };
@@ -518,15 +518,15 @@ impl Parser<'_> {
                 self.advance();
                 if optional {
                     node = self.node(NodeKind::OptionalSelect(Box::new(node), name.into()), start.to(end))?;
-                } else if self.eat("(") {
+                } else if self.consume("(") {
                     let (arguments, end) = self.list(")")?;
                     let target = Some(Box::new(node));
                     node = self.node(NodeKind::Call { target, name, arguments }, start.to(end))?;
                 } else {
                     node = self.node(NodeKind::Select(Box::new(node), name), start.to(end))?;
                 }
-            } else if self.eat("[") {
-                let optional = self.eat("?");
+            } else if self.consume("[") {
+                let optional = self.consume("?");
                 let index = self.expression()?;
                 let end = self.expect("]")?;
                 let parts = Box::new([node, index]);
@@ -547,24 +547,24 @@ impl Parser<'_> {
         let mut items = Vec::new();
         loop {
             let span = self.span();
-            if (items.is_empty() || close == "]") && self.eat(close) {
+            if (items.is_empty() || close == "]") && self.consume(close) {
                 return Ok((items, span));
             }
             items.push(if close == "]" { self.item()? } else { self.expression()? });
             let span = self.span();
-            if self.eat(close) {
+            if self.consume(close) {
                 return Ok((items, span));
             }
-            if !self.eat(",") {
+            if !self.consume(",") {
                 return Err(self.here(format!("`,` or `{close}` is expected here, not {}", self.peek().describe())));
             }
         }
     }
 
-    /// An expression, or one after `?`, which gives an optional: its value is taken where there is one.
+    /// An expression, or one after `?`, which must be an optional: its value is used if present.
     fn item(&mut self) -> Result<Node, Problem> {
         let start = self.span();
-        if !self.eat("?") {
+        if !self.consume("?") {
             return self.expression();
         }
         let inner = self.expression()?;
@@ -603,7 +603,7 @@ impl Parser<'_> {
                 }
                 _ => {
                     self.advance();
-                    if self.eat("(") {
+                    if self.consume("(") {
                         let (arguments, end) = self.list(")")?;
                         return self.node(NodeKind::Call { target: None, name, arguments }, span.to(end));
                     }
@@ -633,11 +633,11 @@ impl Parser<'_> {
         let mut entries = Vec::new();
         loop {
             let end = self.span();
-            if self.eat("}") {
+            if self.consume("}") {
                 return self.node(NodeKind::Map(entries), start.to(end));
             }
             let start = self.span();
-            let optional = self.eat("?");
+            let optional = self.consume("?");
             let key = self.expression()?;
             self.expect(":")?;
             let value = self.expression()?;
@@ -649,7 +649,7 @@ impl Parser<'_> {
                 false => value,
             };
             entries.push((key, value));
-            if !self.eat(",") && !matches!(self.peek(), Token::Symbol("}")) {
+            if !self.consume(",") && !matches!(self.peek(), Token::Symbol("}")) {
                 return Err(self.here(format!("`,` or `}}` is expected here, not {}", self.peek().describe())));
             }
         }
@@ -681,7 +681,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_cel_says_where() {
+    fn syntax_errors_have_a_position() {
         assert_eq!(problem("event.x = 3"), "1:9: `=` is not part of the language; write `==` to compare");
         assert_eq!(problem("a &&\n  (b || c"), "2:10: `)` is expected here, not the end");
         assert_eq!(problem("a and b"), "1:3: `and` is not expected here");
@@ -696,7 +696,7 @@ mod tests {
     }
 
     #[test]
-    fn bombs_are_refused() {
+    fn oversized_expressions_are_rejected() {
         for bomb in [
             "(".repeat(10_000),
             "[".repeat(10_000),

@@ -1,7 +1,7 @@
-//! CEL as conditions: what a typed expression asks of the event, test by test.
+//! Lowers CEL filters to conditions: tests of the event, one by one.
 //!
-//! An expression that is not true, because it is false or because it has an error, does not match. So a condition is
-//! exact where it holds if and only if the expression is true; `&&` and `||`, which absorb errors, keep that.
+//! An expression that is false or has an error does not match. So a condition is exact if it holds exactly when the
+//! expression is true; `&&` and `||`, which absorb errors, preserve that.
 
 use std::{fmt::Write, sync::Arc};
 
@@ -13,17 +13,17 @@ use tocsin_model::{
     value::Value,
 };
 
-use super::{Case, CompiledFilter, Condition, Evaluate, FilterScope, How, Limit, Path, Range, Reach};
+use super::{Case, CompiledFilter, Condition, Evaluate, FilterScope, Limit, Path, Range, Reach, ValueTest};
 use crate::{
     check::{Scope, compile_predicate},
-    datum::{Datum, Trouble},
-    defined::Defined,
     dialect::Operator,
-    evaluate::{Parameters, Scene, holds, value},
+    eval_value::{EvalError, EvalValue},
+    evaluate::{EvalContext, Parameters, holds, value},
     expression::{Constant, Expression, Function, Kind, Macro, Type},
+    user_functions::UserFunction,
 };
 
-/// Reads a filter in CEL. What it asks of its subscriber is a value in it from here on.
+/// Compiles a CEL filter. Columns of its subscriber become constants.
 pub(super) fn compile(
     text: &str,
     filters: &FilterScope,
@@ -31,21 +31,21 @@ pub(super) fn compile(
 ) -> Result<CompiledFilter, Vec<Problem>> {
     let FilterScope { subject, event, chronicled, columns, subscriber: of_subscriber, functions } = filters.clone();
     let scope = Scope { subject, event, chronicled, subscriber: of_subscriber, functions, ..Scope::default() };
-    let alone = |problem| alone(problem, scope.subscriber.is_some());
-    let mut expression =
-        compile_predicate(text, &scope).map_err(|problems| problems.into_iter().map(alone).collect::<Vec<_>>())?;
-    let asks_subscriber = expression.dependence().subscription;
-    if asks_subscriber {
+    let without_subscription_hints = |problem| without_subscription_hints(problem, scope.subscriber.is_some());
+    let mut expression = compile_predicate(text, &scope)
+        .map_err(|problems| problems.into_iter().map(without_subscription_hints).collect::<Vec<_>>())?;
+    let depends_on_subscriber = expression.dependence().subscription;
+    if depends_on_subscriber {
         let anybody = || scope.subscriber.iter().flat_map(|columns| columns.kinds()).map(any_value).collect::<Row>();
         match subscriber {
             Some(subscriber) => expression.bind(subscriber),
             None => expression.bind(&anybody()),
         }
     }
-    Ok(CompiledFilter { asks_subscriber, ..of_bound(expression, &columns, asks_subscriber) })
+    Ok(CompiledFilter { depends_on_subscriber, ..of_bound(expression, &columns, depends_on_subscriber) })
 }
 
-/// Some value of a type.
+/// An arbitrary value of a type.
 fn any_value(kind: FieldType) -> Value {
     match kind {
         FieldType::Boolean => Value::Boolean(true),
@@ -58,12 +58,12 @@ fn any_value(kind: FieldType) -> Value {
     }
 }
 
-/// A filter that is a typed expression over the event's fields alone; of rules too.
+/// A filter from a typed expression over the event's fields; also used for rules.
 pub fn of_expression(expression: Expression, event: &Fields) -> CompiledFilter {
     of_bound(expression, event, false)
 }
 
-/// `bound`: values were put into it, so that parts of it may be decided.
+/// `bound`: constants were substituted, so that parts of it may be constant.
 fn of_bound(expression: Expression, event: &Fields, bound: bool) -> CompiledFilter {
     let (condition, exact) = Lowering { event, bound, variables: Vec::new() }.lower(&expression, false);
     let mut canonical = String::new();
@@ -73,18 +73,18 @@ fn of_bound(expression: Expression, event: &Fields, bound: bool) -> CompiledFilt
     CompiledFilter::new(Dialect::Cel, condition, exact, &canonical, Arc::new(CelFilter(expression)))
 }
 
-/// A filter knows no subscription, so nothing should hint at one.
-fn alone(mut problem: Problem, knows_subscriber: bool) -> Problem {
+/// A filter has no subscription, so hints must not mention one.
+fn without_subscription_hints(mut problem: Problem, knows_subscriber: bool) -> Problem {
     if problem.message.starts_with("the subscription class has no field") {
-        problem.message = "a filter knows no fields of its subscription".to_owned();
+        problem.message = "a filter cannot read fields of its subscription".to_owned();
         problem.hint = Some("write a value in place of a field of the subscription".to_owned());
-    } else if problem.hint.as_deref() == Some("an expression speaks of `event` and `sub`") {
+    } else if problem.hint.as_deref() == Some("an expression can read `event` and `sub`") {
         let hint = match knows_subscriber {
-            true => "a filter speaks of `event`, `chronicle` and `subscriber`",
+            true => "a filter can read `event`, `chronicle` and `subscriber`",
             false if problem.message.starts_with("`subscriber` ") => {
-                "filters may ask who the subscriber is where the application declares `attributes`"
+                "a filter can read `subscriber` if the application declares `attributes`"
             }
-            false => "a filter speaks of `event`, and of `chronicle` where its class has any",
+            false => "a filter can read `event`, and `chronicle` if its class declares chronicles",
         };
         problem.hint = Some(hint.to_owned());
     }
@@ -95,8 +95,8 @@ fn alone(mut problem: Problem, knows_subscriber: bool) -> Problem {
 struct CelFilter(Expression);
 
 impl Evaluate for CelFilter {
-    fn holds(&self, event: &[Value]) -> Result<bool, Trouble> {
-        holds(&self.0, Scene { event, parameters: Parameters::None })
+    fn holds(&self, event: &[Value]) -> Result<bool, EvalError> {
+        holds(&self.0, EvalContext { event, parameters: Parameters::None })
     }
 
     fn memory_bytes(&self) -> usize {
@@ -106,7 +106,7 @@ impl Evaluate for CelFilter {
             bytes += match &part.kind {
                 Kind::Constant(Constant::Value(Value::Text(text))) => text.len(),
                 Kind::Constant(Constant::Value(Value::List(items))) => items.len() * 2 * size_of::<Value>(),
-                // What a compiled regular expression of the largest size may hold is far more; this is the usual.
+                // The typical size; the largest possible one is far more.
                 Kind::Matches(..) => 4096,
                 _ => 0,
             }
@@ -118,67 +118,72 @@ impl Evaluate for CelFilter {
 /// A condition, and whether it is exact.
 type Lowered = (Condition, bool);
 
-fn exact(path: Path, how: How) -> Lowered {
-    (Condition::test(path, how), true)
+fn exact(path: Path, value_test: ValueTest) -> Lowered {
+    (Condition::test(path, value_test), true)
 }
 
 const UNKNOWN: Lowered = (Condition::Unknown, false);
 
 struct Lowering<'a> {
     event: &'a Fields,
-    /// Whether parts that ask nothing of the event are decided at once.
+    /// Whether parts that do not read the event are evaluated at once.
     bound: bool,
-    /// What the variables around stand for, outermost first.
-    variables: Vec<Standing>,
+    /// The bindings of the enclosing variables, outermost first.
+    variables: Vec<VariableBinding>,
 }
 
-/// What a variable stands for.
+/// The binding of a variable.
 #[derive(Debug, Clone)]
-pub(super) enum Standing {
-    /// A place of the event; the items of a list, where a macro goes over it.
+pub(super) enum VariableBinding {
+    /// A path in the event; the items of a list, where a macro iterates over it.
     Place(Path),
     /// A value.
     Value(Value),
-    /// Something else.
+    /// Anything else.
     Other,
 }
 
-/// What must hold for a call of a function of the application to be true; with `negated`, to be false. Exact only where
-/// every argument is sure to have a value.
-pub(super) fn lower_call(function: &Defined, given: Vec<Standing>, event: &Fields, negated: bool) -> (Condition, bool) {
-    if given.iter().any(|given| matches!(given, Standing::Place(path) if path.reach != Reach::One)) {
+/// The condition for a call of a user-defined function to be true; with `negated`, to be false. Exact only if every
+/// argument is sure to have a value.
+pub(super) fn lower_call(
+    function: &UserFunction,
+    given: Vec<VariableBinding>,
+    event: &Fields,
+    negated: bool,
+) -> (Condition, bool) {
+    if given.iter().any(|given| matches!(given, VariableBinding::Place(path) if path.reach != Reach::One)) {
         return UNKNOWN;
     }
     let sure = given.iter().all(|given| match given {
-        Standing::Place(path) => path.keys.is_empty(),
-        Standing::Value(_) => true,
-        Standing::Other => false,
+        VariableBinding::Place(path) => path.keys.is_empty(),
+        VariableBinding::Value(_) => true,
+        VariableBinding::Other => false,
     });
     let (condition, exact) = Lowering { event, bound: false, variables: given }.lower(function.body(), negated);
     (condition, exact && sure)
 }
 
-/// What an expression says that asks nothing of the event: nothing, where it is an error.
+/// The constant value of an expression that does not read the event; `Some(None)` if it is an error.
 fn decided(expression: &Expression) -> Option<Option<bool>> {
     let mut asks = false;
     expression.visit(&mut |part| asks |= matches!(part.kind, Kind::Event(_) | Kind::Variable(_)));
     if asks {
         return None;
     }
-    match value(expression, Scene::default()) {
-        Ok(Datum::Boolean(decided)) => Some(Some(decided)),
-        Err(Trouble::Cost) => None,
+    match value(expression, EvalContext::default()) {
+        Ok(EvalValue::Boolean(decided)) => Some(Some(decided)),
+        Err(EvalError::Cost) => None,
         _ => Some(None),
     }
 }
 
 impl Lowering<'_> {
-    /// What must hold for the expression to be true; with `negated`, to be false.
+    /// The condition for the expression to be true; with `negated`, to be false.
     fn lower(&mut self, expression: &Expression, negated: bool) -> Lowered {
         if self.bound
             && let Some(decided) = decided(expression)
         {
-            // An error is not true, whether it is negated or not.
+            // An error is not true, negated or not.
             let holds = decided.is_some_and(|decided| decided != negated);
             return (if holds { Condition::Always } else { Condition::never() }, true);
         }
@@ -198,20 +203,21 @@ impl Lowering<'_> {
                 (Condition::Any(branches), one && two && three && four)
             }
             Kind::Has(inner) => match self.path(inner) {
-                Some(path) => exact(path, if negated { How::Missing } else { How::Exists }),
+                Some(path) => exact(path, if negated { ValueTest::Missing } else { ValueTest::Exists }),
                 None => UNKNOWN,
             },
             Kind::HasKey(inner, key) => match self.path(inner) {
-                // A key with the value null is there, which no test of the index says; so these find more.
-                Some(path) if path.reach == Reach::One && !negated => (Condition::test(path, How::Exists), false),
+                // A key with a null value is present, which no test of the index detects; so these are only necessary
+                // conditions.
+                Some(path) if path.reach == Reach::One && !negated => (Condition::test(path, ValueTest::Exists), false),
                 Some(mut path) if path.reach == Reach::One => {
                     path.keys.push(key.clone());
-                    (Condition::test(path, How::Missing), false)
+                    (Condition::test(path, ValueTest::Missing), false)
                 }
                 _ => UNKNOWN,
             },
             Kind::Binary(operator, parts) => self.binary(*operator, &parts[0], &parts[1], negated),
-            Kind::Matches(subject, pattern) => self.text(subject, How::Matches(pattern.clone()), negated),
+            Kind::Matches(subject, pattern) => self.text(subject, ValueTest::Matches(pattern.clone()), negated),
             Kind::Call(function, given) => {
                 let [subject, given] = given.as_slice() else { return UNKNOWN };
                 let Some(Value::Text(part)) = &self.scalar(given) else { return UNKNOWN };
@@ -219,22 +225,22 @@ impl Lowering<'_> {
                     && let (false, [inner], true) = (negated, inner.as_slice(), part.is_ascii())
                     && let Some(path) = self.path(inner)
                 {
-                    let how = match function {
-                        Function::StartsWith => How::prefix(part, Case::Folded),
-                        Function::EndsWith => How::suffix(part, Case::Folded),
-                        Function::Contains | Function::ContainsCi => How::contains(part, Case::Folded),
+                    let value_test = match function {
+                        Function::StartsWith => ValueTest::prefix(part, Case::Folded),
+                        Function::EndsWith => ValueTest::suffix(part, Case::Folded),
+                        Function::Contains | Function::ContainsCi => ValueTest::contains(part, Case::Folded),
                         _ => return UNKNOWN,
                     };
-                    return (Condition::test(path, how), false);
+                    return (Condition::test(path, value_test), false);
                 }
-                let how = match function {
-                    Function::StartsWith => How::prefix(part, Case::Kept),
-                    Function::EndsWith => How::suffix(part, Case::Kept),
-                    Function::Contains => How::contains(part, Case::Kept),
-                    Function::ContainsCi => How::contains(part, Case::Folded),
+                let value_test = match function {
+                    Function::StartsWith => ValueTest::prefix(part, Case::Sensitive),
+                    Function::EndsWith => ValueTest::suffix(part, Case::Sensitive),
+                    Function::Contains => ValueTest::contains(part, Case::Sensitive),
+                    Function::ContainsCi => ValueTest::contains(part, Case::Folded),
                     _ => return UNKNOWN,
                 };
-                self.text(subject, how, negated)
+                self.text(subject, value_test, negated)
             }
             Kind::Macro(Macro::Exists, parts) => {
                 let list = self.path(&parts.range).filter(|path| {
@@ -243,29 +249,29 @@ impl Lowering<'_> {
                 });
                 let (Some(mut path), Some(condition)) = (list, &parts.condition) else { return UNKNOWN };
                 path.reach = Reach::Items;
-                self.variables.push(Standing::Place(path));
+                self.variables.push(VariableBinding::Place(path));
                 let (condition, exact) = self.lower(condition, false);
                 self.variables.pop();
-                // One item must pass every test, and tests of items do not know of each other.
-                let alone = match &condition {
+                // One item must pass every test, but tests of items are independent of each other.
+                let single = match &condition {
                     Condition::Test(test) => test.path.reach == Reach::Items,
                     Condition::Any(parts) => parts
                         .iter()
                         .all(|part| matches!(part, Condition::Test(test) if test.path.reach == Reach::Items)),
                     _ => false,
                 };
-                (condition, exact && alone)
+                (condition, exact && single)
             }
-            Kind::Defined(function, given) => {
+            Kind::UserFunction(function, given) => {
                 let standing = |given: &Expression| match (self.path(given), self.scalar(given)) {
-                    (Some(path), _) => Standing::Place(path),
-                    (None, Some(value)) => Standing::Value(value),
-                    (None, None) => Standing::Other,
+                    (Some(path), _) => VariableBinding::Place(path),
+                    (None, Some(value)) => VariableBinding::Value(value),
+                    (None, None) => VariableBinding::Other,
                 };
                 lower_call(function, given.iter().map(standing).collect(), self.event, negated)
             }
             _ => match self.path(expression) {
-                Some(path) => exact(path, How::equals(!negated)),
+                Some(path) => exact(path, ValueTest::equals(!negated)),
                 None => UNKNOWN,
             },
         }
@@ -281,7 +287,7 @@ impl Lowering<'_> {
         (if all { Condition::All(conditions) } else { Condition::Any(conditions) }, exact)
     }
 
-    /// `has(m.a) && m.a == 1`: the second part alone finds the same events.
+    /// `has(m.a) && m.a == 1`: the second part finds the same events without the first.
     fn drop_implied(&self, parts: &[Expression], lowered: &mut [Lowered]) {
         for (at, part) in parts.iter().enumerate() {
             let Kind::HasKey(inner, key) = &part.kind else { continue };
@@ -289,8 +295,8 @@ impl Lowering<'_> {
             path.keys.push(key.clone());
             let is_implied = lowered.iter().any(|(condition, exact)| match condition {
                 Condition::Test(test) => {
-                    let needs_value =
-                        !matches!(test.how, How::Exists | How::Missing) && !test.how.accepts(&Value::Null);
+                    let needs_value = !matches!(test.value_test, ValueTest::Exists | ValueTest::Missing)
+                        && !test.value_test.accepts(&Value::Null);
                     *exact && needs_value && test.path == path
                 }
                 _ => false,
@@ -301,16 +307,16 @@ impl Lowering<'_> {
         }
     }
 
-    /// A test of text. Of what is no text, the expression is an error, negated or not.
-    fn text(&self, subject: &Expression, how: How, negated: bool) -> Lowered {
+    /// A text test. On a value that is not text the expression is an error, negated or not.
+    fn text(&self, subject: &Expression, value_test: ValueTest, negated: bool) -> Lowered {
         let Some(path) = self.path(subject) else { return UNKNOWN };
         if !negated {
-            return exact(path, how);
+            return exact(path, value_test);
         }
         let is_field_of_text = path.keys.is_empty() && self.event[path.field].kind == FieldType::String;
         let is_text = subject.kind_of_value == Type::Text || is_field_of_text;
-        let there = Condition::test(path.clone(), How::Exists);
-        let but = Condition::test(path.clone(), How::But(Box::new(how)));
+        let there = Condition::test(path.clone(), ValueTest::Exists);
+        let but = Condition::test(path.clone(), ValueTest::But(Box::new(value_test)));
         // An item that is null and another that passes are two items.
         (Condition::All(vec![there, but]), is_text && path.reach == Reach::One)
     }
@@ -321,7 +327,7 @@ impl Lowering<'_> {
         }
         let (path, value, operator) = match (self.path(left), self.scalar(right), self.path(right), self.scalar(left)) {
             (Some(path), Some(value), ..) => (path, value, operator),
-            (_, _, Some(path), Some(value)) => (path, value, turned(operator)),
+            (_, _, Some(path), Some(value)) => (path, value, mirrored(operator)),
             _ => return self.lowered(operator, left, right, negated),
         };
         let equal = match operator {
@@ -338,7 +344,7 @@ impl Lowering<'_> {
             }
             _ => return UNKNOWN,
         };
-        exact(path, if equal { How::equals(value) } else { How::anything_but(vec![value]) })
+        exact(path, if equal { ValueTest::equals(value) } else { ValueTest::anything_but(vec![value]) })
     }
 
     /// `lowerAscii(text) == "..."`: a necessary condition.
@@ -351,7 +357,7 @@ impl Lowering<'_> {
                 && let (Some(Value::Text(text)), [inner]) = (self.scalar(other), inner.as_slice())
                 && let (Some(path), true) = (self.path(inner), text.is_ascii())
             {
-                return (Condition::test(path, How::equals_ignore_case(&text)), false);
+                return (Condition::test(path, ValueTest::equals_ignore_case(&text)), false);
             }
         }
         UNKNOWN
@@ -367,8 +373,8 @@ impl Lowering<'_> {
             if !items.iter().all(is_scalar) {
                 return UNKNOWN;
             }
-            let how = How::In(items.to_vec());
-            return exact(path, if negated { How::But(Box::new(how)) } else { how });
+            let value_test = ValueTest::In(items.to_vec());
+            return exact(path, if negated { ValueTest::But(Box::new(value_test)) } else { value_test });
         }
         let (Some(value), Some(path), false) = (self.scalar(left), self.path(right), negated) else { return UNKNOWN };
         if path.reach != Reach::One {
@@ -376,24 +382,24 @@ impl Lowering<'_> {
         }
         let mut any = Vec::new();
         if let (Value::Text(key), Type::Map | Type::Dynamic) = (&value, &right.kind_of_value) {
-            // A key counts as there even where its value is null.
+            // A key is present even if its value is null.
             let mut below = path.clone();
             below.keys.push(key.clone());
-            any.push(Condition::test(below.clone(), How::Exists));
-            any.push(Condition::test(below, How::equals(Value::Null)));
+            any.push(Condition::test(below.clone(), ValueTest::Exists));
+            any.push(Condition::test(below, ValueTest::equals(Value::Null)));
         }
         if right.kind_of_value != Type::Map {
-            any.push(Condition::test(Path { reach: Reach::Items, ..path }, How::equals(value)));
+            any.push(Condition::test(Path { reach: Reach::Items, ..path }, ValueTest::equals(value)));
         }
         (Condition::Any(any), true)
     }
 
-    /// The place of the event that an expression is, if it is one.
+    /// The path in the event that an expression reads, if it is a plain path.
     fn path(&self, expression: &Expression) -> Option<Path> {
         match &expression.kind {
             Kind::Event(at) if *at < self.event.len() => Some(Path::field(*at)),
             Kind::Variable(at) => match self.variables.get(*at) {
-                Some(Standing::Place(path)) => Some(path.clone()),
+                Some(VariableBinding::Place(path)) => Some(path.clone()),
                 _ => None,
             },
             Kind::Select(inner, key) => self.below(inner, key),
@@ -405,11 +411,11 @@ impl Lowering<'_> {
         }
     }
 
-    /// A constant that a value of an event can equal or be ordered with.
+    /// A constant that can be compared with a value of an event.
     fn scalar(&self, expression: &Expression) -> Option<Value> {
         match &expression.kind {
             Kind::Variable(at) => match self.variables.get(*at) {
-                Some(Standing::Value(value)) => Some(value.clone()),
+                Some(VariableBinding::Value(value)) => Some(value.clone()),
                 _ => None,
             },
             _ => scalar(expression),
@@ -417,7 +423,9 @@ impl Lowering<'_> {
     }
 
     fn is_within_items(&self) -> bool {
-        self.variables.iter().any(|standing| matches!(standing, Standing::Place(path) if path.reach == Reach::Items))
+        self.variables
+            .iter()
+            .any(|standing| matches!(standing, VariableBinding::Place(path) if path.reach == Reach::Items))
     }
 
     fn below(&self, inner: &Expression, key: &Arc<str>) -> Option<Path> {
@@ -427,7 +435,7 @@ impl Lowering<'_> {
     }
 }
 
-/// A constant that a value of an event can equal or be ordered with.
+/// A constant that can be compared with a value of an event.
 fn scalar(expression: &Expression) -> Option<Value> {
     match &expression.kind {
         Kind::Constant(Constant::Value(Value::List(_) | Value::Map(_))) => None,
@@ -438,8 +446,8 @@ fn scalar(expression: &Expression) -> Option<Value> {
     }
 }
 
-/// The operator with its sides exchanged.
-fn turned(operator: Operator) -> Operator {
+/// The operator with its operands exchanged.
+fn mirrored(operator: Operator) -> Operator {
     match operator {
         Operator::Less => Operator::Greater,
         Operator::LessOrEqual => Operator::GreaterOrEqual,
@@ -449,8 +457,8 @@ fn turned(operator: Operator) -> Operator {
     }
 }
 
-/// Appends a text that is equal for expressions that differ only in spelling: white space, parentheses, the order of
-/// what `&&`, `||`, `==` and `!=` join, the side on which the smaller stands, names of variables.
+/// Appends the canonical text: equal for expressions that differ only in white space, parentheses, operand order of
+/// `&&`, `||`, `==` and `!=`, direction of comparisons, and names of variables.
 fn print(expression: &Expression, out: &mut String) {
     let list = |name: &str, parts: &mut dyn Iterator<Item = &Expression>, out: &mut String| {
         let _ = write!(out, "({name}");
@@ -473,7 +481,7 @@ fn print(expression: &Expression, out: &mut String) {
         printed.dedup();
         let _ = write!(out, "({name} {})", printed.join(" "));
     };
-    // What is written is never an error: it goes to a string. Texts are quoted, so that none can pass for syntax.
+    // Writing to a string cannot fail. Texts are quoted, so they cannot be confused with syntax.
     match &expression.kind {
         Kind::Constant(constant) => {
             let _ = write!(out, "{constant:?}");
@@ -497,14 +505,14 @@ fn print(expression: &Expression, out: &mut String) {
         Kind::And(parts) => sorted("&&", parts, out),
         Kind::Or(parts) => sorted("||", parts, out),
         Kind::Binary(operator @ (Operator::Equal | Operator::NotEqual), parts) => {
-            // Not kept once: `x == x` asks for more than `x`.
+            // Not de-duplicated: `x == x` means more than `x`.
             let mut printed = [String::new(), String::new()];
             parts.iter().zip(&mut printed).for_each(|(part, text)| print(part, text));
             printed.sort_unstable();
             let _ = write!(out, "({} {})", operator.symbol(), printed.join(" "));
         }
         Kind::Binary(operator @ (Operator::Greater | Operator::GreaterOrEqual), parts) => {
-            list(turned(*operator).symbol(), &mut parts.iter().rev(), out);
+            list(mirrored(*operator).symbol(), &mut parts.iter().rev(), out);
         }
         Kind::Binary(operator, parts) => list(operator.symbol(), &mut parts.iter(), out),
         Kind::Conditional(parts) => list("?:", &mut parts.iter(), out),
@@ -512,7 +520,7 @@ fn print(expression: &Expression, out: &mut String) {
         Kind::Map(entries) => list("map", &mut entries.iter().flat_map(|(key, value)| [key, value]), out),
         Kind::Bind(values, body) => list("bind", &mut values.iter().chain([&**body]), out),
         Kind::Call(function, given) => list(&format!("{function:?}"), &mut given.iter(), out),
-        Kind::Defined(function, given) => list(&format!("{function:?}"), &mut given.iter(), out),
+        Kind::UserFunction(function, given) => list(&format!("{function:?}"), &mut given.iter(), out),
         Kind::Matches(inner, pattern) => {
             list(&format!("matches {:?}", pattern.as_str()), &mut [&**inner].into_iter(), out);
         }

@@ -1,22 +1,25 @@
-//! The index over distinct filters: which of them an event meets, at the cost of what it meets.
+//! Inverted index over distinct filters: finds those that match an event, at a cost that grows with the matches.
 //!
-//! A condition is taken apart into conjunctions. The tests of one that can be looked up (equality, sets, prefixes,
-//! suffixes, networks, texts within texts) are its keys; conjunctions that ask the same places in the same way share a
-//! signature, in which the values asked for lead to a group. An event costs one lookup for each value it holds and each
-//! signature, and then what it finds there. A group that grows is split by what else its conjunctions ask for, and ranges
-//! are sorted by their ends. What is left over is asked of each candidate, equal tests once for an event. Only filters whose condition is not exact are evaluated.
+//! - A condition is split into conjunctions. Tests that can be looked up are the keys of a conjunction: equality, sets,
+//!   prefixes, suffixes, networks, substrings.
+//! - Conjunctions whose keys use the same extractors share a signature; in it, the values of the keys lead to a group.
+//! - An event costs one lookup for each of its values and each signature, plus the entries that these find.
+//! - A group that grows is split by further values of its conjunctions, and ranges are sorted by their ends.
+//! - The remaining tests are checked for each candidate, equal tests once per event. Only filters whose condition is
+//!   not exact are evaluated.
 //!
-//! What has no key and no range is asked of every event; [`FilterIndex::insert`] says so, and it is counted.
+//! A conjunction without a key and a range is a candidate for every event; [`FilterIndex::insert`] reports that, and it
+//! is counted.
 
-mod checks; // what is left over, asked of each candidate
-mod explain; // how a filter is filed, for people
-pub(super) mod literals; // texts that a regular expression needs
-mod needles; // texts looked for within a text, all at once
-mod plan; // how a condition is filed
+mod checks; // residual tests, checked for each candidate
+mod explain; // explains the placement of a filter
+pub(super) mod literals; // substrings that a regular expression requires
+mod needles; // multi-pattern substring search
+mod plan; // chooses keys, ranges and residual tests of a condition
 mod ranges; // ranges sorted by an end
-mod readings; // what is read of an event: symbols
-mod signatures; // conjunctions by what they ask and for what
-mod symbols; // values as small numbers
+mod extractors; // extractors, which map an event to symbols
+mod signatures; // conjunctions grouped by extractors and symbols
+mod symbols; // interning of values as small numbers
 
 use std::{ops::AddAssign, sync::Arc};
 
@@ -24,101 +27,101 @@ use hashbrown::{HashMap, HashSet};
 use tocsin_model::value::Value;
 
 use self::{
-    checks::{Checks, Memory, Rest, View},
+    checks::{CheckResults, Checks, EventView, ResidualCheck},
+    extractors::{Extractors, FoundSymbols},
     plan::{Conjunction, KEYS_MAX, Plan},
-    ranges::{Column, Key, Spot},
-    readings::{Found, Readings},
-    signatures::{Entry, GroupKey, Lookup, Meet, Signature},
+    ranges::{Column, Key, KeyPosition},
+    signatures::{Entry, GroupEntries, GroupKey, Lookup, Signature},
     symbols::NONE,
 };
 use super::{CompiledFilter, Condition, Evaluate};
 
-pub use explain::{Explanation, Place};
+pub use explain::{FilterExplanation, IndexLocation};
 
-/// Most signatures with several readings. Beyond, a conjunction is filed by its best key alone, so that an event costs
-/// at most so many lookups and one for each value.
+/// Most signatures with several extractors. Beyond, a conjunction is indexed by its best key only, which bounds the
+/// lookups per event.
 pub const SIGNATURES_MAX: usize = 512;
 
-/// Lookups that are under way at once.
+/// Lookups in flight at once.
 const LOOKUPS: usize = 16;
 
-/// How a filter is filed.
+/// The placement of a filter in the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
-    /// It never holds, so it is not filed.
+pub enum FilterPlacement {
+    /// Never matches, so it is not stored.
     Never,
-    /// It holds for every event.
+    /// Matches every event.
     Always,
-    /// By values or ranges: it costs something only for events that have one of them.
+    /// Indexed by values or ranges: only events with one of them cost anything.
     Indexed,
-    /// It is a candidate for every event.
-    Scanned(Scanned),
+    /// Candidate for every event.
+    Scanned(ScanReason),
 }
 
-impl Standing {
-    /// How a filter would be filed in any index.
-    pub fn of(filter: &CompiledFilter) -> Standing {
-        standing(&Plan::of(filter.condition(), !filter.is_exact()), filter.condition(), filter.is_exact())
+impl FilterPlacement {
+    /// The placement that any index would give a filter.
+    pub fn of(filter: &CompiledFilter) -> FilterPlacement {
+        placement(&Plan::of(filter.condition(), !filter.is_exact()), filter.condition(), filter.is_exact())
     }
 }
 
-/// Why a filter is a candidate for every event.
+/// The reason why a filter is a candidate for every event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scanned {
-    /// Only evaluating it tells anything.
+pub enum ScanReason {
+    /// Only evaluation decides.
     Opaque,
-    /// One of its alternatives asks for no value and no range, only what something is not.
+    /// One alternative requires no value and no range, only the absence of values.
     NoValue,
-    /// It has too many alternatives to be taken apart, and no values one of which each of them needs.
+    /// The filter has too many alternatives to be split, and no set of values of which each alternative requires one.
     NoCommonValue,
 }
 
-/// The distinct filters of an event class, by number. Cheap to ask, so that it has one owner and no locks; what is
-/// changed between two events is seen by the second.
+/// The distinct filters of an event class, by number. Lookups are cheap, so the index has one owner and no locks; a
+/// change is visible to the next event.
 #[derive(Debug, Default)]
 pub struct FilterIndex {
-    readings: Readings,
+    extractors: Extractors,
     checks: Checks,
     signatures: Vec<Signature>,
     signatures_by_readings: HashMap<Box<[u32]>, u32>,
-    /// What decides the filters whose condition is not exact.
+    /// The evaluators of filters whose condition is not exact.
     evaluators: HashMap<u32, Arc<dyn Evaluate>>,
-    /// Those that match an event without any value.
+    /// Filters that match an event without any value.
     of_empty: HashSet<u32>,
-    /// How many fields have no value then. Further columns do not count.
+    /// The number of fields that must be null for that. Further columns do not count.
     fields: usize,
     len: usize,
     scanned: usize,
-    /// One more than the highest number ever filed.
+    /// One more than the highest number ever used.
     numbers_max: usize,
 }
 
-/// What an index works with while it answers. Used again from event to event, with one index only.
+/// Reusable buffers for lookups in one index.
 #[derive(Debug, Default)]
-pub struct Desk {
+pub struct FilterScratch {
     generation: u32,
-    found: Vec<Found>,
+    found: Vec<FoundSymbols>,
     /// Conjunctions whose keys were found.
     candidates: Vec<Entry>,
-    judge: Judge,
+    evaluations: EvaluationCache,
 }
 
-/// What was found out about the event at hand.
+/// Results for the current event.
 #[derive(Debug, Default)]
-struct Judge {
-    /// By filter: the generation in which it was last answered. Only of those that an event may meet repeatedly.
+struct EvaluationCache {
+    /// By filter: the generation in which it was last evaluated. Only of filters that an event can find repeatedly.
     seen: Vec<u32>,
-    memory: Memory,
+    memory: CheckResults,
     stopped: Vec<u32>,
     counts: Counts,
 }
 
-/// What an index did, added up over events.
+/// Work counters of an index, summed over events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 pub struct Counts {
-    /// Events asked about.
+    /// Events looked up.
     pub events: u64,
-    /// Conjunctions looked at because their keys were found.
+    /// Conjunctions checked because their keys were found.
     pub candidates: u64,
     /// Filters evaluated.
     pub evaluated: u64,
@@ -136,7 +139,7 @@ impl AddAssign for Counts {
 }
 
 impl Counts {
-    /// What was added since an earlier count.
+    /// The difference to an earlier count.
     pub fn since(self, earlier: Counts) -> Counts {
         Counts {
             events: self.events.saturating_sub(earlier.events),
@@ -153,7 +156,7 @@ impl FilterIndex {
         FilterIndex::default()
     }
 
-    /// How many filters there are.
+    /// The number of filters.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -163,26 +166,26 @@ impl FilterIndex {
         self.len == 0
     }
 
-    /// How many of them are candidates for every event.
+    /// The number of filters that are candidates for every event.
     pub fn scanned(&self) -> usize {
         self.scanned
     }
 
-    /// How many sets of readings are asked; an event costs a lookup for each.
+    /// The number of signatures; an event costs a lookup for each.
     pub fn signatures(&self) -> usize {
         self.signatures_by_readings.len()
     }
 
-    /// How many groups its conjunctions are filed in.
+    /// The number of groups of its conjunctions.
     pub fn groups(&self) -> usize {
         self.signatures.iter().map(Signature::groups).sum()
     }
 
-    /// Files a filter under a number below 2^30 that is not in use. Cost: linear in its condition, and in what it is
-    /// taken apart into.
-    pub fn insert(&mut self, number: u32, filter: &CompiledFilter) -> Standing {
+    /// Adds a filter under an unused number below 2^30. Cost: linear in its condition and in the number of its
+    /// conjunctions.
+    pub fn insert(&mut self, number: u32, filter: &CompiledFilter) -> FilterPlacement {
         let plan = Plan::of(filter.condition(), !filter.is_exact());
-        let standing = standing(&plan, filter.condition(), filter.is_exact());
+        let placement = placement(&plan, filter.condition(), filter.is_exact());
         let mut flags = if plan.repeats { Entry::REPEATS } else { 0 };
         if !filter.is_exact() {
             flags |= Entry::EVALUATED;
@@ -196,26 +199,26 @@ impl FilterIndex {
             self.insert_conjunction(number, flags, conjunction);
         }
         self.len += 1;
-        self.scanned += usize::from(matches!(standing, Standing::Scanned(_)));
+        self.scanned += usize::from(matches!(placement, FilterPlacement::Scanned(_)));
         self.numbers_max = self.numbers_max.max(number as usize + 1);
-        standing
+        placement
     }
 
     fn insert_conjunction(&mut self, number: u32, flags: u32, mut conjunction: Conjunction<'_>) {
-        let mut asked = self.acquire_readings(&conjunction);
+        let mut asked = self.acquire_extractors(&conjunction);
         let is_new = !self.signatures_by_readings.contains_key(&*asked);
         if is_new && asked.len() > 1 && self.signatures_by_readings.len() >= SIGNATURES_MAX {
-            asked.iter().for_each(|reading| self.readings.release(*reading));
+            asked.iter().for_each(|extractor| self.extractors.release(*extractor));
             conjunction = conjunction.narrowed();
-            asked = self.acquire_readings(&conjunction);
+            asked = self.acquire_extractors(&conjunction);
         }
         let at = match self.signatures_by_readings.get(&*asked) {
             Some(at) => {
-                asked.iter().for_each(|reading| self.readings.release(*reading));
+                asked.iter().for_each(|extractor| self.extractors.release(*extractor));
                 *at as usize
             }
             None => {
-                // The signature keeps the uses of its readings.
+                // The signature holds a use of each of its extractors.
                 let new = Signature::new(asked.clone());
                 let at = match self.signatures.iter().position(Signature::is_empty) {
                     Some(at) => {
@@ -233,45 +236,46 @@ impl FilterIndex {
         };
         let alternatives = self.acquire_symbols(&asked, &conjunction);
         for key in combinations(&alternatives) {
-            let rest = self.checks.acquire(&conjunction.rests, &mut self.readings);
+            let rest = self.checks.acquire(&conjunction.rests, &mut self.extractors);
             let entry = Entry::new(number, flags, rest);
-            self.signatures[at].insert(&key, entry, &mut self.readings, &mut self.checks, |readings| {
-                asked.iter().zip(key).for_each(|(reading, symbol)| readings.acquire_again(*reading, symbol));
+            self.signatures[at].insert(&key, entry, &mut self.extractors, &mut self.checks, |extractors| {
+                asked.iter().zip(key).for_each(|(extractor, symbol)| extractors.acquire_again(*extractor, symbol));
             });
         }
-        for (reading, symbols) in asked.iter().zip(alternatives) {
-            symbols.into_iter().for_each(|symbol| self.readings.release_symbol(*reading, symbol));
+        for (extractor, symbols) in asked.iter().zip(alternatives) {
+            symbols.into_iter().for_each(|symbol| self.extractors.release_symbol(*extractor, symbol));
         }
     }
 
-    /// The readings of a conjunction's keys, rising; each acquired.
-    fn acquire_readings(&mut self, conjunction: &Conjunction<'_>) -> Box<[u32]> {
-        let mut asked: Vec<u32> = conjunction.keys.iter().map(|key| self.readings.acquire(key.path, key.ask)).collect();
+    /// The extractors of a conjunction's keys, sorted; each acquired.
+    fn acquire_extractors(&mut self, conjunction: &Conjunction<'_>) -> Box<[u32]> {
+        let mut asked: Vec<u32> =
+            conjunction.keys.iter().map(|key| self.extractors.acquire(key.path, key.extraction)).collect();
         asked.sort_unstable();
         asked.into()
     }
 
-    /// For each reading the symbols asked for, each acquired.
+    /// For each extractor the symbols of the keys, each acquired.
     fn acquire_symbols(&mut self, asked: &[u32], conjunction: &Conjunction<'_>) -> Vec<Vec<u32>> {
         let mut alternatives = vec![Vec::new(); asked.len()];
         for key in &conjunction.keys {
-            let reading = self.readings.find(key.path, key.ask).expect("its reading was acquired");
-            let at = asked.binary_search(&reading).expect("it is among those asked");
+            let extractor = self.extractors.find(key.path, key.extraction).expect("its extractor was acquired");
+            let at = asked.binary_search(&extractor).expect("the extractor is in the signature");
             alternatives[at] =
-                key.names.iter().map(|name| self.readings.acquire_symbol(reading, &name.wanted())).collect();
+                key.names.iter().map(|name| self.extractors.acquire_symbol(extractor, &name.query())).collect();
         }
         alternatives
     }
 
-    /// Takes out a filter that was filed under this number. It must be the same or compiled from the same text.
+    /// Removes the filter of this number. `filter` must be the same or compiled from the same text.
     pub fn remove(&mut self, number: u32, filter: &CompiledFilter) {
         self.remove_condition(number, filter.condition(), filter.is_exact());
     }
 
-    /// Takes out a filter of which only the condition is known, and whether it is exact.
+    /// Removes a filter by its condition, and whether that is exact.
     pub(crate) fn remove_condition(&mut self, number: u32, condition: &Condition, is_exact: bool) {
         let plan = Plan::of(condition, !is_exact);
-        let standing = standing(&plan, condition, is_exact);
+        let placement = placement(&plan, condition, is_exact);
         let mut flags = if plan.repeats { Entry::REPEATS } else { 0 };
         if !is_exact {
             flags |= Entry::EVALUATED;
@@ -280,13 +284,13 @@ impl FilterIndex {
         self.of_empty.remove(&number);
         for conjunction in plan.conjunctions {
             if let Err(conjunction) = self.remove_conjunction(number, flags, conjunction) {
-                // It came when there were too many signatures.
+                // It was added when there were too many signatures.
                 let gone = self.remove_conjunction(number, flags, conjunction.narrowed());
-                debug_assert!(gone.is_ok(), "filter {number} was not filed as it is taken out");
+                debug_assert!(gone.is_ok(), "filter {number} was stored at another place");
             }
         }
         self.len -= 1;
-        self.scanned -= usize::from(matches!(standing, Standing::Scanned(_)));
+        self.scanned -= usize::from(matches!(placement, FilterPlacement::Scanned(_)));
     }
 
     fn remove_conjunction<'a>(
@@ -296,17 +300,17 @@ impl FilterIndex {
         conjunction: Conjunction<'a>,
     ) -> Result<(), Conjunction<'a>> {
         let Some((at, alternatives)) = self.find_signature(&conjunction) else { return Err(conjunction) };
-        let asked: Box<[u32]> = self.signatures[at].readings().into();
+        let asked: Box<[u32]> = self.signatures[at].extractors().into();
         let mut removed = true;
         for key in combinations(&alternatives) {
             removed &= self.signatures[at].remove(
                 &key,
                 |rest| Entry::new(number, flags, rest),
                 &conjunction.rests,
-                &mut self.readings,
+                &mut self.extractors,
                 &mut self.checks,
-                |readings| {
-                    asked.iter().zip(key).for_each(|(reading, symbol)| readings.release_symbol(*reading, symbol))
+                |extractors| {
+                    asked.iter().zip(key).for_each(|(extractor, symbol)| extractors.release_symbol(*extractor, symbol))
                 },
             );
         }
@@ -316,62 +320,69 @@ impl FilterIndex {
         if self.signatures[at].is_empty() {
             self.signatures_by_readings.remove(&*asked);
             self.signatures[at] = Signature::new(Box::default());
-            asked.iter().for_each(|reading| self.readings.release(*reading));
+            asked.iter().for_each(|extractor| self.extractors.release(*extractor));
         }
         Ok(())
     }
 
-    /// The signature of a conjunction and the symbols it asks for, if all are in use.
+    /// The signature of a conjunction and the symbols of its keys, if all are in use.
     fn find_signature(&self, conjunction: &Conjunction<'_>) -> Option<(usize, Vec<Vec<u32>>)> {
         let mut keys = Vec::with_capacity(conjunction.keys.len());
         for key in &conjunction.keys {
-            let reading = self.readings.find(key.path, key.ask)?;
+            let extractor = self.extractors.find(key.path, key.extraction)?;
             let symbols: Vec<u32> =
-                key.names.iter().map(|name| self.readings.find_symbol(reading, &name.wanted())).collect();
-            keys.push((reading, symbols));
+                key.names.iter().map(|name| self.extractors.find_symbol(extractor, &name.query())).collect();
+            keys.push((extractor, symbols));
         }
         keys.sort_unstable();
-        let asked: Vec<u32> = keys.iter().map(|(reading, _)| *reading).collect();
+        let asked: Vec<u32> = keys.iter().map(|(extractor, _)| *extractor).collect();
         let at = *self.signatures_by_readings.get(&*asked)?;
         Some((at as usize, keys.into_iter().map(|(_, symbols)| symbols).collect()))
     }
 
     /// Appends the numbers of the filters that match an event, a row of the class for which they were compiled; each
-    /// once, in no particular order. [`Desk::stopped`] then holds those that could not be decided.
-    pub fn matching(&self, event: &[Value], desk: &mut Desk, out: &mut Vec<u32>) {
-        desk.begin(self);
-        let Desk { generation, found, candidates, judge } = desk;
-        self.readings.read(event, found);
-        let view = View { event, found, readings: &self.readings, generation: *generation };
+    /// once, in no particular order. [`FilterScratch::stopped`] then holds those that exceeded the step limit.
+    pub fn matching(&self, event: &[Value], scratch: &mut FilterScratch, out: &mut Vec<u32>) {
+        scratch.begin(self);
+        let FilterScratch { generation, found, candidates, evaluations } = scratch;
+        self.extractors.read(event, found);
+        let view = EventView { event, found, extractors: &self.extractors, generation: *generation };
         let before = out.len();
         candidates.clear();
-        // Lookups first, candidates after them, judgements last: the memory that one step waits for is that of others
-        // as well, so that they wait together.
+        // Lookups first, then candidates, then evaluations: each phase overlaps its memory accesses.
         for signatures in self.signatures.chunks(LOOKUPS) {
             let mut lookups = [const { Lookup::Nothing }; LOOKUPS];
             for (lookup, signature) in lookups.iter_mut().zip(signatures) {
                 *lookup = signature.look_up(found);
             }
-            let mut meet = |met: Meet<'_>| match met {
-                Meet::Listed(entries) => candidates.extend_from_slice(entries),
-                Meet::Column(lane, column) => {
-                    self.answer(lane, column, event, Spot::of, candidates, &mut judge.counts, out);
+            let mut collect = |met: GroupEntries<'_>| match met {
+                GroupEntries::Listed(entries) => candidates.extend_from_slice(entries),
+                GroupEntries::Column(event_path, column) => {
+                    self.answer(event_path, column, event, KeyPosition::of, candidates, &mut evaluations.counts, out);
                 }
-                Meet::Texts(lane, column) => {
-                    self.answer(lane, column, event, Spot::of_text, candidates, &mut judge.counts, out);
+                GroupEntries::Texts(event_path, column) => {
+                    self.answer(
+                        event_path,
+                        column,
+                        event,
+                        KeyPosition::of_text,
+                        candidates,
+                        &mut evaluations.counts,
+                        out,
+                    );
                 }
             };
             for lookup in lookups {
                 match lookup {
                     Lookup::Nothing => {}
-                    Lookup::One(group) => group.meet(found, &mut meet),
-                    Lookup::Many(signature) => signature.meet_many(found, &mut meet),
+                    Lookup::One(group) => group.collect(found, &mut collect),
+                    Lookup::Many(signature) => signature.collect_many(found, &mut collect),
                 }
             }
         }
-        judge.counts.candidates += candidates.len() as u64;
+        evaluations.counts.candidates += candidates.len() as u64;
         for entry in &*candidates {
-            self.judge(*entry, view, judge, out);
+            self.evaluate_candidate(*entry, view, evaluations, out);
         }
         if !self.of_empty.is_empty() && event.iter().take(self.fields).all(Value::is_null) {
             // Each once, whether its condition holds or not.
@@ -379,25 +390,25 @@ impl FilterIndex {
             out.extend(found.into_iter().filter(|number| !self.of_empty.contains(number)));
             out.extend(&self.of_empty);
         }
-        judge.counts.events += 1;
-        judge.counts.matched += (out.len() - before) as u64;
+        evaluations.counts.events += 1;
+        evaluations.counts.matched += (out.len() - before) as u64;
     }
 
-    /// Takes what lies in ranges around the values of a place: certain matches, and further candidates.
+    /// Collects the ranges around the values of a path: certain matches, and further candidates.
     #[allow(clippy::too_many_arguments)]
     fn answer<'v, K: Key>(
         &self,
-        lane: u32,
+        event_path: u32,
         column: &Column<K, Entry>,
         event: &'v [Value],
-        spot: impl Fn(&'v Value) -> Option<Spot<K::Seen<'v>>>,
+        position: impl Fn(&'v Value) -> Option<KeyPosition<K::Borrowed<'v>>>,
         candidates: &mut Vec<Entry>,
         counts: &mut Counts,
         out: &mut Vec<u32>,
     ) {
-        self.readings.path(lane).any(event, &mut |value| {
-            let Some(spot) = spot(value) else { return false };
-            column.answer(spot, &mut |entries, is_plain| {
+        self.extractors.path(event_path).any(event, &mut |value| {
+            let Some(position) = position(value) else { return false };
+            column.answer(position, &mut |entries, is_plain| {
                 if is_plain {
                     counts.candidates += entries.len() as u64;
                     out.extend(entries.iter().map(|entry| entry.number()));
@@ -410,19 +421,26 @@ impl FilterIndex {
     }
 
     #[inline]
-    fn judge(&self, entry: Entry, view: View<'_>, judge: &mut Judge, out: &mut Vec<u32>) {
-        if !self.checks.hold(entry.rest, view, &mut judge.memory) {
+    fn evaluate_candidate(
+        &self,
+        entry: Entry,
+        view: EventView<'_>,
+        evaluations: &mut EvaluationCache,
+        out: &mut Vec<u32>,
+    ) {
+        if !self.checks.hold(entry.rest, view, &mut evaluations.memory) {
             return;
         }
-        if entry.is_sure() || self.judge_again(entry, view, judge) {
+        if entry.is_sure() || self.evaluate_once(entry, view, evaluations) {
             out.push(entry.number());
         }
     }
 
-    /// Whether a filter that an event may meet repeatedly, or that must be evaluated, matches for the first time.
-    fn judge_again(&self, entry: Entry, view: View<'_>, judge: &mut Judge) -> bool {
+    /// For a filter that an event can find repeatedly, or that must be evaluated: whether it matches for the first
+    /// time.
+    fn evaluate_once(&self, entry: Entry, view: EventView<'_>, evaluations: &mut EvaluationCache) -> bool {
         let number = entry.number();
-        let seen = &mut judge.seen[number as usize];
+        let seen = &mut evaluations.seen[number as usize];
         if *seen == view.generation {
             return false;
         }
@@ -430,18 +448,18 @@ impl FilterIndex {
         if !entry.is_evaluated() {
             return true;
         }
-        judge.counts.evaluated += 1;
+        evaluations.counts.evaluated += 1;
         let Some(evaluator) = self.evaluators.get(&number) else { return false };
         evaluator.holds(view.event).unwrap_or_else(|_| {
-            judge.stopped.push(number);
+            evaluations.stopped.push(number);
             false
         })
     }
 
-    /// Bytes held, what evaluates the filters that are not exact included.
+    /// Bytes held, including the evaluators of filters that are not exact.
     pub fn memory_bytes(&self) -> usize {
         let evaluators: usize = self.evaluators.values().map(|evaluator| evaluator.memory_bytes()).sum();
-        self.readings.memory_bytes()
+        self.extractors.memory_bytes()
             + self.checks.memory_bytes()
             + self.signatures.capacity() * size_of::<Signature>()
             + self.signatures.iter().map(Signature::memory_bytes).sum::<usize>()
@@ -451,36 +469,36 @@ impl FilterIndex {
     }
 }
 
-impl Desk {
-    /// A desk for an index.
+impl FilterScratch {
+    /// Empty buffers for an index.
     pub fn new() -> Self {
-        Desk::default()
+        FilterScratch::default()
     }
 
-    /// The filters that took too many steps on the event asked about last. They count as not matching.
+    /// The filters that exceeded the step limit on the last event. They count as not matching.
     pub fn stopped(&self) -> &[u32] {
-        &self.judge.stopped
+        &self.evaluations.stopped
     }
 
-    /// What was done on this desk so far.
+    /// The work done with these buffers so far.
     pub fn counts(&self) -> Counts {
-        self.judge.counts
+        self.evaluations.counts
     }
 
     fn begin(&mut self, index: &FilterIndex) {
-        // 31 bits, since answers are remembered beside one more.
+        // 31 bits, since a result is stored with one more bit.
         if self.generation == u32::MAX >> 1 {
             self.generation = 0;
-            self.judge.seen.fill(0);
-            self.judge.memory.clear();
+            self.evaluations.seen.fill(0);
+            self.evaluations.memory.clear();
         }
         self.generation += 1;
-        self.judge.stopped.clear();
-        if self.found.len() < index.readings.readings_max() {
-            self.found.resize(index.readings.readings_max(), Found::default());
+        self.evaluations.stopped.clear();
+        if self.found.len() < index.extractors.extractors_max() {
+            self.found.resize(index.extractors.extractors_max(), FoundSymbols::default());
         }
-        if self.judge.seen.len() < index.numbers_max {
-            self.judge.seen.resize(index.numbers_max, 0);
+        if self.evaluations.seen.len() < index.numbers_max {
+            self.evaluations.seen.resize(index.numbers_max, 0);
         }
     }
 }
@@ -498,17 +516,17 @@ fn combinations(lists: &[Vec<u32>]) -> impl Iterator<Item = GroupKey> {
     })
 }
 
-fn standing(plan: &Plan<'_>, condition: &Condition, is_exact: bool) -> Standing {
+fn placement(plan: &Plan<'_>, condition: &Condition, is_exact: bool) -> FilterPlacement {
     let is_scanned =
         |conjunction: &Conjunction<'_>| conjunction.keys.is_empty() && conjunction.ranges().next().is_none();
     match plan.conjunctions.iter().find(|conjunction| is_scanned(conjunction)) {
-        None if plan.conjunctions.is_empty() => Standing::Never,
-        None => Standing::Indexed,
-        Some(_) if is_exact && *condition == Condition::Always => Standing::Always,
-        Some(conjunction) => Standing::Scanned(match conjunction.rests.first() {
-            None => Scanned::Opaque,
-            Some(Rest::Test(_)) => Scanned::NoValue,
-            Some(Rest::Tree(_)) => Scanned::NoCommonValue,
+        None if plan.conjunctions.is_empty() => FilterPlacement::Never,
+        None => FilterPlacement::Indexed,
+        Some(_) if is_exact && *condition == Condition::Always => FilterPlacement::Always,
+        Some(conjunction) => FilterPlacement::Scanned(match conjunction.rests.first() {
+            None => ScanReason::Opaque,
+            Some(ResidualCheck::Test(_)) => ScanReason::NoValue,
+            Some(ResidualCheck::Tree(_)) => ScanReason::NoCommonValue,
         }),
     }
 }

@@ -1,32 +1,32 @@
-//! JMESPath (jmespath.org) as NotifyBC uses it: a filter `f` is asked as `[?f]` of a list that holds the event alone, and
-//! matches where the answer is not empty.
+//! JMESPath (jmespath.org) as NotifyBC uses it: a filter `f` is evaluated as `[?f]` over a list that contains only the
+//! event. It matches if the result is not empty.
 //!
-//! # What expressions mean
+//! # Semantics of expressions
 //!
 //! | case | meaning |
 //! |---|---|
-//! | a field or key that is missing, or null | null; `@` holds the fields that have a value |
-//! | true | all but null, `false`, `''`, `[]` and `{}`; the number 0 is true |
+//! | a missing field or key, or null | null; `@` holds the fields that have a value |
+//! | true | any value except null, `false`, `''`, `[]` and `{}`; the number 0 is true |
 //! | `==`, `!=` | deep, by type; numbers by exact value, also beyond 2^53 |
-//! | `<`, `<=`, `>`, `>=` | of two numbers; null, which is not true, of anything else |
-//! | a function given what it does not take, null too | an error: the whole filter does not match, also below `!` |
-//! | `\|\|`, `&&` | what is not asked makes no error |
-//! | `contains_ci(text, part)` | by Unicode's lower case; never where either is empty |
-//! | an instant | the text of RFC 3339 in UTC that the API shows |
-//! | a function of the application | CEL over its arguments, fields as they are; its errors are errors here |
-//! | an event without any value | matches every filter. Only where the class demands no field |
+//! | `<`, `<=`, `>`, `>=` | of two numbers; for other values the result is null, which is not true |
+//! | an argument of the wrong type, also null | an error: the whole filter does not match, also below `!` |
+//! | `\|\|`, `&&` | operands that are not evaluated cause no error |
+//! | `contains_ci(text, part)` | by Unicode's lower case; false if either is empty |
+//! | a timestamp | text in RFC 3339, in UTC, as in the API |
+//! | a user-defined function | CEL over its arguments; fields keep their types; its errors are errors here |
+//! | an event without any value | matches every filter. Possible only if the class requires no field |
 //! | more than [`STEPS_MAX`](crate::evaluate::STEPS_MAX) steps | no match, and it is reported |
 //!
-//! Refused on entry: unknown functions and fields, wrong numbers of arguments, comparisons and arguments of types that
-//! never fit. Text between backticks that is not JSON is text, as in older JMESPath.
+//! Rejected at compile time: unknown functions and fields, wrong numbers of arguments, comparisons and arguments of
+//! incompatible types. Text between backticks that is not JSON is text, as in older JMESPath.
 
-mod check; // fields are found, types are checked
-mod evaluate; // the plain interpreter
-mod functions; // what expressions may call
-mod lex; // text becomes words
-mod lower; // the tree becomes conditions
-mod parse; // words become a tree
-mod syntax; // the tree
+mod check; // resolves fields, checks types
+mod evaluate; // the interpreter
+mod functions; // the built-in functions
+mod lex; // the lexer
+mod lower; // lowers the syntax tree to conditions
+mod parse; // the parser
+mod syntax; // the syntax tree
 
 use std::{fmt::Write, sync::Arc};
 
@@ -34,15 +34,15 @@ use tocsin_model::{field::Fields, filter::Dialect, problem::Problem, value::Valu
 
 use super::{CompiledFilter, Evaluate};
 use crate::{
-    datum::{Datum, Trouble},
-    defined::Functions,
+    eval_value::{EvalError, EvalValue},
+    user_functions::UserFunctions,
 };
 
-use evaluate::Run;
+use evaluate::Evaluation;
 use syntax::{Kind, Node};
 
-/// Reads a filter in JMESPath.
-pub(super) fn compile(text: &str, event: &Fields, functions: &Functions) -> Result<CompiledFilter, Vec<Problem>> {
+/// Compiles a JMESPath filter.
+pub(super) fn compile(text: &str, event: &Fields, functions: &UserFunctions) -> Result<CompiledFilter, Vec<Problem>> {
     let mut root = parse::parse(text, functions).map_err(|problem| vec![problem])?;
     check::check(&mut root, text, event)?;
     let (condition, exact) = lower::lower(&root, event);
@@ -56,7 +56,7 @@ pub(super) fn compile(text: &str, event: &Fields, functions: &Functions) -> Resu
     Ok(if demands { filter } else { filter.or_empty(event.len()) })
 }
 
-/// Whether the language has a function of this name.
+/// Whether there is a built-in function of this name.
 pub(crate) fn is_built_in(name: &str) -> bool {
     functions::Function::named(name).is_some()
 }
@@ -65,18 +65,18 @@ pub(crate) fn is_built_in(name: &str) -> bool {
 struct JmespathFilter {
     root: Node,
     event: Fields,
-    /// Whether every event has a value.
+    /// Whether the class requires a field, so that every event has a value.
     demands: bool,
 }
 
 impl Evaluate for JmespathFilter {
-    fn holds(&self, event: &[Value]) -> Result<bool, Trouble> {
+    fn holds(&self, event: &[Value]) -> Result<bool, EvalError> {
         if !self.demands && event.iter().take(self.event.len()).all(Value::is_null) {
             return Ok(true);
         }
-        match Run::new(&self.event, event).truth(&self.root, None) {
+        match Evaluation::new(&self.event, event).truth(&self.root, None) {
             Ok(truth) => Ok(truth),
-            Err(Trouble::Cost) => Err(Trouble::Cost),
+            Err(EvalError::Cost) => Err(EvalError::Cost),
             Err(_) => Ok(false),
         }
     }
@@ -96,31 +96,32 @@ impl Evaluate for JmespathFilter {
     }
 }
 
-/// An expression in JMESPath over any JSON, without an event class; for tests and comparisons.
+/// A JMESPath expression over any JSON, without an event class; for tests and comparisons.
 #[derive(Debug)]
 pub struct Query(Node);
 
 impl Query {
-    /// Reads an expression.
+    /// Parses an expression.
     ///
     /// # Errors
-    /// The first thing that is not JMESPath, with line and column.
+    /// The first syntax error, with line and column.
     pub fn compile(text: &str) -> Result<Query, Problem> {
-        parse::parse(text, &Functions::default()).map(Query)
+        parse::parse(text, &UserFunctions::default()).map(Query)
     }
 
-    /// What it gives for a value.
+    /// Evaluates the expression over a value.
     ///
     /// # Errors
-    /// A function was given what it does not take, or the cost limit.
-    pub fn search(&self, value: &Value) -> Result<Value, Trouble> {
-        let (fields, here) = (Fields::default(), Datum::of(value));
-        Run::new(&fields, &[]).value(&self.0, Some(&here)).map(|datum| datum.to_value())
+    /// An argument has the wrong type, or the step limit was exceeded.
+    pub fn search(&self, value: &Value) -> Result<Value, EvalError> {
+        let (fields, here) = (Fields::default(), EvalValue::of(value));
+        Evaluation::new(&fields, &[]).value(&self.0, Some(&here)).map(|eval_value| eval_value.to_value())
     }
 }
 
-/// Appends a text that is equal for expressions that differ in spelling alone: white space, parentheses, the quoting of
-/// names and literals. The order of operands counts, since an error in the first keeps the second from being asked.
+/// Appends the canonical text: equal for expressions that differ only in white space, parentheses, and the quoting of
+/// names and literals. The order of operands matters, since an error in the first one prevents the evaluation of the
+/// second.
 fn print(node: &Node, out: &mut String) {
     let list = |name: &str, parts: &[&Node], out: &mut String| {
         let _ = write!(out, "({name}");
@@ -131,7 +132,7 @@ fn print(node: &Node, out: &mut String) {
         out.push(')');
     };
     let parts = node.parts();
-    // Writing to a string does not fail. Texts are quoted, so that none can pass for syntax.
+    // Writing to a string cannot fail. Texts are quoted, so they cannot be confused with syntax.
     match &node.kind {
         Kind::Current => out.push('@'),
         Kind::Event(at) => _ = write!(out, "e{at}"),
@@ -152,7 +153,7 @@ fn print(node: &Node, out: &mut String) {
             list(&format!("map {names:?}"), &parts, out);
         }
         Kind::Call(function, _) => list(function.signature().name, &parts, out),
-        Kind::Defined(function, _) => list(&format!("{function:?}"), &parts, out),
+        Kind::UserFunction(function, _) => list(&format!("{function:?}"), &parts, out),
         Kind::Reference(_) => list("&", &parts, out),
     }
 }

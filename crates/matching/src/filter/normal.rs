@@ -1,15 +1,15 @@
-//! The normal form of conditions: what means the same is written the same, as far as that is cheap to see.
+//! The normal form of conditions: equivalent conditions become equal, where that is cheap to detect.
 //!
-//! Nested `All` and `Any` are flattened, their parts sorted and kept once, equalities of one place under `Any` become
-//! one set, two ends of one range under `All` become one range, sets are sorted, and what always or never holds is
+//! Nested `All` and `Any` are flattened, their parts sorted and de-duplicated. Equalities of one path under `Any`
+//! become one set, two ends of one range under `All` become one range. Sets are sorted, and constant conditions are
 //! folded away.
 
 use tocsin_model::value::Value;
 
-use super::{Case, Condition, How, Path, Range, Reach, Test};
-use crate::datum::{Datum, write_key};
+use super::{Case, Condition, Path, Range, Reach, Test, ValueTest};
+use crate::eval_value::{EvalValue, write_key};
 
-/// Most conjunctions that a condition is taken apart into.
+/// Most conjunctions in a disjunctive normal form.
 pub const CONJUNCTIONS_MAX: usize = 16;
 
 /// Brings a condition to its normal form.
@@ -20,7 +20,7 @@ pub fn normalise(condition: Condition) -> Condition {
             for part in parts {
                 match normalise(part) {
                     Condition::All(inner) => all.extend(inner),
-                    // What is unknown asks for nothing beside what is known.
+                    // An unknown condition adds nothing to known ones.
                     Condition::Always | Condition::Unknown => {}
                     Condition::Any(none) if none.is_empty() => return Condition::never(),
                     part => all.push(part),
@@ -51,30 +51,30 @@ pub fn normalise(condition: Condition) -> Condition {
             sort(&mut any);
             if any.len() == 1 { any.remove(0) } else { Condition::Any(any) }
         }
-        Condition::Test(Test { path, how }) => match normal_how(how) {
-            How::In(values) if values.is_empty() => Condition::never(),
-            how => Condition::Test(Test { path, how }),
+        Condition::Test(Test { path, value_test }) => match normal_how(value_test) {
+            ValueTest::In(values) if values.is_empty() => Condition::never(),
+            value_test => Condition::Test(Test { path, value_test }),
         },
         condition => condition,
     }
 }
 
-fn normal_how(how: How) -> How {
-    match how {
-        How::In(values) => How::In(normal_values(values)),
-        How::But(inner) => match normal_how(*inner) {
-            How::But(how) => *how,
-            how => How::But(Box::new(how)),
+fn normal_how(value_test: ValueTest) -> ValueTest {
+    match value_test {
+        ValueTest::In(values) => ValueTest::In(normal_values(values)),
+        ValueTest::But(inner) => match normal_how(*inner) {
+            ValueTest::But(value_test) => *value_test,
+            value_test => ValueTest::But(Box::new(value_test)),
         },
-        How::Range(Range { low, high }) => {
+        ValueTest::Range(Range { low, high }) => {
             let number = |limit: super::Limit| super::Limit { value: normal_value(limit.value), ..limit };
-            How::Range(Range { low: low.map(number), high: high.map(number) })
+            ValueTest::Range(Range { low: low.map(number), high: high.map(number) })
         }
-        how => how,
+        value_test => value_test,
     }
 }
 
-/// One spelling for one number: an integer, where it is one.
+/// One representation per number: an integer, where the value is integral.
 fn normal_value(value: Value) -> Value {
     match value {
         Value::Number(number)
@@ -88,12 +88,12 @@ fn normal_value(value: Value) -> Value {
 }
 
 fn normal_values(values: Vec<Value>) -> Vec<Value> {
-    // What has no key, a NaN, equals nothing.
+    // A value without a key, such as NaN, equals nothing.
     let mut keyed: Vec<(Vec<u8>, Value)> = values
         .into_iter()
         .filter_map(|value| {
             let mut key = Vec::new();
-            write_key(&Datum::of(&value), &mut key).ok()?;
+            write_key(&EvalValue::of(&value), &mut key).ok()?;
             Some((key, normal_value(value)))
         })
         .collect();
@@ -102,10 +102,10 @@ fn normal_values(values: Vec<Value>) -> Vec<Value> {
     keyed.into_iter().map(|(_, value)| value).collect()
 }
 
-/// The two ends of a range of one value, given apart, become one test.
+/// Joins the two ends of a range of one value, given as separate tests, into one test.
 fn join_ranges(parts: &mut Vec<Condition>) {
     let is_half = |part: &Condition| match part {
-        Condition::Test(Test { path, how: How::Range(range) }) => {
+        Condition::Test(Test { path, value_test: ValueTest::Range(range) }) => {
             path.reach == Reach::One && (range.low.is_none() || range.high.is_none())
         }
         _ => false,
@@ -115,12 +115,12 @@ fn join_ranges(parts: &mut Vec<Condition>) {
     }
     let (mut halves, others): (Vec<_>, Vec<_>) = std::mem::take(parts).into_iter().partition(is_half);
     *parts = others;
-    // So that what was written in another order is joined alike.
+    // Sorted first, so that the order of the source does not matter.
     sort(&mut halves);
     for half in halves {
-        let Condition::Test(Test { path, how: How::Range(range) }) = half else { continue };
+        let Condition::Test(Test { path, value_test: ValueTest::Range(range) }) = half else { continue };
         let fits = |part: &&mut Condition| match part {
-            Condition::Test(Test { path: other, how: How::Range(other_range) }) => {
+            Condition::Test(Test { path: other, value_test: ValueTest::Range(other_range) }) => {
                 *other == path
                     && (other_range.low.is_none() && range.high.is_none()
                         || other_range.high.is_none() && range.low.is_none())
@@ -128,18 +128,18 @@ fn join_ranges(parts: &mut Vec<Condition>) {
             _ => false,
         };
         match parts.iter_mut().find(fits) {
-            Some(Condition::Test(Test { how: How::Range(other), .. })) => {
+            Some(Condition::Test(Test { value_test: ValueTest::Range(other), .. })) => {
                 other.low = other.low.take().or(range.low);
                 other.high = other.high.take().or(range.high);
             }
-            _ => parts.push(Condition::Test(Test { path, how: How::Range(range) })),
+            _ => parts.push(Condition::Test(Test { path, value_test: ValueTest::Range(range) })),
         }
     }
 }
 
-/// Equalities of one place become one set.
+/// Joins equalities of one path into one set.
 fn join_sets(parts: &mut Vec<Condition>) {
-    let is_set = |part: &Condition| matches!(part, Condition::Test(Test { how: How::In(_), .. }));
+    let is_set = |part: &Condition| matches!(part, Condition::Test(Test { value_test: ValueTest::In(_), .. }));
     if parts.iter().filter(|part| is_set(part)).count() < 2 {
         return;
     }
@@ -148,7 +148,7 @@ fn join_sets(parts: &mut Vec<Condition>) {
     let mut sets: Vec<(Path, Vec<Value>)> = sets
         .into_iter()
         .filter_map(|set| match set {
-            Condition::Test(Test { path, how: How::In(values) }) => Some((path, values)),
+            Condition::Test(Test { path, value_test: ValueTest::In(values) }) => Some((path, values)),
             _ => None,
         })
         .collect();
@@ -158,7 +158,7 @@ fn join_sets(parts: &mut Vec<Condition>) {
         while let Some((_, more)) = sets.next_if(|(other, _)| *other == path) {
             values.extend(more);
         }
-        parts.push(Condition::test(path, How::In(normal_values(values))));
+        parts.push(Condition::test(path, ValueTest::In(normal_values(values))));
     }
 }
 
@@ -179,7 +179,7 @@ fn sort(parts: &mut Vec<Condition>) {
     *parts = keyed.into_iter().map(|(_, part)| part).collect();
 }
 
-/// Appends a form that is different for different conditions in normal form.
+/// Appends an encoding that differs for different conditions in normal form.
 pub fn write_condition(condition: &Condition, out: &mut Vec<u8>) {
     let mut list = |tag: u8, parts: &[Condition]| {
         out.push(tag);
@@ -195,29 +195,29 @@ pub fn write_condition(condition: &Condition, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a form that is different for different tests.
+/// Appends an encoding that differs for different tests.
 pub fn write_test(test: &Test, out: &mut Vec<u8>) {
     let Path { field, keys, reach } = &test.path;
     out.push(*reach as u8);
     write_number(*field, out);
     write_number(keys.len(), out);
     keys.iter().for_each(|key| write_text(key, out));
-    write_how(&test.how, out);
+    write_value_test(&test.value_test, out);
 }
 
-fn write_how(how: &How, out: &mut Vec<u8>) {
+fn write_value_test(value_test: &ValueTest, out: &mut Vec<u8>) {
     let folded = |case: &Case| *case == Case::Folded;
     let mut text = |tag: u8, text: &str| {
         out.push(tag);
         write_text(text, out);
     };
-    match how {
-        How::In(values) => {
+    match value_test {
+        ValueTest::In(values) => {
             out.push(b'=');
             write_number(values.len(), out);
             values.iter().for_each(|value| write_value(value, out));
         }
-        How::Range(range) => {
+        ValueTest::Range(range) => {
             out.push(b'<');
             for limit in [&range.low, &range.high] {
                 match limit {
@@ -229,22 +229,22 @@ fn write_how(how: &How, out: &mut Vec<u8>) {
                 }
             }
         }
-        How::Prefix(part, case) => text(if folded(case) { b'P' } else { b'p' }, part),
-        How::Suffix(part, case) => text(if folded(case) { b'S' } else { b's' }, part),
-        How::Contains(part, case) => text(if folded(case) { b'C' } else { b'c' }, part),
-        How::Folded(other) => text(b'E', other),
-        How::Matches(regex) => text(b'~', regex.as_str()),
-        How::Cidr(network) => text(b'/', &network.to_string()),
-        How::Wildcard(wildcard) => {
+        ValueTest::Prefix(part, case) => text(if folded(case) { b'P' } else { b'p' }, part),
+        ValueTest::Suffix(part, case) => text(if folded(case) { b'S' } else { b's' }, part),
+        ValueTest::Contains(part, case) => text(if folded(case) { b'C' } else { b'c' }, part),
+        ValueTest::Folded(other) => text(b'E', other),
+        ValueTest::Matches(regex) => text(b'~', regex.as_str()),
+        ValueTest::Cidr(network) => text(b'/', &network.to_string()),
+        ValueTest::Wildcard(wildcard) => {
             out.push(b'*');
             write_number(wildcard.parts().len(), out);
             wildcard.parts().iter().for_each(|part| write_text(part, out));
         }
-        How::Exists => out.push(b'e'),
-        How::Missing => out.push(b'm'),
-        How::But(inner) => {
+        ValueTest::Exists => out.push(b'e'),
+        ValueTest::Missing => out.push(b'm'),
+        ValueTest::But(inner) => {
             out.push(b'!');
-            write_how(inner, out);
+            write_value_test(inner, out);
         }
     }
 }
@@ -262,8 +262,8 @@ fn write_value(value: &Value, out: &mut Vec<u8>) {
         }
         value => {
             out.push(b'k');
-            // What has no key is not in a normal form.
-            let _ = write_key(&Datum::of(value), out);
+            // A value without a key is not in a normal form.
+            let _ = write_key(&EvalValue::of(value), out);
         }
     }
 }
@@ -281,7 +281,7 @@ fn write_number(mut number: usize, out: &mut Vec<u8>) {
     out.push(number as u8);
 }
 
-/// The conjunctions of which one must hold, if there are at most [`CONJUNCTIONS_MAX`]; else `None`.
+/// The conjunctions of the disjunctive normal form, if there are at most [`CONJUNCTIONS_MAX`]; else `None`.
 pub fn disjunction(condition: &Condition) -> Option<Vec<Vec<&Test>>> {
     match condition {
         Condition::Test(test) => Some(vec![vec![test]]),

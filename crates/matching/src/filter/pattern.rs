@@ -1,11 +1,11 @@
-//! Event patterns, the JSON that Amazon EventBridge and SNS take: each field with the values that will do.
+//! Event patterns: the JSON filter language of Amazon EventBridge and SNS. Each field lists the accepted values.
 //!
-//! A pattern means what it means there, with the differences that the guide lists. All its fields must fit, and a field
-//! fits if one of its values does. Values are put to the leaves of the event: what is no list and no object, through
-//! lists however deep. Fields below one list of objects must fit in the same object.
+//! Semantics are those of EventBridge, with the differences that the guide lists. All fields must match, and a field
+//! matches if one of its values does. Values are compared with the leaves of the event: values other than lists and
+//! objects, reached through lists of any depth. Fields below one list of objects must match in the same object.
 
-mod json; // JSON with positions
-mod search; // the evaluator: leaves that fit together
+mod json; // JSON parser that records positions
+mod search; // the evaluator: a backtracking search over leaves
 #[cfg(test)]
 mod tests;
 
@@ -20,7 +20,7 @@ use tocsin_model::{
 
 use self::json::{Entry, Node, NodeKind};
 use super::{
-    Case, CompiledFilter, Condition, How, Limit, Path, Range, Reach,
+    Case, CompiledFilter, Condition, Limit, Path, Range, Reach, ValueTest,
     text::{Network, Wildcard},
 };
 use crate::dialect::Span;
@@ -28,17 +28,17 @@ use crate::dialect::Span;
 /// Longest pattern, in bytes.
 const PATTERN_BYTES_MAX: usize = 64 * 1024;
 
-/// Most fields that a pattern asks for, those of alternatives counted each. The search is as deep as there are fields.
+/// Most fields in a pattern, over all alternatives. The search is as deep as there are fields.
 const FIELDS_MAX: usize = 256;
 
-/// What may stand as the key of a test.
+/// The keys of tests.
 const TESTS: [&str; 8] =
     ["prefix", "suffix", "equals-ignore-case", "wildcard", "anything-but", "numeric", "exists", "cidr"];
 
-/// What `anything-but` takes beside values.
+/// The tests that `anything-but` accepts.
 const BUT_TESTS: [&str; 4] = ["prefix", "suffix", "equals-ignore-case", "wildcard"];
 
-/// Reads a filter that is an event pattern.
+/// Compiles an event pattern.
 pub(super) fn compile(text: &str, event: &Fields) -> Result<CompiledFilter, Vec<Problem>> {
     if text.len() > PATTERN_BYTES_MAX {
         let message = format!("the pattern has {} bytes, at most {PATTERN_BYTES_MAX} are allowed", text.len());
@@ -63,11 +63,11 @@ pub(super) fn compile(text: &str, event: &Fields) -> Result<CompiledFilter, Vec<
     Ok(CompiledFilter::new(Dialect::EventPattern, condition, exact, &canonical, Arc::new(pattern)))
 }
 
-/// The first key that is one too many.
+/// The first key beyond the limit.
 fn beyond(node: &Node, keys: &mut usize) -> Option<Span> {
     match &node.kind {
         NodeKind::Object(entries) => entries.iter().find_map(|entry| {
-            // Those of tests are not counted: they stand in lists of values.
+            // Keys of tests are not counted: they are inside lists of values.
             *keys += usize::from(entry.key != "$or");
             if *keys > FIELDS_MAX { Some(entry.span) } else { beyond_value(entry, keys) }
         }),
@@ -83,22 +83,22 @@ fn beyond_value(entry: &Entry, keys: &mut usize) -> Option<Span> {
     }
 }
 
-/// What a pattern asks.
+/// A parsed pattern.
 #[derive(Debug, PartialEq)]
 enum Pattern {
-    /// Every one.
+    /// All of them match.
     All(Vec<Pattern>),
-    /// At least one.
+    /// At least one matches.
     Any(Vec<Pattern>),
-    /// One leaf is all of this.
-    Leaf(Path, Vec<How>),
+    /// One leaf passes all of these tests.
+    Leaf(Path, Vec<ValueTest>),
     /// There is a leaf.
     Exists(Path),
     /// There is no leaf.
     Missing(Path),
 }
 
-/// Reads the tree of a pattern; collects everything that is wrong.
+/// Parses a pattern; collects every problem.
 struct Reader<'a> {
     text: &'a str,
     event: &'a Fields,
@@ -114,7 +114,7 @@ impl Reader<'_> {
         self.problems.push(span.problem(self.text, message).hint(hint));
     }
 
-    /// An object of fields: the event's, or those below a path.
+    /// An object of fields: of the event, or below a path.
     fn object(&mut self, node: &Node, above: Option<&Path>) -> Pattern {
         let NodeKind::Object(entries) = &node.kind else {
             self.wrong_hint(
@@ -127,7 +127,7 @@ impl Reader<'_> {
         if entries.is_empty() {
             match above {
                 None => {
-                    self.wrong_hint(node.span, "the pattern is empty", "leave the filter out to be told of every event")
+                    self.wrong_hint(node.span, "the pattern is empty", "leave the filter out to receive every event")
                 }
                 Some(_) => self.wrong_hint(node.span, "the object is empty", "name a field of it, or leave it out"),
             }
@@ -192,7 +192,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The path of a field of the class. What holds one value is asked for it.
+    /// The path of a field of the class. A field with a single value is tested directly.
     fn class_field(&mut self, entry: &Entry) -> Option<Path> {
         let Some(field) = self.event.position(&entry.key) else {
             let names = self.event.iter().map(|field| field.name.as_str());
@@ -210,7 +210,7 @@ impl Reader<'_> {
         Some(Path { field, keys: Vec::new(), reach })
     }
 
-    /// The type of what a path leads to, where it holds nothing else: that of a field of the class which is no list.
+    /// The type of the value at a path, if it is fixed: a field of the class that is not a list.
     fn sole_kind(&self, path: &Path) -> Option<FieldType> {
         let kind = self.event.iter().nth(path.field)?.kind;
         (path.keys.is_empty() && kind != FieldType::List).then_some(kind)
@@ -229,12 +229,12 @@ impl Reader<'_> {
         }
     }
 
-    /// One of the values that will do for a field.
+    /// One of the accepted values of a field.
     fn value(&mut self, node: &Node, path: &Path) -> Option<Pattern> {
         let entry = match &node.kind {
             NodeKind::Scalar(value) => {
                 let value = self.literal(node, value, path)?;
-                return Some(Pattern::Leaf(path.clone(), vec![How::In(vec![value])]));
+                return Some(Pattern::Leaf(path.clone(), vec![ValueTest::In(vec![value])]));
             }
             NodeKind::List(_) => {
                 self.wrong(node.span, "a list within the list of values would fit nothing");
@@ -252,7 +252,7 @@ impl Reader<'_> {
                 }
             },
         };
-        let leaf = |how: How| Some(Pattern::Leaf(path.clone(), vec![how]));
+        let leaf = |value_test: ValueTest| Some(Pattern::Leaf(path.clone(), vec![value_test]));
         match entry.key.as_str() {
             "exists" => match entry.value.kind {
                 NodeKind::Scalar(Value::Boolean(true)) => Some(Pattern::Exists(path.clone())),
@@ -264,14 +264,14 @@ impl Reader<'_> {
             },
             "anything-but" => self.anything_but(&entry.value, path),
             "numeric" => {
-                self.asks(entry, path, &[FieldType::Integer, FieldType::Number], "numbers")?;
+                self.can_hold(entry, path, &[FieldType::Integer, FieldType::Number], "numbers")?;
                 leaf(self.numeric(&entry.value)?)
             }
             "cidr" => {
-                self.asks(entry, path, &[FieldType::String], "text")?;
+                self.can_hold(entry, path, &[FieldType::String], "text")?;
                 let text = self.text_of(&entry.value, "cidr")?;
                 match Network::read(&text) {
-                    Ok(network) => leaf(How::Cidr(network)),
+                    Ok(network) => leaf(ValueTest::Cidr(network)),
                     Err(message) => {
                         self.wrong_hint(entry.value.span, message, "write a network such as 10.0.0.0/8");
                         None
@@ -279,20 +279,24 @@ impl Reader<'_> {
                 }
             }
             "equals-ignore-case" | "wildcard" => {
-                self.asks(entry, path, &[FieldType::String], "text")?;
+                self.can_hold(entry, path, &[FieldType::String], "text")?;
                 leaf(self.text_test(&entry.key, &entry.value)?)
             }
             "prefix" | "suffix" => {
-                self.asks(entry, path, &[FieldType::String], "text")?;
-                let how = match &entry.value.kind {
+                self.can_hold(entry, path, &[FieldType::String], "text")?;
+                let value_test = match &entry.value.kind {
                     NodeKind::Object(inner) if inner.len() == 1 && inner[0].key == "equals-ignore-case" => {
                         let text = self.text_of(&inner[0].value, "equals-ignore-case")?;
                         let is_prefix = entry.key == "prefix";
-                        if is_prefix { How::prefix(&text, Case::Folded) } else { How::suffix(&text, Case::Folded) }
+                        if is_prefix {
+                            ValueTest::prefix(&text, Case::Folded)
+                        } else {
+                            ValueTest::suffix(&text, Case::Folded)
+                        }
                     }
                     _ => self.text_test(&entry.key, &entry.value)?,
                 };
-                leaf(how)
+                leaf(value_test)
             }
             other => {
                 let hint = match closest(other, TESTS) {
@@ -305,8 +309,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Whether a test can hold for a field of its type; what is below a map or a list can hold anything.
-    fn asks(&mut self, entry: &Entry, path: &Path, kinds: &[FieldType], what: &str) -> Option<()> {
+    /// Whether a test can hold for a field of its type; values below a map or a list can have any type.
+    fn can_hold(&mut self, entry: &Entry, path: &Path, kinds: &[FieldType], what: &str) -> Option<()> {
         match self.sole_kind(path) {
             Some(kind) if !kinds.contains(&kind) => {
                 let name = self.event.iter().nth(path.field).map_or("", |field| field.name.as_str());
@@ -327,7 +331,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A value as its field holds it.
+    /// A value as its field stores it.
     fn literal(&mut self, node: &Node, value: &Value, path: &Path) -> Option<Value> {
         let Some(kind) = self.sole_kind(path) else { return Some(value.clone()) };
         let name = self.event.iter().nth(path.field).map_or("", |field| field.name.as_str());
@@ -376,23 +380,23 @@ impl Reader<'_> {
         }
     }
 
-    fn text_test(&mut self, test: &str, node: &Node) -> Option<How> {
+    fn text_test(&mut self, test: &str, node: &Node) -> Option<ValueTest> {
         if test == "equals-ignore-case" {
-            // The empty text has no case, and equals itself.
+            // The empty text has no case, so it is tested by equality.
             if let NodeKind::Scalar(Value::Text(text)) = &node.kind {
-                return Some(How::equals_ignore_case(text));
+                return Some(ValueTest::equals_ignore_case(text));
             }
         }
         let text = self.text_of(node, test)?;
         Some(match test {
-            "prefix" => How::prefix(&text, Case::Kept),
-            "suffix" => How::suffix(&text, Case::Kept),
+            "prefix" => ValueTest::prefix(&text, Case::Sensitive),
+            "suffix" => ValueTest::suffix(&text, Case::Sensitive),
             "wildcard" => return self.wildcard(node.span, &text),
-            _ => How::equals_ignore_case(&text),
+            _ => ValueTest::equals_ignore_case(&text),
         })
     }
 
-    fn wildcard(&mut self, span: Span, text: &str) -> Option<How> {
+    fn wildcard(&mut self, span: Span, text: &str) -> Option<ValueTest> {
         let mut parts = vec![String::new()];
         let mut letters = text.chars().peekable();
         let mut last_is_star = false;
@@ -420,13 +424,13 @@ impl Reader<'_> {
             last_is_star = letter == '*';
         }
         if parts.len() == 1 {
-            return Some(How::equals(parts[0].as_str()));
+            return Some(ValueTest::equals(parts[0].as_str()));
         }
-        Some(How::Wildcard(Wildcard::new(parts.into_iter().map(Arc::from).collect())))
+        Some(ValueTest::Wildcard(Wildcard::new(parts.into_iter().map(Arc::from).collect())))
     }
 
     fn anything_but(&mut self, node: &Node, path: &Path) -> Option<Pattern> {
-        let leaf = |hows: Vec<How>| Some(Pattern::Leaf(path.clone(), hows));
+        let leaf = |value_tests: Vec<ValueTest>| Some(Pattern::Leaf(path.clone(), value_tests));
         let many = |node: &Node| match &node.kind {
             NodeKind::List(items) => items.clone(),
             _ => vec![node.clone()],
@@ -441,18 +445,18 @@ impl Reader<'_> {
                 self.wrong(entry.span, message);
                 return None;
             }
-            self.asks(entry, path, &[FieldType::String], "text")?;
+            self.can_hold(entry, path, &[FieldType::String], "text")?;
             let list = many(&entry.value);
-            let hows: Vec<How> = list
+            let value_tests: Vec<ValueTest> = list
                 .iter()
                 .filter_map(|item| self.text_test(&entry.key, item))
-                .map(|how| How::But(Box::new(how)))
+                .map(|value_test| ValueTest::But(Box::new(value_test)))
                 .collect();
-            // An empty list, or one in which something is wrong.
-            if hows.is_empty() && list.is_empty() {
+            // An empty list, or one with problems.
+            if value_tests.is_empty() && list.is_empty() {
                 self.wrong(entry.value.span, "the list is empty, so everything would fit");
             }
-            return leaf(hows).filter(|_| !list.is_empty());
+            return leaf(value_tests).filter(|_| !list.is_empty());
         }
         let list = many(node);
         if list.is_empty() {
@@ -466,10 +470,10 @@ impl Reader<'_> {
                 _ => self.wrong(item.span, format!("`anything-but` takes text and numbers, not {}", item.describe())),
             }
         }
-        leaf(vec![How::anything_but(values)])
+        leaf(vec![ValueTest::anything_but(values)])
     }
 
-    fn numeric(&mut self, node: &Node) -> Option<How> {
+    fn numeric(&mut self, node: &Node) -> Option<ValueTest> {
         let hint = r#"write [">", 0, "<=", 5]"#;
         let items = match &node.kind {
             NodeKind::List(items) if !items.is_empty() && items.len() % 2 == 0 => items,
@@ -498,7 +502,7 @@ impl Reader<'_> {
             };
             let limit = |inclusive| Some(Limit { value: value.clone(), inclusive });
             let (side, limit) = match text {
-                "=" if items.len() == 2 => return Some(How::In(vec![value])),
+                "=" if items.len() == 2 => return Some(ValueTest::In(vec![value])),
                 ">" | ">=" => (&mut low, limit(text == ">=")),
                 "<" | "<=" => (&mut high, limit(text == "<=")),
                 "=" => {
@@ -521,7 +525,7 @@ impl Reader<'_> {
             *side = limit;
         }
         if let (Some(low), Some(high)) = (&low, &high) {
-            let How::Range(lowest) = Range::within(None, Some(high.clone())) else { return None };
+            let ValueTest::Range(lowest) = Range::within(None, Some(high.clone())) else { return None };
             if !lowest.accepts(&low.value) || low.value == high.value && !low.inclusive {
                 self.wrong(node.span, "no number is in this range");
                 return None;
@@ -536,7 +540,7 @@ fn named(kind: FieldType) -> String {
     format!("{} {}", if kind == FieldType::Integer { "an" } else { "a" }, kind.name())
 }
 
-/// The condition, and whether it is exact; appends the places that it looks at below the class's fields.
+/// The condition, and whether it is exact; appends the paths below the class's fields that it tests.
 fn lower(pattern: &Pattern, event: &Fields, places: &mut Vec<Path>) -> (Condition, bool) {
     match pattern {
         Pattern::All(parts) => {
@@ -546,7 +550,7 @@ fn lower(pattern: &Pattern, event: &Fields, places: &mut Vec<Path>) -> (Conditio
                 let mut of_part = Vec::new();
                 let (condition, sure) = lower(part, event, &mut of_part);
                 conditions.push(condition);
-                // Tests of places below one list must meet in one item, and tests do not know of each other.
+                // Tests below one list must hold in one item, but tests are independent of each other.
                 let met =
                     places[before..].iter().any(|one| of_part.iter().any(|other| share_a_list(one, other, event)));
                 exact &= sure && !met;
@@ -559,41 +563,43 @@ fn lower(pattern: &Pattern, event: &Fields, places: &mut Vec<Path>) -> (Conditio
             let exact = lowered.iter().all(|(_, exact)| *exact);
             (Condition::Any(lowered.into_iter().map(|(condition, _)| condition).collect()), exact)
         }
-        Pattern::Leaf(path, hows) => {
-            let mut tests: Vec<_> = hows.iter().map(|how| Condition::test(path.clone(), how.clone())).collect();
+        Pattern::Leaf(path, value_tests) => {
+            let mut tests: Vec<_> =
+                value_tests.iter().map(|value_test| Condition::test(path.clone(), value_test.clone())).collect();
             if path.reach == Reach::One {
-                // Null is no leaf, but not anything else either.
-                if hows.iter().any(|how| matches!(how, How::But(_))) {
-                    tests.push(Condition::test(path.clone(), How::Exists));
+                // Null is not a leaf, but not a different value either.
+                if value_tests.iter().any(|value_test| matches!(value_test, ValueTest::But(_))) {
+                    tests.push(Condition::test(path.clone(), ValueTest::Exists));
                 }
                 return (Condition::All(tests), true);
             }
             places.push(path.clone());
-            (Condition::All(tests), hows.len() == 1)
+            (Condition::All(tests), value_tests.len() == 1)
         }
         Pattern::Exists(path) => {
             places.push(path.clone());
-            (Condition::test(path.clone(), How::Exists), true)
+            (Condition::test(path.clone(), ValueTest::Exists), true)
         }
-        // What is nowhere is in no item.
-        Pattern::Missing(path) => (Condition::test(path.clone(), How::Missing), true),
+        // A missing path is in no item.
+        Pattern::Missing(path) => (Condition::test(path.clone(), ValueTest::Missing), true),
     }
 }
 
-/// Whether two places can be below one list of objects.
+/// Whether two paths can be below one list of objects.
 fn share_a_list(one: &Path, other: &Path, event: &Fields) -> bool {
     let is_list = event.iter().nth(one.field).is_some_and(|field| field.kind == FieldType::List);
     one.field == other.field && (is_list || shared(one, other) > 0)
 }
 
-/// How many keys two paths of one field begin with in common.
+/// The number of leading keys that two paths of one field have in common.
 fn shared(one: &Path, other: &Path) -> usize {
     one.keys.iter().zip(&other.keys).take_while(|(one, other)| one == other).count()
 }
 
-/// Appends a text that is equal for patterns that differ only in white space, the order of keys and spelling of texts.
+/// Appends the canonical text: equal for patterns that differ only in white space, the order of keys and the escaping
+/// of texts.
 fn print(node: &Node, out: &mut String) {
-    // What is written is never an error: it goes to a string.
+    // Writing to a string cannot fail.
     match &node.kind {
         NodeKind::Scalar(value) => {
             let _ = write!(out, "{value:?}");

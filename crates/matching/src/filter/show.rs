@@ -1,24 +1,26 @@
-//! Conditions in words, for people who ask why a filter did not match.
+//! Conditions as text, to explain why a filter did not match.
 
 use std::fmt::Write as _;
 
 use tocsin_model::{field::Fields, value::Value};
 
-use super::{Case, Condition, How, Limit, Path, Range, Reach};
+use super::{Case, Condition, Limit, Path, Range, Reach, ValueTest};
 use crate::chronicle::compile::column_path;
 
-/// Values of a set that are written out.
+/// Most values of a set that are written out.
 const VALUES_MAX: usize = 5;
 
-/// A condition in words, with the names that the fields have: `symbol == "ABC" and price > 10`.
+/// A condition as text, with the names of the fields: `symbol == "ABC" and price > 10`.
 pub fn show(condition: &Condition, fields: &Fields) -> String {
     match condition {
         Condition::All(parts) => join(parts, " and ", fields),
         Condition::Any(parts) if parts.is_empty() => "never".to_owned(),
         Condition::Any(parts) => join(parts, " or ", fields),
-        Condition::Test(test) => format!("{}{}", place(&test.path, fields), how(&test.how, test.path.reach)),
+        Condition::Test(test) => {
+            format!("{}{}", place(&test.path, fields), value_test(&test.value_test, test.path.reach))
+        }
         Condition::Always => "always".to_owned(),
-        Condition::Unknown => "what only evaluating the filter tells".to_owned(),
+        Condition::Unknown => "a condition that only evaluating the filter decides".to_owned(),
     }
 }
 
@@ -38,44 +40,44 @@ fn place(path: &Path, fields: &Fields) -> String {
     let name = fields.iter().nth(path.field).map_or("?", |field| field.name.as_str());
     text.push_str(&column_path(name).unwrap_or_else(|| name.to_owned()));
     for key in &path.keys {
-        // Writing to a string never fails.
+        // Writing to a string cannot fail.
         let _ = write!(text, ".{key}");
     }
     text
 }
 
-fn how(how: &How, reach: Reach) -> String {
-    match how {
-        How::In(values) => match values.as_slice() {
+fn value_test(value_test: &ValueTest, reach: Reach) -> String {
+    match value_test {
+        ValueTest::In(values) => match values.as_slice() {
             [only] => format!(" == {}", literal(only)),
             values => format!(" in {}", set(values)),
         },
-        How::Range(range) => limits(range),
-        How::Prefix(text, case) => format!(" starts with {text:?}{}", folded(*case)),
-        How::Suffix(text, case) => format!(" ends with {text:?}{}", folded(*case)),
-        How::Contains(text, case) => format!(" contains {text:?}{}", folded(*case)),
-        How::Folded(text) => format!(" == {text:?}{}", folded(Case::Folded)),
-        How::Wildcard(wildcard) => format!(" is like {:?}", wildcard.parts().join("*")),
-        How::Matches(regex) => format!(" matches {:?}", regex.as_str()),
-        How::Cidr(network) => format!(" is an address in {network}"),
-        How::Exists => match reach {
+        ValueTest::Range(range) => limits(range),
+        ValueTest::Prefix(text, case) => format!(" starts with {text:?}{}", folded(*case)),
+        ValueTest::Suffix(text, case) => format!(" ends with {text:?}{}", folded(*case)),
+        ValueTest::Contains(text, case) => format!(" contains {text:?}{}", folded(*case)),
+        ValueTest::Folded(text) => format!(" == {text:?}{}", folded(Case::Folded)),
+        ValueTest::Wildcard(wildcard) => format!(" is like {:?}", wildcard.parts().join("*")),
+        ValueTest::Matches(regex) => format!(" matches {:?}", regex.as_str()),
+        ValueTest::Cidr(network) => format!(" is an address in {network}"),
+        ValueTest::Exists => match reach {
             Reach::One => " has a value".to_owned(),
             Reach::Items | Reach::Leaves => " is there".to_owned(),
         },
-        How::Missing => " has no value".to_owned(),
-        How::But(inner) => match &**inner {
-            How::In(values) => match values.as_slice() {
+        ValueTest::Missing => " has no value".to_owned(),
+        ValueTest::But(inner) => match &**inner {
+            ValueTest::In(values) => match values.as_slice() {
                 [only] => format!(" != {}", literal(only)),
                 values => format!(" not in {}", set(values)),
             },
-            inner => format!(" is there and not so that it{}", self::how(inner, reach)),
+            inner => format!(" is present and it is not the case that it{}", self::value_test(inner, reach)),
         },
     }
 }
 
 fn folded(case: Case) -> &'static str {
     match case {
-        Case::Kept => "",
+        Case::Sensitive => "",
         Case::Folded => " in any case",
     }
 }
@@ -113,7 +115,7 @@ mod tests {
     use tocsin_model::filter::{Dialect, Filter};
 
     #[test]
-    fn conditions_are_written_as_one_would_say_them() {
+    fn conditions_are_written_as_text() {
         let field = |(name, kind): (&str, FieldType)| Field::new(name.parse().expect("a name"), kind);
         let fields = [("symbol", FieldType::String), ("price", FieldType::Number), ("tags", FieldType::List)];
         let fields = Fields::new(fields.into_iter().map(field).collect());
@@ -129,6 +131,6 @@ mod tests {
         assert_eq!(shown("event.symbol.contains_ci('Ab')"), r#"symbol contains "ab" in any case"#);
         assert_eq!(shown("'x' in event.tags && event.symbol != 'A'"), r#"symbol != "A" and one of tags == "x""#);
         assert_eq!(shown("event.price >= 1 && event.price < 2"), "price >= 1 and < 2");
-        assert_eq!(shown("event.price * 2 > 3"), "what only evaluating the filter tells");
+        assert_eq!(shown("event.price * 2 > 3"), "a condition that only evaluating the filter decides");
     }
 }

@@ -1,4 +1,4 @@
-//! What tests do with text: patterns with `*`, addresses in networks, folding of case.
+//! Text tests: patterns with `*`, addresses in networks, case folding.
 
 use std::{
     borrow::Cow,
@@ -6,10 +6,13 @@ use std::{
     sync::Arc,
 };
 
-/// A text lower-cased by Unicode. Nothing is made where it is ASCII in lower case.
+/// Lower-cases a text by Unicode, each character by itself: a part of a text is lower-cased to a part of the lower-cased
+/// text. So both lower-case forms of sigma become `σ`; by Unicode's rule for final sigma, the one of `ΑΣ` would depend on
+/// what follows. ASCII in lower case is borrowed.
 pub fn fold(text: &str) -> Cow<'_, str> {
     if !text.is_ascii() {
-        return Cow::Owned(text.to_lowercase());
+        let lower = text.to_lowercase();
+        return Cow::Owned(if lower.contains('ς') { lower.replace('ς', "σ") } else { lower });
     }
     if text.bytes().any(|byte| byte.is_ascii_uppercase()) {
         return Cow::Owned(text.to_ascii_lowercase());
@@ -17,26 +20,26 @@ pub fn fold(text: &str) -> Cow<'_, str> {
     Cow::Borrowed(text)
 }
 
-/// A pattern in which `*` stands for any text, none too.
+/// A wildcard pattern: `*` stands for any text, also the empty one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wildcard {
-    /// What stands between the stars; one more than there are stars. The first and the last may be empty.
+    /// The literal parts between the stars; one more than there are stars. The first and the last may be empty.
     parts: Arc<[Arc<str>]>,
 }
 
 impl Wildcard {
-    /// What stands before, between and after the stars. At least one part.
+    /// A pattern from its literal parts; at least one.
     pub fn new(parts: Vec<Arc<str>>) -> Self {
         Wildcard { parts: parts.into() }
     }
 
-    /// What stands before, between and after the stars.
+    /// The literal parts before, between and after the stars.
     pub fn parts(&self) -> &[Arc<str>] {
         &self.parts
     }
 
-    /// Whether a text fits: first and last part at the ends, the others in order between, each as early as it can be.
-    /// Time: the text's length times the longest part's at worst, whatever the number of stars.
+    /// Whether a text matches: first and last part at the ends, the others in order between, each at the earliest
+    /// position. Time: the text's length times the longest part's at worst, whatever the number of stars.
     pub fn fits(&self, text: &str) -> bool {
         let [first, middle @ .., last] = &*self.parts else { return self.parts.iter().all(|part| **part == *text) };
         let Some(rest) = text.strip_prefix(&**first) else { return false };
@@ -54,15 +57,15 @@ impl Wildcard {
 pub struct Network {
     /// The first address.
     address: IpAddr,
-    /// How many bits of it count.
+    /// The prefix length.
     bits: u8,
 }
 
 impl Network {
-    /// Reads `10.0.0.0/8`, `2001:db8::/32`, or one address. Bits of the host are cleared.
+    /// Parses `10.0.0.0/8`, `2001:db8::/32`, or one address. Host bits are cleared.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The problem, as text.
     pub fn read(text: &str) -> Result<Network, String> {
         let (address, bits) = match text.split_once('/') {
             Some((address, bits)) => (address, Some(bits)),
@@ -81,7 +84,7 @@ impl Network {
         Ok(Network { address: masked(address, bits), bits })
     }
 
-    /// Whether a text is an address within. IPv4 is not IPv6, however it is written.
+    /// Whether a text is an address in the network. IPv4 addresses are not in IPv6 networks, in any notation.
     pub fn has(&self, text: &str) -> bool {
         text.parse::<IpAddr>().is_ok_and(|address| {
             address.is_ipv4() == self.address.is_ipv4() && masked(address, self.bits) == self.address
@@ -90,14 +93,15 @@ impl Network {
 }
 
 impl Network {
-    /// Whether it is of IPv4, how many bits count, and the first address: equal for equal networks.
+    /// Whether it is IPv4, the prefix length, and the first address: equal for equal networks.
     pub(crate) fn key(&self) -> (bool, u8, u128) {
         (self.address.is_ipv4(), self.bits, number(self.address))
     }
 
-    /// The first address of the network of so many bits in which a text lies, if it is an address of that kind.
+    /// The first address of the network of this prefix length that contains an address, if the text is an address of
+    /// that family.
     pub(crate) fn address_within(text: &str, is_ipv4: bool, bits: u8) -> Option<u128> {
-        // Spares most texts the attempt: addresses are short and begin with a digit or a colon.
+        // A cheap test first: addresses are short and begin with a hexadecimal digit or a colon.
         let begins = text.bytes().next().is_some_and(|byte| byte.is_ascii_hexdigit() || byte == b':');
         let address: IpAddr = if begins && text.len() <= 45 { text.parse().ok()? } else { return None };
         (address.is_ipv4() == is_ipv4).then(|| number(masked(address, bits)))
@@ -135,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wildcards_fit() {
+    fn wildcards_match() {
         let fits = |pattern: &str, text: &str| Wildcard::new(pattern.split('*').map(Arc::from).collect()).fits(text);
         for (pattern, text) in
             [("a*b", "ab"), ("a*b", "a--b"), ("*", ""), ("*ab*ab*", "aabab"), ("x", "x"), ("*é", "caf\u{e9}")]
@@ -150,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_have_their_addresses() {
+    fn networks_contain_their_addresses() {
         let has = |network: &str, address: &str| Network::read(network).expect("a network").has(address);
         assert!(has("10.0.0.7/8", "10.255.0.1") && !has("10.0.0.0/8", "11.0.0.1"));
         assert!(has("0.0.0.0/0", "255.255.255.255") && !has("0.0.0.0/0", "::1"));

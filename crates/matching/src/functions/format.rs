@@ -1,19 +1,19 @@
-//! `'%d of %s'.format([1, 'a'])` and `strings.quote`, as CEL's string extension has them.
+//! `'%d of %s'.format([1, 'a'])` and `strings.quote`, as in CEL's string extension.
 
 use std::fmt::Write;
 
 use crate::{
-    datum::{Datum, Trouble},
+    eval_value::{EvalError, EvalValue},
     evaluate::Steps,
 };
 
 /// Most digits after the point.
 const PRECISION_MAX: usize = 1000;
 
-/// Fills the places of a template: `%s`, `%d`, `%f`, `%e`, `%b`, `%o`, `%x`, `%X`, with a precision such as `%.2f`
+/// Fills the clauses of a template: `%s`, `%d`, `%f`, `%e`, `%b`, `%o`, `%x`, `%X`, with a precision such as `%.2f`
 /// before `f` and `e`; `%%` is a percent sign.
-pub fn format<'a>(template: &str, given: &Datum<'a>, steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
-    let Datum::List(items) = given else { return Err(Trouble::Type) };
+pub fn format<'a>(template: &str, given: &EvalValue<'a>, steps: &mut Steps) -> Result<EvalValue<'a>, EvalError> {
+    let EvalValue::List(items) = given else { return Err(EvalError::Type) };
     let (mut made, mut rest, mut next) = (String::new(), template, 0);
     while let Some(at) = rest.find('%') {
         made.push_str(&rest[..at]);
@@ -27,13 +27,13 @@ pub fn format<'a>(template: &str, given: &Datum<'a>, steps: &mut Steps) -> Resul
         if let Some(after) = rest.strip_prefix('.') {
             let digits = after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len());
             let asked = after[..digits].parse().ok().filter(|asked| *asked <= PRECISION_MAX);
-            precision = Some(asked.ok_or(Trouble::Conversion)?);
+            precision = Some(asked.ok_or(EvalError::Conversion)?);
             rest = &after[digits..];
         }
-        let clause = rest.chars().next().ok_or(Trouble::Conversion)?;
+        let clause = rest.chars().next().ok_or(EvalError::Conversion)?;
         rest = &rest[clause.len_utf8()..];
         if next >= items.len() {
-            return Err(Trouble::NoSuchKey);
+            return Err(EvalError::NoSuchKey);
         }
         let before = made.len();
         write_clause(clause, precision.unwrap_or(6), &items.item(next), &mut made, steps)?;
@@ -41,41 +41,41 @@ pub fn format<'a>(template: &str, given: &Datum<'a>, steps: &mut Steps) -> Resul
         next += 1;
     }
     made.push_str(rest);
-    Ok(Datum::text(made))
+    Ok(EvalValue::text(made))
 }
 
 fn write_clause(
     clause: char,
     precision: usize,
-    datum: &Datum<'_>,
+    eval_value: &EvalValue<'_>,
     made: &mut String,
     steps: &mut Steps,
-) -> Result<(), Trouble> {
-    match (clause, datum) {
-        ('s', datum) => return write_text(datum, made, steps),
-        ('d', Datum::Integer(_) | Datum::Unsigned(_)) => return write_text(datum, made, steps),
-        ('d' | 'f' | 'e', Datum::Number(value)) if !value.is_finite() => write_number(*value, made),
-        ('d', Datum::Number(value)) => write_number(*value, made),
-        ('f', Datum::Integer(_) | Datum::Unsigned(_) | Datum::Number(_)) => {
-            // Rounds halves to even, by the exact value.
-            let _ = write!(made, "{:.precision$}", super::number(datum)?);
+) -> Result<(), EvalError> {
+    match (clause, eval_value) {
+        ('s', eval_value) => return write_text(eval_value, made, steps),
+        ('d', EvalValue::Integer(_) | EvalValue::Unsigned(_)) => return write_text(eval_value, made, steps),
+        ('d' | 'f' | 'e', EvalValue::Number(value)) if !value.is_finite() => write_number(*value, made),
+        ('d', EvalValue::Number(value)) => write_number(*value, made),
+        ('f', EvalValue::Integer(_) | EvalValue::Unsigned(_) | EvalValue::Number(_)) => {
+            // Rounds half to even, by the exact value.
+            let _ = write!(made, "{:.precision$}", super::number(eval_value)?);
         }
-        ('e', Datum::Integer(_) | Datum::Unsigned(_) | Datum::Number(_)) => {
-            let written = format!("{:.precision$e}", super::number(datum)?);
-            let (digits, power) = written.split_once('e').ok_or(Trouble::Conversion)?;
+        ('e', EvalValue::Integer(_) | EvalValue::Unsigned(_) | EvalValue::Number(_)) => {
+            let written = format!("{:.precision$e}", super::number(eval_value)?);
+            let (digits, power) = written.split_once('e').ok_or(EvalError::Conversion)?;
             let (sign, power) = power.strip_prefix('-').map_or(('+', power), |power| ('-', power));
             let _ = write!(made, "{digits}e{sign}{power:0>2}");
         }
-        ('b', Datum::Boolean(value)) => made.push(if *value { '1' } else { '0' }),
-        ('b' | 'o' | 'x' | 'X', Datum::Integer(value)) => {
+        ('b', EvalValue::Boolean(value)) => made.push(if *value { '1' } else { '0' }),
+        ('b' | 'o' | 'x' | 'X', EvalValue::Integer(value)) => {
             made.push_str(if *value < 0 { "-" } else { "" });
             write_radix(clause, value.unsigned_abs(), made);
         }
-        ('b' | 'o' | 'x' | 'X', Datum::Unsigned(value)) => write_radix(clause, *value, made),
-        ('x' | 'X', Datum::Text(text)) => write_bytes(clause, text.as_bytes(), made, steps)?,
-        ('x' | 'X', Datum::Bytes(bytes)) => write_bytes(clause, bytes, made, steps)?,
-        (_, Datum::Null) => return Err(Trouble::Null),
-        _ => return Err(Trouble::Type),
+        ('b' | 'o' | 'x' | 'X', EvalValue::Unsigned(value)) => write_radix(clause, *value, made),
+        ('x' | 'X', EvalValue::Text(text)) => write_bytes(clause, text.as_bytes(), made, steps)?,
+        ('x' | 'X', EvalValue::Bytes(bytes)) => write_bytes(clause, bytes, made, steps)?,
+        (_, EvalValue::Null) => return Err(EvalError::Null),
+        _ => return Err(EvalError::Type),
     }
     Ok(())
 }
@@ -89,7 +89,7 @@ fn write_radix(clause: char, value: u64, made: &mut String) {
     };
 }
 
-fn write_bytes(clause: char, bytes: &[u8], made: &mut String, steps: &mut Steps) -> Result<(), Trouble> {
+fn write_bytes(clause: char, bytes: &[u8], made: &mut String, steps: &mut Steps) -> Result<(), EvalError> {
     steps.take(bytes.len() / 4)?;
     for byte in bytes {
         let _ = if clause == 'x' { write!(made, "{byte:02x}") } else { write!(made, "{byte:02X}") };
@@ -105,14 +105,14 @@ fn write_number(value: f64, made: &mut String) {
     };
 }
 
-/// What `%s` writes. Charged as it grows, since one list may stand in another many times.
-fn write_text(datum: &Datum<'_>, made: &mut String, steps: &mut Steps) -> Result<(), Trouble> {
+/// The text of `%s`. Charged as it grows, since one list can be nested in another many times.
+fn write_text(eval_value: &EvalValue<'_>, made: &mut String, steps: &mut Steps) -> Result<(), EvalError> {
     steps.take(1)?;
-    match datum {
-        Datum::Null => made.push_str("null"),
-        Datum::Number(value) => write_number(*value, made),
-        Datum::Type(name) => made.push_str(name),
-        Datum::List(items) => {
+    match eval_value {
+        EvalValue::Null => made.push_str("null"),
+        EvalValue::Number(value) => write_number(*value, made),
+        EvalValue::Type(name) => made.push_str(name),
+        EvalValue::List(items) => {
             made.push('[');
             for (at, item) in items.iter().enumerate() {
                 made.push_str(if at > 0 { ", " } else { "" });
@@ -120,7 +120,7 @@ fn write_text(datum: &Datum<'_>, made: &mut String, steps: &mut Steps) -> Result
             }
             made.push(']');
         }
-        Datum::Map(entries) => {
+        EvalValue::Map(entries) => {
             let mut written = Vec::with_capacity(entries.len());
             for (key, value) in entries.iter() {
                 let (mut name, mut text) = (String::new(), String::new());
@@ -136,9 +136,9 @@ fn write_text(datum: &Datum<'_>, made: &mut String, steps: &mut Steps) -> Result
             }
             made.push('}');
         }
-        Datum::Optional(_) => return Err(Trouble::Type),
+        EvalValue::Optional(_) => return Err(EvalError::Type),
         other => {
-            let Datum::Text(text) = super::to_text(other)? else { return Err(Trouble::Type) };
+            let EvalValue::Text(text) = super::to_text(other)? else { return Err(EvalError::Type) };
             steps.take(text.len() / 32)?;
             made.push_str(&text);
         }

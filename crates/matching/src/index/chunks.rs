@@ -1,19 +1,19 @@
-//! The entries of one group. Most groups are one entry in place or one chunk; larger ones are chunks of at most
-//! `CHUNK_ENTRIES_MAX` entries, sorted by key within and across chunks, so that an insertion moves little and an
+//! The entries of one group. Most groups are a single inline entry or one chunk. Larger ones are chunks of at most
+//! `CHUNK_ENTRIES_MAX` entries, sorted by key within and across chunks. So an insertion moves few entries, and an
 //! answer is a few contiguous slices.
 
 use super::{
-    columns::{Columns, Sight},
+    columns::{Columns, SearchHint},
     key::Bound,
 };
 
 /// Most entries of a chunk; a full one is split in half.
 pub const CHUNK_ENTRIES_MAX: usize = 2048;
 
-/// Entries whose highest `high` is kept together.
+/// Entries per block; the highest `high` of each block is stored.
 const BLOCK: usize = 64;
 
-/// One entry. What a branch does not use is zero.
+/// An index entry. Fields that a branch does not use are zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     /// The key by which a group is sorted: the one of an ordered test, or the low end of a range.
@@ -24,45 +24,45 @@ pub struct Entry {
     pub slot: u32,
 }
 
-/// How the entries of a branch's groups are arranged.
+/// The order of entries in the groups of a branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrangement {
-    /// In no order: the key alone decides.
+    /// Unsorted: the hash key alone decides.
     Plain,
     /// Sorted by one key.
     Sorted,
-    /// Sorted by the low end, with the highest high end of each block beside it.
+    /// Sorted by the low end, with the highest high end of each block.
     Ranges,
 }
 
-/// What is asked of a group.
+/// A query of a group.
 #[derive(Debug, Clone, Copy)]
 pub enum Query {
     /// All entries.
     All,
-    /// Those whose key is in the bound.
+    /// Entries with a key within the bound.
     Keys(Bound),
-    /// Those whose low end is at most the first and whose high end is at least the second.
+    /// Entries whose low end is at most the first value and whose high end is at least the second.
     Around(i64, i64),
 }
 
 pub use super::columns::KeySlice;
 
-/// Some entries of a group that lie side by side.
+/// A contiguous slice of a group's entries.
 #[derive(Debug, Clone, Copy)]
-pub struct Stretch<'a> {
-    /// Their slots.
+pub struct EntrySlice<'a> {
+    /// Slots of the entries.
     pub slots: &'a [u32],
-    /// Their keys, as many; none where the arrangement is plain.
+    /// Keys of the entries, in the same order; none if entries are unsorted.
     pub keys: KeySlice<'a>,
 }
 
-impl<'a> Stretch<'a> {
-    /// The first so many, and the others.
-    pub fn split_at(self, at: usize) -> (Stretch<'a>, Stretch<'a>) {
+impl<'a> EntrySlice<'a> {
+    /// Splits into the first `at` entries and the rest.
+    pub fn split_at(self, at: usize) -> (EntrySlice<'a>, EntrySlice<'a>) {
         let (first, others) = self.slots.split_at(at);
         let keys = [self.keys.slice(0, at), self.keys.slice(at, self.slots.len())];
-        (Stretch { slots: first, keys: keys[0] }, Stretch { slots: others, keys: keys[1] })
+        (EntrySlice { slots: first, keys: keys[0] }, EntrySlice { slots: others, keys: keys[1] })
     }
 }
 
@@ -71,29 +71,29 @@ impl<'a> Stretch<'a> {
 pub enum Chunks {
     /// Exactly one entry.
     One(Entry),
-    /// Those of one chunk. It stands here, since that is one way through memory less for each event.
+    /// The entries of one chunk, inline, which saves a memory access per event.
     Few(Chunk),
     /// Any number.
     Many(Vec<Chunk>),
 }
 
-/// Some entries, side by side.
+/// Contiguous entries.
 #[derive(Debug, Default)]
 pub struct Chunk {
     columns: Columns,
-    highs: Option<Box<Highs>>,
+    highs: Option<Box<HighEnds>>,
 }
 
 /// The high ends of ranges.
 #[derive(Debug, Default)]
-struct Highs {
+struct HighEnds {
     each: Vec<i64>,
-    /// The highest of each block of `each`.
+    /// The highest end of each block of `each`.
     tops: Vec<i64>,
 }
 
 impl Chunks {
-    /// Files an entry. O(log n), and at most a chunk is moved.
+    /// Adds an entry. O(log n), and at most a chunk is moved.
     pub fn insert(&mut self, arrangement: Arrangement, entry: Entry) {
         match self {
             Chunks::One(first) => {
@@ -112,27 +112,27 @@ impl Chunks {
         }
     }
 
-    /// Hands over the entries that answer, in contiguous stretches.
-    pub fn answer<'a>(&'a self, query: Query, give: &mut impl FnMut(Stretch<'a>)) {
+    /// Passes on the matching entries, in contiguous slices.
+    pub fn answer<'a>(&'a self, query: Query, give: &mut impl FnMut(EntrySlice<'a>)) {
         if let Some(search) = self.search(query) {
             self.answer_at(search, query, give);
         }
     }
 
-    /// Reads what a search reads first, so that it is near by then; what comes out means nothing.
+    /// Prefetches the memory that a search reads first; the result is meaningless.
     #[inline]
     pub fn touch(&self) -> bool {
         matches!(self, Chunks::One(_))
     }
 
-    /// Finds out where to look. `None`: nothing answers.
+    /// Locates the matching entries. `None`: there are none.
     #[inline]
     pub fn search(&self, query: Query) -> Option<Search> {
         match self {
             Chunks::Few(chunk) => {
-                // No branch here: whether anything answers cannot be foreseen.
-                let (answers, sight) = chunk.look(query);
-                answers.then_some(Search { edge: 0, sight })
+                // Without a branch: whether there is a match is unpredictable.
+                let (answers, hint) = chunk.look(query);
+                answers.then_some(Search { edge: 0, hint })
             }
             Chunks::One(entry) => {
                 let found = match query {
@@ -141,7 +141,7 @@ impl Chunks {
                     Query::Keys(Bound::From(bound)) => entry.key >= bound,
                     Query::Around(low, high) => entry.key <= low && entry.high >= high,
                 };
-                found.then_some(Search { edge: 0, sight: Sight::default() })
+                found.then_some(Search { edge: 0, hint: SearchHint::default() })
             }
             Chunks::Many(chunks) => {
                 let edge = match query {
@@ -151,32 +151,32 @@ impl Chunks {
                     }
                     Query::Keys(Bound::From(bound)) => chunks.partition_point(|chunk| chunk.columns.last() < bound),
                 };
-                let (_, sight) = chunks.get(edge)?.look(query);
-                Some(Search { edge: edge as u32, sight })
+                let (_, hint) = chunks.get(edge)?.look(query);
+                Some(Search { edge: edge as u32, hint })
             }
         }
     }
 
-    /// Reads what an answer will read, so that it is near by then; what comes out means nothing.
+    /// Prefetches the memory that an answer reads; the result is meaningless.
     #[inline]
     pub fn touch_at(&self, search: Search) -> u32 {
         match self {
             Chunks::One(_) => 0,
-            Chunks::Few(chunk) => chunk.columns.touch(search.sight),
+            Chunks::Few(chunk) => chunk.columns.touch(search.hint),
             Chunks::Many(chunks) => {
-                chunks.get(search.edge as usize).map_or(0, |chunk| chunk.columns.touch(search.sight))
+                chunks.get(search.edge as usize).map_or(0, |chunk| chunk.columns.touch(search.hint))
             }
         }
     }
 
-    /// Hands over the entries that answer, in contiguous stretches, given where to look for this query.
+    /// Passes on the matching entries, in contiguous slices, given their location for this query.
     #[inline]
-    pub fn answer_at<'a>(&'a self, search: Search, query: Query, give: &mut impl FnMut(Stretch<'a>)) {
+    pub fn answer_at<'a>(&'a self, search: Search, query: Query, give: &mut impl FnMut(EntrySlice<'a>)) {
         match self {
-            Chunks::Few(chunk) => chunk.answer(query, search.sight, give),
+            Chunks::Few(chunk) => chunk.answer(query, search.hint, give),
             Chunks::One(entry) => {
                 let keys = KeySlice::Plain(std::slice::from_ref(&entry.key));
-                give(Stretch { slots: std::slice::from_ref(&entry.slot), keys });
+                give(EntrySlice { slots: std::slice::from_ref(&entry.slot), keys });
             }
             Chunks::Many(chunks) => {
                 let edge = search.edge as usize;
@@ -188,15 +188,15 @@ impl Chunks {
                 for (chunk, at) in chunks[answering.clone()].iter().zip(answering) {
                     match query {
                         Query::Keys(_) if at != edge => give(chunk.whole()),
-                        _ => chunk.answer(query, search.sight, give),
+                        _ => chunk.answer(query, search.hint, give),
                     }
                 }
             }
         }
     }
 
-    /// Drops the entries of one chunk that are not wanted any more. Answers how many it looked at, and the chunk to
-    /// look at next; `None` when this was the last.
+    /// Removes unwanted entries of one chunk. Returns how many entries were checked, and the next chunk; `None` after
+    /// the last one.
     pub fn sweep(&mut self, at: usize, wanted: &impl Fn(u32) -> bool) -> (usize, Option<usize>) {
         match self {
             Chunks::One(entry) => {
@@ -245,20 +245,20 @@ impl Chunks {
     }
 }
 
-/// Where the entries of a group are that answer a query.
+/// The location of the entries of a group that match a query.
 ///
-/// An answer takes two steps through memory that is far away: to the group, and to a place in its columns. Whoever has
-/// many questions takes the first step for all of them before the second, so that the ways overlap: see [`Chunks::touch`]
-/// and [`Chunks::touch_at`].
+/// An answer needs two dependent memory accesses: to the group, and to a position in its columns. With many queries,
+/// the first step is done for all of them before the second, so that cache misses overlap: see [`Chunks::touch`] and
+/// [`Chunks::touch_at`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Search {
-    /// The chunk of which not all entries may answer, and where the bound is among its keys.
+    /// The chunk whose entries match only in part, and the position of the bound among its keys.
     edge: u32,
-    sight: Sight,
+    hint: SearchHint,
 }
 
 fn insert_into(chunks: &mut Vec<Chunk>, arrangement: Arrangement, entry: Entry) {
-    // After equal keys, so that the order of filing is kept among them.
+    // After equal keys, so that the insertion order is kept among them.
     let after = match arrangement {
         Arrangement::Plain => chunks.len(),
         _ => chunks.partition_point(|chunk| chunk.columns.first() <= entry.key),
@@ -295,11 +295,11 @@ impl Chunk {
         }
     }
 
-    /// Keeps the lower half.
+    /// Keeps the lower half, returns the upper.
     fn split(&mut self) -> Chunk {
         let half = self.columns.len() / 2;
         let highs = self.highs.as_mut().map(|highs| {
-            let mut upper = Highs { each: highs.each.split_off(half), tops: Vec::new() };
+            let mut upper = HighEnds { each: highs.each.split_off(half), tops: Vec::new() };
             upper.top_from(0);
             highs.top_from(0);
             highs.each.shrink_to_fit();
@@ -308,44 +308,44 @@ impl Chunk {
         Chunk { columns: self.columns.split_off(half), highs }
     }
 
-    /// Whether any entry may answer, and where the bound is among the keys.
+    /// Whether any entry may match, and the position of the bound among the keys.
     #[inline]
-    fn look(&self, query: Query) -> (bool, Sight) {
+    fn look(&self, query: Query) -> (bool, SearchHint) {
         let (answers, bound) = match query {
-            Query::All => return (true, Sight::default()),
+            Query::All => return (true, SearchHint::default()),
             Query::Around(bound, _) | Query::Keys(Bound::UpTo(bound)) => (self.columns.first() <= bound, bound),
-            // Those below the bound are those up to the key before it.
+            // Keys below the bound are those up to the previous key.
             Query::Keys(Bound::From(bound)) => (self.columns.last() >= bound, bound.saturating_sub(1)),
         };
-        (answers, self.columns.sight(bound))
+        (answers, self.columns.hint(bound))
     }
 
-    fn whole(&self) -> Stretch<'_> {
-        Stretch { slots: self.columns.slots(), keys: self.columns.keys() }
-    }
-
-    #[inline]
-    fn stretch(&self, from: usize, to: usize) -> Stretch<'_> {
-        Stretch { slots: &self.columns.slots()[from..to], keys: self.columns.keys().slice(from, to) }
+    fn whole(&self) -> EntrySlice<'_> {
+        EntrySlice { slots: self.columns.slots(), keys: self.columns.keys() }
     }
 
     #[inline]
-    fn answer<'a>(&'a self, query: Query, sight: Sight, give: &mut impl FnMut(Stretch<'a>)) {
+    fn stretch(&self, from: usize, to: usize) -> EntrySlice<'_> {
+        EntrySlice { slots: &self.columns.slots()[from..to], keys: self.columns.keys().slice(from, to) }
+    }
+
+    #[inline]
+    fn answer<'a>(&'a self, query: Query, hint: SearchHint, give: &mut impl FnMut(EntrySlice<'a>)) {
         let (start, end) = match query {
             Query::All | Query::Keys(Bound::From(i64::MIN)) => (0, self.columns.len()),
-            Query::Keys(Bound::UpTo(bound)) => (0, self.columns.up_to_near(bound, sight)),
-            Query::Keys(Bound::From(bound)) => (self.columns.up_to_near(bound - 1, sight), self.columns.len()),
-            Query::Around(low, high) => return self.around(low, high, give),
+            Query::Keys(Bound::UpTo(bound)) => (0, self.columns.up_to_near(bound, hint)),
+            Query::Keys(Bound::From(bound)) => (self.columns.up_to_near(bound - 1, hint), self.columns.len()),
+            Query::Around(low, high) => return self.surrounding(low, high, give),
         };
         if start < end {
             give(self.stretch(start, end));
         }
     }
 
-    fn around<'a>(&'a self, low: i64, high: i64, give: &mut impl FnMut(Stretch<'a>)) {
+    fn surrounding<'a>(&'a self, low: i64, high: i64, give: &mut impl FnMut(EntrySlice<'a>)) {
         let Some(highs) = &self.highs else { return };
         let end = self.columns.up_to(low);
-        let mut hand_over = |from: usize, to: usize| {
+        let mut give_range = |from: usize, to: usize| {
             if from < to {
                 give(self.stretch(from, to));
             }
@@ -362,11 +362,11 @@ impl Chunk {
             let mut run = start;
             for at in start..stop {
                 if highs.each[at] < high {
-                    hand_over(run, at);
+                    give_range(run, at);
                     run = at + 1;
                 }
             }
-            hand_over(run, stop);
+            give_range(run, stop);
         }
     }
 
@@ -388,12 +388,12 @@ impl Chunk {
         let highs = self
             .highs
             .as_ref()
-            .map_or(0, |highs| size_of::<Highs>() + (highs.each.capacity() + highs.tops.capacity()) * 8);
+            .map_or(0, |highs| size_of::<HighEnds>() + (highs.each.capacity() + highs.tops.capacity()) * 8);
         self.columns.memory_bytes() + highs
     }
 }
 
-impl Highs {
+impl HighEnds {
     /// Computes the tops again from a block on.
     fn top_from(&mut self, block: usize) {
         self.tops.truncate(block);
@@ -411,7 +411,7 @@ mod tests {
         plain[at].key
     }
 
-    /// Every arrangement against a plain list, through splits and sweeps.
+    /// Compares every arrangement with a plain list, through splits and sweeps.
     #[test]
     fn answers_agree_with_a_plain_list() {
         for seed in 0..9u64 {

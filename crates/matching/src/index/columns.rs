@@ -1,29 +1,29 @@
-//! Sorted keys and the slots that go with them, in one piece of memory: an answer reads a few places of the keys and then
-//! the slots nearby. A key takes four bytes, as its distance from the first, as long as all are near enough; else eight.
+//! Sorted keys and their slots, in one allocation: an answer reads a few keys and then adjacent slots. A key takes four
+//! bytes, as its distance from the first key, as long as all distances fit; else eight.
 
-/// Keys in order, each with a slot; or slots alone.
+/// Sorted keys, each with a slot; or slots alone.
 ///
-/// The ends of the keys stand here, where they are read for every event.
+/// The first and last key are stored inline, since they are read for every event.
 #[derive(Debug, Default)]
 pub struct Columns {
     /// All keys, then all slots.
     cells: Vec<u32>,
-    /// How many entries there are.
+    /// The number of entries.
     len: u32,
     first: i64,
     last: i64,
     width: Width,
 }
 
-/// What an entry's key takes.
+/// The encoding of keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Width {
     /// There are no keys.
     #[default]
     None,
-    /// Its distance from the first key.
+    /// Distance from the first key.
     Narrow,
-    /// Its low half and its high half.
+    /// Low half and its high half.
     Wide,
 }
 
@@ -38,22 +38,22 @@ impl Width {
     }
 }
 
-/// Some of the keys of columns.
+/// A slice of the keys of columns.
 #[derive(Debug, Clone, Copy, Default)]
 pub enum KeySlice<'a> {
     /// There are none.
     #[default]
     None,
-    /// What to add to each, and they.
+    /// The base, and the distance of each key from it.
     Narrow(i64, &'a [u32]),
-    /// Their low and high halves.
+    /// Low and high halves of the keys.
     Wide(&'a [[u32; 2]]),
-    /// As they are.
+    /// The keys as they are.
     Plain(&'a [i64]),
 }
 
 impl<'a> KeySlice<'a> {
-    /// How many there are.
+    /// The number of keys.
     pub fn len(self) -> usize {
         match self {
             KeySlice::None => 0,
@@ -68,10 +68,10 @@ impl<'a> KeySlice<'a> {
         self.len() == 0
     }
 
-    /// One of them.
+    /// One key.
     ///
     /// # Panics
-    /// There are not so many.
+    /// The index is out of bounds.
     pub fn at(self, at: usize) -> i64 {
         match self {
             KeySlice::None => panic!("there are no keys"),
@@ -81,7 +81,7 @@ impl<'a> KeySlice<'a> {
         }
     }
 
-    /// Those of a range of places, or none if there are no keys at all.
+    /// The keys of a range of positions, or none if there are no keys at all.
     #[must_use]
     #[inline]
     pub fn slice(self, from: usize, to: usize) -> KeySlice<'a> {
@@ -116,14 +116,14 @@ pub(crate) fn halves(key: i64) -> [u32; 2] {
     [key as u32, (key as u64 >> 32) as u32]
 }
 
-/// How far a key is above another, if that fits.
+/// The distance of a key above another, if it fits.
 #[inline]
 fn distance(first: i64, key: i64) -> Option<u32> {
     u32::try_from(key.checked_sub(first)?).ok()
 }
 
 impl Columns {
-    /// How many entries there are.
+    /// The number of entries.
     #[inline]
     pub fn len(&self) -> usize {
         self.len as usize
@@ -169,7 +169,7 @@ impl Columns {
         self.len += 1;
     }
 
-    /// Files a slot after those whose keys are at most its own. Answers the place.
+    /// Inserts a slot after those whose keys are at most its own. Returns the position.
     pub fn insert(&mut self, key: i64, slot: u32) -> usize {
         if self.cells.is_empty() {
             *self = Columns { first: key, last: key, width: Width::Narrow, ..Columns::default() };
@@ -195,7 +195,7 @@ impl Columns {
         at
     }
 
-    /// Moves the slots by one key, those from the place on by one slot more, and the keys from there on by one.
+    /// Moves the slots by one key, those from the position on by one slot more, and the keys from there on by one.
     fn place<const WORDS: usize>(&mut self, at: usize, key: [u32; WORDS], slot: u32) {
         let (length, cells) = (self.len(), self.cells.len());
         self.make_room(WORDS + 1);
@@ -223,19 +223,19 @@ impl Columns {
         (self.cells, self.width) = (cells, Width::Wide);
     }
 
-    /// Cuts the entries from a place on off.
+    /// Splits off the entries from a position on.
     pub fn split_off(&mut self, at: usize) -> Columns {
         let upper = self.some(at..self.len());
         *self = self.some(0..at);
         upper
     }
 
-    /// Keeps the entries whose places are wanted.
+    /// Keeps the entries whose positions are wanted.
     pub fn retain(&mut self, wanted: impl Fn(usize) -> bool) {
         *self = self.some((0..self.len()).filter(|at| wanted(*at)));
     }
 
-    /// A copy of some entries, in no more memory than it takes.
+    /// A copy of some entries, without spare capacity.
     fn some(&self, places: impl Iterator<Item = usize> + Clone) -> Columns {
         let (keys, slots) = (self.keys(), self.slots());
         let count = places.clone().count();
@@ -261,35 +261,35 @@ impl Columns {
         Columns { cells, len: count as u32, first, last, width }
     }
 
-    /// How many keys are at most a bound.
+    /// The number of keys that are at most `bound`.
     pub fn up_to(&self, bound: i64) -> usize {
-        if self.width == Width::None { 0 } else { self.up_to_near(bound, self.sight(bound)) }
+        if self.width == Width::None { 0 } else { self.up_to_near(bound, self.hint(bound)) }
     }
 
-    /// Where to look for a bound first. Without a branch, so that many can be taken at once.
+    /// Predicts the position of a bound. Without a branch, so that several predictions run in parallel.
     #[inline]
-    pub fn sight(&self, bound: i64) -> Sight {
+    pub fn hint(&self, bound: i64) -> SearchHint {
         let first = self.first as f64;
-        // Where all keys are one, or one double, this is not a number or infinite, which become 0 and the largest.
+        // If all keys are equal, the quotient is NaN or infinite, which the cast turns into 0 or the maximum.
         let share = (bound as f64 - first) / (self.last as f64 - first);
         let guess = ((share * f64::from(self.len)) as i32).clamp(0, self.len as i32) as u32;
-        // Twice what evenly spread keys deviate: a power of two near the square root.
+        // Twice the deviation of evenly spread keys: a power of two near the square root.
         let reach = 1 << (u32::BITS - self.len.leading_zeros()).div_ceil(2);
-        Sight { low: guess.saturating_sub(reach), high: (guess + reach).min(self.len) }
+        SearchHint { low: guess.saturating_sub(reach), high: (guess + reach).min(self.len) }
     }
 
-    /// How many keys are at most a bound, where the sight says to look first.
+    /// The number of keys that are at most `bound`, with the search starting at the hint.
     #[inline]
-    pub fn up_to_near(&self, bound: i64, sight: Sight) -> usize {
+    pub fn up_to_near(&self, bound: i64, hint: SearchHint) -> usize {
         match self.keys() {
             KeySlice::Narrow(first, distances) => match distance(first, bound) {
                 Some(bound) => {
                     near(
                         distances,
-                        sight,
+                        hint,
                         |distance| *distance <= bound,
                         |distances| {
-                            // Counted one by one, several in a step: that is faster than to bisect them.
+                            // A linear count uses SIMD, which is faster than bisection here.
                             distances.iter().map(|distance| u32::from(*distance <= bound)).sum::<u32>() as usize
                         },
                     )
@@ -298,18 +298,18 @@ impl Columns {
                 None => distances.len(),
             },
             KeySlice::Wide(keys) => {
-                near(keys, sight, |key| joined(*key) <= bound, |keys| keys.partition_point(|key| joined(*key) <= bound))
+                near(keys, hint, |key| joined(*key) <= bound, |keys| keys.partition_point(|key| joined(*key) <= bound))
             }
             _ => 0,
         }
     }
 
-    /// Reads where an answer will read, so that it is near by then; what comes out means nothing.
+    /// Prefetches the memory that an answer reads; the result is meaningless.
     #[inline]
-    pub fn touch(&self, sight: Sight) -> u32 {
+    pub fn touch(&self, hint: SearchHint) -> u32 {
         let words = self.width.words();
         let at = |place: usize| self.cells.get(place).copied().unwrap_or_default();
-        let (low, high) = (sight.low as usize, sight.high as usize);
+        let (low, high) = (hint.low as usize, hint.high as usize);
         at(low * words) ^ at(high * words) ^ at(self.len() * words + low.midpoint(high))
     }
 
@@ -319,22 +319,22 @@ impl Columns {
     }
 }
 
-/// Where among sorted keys to look for a bound first.
+/// The predicted position of a bound among sorted keys (interpolation search).
 ///
-/// Bisection walks through as many cache lines as it takes steps, one after the other. So the place is guessed as if the
-/// keys were spread evenly, and looked for near it; where the guess is wrong, bisection finds it in what is left.
+/// Bisection touches one cache line after the other. So the position is predicted as if the keys were spread evenly,
+/// and searched near it; if the prediction is wrong, bisection continues in the rest.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Sight {
+pub struct SearchHint {
     low: u32,
     high: u32,
 }
 
-/// The most keys that are counted.
+/// Most keys that are counted linearly.
 const COUNTED_MAX: usize = 160;
 
 #[inline]
-fn near<T>(keys: &[T], sight: Sight, within: impl Fn(&T) -> bool, count: impl Fn(&[T]) -> usize) -> usize {
-    let (low, high) = (sight.low as usize, sight.high as usize);
+fn near<T>(keys: &[T], hint: SearchHint, within: impl Fn(&T) -> bool, count: impl Fn(&[T]) -> usize) -> usize {
+    let (low, high) = (hint.low as usize, hint.high as usize);
     match (low == 0 || within(&keys[low - 1]), high == keys.len() || !within(&keys[high])) {
         (true, true) if high - low <= COUNTED_MAX => low + count(&keys[low..high]),
         (true, true) => low + keys[low..high].partition_point(within),
@@ -360,10 +360,10 @@ mod tests {
     }
 
     #[test]
-    fn guessing_finds_what_bisection_finds() {
+    fn predictions_agree_with_bisection() {
         for seed in 0..200u64 {
             let mut random = fastrand::Rng::with_seed(seed);
-            // Evenly spread, crowded at one end, far apart, and at the limits.
+            // Evenly spread, clustered at one end, far apart, and at the limits.
             let spread = [10, 1_000, 1 << 31, 1 << 40, i64::MAX][seed as usize % 5];
             let power = random.i32(1..12);
             let mut keys: Vec<i64> = (0..random.usize(0..2000))

@@ -1,11 +1,11 @@
-//! Groups of entries by the values that a branch's equality tests ask for.
+//! Groups of entries by the values of a branch's equality tests.
 
 use super::{
     chunks::{Arrangement, Chunks, Entry},
-    numbers::{KeyBook, KeyNumber},
+    key_table::{KeyNumber, KeyTable},
 };
 
-/// The groups of one branch, by the numbers that a [`KeyBook`] gives their keys.
+/// The groups of one branch, by the key numbers of a [`KeyTable`].
 #[derive(Debug)]
 pub struct Groups {
     arrangement: Arrangement,
@@ -17,7 +17,7 @@ pub struct Groups {
 
 const NONE: u32 = u32::MAX;
 
-/// A cache line, so that one step through memory gets it.
+/// One cache line, so that one memory access loads it.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Group {
@@ -25,9 +25,9 @@ struct Group {
     chunks: Chunks,
 }
 
-/// How far a sweep has come.
+/// The position of a sweep.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Broom {
+pub struct SweepPosition {
     group: usize,
     chunk: usize,
 }
@@ -38,7 +38,7 @@ impl Groups {
         Groups { arrangement, by_number: Vec::new(), groups: Vec::new(), free: Vec::new() }
     }
 
-    /// How many groups there are.
+    /// The number of groups.
     pub fn count(&self) -> usize {
         self.groups.len() - self.free.len()
     }
@@ -49,26 +49,26 @@ impl Groups {
         self.place(number).map(|at| self.group(at))
     }
 
-    /// The place of the group of a key.
+    /// The index of the group of a key.
     #[inline]
     pub fn place(&self, number: KeyNumber) -> Option<u32> {
         self.by_number.get(number as usize).copied().filter(|at| *at != NONE)
     }
 
-    /// The group of a place.
+    /// The group at an index.
     #[inline]
     pub fn group(&self, place: u32) -> &Chunks {
         &self.groups[place as usize].chunks
     }
 
-    /// Files an entry under a key of the book.
-    pub fn insert(&mut self, book: &mut KeyBook, number: KeyNumber, entry: Entry) {
+    /// Adds an entry under a key of the table.
+    pub fn insert(&mut self, key_table: &mut KeyTable, number: KeyNumber, entry: Entry) {
         let place = number as usize;
         if let Some(at) = self.by_number.get(place).filter(|at| **at != NONE) {
             self.groups[*at as usize].chunks.insert(self.arrangement, entry);
             return;
         }
-        book.hold(number);
+        key_table.hold(number);
         let group = Group { number, chunks: Chunks::One(entry) };
         let at = match self.free.pop() {
             Some(at) => {
@@ -86,33 +86,33 @@ impl Groups {
         self.by_number[place] = at;
     }
 
-    /// Sweeps out entries that are not wanted any more, looking at about as many as `looks` has left.
-    /// Answers where to go on; `None` when all were seen.
+    /// Removes unwanted entries, checking about as many as `looks` allows. Returns the next position; `None` at the
+    /// end.
     pub fn sweep(
         &mut self,
-        book: &mut KeyBook,
-        mut broom: Broom,
+        key_table: &mut KeyTable,
+        mut sweep_position: SweepPosition,
         looks: &mut usize,
         wanted: &impl Fn(u32) -> bool,
-    ) -> Option<Broom> {
+    ) -> Option<SweepPosition> {
         while *looks > 0 {
-            let group = self.groups.get_mut(broom.group)?;
+            let group = self.groups.get_mut(sweep_position.group)?;
             let was_empty = group.chunks.is_empty();
-            let (looked_at, next) = group.chunks.sweep(broom.chunk, wanted);
+            let (looked_at, next) = group.chunks.sweep(sweep_position.chunk, wanted);
             *looks = looks.saturating_sub(looked_at);
             match next {
-                Some(chunk) => broom.chunk = chunk,
+                Some(chunk) => sweep_position.chunk = chunk,
                 None => {
                     if !was_empty && group.chunks.is_empty() {
                         self.by_number[group.number as usize] = NONE;
-                        book.give_back(group.number);
-                        self.free.push(broom.group as u32);
+                        key_table.release(group.number);
+                        self.free.push(sweep_position.group as u32);
                     }
-                    broom = Broom { group: broom.group + 1, chunk: 0 };
+                    sweep_position = SweepPosition { group: sweep_position.group + 1, chunk: 0 };
                 }
             }
         }
-        Some(broom)
+        Some(sweep_position)
     }
 
     /// Bytes held.

@@ -1,5 +1,5 @@
-//! The ids of subscriptions by slot. Ids are given in order and slots are taken in order, so that mostly an id is its slot
-//! and a constant: such blocks of slots hold nothing but that.
+//! Subscription ids by slot. Ids and slots are both assigned in order, so an id is mostly its slot plus a constant:
+//! such blocks store only the constant.
 
 use tocsin_model::id::SubscriptionId;
 
@@ -10,15 +10,15 @@ const BLOCK: usize = 1024;
 #[derive(Debug, Default)]
 pub struct Ids {
     blocks: Vec<Block>,
-    /// What to add to a slot, as long as that gives the id of every one.
+    /// The difference between id and slot, if it is the same for every slot.
     shift: Option<u64>,
 }
 
 #[derive(Debug)]
 enum Block {
-    /// What to add to a slot.
+    /// The difference between id and slot.
     Shift(u64),
-    /// The lowest, and for each slot what to add to it.
+    /// The lowest difference, and for each slot the distance from it.
     Near(u64, Box<[u32; BLOCK]>),
     Far(Box<[u64; BLOCK]>),
 }
@@ -69,7 +69,7 @@ fn offset(lowest: u64, id: u64) -> Option<u32> {
 }
 
 impl Ids {
-    /// Gives a slot an id. Slots come in order, or were there before.
+    /// Sets the id of a slot. New slots come in order.
     pub fn put(&mut self, slot: u32, id: SubscriptionId) {
         let (block, place) = (slot as usize / BLOCK, slot as usize % BLOCK);
         let shift = id.0.wrapping_sub(u64::from(slot));
@@ -115,12 +115,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_slot_gives_back_what_it_was_given() {
+    fn every_slot_keeps_its_id() {
         for seed in 0..40u64 {
             let mut random = fastrand::Rng::with_seed(seed);
             let (mut ids, mut expected) = (Ids::default(), Vec::new());
             let mut next = random.u64(0..1 << 40);
-            // In step, in steps, and wild.
+            // Consecutive, with gaps, and random.
             let step = [1, 6, 1 << 50][seed as usize % 3];
             for slot in 0..random.u32(1..4000) {
                 ids.put(slot, SubscriptionId(next));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_in_step_take_no_memory_of_their_own() {
+    fn consecutive_ids_take_no_memory() {
         let mut ids = Ids::default();
         (0..100_000).for_each(|slot| ids.put(slot, SubscriptionId(u64::from(slot) + 7)));
         assert!(ids.memory_bytes() < 10_000, "{}", ids.memory_bytes());

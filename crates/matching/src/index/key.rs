@@ -1,28 +1,28 @@
-//! Ordered values become 64-bit integers that keep their order, so that a search compares nothing else.
+//! Order-preserving keys: ordered values become 64-bit integers, so that a search compares integers only.
 
 use std::cmp::Ordering;
 
 use crate::{
-    datum::{Datum, compare_exact, compare_unsigned},
     dialect::Operator,
+    eval_value::{EvalValue, compare_exact, compare_unsigned},
     expression::Type,
 };
 
-/// What the keys of an ordered column were.
+/// The original type of the keys of an ordered column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
     /// Integers.
     Integer,
     /// Doubles.
     Number,
-    /// Instants.
+    /// Timestamps.
     Timestamp,
     /// Durations.
     Duration,
 }
 
 impl Measure {
-    /// The measure of a type that has one.
+    /// The measure of an ordered type.
     pub fn of(kind: &Type) -> Option<Measure> {
         Some(match kind {
             Type::Integer => Measure::Integer,
@@ -33,31 +33,31 @@ impl Measure {
         })
     }
 
-    /// The key of a value; `None` where no comparison with it can hold: null, NaN, another type.
-    pub fn key(self, datum: &Datum<'_>) -> Option<i64> {
-        match (self, datum) {
-            (Measure::Integer, Datum::Integer(value)) => Some(*value),
-            (Measure::Number, Datum::Number(value)) if !value.is_nan() => Some(ordered_bits(*value)),
-            (Measure::Timestamp, Datum::Timestamp(time)) => Some(time.0),
-            (Measure::Duration, Datum::Duration(micros)) => Some(*micros),
+    /// The key of a value; `None` if no comparison with it can hold: null, NaN, another type.
+    pub fn key(self, eval_value: &EvalValue<'_>) -> Option<i64> {
+        match (self, eval_value) {
+            (Measure::Integer, EvalValue::Integer(value)) => Some(*value),
+            (Measure::Number, EvalValue::Number(value)) if !value.is_nan() => Some(ordered_bits(*value)),
+            (Measure::Timestamp, EvalValue::Timestamp(time)) => Some(time.0),
+            (Measure::Duration, EvalValue::Duration(micros)) => Some(*micros),
             _ => None,
         }
     }
 
-    /// Like [`Measure::bound`], for an integer without a sign.
+    /// As [`Measure::bound`], for an unsigned integer.
     fn bound_unsigned(self, operator: Operator, value: u64) -> Option<Bound> {
         if let Ok(value) = i64::try_from(value) {
-            return self.bound(operator, &Datum::Integer(value));
+            return self.bound(operator, &EvalValue::Integer(value));
         }
         let place = match self {
-            Measure::Integer => Place::Above,
+            Measure::Integer => KeyPosition::Above,
             Measure::Number => {
                 let near = value as f64;
                 let key = ordered_bits(near);
                 match compare_unsigned(value, near)? {
-                    Ordering::Equal => Place::At(key),
-                    Ordering::Greater => Place::After(key),
-                    Ordering::Less => Place::After(key.checked_sub(1)?),
+                    Ordering::Equal => KeyPosition::At(key),
+                    Ordering::Greater => KeyPosition::After(key),
+                    Ordering::Less => KeyPosition::After(key.checked_sub(1)?),
                 }
             }
             Measure::Timestamp | Measure::Duration => return None,
@@ -68,31 +68,31 @@ impl Measure {
     /// [`Measure::bound`] for a value that is itself a key.
     #[inline]
     pub fn bound_at(operator: Operator, key: i64) -> Option<Bound> {
-        Place::At(key).bound(operator)
+        KeyPosition::At(key).bound(operator)
     }
 
-    /// The keys `k` for which `k operator value` holds, as one bound, both ends included. `None`: there are none.
-    pub fn bound(self, operator: Operator, value: &Datum<'_>) -> Option<Bound> {
-        // Where the value lies among the keys: at one of them, or between it and the next.
+    /// The keys `k` for which `k operator value` holds, as one inclusive bound. `None`: there are none.
+    pub fn bound(self, operator: Operator, value: &EvalValue<'_>) -> Option<Bound> {
+        // The position of the value among the keys: at one of them, or between two.
         let place = match (self, value) {
-            (Measure::Integer, Datum::Number(value)) => Place::of_number(*value)?,
-            (_, Datum::Unsigned(value)) => return self.bound_unsigned(operator, *value),
-            (Measure::Number, Datum::Integer(value)) => {
+            (Measure::Integer, EvalValue::Number(value)) => KeyPosition::of_number(*value)?,
+            (_, EvalValue::Unsigned(value)) => return self.bound_unsigned(operator, *value),
+            (Measure::Number, EvalValue::Integer(value)) => {
                 let near = *value as f64;
                 let key = ordered_bits(near);
                 match compare_exact(*value, near)? {
-                    Ordering::Equal => Place::At(key),
-                    Ordering::Greater => Place::After(key),
-                    Ordering::Less => Place::After(key.checked_sub(1)?),
+                    Ordering::Equal => KeyPosition::At(key),
+                    Ordering::Greater => KeyPosition::After(key),
+                    Ordering::Less => KeyPosition::After(key.checked_sub(1)?),
                 }
             }
-            _ => Place::At(self.key(value)?),
+            _ => KeyPosition::At(self.key(value)?),
         };
         place.bound(operator)
     }
 }
 
-/// Which keys satisfy a comparison.
+/// The keys that satisfy a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bound {
     /// This key and all smaller ones.
@@ -101,47 +101,49 @@ pub enum Bound {
     From(i64),
 }
 
-enum Place {
+enum KeyPosition {
     At(i64),
     After(i64),
     Above,
     Below,
 }
 
-impl Place {
+impl KeyPosition {
     #[inline]
     fn bound(self, operator: Operator) -> Option<Bound> {
         match (operator, self) {
-            (Operator::LessOrEqual, Place::At(key)) => Some(Bound::UpTo(key)),
-            (Operator::Less, Place::At(key)) => key.checked_sub(1).map(Bound::UpTo),
-            (Operator::GreaterOrEqual, Place::At(key)) => Some(Bound::From(key)),
-            (Operator::Greater, Place::At(key)) => key.checked_add(1).map(Bound::From),
-            (Operator::LessOrEqual | Operator::Less, Place::After(key)) => Some(Bound::UpTo(key)),
-            (Operator::GreaterOrEqual | Operator::Greater, Place::After(key)) => key.checked_add(1).map(Bound::From),
-            (Operator::LessOrEqual | Operator::Less, Place::Above) => Some(Bound::UpTo(i64::MAX)),
-            (Operator::GreaterOrEqual | Operator::Greater, Place::Below) => Some(Bound::From(i64::MIN)),
+            (Operator::LessOrEqual, KeyPosition::At(key)) => Some(Bound::UpTo(key)),
+            (Operator::Less, KeyPosition::At(key)) => key.checked_sub(1).map(Bound::UpTo),
+            (Operator::GreaterOrEqual, KeyPosition::At(key)) => Some(Bound::From(key)),
+            (Operator::Greater, KeyPosition::At(key)) => key.checked_add(1).map(Bound::From),
+            (Operator::LessOrEqual | Operator::Less, KeyPosition::After(key)) => Some(Bound::UpTo(key)),
+            (Operator::GreaterOrEqual | Operator::Greater, KeyPosition::After(key)) => {
+                key.checked_add(1).map(Bound::From)
+            }
+            (Operator::LessOrEqual | Operator::Less, KeyPosition::Above) => Some(Bound::UpTo(i64::MAX)),
+            (Operator::GreaterOrEqual | Operator::Greater, KeyPosition::Below) => Some(Bound::From(i64::MIN)),
             _ => None,
         }
     }
 
-    /// Where a double lies among the integers.
-    fn of_number(value: f64) -> Option<Place> {
+    /// The position of a double among the integers.
+    fn of_number(value: f64) -> Option<KeyPosition> {
         let limit = 9_223_372_036_854_775_808.0;
         Some(if value.is_nan() {
             return None;
         } else if value >= limit {
-            Place::Above
+            KeyPosition::Above
         } else if value < -limit {
-            Place::Below
+            KeyPosition::Below
         } else if value.fract() == 0.0 {
-            Place::At(value as i64)
+            KeyPosition::At(value as i64)
         } else {
-            Place::After(value.floor() as i64)
+            KeyPosition::After(value.floor() as i64)
         })
     }
 }
 
-/// Bits of a double that order as integers like the double itself; both zeros give the same.
+/// Bits of a double that order as integers like the double itself; both zeros have the same key.
 pub(crate) fn ordered_bits(value: f64) -> i64 {
     let bits = (value + 0.0).to_bits() as i64;
     bits ^ (((bits >> 63) as u64) >> 1) as i64
@@ -150,7 +152,7 @@ pub(crate) fn ordered_bits(value: f64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{datum::compare, functions::satisfies};
+    use crate::{eval_value::compare, functions::satisfies};
 
     #[test]
     fn bounds_agree_with_comparisons() {
@@ -186,10 +188,10 @@ mod tests {
             9_223_372_036_854_775_808.0,
             f64::INFINITY,
         ];
-        let all: Vec<Datum<'static>> =
-            integers.map(Datum::Integer).into_iter().chain(numbers.map(Datum::Number)).collect();
+        let all: Vec<EvalValue<'static>> =
+            integers.map(EvalValue::Integer).into_iter().chain(numbers.map(EvalValue::Number)).collect();
         let unsigned = [0, 1, 9_007_199_254_740_993, 1 << 63, (1 << 63) + 1, u64::MAX - 1, u64::MAX];
-        let values: Vec<Datum<'static>> = all.iter().cloned().chain(unsigned.map(Datum::Unsigned)).collect();
+        let values: Vec<EvalValue<'static>> = all.iter().cloned().chain(unsigned.map(EvalValue::Unsigned)).collect();
         for (measure, keys) in [(Measure::Integer, &all[..integers.len()]), (Measure::Number, &all[integers.len()..])] {
             for key in keys {
                 for value in &values {
@@ -207,7 +209,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(Measure::Number.bound(Operator::Less, &Datum::Number(f64::NAN)), None);
-        assert_eq!(Measure::Number.key(&Datum::Number(f64::NAN)), None);
+        assert_eq!(Measure::Number.bound(Operator::Less, &EvalValue::Number(f64::NAN)), None);
+        assert_eq!(Measure::Number.key(&EvalValue::Number(f64::NAN)), None);
     }
 }

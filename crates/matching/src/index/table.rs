@@ -1,5 +1,5 @@
-//! The subscriptions of one class in a shard, in columns by slot. Only the parameters that residual checks and
-//! captures read are kept.
+//! The subscriptions of one class in a shard, in columns by slot. Only parameters that residual checks and captures
+//! read are stored.
 
 use std::hash::BuildHasher;
 
@@ -12,20 +12,20 @@ use tocsin_model::{
 };
 
 use super::{Hasher, ids::Ids};
-use crate::datum::Datum;
+use crate::eval_value::EvalValue;
 
-/// One bit a slot.
+/// A bit set by slot.
 #[derive(Debug, Default)]
 pub struct Bits(Vec<u64>);
 
 impl Bits {
-    /// Whether it is set.
+    /// Whether a bit is set.
     #[inline]
     pub fn has(&self, at: u32) -> bool {
         self.0.get(at as usize / 64).is_some_and(|word| word & (1 << (at % 64)) != 0)
     }
 
-    /// Sets it. Answers whether it was not set before.
+    /// Sets a bit. Returns whether it was clear before.
     pub fn set(&mut self, at: u32) -> bool {
         let word = at as usize / 64;
         if word >= self.0.len() {
@@ -48,10 +48,10 @@ impl Bits {
     }
 }
 
-/// One kept parameter of every subscription.
+/// The column of a stored parameter.
 #[derive(Debug)]
 enum Parameter {
-    Numbers(Vec<f64>), // NaN is null: no field holds one
+    Numbers(Vec<f64>), // NaN is null: no field can hold NaN
     Integers(Vec<i64>, Bits),
     Timestamps(Vec<i64>, Bits),
     Values(Vec<Value>),
@@ -100,7 +100,7 @@ impl Parameter {
     }
 }
 
-/// Slots are taken in order, so a column grows by at most one place at a time, a quarter ahead.
+/// Slots are assigned in order, so a column grows by at most one element at a time; capacity grows by a quarter.
 fn place<T: Clone>(column: &mut Vec<T>, at: usize, value: T, empty: T) {
     if at >= column.len() {
         grow(column);
@@ -133,24 +133,24 @@ pub struct Table {
     channels: Vec<u16>,
     /// The subscriber of each slot, if a rule of the class makes digests.
     subscribers: Option<Vec<SubscriberNumber>>,
-    /// For each field of the class, its column, if it is kept.
+    /// For each field of the class, the index of its column, if it is stored.
     places: Vec<Option<usize>>,
     parameters: Vec<Parameter>,
     by_id: HashTable<u32>,
     hasher: Hasher,
     dead: Bits,
     dead_count: usize,
-    /// Slots that died since the running sweep began.
-    graves: Vec<u32>,
-    /// Slots that the running sweep sets free.
-    condemned: Vec<u32>,
+    /// Slots removed since the current sweep began.
+    removed: Vec<u32>,
+    /// Slots that the current sweep frees.
+    to_free: Vec<u32>,
     free: Vec<u32>,
     channel_uses: Vec<u32>,
     sole_channel: Option<u16>,
 }
 
 impl Table {
-    /// An empty table that keeps these fields of the class, and the subscriber of each subscription if asked to.
+    /// An empty table that stores the fields in `kept`, and the subscriber of each subscription if requested.
     pub fn new(kinds: &[FieldType], kept: &[bool], keeps_subscribers: bool, hasher: Hasher) -> Self {
         let mut parameters = Vec::new();
         let places = kinds.iter().zip(kept).map(|(kind, kept)| {
@@ -171,15 +171,15 @@ impl Table {
             hasher,
             dead: Bits::default(),
             dead_count: 0,
-            graves: Vec::new(),
-            condemned: Vec::new(),
+            removed: Vec::new(),
+            to_free: Vec::new(),
             free: Vec::new(),
             channel_uses: Vec::new(),
             sole_channel: None,
         }
     }
 
-    /// How many subscriptions there are.
+    /// The number of subscriptions.
     pub fn len(&self) -> usize {
         self.by_id.len()
     }
@@ -189,7 +189,7 @@ impl Table {
         self.by_id.is_empty()
     }
 
-    /// Takes a slot for a subscription that has none.
+    /// Assigns a slot to a new subscription.
     pub fn insert(
         &mut self,
         id: SubscriptionId,
@@ -220,14 +220,14 @@ impl Table {
         Some(slot)
     }
 
-    /// Removes a subscription and gives its slot, which stays taken until a sweep has been through the index.
+    /// Removes a subscription and returns its slot. The slot stays in use until a sweep has visited the whole index.
     pub fn remove(&mut self, id: SubscriptionId) -> Option<u32> {
         let hash = self.hasher.hash_one(id.0);
         let Ok(found) = self.by_id.find_entry(hash, |slot| self.ids.get(*slot) == id) else { return None };
         let (slot, _) = found.remove();
         self.dead.set(slot);
         self.dead_count += 1;
-        self.graves.push(slot);
+        self.removed.push(slot);
         for parameter in &mut self.parameters {
             parameter.put(slot, &Value::Null);
         }
@@ -251,12 +251,12 @@ impl Table {
         }
     }
 
-    /// The slot of a subscription, if it is there.
+    /// The slot of a subscription, if it is present.
     pub fn find(&self, id: SubscriptionId) -> Option<u32> {
         self.by_id.find(self.hasher.hash_one(id.0), |slot| self.ids.get(*slot) == id).copied()
     }
 
-    /// Whether entries of removed subscriptions may still stand in the index.
+    /// Whether the index may contain entries of removed subscriptions.
     pub fn has_dead(&self) -> bool {
         self.dead_count > 0
     }
@@ -266,22 +266,22 @@ impl Table {
         self.dead.has(slot)
     }
 
-    /// Whether so many have died that a sweep is worth it; then the sweep has begun.
+    /// Starts a sweep if enough subscriptions have been removed. Returns whether it did.
     pub fn begin_sweep(&mut self) -> bool {
-        if !self.condemned.is_empty() || self.graves.len() < 64 + self.len() / 8 {
+        if !self.to_free.is_empty() || self.removed.len() < 64 + self.len() / 8 {
             return false;
         }
-        self.condemned = std::mem::take(&mut self.graves);
+        self.to_free = std::mem::take(&mut self.removed);
         true
     }
 
-    /// The sweep has been through the whole index: the slots it was for can be used again.
+    /// Ends a sweep of the whole index: its slots can be reused.
     pub fn end_sweep(&mut self) {
-        for slot in &self.condemned {
+        for slot in &self.to_free {
             self.dead.clear(*slot);
         }
-        self.dead_count -= self.condemned.len();
-        self.free.append(&mut self.condemned);
+        self.dead_count -= self.to_free.len();
+        self.free.append(&mut self.to_free);
     }
 
     /// The subscription of a slot.
@@ -296,38 +296,38 @@ impl Table {
         self.ids.append(slots, out);
     }
 
-    /// Appends the subscribers of some slots, if the table keeps them.
+    /// Appends the subscribers of some slots, if the table stores them.
     pub fn append_subscribers(&self, slots: &[u32], out: &mut Vec<SubscriberNumber>) {
         if let Some(subscribers) = &self.subscribers {
             out.extend(slots.iter().map(|slot| subscribers[*slot as usize]));
         }
     }
 
-    /// Its channel's number.
+    /// The number of its channel.
     pub fn channel(&self, slot: u32) -> u16 {
         self.channels[slot as usize]
     }
 
-    /// The one channel that all subscriptions use, if that is so.
+    /// The channel, if all subscriptions use the same one.
     pub fn sole_channel(&self) -> Option<u16> {
         self.sole_channel
     }
 
-    /// A kept parameter by the place of its field; null if it is not kept.
-    pub fn parameter(&self, field: usize, slot: u32) -> Datum<'_> {
-        let Some(Some(place)) = self.places.get(field) else { return Datum::Null };
+    /// A stored parameter by the index of its field; null if it is not stored.
+    pub fn parameter(&self, field: usize, slot: u32) -> EvalValue<'_> {
+        let Some(Some(place)) = self.places.get(field) else { return EvalValue::Null };
         let at = slot as usize;
         match &self.parameters[*place] {
-            Parameter::Numbers(numbers) if numbers[at].is_nan() => Datum::Null,
-            Parameter::Numbers(numbers) => Datum::Number(numbers[at]),
-            Parameter::Integers(integers, present) if present.has(slot) => Datum::Integer(integers[at]),
-            Parameter::Timestamps(times, present) if present.has(slot) => Datum::Timestamp(Timestamp(times[at])),
-            Parameter::Values(values) => Datum::of(&values[at]),
-            _ => Datum::Null,
+            Parameter::Numbers(numbers) if numbers[at].is_nan() => EvalValue::Null,
+            Parameter::Numbers(numbers) => EvalValue::Number(numbers[at]),
+            Parameter::Integers(integers, present) if present.has(slot) => EvalValue::Integer(integers[at]),
+            Parameter::Timestamps(times, present) if present.has(slot) => EvalValue::Timestamp(Timestamp(times[at])),
+            Parameter::Values(values) => EvalValue::of(&values[at]),
+            _ => EvalValue::Null,
         }
     }
 
-    /// A kept column of numbers by the place of its field; NaN is null.
+    /// A stored column of numbers by the index of its field; NaN is null.
     pub fn numbers(&self, field: usize) -> Option<&[f64]> {
         match &self.parameters[(*self.places.get(field)?)?] {
             Parameter::Numbers(numbers) => Some(numbers),
@@ -335,7 +335,7 @@ impl Table {
         }
     }
 
-    /// A kept column of integers, if none of these slots is null there.
+    /// A stored column of integers, if none of these slots is null there.
     pub fn integers(&self, field: usize, slots: &[u32]) -> Option<&[i64]> {
         match &self.parameters[(*self.places.get(field)?)?] {
             Parameter::Integers(integers, present) if slots.iter().all(|slot| present.has(*slot)) => Some(integers),
@@ -350,7 +350,7 @@ impl Table {
             + self.subscribers.as_ref().map_or(0, |subscribers| subscribers.capacity() * size_of::<SubscriberNumber>())
             + self.by_id.allocation_size()
             + self.dead.memory_bytes()
-            + (self.graves.capacity() + self.condemned.capacity() + self.free.capacity()) * 4
+            + (self.removed.capacity() + self.to_free.capacity() + self.free.capacity()) * 4
             + self.parameters.iter().map(Parameter::memory_bytes).sum::<usize>()
     }
 }

@@ -1,8 +1,8 @@
-//! A predicate taken apart: each alternative is a branch with guards, a key, at most one ordered test or range, and a
+//! Splits a predicate into branches: each alternative has guards, a hash key, at most one ordered test or range, and a
 //! residual.
 //!
-//! Only *is true* counts for a match. Under that reading `&&` and `||` distribute over each other and `!` may move
-//! inwards, errors included, so taking a predicate apart never changes what matches.
+//! Only the value true is a match. So `&&` and `||` distribute over each other, and `!` can be moved inwards, even in
+//! the presence of errors: the split never changes the matches.
 
 use tocsin_model::{field::FieldType, value::Value};
 
@@ -15,16 +15,16 @@ use crate::{
     subscriber::SubscriberColumns,
 };
 
-/// Most branches of a rule; a predicate with more alternatives is a residual instead.
+/// Most branches of a rule; a predicate with more alternatives becomes a residual.
 pub const BRANCHES_MAX: usize = 16;
 
-/// One way for a rule to match.
+/// One alternative of a predicate.
 #[derive(Debug, Clone)]
 pub(crate) struct Branch {
     pub event_guards: Vec<Expression>,
     pub subscription_guards: Vec<Expression>,
     pub keys: Vec<KeyPart>,
-    /// Equal for branches of the same event class whose keys ask the event for the same.
+    /// The same number for branches of an event class with the same key expression over the event.
     pub asks: usize,
     pub range: Range,
     pub residual: Vec<Check>,
@@ -34,7 +34,7 @@ pub(crate) struct Branch {
 pub(crate) struct KeyPart {
     pub event: Expression,
     pub subscription: Expression,
-    /// The subscription holds a list, and is filed under each of its values.
+    /// The subscription has a list, and is indexed under each of its values.
     pub any_of: bool,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Ordered {
 pub(crate) enum Range {
     None,
     One(Box<Ordered>),
-    /// The low end, the high end; both tests are of the same event expression.
+    /// The low end and the high end, of the same event expression.
     Two(Box<[Ordered; 2]>),
 }
 
@@ -70,7 +70,7 @@ impl Branch {
     }
 }
 
-/// Takes a predicate apart. No predicate is one branch that matches everything.
+/// Splits a predicate. Without a predicate, there is one branch that matches everything.
 pub(super) fn branches(predicate: Option<&Expression>, scope: &Scope) -> Vec<Branch> {
     let Some(predicate) = predicate else { return vec![branch(Vec::new(), scope)] };
     let predicate = normalise(predicate.clone(), false);
@@ -121,8 +121,8 @@ fn flatten(expression: Expression, conjuncts: &mut Vec<Expression>) {
     }
 }
 
-/// The disjunctive normal form, if it has few enough alternatives. What speaks of one side alone stays whole: it is a
-/// guard anyway.
+/// The disjunctive normal form, if it has few enough alternatives. A condition on one side only is not split: it
+/// becomes a guard.
 fn alternatives(expression: &Expression) -> Option<Vec<Vec<Expression>>> {
     let dependence = expression.dependence();
     let mixed = dependence.event && dependence.subscription;
@@ -144,7 +144,7 @@ fn alternatives(expression: &Expression) -> Option<Vec<Vec<Expression>>> {
                 if list.len() * more.len() > BRANCHES_MAX {
                     return None;
                 }
-                // The usual case, and without it a chain of thousands would be copied thousands of times.
+                // The common case; without it, a chain of thousands of operands would be copied thousands of times.
                 if let [only] = more.as_slice() {
                     list.iter_mut().for_each(|left| left.extend_from_slice(only));
                     continue;
@@ -205,7 +205,7 @@ fn branch(conjuncts: Vec<Expression>, scope: &Scope) -> Branch {
     let columns = scope.subscriber.iter().flat_map(SubscriberColumns::kinds);
     let kinds: Vec<FieldType> = scope.subscription.iter().map(|field| field.kind).chain(columns).collect();
     branch.residual = left.map(|conjunct| Check::new(conjunct, &kinds)).collect();
-    // Cheap checks first: each one thins out what the next must look at.
+    // Cheap checks first: each reduces the candidates of the next.
     branch.residual.sort_by_key(Check::weight);
     branch
 }
@@ -248,7 +248,7 @@ fn ordered_test(conjunct: &Expression) -> Option<Ordered> {
     })
 }
 
-/// The side of the event and the side of the subscription, where each stands alone.
+/// The operand of the event and the operand of the subscription, if each depends on one side only.
 fn sides<'a>(left: &'a Expression, right: &'a Expression) -> Option<(&'a Expression, &'a Expression)> {
     let (l, r) = (left.dependence(), right.dependence());
     if l.event && !l.subscription && r.subscription && !r.event {
@@ -260,8 +260,8 @@ fn sides<'a>(left: &'a Expression, right: &'a Expression) -> Option<(&'a Express
     }
 }
 
-/// Whether the type known now is the type at run time. A choice between an integer and a number is a number to the
-/// checker, but may be an integer at run time, which a column of numbers could not hold exactly.
+/// Whether the static type is the type at run time. A conditional between an integer and a number has the static type
+/// number, but can be an integer at run time, which a column of numbers cannot represent exactly.
 fn is_settled(expression: &Expression) -> bool {
     let mut settled = true;
     expression.visit(&mut |part| {

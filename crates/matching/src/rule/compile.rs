@@ -1,5 +1,4 @@
-//! One rule of a definition becomes what the index runs: its expressions typed, its branches, and how each field of its
-//! notification is filled.
+//! Compiles one rule of a definition: typed expressions, branches, and the source of each field of its notification.
 
 use tocsin_model::{
     application::{Application, Rule},
@@ -8,7 +7,7 @@ use tocsin_model::{
     problem::Problem,
 };
 
-use super::{CompiledRule, Fill, RuleSet, Unit, branches::branches};
+use super::{BatchUnit, CompiledRule, FieldSource, RuleSet, branches::branches};
 use crate::{
     check::{Scope, Subject, compile, compile_predicate},
     expression::{Expression, Kind, Type},
@@ -65,7 +64,7 @@ pub(super) fn compile_rule(
             None => None,
         };
         if let Some(column) = column {
-            fields.push((field.clone(), Fill::Queried(column)));
+            fields.push((field.clone(), FieldSource::Queried(column)));
             continue;
         }
         let path = format!("rules.{name}.with.{}", field.name);
@@ -91,13 +90,13 @@ pub(super) fn compile_rule(
         class,
         notify: rule.notify.clone(),
         batch_size: notification.batch_size.max(1) as usize,
-        unit: match (&notification.conduct.digest, notification.conduct.multicast) {
-            (Some(_), _) => Unit::Subscriber,
-            (None, Some(limit)) => Unit::Event(limit.max(1) as usize),
-            (None, None) => Unit::Notification,
+        unit: match (&notification.delivery_policy.digest, notification.delivery_policy.multicast) {
+            (Some(_), _) => BatchUnit::Subscriber,
+            (None, Some(limit)) => BatchUnit::Event(limit.max(1) as usize),
+            (None, None) => BatchUnit::Notification,
         },
         expires_after: notification.expires_after,
-        // At events a scheduled rule does not fire; where it is due it is compiled without its schedule.
+        // A scheduled rule does not fire on events; a firing compiles it without its schedule.
         enabled: rule.enabled && rule.schedule.is_none(),
         audience: None,
         timeout: rule.timeout,
@@ -111,16 +110,16 @@ pub(super) fn compile_rule(
     })
 }
 
-fn fill(field: &Field, source: Option<&str>, scope: &Scope) -> Result<Fill, Vec<Problem>> {
+fn fill(field: &Field, source: Option<&str>, scope: &Scope) -> Result<FieldSource, Vec<Problem>> {
     let Some(source) = source else {
         let Some(at) = scope.event.position(field.name.as_str()) else {
             if field.required && field.default.is_null() {
-                let problem = Problem::at("", "nothing fills this field of the notification, and it is required");
+                let problem = Problem::at("", "this field of the notification is required and has no source");
                 return Err(vec![
                     problem.hint("give an expression for it, or a field of this name to the event class"),
                 ]);
             }
-            return Ok(Fill::Default);
+            return Ok(FieldSource::Default);
         };
         let given = scope.event[at].kind;
         if !fits(field.kind, &given.into()) {
@@ -131,7 +130,7 @@ fn fill(field: &Field, source: Option<&str>, scope: &Scope) -> Result<Fill, Vec<
             );
             return Err(vec![Problem::at("", message).hint("convert it with an expression")]);
         }
-        return Ok(Fill::Event(Expression {
+        return Ok(FieldSource::Event(Expression {
             kind: Kind::Event(at),
             kind_of_value: given.into(),
             span: Default::default(),
@@ -150,10 +149,14 @@ fn fill(field: &Field, source: Option<&str>, scope: &Scope) -> Result<Fill, Vec<
             _ => problem,
         }]);
     }
-    Ok(if expression.dependence().subscription { Fill::Captured(expression) } else { Fill::Event(expression) })
+    Ok(if expression.dependence().subscription {
+        FieldSource::Captured(expression)
+    } else {
+        FieldSource::Event(expression)
+    })
 }
 
-/// Whether a field can take what an expression gives.
+/// Whether a field can store the value of an expression.
 fn fits(field: FieldType, given: &Type) -> bool {
     match (field, given) {
         (_, Type::Dynamic | Type::Null) => true,

@@ -1,51 +1,51 @@
-//! How a rule is answered, for people.
+//! The evaluation plan of a rule, as text.
 
 use tocsin_model::id::Name;
 
 use super::{CompiledRule, branches::Range};
-use crate::{expression::Expression, figures::FilterFigures, residual::Check};
+use crate::{expression::Expression, index_stats::FilterStats, residual::Check};
 
-/// How a rule is answered.
+/// The evaluation plan of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct RuleExplanation {
     /// The rule.
     pub rule: Name,
-    /// The segment to which a subscriber must belong to be told, if to any.
+    /// The segment whose members are notified, if the rule has an audience.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub audience: Option<Name>,
-    /// Its alternatives; a subscription that several of them find is matched once.
+    /// Alternatives; a subscription found by several of them is matched once.
     pub branches: Vec<BranchExplanation>,
-    /// What it remembers, and so which matches are not told.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub remembers: Vec<String>,
-    /// The subscriptions' own filters. Known of what runs.
+    /// Suppression of repeated matches, as text.
+    #[serde(rename = "remembers", skip_serializing_if = "Vec::is_empty")]
+    pub suppression: Vec<String>,
+    /// Statistics of the subscriptions' own filters, if the rule is running.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub filters: Option<FilterFigures>,
-    /// How its query is run, in the words of the store, if it has one.
+    pub filters: Option<FilterStats>,
+    /// The query plan of the store, if the rule has a query.
     pub query: Vec<String>,
-    /// What its author should know.
+    /// Warnings for the author of the rule.
     pub warnings: Vec<String>,
 }
 
-/// How one alternative is answered.
+/// The evaluation plan of one alternative.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct BranchExplanation {
     /// Tested once per event.
     pub event_guards: Vec<String>,
-    /// Tested once when a subscription is put.
+    /// Tested once when a subscription is added.
     pub subscription_guards: Vec<String>,
-    /// Answered by the hash.
+    /// Looked up in the hash table.
     pub keys: Vec<String>,
-    /// Answered by the sorted column.
+    /// Looked up in the sorted column.
     pub range: Vec<String>,
-    /// Whether the subscriptions may have filters of their own. Where no index answers, the candidates are those whose
-    /// filter matches and those without one; else a candidate's filter must match.
+    /// Whether the subscriptions can have filters of their own. Without an index, the candidates are those whose filter
+    /// matches and those without one; otherwise a candidate's filter must match.
     pub filters: bool,
-    /// Checked for each candidate that the index gives.
+    /// Checked for each candidate from the index.
     pub residual: Vec<String>,
-    /// How many subscriptions stand where the index leads an event, on average; a slice takes a part of them. Known of
-    /// what runs.
+    /// The average number of subscriptions in the group of an event, if the rule is running; a range takes a part of
+    /// them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub candidates: Option<u64>,
 }
@@ -58,9 +58,9 @@ impl std::fmt::Display for RuleExplanation {
             let steps: Vec<&str> = self.query.iter().map(|line| line.trim_start()).collect();
             write!(f, "runs its query for each event batch: {}", steps.join("; "))?;
             if let Some(audience) = &self.audience {
-                write!(f, "; passes over who is no subscriber of `{audience}`")?;
+                write!(f, "; skips subscribers outside the segment `{audience}`")?;
             }
-            return self.remembers.iter().try_for_each(|memory| write!(f, "; {memory}"));
+            return self.suppression.iter().try_for_each(|memory| write!(f, "; {memory}"));
         }
         for (at, branch) in self.branches.iter().enumerate() {
             if at > 0 {
@@ -71,7 +71,7 @@ impl std::fmt::Display for RuleExplanation {
         if self.branches.is_empty() {
             f.write_str("never matches")?;
         }
-        self.remembers.iter().try_for_each(|memory| write!(f, "; {memory}"))
+        self.suppression.iter().try_for_each(|memory| write!(f, "; {memory}"))
     }
 }
 
@@ -109,8 +109,9 @@ impl CompiledRule {
         self.branches.iter().any(|branch| !branch.is_indexed() && !branch.residual.is_empty())
     }
 
-    /// What one core takes to look at a million subscriptions. `tocsin bench --only match.scan` measures it: 5 ms for a
-    /// distance, which is found column by column, 155 ms for a product and 325 ms for a list, which are interpreted.
+    /// The time of one core for checking a million subscriptions. `tocsin bench --only match.scan` measures it: 5 ms
+    /// for a distance, which is checked column by column, 155 ms for a product and 325 ms for a list, which are
+    /// interpreted.
     fn scan_time(&self) -> &'static str {
         let scanned = self.branches.iter().filter(|branch| !branch.is_indexed());
         if scanned.flat_map(|branch| &branch.residual).any(Check::is_interpreted) {
@@ -120,7 +121,7 @@ impl CompiledRule {
         }
     }
 
-    /// How it is answered, with warnings where it would scan.
+    /// The evaluation plan, with a warning if the rule scans all subscriptions.
     pub(super) fn explain(&self, audiences: &[Name], class: &Name) -> RuleExplanation {
         let source = self.source.as_deref().unwrap_or_default();
         let text = |expression: &Expression| expression.span.text(source).to_owned();
@@ -174,13 +175,13 @@ impl CompiledRule {
                     .to_owned(),
             );
         }
-        let remembers = self.state.as_ref().map(|state| state.explained.clone()).unwrap_or_default();
+        let suppression = self.state.as_ref().map(|state| state.explained.clone()).unwrap_or_default();
         let audience = self.audience.map(|audience| audiences[audience].clone());
         RuleExplanation {
             rule: self.name.clone(),
             audience,
             branches,
-            remembers,
+            suppression,
             filters: None,
             query: Vec::new(),
             warnings,

@@ -1,8 +1,8 @@
-//! The cost of a JSON Schema, computed before the work.
+//! Cost bound of a JSON Schema, computed before validation.
 //!
-//! Validation applies each subschema of `allOf`, `anyOf`, `$ref` and the like to the same value again, so twenty levels of
-//! `anyOf` with two references each are a million evaluations of one value. This graph of the subschemas bounds what a schema
-//! may say, and counts the evaluations of a document where the number can grow faster than the document.
+//! Validation applies each subschema of `allOf`, `anyOf`, `$ref` and the like to the same value again. So twenty levels
+//! of `anyOf` with two references each are a million evaluations of one value. This graph of the subschemas limits what
+//! a schema can contain, and counts the evaluations of a document where the number can grow faster than the document.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,20 +13,20 @@ use tocsin_model::problem::Problem;
 const SUBSCHEMAS_MAX: usize = 5_000;
 /// Deepest nesting of the text of a schema.
 const DEPTH_MAX: usize = 100;
-/// Most subschemas that are applied to one value one within the other, by `$ref` and keywords such as `allOf`.
+/// Longest chain of subschemas applied to one value, by `$ref` and keywords such as `allOf`.
 const HEIGHT_MAX: usize = 64;
 /// Most subschemas that are applied to one value.
 const APPLIED_MAX: u64 = 10_000;
-/// Evaluations of any document.
+/// Most evaluations for any document.
 const STEPS_MAX: u64 = 1_000_000;
-/// Further evaluations for each value of a document.
+/// Further evaluations allowed for each value of a document.
 const STEPS_PER_VALUE: u64 = 20;
 
 /// Keywords that apply one subschema to the same value.
 const SAME: [&str; 4] = ["not", "if", "then", "else"];
 /// Keywords that apply a list of subschemas to the same value.
 const SAME_LIST: [&str; 3] = ["allOf", "anyOf", "oneOf"];
-/// Keywords that apply a subschema to every member or item that others leave over, or to each.
+/// Keywords that apply a subschema to all members or items, or to those that other keywords left over.
 const REST: [&str; 6] = [
     "additionalProperties",
     "unevaluatedProperties",
@@ -35,14 +35,14 @@ const REST: [&str; 6] = [
     "contains",
     "propertyNames",
 ];
-/// Keywords whose members are kept for references.
+/// Keywords whose members are used through references only.
 const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
 
-/// The subschemas and which of them apply where.
+/// The graph of subschemas: which of them are applied to which values.
 #[derive(Debug, Default)]
 pub struct Cost {
     nodes: Vec<Node>,
-    /// Whether the evaluations of a document are bounded by its size.
+    /// Whether the number of evaluations is linear in the document size.
     is_linear: bool,
     /// Whether a subschema applies itself to a part of its value.
     is_recursive: bool,
@@ -52,18 +52,18 @@ pub struct Cost {
 struct Node {
     same: Vec<usize>,
     properties: HashMap<String, usize>,
-    /// To every member: `patternProperties`, and what [`REST`] lists.
+    /// Applied to every member: `patternProperties`, and the keywords of [`REST`].
     members: Vec<usize>,
     prefix: Vec<usize>,
-    /// To every item.
+    /// Applied to every item.
     items: Vec<usize>,
 }
 
 impl Cost {
-    /// Reads a schema.
+    /// Builds the graph of a schema.
     ///
     /// # Errors
-    /// It is beyond a bound, or applies a subschema to the same value without end.
+    /// The schema exceeds a limit, or applies a subschema to the same value without end.
     pub fn of(schema: &Json) -> Result<Cost, Problem> {
         let is_draft_4 = schema["$schema"].as_str().is_some_and(|draft| draft.contains("draft-04"));
         let mut reader = Reader { is_draft_4, ..Reader::default() };
@@ -102,10 +102,10 @@ impl Cost {
         Ok(())
     }
 
-    /// The nodes in an order in which each comes after those that it applies to the same value.
+    /// The nodes in topological order: each after those that it applies to the same value.
     fn same_order(&self) -> Result<Vec<usize>, Problem> {
         let mut order = Vec::with_capacity(self.nodes.len());
-        // 0: not seen; 1: on the way; 2: done.
+        // 0: not visited; 1: on the current path; 2: done.
         let mut states = vec![0u8; self.nodes.len()];
         for start in 0..self.nodes.len() {
             let mut way = vec![(start, 0usize)];
@@ -154,7 +154,7 @@ impl Cost {
         done < self.nodes.len()
     }
 
-    /// Whether at most one of the subschemas that a node applies to a value goes on to each of its parts.
+    /// Whether at most one of the subschemas applied to a value continues to each of its parts.
     fn is_single(&self, at: usize) -> bool {
         let (mut of_members, mut of_items, mut way) = (0, 0, vec![at]);
         let mut named: HashMap<&str, usize> = HashMap::new();
@@ -168,11 +168,10 @@ impl Cost {
         of_items <= 1 && of_members + named.values().max().copied().unwrap_or_default() <= 1
     }
 
-    /// Whether a document can be compared in evaluations that its size bounds, and how many there are at most for a list of
-    /// differences.
+    /// Checks that a document can be validated within the limit of evaluations.
     ///
     /// # Errors
-    /// It takes more evaluations than are allowed.
+    /// The validation takes more evaluations than allowed.
     pub fn check_document(&self, json: &Json) -> Result<(), Problem> {
         if self.is_linear { Ok(()) } else { self.count(json, STEPS_MAX + STEPS_PER_VALUE * size(json)).map(drop) }
     }
@@ -190,7 +189,7 @@ impl Cost {
             steps += 1;
             if steps > most {
                 let message = format!("takes more than {most} evaluations of the schema");
-                return Err(Problem::at("", message).hint("let fewer subschemas of the schema apply to the same value"));
+                return Err(Problem::at("", message).hint("apply fewer subschemas to the same value"));
             }
             let node = &self.nodes[at];
             todo.extend(node.same.iter().map(|next| (*next, json)));
@@ -213,7 +212,7 @@ impl Cost {
         Ok(steps)
     }
 
-    /// Whether comparing with a document recurses deeper than the stack of a worker allows.
+    /// Whether validating a document recurses deeper than the stack of a worker allows.
     pub fn is_deep(&self, json: &Json) -> bool {
         const LEVELS: usize = 64;
         let height = if self.is_recursive || self.nodes.len() > LEVELS { depth(json) } else { 0 };
@@ -255,10 +254,10 @@ fn depth(json: &Json) -> usize {
     deepest
 }
 
-/// Finds subschemas, and what references lead to.
+/// Finds subschemas and the targets of references.
 #[derive(Default)]
 struct Reader<'a> {
-    /// Pointer, schema, and the base of its references.
+    /// Pointer, schema, and the base URI of its references.
     schemas: Vec<(String, &'a Json, String)>,
     /// By address: `BASE#POINTER` and `BASE#ANCHOR`.
     places: BTreeMap<String, usize>,
@@ -302,7 +301,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// The node at a place, with what it applies.
+    /// The node of a subschema, with the subschemas that it applies.
     fn node(&self, pointer: &str, schema: &Json, base: &str) -> Node {
         let mut node = Node::default();
         let Json::Object(members) = schema else { return node };
@@ -373,7 +372,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The subschemas right below, by their pointers.
+/// The direct subschemas, by their pointers.
 fn subschemas<'a>(members: &'a Map<String, Json>, pointer: &str) -> Vec<(String, &'a Json)> {
     let is_schema = |json: &Json| json.is_object() || json.is_boolean();
     let mut found = Vec::new();
@@ -423,7 +422,7 @@ fn percent_decoded(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// An address by a reference from a base, as far as schemas need it.
+/// Resolves a reference against a base URI, as far as schemas need it.
 fn joined(base: &str, reference: &str) -> String {
     let is_absolute = reference.contains("://") || reference.starts_with("urn:");
     if is_absolute || base.is_empty() {

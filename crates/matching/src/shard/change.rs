@@ -1,4 +1,4 @@
-//! Subscriptions come and go: where each is filed, and how what is left of it is swept out.
+//! Adds and removes subscriptions: indexes them in each branch, and sweeps removed entries out of the index.
 
 use std::sync::Arc;
 
@@ -12,41 +12,42 @@ use tocsin_model::{
 
 use super::{Shard, Subject, rows::stored_row};
 use crate::{
-    datum::{Datum, write_key},
-    evaluate::{Parameters, Scene, holds, value},
-    filter::book::FilterNumber,
+    eval_value::{EvalValue, write_key},
+    evaluate::{EvalContext, Parameters, holds, value},
+    filter::filter_table::FilterNumber,
     index::{
         chunks::Entry,
-        groups::{Broom, Groups},
-        numbers::KeyBook,
+        groups::{Groups, SweepPosition},
+        key_table::KeyTable,
     },
     rule::{Branch, Memberships, Range},
     subscriber::SubscriberView,
 };
 
-/// Looks into the index that each change pays for the sweep that takes removed subscriptions out.
+/// Index entries checked per change, for the sweep of removed subscriptions.
 const LOOKS_PER_CHANGE: usize = 128;
 
-/// A sweep of one class's index: the branch it is in, counted over the rules of the class, and the place there.
+/// An incremental sweep of one class's index: the current branch, counted over the rules of the class, and the position
+/// in it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Sweep {
     branch: usize,
-    broom: Broom,
+    sweep_position: SweepPosition,
 }
 
 impl Shard {
-    /// Puts a subscription of a subscriber of whom nothing is known, in place of the one of the same id if there is one.
-    /// About a microsecond for each rule of its class.
+    /// Adds a subscription of a subscriber without columns, or replaces the one with the same id. About a microsecond
+    /// for each rule of its class.
     ///
     /// # Errors
     /// The class is unknown, the parameters are not a JSON object, the filter cannot be compiled for every event class
-    /// of the class's rules, or the shard is full (2^32 subscriptions of a class, 65,535 channels). The subscription of
-    /// this id, if there was one, is then gone.
+    /// of the class's rules, or the shard is full (2^32 subscriptions of a class, 65,535 channels). The previous
+    /// subscription of this id, if there was one, is then removed.
     pub fn put(&mut self, subject: Subject<'_>) -> Result<(), Problem> {
         self.put_of(subject, SubscriberView::default())
     }
 
-    /// Puts a subscription of a subscriber as rules see it; those with another audience are not for it.
+    /// Adds a subscription with the values of its subscriber; only rules whose audience includes it apply.
     ///
     /// # Errors
     /// As [`Shard::put`].
@@ -67,14 +68,14 @@ impl Shard {
         result
     }
 
-    /// Like `put_of`, with the parameters and what is read of the subscriber as a row.
+    /// As `put_of`, with the parameters and the subscriber columns as a row.
     pub(crate) fn put_row(
         &mut self,
         subject: Subject<'_>,
         mut row: Row,
         memberships: Memberships,
     ) -> Result<(), Problem> {
-        // What is remembered for it stays.
+        // Suppression state is kept.
         self.take_out(subject.id);
         let rules = Arc::clone(&self.rules);
         let Some(class) = rules.classes.iter().position(|class| class.name == *subject.class) else {
@@ -89,30 +90,30 @@ impl Shard {
         let of_subscriber = row.get(plan.fields.len()..).unwrap_or_default();
         let filters = self.take_filters(class, subject.filter, of_subscriber)?;
         let Some(slot) = self.tables[class].insert(subject.id, subject.subscriber, channel, &row) else {
-            filters.iter().for_each(|(book, number)| self.books[*book].give_back(*number));
+            filters.iter().for_each(|(filter_table, number)| self.filter_tables[*filter_table].release(*number));
             return Err(Problem::at("", "the shard is full"));
         };
-        for (book, number) in filters {
-            self.books[book].file(slot, Some(number));
+        for (filter_table, number) in filters {
+            self.filter_tables[filter_table].file(slot, Some(number));
         }
-        let scene = Scene { event: &[], parameters: Parameters::Row(&row) };
+        let context = EvalContext { event: &[], parameters: Parameters::Row(&row) };
         for rule in &rules.classes[class].rules {
             let rule = rules.rule(*rule);
-            if !memberships.meet(rule.audience) {
+            if !memberships.includes(rule.audience) {
                 continue;
             }
-            let filter = rule.filters.and_then(|book| self.books[book].of(slot));
+            let filter = rule.filters.and_then(|filter_table| self.filter_tables[filter_table].of(slot));
             for (at, branch) in rule.branches.iter().enumerate() {
                 let index = &mut self.indexes[rule.first_branch + at];
-                let book = &mut self.keys[branch.asks];
-                file(branch, scene, slot, filter, index, book, &mut self.desk.key);
+                let filter_table = &mut self.keys[branch.asks];
+                file(branch, context, slot, filter, index, filter_table, &mut self.scratch.key);
             }
         }
         self.states.refresh(&rules, class, subject.id, &row);
         Ok(())
     }
 
-    /// The numbers of a filter in each book of a class.
+    /// The numbers of a filter in each filter table of a class.
     fn take_filters(
         &mut self,
         class: usize,
@@ -122,16 +123,16 @@ impl Shard {
         let rules = Arc::clone(&self.rules);
         let Some(filter) = filter else { return Ok(Vec::new()) };
         if !rules.classes[class].takes_filters {
-            return Err(Problem::at("filter", "its class takes no filters"));
+            return Err(Problem::at("filter", "its class does not accept filters"));
         }
         let mut taken = Vec::new();
-        for book in &rules.classes[class].filters {
-            match self.books[*book].take(filter, &rules.filters[*book].scope, subscriber) {
-                Ok(number) => taken.push((*book, number)),
+        for filter_table in &rules.classes[class].filters {
+            match self.filter_tables[*filter_table].take(filter, &rules.filters[*filter_table].scope, subscriber) {
+                Ok(number) => taken.push((*filter_table, number)),
                 Err(problems) => {
-                    taken
-                        .iter()
-                        .for_each(|(book, number): &(usize, FilterNumber)| self.books[*book].give_back(*number));
+                    taken.iter().for_each(|(filter_table, number): &(usize, FilterNumber)| {
+                        self.filter_tables[*filter_table].release(*number)
+                    });
                     let first = problems.into_iter().next();
                     let first = first.unwrap_or_else(|| Problem::at("", "the filter cannot be compiled"));
                     return Err(Problem { path: "filter".to_owned(), ..first });
@@ -141,7 +142,7 @@ impl Shard {
         Ok(taken)
     }
 
-    /// Removes a subscription, if it is there, and forgets what rules remember for it.
+    /// Removes a subscription, if it is present, and its suppression state.
     pub fn remove(&mut self, id: SubscriptionId) {
         let rules = Arc::clone(&self.rules);
         for class in 0..self.tables.len() {
@@ -153,8 +154,8 @@ impl Shard {
     fn take_out(&mut self, id: SubscriptionId) {
         for class in 0..self.tables.len() {
             if let Some(slot) = self.tables[class].remove(id) {
-                for book in &self.rules.classes[class].filters {
-                    self.books[*book].forget(slot);
+                for filter_table in &self.rules.classes[class].filters {
+                    self.filter_tables[*filter_table].forget(slot);
                 }
                 self.sweep(class);
                 return;
@@ -177,7 +178,7 @@ impl Shard {
         u16::try_from(at + 1).map_err(|_| Problem::at("", "there are more than 65,535 channels"))
     }
 
-    /// Takes entries of removed subscriptions out of the index, a little at each change, so that no change waits.
+    /// Removes entries of deleted subscriptions from the index, a few at each change, so that no change takes long.
     fn sweep(&mut self, class: usize) {
         let table = &mut self.tables[class];
         if self.sweeps[class].is_none() {
@@ -194,35 +195,35 @@ impl Shard {
         let mut looks = LOOKS_PER_CHANGE;
         let mut sweep = self.sweeps[class].take().unwrap_or_default();
         for (branch, at) in branches.skip(sweep.branch) {
-            let (index, book) = (&mut self.indexes[at], &mut self.keys[branch.asks]);
-            match index.sweep(book, sweep.broom, &mut looks, &|slot| !table.is_dead(slot)) {
-                Some(broom) => {
-                    sweep.broom = broom;
+            let (index, filter_table) = (&mut self.indexes[at], &mut self.keys[branch.asks]);
+            match index.sweep(filter_table, sweep.sweep_position, &mut looks, &|slot| !table.is_dead(slot)) {
+                Some(sweep_position) => {
+                    sweep.sweep_position = sweep_position;
                     self.sweeps[class] = Some(sweep);
                     return;
                 }
-                None => sweep = Sweep { branch: sweep.branch + 1, broom: Broom::default() },
+                None => sweep = Sweep { branch: sweep.branch + 1, sweep_position: SweepPosition::default() },
             }
         }
         table.end_sweep();
     }
 }
 
-/// Files a subscription in a branch, unless its guards or values say that it can never match there.
+/// Indexes a subscription in a branch, unless its guards or values exclude any match there.
 fn file(
     branch: &Branch,
-    scene: Scene<'_>,
+    context: EvalContext<'_>,
     slot: u32,
     filter: Option<FilterNumber>,
     index: &mut Groups,
-    book: &mut KeyBook,
+    filter_table: &mut KeyTable,
     key: &mut Vec<u8>,
 ) {
-    let holds = |guard| holds(guard, scene).unwrap_or(false);
+    let holds = |guard| holds(guard, context).unwrap_or(false);
     if !branch.subscription_guards.iter().all(holds) {
         return;
     }
-    let end = |ordered: &crate::rule::Ordered| ordered.measure.key(&value(&ordered.subscription, scene).ok()?);
+    let end = |ordered: &crate::rule::Ordered| ordered.measure.key(&value(&ordered.subscription, context).ok()?);
     let ends = match &branch.range {
         Range::None => Some((0, 0)),
         Range::One(only) => end(only).map(|key| (key, 0)),
@@ -233,21 +234,21 @@ fn file(
     key.clear();
     if let (Some(filter), false) = (filter, branch.is_indexed()) {
         key.extend_from_slice(&filter.to_le_bytes());
-        let number = book.number(key);
-        return index.insert(book, number, entry);
+        let number = filter_table.number(key);
+        return index.insert(filter_table, number, entry);
     }
-    // The part that holds a list stands last, since it is the one that varies.
+    // The list key is last, since it varies.
     for part in branch.keys.iter().filter(|part| !part.any_of) {
-        match value(&part.subscription, scene).and_then(|datum| write_key(&datum, key)) {
+        match value(&part.subscription, context).and_then(|eval_value| write_key(&eval_value, key)) {
             Ok(()) => {}
             Err(_) => return,
         }
     }
     let Some(list) = branch.keys.iter().find(|part| part.any_of) else {
-        let number = book.number(key);
-        return index.insert(book, number, entry);
+        let number = filter_table.number(key);
+        return index.insert(filter_table, number, entry);
     };
-    let Ok(Datum::List(items)) = value(&list.subscription, scene) else { return };
+    let Ok(EvalValue::List(items)) = value(&list.subscription, context) else { return };
     let start = key.len();
     let mut filed: Vec<Vec<u8>> = Vec::with_capacity(items.len());
     for item in items.iter() {
@@ -259,7 +260,7 @@ fn file(
     filed.sort_unstable();
     filed.dedup();
     for key in filed {
-        let number = book.number(&key);
-        index.insert(book, number, entry);
+        let number = filter_table.number(&key);
+        index.insert(filter_table, number, entry);
     }
 }

@@ -1,4 +1,4 @@
-//! Parameters as rows: as they are stored, and of another version of their class.
+//! Rows of parameters: parsed from storage, or converted from another version of their class.
 
 use std::{borrow::Cow, fmt};
 
@@ -8,10 +8,10 @@ use serde::{
 };
 use tocsin_model::field::{Fields, Row};
 
-/// How rows of one version of a class become rows of another.
+/// The conversion of rows between versions of a class.
 pub(crate) enum Layout {
     Same,
-    /// For each field, the place it had, if it was there with a type that can be taken.
+    /// For each field, its previous index, if it existed with a compatible type.
     Mapped(Vec<Option<usize>>, Fields),
 }
 
@@ -39,7 +39,7 @@ impl Layout {
     }
 }
 
-/// Reads stored parameters as `Fields::row_from_stored` does, without a map in between.
+/// Parses stored parameters as `Fields::row_from_stored` does, without an intermediate map.
 pub(super) fn stored_row(fields: &Fields, json: &str) -> Result<Row, serde_json::Error> {
     let mut reader = serde_json::Deserializer::from_str(json);
     let row = StoredRow(fields).deserialize(&mut reader)?;
@@ -83,7 +83,7 @@ impl<'de> Visitor<'de> for StoredRow<'_> {
     }
 }
 
-/// Reads a key, borrowed where the JSON allows it.
+/// A key, borrowed where the JSON allows it.
 struct FieldName;
 
 impl<'de> DeserializeSeed<'de> for FieldName {

@@ -1,4 +1,4 @@
-//! What a rule says of its state becomes expressions, and its re-arm condition a rule set of its own.
+//! Compiles the state clauses of a rule: expressions, and the re-arm condition as a rule set of its own.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use tocsin_model::{
 use super::page::Shape;
 use crate::{
     check::{Scope, compile, compile_predicate},
-    datum::Datum,
-    datum::write_key,
+    eval_value::EvalValue,
+    eval_value::write_key,
     expression::Expression,
     rule::RuleSet,
 };
 
-/// What a rule remembers, compiled.
+/// The compiled state clauses of a rule.
 #[derive(Debug)]
 pub(crate) struct CompiledState {
     pub per: Option<Expression>,
@@ -27,27 +27,29 @@ pub(crate) struct CompiledState {
     pub cooldown: Option<i64>,
     pub rearm: Option<Rearm>,
     pub shape: Shape,
-    /// What is remembered and why, for people.
+    /// The clauses as text.
     pub explained: Vec<String>,
 }
 
-/// What re-arms: a rule set whose one rule finds the subscriptions that an event re-arms among those that wait for it.
+/// The re-arm condition: a rule set with one rule, which finds the subscriptions that an event re-arms among the
+/// disarmed ones.
 #[derive(Debug)]
 pub(crate) struct Rearm {
     pub rules: Arc<RuleSet>,
     /// The event class, and the subscription class.
     pub on: Name,
     pub class: Name,
-    /// The subscription's columns that it reads.
+    /// The subscription columns that it reads.
     pub fields: Vec<usize>,
-    /// Where the key stands among the columns of those that wait: behind the fields of the class.
+    /// The column of the key in the re-arm index: behind the fields of the class.
     pub key_at: usize,
-    /// How many fields the class has, and where the columns of chronicles that it reads stand in rows of the rule's set.
+    /// The number of fields of the event class, and the positions of the chronicle columns that it reads in rows of the
+    /// rule's set.
     pub width: usize,
     pub columns: Vec<usize>,
 }
 
-/// Compiles what a rule says of its state, with the scope of its predicate.
+/// Compiles the state clauses of a rule, in the scope of its predicate.
 ///
 /// # Errors
 /// Every problem, with its path.
@@ -64,7 +66,7 @@ pub(crate) fn compile_state(
         let compiled = compile(source, scope).and_then(|expression| match expression.dependence().subscription {
             false => Ok(expression),
             true => {
-                let problem = expression.span.problem(source, format!("`{key}` speaks of the subscription"));
+                let problem = expression.span.problem(source, format!("`{key}` reads the subscription"));
                 Err(vec![problem.hint("name fields of `event` only; each subscription has its own state anyway")])
             }
         });
@@ -89,13 +91,14 @@ pub(crate) fn compile_state(
     let each = per.as_ref().map_or(String::new(), |per| format!(" and {per}"));
     if let Some(cooldown) = cooldown {
         let time = tocsin_model::definition::write_duration(*cooldown);
-        explained.push(format!("tells a subscription{each} at most once in {time}"));
+        explained.push(format!("notifies a subscription{each} at most once in {time}"));
     }
     if let Some(source) = &rule.state.rearm {
-        explained.push(format!("tells a subscription{each} once until {source}"));
+        explained.push(format!("notifies a subscription{each} once until {source}"));
     }
     if let Some(changed) = changed {
-        explained.push(format!("tells a subscription{each} only if {changed} has changed since it was last told"));
+        explained
+            .push(format!("notifies a subscription{each} only if {changed} has changed since its last notification"));
     }
     Ok(Some(CompiledState {
         per: per_expression,
@@ -112,8 +115,8 @@ fn placed(rule: &Name, key: &str, problems: Vec<Problem>) -> impl Iterator<Item 
     problems.into_iter().map(move |problem| Problem { path: path.clone(), ..problem })
 }
 
-/// The condition is indexed like any rule's, over the subscriptions that wait. With `per`, each waits for its own key:
-/// a field more on either side.
+/// The condition is indexed like a rule over the disarmed subscriptions. With `per`, the key is an additional field of
+/// both event and subscription.
 fn compile_rearm(
     application: &Application,
     name: &Name,
@@ -133,7 +136,7 @@ fn compile_rearm(
             key.push('_');
         }
         if let Some(class) = derived.events.get_mut(&rule.on) {
-            // Rows get it behind their fields, before what chronicles gave.
+            // In rows, the key follows the fields, before the chronicle columns.
             class.fields = with_key(&class.fields, &key);
         }
         if let Some(class) = derived.subscriptions.get_mut(&rule.subscription) {
@@ -145,7 +148,7 @@ fn compile_rearm(
     only.when = Some(when);
     derived.rules = [(name.clone(), only)].into();
     if let Some(class) = derived.subscriptions.get_mut(&rule.subscription) {
-        // Whoever waits has matched before; its own filter says nothing of being re-armed.
+        // Disarmed subscriptions have matched before; their own filters do not restrict re-arming.
         class.filter.clear();
     }
     if let Some(class) = derived.notifications.get_mut(&rule.notify) {
@@ -165,8 +168,8 @@ fn with_key(fields: &Fields, name: &str) -> Fields {
     Fields::new(fields.iter().cloned().chain([key]).collect())
 }
 
-/// A digest of a value, the same in every process and never 0; `None` for what equals nothing, such as NaN.
-pub(crate) fn digest_of(value: &Datum<'_>, buffer: &mut Vec<u8>) -> Option<u64> {
+/// A digest of a value, the same in every process and never 0; `None` for a value that equals nothing, such as NaN.
+pub(crate) fn digest_of(value: &EvalValue<'_>, buffer: &mut Vec<u8>) -> Option<u64> {
     buffer.clear();
     write_key(value, buffer).ok()?;
     Some(digest(buffer))
@@ -174,7 +177,7 @@ pub(crate) fn digest_of(value: &Datum<'_>, buffer: &mut Vec<u8>) -> Option<u64> 
 
 /// A digest of bytes, the same in every process and never 0. It is stored, so it must never change.
 pub(crate) fn digest(bytes: &[u8]) -> u64 {
-    // Folded multiplication, as in wyhash: every bit of a word reaches every bit of the digest.
+    // Folded multiplication, as in wyhash: every bit of a word influences every bit of the digest.
     let fold = |left: u64, right: u64| {
         let product = u128::from(left) * u128::from(right);
         (product as u64) ^ (product >> 64) as u64

@@ -1,5 +1,5 @@
-//! Random filters in CEL. What they mean is what the plain interpreter says, which the conformance tests check; the index
-//! works with conditions instead.
+//! Random CEL filters. The interpreter, checked by the conformance tests, is the reference; the index works with
+//! conditions instead.
 
 use std::rc::Rc;
 
@@ -14,10 +14,10 @@ use crate::{
     ldap::Person,
     surroundings::Surroundings,
     values::{any_number, one_of, spelled, text},
-    world::{Event, Own},
+    world::{Event, OwnFilter},
 };
 
-pub fn random_filter(random: &mut Rng, depth: u32, around: &Surroundings) -> Option<Own> {
+pub fn random_filter(random: &mut Rng, depth: u32, around: &Surroundings) -> Option<OwnFilter> {
     let text = random_text(random, depth, around);
     let theirs = compile(&Filter::new(Dialect::Cel, around.spelled_as_fields(&text)), &around.as_fields()).ok()?;
     let of_person = around.clone();
@@ -25,7 +25,7 @@ pub fn random_filter(random: &mut Rng, depth: u32, around: &Surroundings) -> Opt
         let row: Row = event.row.iter().chain(&event.chronicled).cloned().chain(of_person.of(person)).collect();
         theirs.holds(&row).expect("few steps")
     };
-    Some(Own { filter: Filter::new(Dialect::Cel, text), holds: Rc::new(holds) })
+    Some(OwnFilter { filter: Filter::new(Dialect::Cel, text), holds: Rc::new(holds) })
 }
 
 fn random_atom(random: &mut Rng, around: &Surroundings) -> String {
@@ -42,8 +42,8 @@ fn random_atom(random: &mut Rng, around: &Surroundings) -> String {
         2 | 3 => format!("event.{} {} {}", one_of(random, &["i", "n"]), one_of(random, &any), number(random)),
         4 => format!("{} {} event.{}", number(random), one_of(random, &any), one_of(random, &["i", "n"])),
         5 | 6 => {
-            let how = one_of(random, &["startsWith", "endsWith", "contains", "contains_ci"]);
-            format!("event.{}.{how}('{}')", one_of(random, &["s", "t", "detail.x"]), text(random))
+            let value_test = one_of(random, &["startsWith", "endsWith", "contains", "contains_ci"]);
+            format!("event.{}.{value_test}('{}')", one_of(random, &["s", "t", "detail.x"]), text(random))
         }
         7 => format!("event.t in ['{}', '{}', '{}']", text(random), text(random), text(random)),
         8 => format!("'{}' in event.tags", text(random)),

@@ -1,8 +1,8 @@
-//! Random filters in JMESPath, and what another implementation of the language says of them: asked as `[?f]` of a list
-//! that holds the event alone, where any error is no match.
+//! Random JMESPath filters, and another implementation of the language as reference: evaluated as `[?f]` over a list
+//! that contains only the event; any error is no match.
 //!
-//! That one knows doubles only. So it is given the ranks of numbers in place of the numbers, in filters as in events, and
-//! filters do nothing with numbers but compare them.
+//! The reference has doubles only. So it gets the ranks of numbers in place of the numbers, in filters as in events,
+//! and filters only compare numbers.
 
 use std::rc::Rc;
 
@@ -20,8 +20,8 @@ use tocsin_model::{
 
 use crate::{
     ldap::Person,
-    values::{any_number, event_fields, one_of, ranked, spelled, text},
-    world::{Event, Own},
+    values::{any_number, event_fields, lower, one_of, ranked, spelled, text},
+    world::{Event, OwnFilter},
 };
 
 thread_local! {
@@ -29,9 +29,9 @@ thread_local! {
         let mut runtime = Runtime::new();
         runtime.register_builtin_functions();
         let signature = Signature::new(vec![ArgumentType::String, ArgumentType::String], None);
-        // As NotifyBC has it: never where either text is empty.
+        // As in NotifyBC: false if either text is empty.
         let contains_ci = |given: &[Rcvar], _: &mut Context<'_>| {
-            let text = |at: usize| given[at].as_string().expect("its signature says so").to_lowercase();
+            let text = |at: usize| lower(given[at].as_string().expect("its signature says so"));
             let (text, part) = (text(0), text(1));
             Ok(Rcvar::new(Variable::Bool(!text.is_empty() && !part.is_empty() && text.contains(&part))))
         };
@@ -40,18 +40,18 @@ thread_local! {
     };
 }
 
-/// The list that holds the event alone, as the other implementation takes it.
+/// The list that contains only the event, in the types of the reference.
 pub fn given(event: &Json) -> Rcvar {
     json!([ranked(event)]).to_jmespath().expect("JSON")
 }
 
-pub fn random_filter(random: &mut Rng, depth: u32) -> Option<Own> {
+pub fn random_filter(random: &mut Rng, depth: u32) -> Option<OwnFilter> {
     let Spelled { ours, theirs } = random_text(random, depth);
     let filter = Filter::new(Dialect::Jmespath, ours);
-    // What can never match is refused, and so are slips.
+    // Filters that can never match are rejected.
     compile(&filter, event_fields()).ok()?;
     let theirs = RUNTIME.with(|runtime| runtime.compile(&format!("[?{theirs}]"))).expect("the other takes it too");
-    Some(Own { filter, holds: Rc::new(move |event: &Event, _: &Person| holds(&theirs, event)) })
+    Some(OwnFilter { filter, holds: Rc::new(move |event: &Event, _: &Person| holds(&theirs, event)) })
 }
 
 fn holds(theirs: &Expression<'_>, event: &Event) -> bool {
@@ -60,7 +60,7 @@ fn holds(theirs: &Expression<'_>, event: &Event) -> bool {
         || theirs.search(event.given()).is_ok_and(|found| found.as_array().is_some_and(|list| !list.is_empty()))
 }
 
-/// An expression in both spellings.
+/// An expression in the spelling of both implementations.
 #[derive(Clone)]
 struct Spelled {
     ours: String,
@@ -68,7 +68,7 @@ struct Spelled {
 }
 
 impl Spelled {
-    /// The same in both.
+    /// The same spelling in both.
     fn plain(text: impl Into<String>) -> Spelled {
         let text = text.into();
         Spelled { ours: text.clone(), theirs: text }
@@ -85,7 +85,7 @@ impl Spelled {
         Spelled { ours: format!("`{}`", spelled(&number)), theirs: format!("`{theirs}`") }
     }
 
-    /// What stands for each `{}` of a pattern, in order.
+    /// Replaces each `{}` of a template, in order.
     fn fill(pattern: &str, parts: &[Spelled]) -> Spelled {
         let mut filled = Spelled::plain("");
         let mut parts = parts.iter();

@@ -1,5 +1,5 @@
-//! Random subscribers and LDAP filters over them, and what RFC 4511 says of each pair: a tree, three truth values, and
-//! plain comparisons.
+//! Random subscribers and LDAP filters over them, with an independent evaluator by RFC 4511: a tree, three truth
+//! values, and plain comparisons.
 
 use std::{cmp::Ordering, fmt::Write};
 
@@ -15,7 +15,7 @@ use tocsin_model::{
 
 use crate::values::{any_number, compare_exactly, name, one_of, spelled, text};
 
-/// Whom filters are put to.
+/// A subscriber as input of filters.
 #[derive(Debug, Clone)]
 pub struct Person {
     pub id: SubscriberId,
@@ -33,7 +33,7 @@ impl Person {
                 profile.attributes.insert(key.to_owned(), attribute(random, 2));
             }
         }
-        // Those that events may meet too.
+        // Attributes that are compared with events too.
         for key in ["region", "limit", "marks"] {
             let value = match (random.u8(0..8), key) {
                 (0, _) => continue,
@@ -58,7 +58,7 @@ impl Person {
         }
     }
 
-    /// The values of an attribute, each as text and kind.
+    /// The values of an attribute, each as text and type.
     fn values(&self, asked: &str) -> Vec<Value> {
         let asked = asked.to_lowercase();
         let text = |text: &Option<String>| text.iter().map(|text| Value::from(text.as_str())).collect();
@@ -105,7 +105,7 @@ impl IntoList for Vec<Value> {
     }
 }
 
-/// A word or two, with spaces that do not count.
+/// A word or two, with insignificant spaces.
 fn words(random: &mut Rng) -> String {
     let word = |random: &mut Rng| one_of(random, &["a", "A", "ab", "Vienna", "é", "É", "straße", "x-y", "b", "12"]);
     match random.u8(0..5) {
@@ -116,7 +116,7 @@ fn words(random: &mut Rng) -> String {
     }
 }
 
-/// A list has its items as values, null is none.
+/// A list has its items as values, null has none.
 fn spread(value: &Value, found: &mut Vec<Value>) {
     match value {
         Value::Null => {}
@@ -125,7 +125,7 @@ fn spread(value: &Value, found: &mut Vec<Value>) {
     }
 }
 
-/// A map is entered by its keys, also where it stands in a list.
+/// A map is entered by its keys, also inside a list.
 fn within(value: &Value, asked: &str, found: &mut Vec<Value>) {
     match value {
         Value::List(items) => items.iter().for_each(|item| within(item, asked, found)),
@@ -149,17 +149,17 @@ pub enum Filter {
     And(Vec<Filter>),
     Or(Vec<Filter>),
     Not(Box<Filter>),
-    Item(&'static str, How),
+    Item(&'static str, ValueTest),
 }
 
 #[derive(Debug, Clone)]
-pub enum How {
+pub enum ValueTest {
     Present,
     Equal(String),
     AtLeast(String),
     AtMost(String),
     About(String),
-    /// What stands between the stars.
+    /// The parts between the stars.
     Parts(Vec<String>),
     Exactly(String),
     IntegerIs(i64),
@@ -170,7 +170,7 @@ const NAMES: [&str; 11] =
     ["name", "NAME", "age", "tags", "address.city", "flag", "locale", "channel", "missing", "enabled", "created_at"];
 
 impl Filter {
-    /// One that is read, as its reader and as its tree.
+    /// A random valid filter, parsed and as a tree.
     pub fn random(random: &mut Rng, depth: u32) -> (LdapFilter, Filter) {
         loop {
             let filter = Filter::random_tree(random, depth);
@@ -190,20 +190,20 @@ impl Filter {
             7 | 8 => Filter::Or(several(random)),
             9 => Filter::Not(Box::new(Filter::random_tree(random, depth - 1))),
             _ if random.u8(0..8) == 0 => Filter::id(random),
-            _ => Filter::Item(one_of(random, &NAMES), How::random(random)),
+            _ => Filter::Item(one_of(random, &NAMES), ValueTest::random(random)),
         }
     }
 
-    /// Of the id, which is compared character by character.
+    /// A test of the id, which is compared character by character.
     fn id(random: &mut Rng) -> Filter {
         let id = format!("{}{}", one_of(random, &["p", "q", "P"]), random.u8(0..4));
-        let how = match random.u8(0..5) {
-            0 => How::AtLeast(id),
-            1 => How::AtMost(id),
-            2 => How::Parts(vec![one_of(random, &["p", "P", "q"]).to_owned(), String::new()]),
-            _ => How::Equal(id),
+        let value_test = match random.u8(0..5) {
+            0 => ValueTest::AtLeast(id),
+            1 => ValueTest::AtMost(id),
+            2 => ValueTest::Parts(vec![one_of(random, &["p", "P", "q"]).to_owned(), String::new()]),
+            _ => ValueTest::Equal(id),
         };
-        Filter::Item("id", how)
+        Filter::Item("id", value_test)
     }
 
     pub fn evaluate(&self, person: &Person) -> Truth {
@@ -215,12 +215,12 @@ impl Filter {
                 Truth::Undefined => Truth::Undefined,
                 Truth::False => Truth::True,
             },
-            Filter::Item("id", how) => Truth::of(how.of_id(person.id.as_str())),
-            Filter::Item(name, how) => {
+            Filter::Item("id", value_test) => Truth::of(value_test.of_id(person.id.as_str())),
+            Filter::Item(name, value_test) => {
                 let values = person.values(name);
                 values
                     .iter()
-                    .map(|value| how.of(value).map_or(Truth::Undefined, Truth::of))
+                    .map(|value| value_test.of(value).map_or(Truth::Undefined, Truth::of))
                     .max()
                     .unwrap_or(Truth::False)
             }
@@ -228,8 +228,8 @@ impl Filter {
     }
 }
 
-impl How {
-    fn random(random: &mut Rng) -> How {
+impl ValueTest {
+    fn random(random: &mut Rng) -> ValueTest {
         let value = |random: &mut Rng| match random.u8(0..10) {
             0..=2 => spelled(&any_number(random)),
             3 => one_of(random, &["TRUE", "false"]).to_owned(),
@@ -238,59 +238,59 @@ impl How {
             _ => words(random),
         };
         match random.u8(0..16) {
-            0 | 1 => How::Present,
-            2 => How::AtLeast(value(random)),
-            3 => How::AtMost(value(random)),
-            4 => How::About(value(random)),
+            0 | 1 => ValueTest::Present,
+            2 => ValueTest::AtLeast(value(random)),
+            3 => ValueTest::AtMost(value(random)),
+            4 => ValueTest::About(value(random)),
             5 | 6 => {
                 let part = |random: &mut Rng| one_of(random, &["", "a", "B", "é", "vi", "nn", "ss"]).to_owned();
                 let mut parts: Vec<String> = (0..random.usize(2..4)).map(|_| part(random)).collect();
                 let inner = parts.len() - 1;
                 parts[1..inner].iter_mut().filter(|part| part.is_empty()).for_each(|part| *part = "a".to_owned());
-                // `*` alone asks whether there is a value.
-                if parts.iter().all(String::is_empty) { How::Present } else { How::Parts(parts) }
+                // `*` alone is a presence test.
+                if parts.iter().all(String::is_empty) { ValueTest::Present } else { ValueTest::Parts(parts) }
             }
-            7 => How::Exactly(words(random)),
-            8 => How::IntegerIs(random.i64(-3..4)),
-            9 => How::AllBits(random.i64(0..4)),
-            _ => How::Equal(value(random)),
+            7 => ValueTest::Exactly(words(random)),
+            8 => ValueTest::IntegerIs(random.i64(-3..4)),
+            9 => ValueTest::AllBits(random.i64(0..4)),
+            _ => ValueTest::Equal(value(random)),
         }
     }
 
     fn of_id(&self, id: &str) -> bool {
         match self {
-            How::Equal(other) => id == other,
-            How::AtLeast(other) => id >= other.as_str(),
-            How::AtMost(other) => id <= other.as_str(),
-            How::Parts(parts) => id.starts_with(&parts[0]),
-            how => panic!("{how:?}"),
+            ValueTest::Equal(other) => id == other,
+            ValueTest::AtLeast(other) => id >= other.as_str(),
+            ValueTest::AtMost(other) => id <= other.as_str(),
+            ValueTest::Parts(parts) => id.starts_with(&parts[0]),
+            value_test => panic!("{value_test:?}"),
         }
     }
 
-    /// Whether it is so of a value; `None` where that cannot be told.
+    /// Whether the test is true of a value; `None` if it is undefined.
     fn of(&self, value: &Value) -> Option<bool> {
         match self {
-            How::Present => Some(true),
-            How::Equal(other) => equals(value, other),
-            How::AtLeast(other) => order(value, other).map(Ordering::is_ge),
-            How::AtMost(other) => order(value, other).map(Ordering::is_le),
-            How::About(other) => match value {
+            ValueTest::Present => Some(true),
+            ValueTest::Equal(other) => equals(value, other),
+            ValueTest::AtLeast(other) => order(value, other).map(Ordering::is_ge),
+            ValueTest::AtMost(other) => order(value, other).map(Ordering::is_le),
+            ValueTest::About(other) => match value {
                 Value::Text(text) if !letters(other).is_empty() => Some(letters(text) == letters(other)),
                 value => equals(value, other),
             },
-            How::Parts(parts) => match value {
+            ValueTest::Parts(parts) => match value {
                 Value::Text(text) => Some(has_parts(&folded(text), parts)),
                 _ => None,
             },
-            How::Exactly(other) => match value {
+            ValueTest::Exactly(other) => match value {
                 Value::Text(text) => Some(single_spaced(text) == single_spaced(other)),
                 _ => None,
             },
-            How::IntegerIs(other) => match Json::from(value.clone()) {
+            ValueTest::IntegerIs(other) => match Json::from(value.clone()) {
                 Json::Number(number) => Some(compare_exactly(&number, &(*other).into()).is_eq()),
                 _ => None,
             },
-            How::AllBits(bits) => match value {
+            ValueTest::AllBits(bits) => match value {
                 Value::Integer(integer) => Some(integer & bits == *bits),
                 _ => None,
             },
@@ -313,7 +313,7 @@ fn order(value: &Value, other: &str) -> Option<Ordering> {
     match value {
         Value::Text(text) => Some(folded(text).cmp(&folded(other))),
         Value::Integer(_) | Value::Number(_) => match (Json::from(value.clone()), serde_json::from_str(other).ok()?) {
-            // A number of JSON stands without spaces.
+            // A JSON number has no spaces around it.
             (Json::Number(one), Json::Number(other_number)) if other.trim() == other => {
                 Some(compare_exactly(&one, &other_number))
             }
@@ -327,12 +327,12 @@ fn order(value: &Value, other: &str) -> Option<Ordering> {
     }
 }
 
-/// Runs of spaces count as one, those at the ends not at all.
+/// Runs of spaces count as one, leading and trailing ones are ignored.
 fn single_spaced(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Without case, for the letters that occur here.
+/// Case folding for the letters that occur here.
 fn folded(text: &str) -> String {
     single_spaced(text).to_lowercase().replace('ß', "ss").replace('ς', "σ")
 }
@@ -354,7 +354,7 @@ fn has_parts(text: &str, parts: &[String]) -> bool {
     rest.ends_with(last.as_str())
 }
 
-/// As RFC 4515 writes it.
+/// The notation of RFC 4515.
 impl std::fmt::Display for Filter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let list = |sign: char, parts: &[Filter], f: &mut std::fmt::Formatter<'_>| {
@@ -366,19 +366,19 @@ impl std::fmt::Display for Filter {
             Filter::And(parts) => list('&', parts, f),
             Filter::Or(parts) => list('|', parts, f),
             Filter::Not(part) => write!(f, "(!{part})"),
-            Filter::Item(name, how) => match how {
-                How::Present => write!(f, "({name}=*)"),
-                How::Equal(value) => write!(f, "({name}={})", escaped(value)),
-                How::AtLeast(value) => write!(f, "({name}>={})", escaped(value)),
-                How::AtMost(value) => write!(f, "({name}<={})", escaped(value)),
-                How::About(value) => write!(f, "({name}~={})", escaped(value)),
-                How::Parts(parts) => {
+            Filter::Item(name, value_test) => match value_test {
+                ValueTest::Present => write!(f, "({name}=*)"),
+                ValueTest::Equal(value) => write!(f, "({name}={})", escaped(value)),
+                ValueTest::AtLeast(value) => write!(f, "({name}>={})", escaped(value)),
+                ValueTest::AtMost(value) => write!(f, "({name}<={})", escaped(value)),
+                ValueTest::About(value) => write!(f, "({name}~={})", escaped(value)),
+                ValueTest::Parts(parts) => {
                     let parts: Vec<String> = parts.iter().map(|part| escaped(part)).collect();
                     write!(f, "({name}={})", parts.join("*"))
                 }
-                How::Exactly(value) => write!(f, "({name}:caseExactMatch:={})", escaped(value)),
-                How::IntegerIs(value) => write!(f, "({name}:integerMatch:={value})"),
-                How::AllBits(value) => write!(f, "({name}:1.2.840.113556.1.4.803:={value})"),
+                ValueTest::Exactly(value) => write!(f, "({name}:caseExactMatch:={})", escaped(value)),
+                ValueTest::IntegerIs(value) => write!(f, "({name}:integerMatch:={value})"),
+                ValueTest::AllBits(value) => write!(f, "({name}:1.2.840.113556.1.4.803:={value})"),
             },
         }
     }

@@ -1,18 +1,18 @@
-//! The index agrees with looking at every subscription for every event, rule by rule: random rules, filters in every
+//! The index agrees with evaluating every subscription for every event, rule by rule: random rules, filters in every
 //! dialect, audiences, subscriptions, changes and events.
 //!
-//! A case is a world of its own, made of its seed alone. A failure prints the seed and the smallest part of the case that
-//! still fails. `TOCSIN_SEED` repeats one, `TOCSIN_CASES` tries so many, from `TOCSIN_SEED` or 0 on; see
+//! A case is a world generated from its seed. A failure prints the seed and the smallest part of the case that still
+//! fails. `TOCSIN_SEED` repeats one case, `TOCSIN_CASES` sets the number of cases, starting at `TOCSIN_SEED` or 0; see
 //! `docs/how-to/oracle.md`.
 
-mod cel; // filters in CEL, by the plain interpreter
-mod jmespath; // filters in JMESPath, by another implementation
-mod ldap; // audiences, by a tree of its own
-mod pattern; // event patterns, by what their documentation says
+mod cel; // CEL filters, by the interpreter
+mod jmespath; // JMESPath filters, by another implementation
+mod ldap; // audiences, by an independent evaluator of LDAP filters
+mod pattern; // event patterns, by an independent matcher
 mod rules; // predicates of rules
-mod surroundings; // chronicles and attributes, which expressions may ask for
+mod surroundings; // chronicles and attributes
 mod values; // classes and values
-mod world; // a history, lived twice
+mod world; // a history, run twice
 
 use fastrand::Rng;
 use tocsin_model::{
@@ -22,12 +22,12 @@ use tocsin_model::{
 
 use surroundings::Surroundings;
 use values::{event_fields, one_of, random_row, subscription_fields};
-use world::{Act, Own, RuleText, Subscription, Tally, World};
+use world::{Act, OwnFilter, RuleText, Subscription, Tally, World};
 
-/// What the subscriptions of a case are told by.
+/// The kind of conditions in a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// The parameters that rules ask for.
+    /// Rule parameters.
     Rules,
     Cel,
     Jmespath,
@@ -37,7 +37,7 @@ enum Kind {
     All,
 }
 
-fn random_own(random: &mut Rng, kind: Kind, around: &Surroundings) -> Own {
+fn random_own(random: &mut Rng, kind: Kind, around: &Surroundings) -> OwnFilter {
     loop {
         let depth = random.u32(0..4);
         let dialect =
@@ -54,7 +54,7 @@ fn random_own(random: &mut Rng, kind: Kind, around: &Surroundings) -> Own {
 }
 
 fn random_rule(random: &mut Rng, kind: Kind, segments: usize, around: &Surroundings) -> RuleText {
-    // Where filters are what is looked at, a rule should not be in their way.
+    // If filters are tested, rules should rarely restrict the matches.
     let is_open = match kind {
         Kind::Rules => random.u8(0..30) == 0,
         _ => random.u8(0..3) > 0,
@@ -70,7 +70,7 @@ fn random_rule(random: &mut Rng, kind: Kind, segments: usize, around: &Surroundi
 fn random_world(seed: u64, kind: Kind) -> World {
     let mut random = Rng::with_seed(seed);
     let random = &mut random;
-    // Most are small, so that there may be many; some are large, so that groups grow and are split.
+    // Most worlds are small, so that there can be many; some are large, so that groups grow and are split.
     let is_large = random.u16(0..1_000) == 0;
     let segments = if matches!(kind, Kind::Ldap | Kind::All) { random.usize(1..4) } else { 0 };
     let around = if kind == Kind::Ldap { Surroundings::default() } else { Surroundings::random(random) };
@@ -80,7 +80,7 @@ fn random_world(seed: u64, kind: Kind) -> World {
         (_, true) => random.usize(40..200),
         (_, false) => random.usize(1..5),
     };
-    let filters: Vec<Own> = (0..filters).map(|_| random_own(random, kind, &around)).collect();
+    let filters: Vec<OwnFilter> = (0..filters).map(|_| random_own(random, kind, &around)).collect();
     let people = if segments == 0 && !around.attributes { 1 } else { 4 };
     let mut world = World {
         dialects: random_dialects(random, &filters),
@@ -106,8 +106,8 @@ fn random_world(seed: u64, kind: Kind) -> World {
     world
 }
 
-/// In which dialects the class takes filters: not all of them at all, for what reads filters is another road.
-fn random_dialects(random: &mut Rng, filters: &[Own]) -> Vec<Dialect> {
+/// The dialects that the class accepts; sometimes none, since that is another code path.
+fn random_dialects(random: &mut Rng, filters: &[OwnFilter]) -> Vec<Dialect> {
     if random.bool() {
         return Dialect::ALL.into();
     }
@@ -143,7 +143,7 @@ fn random_change(random: &mut Rng, world: &World, ids: u64, has_people: bool) ->
     }
 }
 
-/// Calls with the seeds that are wanted.
+/// Calls with the requested seeds.
 fn with_seeds(usual: u64, mut case: impl FnMut(u64)) {
     let number = |variable: &str| std::env::var(variable).ok().and_then(|text| text.parse::<u64>().ok());
     let (first, cases) = match (number("TOCSIN_SEED"), number("TOCSIN_CASES")) {
@@ -166,7 +166,7 @@ fn agree(kind: Kind, usual: u64) {
         }
     });
     println!("{kind:?}: {tally:?}");
-    // Nobody learns from worlds in which nothing is told.
+    // A run in which nothing matches tests nothing.
     if tally.cases >= 50 {
         assert!(tally.matches > tally.cases && tally.pairs > 2 * tally.matches, "{kind:?}: {tally:?}");
     }
@@ -178,12 +178,12 @@ fn rules_agree() {
 }
 
 #[test]
-fn filters_in_cel_agree() {
+fn filters_in_cel_agree_with_the_oracle() {
     agree(Kind::Cel, 60);
 }
 
 #[test]
-fn filters_in_jmespath_agree() {
+fn filters_in_jmespath_agree_with_the_oracle() {
     agree(Kind::Jmespath, 60);
 }
 
@@ -203,7 +203,7 @@ fn all_together_agree() {
 }
 
 #[test]
-fn ldap_filters_say_what_their_trees_say() {
+fn ldap_filters_agree_with_their_trees() {
     let mut counts = [0_u64; 3];
     with_seeds(1_000, |seed| {
         let mut random = Rng::with_seed(seed);

@@ -1,6 +1,6 @@
-//! Random event patterns, and a matcher that does what their documentation says, word by word: a pattern becomes
-//! alternatives without `$or`, each a list of fields with what they ask; an event becomes leaves; and an alternative fits if
-//! there is a leaf for each of its fields, those below one list of objects in the same object.
+//! Random event patterns, and a matcher that implements their documentation literally. A pattern becomes alternatives
+//! without `$or`, each a list of fields with their tests; an event becomes leaves. An alternative matches if there is a
+//! leaf for each of its fields, those below one list of objects in the same object.
 
 use std::{net::IpAddr, rc::Rc};
 
@@ -14,26 +14,26 @@ use tocsin_model::{
 
 use crate::{
     ldap::Person,
-    values::{any_number, compare_exactly, event_fields, one_of, text},
-    world::{Event, Own},
+    values::{any_number, compare_exactly, event_fields, lower, one_of, text},
+    world::{Event, OwnFilter},
 };
 
-pub fn random_filter(random: &mut Rng, depth: u32) -> Option<Own> {
+pub fn random_filter(random: &mut Rng, depth: u32) -> Option<OwnFilter> {
     let pattern = random_pattern(random, depth);
     let filter = Filter::new(Dialect::EventPattern, pattern.to_string());
-    // What can never fit is refused.
+    // Patterns that can never match are rejected.
     compile(&filter, event_fields()).ok()?;
     let alternatives = alternatives(&pattern, &[]);
     let holds = move |event: &Event, _: &Person| alternatives.iter().any(|demands| fits(demands, event));
-    Some(Own { filter, holds: Rc::new(holds) })
+    Some(OwnFilter { filter, holds: Rc::new(holds) })
 }
 
-/// What stands at a place: its leaves, each with the items of lists in which it stands.
+/// A leaf of an event, with the items of lists that contain it.
 #[derive(Debug, Clone)]
 pub struct Leaf {
     path: Vec<String>,
     value: Json,
-    /// Each list by where it is, and the place of the item.
+    /// Each list by its path, and the index of the item.
     items: Vec<(String, usize)>,
 }
 
@@ -55,7 +55,7 @@ fn collect(value: &Json, path: &mut Vec<String>, at: String, items: &mut Vec<(St
         }
         Json::Array(list) => {
             for (place, item) in list.iter().enumerate() {
-                // Values that stand in a list side by side are values of one field.
+                // Scalars of one list are values of one field.
                 let is_inner = item.is_array() || item.is_object();
                 if is_inner {
                     items.push((at.clone(), place));
@@ -70,7 +70,7 @@ fn collect(value: &Json, path: &mut Vec<String>, at: String, items: &mut Vec<(St
     }
 }
 
-/// A field and the values that will do.
+/// A field and its accepted values.
 type Demand = (Vec<String>, Vec<Json>);
 
 fn alternatives(pattern: &Json, above: &[String]) -> Vec<Vec<Demand>> {
@@ -119,7 +119,7 @@ fn meet<'a>(demands: &[Demand], leaves: &'a [Leaf], chosen: &mut Vec<&'a Leaf>) 
     false
 }
 
-/// Whether a leaf is what one value of a pattern asks for.
+/// Whether a leaf passes one test of a pattern.
 fn accepts(asked: &Json, leaf: &Leaf) -> bool {
     let Json::Object(test) = asked else { return equals(asked, leaf) };
     let (name, given) = test.iter().next().expect("one test");
@@ -139,13 +139,13 @@ fn accepts(asked: &Json, leaf: &Leaf) -> bool {
                 _ => text.len() >= part.len() && text.get(text.len() - part.len()..) == Some(part),
             };
             match &given["equals-ignore-case"] {
-                Json::String(part) => text.is_some_and(|text| ends(&text.to_lowercase(), &part.to_lowercase())),
+                Json::String(part) => text.is_some_and(|text| ends(&lower(text), &lower(part))),
                 _ => text.is_some_and(|text| ends(text, given.as_str().expect("text"))),
             }
         }
         "equals-ignore-case" => {
-            let given = given.as_str().expect("text").to_lowercase();
-            text.is_some_and(|text| text.to_lowercase() == given)
+            let given = lower(given.as_str().expect("text"));
+            text.is_some_and(|text| lower(text) == given)
         }
         "wildcard" => {
             let pattern: Vec<char> = given.as_str().expect("text").chars().collect();
@@ -178,7 +178,7 @@ fn many(given: &Json) -> Vec<Json> {
 fn equals(asked: &Json, leaf: &Leaf) -> bool {
     match (asked, &leaf.value) {
         (Json::Number(one), Json::Number(other)) => compare_exactly(one, other).is_eq(),
-        // A field of the class that holds instants compares instants.
+        // A timestamp field of the class compares timestamps.
         (Json::String(one), Json::String(other)) if leaf.path == ["at"] => {
             one.parse::<Timestamp>().expect("an instant") == other.parse::<Timestamp>().expect("an instant")
         }
@@ -226,7 +226,7 @@ fn random_pattern(random: &mut Rng, depth: u32) -> Json {
     Json::Object(pattern)
 }
 
-/// What is asked below the map.
+/// Tests below the map.
 fn below(random: &mut Rng, depth: u32) -> Json {
     let mut pattern = Map::new();
     for _ in 0..random.usize(1..3) {

@@ -1,4 +1,4 @@
-//! Random predicates of rules, in CEL: what the compiler takes apart, what it leaves, and what fails.
+//! Random rule predicates in CEL: conditions that the compiler splits, residuals, and errors.
 
 use fastrand::Rng;
 
@@ -58,7 +58,7 @@ fn random_atom(random: &mut Rng, around: &Surroundings) -> String {
         19 => "sub.tags.exists(tag, tag == event.s || tag > 1)".to_owned(),
         20 => format!("event.n {} sub.n * 2.0 + sub.m", one_of(random, &order)),
         21 => format!("event.s {} sub.{}", one_of(random, &order), one_of(random, &["s", "t"])),
-        // What fails for most.
+        // Expressions that mostly fail.
         22 => format!("event.i / sub.i {} 1", one_of(random, &any)),
         23 => one_of(
             random,

@@ -1,8 +1,8 @@
-//! What expressions may ask beside the fields of an event and a subscription: the chronicles of the event class, and who
-//! the subscriber is.
+//! Values beside the fields of an event and a subscription: the chronicles of the event class, and the subscriber
+//! columns.
 //!
-//! What they give is worked out here from all events so far and from the profile. A filter that asks for it is put to the
-//! plain interpreter in another spelling, as if everything were a field of the event.
+//! Expected values are computed here from all events so far and from the profile. For a filter that reads them, the
+//! interpreter evaluates another spelling, in which all of them are fields of the event.
 
 use std::collections::BTreeMap;
 
@@ -19,22 +19,22 @@ use crate::{
     values::{any_number, event_fields, fields, name, one_of, spelled, text},
 };
 
-/// What there is beside the fields in a world.
+/// The values beside fields in a random world.
 #[derive(Debug, Clone, Default)]
 pub struct Surroundings {
-    pub chronicles: Vec<Followed>,
-    /// Whether attributes of subscribers are declared.
+    pub chronicles: Vec<ChronicleShape>,
+    /// Whether subscriber attributes are declared.
     pub attributes: bool,
 }
 
-/// A chronicle: the field of its key and the field that it follows.
+/// A chronicle: the field of its key and the field of its values.
 #[derive(Debug, Clone)]
-pub struct Followed {
+pub struct ChronicleShape {
     by: Option<&'static str>,
     of: Option<&'static str>,
 }
 
-/// Something to ask for: as expressions spell it, and as they would spell a field.
+/// A column: its spelling in expressions, and as a field.
 struct Column {
     ours: String,
     theirs: String,
@@ -53,7 +53,7 @@ const ATTRIBUTES: [(&str, FieldType); 6] = [
     ("address", FieldType::Map),
 ];
 
-/// Where the attribute `region` stands in what is known of a subscriber.
+/// The index of the attribute `region` in the subscriber columns.
 pub const REGION_AT: usize = 3;
 
 impl Surroundings {
@@ -61,7 +61,7 @@ impl Surroundings {
         if random.bool() {
             return Surroundings::default();
         }
-        let followed = |random: &mut Rng| Followed {
+        let followed = |random: &mut Rng| ChronicleShape {
             by: one_of(random, &[None, Some("s"), Some("b"), Some("i")]),
             of: one_of(random, &[None, Some("n"), Some("n"), Some("i"), Some("s"), Some("at"), Some("b")]),
         };
@@ -69,9 +69,9 @@ impl Surroundings {
         Surroundings { chronicles, attributes: random.bool() }
     }
 
-    /// The chronicles, as an event class has them.
+    /// The chronicles of an event class.
     pub fn chronicles(&self) -> BTreeMap<Name, Chronicle> {
-        let chronicle = |(at, followed): (usize, &Followed)| {
+        let chronicle = |(at, followed): (usize, &ChronicleShape)| {
             let chronicle = Chronicle {
                 description: None,
                 by: followed.by.map(name).into_iter().collect(),
@@ -87,7 +87,7 @@ impl Surroundings {
         self.chronicles.iter().enumerate().map(chronicle).collect()
     }
 
-    /// The attributes, as an application declares them.
+    /// The attributes of an application.
     pub fn attributes(&self) -> Fields {
         fields(if self.attributes { &ATTRIBUTES } else { &[] })
     }
@@ -118,7 +118,7 @@ impl Surroundings {
         columns
     }
 
-    /// A class that has all of it as fields, behind those of events.
+    /// A class with all of them as fields, behind those of events.
     pub fn as_fields(&self) -> Fields {
         let columns = self.columns();
         let ours = columns.iter().map(|column| (column.theirs.trim_start_matches("event."), column.kind));
@@ -126,7 +126,7 @@ impl Surroundings {
         Fields::new(event_fields().iter().chain(ours.iter()).cloned().collect::<Vec<Field>>())
     }
 
-    /// An expression, as it would ask for fields.
+    /// An expression that reads them as fields.
     pub fn spelled_as_fields(&self, expression: &str) -> String {
         let mut spelled = expression.to_owned();
         for column in self.columns() {
@@ -135,7 +135,7 @@ impl Surroundings {
         spelled
     }
 
-    /// What the chronicles give for an event after others.
+    /// The chronicle values of an event after others.
     pub fn chronicled(&self, earlier: &[Row], event: &Row) -> Row {
         let mut row = Row::new();
         for followed in &self.chronicles {
@@ -154,7 +154,7 @@ impl Surroundings {
         row
     }
 
-    /// What is known of a subscriber.
+    /// The subscriber columns of a person.
     pub fn of(&self, person: &Person) -> Row {
         if !self.attributes {
             return Row::new();
@@ -168,7 +168,7 @@ impl Surroundings {
         parts.into_iter().chain(ATTRIBUTES.map(attribute)).collect()
     }
 
-    /// A test of something that is there, if anything is. Rules may compare it with parameters too.
+    /// A random test of a column, if there is any. Rules may compare it with parameters too.
     pub fn random_atom(&self, random: &mut Rng, has_parameters: bool) -> Option<String> {
         let columns = self.columns();
         if columns.is_empty() {
@@ -186,7 +186,7 @@ impl Surroundings {
             (FieldType::Map, _) => format!("{ours}.City == {other}"),
             (FieldType::String, 2) => format!("event.s.contains_ci({ours})"),
             (FieldType::String, 3 | 4) => format!("{other} == {ours}"),
-            // What crosses a limit.
+            // A crossing of a limit.
             (FieldType::Number | FieldType::Integer, 2 | 3) => format!("{ours} < {other} && {other} <= event.n"),
             (_, 4) => format!("{other} {any} {ours}"),
             _ => format!("{ours} {any} {other}"),
@@ -194,7 +194,7 @@ impl Surroundings {
     }
 }
 
-/// Something that a value of this type can be compared with.
+/// A random operand that can be compared with this type.
 fn other(random: &mut Rng, kind: FieldType, has_parameters: bool) -> String {
     let of = |random: &mut Rng, event: &[&str], parameters: &[&str], literal: &dyn Fn(&mut Rng) -> String| match random
         .u8(0..3)
@@ -214,7 +214,7 @@ fn other(random: &mut Rng, kind: FieldType, has_parameters: bool) -> String {
     }
 }
 
-impl Followed {
+impl ChronicleShape {
     fn statistics(&self) -> Vec<(&'static str, FieldType)> {
         let followed = self.of.map(|of| event_fields()[place_of(of)].kind);
         let kind = |statistic: &&'static str| match *statistic {
@@ -251,7 +251,7 @@ fn statistic_of(statistic: &str, taken: &[Value]) -> Value {
     found.cloned().unwrap_or_default()
 }
 
-/// Of two values of one type.
+/// Whether a value is less than another of the same type.
 fn is_less(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Integer(one), Value::Integer(other)) => one < other,
@@ -262,7 +262,7 @@ fn is_less(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// An attribute as the type that is declared, if it can be taken so.
+/// An attribute converted to the declared type, if possible.
 fn taken_as(kind: FieldType, value: &Value) -> Option<Value> {
     match (kind, value) {
         (FieldType::String, Value::Text(_))
@@ -272,7 +272,7 @@ fn taken_as(kind: FieldType, value: &Value) -> Option<Value> {
         | (FieldType::List, Value::List(_))
         | (FieldType::Map, Value::Map(_)) => Some(value.clone()),
         (FieldType::Number, Value::Integer(integer)) => Some(Value::Number(*integer as f64)),
-        // A number without a fraction, as far as every integer has a double.
+        // An integral number, as far as every integer has an exact double.
         (FieldType::Integer, Value::Number(number)) if number.trunc() == *number && number.abs() <= 2_f64.powi(53) => {
             Some(Value::Integer(*number as i64))
         }

@@ -1,5 +1,5 @@
-//! The classes of the random worlds, and random values for them: null, unicode, long texts, integers that no double
-//! equals, instants, lists and maps of anything.
+//! The classes of the random worlds, and random values for them: null, Unicode, long texts, integers without an exact
+//! double, timestamps, lists and maps of any values.
 
 use std::{cmp::Ordering, sync::LazyLock};
 
@@ -14,6 +14,11 @@ use tocsin_model::{
 
 pub fn name(text: &str) -> Name {
     text.parse().expect("a name")
+}
+
+/// A text without regard to case: each character in lower case, both lower-case forms of sigma alike.
+pub fn lower(text: &str) -> String {
+    text.chars().flat_map(char::to_lowercase).map(|c| if c == 'ς' { 'σ' } else { c }).collect()
 }
 
 pub fn fields(list: &[(&str, FieldType)]) -> Fields {
@@ -71,15 +76,15 @@ pub fn one_of<T: Clone>(random: &mut Rng, choices: &[T]) -> T {
     choices[random.usize(0..choices.len())].clone()
 }
 
-/// Longer than the index keeps in place, and than the longest start that it looks up.
+/// Longer than inline texts of the index, and than the longest indexed prefix.
 const LONG: &str = "abcdefghijklmnopqrstuvwxyz-abcdefghijklmnopqrstuvwxyz-abcdefghijklmnopqrstuvwxyz-ÄÖÜ";
 
-const TEXTS: [&str; 20] = [
-    "", "a", "b", "A", "ab", "abc", "abcabc", "ba", "é", "É", "éa", "straße", "ΑΣ", "Σ", "İ", "10.0.0.1", "10.1.2.3",
-    "::1", "a*b", LONG,
+const TEXTS: [&str; 22] = [
+    "", "a", "b", "A", "ab", "abc", "abcabc", "ba", "é", "É", "éa", "straße", "ΑΣ", "Σ", "ΑΣΑ", "ας", "İ", "10.0.0.1",
+    "10.1.2.3", "::1", "a*b", LONG,
 ];
 
-/// Mostly short and few, so that texts meet.
+/// Mostly short and few, so that texts are equal.
 pub fn text(random: &mut Rng) -> &'static str {
     if random.u8(0..4) > 0 { one_of(random, &TEXTS[..6]) } else { one_of(random, &TEXTS) }
 }
@@ -124,7 +129,7 @@ pub fn any_number(random: &mut Rng) -> Value {
     if random.bool() { integer(random) } else { number(random) }
 }
 
-/// As an expression spells it. A number always has a point or an exponent.
+/// The spelling in an expression. A number always has a point or an exponent.
 pub fn spelled(number: &Value) -> String {
     match number {
         Value::Integer(integer) => integer.to_string(),
@@ -147,7 +152,7 @@ fn list(random: &mut Rng, item: impl Fn(&mut Rng) -> Value) -> Value {
     Value::List((0..count).map(|_| item(random)).collect())
 }
 
-/// Keys in order, since the other implementation of JMESPath sorts them.
+/// Sorted keys, since the other implementation of JMESPath sorts them.
 fn map(random: &mut Rng, keys: &[&str], value: impl Fn(&mut Rng, &str) -> Value) -> Value {
     let mut entries = Vec::new();
     for key in keys {
@@ -191,26 +196,26 @@ fn random_value(random: &mut Rng, field: &Field) -> Value {
 }
 
 pub fn random_row(random: &mut Rng, fields: &Fields) -> Row {
-    // Some have next to nothing, and a few nothing at all.
+    // Some rows have few values, and a few have none.
     let bare = random.u8(0..20) == 0;
     let value = |field| if bare && random.u8(0..8) > 0 { Value::Null } else { random_value(random, field) };
     fields.iter().map(value).collect()
 }
 
-/// The fields that have a value, as JSON.
+/// The fields with a value, as JSON.
 pub fn as_json(row: &[Value]) -> Json {
     let fields = event_fields();
     let present = fields.iter().zip(row).filter(|(_, value)| !value.is_null());
     Json::Object(present.map(|(field, value)| (field.name.to_string(), Json::from(value.clone()))).collect())
 }
 
-/// Orders numbers of JSON by their exact values, by whole parts and what is behind them.
+/// Compares JSON numbers by their exact values: first the integral parts, then the fractions.
 pub fn compare_exactly(left: &serde_json::Number, right: &serde_json::Number) -> Ordering {
     let parts = |number: &serde_json::Number| match number.as_i64() {
         Some(integer) => (i128::from(integer), 0.0),
         None => {
             let double = number.as_f64().expect("a double");
-            // What is beyond 128 bits is beyond all integers, and orders by the second part among its like.
+            // Beyond 128 bits, a double is larger than all integers, and compares by its value.
             let whole = if double.abs() < 1e38 { double.trunc() } else { 1e38_f64.copysign(double) };
             (whole as i128, double - whole)
         }
@@ -219,13 +224,14 @@ pub fn compare_exactly(left: &serde_json::Number, right: &serde_json::Number) ->
     left.0.cmp(&right.0).then(left.1.partial_cmp(&right.1).expect("JSON knows no NaN"))
 }
 
-/// Replaces each number by its place among all that the worlds have, so that what only orders them may see doubles.
+/// Replaces each number by its rank among all numbers of the worlds, so that an implementation with doubles compares
+/// exactly.
 pub fn ranked(value: &Json) -> Json {
     match value {
         Json::Number(number) => {
             let ranks = RANKS.with(|ranks| {
                 let at = ranks.binary_search_by(|other| compare_exactly(other, number));
-                // Others lie between two of them; nothing asks for those.
+                // Other numbers lie between two ranks; no filter has them.
                 at.map_or_else(|at| 2 * at, |at| 2 * at + 1)
             });
             json!(ranks)

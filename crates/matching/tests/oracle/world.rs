@@ -1,5 +1,5 @@
-//! A small world: rules, filters and audiences, and a history of changes and events. It is lived through twice, by the
-//! index and by looking at every subscription for every event.
+//! A random world: rules, filters and audiences, and a history of changes and events. It is run twice, by the index and
+//! by evaluating every subscription for every event.
 
 use std::{
     cell::OnceCell,
@@ -12,10 +12,10 @@ use std::{
 
 use serde_json::Value as Json;
 use tocsin_matching::{
-    chronicle::book::ChronicleBook,
+    chronicle::store::ChronicleStore,
     cut::NotificationCutter,
-    datum::Trouble,
-    oracle::{self, Witness},
+    eval_value::EvalError,
+    oracle::{self, SubscriptionView},
     rule::{Memberships, RuleNumber, RuleSet},
     shard::{MatchSink, Run, Shard, Subject},
     subscriber::SubscriberView,
@@ -38,26 +38,26 @@ use crate::{
     values::{as_json, event_fields, name, notification_fields, subscription_fields},
 };
 
-/// Whether an event and a subscriber meet a filter.
+/// Whether an event and a subscriber match a filter.
 type Holds = dyn Fn(&Event, &ldap::Person) -> bool;
 
-/// A subscription's own filter, and what it means by another road than the index takes.
+/// A subscription's own filter, and an independent implementation of it.
 #[derive(Clone)]
-pub struct Own {
+pub struct OwnFilter {
     pub filter: Filter,
     pub holds: Rc<Holds>,
 }
 
-impl fmt::Debug for Own {
+impl fmt::Debug for OwnFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.filter.dialect, self.filter.text)
     }
 }
 
-/// An event as the different roads need it.
+/// An event in the representations of the implementations.
 pub struct Event {
     pub row: Row,
-    /// What its chronicles give.
+    /// Its chronicle values.
     pub chronicled: Row,
     given: OnceCell<::jmespath::Rcvar>,
     leaves: OnceCell<Vec<Leaf>>,
@@ -85,7 +85,7 @@ impl Event {
 pub struct RuleText {
     pub when: String,
     pub class: &'static str,
-    /// The number of the segment whose members alone are told.
+    /// The number of the audience's segment.
     pub audience: Option<usize>,
 }
 
@@ -104,9 +104,9 @@ pub enum Act {
     Remove(u64),
     Enable(u64),
     Disable(u64),
-    /// What is known of a subscriber changes, and with it the audiences to which it belongs.
+    /// A profile changes, and with it the audiences of the subscriber.
     Profile(usize, ldap::Person),
-    /// The index is built anew from what there is.
+    /// The index is rebuilt.
     Restart,
     Events(Vec<Row>),
 }
@@ -114,21 +114,21 @@ pub enum Act {
 #[derive(Clone)]
 pub struct World {
     pub around: Surroundings,
-    /// The dialects in which subscriptions of the class `near` may have filters.
+    /// The filter dialects of the subscription class `near`.
     pub dialects: Vec<Dialect>,
     pub rules: Vec<RuleText>,
-    pub filters: Vec<Own>,
+    pub filters: Vec<OwnFilter>,
     pub segments: Vec<(LdapFilter, ldap::Filter)>,
     pub people: Vec<ldap::Person>,
     pub acts: Vec<Act>,
 }
 
-/// What was compared so far.
+/// Counts of comparisons.
 #[derive(Debug, Default)]
 pub struct Tally {
     pub cases: u64,
     pub events: u64,
-    /// Pairs of a rule and a subscription that an event was compared with.
+    /// Pairs of a rule and a subscription compared for an event.
     pub pairs: u64,
     pub matches: u64,
 }
@@ -152,7 +152,7 @@ impl World {
             description: None,
             batch_size: BATCH_SIZE,
             expires_after: None,
-            conduct: Default::default(),
+            delivery_policy: Default::default(),
             computed: BTreeMap::new(),
             retention: None,
             content: ContentTemplates::default(),
@@ -164,7 +164,7 @@ impl World {
                 when: (!rule.when.is_empty()).then(|| rule.when.clone()),
                 audience: rule.audience.map(|segment| name(&format!("seg{segment}"))),
                 with: with.map(|(field, source)| (name(field), source.to_owned())).collect(),
-                ..Rule::new(name("thing"), name(rule.class), name("told"))
+                ..Rule::new(name("thing"), name(rule.class), name("alert"))
             };
             (name(&format!("r{at}")), rule)
         });
@@ -172,13 +172,13 @@ impl World {
             events: [(name("thing"), thing)].into(),
             attributes: self.around.attributes(),
             subscriptions: [(name("near"), class(self.dialects.clone())), (name("far"), class(Vec::new()))].into(),
-            notifications: [(name("told"), notification)].into(),
+            notifications: [(name("alert"), notification)].into(),
             rules: rules.collect(),
             ..Application::new(name("app"))
         }
     }
 
-    /// Lives it.
+    /// Runs the world.
     ///
     /// # Errors
     /// The first disagreement.
@@ -188,7 +188,7 @@ impl World {
             .unwrap_or_else(|_| Err("something panicked".to_owned()))
     }
 
-    /// The smallest part of its history, and the fewest rules, that disagree too.
+    /// Shrinks the world: the smallest part of its history, and the fewest rules, that still disagree.
     pub fn smallest(mut self, mut why: String) -> (World, String) {
         let mut step = self.acts.len().max(1);
         while step > 0 {
@@ -225,7 +225,7 @@ impl World {
     }
 }
 
-/// What is left of a world, for people.
+/// The shrunk world, for display.
 impl fmt::Display for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:?}, filters in {:?}", self.around, self.dialects)?;
@@ -245,7 +245,7 @@ impl fmt::Display for World {
     }
 }
 
-/// A world while it is lived in.
+/// The state of a running world.
 struct Life<'w> {
     world: &'w World,
     set: Arc<RuleSet>,
@@ -253,11 +253,11 @@ struct Life<'w> {
     people: Vec<ldap::Person>,
     /// Every subscription, and whether it is enabled.
     there: BTreeMap<u64, (Subscription, bool)>,
-    /// What looks at every one, of those that are enabled.
-    witnesses: BTreeMap<u64, Witness>,
+    /// The enabled subscriptions, for the oracle.
+    subscription_views: BTreeMap<u64, SubscriptionView>,
     class: Name,
     batches: u64,
-    chronicles: ChronicleBook,
+    chronicles: ChronicleStore,
     /// All events so far.
     log: Vec<Row>,
 }
@@ -271,10 +271,10 @@ impl<'w> Life<'w> {
             shard: Shard::new(Arc::clone(&set)),
             people: world.people.clone(),
             there: BTreeMap::new(),
-            witnesses: BTreeMap::new(),
+            subscription_views: BTreeMap::new(),
             class: name("thing"),
             batches: 0,
-            chronicles: ChronicleBook::new(Arc::clone(&set)),
+            chronicles: ChronicleStore::new(Arc::clone(&set)),
             log: Vec::new(),
             set,
         })
@@ -314,12 +314,12 @@ impl<'w> Life<'w> {
         Ok(())
     }
 
-    /// Tells both what is so of a subscription now.
+    /// Applies the present state of a subscription to both sides.
     fn settle(&mut self, number: u64) {
         let id = SubscriptionId(number);
         let Some((subscription, true)) = self.there.get(&number) else {
             self.shard.remove(id);
-            self.witnesses.remove(&number);
+            self.subscription_views.remove(&number);
             return;
         };
         let person = &self.people[subscription.subscriber];
@@ -337,13 +337,14 @@ impl<'w> Life<'w> {
         let columns = self.set.subscriber_columns().map(|columns| columns.row(&person.id, &person.profile));
         let view = SubscriberView { memberships, columns: columns.unwrap_or_default() };
         self.shard.put_of(subject, view).expect("a subscription");
-        // Its own filter is asked apart.
-        let witness = Witness::read(&self.set, id, &class, &subscription.values, None).expect("a subscription");
+        // Its own filter is evaluated separately.
+        let subscription_view =
+            SubscriptionView::read(&self.set, id, &class, &subscription.values, None).expect("a subscription");
         let view = SubscriberView {
             memberships: self.memberships(|(_, filter)| filter.evaluate(person) == Truth::True),
             columns: self.set.subscriber_columns().map(|_| self.world.around.of(person)).unwrap_or_default(),
         };
-        self.witnesses.insert(number, witness.of(&self.set, view));
+        self.subscription_views.insert(number, subscription_view.of(&self.set, view));
     }
 
     fn memberships(&self, is_member: impl Fn(&(LdapFilter, ldap::Filter)) -> bool) -> Memberships {
@@ -362,31 +363,31 @@ impl<'w> Life<'w> {
         let events: Vec<Event> = rows.iter().map(|row| self.event(row)).collect();
         let mut expected = BTreeSet::new();
         for (ordinal, event) in events.iter().enumerate() {
-            for (number, witness) in &self.witnesses {
+            for (number, subscription_view) in &self.subscription_views {
                 let subscription = &self.there[number].0;
                 let own = subscription.filter.map(|at| &self.world.filters[at]);
                 let person = &self.people[subscription.subscriber];
-                let rules = oracle::matches(&self.set, &self.class, &taken[ordinal], witness);
+                let rules = oracle::matches(&self.set, &self.class, &taken[ordinal], subscription_view);
                 if !rules.is_empty() && own.is_none_or(|own| (own.holds)(event, person)) {
-                    expected.extend(rules.into_iter().map(|rule| (ordinal as u32, rule, witness.id)));
+                    expected.extend(rules.into_iter().map(|rule| (ordinal as u32, rule, subscription_view.id)));
                 }
             }
         }
         tally.events += rows.len() as u64;
-        tally.pairs += (rows.len() * self.witnesses.len() * self.world.rules.len()) as u64;
+        tally.pairs += (rows.len() * self.subscription_views.len() * self.world.rules.len()) as u64;
         tally.matches += expected.len() as u64;
 
-        let mut found = Found::default();
+        let mut found = MatchCollector::default();
         self.shard.match_batch(&batch, event_fields(), &mut found).expect("a batch");
-        if self.shard.len() != self.witnesses.len() {
-            return Err(format!("{} subscriptions in place of {}", self.shard.len(), self.witnesses.len()));
+        if self.shard.len() != self.subscription_views.len() {
+            return Err(format!("{} subscriptions in place of {}", self.shard.len(), self.subscription_views.len()));
         }
         if found.twice > 0 {
             return Err(format!("matched twice, {} times", found.twice));
         }
         if let Some(wrong) = found.pairs.symmetric_difference(&expected).next() {
             let (ordinal, rule, id) = wrong;
-            let witness = &self.witnesses[&id.0];
+            let subscription_view = &self.subscription_views[&id.0];
             let own = self.there[&id.0].0.filter.map(|at| &self.world.filters[at]);
             return Err(format!(
                 "the index says {}, looking at it {}\nrule {:?}\nevent {}\nwith {:?}\nparameters {:?}, {:?}\nfilter {own:?}",
@@ -395,8 +396,8 @@ impl<'w> Life<'w> {
                 self.world.rules[rule.0 as usize],
                 as_json(&rows[*ordinal as usize]),
                 events[*ordinal as usize].chronicled,
-                witness.row,
-                witness.memberships,
+                subscription_view.row,
+                subscription_view.memberships,
             ));
         }
         self.cut(&batch, rows, &expected)
@@ -421,7 +422,7 @@ impl<'w> Life<'w> {
         Event::new(row.clone(), chronicled)
     }
 
-    /// What is cut of the matches is all of them, with what each captured.
+    /// The notification batches contain all matches, with the captured fields.
     fn cut(
         &mut self,
         batch: &EventBatch,
@@ -448,15 +449,16 @@ impl<'w> Life<'w> {
                 if !cut.insert((event.ordinal, batch.rule, id)) {
                     return Err(format!("{id} was cut twice"));
                 }
-                let (row, witness) = (&rows[event.ordinal as usize], &self.witnesses[&id.0]);
-                let gap = match (&row[3], &witness.row[4]) {
+                let (row, subscription_view) = (&rows[event.ordinal as usize], &self.subscription_views[&id.0]);
+                let gap = match (&row[3], &subscription_view.row[4]) {
                     (Value::Number(event), Value::Number(their)) => Value::from(event - their),
                     _ => Value::Null,
                 };
-                if theirs.value(at).as_ref() != Some(&witness.row[2]) || gaps.value(at).as_ref() != Some(&gap) {
+                if theirs.value(at).as_ref() != Some(&subscription_view.row[2]) || gaps.value(at).as_ref() != Some(&gap)
+                {
                     return Err(format!("{id} captured {:?} and {:?}", theirs.value(at), gaps.value(at)));
                 }
-                let region = || &witness.row[subscription_fields().len() + REGION_AT];
+                let region = || &subscription_view.row[subscription_fields().len() + REGION_AT];
                 if let Some(wrong) = regions.and_then(|regions| regions.value(at)).filter(|found| found != region()) {
                     return Err(format!("{id} captured {wrong:?} of its subscriber"));
                 }
@@ -484,12 +486,12 @@ fn batch(number: u64, rows: &[Row]) -> EventBatch {
 }
 
 #[derive(Default)]
-struct Found {
+struct MatchCollector {
     pairs: BTreeSet<(u32, RuleNumber, SubscriptionId)>,
     twice: usize,
 }
 
-impl MatchSink for Found {
+impl MatchSink for MatchCollector {
     fn run(&mut self, run: Run<'_>) {
         for slot in run.slots {
             let fresh = self.pairs.insert((run.event_ordinal, run.rule, run.id(*slot)));
@@ -497,11 +499,11 @@ impl MatchSink for Found {
         }
     }
 
-    fn rule_failed(&mut self, _: RuleNumber, _: EventId, trouble: Trouble) {
-        panic!("{trouble}");
+    fn rule_failed(&mut self, _: RuleNumber, _: EventId, error: EvalError) {
+        panic!("{error}");
     }
 
-    fn subscriptions_failed(&mut self, _: RuleNumber, _: EventId, trouble: Trouble, _: u32) {
-        panic!("{trouble}");
+    fn subscriptions_failed(&mut self, _: RuleNumber, _: EventId, error: EvalError, _: u32) {
+        panic!("{error}");
     }
 }

@@ -1,7 +1,7 @@
-//! What the keys of a conjunction leave over, asked of each candidate.
+//! Residual tests of a conjunction, checked for each candidate.
 //!
-//! Equal tests are kept once, and so are equal lists of them. Tests that cost more than a comparison are answered once
-//! for an event, however many filters ask.
+//! Equal tests are stored once, and so are equal lists of them. Tests that cost more than a comparison are evaluated
+//! once per event, however many filters use them.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
@@ -9,57 +9,57 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use tocsin_model::value::Value;
 
 use super::{
+    extractors::{Extraction, Extractors, FoundSymbols},
     plan,
-    ranges::Ends,
-    readings::{Ask, Found, Readings},
+    ranges::RangeKeys,
     symbols::NONE,
 };
 use crate::filter::{
-    Condition, How, Reach, Test,
+    Condition, Reach, Test, ValueTest,
     normal::{write_condition, write_test},
 };
 
-/// One test, ready to be asked.
+/// One compiled test.
 #[derive(Debug, PartialEq)]
 enum Check {
-    /// A value lies in a range.
-    Within { lane: u32, ends: Ends },
+    /// A value is in a range.
+    Within { event_path: u32, ends: RangeKeys },
     /// A value is one of these; with `but`, a value is none of these. `is_one`: there is one at most.
-    Among { reading: u32, lane: u32, symbols: Box<[u32]>, but: bool, is_one: bool },
-    /// Something is there, or nothing is, as a reading found out.
-    So { reading: u32 },
+    Among { extractor: u32, event_path: u32, symbols: Box<[u32]>, but: bool, is_one: bool },
+    /// Presence or absence, by an extractor.
+    Presence { extractor: u32 },
     /// Any other test.
     Test(Box<Test>),
     /// A whole condition.
     Tree(Box<Condition>),
 }
 
-/// What is left over of a conjunction.
+/// A residual condition of a conjunction.
 #[derive(Debug, Clone, Copy)]
-pub enum Rest<'a> {
+pub enum ResidualCheck<'a> {
     /// One of its tests.
     Test(&'a Test),
     /// The whole condition.
     Tree(&'a Condition),
 }
 
-/// A check that stands for a lookup.
+/// A check that can be replaced by a lookup.
 #[derive(Debug)]
 pub struct Split {
     /// The check.
     pub check: u32,
-    /// What is read of an event.
-    pub reading: u32,
+    /// The extractor.
+    pub extractor: u32,
     /// One of these must be found.
     pub symbols: Vec<u32>,
     /// Whether an event can have several of them.
     pub repeats: bool,
 }
 
-/// Nothing is left over.
+/// No residual.
 pub const NOTHING: u32 = 0;
 
-/// Set in the number of a list of checks; without it, the number is that of a single check and one.
+/// Flag in the number of a list of checks; without it, the number is one more than that of a single check.
 const LIST: u32 = 1 << 31;
 
 /// The checks in use.
@@ -81,22 +81,22 @@ struct Slot<T> {
     uses: u32,
 }
 
-/// Spreads the half of a hash that is kept.
+/// Spreads the stored half of a hash.
 fn spread(hash: u32) -> u64 {
     u64::from(hash).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// What was answered for the event at hand.
+/// Results of checks for the current event.
 #[derive(Debug, Default)]
-pub struct Memory {
-    /// By check: the event's generation, twice, and whether it held.
+pub struct CheckResults {
+    /// By check: the event's generation, times two, plus the result.
     answers: Vec<u32>,
-    /// How many checks were answered one by one.
+    /// The number of checks evaluated.
     pub asked: u64,
 }
 
-impl Memory {
-    /// Forgets all; at the start, and when generations begin again.
+impl CheckResults {
+    /// Clears all results; at the start, and when generations wrap around.
     pub fn clear(&mut self) {
         self.answers.clear();
     }
@@ -104,27 +104,27 @@ impl Memory {
 
 /// An event as checks see it.
 #[derive(Clone, Copy)]
-pub struct View<'a> {
+pub struct EventView<'a> {
     /// The event.
     pub event: &'a [Value],
-    /// What was read of it.
-    pub found: &'a [Found],
-    /// What reads.
-    pub readings: &'a Readings,
-    /// The number of the event, less than 2^31.
+    /// The symbols extracted from it.
+    pub found: &'a [FoundSymbols],
+    /// The extractors.
+    pub extractors: &'a Extractors,
+    /// The generation of the event, less than 2^31.
     pub generation: u32,
 }
 
 impl Checks {
-    /// The number of what is left over, kept until it is released as often as it was acquired.
-    pub fn acquire(&mut self, rests: &[Rest<'_>], readings: &mut Readings) -> u32 {
-        let mut checks: Vec<u32> = rests.iter().map(|rest| self.acquire_check(rest, readings)).collect();
-        self.list_of(&mut checks, readings)
+    /// The number of a residual, kept until it is released as often as it was acquired.
+    pub fn acquire(&mut self, rests: &[ResidualCheck<'_>], extractors: &mut Extractors) -> u32 {
+        let mut checks: Vec<u32> = rests.iter().map(|rest| self.acquire_check(rest, extractors)).collect();
+        self.list_of(&mut checks, extractors)
     }
 
-    /// The number of what is left over, if it is in use.
-    pub fn find(&self, rests: &[Rest<'_>], readings: &Readings) -> Option<u32> {
-        let mut checks = rests.iter().map(|rest| self.find_check(rest, readings)).collect::<Option<Vec<u32>>>()?;
+    /// The number of a residual, if it is in use.
+    pub fn find(&self, rests: &[ResidualCheck<'_>], extractors: &Extractors) -> Option<u32> {
+        let mut checks = rests.iter().map(|rest| self.find_check(rest, extractors)).collect::<Option<Vec<u32>>>()?;
         self.sort(&mut checks);
         match checks.as_slice() {
             [] => Some(NOTHING),
@@ -139,13 +139,13 @@ impl Checks {
         }
     }
 
-    /// Gives back one use.
-    pub fn release(&mut self, rest: u32, readings: &mut Readings) {
+    /// Releases one use.
+    pub fn release(&mut self, rest: u32, extractors: &mut Extractors) {
         if rest == NOTHING {
             return;
         }
         if rest & LIST == 0 {
-            self.release_check(rest - 1, readings);
+            self.release_check(rest - 1, extractors);
             return;
         }
         let at = rest & !LIST;
@@ -160,30 +160,34 @@ impl Checks {
             found.remove();
         }
         self.lists_free.push(at);
-        checks.iter().for_each(|check| self.release_check(*check, readings));
+        checks.iter().for_each(|check| self.release_check(*check, extractors));
     }
 
-    /// The first check that is a range, those with two ends before the others: its place, the range and the check.
-    pub fn range(&self, rest: u32) -> Option<(u32, Ends, u32)> {
+    /// The first check that is a range, those with two ends first: its path, the range and the check.
+    pub fn range(&self, rest: u32) -> Option<(u32, RangeKeys, u32)> {
         let of = |check: &u32| match &self.checks[*check as usize].what {
-            Some(Check::Within { lane, ends }) => Some((*lane, ends, *check)),
+            Some(Check::Within { event_path, ends }) => Some((*event_path, ends, *check)),
             _ => None,
         };
-        let first = |(lane, ends, _): &(u32, &Ends, u32)| (!ends.is_closed(), *lane, Ends::clone(ends));
+        let first =
+            |(event_path, ends, _): &(u32, &RangeKeys, u32)| (!ends.is_closed(), *event_path, RangeKeys::clone(ends));
         let found = self.list(rest).iter().filter_map(of).min_by_key(first);
-        found.map(|(lane, ends, check)| (lane, ends.clone(), check))
+        found.map(|(event_path, ends, check)| (event_path, ends.clone(), check))
     }
 
-    /// The check that finds the least, if one of them can be looked up and asks for no more than `most` values: what a
-    /// group is split by. Says the same of equal lists, whatever else is in use. Its reading and symbols are acquired.
-    pub fn acquire_split(&self, rest: u32, most: usize, readings: &mut Readings) -> Option<Split> {
+    /// The most selective check that can be looked up with at most `most` values: a group is split by it. The same for
+    /// equal lists, whatever else is in use. Its extractor and symbols are acquired.
+    pub fn acquire_split(&self, rest: u32, most: usize, extractors: &mut Extractors) -> Option<Split> {
         let rank = |check: &u32| match self.checks[*check as usize].what.as_ref()? {
-            Check::Among { reading, symbols, but: false, .. } if symbols.len() <= most && !symbols.contains(&NONE) => {
-                // What is in use in a group keeps its numbers.
-                Some(((0, symbols.len()), vec![*reading], symbols.to_vec(), Vec::new(), *check))
+            Check::Among { extractor, symbols, but: false, .. }
+                if symbols.len() <= most && !symbols.contains(&NONE) =>
+            {
+                // Numbers that are in use in a group do not change.
+                Some(((0, symbols.len()), vec![*extractor], symbols.to_vec(), Vec::new(), *check))
             }
             Check::Test(test) => {
-                let key = plan::key(test).filter(|key| !key.is_rough && !key.is_weak() && key.names.len() <= most)?;
+                let key =
+                    plan::key(test).filter(|key| !key.is_approximate && !key.is_weak() && key.names.len() <= most)?;
                 let mut bytes = Vec::new();
                 write_test(test, &mut bytes);
                 Some((key.rank(), Vec::new(), Vec::new(), bytes, *check))
@@ -191,30 +195,30 @@ impl Checks {
             _ => None,
         };
         let (.., check) = self.list(rest).iter().filter_map(rank).min()?;
-        let (reading, symbols, path) = match self.checks[check as usize].what.as_ref()? {
-            Check::Among { lane, symbols, .. } => {
-                let path = readings.path(*lane).clone();
-                let reading = readings.acquire(&path, Ask::Equal);
-                symbols.iter().for_each(|symbol| readings.acquire_again(reading, *symbol));
-                (reading, symbols.to_vec(), path)
+        let (extractor, symbols, path) = match self.checks[check as usize].what.as_ref()? {
+            Check::Among { event_path, symbols, .. } => {
+                let path = extractors.path(*event_path).clone();
+                let extractor = extractors.acquire(&path, Extraction::Equal);
+                symbols.iter().for_each(|symbol| extractors.acquire_again(extractor, *symbol));
+                (extractor, symbols.to_vec(), path)
             }
             Check::Test(test) => {
                 let key = plan::key(test)?;
-                let reading = readings.acquire(key.path, key.ask);
-                let acquire = |name: &plan::Name<'_>| readings.acquire_symbol(reading, &name.wanted());
-                (reading, key.names.iter().map(acquire).collect(), key.path.clone())
+                let extractor = extractors.acquire(key.path, key.extraction);
+                let acquire = |name: &plan::Name<'_>| extractors.acquire_symbol(extractor, &name.query());
+                (extractor, key.names.iter().map(acquire).collect(), key.path.clone())
             }
             _ => return None,
         };
-        let repeats = symbols.len() > 1 && (path.reach != Reach::One || readings.seeks_needles(reading));
-        Some(Split { check, reading, symbols, repeats })
+        let repeats = symbols.len() > 1 && (path.reach != Reach::One || extractors.seeks_needles(extractor));
+        Some(Split { check, extractor, symbols, repeats })
     }
 
-    /// What is left over without one check, acquired.
-    pub fn acquire_without(&mut self, rest: u32, check: u32, readings: &mut Readings) -> u32 {
+    /// The residual without one check, acquired.
+    pub fn acquire_without(&mut self, rest: u32, check: u32, extractors: &mut Extractors) -> u32 {
         let mut others: Vec<u32> = self.list(rest).iter().copied().filter(|other| *other != check).collect();
         others.iter().for_each(|other| self.checks[*other as usize].uses += 1);
-        self.list_of(&mut others, readings)
+        self.list_of(&mut others, extractors)
     }
 
     fn list(&self, rest: u32) -> Vec<u32> {
@@ -225,8 +229,8 @@ impl Checks {
         }
     }
 
-    /// Makes one number of checks, each of which was acquired.
-    fn list_of(&mut self, checks: &mut Vec<u32>, readings: &mut Readings) -> u32 {
+    /// One number for a list of checks, each of which was acquired.
+    fn list_of(&mut self, checks: &mut Vec<u32>, extractors: &mut Extractors) -> u32 {
         self.sort(checks);
         match checks.as_slice() {
             [] => return NOTHING,
@@ -239,7 +243,7 @@ impl Checks {
             .find(spread(hash), |list| self.lists[*list as usize].what.as_deref() == Some(checks.as_slice()));
         if let Some(list) = found.copied() {
             self.lists[list as usize].uses += 1;
-            checks.iter().for_each(|check| self.release_check(*check, readings));
+            checks.iter().for_each(|check| self.release_check(*check, extractors));
             return LIST | list;
         }
         let new = Slot { what: Some(checks.as_slice().into()), hash, uses: 1 };
@@ -252,32 +256,32 @@ impl Checks {
     /// The cheapest first.
     fn sort(&self, checks: &mut [u32]) {
         let weight = |check: &u32| match &self.checks[*check as usize].what {
-            Some(Check::Within { .. } | Check::Among { .. } | Check::So { .. }) | None => 0,
+            Some(Check::Within { .. } | Check::Among { .. } | Check::Presence { .. }) | None => 0,
             Some(Check::Test(_)) => 1,
             Some(Check::Tree(_)) => 2,
         };
         checks.sort_unstable_by_key(|check| (weight(check), *check));
     }
 
-    fn acquire_check(&mut self, rest: &Rest<'_>, readings: &mut Readings) -> u32 {
+    fn acquire_check(&mut self, rest: &ResidualCheck<'_>, extractors: &mut Extractors) -> u32 {
         let check = match rest {
-            Rest::Tree(condition) => Check::Tree(Box::new((*condition).clone())),
-            Rest::Test(test) => match among(test) {
+            ResidualCheck::Tree(condition) => Check::Tree(Box::new((*condition).clone())),
+            ResidualCheck::Test(test) => match among(test) {
                 Some((values, but)) => {
-                    let reading = readings.acquire(&test.path, Ask::Equal);
-                    let lane = readings.acquire_lane(&test.path);
-                    let symbols = values.iter().map(|value| readings.acquire_value(value));
+                    let extractor = extractors.acquire(&test.path, Extraction::Equal);
+                    let event_path = extractors.acquire_event_path(&test.path);
+                    let symbols = values.iter().map(|value| extractors.acquire_value(value));
                     Check::Among {
-                        reading,
-                        lane,
+                        extractor,
+                        event_path,
                         symbols: sorted(symbols.collect()),
                         but,
                         is_one: test.path.reach == Reach::One,
                     }
                 }
                 None => match (presence(test), ends(test)) {
-                    (Some(ask), _) => Check::So { reading: readings.acquire(&test.path, ask) },
-                    (_, Some(ends)) => Check::Within { lane: readings.acquire_lane(&test.path), ends },
+                    (Some(extraction), _) => Check::Presence { extractor: extractors.acquire(&test.path, extraction) },
+                    (_, Some(ends)) => Check::Within { event_path: extractors.acquire_event_path(&test.path), ends },
                     _ => Check::Test(Box::new((*test).clone())),
                 },
             },
@@ -285,7 +289,7 @@ impl Checks {
         let hash = self.hash_check(&check);
         if let Some(at) = self.find_same(hash, &check) {
             self.checks[at as usize].uses += 1;
-            give_back(check, readings);
+            release_uses(check, extractors);
             return at;
         }
         let at = place(&mut self.checks, &mut self.checks_free, Slot { what: Some(check), hash, uses: 1 });
@@ -295,25 +299,25 @@ impl Checks {
         at
     }
 
-    fn find_check(&self, rest: &Rest<'_>, readings: &Readings) -> Option<u32> {
+    fn find_check(&self, rest: &ResidualCheck<'_>, extractors: &Extractors) -> Option<u32> {
         let check = match rest {
-            Rest::Tree(condition) => Check::Tree(Box::new((*condition).clone())),
-            Rest::Test(test) => match among(test) {
+            ResidualCheck::Tree(condition) => Check::Tree(Box::new((*condition).clone())),
+            ResidualCheck::Test(test) => match among(test) {
                 Some((values, but)) => {
-                    let reading = readings.find(&test.path, Ask::Equal)?;
-                    let lane = readings.find_lane(&test.path)?;
-                    let symbols = values.iter().map(|value| readings.symbol_of(value));
+                    let extractor = extractors.find(&test.path, Extraction::Equal)?;
+                    let event_path = extractors.find_event_path(&test.path)?;
+                    let symbols = values.iter().map(|value| extractors.symbol_of(value));
                     Check::Among {
-                        reading,
-                        lane,
+                        extractor,
+                        event_path,
                         symbols: sorted(symbols.collect()),
                         but,
                         is_one: test.path.reach == Reach::One,
                     }
                 }
                 None => match (presence(test), ends(test)) {
-                    (Some(ask), _) => Check::So { reading: readings.find(&test.path, ask)? },
-                    (_, Some(ends)) => Check::Within { lane: readings.find_lane(&test.path)?, ends },
+                    (Some(extraction), _) => Check::Presence { extractor: extractors.find(&test.path, extraction)? },
+                    (_, Some(ends)) => Check::Within { event_path: extractors.find_event_path(&test.path)?, ends },
                     _ => Check::Test(Box::new((*test).clone())),
                 },
             },
@@ -326,7 +330,7 @@ impl Checks {
         self.checks_by_hash.find(spread(hash), same).copied()
     }
 
-    fn release_check(&mut self, at: u32, readings: &mut Readings) {
+    fn release_check(&mut self, at: u32, extractors: &mut Extractors) {
         let slot = &mut self.checks[at as usize];
         slot.uses -= 1;
         if slot.uses > 0 {
@@ -334,7 +338,7 @@ impl Checks {
         }
         let hash = slot.hash;
         if let Some(check) = slot.what.take() {
-            give_back(check, readings);
+            release_uses(check, extractors);
         }
         if let Ok(found) = self.checks_by_hash.find_entry(spread(hash), |other| *other == at) {
             found.remove();
@@ -345,9 +349,9 @@ impl Checks {
     fn hash_check(&self, check: &Check) -> u32 {
         let mut hasher = self.hasher.build_hasher();
         match check {
-            Check::Within { lane, ends } => (0, lane, ends).hash(&mut hasher),
-            Check::Among { reading, symbols, but, .. } => (1, reading, symbols, but).hash(&mut hasher),
-            Check::So { reading } => (2, reading).hash(&mut hasher),
+            Check::Within { event_path, ends } => (0, event_path, ends).hash(&mut hasher),
+            Check::Among { extractor, symbols, but, .. } => (1, extractor, symbols, but).hash(&mut hasher),
+            Check::Presence { extractor } => (2, extractor).hash(&mut hasher),
             Check::Test(test) => {
                 let mut bytes = Vec::new();
                 write_test(test, &mut bytes);
@@ -367,33 +371,36 @@ impl Checks {
     }
 
     /// Whether what is left over holds for an event.
-    pub fn hold(&self, rest: u32, view: View<'_>, memory: &mut Memory) -> bool {
+    pub fn hold(&self, rest: u32, view: EventView<'_>, results: &mut CheckResults) -> bool {
         if rest & LIST == 0 {
-            return rest == NOTHING || self.holds(rest - 1, view, memory);
+            return rest == NOTHING || self.holds(rest - 1, view, results);
         }
         let list = self.lists[(rest & !LIST) as usize].what.as_deref().unwrap_or_default();
-        list.iter().all(|check| self.holds(*check, view, memory))
+        list.iter().all(|check| self.holds(*check, view, results))
     }
 
-    fn holds(&self, at: u32, view: View<'_>, memory: &mut Memory) -> bool {
-        memory.asked += 1;
+    fn holds(&self, at: u32, view: EventView<'_>, results: &mut CheckResults) -> bool {
+        results.asked += 1;
         let Some(check) = &self.checks[at as usize].what else { return false };
         match check {
-            Check::Within { lane, ends } => view.readings.path(*lane).any(view.event, &mut |value| ends.holds(value)),
-            Check::Among { reading, symbols, but: false, .. } => {
-                view.found[*reading as usize].symbols().iter().any(|symbol| has(symbols, *symbol))
+            Check::Within { event_path, ends } => {
+                view.extractors.path(*event_path).any(view.event, &mut |value| ends.holds(value))
             }
-            Check::Among { reading, symbols, lane, is_one, .. } => match view.found[*reading as usize].sole() {
+            Check::Among { extractor, symbols, but: false, .. } => {
+                view.found[*extractor as usize].symbols().iter().any(|symbol| has(symbols, *symbol))
+            }
+            Check::Among { extractor, symbols, event_path, is_one, .. } => match view.found[*extractor as usize].sole()
+            {
                 Some(symbol) if *is_one => !has(symbols, symbol),
-                // What has no symbol is none of them, if it is there.
+                // A value without a symbol is none of them, if it is present.
                 _ => view
-                    .readings
-                    .path(*lane)
-                    .any(view.event, &mut |value| !has(symbols, view.readings.symbol_of(value))),
+                    .extractors
+                    .path(*event_path)
+                    .any(view.event, &mut |value| !has(symbols, view.extractors.symbol_of(value))),
             },
-            Check::So { reading } => !view.found[*reading as usize].is_empty(),
-            Check::Test(test) => remembered(at, view, memory, || test.holds(view.event)),
-            Check::Tree(condition) => remembered(at, view, memory, || condition.holds(view.event)),
+            Check::Presence { extractor } => !view.found[*extractor as usize].is_empty(),
+            Check::Test(test) => cached(at, view, results, || test.holds(view.event)),
+            Check::Tree(condition) => cached(at, view, results, || condition.holds(view.event)),
         }
     }
 
@@ -417,31 +424,31 @@ impl Checks {
     }
 }
 
-/// The values of a test of equality, and whether it is negated.
+/// The values of an equality test, and whether it is negated.
 fn among(test: &Test) -> Option<(&[Value], bool)> {
-    match &test.how {
-        How::In(values) => Some((values, false)),
-        How::But(inner) => match &**inner {
-            How::In(values) => Some((values, true)),
+    match &test.value_test {
+        ValueTest::In(values) => Some((values, false)),
+        ValueTest::But(inner) => match &**inner {
+            ValueTest::In(values) => Some((values, true)),
             _ => None,
         },
         _ => None,
     }
 }
 
-/// How a test asks whether something is there.
-fn presence(test: &Test) -> Option<Ask> {
-    match &test.how {
-        How::Exists => Some(Ask::Exists),
-        How::Missing => Some(Ask::Missing),
+/// The extraction of a presence test.
+fn presence(test: &Test) -> Option<Extraction> {
+    match &test.value_test {
+        ValueTest::Exists => Some(Extraction::Exists),
+        ValueTest::Missing => Some(Extraction::Missing),
         _ => None,
     }
 }
 
 /// The range of a test, as keys.
-fn ends(test: &Test) -> Option<Ends> {
-    match &test.how {
-        How::Range(range) => Ends::of(range),
+fn ends(test: &Test) -> Option<RangeKeys> {
+    match &test.value_test {
+        ValueTest::Range(range) => RangeKeys::of(range),
         _ => None,
     }
 }
@@ -456,29 +463,29 @@ fn has(symbols: &[u32], symbol: u32) -> bool {
         && if symbols.len() <= 8 { symbols.contains(&symbol) } else { symbols.binary_search(&symbol).is_ok() }
 }
 
-/// Gives back what a check uses.
-fn give_back(check: Check, readings: &mut Readings) {
+/// Releases what a check uses.
+fn release_uses(check: Check, extractors: &mut Extractors) {
     match check {
-        Check::Within { lane, .. } => readings.release_lane(lane),
-        Check::So { reading } => readings.release(reading),
-        Check::Among { reading, lane, symbols, .. } => {
-            symbols.iter().for_each(|symbol| readings.release_value(*symbol));
-            readings.release(reading);
-            readings.release_lane(lane);
+        Check::Within { event_path, .. } => extractors.release_event_path(event_path),
+        Check::Presence { extractor } => extractors.release(extractor),
+        Check::Among { extractor, event_path, symbols, .. } => {
+            symbols.iter().for_each(|symbol| extractors.release_value(*symbol));
+            extractors.release(extractor);
+            extractors.release_event_path(event_path);
         }
         Check::Test(_) | Check::Tree(_) => {}
     }
 }
 
-fn remembered(at: u32, view: View<'_>, memory: &mut Memory, answer: impl FnOnce() -> bool) -> bool {
+fn cached(at: u32, view: EventView<'_>, results: &mut CheckResults, answer: impl FnOnce() -> bool) -> bool {
     let at = at as usize;
-    if memory.answers.len() <= at {
-        memory.answers.resize(at + 1, 0);
+    if results.answers.len() <= at {
+        results.answers.resize(at + 1, 0);
     }
-    if memory.answers[at] >> 1 != view.generation {
-        memory.answers[at] = view.generation << 1 | u32::from(answer());
+    if results.answers[at] >> 1 != view.generation {
+        results.answers[at] = view.generation << 1 | u32::from(answer());
     }
-    memory.answers[at] & 1 == 1
+    results.answers[at] & 1 == 1
 }
 
 fn place<T>(list: &mut Vec<Slot<T>>, free: &mut Vec<u32>, new: Slot<T>) -> u32 {
@@ -495,17 +502,20 @@ fn place<T>(list: &mut Vec<Slot<T>>, free: &mut Vec<u32>, new: Slot<T>) -> u32 {
 }
 
 fn test_bytes(test: &Test) -> usize {
-    let how = |how: &How| match how {
-        How::In(values) => values.len() * 40,
-        How::Prefix(text, _) | How::Suffix(text, _) | How::Contains(text, _) | How::Folded(text) => text.len() + 16,
-        How::Wildcard(wildcard) => wildcard.parts().iter().map(|part| part.len() + 32).sum(),
-        // Shared with the filter. Its largest size is bounded; this is the usual.
-        How::Matches(_) => 4096,
+    let value_test = |value_test: &ValueTest| match value_test {
+        ValueTest::In(values) => values.len() * 40,
+        ValueTest::Prefix(text, _)
+        | ValueTest::Suffix(text, _)
+        | ValueTest::Contains(text, _)
+        | ValueTest::Folded(text) => text.len() + 16,
+        ValueTest::Wildcard(wildcard) => wildcard.parts().iter().map(|part| part.len() + 32).sum(),
+        // Shared with the filter. The typical size; the largest is bounded.
+        ValueTest::Matches(_) => 4096,
         _ => 0,
     };
-    let inner = match &test.how {
-        How::But(inner) => size_of::<How>() + how(inner),
-        other => how(other),
+    let inner = match &test.value_test {
+        ValueTest::But(inner) => size_of::<ValueTest>() + value_test(inner),
+        other => value_test(other),
     };
     size_of::<Test>() + inner + test.path.keys.iter().map(|key| key.len() + 32).sum::<usize>()
 }

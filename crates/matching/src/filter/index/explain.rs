@@ -1,4 +1,4 @@
-//! How a filter is filed, in words.
+//! Explains the placement of a filter, as text.
 
 use std::{
     fmt::{self, Display},
@@ -8,67 +8,71 @@ use std::{
 use tocsin_model::field::Fields;
 
 use super::{
-    FilterIndex, Scanned, Standing, combinations,
+    FilterIndex, FilterPlacement, ScanReason, combinations,
+    extractors::Extraction,
+    placement,
     plan::{Conjunction, Plan},
-    readings::Ask,
-    standing,
 };
-use crate::filter::{Case, CompiledFilter, Condition, How, Test, show::show};
+use crate::filter::{Case, CompiledFilter, Condition, Test, ValueTest, show::show};
 
-/// How a filter is or would be filed.
+/// The placement of a filter in an index.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Explanation {
-    /// Whether it costs something only for some events.
-    pub standing: Standing,
-    /// Each of its alternatives; events that it finds make the filter a candidate.
-    pub places: Vec<Place>,
+pub struct FilterExplanation {
+    /// Whether only some events cost anything.
+    pub placement: FilterPlacement,
+    /// Each of its alternatives; an event that finds one makes the filter a candidate.
+    pub locations: Vec<IndexLocation>,
     /// Whether a candidate must be evaluated.
     pub is_evaluated: bool,
 }
 
-/// How one alternative of a filter is filed.
+/// The placement of one alternative of a filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
-    /// The values by which it is found, all of which an event must have; empty if a range alone finds it, or nothing.
+pub struct IndexLocation {
+    /// The values that find it, all of which an event must have; empty if a range finds it, or nothing.
     pub keys: Vec<String>,
-    /// The range by which it is found in addition.
+    /// The range that finds it in addition.
     pub range: Option<String>,
-    /// How many further tests a candidate is put to.
+    /// The number of further tests for a candidate.
     pub asked: usize,
-    /// How many conjunctions stand in the same place: what an event that has the values must look through, unless they
-    /// are sorted by ranges or further values.
+    /// The number of conjunctions in the same group: those that an event with these values must check, unless they are
+    /// sorted by ranges or further values.
     pub neighbours: usize,
 }
 
-impl Display for Scanned {
+impl Display for ScanReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Scanned::Opaque => "only evaluating it tells whether it matches",
-            Scanned::NoValue => "it asks for no value that an event must have, only for what something is not",
-            Scanned::NoCommonValue => {
-                "it has more than 16 alternatives, and no values of which each alternative needs one"
+            ScanReason::Opaque => "only evaluating it decides whether it matches",
+            ScanReason::NoValue => "it requires no value of an event, only the absence of values",
+            ScanReason::NoCommonValue => {
+                "it has more than 16 alternatives, and no set of values of which each alternative requires one"
             }
         })
     }
 }
 
 impl FilterIndex {
-    /// How a filter stands in this index, or would, among the fields of its class.
-    pub fn explain(&self, filter: &CompiledFilter, fields: &Fields) -> Explanation {
+    /// The placement of a filter in this index, or the one it would get, with the field names of its class.
+    pub fn explain(&self, filter: &CompiledFilter, fields: &Fields) -> FilterExplanation {
         let plan = Plan::of(filter.condition(), !filter.is_exact());
-        let standing = standing(&plan, filter.condition(), filter.is_exact());
-        let places = plan.conjunctions.iter().map(|conjunction| self.place(conjunction, fields)).collect();
-        Explanation { standing, places, is_evaluated: !filter.is_exact() }
+        let placement = placement(&plan, filter.condition(), filter.is_exact());
+        let locations = plan.conjunctions.iter().map(|conjunction| self.place(conjunction, fields)).collect();
+        FilterExplanation { placement, locations, is_evaluated: !filter.is_exact() }
     }
 
-    fn place(&self, conjunction: &Conjunction<'_>, fields: &Fields) -> Place {
+    fn place(&self, conjunction: &Conjunction<'_>, fields: &Fields) -> IndexLocation {
         let neighbours = self.find_signature(conjunction).map_or(0, |(at, alternatives)| {
             combinations(&alternatives).map(|key| self.signatures[at].group_len(&key)).max().unwrap_or(0)
         });
         let range =
             conjunction.ranges().map(|(test, ends)| (!ends.is_closed(), test)).min_by_key(|(is_open, _)| *is_open);
-        Place {
-            keys: conjunction.keys.iter().map(|key| key_text(key.test, key.ask, key.names.len(), fields)).collect(),
+        IndexLocation {
+            keys: conjunction
+                .keys
+                .iter()
+                .map(|key| key_text(key.test, key.extraction, key.names.len(), fields))
+                .collect(),
             range: range.map(|(_, test)| test_text(test, fields)),
             asked: conjunction.rests.len() - usize::from(range.is_some()),
             neighbours,
@@ -77,15 +81,15 @@ impl FilterIndex {
 }
 
 /// Sentences, one a line.
-impl Display for Explanation {
+impl Display for FilterExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.standing {
-            Standing::Never => return f.write_str("it never matches"),
-            Standing::Always => return f.write_str("it matches every event"),
-            Standing::Indexed => f.write_str("it costs something only for events that have what it asks for")?,
-            Standing::Scanned(why) => write!(f, "it is looked at for every event: {why}")?,
+        match self.placement {
+            FilterPlacement::Never => return f.write_str("it never matches"),
+            FilterPlacement::Always => return f.write_str("it matches every event"),
+            FilterPlacement::Indexed => f.write_str("it is a candidate only for events with certain values")?,
+            FilterPlacement::Scanned(why) => write!(f, "it is a candidate for every event: {why}")?,
         }
-        for place in &self.places {
+        for place in &self.locations {
             f.write_str("\n- ")?;
             let found = place.keys.iter().chain(&place.range);
             match found.clone().next() {
@@ -100,7 +104,7 @@ impl Display for Explanation {
                 asked => write!(f, ", then {asked} more tests")?,
             }
             if place.neighbours > 1 {
-                write!(f, "; {} filters stand in the same place", place.neighbours)?;
+                write!(f, "; {} filters are in the same group", place.neighbours)?;
             }
         }
         if self.is_evaluated {
@@ -110,24 +114,24 @@ impl Display for Explanation {
     }
 }
 
-fn key_text(test: &Test, ask: Ask, names: usize, fields: &Fields) -> String {
-    let how = match (&test.how, ask) {
-        (How::Matches(_), _) => {
+fn key_text(test: &Test, extraction: Extraction, names: usize, fields: &Fields) -> String {
+    let value_test = match (&test.value_test, extraction) {
+        (ValueTest::Matches(_), _) => {
             let which = if names == 1 { "a text" } else { "one of the texts" };
-            return format!("{which} that is needed where {}", test_text(test, fields));
+            return format!("{which} required by {}", test_text(test, fields));
         }
-        (How::Wildcard(wildcard), ask) => {
+        (ValueTest::Wildcard(wildcard), extraction) => {
             let (first, last) = (wildcard.parts().first(), wildcard.parts().last());
             let text = |part: Option<&Arc<str>>| part.map_or("", |part| &**part).to_owned();
-            match ask {
-                Ask::Prefix(..) => How::prefix(&text(first), Case::Kept),
-                Ask::Suffix(..) => How::suffix(&text(last), Case::Kept),
-                _ => How::contains(&text(wildcard.parts().iter().max_by_key(|part| part.len())), Case::Kept),
+            match extraction {
+                Extraction::Prefix(..) => ValueTest::prefix(&text(first), Case::Sensitive),
+                Extraction::Suffix(..) => ValueTest::suffix(&text(last), Case::Sensitive),
+                _ => ValueTest::contains(&text(wildcard.parts().iter().max_by_key(|part| part.len())), Case::Sensitive),
             }
         }
         _ => return test_text(test, fields),
     };
-    test_text(&Test { path: test.path.clone(), how }, fields)
+    test_text(&Test { path: test.path.clone(), value_test }, fields)
 }
 
 fn test_text(test: &Test, fields: &Fields) -> String {

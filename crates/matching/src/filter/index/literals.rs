@@ -1,24 +1,24 @@
-//! Texts of which a regular expression needs one, so that it is only run where one of them was found.
+//! Required literals of a regular expression: it is only run on texts that contain one of them.
 
 use regex_syntax::hir::{Class, Hir, HirKind};
 
-use crate::filter::Case;
+use crate::filter::{Case, text::fold};
 
-/// Longest text that is sought.
+/// Longest literal.
 const BYTES_MAX: usize = 64;
 
-/// Texts, not empty, of which every text the expression is found in contains one; at most so many. `Folded` ones are
-/// lower-cased, and so must be the text. `None` if there are no such.
+/// Required literals, not empty: every text with a match contains one of them; at most so many. `Folded` ones are
+/// lower-cased, and so must be the text. `None` if there are none.
 pub fn required(expression: &Hir, most: usize) -> Option<(Case, Vec<String>)> {
-    let kept = needed(expression, most, Case::Kept);
+    let kept = needed(expression, most, Case::Sensitive);
     let folded = needed(expression, most, Case::Folded);
     let least =
         |texts: &Option<Vec<String>>| texts.as_ref().and_then(|texts| texts.iter().map(String::len).min()).unwrap_or(0);
-    // Folding costs, so it must bring something.
+    // Folding has a cost, so it must give longer literals.
     if least(&folded) > least(&kept) {
         folded.map(|texts| (Case::Folded, texts))
     } else {
-        kept.map(|texts| (Case::Kept, texts))
+        kept.map(|texts| (Case::Sensitive, texts))
     }
 }
 
@@ -63,14 +63,14 @@ fn needed(expression: &Hir, most: usize, case: Case) -> Option<Vec<String>> {
     }
 }
 
-/// The one text that an expression stands for; with `Folded`, once lower-cased.
+/// The only text that an expression matches; with `Folded`, after lower-casing.
 fn exactly(expression: &Hir, case: Case) -> Option<String> {
     match (expression.kind(), case) {
         (HirKind::Literal(literal), _) => {
             let text = std::str::from_utf8(&literal.0).ok()?;
             Some(match case {
-                Case::Kept => text.to_owned(),
-                Case::Folded => folded(text)?,
+                Case::Sensitive => text.to_owned(),
+                Case::Folded => fold(text).into_owned(),
             })
         }
         (HirKind::Class(Class::Unicode(class)), Case::Folded) => {
@@ -82,18 +82,13 @@ fn exactly(expression: &Hir, case: Case) -> Option<String> {
             let mut lowered = class
                 .iter()
                 .flat_map(|range| range.start()..=range.end())
-                .map(|letter| folded(letter.encode_utf8(&mut [0; 4])));
-            let first = lowered.next()??;
-            lowered.all(|other| other.as_ref() == Some(&first)).then_some(first)
+                .map(|letter| fold(letter.encode_utf8(&mut [0; 4])).into_owned());
+            let first = lowered.next()?;
+            lowered.all(|other| other == first).then_some(first)
         }
         (HirKind::Capture(capture), _) => exactly(&capture.sub, case),
         _ => None,
     }
-}
-
-/// Lower-cased, if that does not hang on what stands around it.
-fn folded(text: &str) -> Option<String> {
-    (!text.contains('Σ')).then(|| text.to_lowercase())
 }
 
 fn shortened(mut text: String) -> String {
@@ -116,26 +111,26 @@ mod tests {
     }
 
     #[test]
-    fn expressions_need_texts() {
-        check("closure", Some((Case::Kept, &["closure"])));
-        check("^road (closure|repair)s?$", Some((Case::Kept, &["closure", "repair"])));
-        check("(fire|flood) in [0-9]+", Some((Case::Kept, &[" in "])));
-        check("(wildfire|flooding) in [0-9]+", Some((Case::Kept, &["flooding", "wildfire"])));
+    fn expressions_have_required_literals() {
+        check("closure", Some((Case::Sensitive, &["closure"])));
+        check("^road (closure|repair)s?$", Some((Case::Sensitive, &["closure", "repair"])));
+        check("(fire|flood) in [0-9]+", Some((Case::Sensitive, &[" in "])));
+        check("(wildfire|flooding) in [0-9]+", Some((Case::Sensitive, &["flooding", "wildfire"])));
         check("(?i)vancouver", Some((Case::Folded, &["vancouver"])));
         check("(?i)Åland", Some((Case::Folded, &["åland"])));
         check("(?i)closure", Some((Case::Folded, &["clo"])));
-        check("(ab)+c", Some((Case::Kept, &["ab"])));
-        check("a{2,5}", Some((Case::Kept, &["a"])));
+        check("(ab)+c", Some((Case::Sensitive, &["ab"])));
+        check("a{2,5}", Some((Case::Sensitive, &["a"])));
         check("(abc)*", None);
         check("[a-z]+", None);
-        check("(a|b|c|d|e)x", Some((Case::Kept, &["x"])));
+        check("(a|b|c|d|e)x", Some((Case::Sensitive, &["x"])));
         check("foo|.*", None);
         check("", None);
         check("foo|", None);
     }
 
     #[test]
-    fn what_is_found_contains_one() {
+    fn every_match_contains_a_required_literal() {
         let expressions =
             ["(?i)kiel", "(?i)straße|gasse", "(?i)ΣΑΣ", "(?i:a)B(?i:c)", "x(ab|cd)+y", "é{2}|è", "(?i)ſtein"];
         let texts = [
@@ -163,11 +158,7 @@ mod tests {
             let hir = regex_syntax::parse(expression).expect("an expression");
             let Some((case, needles)) = required(&hir, 8) else { continue };
             for text in texts.iter().filter(|text| regex.is_match(text)) {
-                let seen = if case == Case::Folded {
-                    crate::filter::text::fold(text).into_owned()
-                } else {
-                    (*text).to_owned()
-                };
+                let seen = if case == Case::Folded { fold(text).into_owned() } else { (*text).to_owned() };
                 assert!(needles.iter().any(|needle| seen.contains(needle)), "{expression} {text} {needles:?}");
             }
         }

@@ -1,47 +1,47 @@
-//! Texts that are looked for inside one text, all in one pass over it.
+//! Multi-pattern substring search: finds all needles in a text in one pass.
 //!
-//! They stand in automata whose sizes double, so that a new one is soon part of an automaton and each is built into a
-//! new one only so often. The youngest few are looked for one by one. One automaton has at most [`TIER_MAX`] of them,
-//! which bounds how long one change can take.
+//! Needles are in Aho-Corasick automata whose sizes double (logarithmic method), so each needle is rebuilt only a
+//! logarithmic number of times. The youngest few are searched one by one. One automaton has at most [`TIER_MAX`]
+//! needles, which bounds the time of one change.
 
 use std::hash::{BuildHasher, Hasher};
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-/// So many are looked for one by one.
-const YOUNG_MAX: usize = 48;
+/// Most needles that are searched one by one.
+const RECENT_MAX: usize = 48;
 
 /// Most needles of one automaton.
 const TIER_MAX: usize = 1 << 16;
 
-/// Up to so many, an automaton has a table for every byte, which is large and fast.
+/// Up to this size, an automaton has a dense table for every byte, which is large and fast.
 const DENSE_MAX: usize = 256;
 
-/// The needles looked for in one field, all with case kept or all folded. Their numbers start at 1 and are used again.
+/// The needles of one field, all case-sensitive or all folded. Their numbers start at 1 and are reused.
 #[derive(Debug, Default)]
 pub struct Needles {
     table: HashTable<u32>,
     hasher: DefaultHashBuilder,
     needles: Vec<Needle>,
     free: Vec<u32>,
-    young: Vec<u32>,
+    recent: Vec<u32>,
     tiers: Vec<Tier>,
 }
 
 #[derive(Debug, Default)]
 struct Needle {
     text: Box<str>,
-    /// 0: nobody asks any more, but an automaton still knows it.
+    /// 0: unused, but still part of an automaton.
     uses: u32,
 }
 
 #[derive(Debug)]
 struct Tier {
     automaton: AhoCorasick,
-    /// By the automaton's number, rising.
+    /// By the automaton's pattern number, rising.
     needles: Box<[u32]>,
-    /// Nobody asks for so many of them.
+    /// The number of unused needles.
     dead: usize,
 }
 
@@ -56,14 +56,14 @@ impl Needles {
         &self.needles[needle as usize - 1]
     }
 
-    /// The number of a needle somebody asks for, else 0.
+    /// The number of a needle that is in use, else 0.
     pub fn find(&self, text: &str) -> u32 {
         let found = self.table.find(self.hash(text), |needle| *self.at(*needle).text == *text);
         found.filter(|needle| self.at(**needle).uses > 0).map_or(0, |needle| *needle)
     }
 
-    /// The number of a needle, kept until it is released as often as it was acquired. Cost: now and then that of
-    /// building an automaton, some microseconds for each needle in the end.
+    /// The number of a needle, kept until it is released as often as it was acquired. Amortized cost: some microseconds
+    /// for building automata.
     pub fn acquire(&mut self, text: &str) -> u32 {
         let hash = self.hash(text);
         if let Some(needle) = self.table.find(hash, |needle| *self.at(*needle).text == *text).copied() {
@@ -84,7 +84,7 @@ impl Needles {
             }
             None => {
                 self.needles.push(new);
-                u32::try_from(self.needles.len()).expect("fewer than 2^32 texts are looked for")
+                u32::try_from(self.needles.len()).expect("fewer than 2^32 needles are in use")
             }
         };
         let (needles, hasher) = (&self.needles, &self.hasher);
@@ -93,37 +93,37 @@ impl Needles {
             state.write(needles[*needle as usize - 1].text.as_bytes());
             state.finish()
         });
-        self.young.push(needle);
-        if self.young.len() > YOUNG_MAX {
+        self.recent.push(needle);
+        if self.recent.len() > RECENT_MAX {
             self.settle();
         }
         needle
     }
 
-    /// Takes one more use of a needle that is in use.
+    /// Adds one use of a needle that is in use.
     pub fn acquire_again(&mut self, needle: u32) {
         self.needles[needle as usize - 1].uses += 1;
     }
 
-    /// Gives back one use.
+    /// Releases one use.
     pub fn release(&mut self, needle: u32) {
         let found = &mut self.needles[needle as usize - 1];
         found.uses -= 1;
         if found.uses > 0 {
             return;
         }
-        if let Some(at) = self.young.iter().position(|young| *young == needle) {
-            self.young.swap_remove(at);
+        if let Some(at) = self.recent.iter().position(|recent| *recent == needle) {
+            self.recent.swap_remove(at);
             self.forget(needle);
             return;
         }
         let Some(at) = self.tiers.iter().position(|tier| tier.needles.binary_search(&needle).is_ok()) else { return };
         self.tiers[at].dead += 1;
-        // So that an automaton is built anew only after as many changes as it keeps needles.
+        // So an automaton is rebuilt only after as many changes as it keeps needles.
         if self.tiers[at].dead * 2 > self.tiers[at].needles.len() {
             let tier = self.tiers.swap_remove(at);
-            let living = self.living(tier);
-            self.build(living);
+            let live_needles = self.live_needles(tier);
+            self.build(live_needles);
         }
     }
 
@@ -136,24 +136,24 @@ impl Needles {
         self.free.push(needle);
     }
 
-    /// The needles of an automaton that somebody asks for; forgets the others.
-    fn living(&mut self, tier: Tier) -> Vec<u32> {
-        let (living, dead): (Vec<u32>, Vec<u32>) =
+    /// The needles of an automaton that are in use; forgets the others.
+    fn live_needles(&mut self, tier: Tier) -> Vec<u32> {
+        let (live_needles, dead): (Vec<u32>, Vec<u32>) =
             tier.needles.iter().copied().partition(|needle| self.at(*needle).uses > 0);
         dead.into_iter().for_each(|needle| self.forget(needle));
-        living
+        live_needles
     }
 
-    /// Makes an automaton of the young, and of all that are no larger than it would be.
+    /// Builds an automaton of the recent needles, and of all automata that are no larger than it would be.
     fn settle(&mut self) {
-        let mut needles = std::mem::take(&mut self.young);
+        let mut needles = std::mem::take(&mut self.recent);
         while let Some(at) = self
             .tiers
             .iter()
             .position(|tier| tier.needles.len() <= needles.len() && tier.needles.len() + needles.len() <= TIER_MAX)
         {
             let tier = self.tiers.swap_remove(at);
-            needles.extend(self.living(tier));
+            needles.extend(self.live_needles(tier));
         }
         self.build(needles);
     }
@@ -167,14 +167,14 @@ impl Needles {
         let texts = needles.iter().map(|needle| &*self.at(*needle).text);
         match AhoCorasick::builder().kind(Some(kind)).build(texts) {
             Ok(automaton) => self.tiers.push(Tier { automaton, needles: needles.into(), dead: 0 }),
-            // Only where their texts together are larger than 2 GB.
-            Err(_) => self.young.append(&mut needles),
+            // Only if their texts together exceed 2 GB.
+            Err(_) => self.recent.append(&mut needles),
         }
     }
 
-    /// Calls for each needle that stands in the text; for one that is there twice, perhaps twice.
+    /// Calls `found` for each needle in the text; for one that occurs twice, perhaps twice.
     pub fn search(&self, text: &str, found: &mut impl FnMut(u32)) {
-        for needle in &self.young {
+        for needle in &self.recent {
             if text.contains(&*self.at(*needle).text) {
                 found(*needle);
             }
@@ -211,12 +211,12 @@ mod tests {
     }
 
     #[test]
-    fn needles_come_and_go() {
+    fn needles_are_added_and_removed() {
         let mut random = fastrand::Rng::with_seed(7);
         let mut needles = Needles::default();
         let mut kept: Vec<(String, u32)> = Vec::new();
         for round in 0..4_000 {
-            // More come than go in the first half, fewer in the second.
+            // More are added than removed in the first half, fewer in the second.
             if kept.is_empty() || random.usize(0..10) < if round < 2_000 { 7 } else { 2 } {
                 let text: String = (0..random.usize(1..5)).map(|_| random.char('a'..='d')).collect();
                 let needle = needles.acquire(&text);

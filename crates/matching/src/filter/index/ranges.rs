@@ -1,15 +1,15 @@
-//! Ranges of numbers, instants and text, sorted by one end, so that a value finds those around it.
+//! Ranges of numbers, timestamps and text, sorted by one end, so that a value finds the ranges around it.
 //!
-//! Ends of numbers and instants become integers that keep their order. A double stands for the numbers: an integer that
-//! no double equals lies between two of them, so it is asked for by both; a limit that no double equals is left to be
-//! tested one by one. Ends of text are the texts.
+//! Ends of numbers and timestamps become order-preserving integers. Numbers are represented by doubles: an integer
+//! without an exact double lies between two of them, so both are looked up; a limit without an exact double is left as
+//! a residual test. Ends of text are the texts.
 
 use std::{cmp::Ordering, sync::Arc};
 
 use tocsin_model::value::Value;
 
 use crate::{
-    datum::compare_exact,
+    eval_value::compare_exact,
     filter::{Limit, Range},
     index::key::ordered_bits,
 };
@@ -17,10 +17,10 @@ use crate::{
 /// Most entries of a chunk; a full one is split in half.
 const CHUNK_MAX: usize = 512;
 
-/// Entries whose highest high end is kept together.
+/// Entries per block; the highest end of each block is stored.
 const BLOCK: usize = 64;
 
-/// What is measured.
+/// The type of the values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Measure {
     /// Integers and numbers.
@@ -34,43 +34,43 @@ pub enum Measure {
 /// An end of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum End {
-    /// There is none.
+    /// Unbounded.
     Open,
-    /// The limit itself is within.
+    /// Inclusive.
     With,
-    /// The limit itself is not within.
+    /// Exclusive.
     Without,
 }
 
 /// The kind of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Span {
-    /// What it measures.
+    /// The type of its values.
     pub measure: Measure,
-    /// Its low end.
+    /// Low end.
     pub low: End,
-    /// Its high end.
+    /// High end.
     pub high: End,
 }
 
-/// What ranges are sorted by.
+/// The sort key of ranges.
 pub trait Key: Ord + Clone {
-    /// The same as it is looked for.
-    type Seen<'a>: Copy;
+    /// The borrowed form used for lookups.
+    type Borrowed<'a>: Copy;
 
-    /// How it stands to what is looked for.
-    fn order(&self, seen: Self::Seen<'_>) -> Ordering;
+    /// The order of the key and a looked-up value.
+    fn order(&self, borrowed: Self::Borrowed<'_>) -> Ordering;
 
     /// Bytes held beside the value itself.
     fn memory_bytes(&self) -> usize;
 }
 
 impl Key for i64 {
-    type Seen<'a> = i64;
+    type Borrowed<'a> = i64;
 
     #[inline]
-    fn order(&self, seen: i64) -> Ordering {
-        self.cmp(&seen)
+    fn order(&self, borrowed: i64) -> Ordering {
+        self.cmp(&borrowed)
     }
 
     fn memory_bytes(&self) -> usize {
@@ -79,10 +79,10 @@ impl Key for i64 {
 }
 
 impl Key for Arc<str> {
-    type Seen<'a> = &'a str;
+    type Borrowed<'a> = &'a str;
 
-    fn order(&self, seen: &str) -> Ordering {
-        (**self).cmp(seen)
+    fn order(&self, borrowed: &str) -> Ordering {
+        (**self).cmp(borrowed)
     }
 
     fn memory_bytes(&self) -> usize {
@@ -90,45 +90,45 @@ impl Key for Arc<str> {
     }
 }
 
-/// A range: its kind and the keys of its ends; that of an open one says nothing.
+/// A range: its kind and the keys of its ends; the key of an unbounded end is meaningless.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Interval<K = i64> {
-    /// Its kind.
+    /// The kind of the keys, and which ends are bounded.
     pub span: Span,
-    /// Its low end.
+    /// Low end.
     pub low: K,
-    /// Its high end.
+    /// High end.
     pub high: K,
 }
 
-/// A range as it is sorted.
+/// A range as sort keys.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Ends {
-    /// Of numbers or instants.
+pub enum RangeKeys {
+    /// Numbers or timestamps.
     Number(Interval),
-    /// Of text.
+    /// Text.
     Text(Interval<Arc<str>>),
 }
 
-/// Where a value lies: at a key, or between two that follow each other.
+/// The position of a value: at a key, or between two adjacent keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Spot<S = i64> {
+pub struct KeyPosition<S = i64> {
     measure: Measure,
     floor: S,
     ceiling: S,
 }
 
-impl<'a> Spot<&'a str> {
-    /// Where a text lies; `None` where ranges of text never hold.
-    pub fn of_text(value: &'a Value) -> Option<Spot<&'a str>> {
-        value.as_text().map(|text| Spot { measure: Measure::Text, floor: text, ceiling: text })
+impl<'a> KeyPosition<&'a str> {
+    /// The position of a text; `None` for other values, which no text range contains.
+    pub fn of_text(value: &'a Value) -> Option<KeyPosition<&'a str>> {
+        value.as_text().map(|text| KeyPosition { measure: Measure::Text, floor: text, ceiling: text })
     }
 }
 
-impl Spot {
-    /// Where a value lies; `None` where ranges of numbers or instants never hold.
-    pub fn of(value: &Value) -> Option<Spot> {
-        let at = |measure, key| Some(Spot { measure, floor: key, ceiling: key });
+impl KeyPosition {
+    /// The position of a value; `None` if no range of numbers or timestamps contains it.
+    pub fn of(value: &Value) -> Option<KeyPosition> {
+        let at = |measure, key| Some(KeyPosition { measure, floor: key, ceiling: key });
         match value {
             Value::Number(number) if !number.is_nan() => at(Measure::Number, ordered_bits(*number)),
             Value::Timestamp(time) => at(Measure::Time, time.0),
@@ -140,51 +140,51 @@ impl Spot {
                     Ordering::Greater => (key, key + 1),
                     Ordering::Less => (key - 1, key),
                 };
-                Some(Spot { measure: Measure::Number, floor, ceiling })
+                Some(KeyPosition { measure: Measure::Number, floor, ceiling })
             }
             _ => None,
         }
     }
 }
 
-impl Ends {
-    /// The range as keys; `None` where only a test of each value can tell.
-    pub fn of(range: &Range) -> Option<Ends> {
-        Interval::of(range).map(Ends::Number).or_else(|| Interval::of_text(range).map(Ends::Text))
+impl RangeKeys {
+    /// The range as keys; `None` if only a test of each value decides.
+    pub fn of(range: &Range) -> Option<RangeKeys> {
+        Interval::of(range).map(RangeKeys::Number).or_else(|| Interval::of_text(range).map(RangeKeys::Text))
     }
 
     /// Whether it has two ends.
     pub fn is_closed(&self) -> bool {
         match self {
-            Ends::Number(interval) => interval.span.is_closed(),
-            Ends::Text(interval) => interval.span.is_closed(),
+            RangeKeys::Number(interval) => interval.span.is_closed(),
+            RangeKeys::Text(interval) => interval.span.is_closed(),
         }
     }
 
-    /// Whether a value lies within.
+    /// Whether a value is in the range.
     pub fn holds(&self, value: &Value) -> bool {
         match self {
-            Ends::Number(interval) => Spot::of(value).is_some_and(|spot| interval.holds(spot)),
-            Ends::Text(interval) => Spot::of_text(value).is_some_and(|spot| interval.holds(spot)),
+            RangeKeys::Number(interval) => KeyPosition::of(value).is_some_and(|position| interval.holds(position)),
+            RangeKeys::Text(interval) => KeyPosition::of_text(value).is_some_and(|position| interval.holds(position)),
         }
     }
 
     /// Bytes held beside the value itself.
     pub fn memory_bytes(&self) -> usize {
         match self {
-            Ends::Number(_) => 0,
-            Ends::Text(interval) => interval.low.memory_bytes() + interval.high.memory_bytes(),
+            RangeKeys::Number(_) => 0,
+            RangeKeys::Text(interval) => interval.low.memory_bytes() + interval.high.memory_bytes(),
         }
     }
 }
 
 impl Interval {
-    /// The range of numbers or instants as keys; `None` where only a test of each value can tell.
+    /// The range of numbers or timestamps as keys; `None` if only a test of each value decides.
     pub fn of(range: &Range) -> Option<Interval> {
         let end = |limit: &Option<Limit>| match limit {
             None => Some((End::Open, None)),
             Some(limit) => {
-                let Spot { measure, floor, ceiling } = Spot::of(&limit.value)?;
+                let KeyPosition { measure, floor, ceiling } = KeyPosition::of(&limit.value)?;
                 (floor == ceiling).then_some((End::of(limit), Some((measure, floor))))
             }
         };
@@ -200,7 +200,7 @@ impl Interval {
 }
 
 impl Interval<Arc<str>> {
-    /// The range of text; `None` if it is one of something else.
+    /// The range of text; `None` for other types.
     fn of_text(range: &Range) -> Option<Interval<Arc<str>>> {
         let end = |limit: &Option<Limit>| match limit {
             None => Some((End::Open, Arc::from(""))),
@@ -222,11 +222,11 @@ impl End {
 }
 
 impl<K: Key> Interval<K> {
-    /// Whether a value lies within.
-    pub fn holds(&self, spot: Spot<K::Seen<'_>>) -> bool {
-        self.span.measure == spot.measure
-            && (self.span.low == End::Open || self.span.low_fits(&self.low, spot))
-            && (self.span.high == End::Open || self.span.high_fits(&self.high, spot))
+    /// Whether a position is in the range.
+    pub fn holds(&self, position: KeyPosition<K::Borrowed<'_>>) -> bool {
+        self.span.measure == position.measure
+            && (self.span.low == End::Open || self.span.low_fits(&self.low, position))
+            && (self.span.high == End::Open || self.span.high_fits(&self.high, position))
     }
 
     /// The end it is sorted by.
@@ -236,16 +236,16 @@ impl<K: Key> Interval<K> {
 }
 
 impl Span {
-    /// Whether a value is within as far as a low end says. Where it lies between two keys, the upper one is beyond it.
+    /// Whether a value satisfies a low end. A value between two keys is below the upper one.
     #[inline]
-    fn low_fits<K: Key>(self, key: &K, spot: Spot<K::Seen<'_>>) -> bool {
-        if self.low == End::Without { key.order(spot.ceiling).is_lt() } else { key.order(spot.floor).is_le() }
+    fn low_fits<K: Key>(self, key: &K, position: KeyPosition<K::Borrowed<'_>>) -> bool {
+        if self.low == End::Without { key.order(position.ceiling).is_lt() } else { key.order(position.floor).is_le() }
     }
 
-    /// Whether a value is within as far as a high end says.
+    /// Whether a value satisfies a high end.
     #[inline]
-    fn high_fits<K: Key>(self, key: &K, spot: Spot<K::Seen<'_>>) -> bool {
-        if self.high == End::Without { key.order(spot.floor).is_gt() } else { key.order(spot.ceiling).is_ge() }
+    fn high_fits<K: Key>(self, key: &K, position: KeyPosition<K::Borrowed<'_>>) -> bool {
+        if self.high == End::Without { key.order(position.floor).is_gt() } else { key.order(position.ceiling).is_ge() }
     }
 
     /// Whether it has two ends.
@@ -254,9 +254,9 @@ impl Span {
     }
 }
 
-/// What is filed under a range, and whether it is plain: nothing is left to ask.
-pub trait Filed: Copy + PartialEq {
-    /// Whether nothing is left to ask.
+/// An entry stored under a range, and whether it is plain: it has no residual.
+pub trait IndexEntry: Copy + PartialEq {
+    /// Whether it has no residual.
     fn is_plain(&self) -> bool;
 }
 
@@ -270,17 +270,17 @@ pub struct Column<K, T> {
 #[derive(Debug)]
 struct Chunk<K, T> {
     keys: Vec<K>,
-    /// Of ranges with two ends.
+    /// High ends of ranges with two ends.
     highs: Vec<K>,
-    /// The highest of each block of `highs`.
+    /// The highest end of each block of `highs`.
     tops: Vec<K>,
     filed: Vec<T>,
-    /// How many are not plain.
-    knotty: usize,
+    /// The number of entries that are not plain.
+    not_plain_count: usize,
 }
 
-impl<K: Key, T: Filed> Column<K, T> {
-    /// For ranges of a kind, none yet.
+impl<K: Key, T: IndexEntry> Column<K, T> {
+    /// An empty column for ranges of a kind.
     pub fn new(span: Span) -> Self {
         Column { span, chunks: Vec::new() }
     }
@@ -295,12 +295,12 @@ impl<K: Key, T: Filed> Column<K, T> {
         self.chunks.is_empty()
     }
 
-    /// How many there are.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.chunks.iter().map(|chunk| chunk.keys.len()).sum()
     }
 
-    /// Files something under a range of this kind. O(log n), and at most a chunk is moved.
+    /// Adds an entry under a range of this kind. O(log n), and at most a chunk is moved.
     pub fn insert(&mut self, interval: &Interval<K>, filed: T) {
         let key = interval.key();
         let after = self.chunks.partition_point(|chunk| chunk.keys[0] <= *key);
@@ -317,17 +317,17 @@ impl<K: Key, T: Filed> Column<K, T> {
         let place = chunk.keys.partition_point(|other| other <= key);
         chunk.keys.insert(place, key.clone());
         chunk.filed.insert(place, filed);
-        chunk.knotty += usize::from(!filed.is_plain());
+        chunk.not_plain_count += usize::from(!filed.is_plain());
         if self.span.is_closed() {
             chunk.highs.insert(place, interval.high.clone());
-            chunk.note_tops(place);
+            chunk.update_tops(place);
         }
     }
 
-    /// Takes out what was filed so. Answers whether it was there.
+    /// Removes an entry. Returns whether it was present.
     pub fn remove(&mut self, interval: &Interval<K>, filed: T) -> bool {
         let key = interval.key();
-        // The key may begin at the end of the chunk before.
+        // Equal keys may begin at the end of the previous chunk.
         let start = self.chunks.partition_point(|chunk| chunk.keys[0] < *key).saturating_sub(1);
         for at in start..self.chunks.len() {
             let chunk = &mut self.chunks[at];
@@ -341,10 +341,10 @@ impl<K: Key, T: Filed> Column<K, T> {
             if let Some(place) = found {
                 chunk.keys.remove(place);
                 chunk.filed.remove(place);
-                chunk.knotty -= usize::from(!filed.is_plain());
+                chunk.not_plain_count -= usize::from(!filed.is_plain());
                 if self.span.is_closed() {
                     chunk.highs.remove(place);
-                    chunk.note_tops(place);
+                    chunk.update_tops(place);
                 }
                 if chunk.keys.is_empty() {
                     self.chunks.remove(at);
@@ -355,23 +355,23 @@ impl<K: Key, T: Filed> Column<K, T> {
         false
     }
 
-    /// Hands over what is filed under ranges around a value: in slices, and whether all of one are plain.
-    pub fn answer(&self, spot: Spot<K::Seen<'_>>, give: &mut impl FnMut(&[T], bool)) {
+    /// Passes on the entries of ranges around a value: in slices, and whether all of one are plain.
+    pub fn answer(&self, position: KeyPosition<K::Borrowed<'_>>, give: &mut impl FnMut(&[T], bool)) {
         let span = self.span;
-        if span.measure != spot.measure {
+        if span.measure != position.measure {
             return;
         }
         if span.low == End::Open {
-            let is_below = |key: &K| !span.high_fits(key, spot);
+            let is_below = |key: &K| !span.high_fits(key, position);
             // The last key of a chunk is its highest.
             let from = self.chunks.partition_point(|chunk| chunk.keys.last().is_some_and(is_below));
             for (at, chunk) in self.chunks[from..].iter().enumerate() {
                 let first = if at == 0 { chunk.keys.partition_point(is_below) } else { 0 };
-                give(&chunk.filed[first..], chunk.knotty == 0);
+                give(&chunk.filed[first..], chunk.not_plain_count == 0);
             }
             return;
         }
-        let fits = |key: &K| span.low_fits(key, spot);
+        let fits = |key: &K| span.low_fits(key, position);
         for chunk in &self.chunks {
             if !fits(&chunk.keys[0]) {
                 break;
@@ -379,17 +379,17 @@ impl<K: Key, T: Filed> Column<K, T> {
             let is_whole = chunk.keys.last().is_some_and(fits);
             let end = if is_whole { chunk.keys.len() } else { chunk.keys.partition_point(fits) };
             if span.high == End::Open {
-                give(&chunk.filed[..end], chunk.knotty == 0);
+                give(&chunk.filed[..end], chunk.not_plain_count == 0);
                 continue;
             }
             for (block, top) in chunk.tops[..end.div_ceil(BLOCK)].iter().enumerate() {
-                if !span.high_fits(top, spot) {
+                if !span.high_fits(top, position) {
                     continue;
                 }
                 let (from, to) = (block * BLOCK, ((block + 1) * BLOCK).min(end));
                 for (high, filed) in chunk.highs[from..to].iter().zip(&chunk.filed[from..to]) {
-                    if span.high_fits(high, spot) {
-                        give(std::slice::from_ref(filed), chunk.knotty == 0);
+                    if span.high_fits(high, position) {
+                        give(std::slice::from_ref(filed), chunk.not_plain_count == 0);
                     }
                 }
             }
@@ -410,28 +410,28 @@ impl<K: Key, T: Filed> Column<K, T> {
 
 impl<K, T> Default for Chunk<K, T> {
     fn default() -> Self {
-        Chunk { keys: Vec::new(), highs: Vec::new(), tops: Vec::new(), filed: Vec::new(), knotty: 0 }
+        Chunk { keys: Vec::new(), highs: Vec::new(), tops: Vec::new(), filed: Vec::new(), not_plain_count: 0 }
     }
 }
 
-impl<K: Key, T: Filed> Chunk<K, T> {
-    /// Keeps the lower half, answers the upper.
+impl<K: Key, T: IndexEntry> Chunk<K, T> {
+    /// Keeps the lower half, returns the upper.
     fn split(&mut self) -> Chunk<K, T> {
         let at = self.keys.len() / 2;
         let filed = self.filed.split_off(at);
-        let knotty = filed.iter().filter(|filed| !filed.is_plain()).count();
-        self.knotty -= knotty;
+        let not_plain_count = filed.iter().filter(|filed| !filed.is_plain()).count();
+        self.not_plain_count -= not_plain_count;
         let highs = if self.highs.is_empty() { Vec::new() } else { self.highs.split_off(at) };
-        let mut upper = Chunk { keys: self.keys.split_off(at), highs, tops: Vec::new(), filed, knotty };
+        let mut upper = Chunk { keys: self.keys.split_off(at), highs, tops: Vec::new(), filed, not_plain_count };
         if !self.highs.is_empty() {
-            self.note_tops(0);
-            upper.note_tops(0);
+            self.update_tops(0);
+            upper.update_tops(0);
         }
         upper
     }
 
-    /// Computes the tops anew from a place on.
-    fn note_tops(&mut self, place: usize) {
+    /// Computes the tops again from a position on.
+    fn update_tops(&mut self, place: usize) {
         let first = place / BLOCK;
         self.tops.truncate(first);
         let tops = self.highs.chunks(BLOCK).skip(first);
@@ -444,7 +444,7 @@ mod tests {
     use super::*;
     use tocsin_model::time::Timestamp;
 
-    impl Filed for u32 {
+    impl IndexEntry for u32 {
         fn is_plain(&self) -> bool {
             !self.is_multiple_of(7)
         }
@@ -479,15 +479,15 @@ mod tests {
     }
 
     #[test]
-    fn columns_agree_with_tests_one_by_one() {
-        agree(&random_number, &Interval::of, &|value| Spot::of(value));
-        agree(&random_text, &Interval::of_text, &|value| Spot::of_text(value));
+    fn columns_agree_with_individual_tests() {
+        agree(&random_number, &Interval::of, &|value| KeyPosition::of(value));
+        agree(&random_text, &Interval::of_text, &|value| KeyPosition::of_text(value));
     }
 
     fn agree<K: Key + std::fmt::Debug + 'static>(
         random_value: &dyn Fn(&mut fastrand::Rng) -> Value,
         interval_of: &dyn Fn(&Range) -> Option<Interval<K>>,
-        spot_of: &dyn for<'v> Fn(&'v Value) -> Option<Spot<K::Seen<'v>>>,
+        spot_of: &dyn for<'v> Fn(&'v Value) -> Option<KeyPosition<K::Borrowed<'v>>>,
     ) {
         let mut random = fastrand::Rng::with_seed(11);
         let mut columns: Vec<Column<K, u32>> = Vec::new();
@@ -518,10 +518,10 @@ mod tests {
             let mut expected: Vec<u32> =
                 filed.iter().filter(|(range, ..)| range.accepts(&value)).map(|(.., number)| *number).collect();
             let mut found = Vec::new();
-            let spot = spot_of(&value).expect("a value of this kind");
+            let position = spot_of(&value).expect("a value of this kind");
             for column in &columns {
-                column.answer(spot, &mut |filed, plain| {
-                    assert!(!plain || filed.iter().all(Filed::is_plain));
+                column.answer(position, &mut |filed, plain| {
+                    assert!(!plain || filed.iter().all(IndexEntry::is_plain));
                     found.extend_from_slice(filed);
                 });
             }
@@ -529,19 +529,19 @@ mod tests {
             found.sort_unstable();
             assert_eq!(found, expected, "{value:?}");
             for (range, interval, _) in &filed[..500] {
-                assert_eq!(interval.holds(spot), range.accepts(&value), "{range:?} {value:?}");
+                assert_eq!(interval.holds(position), range.accepts(&value), "{range:?} {value:?}");
             }
         }
     }
 
     #[test]
-    fn what_no_double_equals_is_left() {
+    fn limits_without_an_exact_double_are_left_as_residuals() {
         let limit = |value: i64| Some(Limit { value: Value::Integer(value), inclusive: true });
         assert!(Interval::of(&Range { low: limit(9_007_199_254_740_992), high: None }).is_some());
         assert!(Interval::of(&Range { low: limit(9_007_199_254_740_993), high: None }).is_none());
         let (text, number) = (Some(Limit { value: Value::from("a"), inclusive: true }), limit(1));
         assert!(Interval::of(&Range { low: text.clone(), high: None }).is_none());
-        assert!(Ends::of(&Range { low: text.clone(), high: text.clone() }).is_some());
-        assert!(Ends::of(&Range { low: text, high: number }).is_none());
+        assert!(RangeKeys::of(&Range { low: text.clone(), high: text.clone() }).is_some());
+        assert!(RangeKeys::of(&Range { low: text, high: number }).is_none());
     }
 }

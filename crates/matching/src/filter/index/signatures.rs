@@ -1,28 +1,28 @@
-//! Conjunctions filed under what they ask: one signature for each set of readings, in it one group for each set of
-//! symbols. So an event costs one lookup for each signature, and then what it finds.
+//! Conjunctions grouped by extractors and symbols: one signature for each set of extractors, in it one group for each
+//! set of symbols. So an event costs one lookup for each signature, plus the entries found.
 
 use std::sync::Arc;
 
 use hashbrown::{HashMap, HashTable};
 
 use super::{
-    checks::{Checks, NOTHING, Rest, Split},
+    checks::{Checks, NOTHING, ResidualCheck, Split},
+    extractors::{Extractors, FoundSymbols},
     plan::KEYS_MAX,
-    ranges::{Column, Ends, Filed, Interval, Key},
-    readings::{Found, Readings},
+    ranges::{Column, IndexEntry, Interval, Key, RangeKeys},
     symbols::NONE,
 };
 
-/// Beyond so many entries a group is split by what else they ask for, and sorts ranges.
+/// Larger groups are split by further values, and sort their ranges.
 const LIST_MAX: usize = 64;
 
-/// Most readings by which a group is split. An event costs a lookup for each.
+/// Most extractors by which a group is split. An event costs a lookup for each.
 const SPLITS_MAX: usize = 8;
 
-/// Most values of a condition by which a group is split; its entry is filed under each.
+/// Most values of a condition by which a group is split; its entry is stored under each.
 const SPLIT_VALUES_MAX: usize = 32;
 
-/// The symbols of a group, in the order of its signature's readings; [`NONE`] fills the rest.
+/// The symbols of a group, in the order of its signature's extractors; [`NONE`] fills the rest.
 pub type GroupKey = [u32; KEYS_MAX];
 
 /// A conjunction of a filter.
@@ -30,12 +30,12 @@ pub type GroupKey = [u32; KEYS_MAX];
 pub struct Entry {
     /// The filter's number and flags, see [`Entry::REPEATS`].
     word: u32,
-    /// What is left to ask.
+    /// The number of its residual.
     pub rest: u32,
 }
 
 impl Entry {
-    /// An event may meet the filter in several places.
+    /// An event can find the filter repeatedly.
     pub const REPEATS: u32 = 1 << 31;
     /// The filter must be evaluated.
     pub const EVALUATED: u32 = 1 << 30;
@@ -53,12 +53,12 @@ impl Entry {
         self.word & !(Entry::REPEATS | Entry::EVALUATED)
     }
 
-    /// The same with less left to ask, and if so, met repeatedly.
+    /// The same with a smaller residual, and optionally the `REPEATS` flag.
     fn without(self, rest: u32, repeats: bool) -> Entry {
         Entry { word: self.word | if repeats { Entry::REPEATS } else { 0 }, rest }
     }
 
-    /// Whether nothing is to be done but to take its number.
+    /// Whether it matches without any further check.
     pub fn is_sure(self) -> bool {
         self.word < Entry::NUMBERS_MAX
     }
@@ -69,16 +69,16 @@ impl Entry {
     }
 }
 
-impl Filed for Entry {
+impl IndexEntry for Entry {
     fn is_plain(&self) -> bool {
         self.is_sure() && self.rest == NOTHING
     }
 }
 
-/// All conjunctions that ask the same readings.
+/// All conjunctions with the same extractors.
 #[derive(Debug)]
 pub struct Signature {
-    readings: Box<[u32]>,
+    extractors: Box<[u32]>,
     groups: HashTable<Group>,
 }
 
@@ -89,57 +89,57 @@ pub struct Group {
     entries: Entries,
 }
 
-/// The entries of a group. Most have one.
+/// The entries of a group. Most groups have one.
 #[derive(Debug)]
 enum Entries {
     One(Entry),
     List(Vec<Entry>),
-    Sorted(Box<Sorted>),
+    LargeGroup(Box<LargeGroup>),
 }
 
-/// Where there are many: those that ask for a further value by that, others with a range by its ends, each column with
-/// its place of the event.
+/// A group with many entries: those with a further value are split by it, others with a range are sorted by its ends,
+/// in one column per path.
 #[derive(Debug, Default)]
-struct Sorted {
+struct LargeGroup {
     list: Vec<Entry>,
-    parts: Vec<Parts>,
-    /// How many would be in parts if there were not too many parts already.
+    parts: Vec<SplitEntries>,
+    /// The number of entries that would be split if there were not too many splits already.
     unsplit: usize,
     columns: Columns<i64>,
     texts: Columns<Arc<str>>,
 }
 
-/// Entries by what an event must have as well: those of each symbol of a reading. They are entries without that test.
+/// Entries split by a further value: those of each symbol of an extractor, without the test of that value.
 #[derive(Debug)]
-struct Parts {
-    reading: u32,
+struct SplitEntries {
+    extractor: u32,
     by_symbol: HashMap<u32, Entries>,
 }
 
 type Columns<K> = Vec<(u32, Column<K, Entry>)>;
 
-/// What an event meets in a group.
-pub enum Meet<'a> {
-    /// Entries to look at one by one.
+/// The entries of a group that an event finds.
+pub enum GroupEntries<'a> {
+    /// Entries to check one by one.
     Listed(&'a [Entry]),
-    /// Ranges, and the place of the event that they ask.
+    /// Ranges, and the number of the path that they test.
     Column(u32, &'a Column<i64, Entry>),
     /// Ranges of text, likewise.
     Texts(u32, &'a Column<Arc<str>, Entry>),
 }
 
-/// What an event finds in a signature.
+/// The result of a lookup in a signature.
 pub enum Lookup<'a> {
     /// No group.
     Nothing,
     /// The one group of its symbols.
     One(&'a Group),
-    /// It has several symbols of one reading; [`Signature::meet_many`] finds the groups.
+    /// The event has several symbols of one extractor; [`Signature::collect_many`] finds the groups.
     Many(&'a Signature),
 }
 
 fn hash(key: &GroupKey) -> u64 {
-    // Symbols are numbers that we give, so nobody outside chooses them.
+    // Symbols are assigned by the index, so the hash need not resist chosen inputs.
     let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
     let one = pair(key[0], key[1]) ^ 0x9E37_79B9_7F4A_7C15;
     let two = pair(key[2], key[3]) ^ 0xD1B5_4A32_D192_ED03;
@@ -149,90 +149,90 @@ fn hash(key: &GroupKey) -> u64 {
 }
 
 impl Signature {
-    /// Of these readings, in rising order, without groups.
-    pub fn new(readings: Box<[u32]>) -> Self {
-        Signature { readings, groups: HashTable::new() }
+    /// An empty signature of these extractors, in rising order.
+    pub fn new(extractors: Box<[u32]>) -> Self {
+        Signature { extractors, groups: HashTable::new() }
     }
 
-    /// The readings it asks, rising.
-    pub fn readings(&self) -> &[u32] {
-        &self.readings
+    /// Extractors, in rising order.
+    pub fn extractors(&self) -> &[u32] {
+        &self.extractors
     }
 
-    /// Whether nothing is filed.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }
 
-    /// How many entries a group has at most for an event; of what a further value splits, those of the most frequent one.
+    /// The most entries of a group that an event can find; of split entries, those of the most frequent value.
     pub fn group_len(&self, key: &GroupKey) -> usize {
         self.groups.find(hash(key), |group| group.key == *key).map_or(0, |group| group.entries.len())
     }
 
-    /// How many groups there are.
+    /// The number of groups.
     pub fn groups(&self) -> usize {
         self.groups.len()
     }
 
-    /// Files an entry, which brings one use of its rest. A new group takes one use of each of its symbols.
+    /// Adds an entry, which brings one use of its residual. A new group takes one use of each of its symbols.
     pub fn insert(
         &mut self,
         key: &GroupKey,
         entry: Entry,
-        readings: &mut Readings,
+        extractors: &mut Extractors,
         checks: &mut Checks,
-        take: impl FnOnce(&mut Readings),
+        take: impl FnOnce(&mut Extractors),
     ) {
         let found = self.groups.find_mut(hash(key), |group| group.key == *key);
         let Some(group) = found else {
-            take(readings);
+            take(extractors);
             self.groups
                 .insert_unique(hash(key), Group { key: *key, entries: Entries::One(entry) }, |group| hash(&group.key));
             return;
         };
-        group.entries.insert(entry, readings, checks);
+        group.entries.insert(entry, extractors, checks);
     }
 
-    /// Takes out the entry of what is left over. Answers whether it was there, and gives back the use of its rest. `give`
-    /// is called where the group is gone.
+    /// Removes the entry of a residual and releases its use. Returns whether it was present. Calls `give` if the group
+    /// is removed.
     pub fn remove(
         &mut self,
         key: &GroupKey,
         entry: impl Fn(u32) -> Entry,
-        rests: &[Rest<'_>],
-        readings: &mut Readings,
+        rests: &[ResidualCheck<'_>],
+        extractors: &mut Extractors,
         checks: &mut Checks,
-        give: impl FnOnce(&mut Readings),
+        give: impl FnOnce(&mut Extractors),
     ) -> bool {
         let Ok(mut found) = self.groups.find_entry(hash(key), |group| group.key == *key) else { return false };
         let entries = &mut found.get_mut().entries;
         let removed = match entries {
-            // The entry holds a use, so its rest is found.
+            // The entry holds a use, so its residual is found.
             Entries::One(_) | Entries::List(_) => {
-                checks.find(rests, readings).and_then(|rest| entries.take(entry(rest), readings, checks))
+                checks.find(rests, extractors).and_then(|rest| entries.take(entry(rest), extractors, checks))
             }
-            // What it asks beside what it is sorted by is numbered only while that is asked for.
-            Entries::Sorted(_) => {
-                let whole = entry(checks.acquire(rests, readings));
-                let removed = entries.take(whole, readings, checks);
-                checks.release(whole.rest, readings);
+            // Residuals without the sorted tests have numbers only while they are in use.
+            Entries::LargeGroup(_) => {
+                let whole = entry(checks.acquire(rests, extractors));
+                let removed = entries.take(whole, extractors, checks);
+                checks.release(whole.rest, extractors);
                 removed
             }
         };
-        if removed == Some(Left::Nothing) {
+        if removed == Some(Remaining::Nothing) {
             found.remove();
-            give(readings);
+            give(extractors);
         }
         removed.is_some()
     }
 
-    /// Looks up what an event's symbols find.
+    /// Looks up the groups of an event's symbols.
     #[inline]
-    pub fn look_up<'a>(&'a self, found: &[Found]) -> Lookup<'a> {
+    pub fn look_up<'a>(&'a self, found: &[FoundSymbols]) -> Lookup<'a> {
         let mut key = [NONE; KEYS_MAX];
         let mut is_sole = true;
-        for (place, reading) in key.iter_mut().zip(&self.readings) {
-            let found = &found[*reading as usize];
+        for (place, extractor) in key.iter_mut().zip(&self.extractors) {
+            let found = &found[*extractor as usize];
             match found.sole() {
                 Some(symbol) => *place = symbol,
                 None if found.is_empty() => return Lookup::Nothing,
@@ -250,13 +250,13 @@ impl Signature {
         self.groups.find(hash(key), |group| group.key == *key)
     }
 
-    /// Where some reading found several symbols: every combination, or every group, whichever are fewer.
-    pub fn meet_many<'a>(&'a self, found: &[Found], meet: &mut impl FnMut(Meet<'a>)) {
-        let lists: Vec<&Found> = self.readings.iter().map(|reading| &found[*reading as usize]).collect();
+    /// For an extractor with several symbols: tries every combination, or every group, whichever are fewer.
+    pub fn collect_many<'a>(&'a self, found: &[FoundSymbols], collect: &mut impl FnMut(GroupEntries<'a>)) {
+        let lists: Vec<&FoundSymbols> = self.extractors.iter().map(|extractor| &found[*extractor as usize]).collect();
         let combinations = lists.iter().fold(1_usize, |product, list| product.saturating_mul(list.symbols().len()));
         if combinations > self.groups.len() {
             let fits = |group: &&Group| group.key.iter().zip(&lists).all(|(symbol, list)| list.has(*symbol));
-            self.groups.iter().filter(fits).for_each(|group| group.meet(found, meet));
+            self.groups.iter().filter(fits).for_each(|group| group.collect(found, collect));
             return;
         }
         for mut combination in 0..combinations {
@@ -267,7 +267,7 @@ impl Signature {
                 combination /= symbols.len();
             }
             if let Some(group) = self.find(&key) {
-                group.meet(found, meet);
+                group.collect(found, collect);
             }
         }
     }
@@ -279,67 +279,70 @@ impl Signature {
 }
 
 impl Group {
-    /// Hands over what an event of which this was read meets.
+    /// Passes on the entries that an event with these symbols finds.
     #[inline]
-    pub fn meet<'a>(&'a self, found: &[Found], meet: &mut impl FnMut(Meet<'a>)) {
-        self.entries.meet(found, meet);
+    pub fn collect<'a>(&'a self, found: &[FoundSymbols], collect: &mut impl FnMut(GroupEntries<'a>)) {
+        self.entries.collect(found, collect);
     }
 }
 
-/// What is left where an entry was taken out.
+/// The state after the removal of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Left {
+enum Remaining {
     Nothing,
     Others,
 }
 
-impl Left {
-    fn of(is_empty: bool) -> Left {
-        if is_empty { Left::Nothing } else { Left::Others }
+impl Remaining {
+    fn of(is_empty: bool) -> Remaining {
+        if is_empty { Remaining::Nothing } else { Remaining::Others }
     }
 }
 
 impl Entries {
-    fn insert(&mut self, entry: Entry, readings: &mut Readings, checks: &mut Checks) {
+    fn insert(&mut self, entry: Entry, extractors: &mut Extractors, checks: &mut Checks) {
         match self {
             Entries::One(first) => *self = Entries::List(vec![*first, entry]),
             Entries::List(list) if list.len() < LIST_MAX => list.push(entry),
             Entries::List(list) => {
-                let mut sorted = Box::<Sorted>::default();
-                list.drain(..).chain([entry]).for_each(|entry| sorted.insert(entry, readings, checks));
-                *self = Entries::Sorted(sorted);
+                let mut sorted = Box::<LargeGroup>::default();
+                list.drain(..).chain([entry]).for_each(|entry| sorted.insert(entry, extractors, checks));
+                *self = Entries::LargeGroup(sorted);
             }
-            Entries::Sorted(sorted) => sorted.insert(entry, readings, checks),
+            Entries::LargeGroup(sorted) => sorted.insert(entry, extractors, checks),
         }
     }
 
-    /// Takes an entry out, if it is there, and gives back the use that it has of its rest. The caller holds one as well.
-    fn take(&mut self, entry: Entry, readings: &mut Readings, checks: &mut Checks) -> Option<Left> {
+    /// Removes an entry, if it is present, and releases its use of its residual. The caller holds another use.
+    fn take(&mut self, entry: Entry, extractors: &mut Extractors, checks: &mut Checks) -> Option<Remaining> {
         let left = match self {
-            Entries::One(only) => (*only == entry).then_some(Left::Nothing),
-            Entries::List(list) => take(list, entry).then(|| Left::of(list.is_empty())),
-            Entries::Sorted(sorted) => {
-                return sorted.remove(entry, readings, checks).then(|| Left::of(sorted.is_empty()));
+            Entries::One(only) => (*only == entry).then_some(Remaining::Nothing),
+            Entries::List(list) => take(list, entry).then(|| Remaining::of(list.is_empty())),
+            Entries::LargeGroup(sorted) => {
+                return sorted.remove(entry, extractors, checks).then(|| Remaining::of(sorted.is_empty()));
             }
         };
         if left.is_some() {
-            checks.release(entry.rest, readings);
+            checks.release(entry.rest, extractors);
         }
         left
     }
 
-    fn meet<'a>(&'a self, found: &[Found], meet: &mut impl FnMut(Meet<'a>)) {
+    fn collect<'a>(&'a self, found: &[FoundSymbols], collect: &mut impl FnMut(GroupEntries<'a>)) {
         match self {
-            Entries::One(entry) => meet(Meet::Listed(std::slice::from_ref(entry))),
-            Entries::List(list) => meet(Meet::Listed(list)),
-            Entries::Sorted(sorted) => {
-                meet(Meet::Listed(&sorted.list));
-                sorted.columns.iter().for_each(|(lane, column)| meet(Meet::Column(*lane, column)));
-                sorted.texts.iter().for_each(|(lane, column)| meet(Meet::Texts(*lane, column)));
-                for Parts { reading, by_symbol } in &sorted.parts {
-                    for symbol in found[*reading as usize].symbols() {
+            Entries::One(entry) => collect(GroupEntries::Listed(std::slice::from_ref(entry))),
+            Entries::List(list) => collect(GroupEntries::Listed(list)),
+            Entries::LargeGroup(sorted) => {
+                collect(GroupEntries::Listed(&sorted.list));
+                sorted
+                    .columns
+                    .iter()
+                    .for_each(|(event_path, column)| collect(GroupEntries::Column(*event_path, column)));
+                sorted.texts.iter().for_each(|(event_path, column)| collect(GroupEntries::Texts(*event_path, column)));
+                for SplitEntries { extractor, by_symbol } in &sorted.parts {
+                    for symbol in found[*extractor as usize].symbols() {
                         if let Some(entries) = by_symbol.get(symbol) {
-                            entries.meet(found, meet);
+                            entries.collect(found, collect);
                         }
                     }
                 }
@@ -351,8 +354,8 @@ impl Entries {
         match self {
             Entries::One(_) => 1,
             Entries::List(list) => list.len(),
-            Entries::Sorted(sorted) => {
-                let most = |parts: &Parts| parts.by_symbol.values().map(Entries::len).max().unwrap_or(0);
+            Entries::LargeGroup(sorted) => {
+                let most = |parts: &SplitEntries| parts.by_symbol.values().map(Entries::len).max().unwrap_or(0);
                 sorted.list.len()
                     + sorted.columns.iter().map(|(_, column)| column.len()).sum::<usize>()
                     + sorted.texts.iter().map(|(_, column)| column.len()).sum::<usize>()
@@ -365,99 +368,102 @@ impl Entries {
         match self {
             Entries::One(_) => 0,
             Entries::List(list) => list.capacity() * size_of::<Entry>() + 16,
-            Entries::Sorted(sorted) => {
-                let parts = |parts: &Parts| {
+            Entries::LargeGroup(sorted) => {
+                let parts = |parts: &SplitEntries| {
                     parts.by_symbol.allocation_size()
                         + parts.by_symbol.values().map(Entries::memory_bytes).sum::<usize>()
                 };
-                size_of::<Sorted>()
+                size_of::<LargeGroup>()
                     + sorted.list.capacity() * size_of::<Entry>()
                     + columns_bytes(&sorted.columns)
                     + columns_bytes(&sorted.texts)
-                    + sorted.parts.capacity() * size_of::<Parts>()
+                    + sorted.parts.capacity() * size_of::<SplitEntries>()
                     + sorted.parts.iter().map(parts).sum::<usize>()
             }
         }
     }
 }
 
-impl Sorted {
-    /// Files an entry by a further value, else by a range, else in the list. Takes over the use of its rest.
-    fn insert(&mut self, entry: Entry, readings: &mut Readings, checks: &mut Checks) {
-        let Some(split) = checks.acquire_split(entry.rest, SPLIT_VALUES_MAX, readings) else {
-            return self.insert_unsplit(entry, readings, checks);
+impl LargeGroup {
+    /// Adds an entry by a further value, else by a range, else to the list. Takes over the use of its residual.
+    fn insert(&mut self, entry: Entry, extractors: &mut Extractors, checks: &mut Checks) {
+        let Some(split) = checks.acquire_split(entry.rest, SPLIT_VALUES_MAX, extractors) else {
+            return self.insert_unsplit(entry, extractors, checks);
         };
-        match self.parts.iter().position(|parts| parts.reading == split.reading) {
-            Some(at) => self.parts[at].insert(entry, split, readings, checks),
+        match self.parts.iter().position(|parts| parts.extractor == split.extractor) {
+            Some(at) => self.parts[at].insert(entry, split, extractors, checks),
             None if self.parts.len() < SPLITS_MAX => {
-                let mut parts = Parts { reading: split.reading, by_symbol: HashMap::new() };
-                parts.insert(entry, split, readings, checks);
+                let mut parts = SplitEntries { extractor: split.extractor, by_symbol: HashMap::new() };
+                parts.insert(entry, split, extractors, checks);
                 self.parts.push(parts);
             }
             None => {
-                split.give_back(readings);
+                split.release_uses(extractors);
                 self.unsplit += 1;
-                self.insert_unsplit(entry, readings, checks);
+                self.insert_unsplit(entry, extractors, checks);
             }
         }
     }
 
-    fn insert_unsplit(&mut self, entry: Entry, readings: &mut Readings, checks: &mut Checks) {
-        let Some((lane, ends, check)) = checks.range(entry.rest) else {
+    fn insert_unsplit(&mut self, entry: Entry, extractors: &mut Extractors, checks: &mut Checks) {
+        let Some((event_path, ends, check)) = checks.range(entry.rest) else {
             self.list.push(entry);
             return;
         };
-        // The column asks for the range from here on.
-        let rest = checks.acquire_without(entry.rest, check, readings);
+        // The column tests the range from here on.
+        let rest = checks.acquire_without(entry.rest, check, extractors);
         match &ends {
-            Ends::Number(interval) => add(&mut self.columns, lane, interval, Entry { rest, ..entry }, readings),
-            Ends::Text(interval) => add(&mut self.texts, lane, interval, Entry { rest, ..entry }, readings),
+            RangeKeys::Number(interval) => {
+                add(&mut self.columns, event_path, interval, Entry { rest, ..entry }, extractors)
+            }
+            RangeKeys::Text(interval) => {
+                add(&mut self.texts, event_path, interval, Entry { rest, ..entry }, extractors)
+            }
         }
-        checks.release(entry.rest, readings);
+        checks.release(entry.rest, extractors);
     }
 
-    /// Takes an entry out, wherever it was filed, and gives back the use that it has of its rest. The caller holds one as
-    /// well.
-    fn remove(&mut self, entry: Entry, readings: &mut Readings, checks: &mut Checks) -> bool {
-        let Some(split) = checks.acquire_split(entry.rest, SPLIT_VALUES_MAX, readings) else {
-            return self.remove_unsplit(entry, readings, checks);
+    /// Removes an entry, wherever it is stored, and releases its use of its residual. The caller holds another use.
+    fn remove(&mut self, entry: Entry, extractors: &mut Extractors, checks: &mut Checks) -> bool {
+        let Some(split) = checks.acquire_split(entry.rest, SPLIT_VALUES_MAX, extractors) else {
+            return self.remove_unsplit(entry, extractors, checks);
         };
-        let removed = if self.unsplit > 0 && self.remove_unsplit(entry, readings, checks) {
+        let removed = if self.unsplit > 0 && self.remove_unsplit(entry, extractors, checks) {
             self.unsplit -= 1;
             true
         } else {
-            let at = self.parts.iter().position(|parts| parts.reading == split.reading);
+            let at = self.parts.iter().position(|parts| parts.extractor == split.extractor);
             at.is_some_and(|at| {
-                let removed = self.parts[at].remove(entry, &split, readings, checks);
+                let removed = self.parts[at].remove(entry, &split, extractors, checks);
                 if self.parts[at].by_symbol.is_empty() {
                     self.parts.swap_remove(at);
                 }
                 removed
             })
         };
-        split.give_back(readings);
+        split.release_uses(extractors);
         removed
     }
 
-    fn remove_unsplit(&mut self, entry: Entry, readings: &mut Readings, checks: &mut Checks) -> bool {
-        let Some((lane, ends, check)) = checks.range(entry.rest) else {
+    fn remove_unsplit(&mut self, entry: Entry, extractors: &mut Extractors, checks: &mut Checks) -> bool {
+        let Some((event_path, ends, check)) = checks.range(entry.rest) else {
             let removed = take(&mut self.list, entry);
             if removed {
-                checks.release(entry.rest, readings);
+                checks.release(entry.rest, extractors);
             }
             return removed;
         };
-        let rest = checks.acquire_without(entry.rest, check, readings);
+        let rest = checks.acquire_without(entry.rest, check, extractors);
         let sorted = Entry { rest, ..entry };
         let removed = match &ends {
-            Ends::Number(interval) => drop_from(&mut self.columns, lane, interval, sorted, readings),
-            Ends::Text(interval) => drop_from(&mut self.texts, lane, interval, sorted, readings),
+            RangeKeys::Number(interval) => drop_from(&mut self.columns, event_path, interval, sorted, extractors),
+            RangeKeys::Text(interval) => drop_from(&mut self.texts, event_path, interval, sorted, extractors),
         };
-        // Its own use, and the one from here.
+        // Its own use, and the one acquired here.
         if removed {
-            checks.release(rest, readings);
+            checks.release(rest, extractors);
         }
-        checks.release(rest, readings);
+        checks.release(rest, extractors);
         removed
     }
 
@@ -466,84 +472,90 @@ impl Sorted {
     }
 }
 
-impl Parts {
-    /// Files an entry under each symbol, without the check that asks for them. Each keeps a use of the reading and of its
-    /// symbol, so that both mean the same for as long as it is there.
-    fn insert(&mut self, entry: Entry, split: Split, readings: &mut Readings, checks: &mut Checks) {
-        let path = readings.path_of(split.reading).clone();
+impl SplitEntries {
+    /// Adds an entry under each symbol, without the check of that value. Each holds a use of the extractor and of its
+    /// symbol, so that their numbers stay valid.
+    fn insert(&mut self, entry: Entry, split: Split, extractors: &mut Extractors, checks: &mut Checks) {
+        let path = extractors.path_of(split.extractor).clone();
         for symbol in &split.symbols {
-            let rest = checks.acquire_without(entry.rest, split.check, readings);
+            let rest = checks.acquire_without(entry.rest, split.check, extractors);
             let part = entry.without(rest, split.repeats);
             match self.by_symbol.get_mut(symbol) {
-                Some(entries) => entries.insert(part, readings, checks),
+                Some(entries) => entries.insert(part, extractors, checks),
                 None => _ = self.by_symbol.insert(*symbol, Entries::One(part)),
             }
-            // Beside the one of the split itself, which is given back below.
-            readings.acquire(&path, readings.ask_of(split.reading));
-            readings.acquire_again(split.reading, *symbol);
+            // In addition to the use of the split itself, which is released below.
+            extractors.acquire(&path, extractors.extraction_of(split.extractor));
+            extractors.acquire_again(split.extractor, *symbol);
         }
-        checks.release(entry.rest, readings);
-        split.give_back(readings);
+        checks.release(entry.rest, extractors);
+        split.release_uses(extractors);
     }
 
-    fn remove(&mut self, entry: Entry, split: &Split, readings: &mut Readings, checks: &mut Checks) -> bool {
+    fn remove(&mut self, entry: Entry, split: &Split, extractors: &mut Extractors, checks: &mut Checks) -> bool {
         let mut removed = true;
         for symbol in &split.symbols {
-            let rest = checks.acquire_without(entry.rest, split.check, readings);
+            let rest = checks.acquire_without(entry.rest, split.check, extractors);
             let part = entry.without(rest, split.repeats);
-            let left = self.by_symbol.get_mut(symbol).and_then(|entries| entries.take(part, readings, checks));
-            checks.release(rest, readings);
+            let left = self.by_symbol.get_mut(symbol).and_then(|entries| entries.take(part, extractors, checks));
+            checks.release(rest, extractors);
             match left {
                 None => {
                     removed = false;
                     continue;
                 }
-                Some(Left::Nothing) => _ = self.by_symbol.remove(symbol),
-                Some(Left::Others) => {}
+                Some(Remaining::Nothing) => _ = self.by_symbol.remove(symbol),
+                Some(Remaining::Others) => {}
             }
-            readings.release_symbol(split.reading, *symbol);
-            readings.release(split.reading);
+            extractors.release_symbol(split.extractor, *symbol);
+            extractors.release(split.extractor);
         }
         removed
     }
 }
 
 impl Split {
-    fn give_back(self, readings: &mut Readings) {
-        self.symbols.iter().for_each(|symbol| readings.release_symbol(self.reading, *symbol));
-        readings.release(self.reading);
+    fn release_uses(self, extractors: &mut Extractors) {
+        self.symbols.iter().for_each(|symbol| extractors.release_symbol(self.extractor, *symbol));
+        extractors.release(self.extractor);
     }
 }
 
-/// Files an entry in the column of its place and kind of range.
-fn add<K: Key>(columns: &mut Columns<K>, lane: u32, interval: &Interval<K>, entry: Entry, readings: &mut Readings) {
-    let is_of = |(other, column): &(u32, Column<K, Entry>)| *other == lane && column.span() == interval.span;
+/// Adds an entry to the column of its path and kind of range.
+fn add<K: Key>(
+    columns: &mut Columns<K>,
+    event_path: u32,
+    interval: &Interval<K>,
+    entry: Entry,
+    extractors: &mut Extractors,
+) {
+    let is_of = |(other, column): &(u32, Column<K, Entry>)| *other == event_path && column.span() == interval.span;
     let at = columns.iter().position(is_of).unwrap_or_else(|| {
-        // The column needs the place for as long as it is there.
-        let path = readings.path(lane).clone();
-        readings.acquire_lane(&path);
-        columns.push((lane, Column::new(interval.span)));
+        // The column holds a use of the path.
+        let path = extractors.path(event_path).clone();
+        extractors.acquire_event_path(&path);
+        columns.push((event_path, Column::new(interval.span)));
         columns.len() - 1
     });
     columns[at].1.insert(interval, entry);
 }
 
-/// Takes an entry out of the column of its place and kind of range.
+/// Removes an entry from the column of its path and kind of range.
 fn drop_from<K: Key>(
     columns: &mut Columns<K>,
-    lane: u32,
+    event_path: u32,
     interval: &Interval<K>,
     entry: Entry,
-    readings: &mut Readings,
+    extractors: &mut Extractors,
 ) -> bool {
-    let is_of = |(other, column): &(u32, Column<K, Entry>)| *other == lane && column.span() == interval.span;
+    let is_of = |(other, column): &(u32, Column<K, Entry>)| *other == event_path && column.span() == interval.span;
     let Some(at) = columns.iter().position(is_of) else { return false };
     if !columns[at].1.remove(interval, entry) {
         return false;
     }
     if columns[at].1.is_empty() {
         columns.swap_remove(at);
-        readings.release_lane(lane);
+        extractors.release_event_path(event_path);
     }
     true
 }
@@ -553,7 +565,7 @@ fn columns_bytes<K: Key>(columns: &Columns<K>) -> usize {
         + columns.iter().map(|(_, column)| column.memory_bytes()).sum::<usize>()
 }
 
-/// Takes an entry out of a list.
+/// Removes an entry from a list.
 fn take(list: &mut Vec<Entry>, entry: Entry) -> bool {
     let at = list.iter().position(|other| *other == entry);
     at.map(|at| list.swap_remove(at)).is_some()

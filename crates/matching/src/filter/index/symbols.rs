@@ -1,24 +1,24 @@
-//! Values that filters ask for, as small numbers. Each is kept once and counted; what only an event holds is looked up
-//! and never kept.
+//! Interning: values used by filters, as small reference-counted numbers. Values of events are looked up and never
+//! stored.
 
 use std::hash::{BuildHasher, Hasher};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 use tocsin_model::value::Value;
 
-/// What a symbol stands for.
+/// The value of a symbol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Atom<'a> {
     /// Text, or bytes at the start or the end of one.
     Text(&'a [u8]),
-    /// A number, a truth value, an instant or null: which of them, and its bits.
+    /// A number, a boolean, a timestamp or null: the type, and its bits.
     Word(u8, u64),
     /// The first address of a network.
     Address(u128),
 }
 
 impl<'a> Atom<'a> {
-    /// The atom of a value; equal values have equal ones. `None` for lists and maps, and for NaN.
+    /// The atom of a value; equal values have equal atoms. `None` for lists and maps, and for NaN.
     pub fn of(value: &'a Value) -> Option<Atom<'a>> {
         Some(match value {
             Value::Text(text) => Atom::Text(text.as_bytes()),
@@ -26,7 +26,7 @@ impl<'a> Atom<'a> {
             Value::Boolean(value) => Atom::Word(1, u64::from(*value)),
             Value::Integer(value) => Atom::Word(2, *value as u64),
             Value::Number(value) if value.is_nan() => return None,
-            // As an integer, where it is one.
+            // As an integer, where it is integral.
             Value::Number(value)
                 if value.trunc() == *value
                     && (-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(value) =>
@@ -43,7 +43,7 @@ impl<'a> Atom<'a> {
 /// No symbol.
 pub const NONE: u32 = 0;
 
-/// The symbols in use. Their numbers start at 1 and are used again.
+/// The symbols in use. Their numbers start at 1 and are reused.
 #[derive(Debug, Default)]
 pub struct Symbols {
     table: HashTable<Slot>,
@@ -60,7 +60,7 @@ struct Slot {
     uses: u32,
 }
 
-/// An atom that is kept. A short text stands in place, which spares a walk through memory for each look.
+/// A stored atom. A short text is stored inline, which saves a memory access per lookup.
 #[derive(Debug)]
 enum Name {
     Short(u8, [u8; 22]),
@@ -109,7 +109,7 @@ impl Symbols {
         hasher.finish()
     }
 
-    /// The symbol of an atom that some filter asks for, else [`NONE`].
+    /// The symbol of an atom that some filter uses, else [`NONE`].
     pub fn find(&self, atom: Atom<'_>) -> u32 {
         self.table.find(self.hash(atom), |slot| slot.name.is(atom)).map_or(NONE, |slot| slot.symbol)
     }
@@ -128,7 +128,7 @@ impl Symbols {
             }
             None => {
                 self.hashes.push(hash);
-                u32::try_from(self.hashes.len()).expect("fewer than 2^32 values are asked for")
+                u32::try_from(self.hashes.len()).expect("fewer than 2^32 values are in use")
             }
         };
         let hashes = &self.hashes;
@@ -138,7 +138,7 @@ impl Symbols {
         symbol
     }
 
-    /// Takes one more use of a symbol that is in use.
+    /// Adds one use of a symbol that is in use.
     pub fn acquire_again(&mut self, symbol: u32) {
         let hash = self.hashes[symbol as usize - 1];
         if let Some(slot) = self.table.find_mut(hash, |slot| slot.symbol == symbol) {
@@ -146,7 +146,7 @@ impl Symbols {
         }
     }
 
-    /// Gives back one use.
+    /// Releases one use.
     pub fn release(&mut self, symbol: u32) {
         let Some(hash) = self.hashes.get((symbol as usize).wrapping_sub(1)) else { return };
         let Ok(mut found) = self.table.find_entry(*hash, |slot| slot.symbol == symbol) else { return };
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn a_symbol_lives_as_long_as_it_is_used() {
         let mut symbols = Symbols::default();
-        let long = "a text that is longer than what stands in place".to_owned();
+        let long = "a text that is longer than an inline one".to_owned();
         let values = [
             Value::from("a"),
             Value::from(""),
@@ -192,13 +192,13 @@ mod tests {
             values.iter().map(|value| symbols.acquire(Atom::of(value).expect("a scalar"))).collect();
         assert_eq!(numbers, [1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(symbols.acquire(Atom::Text(b"a")), 1);
-        assert_eq!(symbols.find(Atom::of(&Value::Number(7.0)).expect("a number")), 4, "a number is its value");
+        assert_eq!(symbols.find(Atom::of(&Value::Number(7.0)).expect("a number")), 4, "equal numbers share a symbol");
         assert_eq!(symbols.find(Atom::Address(7)), NONE);
         symbols.release(1);
         assert_eq!(symbols.find(Atom::Text(b"a")), 1);
         symbols.release(1);
         assert_eq!(symbols.find(Atom::Text(b"a")), NONE);
-        assert_eq!(symbols.acquire(Atom::Address(7)), 1, "numbers are used again");
+        assert_eq!(symbols.acquire(Atom::Address(7)), 1, "numbers are reused");
         assert_eq!(symbols.table.len(), 7);
     }
 }

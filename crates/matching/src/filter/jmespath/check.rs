@@ -1,4 +1,4 @@
-//! Finds the fields of the event class in an expression, and what can never work.
+//! Resolves the fields of the event class, and reports expressions that can never work.
 
 use tocsin_model::{
     field::{FieldType, Fields},
@@ -12,10 +12,7 @@ use super::{
     syntax::{Kind, Node},
 };
 
-/// Resolves the fields of the event to their places, and checks types where they are known.
-///
-/// # Errors
-/// Every problem found, with line and column.
+/// Resolves the fields of the event to their indexes, and checks types where they are known.
 pub(super) fn check(node: &mut Node, source: &str, event: &Fields) -> Result<(), Vec<Problem>> {
     let mut checker = Checker { source, event, problems: Vec::new() };
     checker.node(node, true);
@@ -63,12 +60,12 @@ impl Checker<'_> {
             Kind::Reference(inner) => self.node(inner, false),
             Kind::Not(inner) => self.node(inner, root),
             Kind::Compare(_, parts) => parts.iter_mut().for_each(|part| self.node(part, root)),
-            Kind::Or(parts) | Kind::And(parts) | Kind::Call(_, parts) | Kind::Defined(_, parts) => {
+            Kind::Or(parts) | Kind::And(parts) | Kind::Call(_, parts) | Kind::UserFunction(_, parts) => {
                 parts.iter_mut().for_each(|part| self.node(part, root));
             }
             Kind::List(parts) => {
                 parts.iter_mut().for_each(|part| self.node(part, root));
-                // Of the event, which is never null, a list of literals is one.
+                // On the event, which is never null, a list of literals is a constant.
                 let values: Option<Vec<Value>> = parts.iter().map(|part| literal(part).cloned()).collect();
                 if let (true, Some(values)) = (root, values) {
                     node.kind = Kind::Literal(Value::List(values.into()));
@@ -143,7 +140,7 @@ impl Checker<'_> {
         });
     }
 
-    /// What is known of a node's value.
+    /// The static type of a node, where it is known.
     fn shape(&self, node: &Node) -> Option<Shape> {
         match &node.kind {
             Kind::Literal(value) => Shape::of(value),
@@ -153,7 +150,7 @@ impl Checker<'_> {
     }
 }
 
-/// What a field's values look like to JMESPath.
+/// The JMESPath type of a field's values.
 pub(super) fn shape(kind: FieldType) -> Shape {
     match kind {
         FieldType::Boolean => Shape::Boolean,
@@ -164,7 +161,7 @@ pub(super) fn shape(kind: FieldType) -> Shape {
     }
 }
 
-/// How to write a text that is a number as one.
+/// A hint to write a numeric text as a number.
 fn number_in(node: &Node) -> Option<String> {
     let text = literal(node)?.as_text()?;
     text.parse::<f64>().ok().filter(|number| number.is_finite())?;

@@ -1,39 +1,39 @@
-//! The plain interpreter of JMESPath. It borrows from the event and the filter, and makes only what an expression makes.
+//! The JMESPath interpreter. It borrows from the event and the filter where it can.
 //!
-//! The stack cannot overflow, since the height of an expression is bounded, and so the depth of what it makes; time
-//! cannot run out, since every node, every item and every stretch of text costs steps, and they are bounded.
+//! The stack cannot overflow, since the height of an expression is bounded, and so is the depth of its results. Time is
+//! bounded: every node, item and piece of text costs steps, and steps are limited.
 
 use std::{cmp::Ordering, fmt::Write, rc::Rc};
 
 use tocsin_model::{field::Fields, value::Value};
 
 use super::{
-    functions::{Function, call, call_by, is_number, made},
-    syntax::{Comparison, Kind, Node, Over, Slice},
+    functions::{Function, call, call_by, is_number, list_of},
+    syntax::{Comparison, Kind, Node, ProjectionKind, Slice},
 };
 use crate::{
-    datum::{Datum, List, Map, Text, Trouble, compare, equal},
+    eval_value::{EvalError, EvalValue, List, Map, Text, compare, equal},
     evaluate::{Steps, charge_comparison},
 };
 
 /// One evaluation.
-pub(super) struct Run<'a> {
+pub(super) struct Evaluation<'a> {
     fields: &'a Fields,
     event: &'a [Value],
     steps: Steps,
 }
 
-impl<'a> Run<'a> {
+impl<'a> Evaluation<'a> {
     /// Over an event, a row of a class.
     pub fn new(fields: &'a Fields, event: &'a [Value]) -> Self {
-        Run { fields, event, steps: Steps::default() }
+        Evaluation { fields, event, steps: Steps::default() }
     }
 
-    /// Whether an expression is true of a value; of the event, if none is given. Null, false and what is empty are not.
+    /// Whether an expression is true on a value, by default the event. Null, false and empty values are not true.
     ///
     /// # Errors
-    /// The expression has no value.
-    pub fn truth(&mut self, node: &'a Node, here: Option<&Datum<'a>>) -> Result<bool, Trouble> {
+    /// The evaluation error.
+    pub fn truth(&mut self, node: &'a Node, here: Option<&EvalValue<'a>>) -> Result<bool, EvalError> {
         match &node.kind {
             Kind::And(parts) => {
                 for part in parts {
@@ -57,36 +57,38 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The value of an expression asked of a value; of the event, if none is given.
+    /// The value of an expression on a value, by default the event.
     ///
     /// # Errors
-    /// A function was given what it does not take, or the cost limit.
-    pub fn value(&mut self, node: &'a Node, here: Option<&Datum<'a>>) -> Result<Datum<'a>, Trouble> {
+    /// An argument has the wrong type, or the step limit was exceeded.
+    pub fn value(&mut self, node: &'a Node, here: Option<&EvalValue<'a>>) -> Result<EvalValue<'a>, EvalError> {
         self.steps.take(1)?;
         match &node.kind {
             Kind::Current => match here {
                 Some(value) => Ok(value.clone()),
                 None => self.whole(),
             },
-            Kind::Event(at) => Ok(self.event.get(*at).map_or(Datum::Null, |value| plain(Datum::of(value)))),
+            Kind::Event(at) => {
+                Ok(self.event.get(*at).map_or(EvalValue::Null, |value| to_json_types(EvalValue::of(value))))
+            }
             Kind::Field(name) => match here {
-                Some(Datum::Map(map)) => {
+                Some(EvalValue::Map(map)) => {
                     self.steps.take(map.len() / 8)?;
-                    Ok(map.find(&Datum::Text(Text::Borrowed(name))).map_or(Datum::Null, plain))
+                    Ok(map.find(&EvalValue::Text(Text::Borrowed(name))).map_or(EvalValue::Null, to_json_types))
                 }
-                _ => Ok(Datum::Null),
+                _ => Ok(EvalValue::Null),
             },
-            Kind::Literal(value) => Ok(Datum::of(value)),
+            Kind::Literal(value) => Ok(EvalValue::of(value)),
             Kind::Index(at) => Ok(match here {
-                Some(Datum::List(items)) => match place(*at, items.len()) {
-                    Some(at) => plain(items.item(at)),
-                    None => Datum::Null,
+                Some(EvalValue::List(items)) => match place(*at, items.len()) {
+                    Some(at) => to_json_types(items.item(at)),
+                    None => EvalValue::Null,
                 },
-                _ => Datum::Null,
+                _ => EvalValue::Null,
             }),
             Kind::Slice(slice) => match here {
-                Some(Datum::List(items)) => self.slice(*slice, items),
-                _ => Ok(Datum::Null),
+                Some(EvalValue::List(items)) => self.slice(*slice, items),
+                _ => Ok(EvalValue::Null),
             },
             Kind::Sub(parts) => {
                 let left = self.value(&parts[0], here)?;
@@ -94,7 +96,7 @@ impl<'a> Run<'a> {
             }
             Kind::Or(parts) | Kind::And(parts) => {
                 let decides = matches!(node.kind, Kind::Or(_));
-                let mut last = Datum::Null;
+                let mut last = EvalValue::Null;
                 for part in parts {
                     last = self.value(part, here)?;
                     if is_true(&last) == decides {
@@ -103,74 +105,76 @@ impl<'a> Run<'a> {
                 }
                 Ok(last)
             }
-            Kind::Not(inner) => Ok(Datum::Boolean(!self.truth(inner, here)?)),
+            Kind::Not(inner) => Ok(EvalValue::Boolean(!self.truth(inner, here)?)),
             Kind::Compare(comparison, parts) => {
-                Ok(self.compare(*comparison, parts, here)?.map_or(Datum::Null, Datum::Boolean))
+                Ok(self.compare(*comparison, parts, here)?.map_or(EvalValue::Null, EvalValue::Boolean))
             }
             Kind::Project(over, parts) => {
                 let left = self.value(&parts[0], here)?;
                 match self.over(*over, left)? {
                     Some(items) => self.project(&items, None, &parts[1]),
-                    None => Ok(Datum::Null),
+                    None => Ok(EvalValue::Null),
                 }
             }
             Kind::Filter(parts) => match self.value(&parts[0], here)? {
-                Datum::List(items) => self.project(&items, Some(&parts[2]), &parts[1]),
-                _ => Ok(Datum::Null),
+                EvalValue::List(items) => self.project(&items, Some(&parts[2]), &parts[1]),
+                _ => Ok(EvalValue::Null),
             },
-            Kind::List(_) | Kind::Map(_) if matches!(here, Some(Datum::Null)) => Ok(Datum::Null),
+            Kind::List(_) | Kind::Map(_) if matches!(here, Some(EvalValue::Null)) => Ok(EvalValue::Null),
             Kind::List(parts) => {
                 let items = parts.iter().map(|part| self.value(part, here)).collect::<Result<Vec<_>, _>>()?;
-                Ok(made(items))
+                Ok(list_of(items))
             }
             Kind::Map(entries) => {
                 let mut map = Vec::with_capacity(entries.len());
                 for (key, value) in entries {
                     let value = self.value(value, here)?;
                     self.steps.take(map.len() / 8)?;
-                    // Of two of one name, the later one counts.
-                    map.retain(|(known, _)| !matches!(known, Datum::Text(known) if **known == **key));
-                    map.push((Datum::Text(Text::Borrowed(key)), value));
+                    // Of duplicate names, the later one wins.
+                    map.retain(|(known, _)| !matches!(known, EvalValue::Text(known) if **known == **key));
+                    map.push((EvalValue::Text(Text::Borrowed(key)), value));
                 }
-                Ok(Datum::Map(Map::Made(map.into())))
+                Ok(EvalValue::Map(Map::Made(map.into())))
             }
             Kind::Call(function, given) => self.call(*function, given, here),
-            Kind::Defined(function, given) => {
+            Kind::UserFunction(function, given) => {
                 let mut values = Vec::with_capacity(given.len());
                 for part in given {
-                    // A field is handed over as it is: an instant is one in CEL.
+                    // A field keeps its type: a timestamp stays a timestamp in CEL.
                     values.push(match &part.kind {
-                        Kind::Event(at) => self.event.get(*at).map_or(Datum::Null, Datum::of),
+                        Kind::Event(at) => self.event.get(*at).map_or(EvalValue::Null, EvalValue::of),
                         _ => self.value(part, here)?,
                     });
                 }
                 let found = function.call(values, &mut self.steps)?;
                 as_json(found, &mut self.steps)
             }
-            Kind::Reference(_) => Err(Trouble::Type),
+            Kind::Reference(_) => Err(EvalError::Type),
         }
     }
 
-    /// The event as one object, of the fields that have a value.
-    fn whole(&mut self) -> Result<Datum<'a>, Trouble> {
+    /// The event as one object of the fields that have a value.
+    fn whole(&mut self) -> Result<EvalValue<'a>, EvalError> {
         self.steps.take(self.event.len())?;
         let entries: Rc<[_]> = self
             .fields
             .iter()
             .zip(self.event)
             .filter(|(_, value)| !value.is_null())
-            .map(|(field, value)| (Datum::Text(Text::Borrowed(field.name.as_str())), plain(Datum::of(value))))
+            .map(|(field, value)| {
+                (EvalValue::Text(Text::Borrowed(field.name.as_str())), to_json_types(EvalValue::of(value)))
+            })
             .collect();
-        Ok(Datum::Map(Map::Made(entries)))
+        Ok(EvalValue::Map(Map::Made(entries)))
     }
 
-    /// Whether a comparison holds; `None` where it asks for the order of what is no number.
+    /// Whether a comparison holds; `None` for an ordering of values other than numbers.
     fn compare(
         &mut self,
         comparison: Comparison,
         parts: &'a [Node; 2],
-        here: Option<&Datum<'a>>,
-    ) -> Result<Option<bool>, Trouble> {
+        here: Option<&EvalValue<'a>>,
+    ) -> Result<Option<bool>, EvalError> {
         let left = self.value(&parts[0], here)?;
         let right = self.value(&parts[1], here)?;
         if !comparison.is_ordered() {
@@ -188,19 +192,19 @@ impl<'a> Run<'a> {
         }))
     }
 
-    /// What a projection goes over; `None` if the value is not of that kind.
-    fn over(&mut self, over: Over, value: Datum<'a>) -> Result<Option<List<'a>>, Trouble> {
+    /// The items that a projection iterates over; `None` if the value has the wrong type.
+    fn over(&mut self, over: ProjectionKind, value: EvalValue<'a>) -> Result<Option<List<'a>>, EvalError> {
         Ok(match (over, value) {
-            (Over::Items, Datum::List(items)) => Some(items),
-            (Over::Values, Datum::Map(entries)) => {
+            (ProjectionKind::Items, EvalValue::List(items)) => Some(items),
+            (ProjectionKind::Values, EvalValue::Map(entries)) => {
                 self.steps.take(entries.len())?;
                 Some(List::Made(entries.iter().map(|(_, value)| value).collect()))
             }
-            (Over::Flattened, Datum::List(items)) => {
+            (ProjectionKind::Flattened, EvalValue::List(items)) => {
                 let mut flat = Vec::with_capacity(items.len());
                 for item in items.iter() {
                     match item {
-                        Datum::List(inner) => {
+                        EvalValue::List(inner) => {
                             self.steps.take(1 + inner.len())?;
                             flat.extend(inner.iter());
                         }
@@ -221,27 +225,27 @@ impl<'a> Run<'a> {
         items: &List<'a>,
         condition: Option<&'a Node>,
         right: &'a Node,
-    ) -> Result<Datum<'a>, Trouble> {
+    ) -> Result<EvalValue<'a>, EvalError> {
         let mut list = Vec::new();
         for item in items.iter() {
             self.steps.take(1)?;
-            let item = plain(item);
+            let item = to_json_types(item);
             if let Some(condition) = condition
                 && !self.truth(condition, Some(&item))?
             {
                 continue;
             }
             match self.value(right, Some(&item))? {
-                Datum::Null => {}
+                EvalValue::Null => {}
                 value => list.push(value),
             }
         }
-        Ok(made(list))
+        Ok(list_of(list))
     }
 
-    fn slice(&mut self, slice: Slice, items: &List<'a>) -> Result<Datum<'a>, Trouble> {
+    fn slice(&mut self, slice: Slice, items: &List<'a>) -> Result<EvalValue<'a>, EvalError> {
         let length = items.len() as i64;
-        // As Python has it: what lies outside is moved to the nearest end.
+        // As in Python: positions out of range are clamped.
         let (low, high) = if slice.step > 0 { (0, length) } else { (-1, length - 1) };
         let bound = |given: Option<i64>, none: i64| match given {
             None => none,
@@ -259,10 +263,15 @@ impl<'a> Run<'a> {
             list.extend(usize::try_from(at).ok().map(|at| items.item(at)));
             at = at.saturating_add(slice.step);
         }
-        Ok(made(list))
+        Ok(list_of(list))
     }
 
-    fn call(&mut self, function: Function, given: &'a [Node], here: Option<&Datum<'a>>) -> Result<Datum<'a>, Trouble> {
+    fn call(
+        &mut self,
+        function: Function,
+        given: &'a [Node],
+        here: Option<&EvalValue<'a>>,
+    ) -> Result<EvalValue<'a>, EvalError> {
         let by = match given {
             [Node { kind: Kind::Reference(by), .. }, list] | [list, Node { kind: Kind::Reference(by), .. }] => {
                 Some((list, &**by))
@@ -274,100 +283,100 @@ impl<'a> Run<'a> {
             return call(function, &given, &mut self.steps);
         };
         let items = match self.value(list, here)? {
-            Datum::List(items) => items,
-            Datum::Null => return Err(Trouble::Null),
-            _ => return Err(Trouble::Type),
+            EvalValue::List(items) => items,
+            EvalValue::Null => return Err(EvalError::Null),
+            _ => return Err(EvalError::Type),
         };
         let mut keys = Vec::with_capacity(items.len());
         for item in items.iter() {
             self.steps.take(1)?;
-            keys.push(self.value(by, Some(&plain(item)))?);
+            keys.push(self.value(by, Some(&to_json_types(item)))?);
         }
-        call_by(function, items.iter().map(plain).collect(), keys, &mut self.steps)
+        call_by(function, items.iter().map(to_json_types).collect(), keys, &mut self.steps)
     }
 }
 
-/// What JSON would hold of a value that CEL made, which is handed over as [`Datum::to_value`] keeps it.
-fn as_json<'a>(datum: Datum<'a>, steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
+/// Converts a value from CEL to JSON types, as [`EvalValue::to_value`] does.
+fn as_json<'a>(eval_value: EvalValue<'a>, steps: &mut Steps) -> Result<EvalValue<'a>, EvalError> {
     steps.take(1)?;
-    Ok(match datum {
-        Datum::Null | Datum::Boolean(_) | Datum::Integer(_) | Datum::Text(_) => datum,
-        Datum::Number(value) if value.is_finite() => datum,
-        Datum::Timestamp(_) => plain(datum),
-        Datum::List(List::Stored(_)) | Datum::Map(Map::Stored(_)) => datum,
-        Datum::List(List::Made(items)) => {
+    Ok(match eval_value {
+        EvalValue::Null | EvalValue::Boolean(_) | EvalValue::Integer(_) | EvalValue::Text(_) => eval_value,
+        EvalValue::Number(value) if value.is_finite() => eval_value,
+        EvalValue::Timestamp(_) => to_json_types(eval_value),
+        EvalValue::List(List::Stored(_)) | EvalValue::Map(Map::Stored(_)) => eval_value,
+        EvalValue::List(List::Made(items)) => {
             let items = items.iter().map(|item| as_json(item.clone(), steps)).collect::<Result<Vec<_>, _>>()?;
-            made(items)
+            list_of(items)
         }
-        Datum::Map(Map::Made(entries)) => {
+        EvalValue::Map(Map::Made(entries)) => {
             let mut map = Vec::with_capacity(entries.len());
             for (key, value) in entries.iter() {
-                let Datum::Text(_) = key else { return Err(Trouble::Type) };
+                let EvalValue::Text(_) = key else { return Err(EvalError::Type) };
                 map.push((key.clone(), as_json(value.clone(), steps)?));
             }
-            Datum::Map(Map::Made(map.into()))
+            EvalValue::Map(Map::Made(map.into()))
         }
         other => match other.to_value() {
-            Value::Integer(value) => Datum::Integer(value),
-            Value::Number(value) => Datum::Number(value),
-            Value::Text(text) => Datum::text(&*text),
-            Value::Boolean(value) => Datum::Boolean(value),
-            Value::Null => Datum::Null,
+            Value::Integer(value) => EvalValue::Integer(value),
+            Value::Number(value) => EvalValue::Number(value),
+            Value::Text(text) => EvalValue::text(&*text),
+            Value::Boolean(value) => EvalValue::Boolean(value),
+            Value::Null => EvalValue::Null,
             // An optional list or object.
-            _ => return Err(Trouble::Type),
+            _ => return Err(EvalError::Type),
         },
     })
 }
 
-/// What JSON would hold: an instant is text.
-pub(super) fn plain(datum: Datum<'_>) -> Datum<'_> {
-    match datum {
-        Datum::Timestamp(time) => Datum::text(time.to_string()),
-        datum => datum,
+/// Converts to JSON types: a timestamp becomes text.
+pub(super) fn to_json_types(eval_value: EvalValue<'_>) -> EvalValue<'_> {
+    match eval_value {
+        EvalValue::Timestamp(time) => EvalValue::text(time.to_string()),
+        eval_value => eval_value,
     }
 }
 
 /// Whether a value counts as true.
-pub(super) fn is_true(datum: &Datum<'_>) -> bool {
-    match datum {
-        Datum::Null | Datum::Boolean(false) => false,
-        Datum::Text(text) => !text.is_empty(),
-        Datum::List(items) => !items.is_empty(),
-        Datum::Map(entries) => !entries.is_empty(),
+pub(super) fn is_true(eval_value: &EvalValue<'_>) -> bool {
+    match eval_value {
+        EvalValue::Null | EvalValue::Boolean(false) => false,
+        EvalValue::Text(text) => !text.is_empty(),
+        EvalValue::List(items) => !items.is_empty(),
+        EvalValue::Map(entries) => !entries.is_empty(),
         _ => true,
     }
 }
 
-/// Whether two values are equal, deeply; numbers by exact value.
+/// Whether two values are deeply equal; numbers by exact value.
 ///
 /// # Errors
-/// Only the cost limit.
-pub(super) fn same(left: &Datum<'_>, right: &Datum<'_>, steps: &mut Steps) -> Result<bool, Trouble> {
+/// Only the step limit.
+pub(super) fn same(left: &EvalValue<'_>, right: &EvalValue<'_>, steps: &mut Steps) -> Result<bool, EvalError> {
     steps.take(1)?;
     charge_comparison(left, right, steps)?;
     Ok(equal(left, right))
 }
 
-/// The place that an index means, if the list has it.
+/// The position of an index, if the list has it.
 fn place(at: i64, length: usize) -> Option<usize> {
     let at = if at < 0 { at.checked_add(i64::try_from(length).ok()?)? } else { at };
     usize::try_from(at).ok().filter(|at| *at < length)
 }
 
-/// Appends a value as JSON, without blanks; numbers as JavaScript writes them.
+/// Appends a value as JSON, without white space; numbers as JavaScript writes them.
 ///
 /// # Errors
-/// Only the cost limit.
-pub(super) fn write_json(datum: &Datum<'_>, out: &mut String, steps: &mut Steps) -> Result<(), Trouble> {
+/// Only the step limit.
+pub(super) fn write_json(eval_value: &EvalValue<'_>, out: &mut String, steps: &mut Steps) -> Result<(), EvalError> {
     steps.take(1)?;
-    // Writing into a string does not fail.
-    match datum {
-        Datum::Null => out.push_str("null"),
-        Datum::Boolean(value) => out.push_str(if *value { "true" } else { "false" }),
-        Datum::Integer(value) => _ = write!(out, "{value}"),
-        Datum::Number(value) if value.abs() < 1e21 && value.fract() == 0.0 => _ = write!(out, "{:.0}", value + 0.0),
-        Datum::Number(value) => out.push_str(&json(&Value::Number(*value))),
-        Datum::List(items) => {
+    // Writing to a string cannot fail.
+    match eval_value {
+        EvalValue::Null => out.push_str("null"),
+        EvalValue::Boolean(value) => out.push_str(if *value { "true" } else { "false" }),
+        EvalValue::Integer(value) => _ = write!(out, "{value}"),
+        EvalValue::Number(value) if value.abs() < 1e21 && value.fract() == 0.0 => _ = write!(out, "{:.0}", value + 0.0),
+        EvalValue::Number(value) => out.push_str(&json(&Value::Number(*value))),
+        EvalValue::List(items) => {
             out.push('[');
             for (at, item) in items.iter().enumerate() {
                 if at > 0 {
@@ -377,7 +386,7 @@ pub(super) fn write_json(datum: &Datum<'_>, out: &mut String, steps: &mut Steps)
             }
             out.push(']');
         }
-        Datum::Map(entries) => {
+        EvalValue::Map(entries) => {
             out.push('{');
             for (at, (key, value)) in entries.iter().enumerate() {
                 if at > 0 {
@@ -389,7 +398,7 @@ pub(super) fn write_json(datum: &Datum<'_>, out: &mut String, steps: &mut Steps)
             }
             out.push('}');
         }
-        Datum::Text(text) => {
+        EvalValue::Text(text) => {
             steps.take(text.len() / 16)?;
             out.push_str(&json(&Value::from(&**text)));
         }

@@ -1,17 +1,17 @@
-//! The functions of JMESPath: what they take, and how they compute it.
+//! The built-in functions of JMESPath: signatures and implementation.
 
 use std::{cmp::Ordering, rc::Rc};
 
 use tocsin_model::value::Value;
 
-use super::evaluate::{plain, same, write_json};
+use super::evaluate::{same, to_json_types, write_json};
 use crate::{
-    datum::{Datum, List, Map, Text, Trouble, compare},
+    eval_value::{EvalError, EvalValue, List, Map, Text, compare},
     evaluate::Steps,
     functions,
 };
 
-/// What an argument must be.
+/// The type of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Parameter {
     Anything,
@@ -27,11 +27,11 @@ pub(super) enum Parameter {
     Texts,
     /// A list of numbers, or one of texts.
     NumbersOrTexts,
-    /// An expression, to be asked of values.
+    /// An expression reference, evaluated by the function.
     Reference,
 }
 
-/// What is known of a value before there is an event. Any may also be null.
+/// The static type of a value. Any value can also be null.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
     Boolean,
@@ -65,7 +65,7 @@ impl Shape {
 }
 
 impl Parameter {
-    /// Whether a value of this shape may do; of a list, what its items are is left open.
+    /// Whether a value of this static type can be accepted; the items of a list are not checked.
     pub fn takes(self, shape: Shape) -> bool {
         match self {
             Parameter::Anything => true,
@@ -79,16 +79,16 @@ impl Parameter {
         }
     }
 
-    /// Whether every value of a shape it takes will do.
+    /// Whether every value of an accepted static type is accepted.
     pub fn is_plain(self) -> bool {
         !matches!(self, Parameter::Numbers | Parameter::Texts | Parameter::NumbersOrTexts | Parameter::Reference)
     }
 
-    fn accepts(self, given: &Datum<'_>, steps: &mut Steps) -> Result<(), Trouble> {
-        let all = |fits: fn(&Datum<'_>) -> bool, steps: &mut Steps| match given {
-            Datum::List(items) => {
+    fn accepts(self, given: &EvalValue<'_>, steps: &mut Steps) -> Result<(), EvalError> {
+        let all = |fits: fn(&EvalValue<'_>) -> bool, steps: &mut Steps| match given {
+            EvalValue::List(items) => {
                 steps.take(items.len())?;
-                Ok(items.iter().all(|item| fits(&plain(item))))
+                Ok(items.iter().all(|item| fits(&to_json_types(item))))
             }
             _ => Ok(false),
         };
@@ -96,10 +96,10 @@ impl Parameter {
             Parameter::Anything => true,
             Parameter::Number => is_number(given),
             Parameter::Text => is_text(given),
-            Parameter::List => matches!(given, Datum::List(_)),
-            Parameter::Map => matches!(given, Datum::Map(_)),
-            Parameter::TextOrList => matches!(given, Datum::Text(_) | Datum::List(_)),
-            Parameter::TextListOrMap => matches!(given, Datum::Text(_) | Datum::List(_) | Datum::Map(_)),
+            Parameter::List => matches!(given, EvalValue::List(_)),
+            Parameter::Map => matches!(given, EvalValue::Map(_)),
+            Parameter::TextOrList => matches!(given, EvalValue::Text(_) | EvalValue::List(_)),
+            Parameter::TextListOrMap => matches!(given, EvalValue::Text(_) | EvalValue::List(_) | EvalValue::Map(_)),
             Parameter::Numbers => all(is_number, steps)?,
             Parameter::Texts => all(is_text, steps)?,
             Parameter::NumbersOrTexts => all(is_number, steps)? || all(is_text, steps)?,
@@ -107,8 +107,8 @@ impl Parameter {
         };
         match given {
             _ if fits => Ok(()),
-            Datum::Null => Err(Trouble::Null),
-            _ => Err(Trouble::Type),
+            EvalValue::Null => Err(EvalError::Null),
+            _ => Err(EvalError::Type),
         }
     }
 
@@ -129,20 +129,20 @@ impl Parameter {
     }
 }
 
-pub(super) fn is_number(datum: &Datum<'_>) -> bool {
-    matches!(datum, Datum::Integer(_) | Datum::Number(_))
+pub(super) fn is_number(eval_value: &EvalValue<'_>) -> bool {
+    matches!(eval_value, EvalValue::Integer(_) | EvalValue::Number(_))
 }
 
-fn is_text(datum: &Datum<'_>) -> bool {
-    matches!(datum, Datum::Text(_))
+fn is_text(eval_value: &EvalValue<'_>) -> bool {
+    matches!(eval_value, EvalValue::Text(_))
 }
 
-/// How a function is called.
+/// The signature of a function.
 #[derive(Debug)]
 pub(super) struct Signature {
     pub name: &'static str,
     pub takes: &'static [Parameter],
-    /// Whether the last parameter may be given more than once.
+    /// Whether the last parameter can be repeated.
     pub repeats: bool,
 }
 
@@ -154,7 +154,7 @@ impl Signature {
         }
     }
 
-    /// As one would write it.
+    /// The signature, as in a call.
     pub fn show(&self) -> String {
         let names: Vec<&str> = self.takes.iter().map(|parameter| parameter.name()).collect();
         format!("{}({}{})", self.name, names.join(", "), if self.repeats { ", ..." } else { "" })
@@ -163,7 +163,7 @@ impl Signature {
 
 macro_rules! functions {
     ($($function:ident $name:literal ($($takes:ident),*) $($repeats:literal)?;)*) => {
-        /// A function.
+        /// A built-in function.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(super) enum Function { $($function),* }
 
@@ -215,172 +215,178 @@ impl Function {
     }
 
     pub fn signature(self) -> &'static Signature {
-        // The table holds them in the order of their definition.
+        // The table is in the order of the enum.
         &ALL[self as usize].1
     }
 }
 
-/// Calls a function that takes values only.
+/// Calls a function that takes only values.
 ///
 /// # Errors
-/// An argument is not what the function takes, or the cost limit.
-pub(super) fn call<'a>(function: Function, given: &[Datum<'a>], steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
-    for (at, datum) in given.iter().enumerate() {
-        function.signature().parameter(at).ok_or(Trouble::Type)?.accepts(datum, steps)?;
+/// An argument has the wrong type, or the step limit was exceeded.
+pub(super) fn call<'a>(
+    function: Function,
+    given: &[EvalValue<'a>],
+    steps: &mut Steps,
+) -> Result<EvalValue<'a>, EvalError> {
+    for (at, eval_value) in given.iter().enumerate() {
+        function.signature().parameter(at).ok_or(EvalError::Type)?.accepts(eval_value, steps)?;
     }
     let first = &given[0];
-    if let Datum::Text(text) = first {
+    if let EvalValue::Text(text) = first {
         steps.take(text.len() / 64)?;
     }
     Ok(match (function, first) {
-        (Function::Abs, Datum::Integer(value)) => match value.checked_abs() {
-            Some(value) => Datum::Integer(value),
-            None => Datum::Number((*value as f64).abs()),
+        (Function::Abs, EvalValue::Integer(value)) => match value.checked_abs() {
+            Some(value) => EvalValue::Integer(value),
+            None => EvalValue::Number((*value as f64).abs()),
         },
-        (Function::Abs, Datum::Number(value)) => Datum::Number(value.abs()),
-        (Function::Ceil | Function::Floor, Datum::Integer(value)) => Datum::Integer(*value),
-        (Function::Ceil, Datum::Number(value)) => Datum::Number(value.ceil()),
-        (Function::Floor, Datum::Number(value)) => Datum::Number(value.floor()),
-        (Function::Avg, Datum::List(items)) if items.is_empty() => Datum::Null,
-        (Function::Avg, Datum::List(items)) => finite(total(items) / items.len() as f64)?,
-        (Function::Sum, Datum::List(items)) => sum(items)?,
-        (Function::Contains, Datum::Text(text)) => Datum::Boolean(match &given[1] {
-            Datum::Text(part) => text.contains(&**part),
+        (Function::Abs, EvalValue::Number(value)) => EvalValue::Number(value.abs()),
+        (Function::Ceil | Function::Floor, EvalValue::Integer(value)) => EvalValue::Integer(*value),
+        (Function::Ceil, EvalValue::Number(value)) => EvalValue::Number(value.ceil()),
+        (Function::Floor, EvalValue::Number(value)) => EvalValue::Number(value.floor()),
+        (Function::Avg, EvalValue::List(items)) if items.is_empty() => EvalValue::Null,
+        (Function::Avg, EvalValue::List(items)) => finite(total(items) / items.len() as f64)?,
+        (Function::Sum, EvalValue::List(items)) => sum(items)?,
+        (Function::Contains, EvalValue::Text(text)) => EvalValue::Boolean(match &given[1] {
+            EvalValue::Text(part) => text.contains(&**part),
             _ => false,
         }),
-        (Function::Contains, Datum::List(items)) => {
+        (Function::Contains, EvalValue::List(items)) => {
             for item in items.iter() {
-                if same(&plain(item), &given[1], steps)? {
-                    return Ok(Datum::Boolean(true));
+                if same(&to_json_types(item), &given[1], steps)? {
+                    return Ok(EvalValue::Boolean(true));
                 }
             }
-            Datum::Boolean(false)
+            EvalValue::Boolean(false)
         }
-        (Function::ContainsCi, Datum::Text(text)) => {
+        (Function::ContainsCi, EvalValue::Text(text)) => {
             let part = text_of(&given[1])?;
             // Quadratic at worst, so it is charged that way.
             steps.take(text.len().saturating_mul(part.len()) / 1024)?;
             functions::charge_folding(text, steps)?;
-            Datum::Boolean(!part.is_empty() && functions::contains_ci(text, part))
+            EvalValue::Boolean(!part.is_empty() && functions::contains_ci(text, part))
         }
-        (Function::StartsWith, Datum::Text(text)) => Datum::Boolean(text.starts_with(text_of(&given[1])?)),
-        (Function::EndsWith, Datum::Text(text)) => Datum::Boolean(text.ends_with(text_of(&given[1])?)),
-        (Function::Join, Datum::Text(glue)) => {
-            let Datum::List(items) = &given[1] else { return Err(Trouble::Type) };
+        (Function::StartsWith, EvalValue::Text(text)) => EvalValue::Boolean(text.starts_with(text_of(&given[1])?)),
+        (Function::EndsWith, EvalValue::Text(text)) => EvalValue::Boolean(text.ends_with(text_of(&given[1])?)),
+        (Function::Join, EvalValue::Text(glue)) => {
+            let EvalValue::List(items) = &given[1] else { return Err(EvalError::Type) };
             let mut joined = String::new();
             for (at, item) in items.iter().enumerate() {
                 if at > 0 {
                     joined.push_str(glue);
                 }
                 let before = joined.len();
-                joined.push_str(text_of(&plain(item))?);
+                joined.push_str(text_of(&to_json_types(item))?);
                 steps.take(1 + (joined.len() - before + glue.len()) / 64)?;
             }
-            Datum::text(joined)
+            EvalValue::text(joined)
         }
-        (Function::Keys, Datum::Map(entries)) => {
+        (Function::Keys, EvalValue::Map(entries)) => {
             steps.take(entries.len())?;
-            made(entries.iter().map(|(key, _)| key).collect())
+            list_of(entries.iter().map(|(key, _)| key).collect())
         }
-        (Function::Values, Datum::Map(entries)) => {
+        (Function::Values, EvalValue::Map(entries)) => {
             steps.take(entries.len())?;
-            made(entries.iter().map(|(_, value)| plain(value)).collect())
+            list_of(entries.iter().map(|(_, value)| to_json_types(value)).collect())
         }
-        (Function::Length, Datum::Text(text)) => count(text.chars().count()),
-        (Function::Length, Datum::List(items)) => count(items.len()),
-        (Function::Length, Datum::Map(entries)) => count(entries.len()),
-        (Function::Max, Datum::List(items)) => extreme(items, Ordering::Greater, steps)?,
-        (Function::Min, Datum::List(items)) => extreme(items, Ordering::Less, steps)?,
+        (Function::Length, EvalValue::Text(text)) => count(text.chars().count()),
+        (Function::Length, EvalValue::List(items)) => count(items.len()),
+        (Function::Length, EvalValue::Map(entries)) => count(entries.len()),
+        (Function::Max, EvalValue::List(items)) => extreme(items, Ordering::Greater, steps)?,
+        (Function::Min, EvalValue::List(items)) => extreme(items, Ordering::Less, steps)?,
         (Function::Merge, _) => merge(given, steps)?,
-        (Function::NotNull, _) => given.iter().find(|datum| !is_null(datum)).cloned().unwrap_or(Datum::Null),
-        (Function::Reverse, Datum::Text(text)) => {
+        (Function::NotNull, _) => {
+            given.iter().find(|eval_value| !is_null(eval_value)).cloned().unwrap_or(EvalValue::Null)
+        }
+        (Function::Reverse, EvalValue::Text(text)) => {
             steps.take(text.len() / 32)?;
-            Datum::text(text.chars().rev().collect::<String>())
+            EvalValue::text(text.chars().rev().collect::<String>())
         }
-        (Function::Reverse, Datum::List(items)) => {
+        (Function::Reverse, EvalValue::List(items)) => {
             steps.take(items.len())?;
-            made((0..items.len()).rev().map(|at| items.item(at)).collect())
+            list_of((0..items.len()).rev().map(|at| items.item(at)).collect())
         }
-        (Function::Sort, Datum::List(items)) => {
-            let mut sorted: Vec<Datum<'a>> = items.iter().map(plain).collect();
+        (Function::Sort, EvalValue::List(items)) => {
+            let mut sorted: Vec<EvalValue<'a>> = items.iter().map(to_json_types).collect();
             charge_order(&sorted, sorted.len().max(2).ilog2() as usize, steps)?;
             sorted.sort_by(order);
-            made(sorted)
+            list_of(sorted)
         }
-        (Function::ToArray, Datum::List(_)) => first.clone(),
-        (Function::ToArray, _) => made(vec![first.clone()]),
-        (Function::ToNumber, Datum::Integer(_) | Datum::Number(_)) => first.clone(),
-        (Function::ToNumber, Datum::Text(text)) => match serde_json::from_str::<serde_json::Number>(text) {
+        (Function::ToArray, EvalValue::List(_)) => first.clone(),
+        (Function::ToArray, _) => list_of(vec![first.clone()]),
+        (Function::ToNumber, EvalValue::Integer(_) | EvalValue::Number(_)) => first.clone(),
+        (Function::ToNumber, EvalValue::Text(text)) => match serde_json::from_str::<serde_json::Number>(text) {
             Ok(number) => match (number.as_i64(), number.as_f64()) {
-                (Some(integer), _) => Datum::Integer(integer),
-                (None, Some(number)) => Datum::Number(number),
-                _ => Datum::Null,
+                (Some(integer), _) => EvalValue::Integer(integer),
+                (None, Some(number)) => EvalValue::Number(number),
+                _ => EvalValue::Null,
             },
-            Err(_) => Datum::Null,
+            Err(_) => EvalValue::Null,
         },
-        (Function::ToNumber, _) => Datum::Null,
-        (Function::ToText, Datum::Text(_)) => first.clone(),
+        (Function::ToNumber, _) => EvalValue::Null,
+        (Function::ToText, EvalValue::Text(_)) => first.clone(),
         (Function::ToText, _) => {
             let mut out = String::new();
             write_json(first, &mut out, steps)?;
-            Datum::text(out)
+            EvalValue::text(out)
         }
-        (Function::Type, _) => Datum::Text(Text::Borrowed(type_name(first))),
-        _ => return Err(Trouble::Type),
+        (Function::Type, _) => EvalValue::Text(Text::Borrowed(type_name(first))),
+        _ => return Err(EvalError::Type),
     })
 }
 
-/// Calls a function that asks an expression of the items of a list. `keys` holds what it gave, one for each item.
+/// Calls a function that evaluates an expression for the items of a list. `keys` holds the results, one for each item.
 ///
 /// # Errors
 /// The keys are neither all numbers nor all texts.
 pub(super) fn call_by<'a>(
     function: Function,
-    items: Vec<Datum<'a>>,
-    keys: Vec<Datum<'a>>,
+    items: Vec<EvalValue<'a>>,
+    keys: Vec<EvalValue<'a>>,
     steps: &mut Steps,
-) -> Result<Datum<'a>, Trouble> {
+) -> Result<EvalValue<'a>, EvalError> {
     if function == Function::Map {
-        return Ok(made(keys));
+        return Ok(list_of(keys));
     }
     if !keys.iter().all(is_number) && !keys.iter().all(is_text) {
-        return Err(if keys.iter().any(is_null) { Trouble::Null } else { Trouble::Type });
+        return Err(if keys.iter().any(is_null) { EvalError::Null } else { EvalError::Type });
     }
     let rounds = if function == Function::SortBy { keys.len().max(2).ilog2() as usize } else { 1 };
     charge_order(&keys, rounds, steps)?;
-    let mut pairs: Vec<(Datum<'a>, Datum<'a>)> = keys.into_iter().zip(items).collect();
+    let mut pairs: Vec<(EvalValue<'a>, EvalValue<'a>)> = keys.into_iter().zip(items).collect();
     Ok(match function {
         Function::SortBy => {
             pairs.sort_by(|left, right| order(&left.0, &right.0));
-            made(pairs.into_iter().map(|(_, item)| item).collect())
+            list_of(pairs.into_iter().map(|(_, item)| item).collect())
         }
-        // The first of those that are equal.
-        Function::MaxBy => pick(pairs, Ordering::Greater),
-        Function::MinBy => pick(pairs, Ordering::Less),
-        _ => return Err(Trouble::Type),
+        // The first of equal ones.
+        Function::MaxBy => select_extreme(pairs, Ordering::Greater),
+        Function::MinBy => select_extreme(pairs, Ordering::Less),
+        _ => return Err(EvalError::Type),
     })
 }
 
-fn pick<'a>(pairs: Vec<(Datum<'a>, Datum<'a>)>, wanted: Ordering) -> Datum<'a> {
+fn select_extreme<'a>(pairs: Vec<(EvalValue<'a>, EvalValue<'a>)>, wanted: Ordering) -> EvalValue<'a> {
     let best = pairs.into_iter().reduce(|best, next| if order(&next.0, &best.0) == wanted { next } else { best });
-    best.map_or(Datum::Null, |(_, item)| item)
+    best.map_or(EvalValue::Null, |(_, item)| item)
 }
 
-fn extreme<'a>(items: &List<'a>, wanted: Ordering, steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
-    let items: Vec<Datum<'a>> = items.iter().map(plain).collect();
+fn extreme<'a>(items: &List<'a>, wanted: Ordering, steps: &mut Steps) -> Result<EvalValue<'a>, EvalError> {
+    let items: Vec<EvalValue<'a>> = items.iter().map(to_json_types).collect();
     charge_order(&items, 1, steps)?;
     let best = items.into_iter().reduce(|best, next| if order(&next, &best) == wanted { next } else { best });
-    Ok(best.unwrap_or(Datum::Null))
+    Ok(best.unwrap_or(EvalValue::Null))
 }
 
-/// The order of two numbers or two texts; of anything else, none is asked.
-fn order(left: &Datum<'_>, right: &Datum<'_>) -> Ordering {
+/// The order of two numbers or two texts; never called for other values.
+fn order(left: &EvalValue<'_>, right: &EvalValue<'_>) -> Ordering {
     compare(left, right).ok().flatten().unwrap_or(Ordering::Equal)
 }
 
-/// Charges for comparing each of some values so many times with another. Long texts may differ at their ends only.
-fn charge_order(items: &[Datum<'_>], rounds: usize, steps: &mut Steps) -> Result<(), Trouble> {
-    let bytes = |datum: &Datum<'_>| if let Datum::Text(text) = datum { text.len() } else { 0 };
+/// Charges for comparing each value `rounds` times with another. Long texts may differ only at their ends.
+fn charge_order(items: &[EvalValue<'_>], rounds: usize, steps: &mut Steps) -> Result<(), EvalError> {
+    let bytes = |eval_value: &EvalValue<'_>| if let EvalValue::Text(text) = eval_value { text.len() } else { 0 };
     let each = items.iter().fold(0usize, |sum, item| sum.saturating_add(1 + bytes(item) / 64));
     steps.take(each.saturating_mul(rounds))
 }
@@ -389,34 +395,34 @@ fn total(items: &List<'_>) -> f64 {
     items
         .iter()
         .map(|item| match item {
-            Datum::Integer(value) => value as f64,
-            Datum::Number(value) => value,
+            EvalValue::Integer(value) => value as f64,
+            EvalValue::Number(value) => value,
             _ => 0.0,
         })
         .sum()
 }
 
 /// Integers stay integers while they fit.
-fn sum<'a>(items: &List<'a>) -> Result<Datum<'a>, Trouble> {
+fn sum<'a>(items: &List<'a>) -> Result<EvalValue<'a>, EvalError> {
     let whole = items.iter().try_fold(0i64, |sum, item| match item {
-        Datum::Integer(value) => sum.checked_add(value),
+        EvalValue::Integer(value) => sum.checked_add(value),
         _ => None,
     });
     match whole {
-        Some(sum) => Ok(Datum::Integer(sum)),
+        Some(sum) => Ok(EvalValue::Integer(sum)),
         None => finite(total(items)),
     }
 }
 
-/// JSON has no number that is not finite.
-fn finite<'a>(value: f64) -> Result<Datum<'a>, Trouble> {
-    if value.is_finite() { Ok(Datum::Number(value)) } else { Err(Trouble::Range) }
+/// JSON has no infinite numbers and no NaN.
+fn finite<'a>(value: f64) -> Result<EvalValue<'a>, EvalError> {
+    if value.is_finite() { Ok(EvalValue::Number(value)) } else { Err(EvalError::Range) }
 }
 
-fn merge<'a>(given: &[Datum<'a>], steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
-    let mut merged: Vec<(Datum<'a>, Datum<'a>)> = Vec::new();
-    for datum in given {
-        let Datum::Map(entries) = datum else { return Err(Trouble::Type) };
+fn merge<'a>(given: &[EvalValue<'a>], steps: &mut Steps) -> Result<EvalValue<'a>, EvalError> {
+    let mut merged: Vec<(EvalValue<'a>, EvalValue<'a>)> = Vec::new();
+    for eval_value in given {
+        let EvalValue::Map(entries) = eval_value else { return Err(EvalError::Type) };
         for (key, value) in entries.iter() {
             steps.take(1 + merged.len() / 8)?;
             let name = text_of(&key)?;
@@ -426,36 +432,36 @@ fn merge<'a>(given: &[Datum<'a>], steps: &mut Steps) -> Result<Datum<'a>, Troubl
             }
         }
     }
-    Ok(Datum::Map(Map::Made(Rc::from(merged))))
+    Ok(EvalValue::Map(Map::Made(Rc::from(merged))))
 }
 
-fn type_name(datum: &Datum<'_>) -> &'static str {
-    match datum {
-        Datum::Null => "null",
-        Datum::Boolean(_) => "boolean",
-        Datum::Integer(_) | Datum::Number(_) => "number",
-        Datum::List(_) => "array",
-        Datum::Map(_) => "object",
+fn type_name(eval_value: &EvalValue<'_>) -> &'static str {
+    match eval_value {
+        EvalValue::Null => "null",
+        EvalValue::Boolean(_) => "boolean",
+        EvalValue::Integer(_) | EvalValue::Number(_) => "number",
+        EvalValue::List(_) => "array",
+        EvalValue::Map(_) => "object",
         _ => "string",
     }
 }
 
-fn is_null(datum: &Datum<'_>) -> bool {
-    matches!(datum, Datum::Null)
+fn is_null(eval_value: &EvalValue<'_>) -> bool {
+    matches!(eval_value, EvalValue::Null)
 }
 
-fn text_of<'b>(datum: &'b Datum<'_>) -> Result<&'b str, Trouble> {
-    match datum {
-        Datum::Text(text) => Ok(text),
-        Datum::Null => Err(Trouble::Null),
-        _ => Err(Trouble::Type),
+fn text_of<'b>(eval_value: &'b EvalValue<'_>) -> Result<&'b str, EvalError> {
+    match eval_value {
+        EvalValue::Text(text) => Ok(text),
+        EvalValue::Null => Err(EvalError::Null),
+        _ => Err(EvalError::Type),
     }
 }
 
-fn count<'a>(number: usize) -> Datum<'a> {
-    Datum::Integer(number as i64)
+fn count<'a>(number: usize) -> EvalValue<'a> {
+    EvalValue::Integer(number as i64)
 }
 
-pub(super) fn made(items: Vec<Datum<'_>>) -> Datum<'_> {
-    Datum::List(List::Made(items.into()))
+pub(super) fn list_of(items: Vec<EvalValue<'_>>) -> EvalValue<'_> {
+    EvalValue::List(List::Made(items.into()))
 }

@@ -1,4 +1,4 @@
-//! The words of JMESPath.
+//! The lexer of JMESPath.
 
 use std::sync::Arc;
 
@@ -6,14 +6,14 @@ use tocsin_model::{problem::Problem, value::Value};
 
 use crate::dialect::Span;
 
-/// A word.
+/// A token.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Token {
     Name(Arc<str>),
-    /// A name between quotation marks, which may hold any character.
+    /// A name between quotation marks, which may contain any character.
     Quoted(Arc<str>),
     Literal(Value),
-    /// An integer, which only stands between brackets.
+    /// An integer, valid only between brackets.
     Number(i64),
     Symbol(&'static str),
     End,
@@ -38,10 +38,10 @@ const SYMBOLS: [&str; 24] = [
     "!", "<", ">",
 ];
 
-/// Takes a text apart.
+/// Splits a text into tokens.
 ///
 /// # Errors
-/// The first thing that is no word.
+/// The first character that begins no token.
 pub(super) fn tokens(source: &str) -> Result<Vec<(Token, Span)>, Problem> {
     let mut lexer = Lexer { source, at: 0 };
     let mut tokens = Vec::new();
@@ -104,7 +104,7 @@ impl<'a> Lexer<'a> {
         })
     }
 
-    /// The text up to an end mark that no backslash stands before, and after it.
+    /// The text up to an unescaped end mark, and the offset after it.
     fn until(&self, mark: char) -> Option<(&'a str, usize)> {
         let rest = &self.rest()[1..];
         let mut escaped = false;
@@ -135,7 +135,7 @@ impl<'a> Lexer<'a> {
         Ok(Token::Literal(Value::Text(text.replace("\\'", "'").into())))
     }
 
-    /// JSON between backticks; or bare text there, as JMESPath had it before it had `'`.
+    /// JSON between backticks; or bare text, as in older JMESPath without `'`.
     fn literal(&mut self) -> Result<Token, Problem> {
         let (text, after) =
             self.until('`').ok_or_else(|| self.problem("the literal has no end").hint("close it with a backtick"))?;

@@ -1,8 +1,8 @@
-//! JMESPath as conditions: what an expression asks of the event, test by test.
+//! Lowers JMESPath filters to conditions: tests of the event, one by one.
 //!
-//! An expression is true, false or an error, and an error anywhere on the way is no match. So each part is lowered to
-//! three conditions: when it is true, when it is false, and when it has a value at all. `!` exchanges the first two;
-//! of what is joined by `&&` and `||`, a later part is only asked where the earlier ones have values.
+//! An expression is true, false or an error, and any error is no match. So each part is lowered to three conditions:
+//! when it is true, when it is false, and when it has a value at all. `!` exchanges the first two. Of the operands of
+//! `&&` and `||`, a later one is evaluated only where the earlier ones have values.
 
 use tocsin_model::{
     field::{FieldType, Fields},
@@ -17,31 +17,31 @@ use super::{
     syntax::{Comparison, Kind, Node},
 };
 use crate::{
-    defined::Defined,
     expression::Type,
     filter::{
-        Case, Condition, How, Limit, Path, Range, Reach,
-        cel::{Standing, lower_call},
+        Case, Condition, Limit, Path, Range, Reach, ValueTest,
+        cel::{VariableBinding, lower_call},
     },
+    user_functions::UserFunction,
 };
 
-/// A condition that is necessary, and whether it is sufficient as well.
+/// A necessary condition, and whether it is sufficient as well.
 type Lowered = (Condition, bool);
 
-/// Most tests of one condition that says when a part has a value. Beyond, it is not said.
+/// Most tests in a condition that a part has a value. Larger conditions are replaced by unknown.
 const VALUE_TESTS_MAX: usize = 32;
 
-/// Most tests that say, of the parts of one `&&` or `||`, that earlier ones have values. Beyond, it is not said, so that
-/// no condition is much larger than its filter.
+/// Most tests that the earlier operands of one `&&` or `||` have values. Beyond, they are left out, so that no
+/// condition is much larger than its filter.
 const EARLIER_TESTS_MAX: usize = 64;
 
-/// What must hold for an expression to be true.
+/// The condition for an expression to be true.
 pub(super) fn lower(node: &Node, event: &Fields) -> Lowered {
     Lowering { event }.sides(node).yes
 }
 
 /// When a part is true, when it is false, and when it has a value.
-struct Sides {
+struct TruthConditions {
     yes: Lowered,
     no: Lowered,
     value: Lowered,
@@ -49,40 +49,40 @@ struct Sides {
 
 const ALWAYS: Lowered = (Condition::Always, true);
 
-impl Sides {
-    /// Of what always has a value.
-    fn total(yes: Lowered, no: Lowered) -> Sides {
-        Sides { yes, no, value: ALWAYS }
+impl TruthConditions {
+    /// For a part that always has a value.
+    fn total(yes: Lowered, no: Lowered) -> TruthConditions {
+        TruthConditions { yes, no, value: ALWAYS }
     }
 
-    fn constant(truth: bool) -> Sides {
+    fn constant(truth: bool) -> TruthConditions {
         let (yes, no) = (ALWAYS, (Condition::never(), true));
-        if truth { Sides::total(yes, no) } else { Sides::total(no, yes) }
+        if truth { TruthConditions::total(yes, no) } else { TruthConditions::total(no, yes) }
     }
 
-    /// Of what only evaluation can tell, beyond when it has a value.
-    fn unknown(value: Lowered) -> Sides {
+    /// For a part whose truth only evaluation decides.
+    fn unknown(value: Lowered) -> TruthConditions {
         let side = match &value.0 {
             Condition::Always => (Condition::Unknown, false),
             condition => (condition.clone(), false),
         };
-        Sides { yes: side.clone(), no: side, value }
+        TruthConditions { yes: side.clone(), no: side, value }
     }
 
-    fn turned(self) -> Sides {
-        Sides { yes: self.no, no: self.yes, value: self.value }
+    fn mirrored(self) -> TruthConditions {
+        TruthConditions { yes: self.no, no: self.yes, value: self.value }
     }
 }
 
-/// `&&` of parts. `||` is the same with all sides exchanged.
-fn all(parts: Vec<Sides>) -> Sides {
+/// `&&` of parts. `||` is the same with true and false exchanged.
+fn all(parts: Vec<TruthConditions>) -> TruthConditions {
     let mut value = ALWAYS;
     for part in parts.iter().rev() {
         if value == ALWAYS || value == part.value {
             value = part.value.clone();
             continue;
         }
-        // The later ones are not asked where this one is false.
+        // Later operands are not evaluated where this one is false.
         let later = Condition::Any(vec![part.no.0.clone(), value.0]);
         let exact = part.value.1 && part.no.1 && value.1;
         value = (Condition::All(vec![part.value.0.clone(), later]), exact);
@@ -92,10 +92,10 @@ fn all(parts: Vec<Sides>) -> Sides {
     }
     let mut no = (Vec::with_capacity(parts.len()), true);
     let (mut yes, mut yes_exact) = (Vec::with_capacity(parts.len()), true);
-    // That the earlier ones have values; and whether that is all it takes.
+    // The condition that the earlier operands have values; and whether it is exact.
     let (mut earlier, mut earlier_exact): (Vec<Condition>, bool) = (Vec::new(), true);
     let mut said = 0;
-    for Sides { yes: part_yes, no: part_no, value } in parts {
+    for TruthConditions { yes: part_yes, no: part_no, value } in parts {
         let mut needed: Vec<Condition> = earlier.iter().filter(|asked| !implies(&part_no.0, asked)).cloned().collect();
         said += needed.iter().map(tests).sum::<usize>();
         if said > EARLIER_TESTS_MAX {
@@ -115,10 +115,10 @@ fn all(parts: Vec<Sides>) -> Sides {
             }
         }
     }
-    Sides { yes: (Condition::All(yes), yes_exact), no: (Condition::Any(no.0), no.1), value }
+    TruthConditions { yes: (Condition::All(yes), yes_exact), no: (Condition::Any(no.0), no.1), value }
 }
 
-/// How many tests a condition has.
+/// The number of tests in a condition.
 fn tests(condition: &Condition) -> usize {
     match condition {
         Condition::All(parts) | Condition::Any(parts) => parts.iter().map(tests).sum(),
@@ -126,7 +126,7 @@ fn tests(condition: &Condition) -> usize {
     }
 }
 
-/// Whether one condition never holds without the other. May miss it.
+/// Whether one condition implies the other. May give a false negative.
 fn implies(one: &Condition, other: &Condition) -> bool {
     if one == other {
         return true;
@@ -135,10 +135,10 @@ fn implies(one: &Condition, other: &Condition) -> bool {
         (Condition::Any(parts), _) => parts.iter().all(|part| implies(part, other)),
         (Condition::All(parts), _) => parts.iter().any(|part| implies(part, other)),
         (_, Condition::All(parts)) => parts.iter().all(|part| implies(one, part)),
-        (Condition::Test(test), Condition::Test(asked)) if asked.how == How::Exists => {
-            let asks_value = match &test.how {
-                How::Missing | How::But(_) => false,
-                How::In(values) => !values.iter().any(Value::is_null),
+        (Condition::Test(test), Condition::Test(asked)) if asked.value_test == ValueTest::Exists => {
+            let asks_value = match &test.value_test {
+                ValueTest::Missing | ValueTest::But(_) => false,
+                ValueTest::In(values) => !values.iter().any(Value::is_null),
                 _ => true,
             };
             asks_value && test.path == asked.path && test.path.reach == Reach::One
@@ -152,99 +152,102 @@ struct Lowering<'a> {
 }
 
 impl Lowering<'_> {
-    fn sides(&self, node: &Node) -> Sides {
+    fn sides(&self, node: &Node) -> TruthConditions {
         match &node.kind {
-            Kind::Literal(value) => Sides::constant(is_true(value)),
+            Kind::Literal(value) => TruthConditions::constant(is_true(value)),
             Kind::And(parts) => all(parts.iter().map(|part| self.sides(part)).collect()),
-            Kind::Or(parts) => all(parts.iter().map(|part| self.sides(part).turned()).collect()).turned(),
-            Kind::Not(inner) => self.sides(inner).turned(),
+            Kind::Or(parts) => all(parts.iter().map(|part| self.sides(part).mirrored()).collect()).mirrored(),
+            Kind::Not(inner) => self.sides(inner).mirrored(),
             Kind::Compare(comparison, parts) => self.compare(*comparison, &parts[0], &parts[1]),
             Kind::Call(function, given) => self.call(*function, given, node),
             Kind::Filter(parts) => self.filter(parts, node),
-            Kind::Defined(function, given) => self.defined(function, given),
+            Kind::UserFunction(function, given) => self.defined(function, given),
             _ => match self.path(node) {
                 Some(path) => self.truth(path),
-                None => Sides::unknown(self.value(node)),
+                None => TruthConditions::unknown(self.value(node)),
             },
         }
     }
 
-    /// Whether the value at a place counts as true.
-    fn truth(&self, path: Path) -> Sides {
-        let test = |how: How| (Condition::test(path.clone(), how), true);
+    /// Whether the value at a path counts as true.
+    fn truth(&self, path: Path) -> TruthConditions {
+        let test = |value_test: ValueTest| (Condition::test(path.clone(), value_test), true);
         let empty = Value::from("");
         match self.kind(&path) {
-            Some(FieldType::Boolean) => {
-                Sides::total(test(How::equals(true)), test(How::In(vec![Value::Null, false.into()])))
-            }
+            Some(FieldType::Boolean) => TruthConditions::total(
+                test(ValueTest::equals(true)),
+                test(ValueTest::In(vec![Value::Null, false.into()])),
+            ),
             Some(FieldType::Integer | FieldType::Number | FieldType::Timestamp) => {
-                Sides::total(test(How::Exists), test(How::Missing))
+                TruthConditions::total(test(ValueTest::Exists), test(ValueTest::Missing))
             }
-            Some(FieldType::String) => Sides::total(
-                test(How::anything_but(vec![Value::Null, empty.clone()])),
-                test(How::In(vec![Value::Null, empty])),
+            Some(FieldType::String) => TruthConditions::total(
+                test(ValueTest::anything_but(vec![Value::Null, empty.clone()])),
+                test(ValueTest::In(vec![Value::Null, empty])),
             ),
             Some(FieldType::List) => {
-                let items = |how: How| (Condition::test(Path { reach: Reach::Items, ..path.clone() }, how), true);
-                Sides::total(items(How::Exists), items(How::Missing))
+                let items = |value_test: ValueTest| {
+                    (Condition::test(Path { reach: Reach::Items, ..path.clone() }, value_test), true)
+                };
+                TruthConditions::total(items(ValueTest::Exists), items(ValueTest::Missing))
             }
-            // No test asks whether an object is empty.
-            Some(FieldType::Map) => Sides::total((Condition::test(path, How::Exists), false), UNKNOWN),
+            // No test detects an empty object.
+            Some(FieldType::Map) => TruthConditions::total((Condition::test(path, ValueTest::Exists), false), UNKNOWN),
             None => {
-                let yes = How::anything_but(vec![Value::Null, false.into(), empty]);
-                Sides::total((Condition::test(path, yes), false), UNKNOWN)
+                let yes = ValueTest::anything_but(vec![Value::Null, false.into(), empty]);
+                TruthConditions::total((Condition::test(path, yes), false), UNKNOWN)
             }
         }
     }
 
-    fn compare(&self, comparison: Comparison, left: &Node, right: &Node) -> Sides {
+    fn compare(&self, comparison: Comparison, left: &Node, right: &Node) -> TruthConditions {
         if let (Some(left), Some(right)) = (literal(left), literal(right)) {
             return match comparison {
-                Comparison::Equal if scalar(left) && scalar(right) => Sides::constant(equal(left, right)),
-                Comparison::NotEqual if scalar(left) && scalar(right) => Sides::constant(!equal(left, right)),
-                _ => Sides::total(UNKNOWN, UNKNOWN),
+                Comparison::Equal if scalar(left) && scalar(right) => TruthConditions::constant(equal(left, right)),
+                Comparison::NotEqual if scalar(left) && scalar(right) => TruthConditions::constant(!equal(left, right)),
+                _ => TruthConditions::total(UNKNOWN, UNKNOWN),
             };
         }
         let (path, value, comparison) = match (self.path(left), literal(right), self.path(right), literal(left)) {
             (Some(path), Some(value), ..) => (path, value, comparison),
-            (_, _, Some(path), Some(value)) => (path, value, comparison.turned()),
+            (_, _, Some(path), Some(value)) => (path, value, comparison.mirrored()),
             _ => {
                 let (left, right) = (self.value(left), self.value(right));
-                return Sides::unknown(both(left, right));
+                return TruthConditions::unknown(both(left, right));
             }
         };
         match comparison {
             Comparison::Equal => self.equals(path, value),
-            Comparison::NotEqual => self.equals(path, value).turned(),
-            _ if !matches!(value, Value::Integer(_) | Value::Number(_)) => Sides::constant(false),
+            Comparison::NotEqual => self.equals(path, value).mirrored(),
+            _ if !matches!(value, Value::Integer(_) | Value::Number(_)) => TruthConditions::constant(false),
             _ => self.ordered(path, value, comparison),
         }
     }
 
-    fn equals(&self, path: Path, value: &Value) -> Sides {
+    fn equals(&self, path: Path, value: &Value) -> TruthConditions {
         let kind = self.kind(&path);
-        let exact = |how: How| (Condition::test(path.clone(), how), true);
+        let exact = |value_test: ValueTest| (Condition::test(path.clone(), value_test), true);
         if value.is_null() {
-            return Sides::total(exact(How::Missing), exact(How::Exists));
+            return TruthConditions::total(exact(ValueTest::Missing), exact(ValueTest::Exists));
         }
         if !scalar(value) {
             return match kind {
                 None | Some(FieldType::List | FieldType::Map) => {
-                    Sides::total((Condition::test(path, How::Exists), false), UNKNOWN)
+                    TruthConditions::total((Condition::test(path, ValueTest::Exists), false), UNKNOWN)
                 }
-                Some(_) => Sides::constant(false),
+                Some(_) => TruthConditions::constant(false),
             };
         }
         match stored(kind, value) {
             Some(value) => {
-                let yes = exact(How::equals(value.clone()));
-                Sides::total(yes, (self.absent_or(path, How::anything_but(vec![value])), true))
+                let yes = exact(ValueTest::equals(value.clone()));
+                TruthConditions::total(yes, (self.absent_or(path, ValueTest::anything_but(vec![value])), true))
             }
-            None => Sides::constant(false),
+            None => TruthConditions::constant(false),
         }
     }
 
-    fn ordered(&self, path: Path, value: &Value, comparison: Comparison) -> Sides {
+    fn ordered(&self, path: Path, value: &Value, comparison: Comparison) -> TruthConditions {
         let range = |comparison: Comparison| {
             let inclusive = matches!(comparison, Comparison::LessOrEqual | Comparison::GreaterOrEqual);
             let limit = Some(Limit { value: value.clone(), inclusive });
@@ -263,138 +266,143 @@ impl Lowering<'_> {
                     _ => Comparison::Less,
                 };
                 Condition::Any(vec![
-                    Condition::test(path.clone(), How::Missing),
+                    Condition::test(path.clone(), ValueTest::Missing),
                     Condition::test(path, range(opposite)),
                 ])
             }
-            _ => self.absent_or(path, How::But(Box::new(range(comparison)))),
+            _ => self.absent_or(path, ValueTest::But(Box::new(range(comparison)))),
         };
-        Sides::total(yes, (no, true))
+        TruthConditions::total(yes, (no, true))
     }
 
-    /// That there is no value, or one that passes a negated test.
-    fn absent_or(&self, path: Path, how: How) -> Condition {
+    /// There is no value, or one that passes a negated test.
+    fn absent_or(&self, path: Path, value_test: ValueTest) -> Condition {
         if path.keys.is_empty() {
-            // A field of the class has a value, null at least.
-            return Condition::test(path, how);
+            // A field of the class always has a value, possibly null.
+            return Condition::test(path, value_test);
         }
-        Condition::Any(vec![Condition::test(path.clone(), How::Missing), Condition::test(path, how)])
+        Condition::Any(vec![Condition::test(path.clone(), ValueTest::Missing), Condition::test(path, value_test)])
     }
 
-    fn call(&self, function: Function, given: &[Node], node: &Node) -> Sides {
+    fn call(&self, function: Function, given: &[Node], node: &Node) -> TruthConditions {
         let value = self.value(node);
-        let (Some(first), Some(second)) = (given.first(), given.get(1)) else { return Sides::unknown(value) };
+        let (Some(first), Some(second)) = (given.first(), given.get(1)) else { return TruthConditions::unknown(value) };
         if let (Some(path), Some(wanted)) = (self.path(first), literal(second)) {
             return match function {
                 Function::Contains => self.contains(path, wanted, value),
                 Function::ContainsCi | Function::StartsWith | Function::EndsWith => match wanted.as_text() {
                     Some(part) => self.text(path, text_test(function, part), value),
-                    None => Sides::unknown(value),
+                    None => TruthConditions::unknown(value),
                 },
-                _ => Sides::unknown(value),
+                _ => TruthConditions::unknown(value),
             };
         }
         match (function, literal(first), self.path(second)) {
             (Function::Contains, Some(Value::List(items)), Some(path)) => self.one_of(path, items),
-            _ => Sides::unknown(value),
+            _ => TruthConditions::unknown(value),
         }
     }
 
-    /// A function of the application. What is true in CEL is true here; what is not may be false or an error.
-    fn defined(&self, function: &Defined, given: &[Node]) -> Sides {
+    /// A user-defined function. True in CEL is true here; any other result may be false or an error.
+    fn defined(&self, function: &UserFunction, given: &[Node]) -> TruthConditions {
         let value = (Condition::Always, false);
         let standing = |part: &Node| match (&part.kind, literal(part)) {
-            // Below a field, what is missing is null here and an error there.
-            (Kind::Event(at), _) => Standing::Place(Path::field(*at)),
-            (_, Some(value)) if scalar(value) => Standing::Value(value.clone()),
-            _ => Standing::Other,
+            // Below a field, a missing key is null here and an error in CEL.
+            (Kind::Event(at), _) => VariableBinding::Place(Path::field(*at)),
+            (_, Some(value)) if scalar(value) => VariableBinding::Value(value.clone()),
+            _ => VariableBinding::Other,
         };
         if *function.gives() != Type::Boolean {
-            return Sides::unknown(value);
+            return TruthConditions::unknown(value);
         }
         let (yes, exact) = lower_call(function, given.iter().map(standing).collect(), self.event, false);
-        // Another argument may be an error of its own.
+        // Another argument may have its own error.
         let total = given.iter().all(|part| self.value(part) == ALWAYS);
-        Sides { yes: (yes, exact && total), no: UNKNOWN, value }
+        TruthConditions { yes: (yes, exact && total), no: UNKNOWN, value }
     }
 
-    /// A test of text that is an error where there is none. `how` is `None` for one that no text, or every text, passes.
-    fn text(&self, path: Path, how: Result<How, bool>, value: Lowered) -> Sides {
-        match how {
-            Err(true) => Sides { yes: value.clone(), no: (Condition::never(), true), value },
-            Err(false) => Sides { yes: (Condition::never(), true), no: value.clone(), value },
-            // An instant is text here and not in the index.
-            Ok(_) if self.kind(&path) == Some(FieldType::Timestamp) => Sides::unknown(value),
-            Ok(how) => {
-                let but = Condition::test(path.clone(), How::But(Box::new(how.clone())));
+    /// A text test that is an error where there is no text. `how` is `Err` for a test that no text, or every text,
+    /// passes.
+    fn text(&self, path: Path, value_test: Result<ValueTest, bool>, value: Lowered) -> TruthConditions {
+        match value_test {
+            Err(true) => TruthConditions { yes: value.clone(), no: (Condition::never(), true), value },
+            Err(false) => TruthConditions { yes: (Condition::never(), true), no: value.clone(), value },
+            // A timestamp is text here and not in the index.
+            Ok(_) if self.kind(&path) == Some(FieldType::Timestamp) => TruthConditions::unknown(value),
+            Ok(value_test) => {
+                let but = Condition::test(path.clone(), ValueTest::But(Box::new(value_test.clone())));
                 let no = (Condition::All(vec![value.0.clone(), but]), value.1);
-                Sides { yes: (Condition::test(path, how), true), no, value }
+                TruthConditions { yes: (Condition::test(path, value_test), true), no, value }
             }
         }
     }
 
-    fn contains(&self, path: Path, wanted: &Value, value: Lowered) -> Sides {
+    fn contains(&self, path: Path, wanted: &Value, value: Lowered) -> TruthConditions {
         let kind = self.kind(&path).map(shape);
         let item = |exact: bool| {
             let items = Path { reach: Reach::Items, ..path.clone() };
             match scalar(wanted) {
-                true => (Condition::test(items, How::equals(wanted.clone())), exact),
-                false => (Condition::test(items, How::Exists), false),
+                true => (Condition::test(items, ValueTest::equals(wanted.clone())), exact),
+                false => (Condition::test(items, ValueTest::Exists), false),
             }
         };
         match (kind, wanted.as_text()) {
             (Some(Shape::Text), Some(part)) => self.text(path, text_test(Function::Contains, part), value),
             (Some(Shape::Text), None) => self.text(path, Err(false), value),
-            // No test asks that no item is equal.
-            (Some(Shape::List), _) => Sides { yes: item(true), no: (value.0.clone(), false), value },
-            (_, None) => Sides { yes: item(true), no: (value.0.clone(), false), value },
+            // No test says that no item is equal.
+            (Some(Shape::List), _) => TruthConditions { yes: item(true), no: (value.0.clone(), false), value },
+            (_, None) => TruthConditions { yes: item(true), no: (value.0.clone(), false), value },
             (_, Some(part)) => {
                 let text = match text_test(Function::Contains, part) {
-                    Ok(how) => (Condition::test(path.clone(), how), true),
+                    Ok(value_test) => (Condition::test(path.clone(), value_test), true),
                     Err(_) => (value.0.clone(), false),
                 };
                 let (item, _) = item(true);
-                Sides { yes: (Condition::Any(vec![text.0, item]), text.1), no: (value.0.clone(), false), value }
+                TruthConditions {
+                    yes: (Condition::Any(vec![text.0, item]), text.1),
+                    no: (value.0.clone(), false),
+                    value,
+                }
             }
         }
     }
 
-    /// `contains([...], place)`.
-    fn one_of(&self, path: Path, items: &[Value]) -> Sides {
+    /// `contains([...], path)`.
+    fn one_of(&self, path: Path, items: &[Value]) -> TruthConditions {
         let kind = self.kind(&path);
         let is_scalar = kind.is_some_and(|kind| !matches!(kind, FieldType::List | FieldType::Map));
         if !is_scalar && !items.iter().all(scalar) {
-            return Sides::total(UNKNOWN, UNKNOWN);
+            return TruthConditions::total(UNKNOWN, UNKNOWN);
         }
         let values: Vec<Value> =
             items.iter().filter(|item| scalar(item)).filter_map(|item| stored(kind, item)).collect();
         let with_null = values.iter().any(Value::is_null);
         if values.is_empty() {
-            return Sides::constant(false);
+            return TruthConditions::constant(false);
         }
-        let yes = Condition::test(path.clone(), How::In(values.clone()));
-        let but = How::anything_but(values);
+        let yes = Condition::test(path.clone(), ValueTest::In(values.clone()));
+        let but = ValueTest::anything_but(values);
         let (yes, no) = match (with_null, path.keys.is_empty()) {
-            // What is missing is null.
+            // A missing value is null.
             (true, false) => {
-                let missing = Condition::test(path.clone(), How::Missing);
+                let missing = Condition::test(path.clone(), ValueTest::Missing);
                 (Condition::Any(vec![missing, yes]), Condition::test(path, but))
             }
             (true, true) => (yes, Condition::test(path, but)),
             (false, _) => (yes, self.absent_or(path, but)),
         };
-        Sides::total((yes, true), (no, true))
+        TruthConditions::total((yes, true), (no, true))
     }
 
     /// `list[?condition]`, of whose items one must pass.
-    fn filter(&self, parts: &[Node; 3], node: &Node) -> Sides {
+    fn filter(&self, parts: &[Node; 3], node: &Node) -> TruthConditions {
         let value = self.value(node);
         let [list, right, condition] = parts;
         let list = self.path(list).filter(|_| matches!(right.kind, Kind::Current));
         let found = list.and_then(|list| item_condition(condition, &Path { reach: Reach::Items, ..list }));
         match found {
-            Some(yes) => Sides { yes, no: UNKNOWN, value },
-            None => Sides::unknown(value),
+            Some(yes) => TruthConditions { yes, no: UNKNOWN, value },
+            None => TruthConditions::unknown(value),
         }
     }
 
@@ -404,7 +412,7 @@ impl Lowering<'_> {
         node.visit(&mut |part| {
             fails |= match part.kind {
                 Kind::Call(function, _) => can_fail(function),
-                Kind::Defined(..) => true,
+                Kind::UserFunction(..) => true,
                 _ => false,
             }
         });
@@ -427,9 +435,9 @@ impl Lowering<'_> {
                             let fits = self
                                 .kind(&path)
                                 .is_some_and(|kind| parameter.is_some_and(|parameter| parameter.takes(shape(kind))));
-                            (Condition::test(path, How::Exists), fits && plain)
+                            (Condition::test(path, ValueTest::Exists), fits && plain)
                         }
-                        // Checked on entry, but for null.
+                        // Types were checked at compile time, except for null.
                         (_, Some(given)) => (Condition::Always, plain && !given.is_null()),
                         _ => (Condition::Always, false),
                     };
@@ -441,7 +449,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// The place of the event that a node is, if it is one.
+    /// The path in the event that a node reads, if it is a plain path.
     fn path(&self, node: &Node) -> Option<Path> {
         match &node.kind {
             Kind::Event(at) => Some(Path::field(*at)),
@@ -457,7 +465,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// What the field at a place holds; `None` for what lies below one.
+    /// The type of the field at a path; `None` for values below a field.
     fn kind(&self, path: &Path) -> Option<FieldType> {
         path.keys.is_empty().then(|| self.event[path.field].kind)
     }
@@ -465,7 +473,7 @@ impl Lowering<'_> {
 
 const UNKNOWN: Lowered = (Condition::Unknown, false);
 
-/// Both of them.
+/// Conjunction of both.
 fn both(left: Lowered, right: Lowered) -> Lowered {
     let exact = left.1 && right.1;
     match (left.0, right.0) {
@@ -475,7 +483,7 @@ fn both(left: Lowered, right: Lowered) -> Lowered {
     }
 }
 
-/// What one item of a list must pass for a filter to keep it; `None` if no test says it.
+/// The condition on one item of a list for a filter to keep it; `None` if no test expresses it.
 fn item_condition(node: &Node, items: &Path) -> Option<Lowered> {
     let current = |node: &Node| matches!(node.kind, Kind::Current);
     match &node.kind {
@@ -487,17 +495,17 @@ fn item_condition(node: &Node, items: &Path) -> Option<Lowered> {
         Kind::Compare(comparison, parts) => {
             let (value, comparison) = match (literal(&parts[0]), literal(&parts[1])) {
                 (None, Some(value)) if current(&parts[0]) => (value, *comparison),
-                (Some(value), None) if current(&parts[1]) => (value, comparison.turned()),
+                (Some(value), None) if current(&parts[1]) => (value, comparison.mirrored()),
                 _ => return None,
             };
-            // An item that is null is left out, whatever the condition says.
+            // A null item is left out, whatever the condition says.
             if !scalar(value) || value.is_null() {
                 return None;
             }
             let numeric = matches!(value, Value::Integer(_) | Value::Number(_));
             let limit = |inclusive: bool| Some(Limit { value: value.clone(), inclusive });
-            let how = match comparison {
-                Comparison::Equal => How::equals(value.clone()),
+            let value_test = match comparison {
+                Comparison::Equal => ValueTest::equals(value.clone()),
                 Comparison::NotEqual => return None,
                 _ if !numeric => return Some((Condition::never(), true)),
                 Comparison::Less | Comparison::LessOrEqual => {
@@ -505,9 +513,9 @@ fn item_condition(node: &Node, items: &Path) -> Option<Lowered> {
                 }
                 _ => Range::within(limit(comparison == Comparison::GreaterOrEqual), None),
             };
-            Some((Condition::test(items.clone(), how), true))
+            Some((Condition::test(items.clone(), value_test), true))
         }
-        // An error where another item is no text.
+        // An error if another item is not text.
         Kind::Call(function, given) => match given.as_slice() {
             [first, second] if current(first) => {
                 let part = literal(second)?.as_text()?;
@@ -524,19 +532,19 @@ fn item_condition(node: &Node, items: &Path) -> Option<Lowered> {
     }
 }
 
-/// What a function asks of text; or an error that says whether every text passes, or none.
-fn text_test(function: Function, part: &str) -> Result<How, bool> {
+/// The text test of a function; or an error that says whether every text passes, or none.
+fn text_test(function: Function, part: &str) -> Result<ValueTest, bool> {
     match function {
         Function::ContainsCi if part.is_empty() => Err(false),
         _ if part.is_empty() => Err(true),
-        Function::ContainsCi => Ok(How::contains(part, Case::Folded)),
-        Function::StartsWith => Ok(How::prefix(part, Case::Kept)),
-        Function::EndsWith => Ok(How::suffix(part, Case::Kept)),
-        _ => Ok(How::contains(part, Case::Kept)),
+        Function::ContainsCi => Ok(ValueTest::contains(part, Case::Folded)),
+        Function::StartsWith => Ok(ValueTest::prefix(part, Case::Sensitive)),
+        Function::EndsWith => Ok(ValueTest::suffix(part, Case::Sensitive)),
+        _ => Ok(ValueTest::contains(part, Case::Sensitive)),
     }
 }
 
-/// Whether a function can be given what it does not take.
+/// Whether a function can fail for an argument of the wrong type.
 fn can_fail(function: Function) -> bool {
     !matches!(function, Function::NotNull | Function::ToArray | Function::ToNumber | Function::ToText | Function::Type)
 }
@@ -546,19 +554,19 @@ fn scalar(value: &Value) -> bool {
 }
 
 fn equal(left: &Value, right: &Value) -> bool {
-    crate::datum::equal(&crate::datum::Datum::of(left), &crate::datum::Datum::of(right))
+    crate::eval_value::equal(&crate::eval_value::EvalValue::of(left), &crate::eval_value::EvalValue::of(right))
 }
 
 fn is_true(value: &Value) -> bool {
-    super::evaluate::is_true(&crate::datum::Datum::of(value))
+    super::evaluate::is_true(&crate::eval_value::EvalValue::of(value))
 }
 
-/// The value that a field holds where JMESPath sees this one; `None` if it never does.
+/// The stored value of a field that JMESPath sees as this one; `None` if there is none.
 fn stored(kind: Option<FieldType>, value: &Value) -> Option<Value> {
     match (kind, value) {
         (Some(FieldType::Timestamp), Value::Text(text)) => {
             let time: Timestamp = text.parse().ok()?;
-            // Only the way in which we write it is equal to it.
+            // Only the canonical notation is equal.
             (time.to_string() == **text).then_some(Value::Timestamp(time))
         }
         (_, value) => Some(value.clone()),

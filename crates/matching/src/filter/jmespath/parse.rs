@@ -1,4 +1,4 @@
-//! Reads JMESPath by precedence climbing.
+//! The JMESPath parser, by precedence climbing.
 
 use std::sync::Arc;
 
@@ -10,19 +10,19 @@ use tocsin_model::{
 use super::{
     functions::{Function, Parameter},
     lex::{Token, tokens},
-    syntax::{Comparison, Kind, Node, Over, Slice},
+    syntax::{Comparison, Kind, Node, ProjectionKind, Slice},
 };
 use crate::{
-    defined::Functions,
     dialect::{EXPRESSION_BYTES_MAX, EXPRESSION_HEIGHT_MAX, EXPRESSION_NESTING_MAX, Span},
+    user_functions::UserFunctions,
 };
 
-/// Reads an expression. Names, numbers of arguments and slices are checked, types are not. O(length); depth and
-/// length are bounded, so neither time nor stack can run out.
+/// Parses an expression. Checks names, numbers of arguments and slices, but not types. O(length); depth and length are
+/// bounded, so neither time nor stack can run out.
 ///
 /// # Errors
-/// The first thing that is not JMESPath, with its line and column.
-pub(super) fn parse(source: &str, functions: &Functions) -> Result<Node, Problem> {
+/// The first syntax error, with its line and column.
+pub(super) fn parse(source: &str, functions: &UserFunctions) -> Result<Node, Problem> {
     if source.len() > EXPRESSION_BYTES_MAX {
         let message = format!("the expression has {} bytes, at most {EXPRESSION_BYTES_MAX} are allowed", source.len());
         return Err(Problem::at("", message));
@@ -37,7 +37,7 @@ pub(super) fn parse(source: &str, functions: &Functions) -> Result<Node, Problem
     }
 }
 
-/// How tightly a word binds to what stands before it.
+/// The left binding power of a token.
 fn binding(token: &Token) -> u8 {
     match token {
         Token::Symbol(symbol) => match *symbol {
@@ -68,7 +68,7 @@ const NOT: u8 = 45;
 
 struct Parser<'a> {
     source: &'a str,
-    functions: &'a Functions,
+    functions: &'a UserFunctions,
     tokens: Vec<(Token, Span)>,
     at: usize,
     nesting: usize,
@@ -83,14 +83,14 @@ impl Parser<'_> {
         self.tokens[self.at].1
     }
 
-    /// The last word is never passed.
+    /// Never moves beyond the last token.
     fn next(&mut self) -> (Token, Span) {
         let token = self.tokens[self.at].clone();
         self.at = (self.at + 1).min(self.tokens.len() - 1);
         token
     }
 
-    /// Where the word before this one ends.
+    /// The end of the previous token.
     fn end(&self) -> Span {
         self.tokens[self.at.saturating_sub(1)].1
     }
@@ -146,7 +146,7 @@ impl Parser<'_> {
         Ok(left)
     }
 
-    /// What can begin an expression.
+    /// The start of an expression.
     fn first(&mut self) -> Result<Node, Problem> {
         let at = self.at;
         let (token, span) = self.next();
@@ -159,14 +159,14 @@ impl Parser<'_> {
             Token::Name(name) | Token::Quoted(name) => Kind::Field(name),
             Token::Literal(value) => Kind::Literal(value),
             Token::Symbol("@") => Kind::Current,
-            Token::Symbol("*") => return self.projection(Over::Values, current, STAR),
-            Token::Symbol("[]") => return self.projection(Over::Flattened, current, FLATTEN),
+            Token::Symbol("*") => return self.projection(ProjectionKind::Values, current, STAR),
+            Token::Symbol("[]") => return self.projection(ProjectionKind::Flattened, current, FLATTEN),
             Token::Symbol("[?") => return self.filter(current),
             Token::Symbol("[") => match self.peek() {
                 Token::Number(_) | Token::Symbol(":") => return self.index(current),
                 Token::Symbol("*") if self.tokens[self.at + 1].0 == Token::Symbol("]") => {
                     self.at += 2;
-                    return self.projection(Over::Items, current, STAR);
+                    return self.projection(ProjectionKind::Items, current, STAR);
                 }
                 _ => return self.list(span),
             },
@@ -198,7 +198,7 @@ impl Parser<'_> {
         self.node(kind, span)
     }
 
-    /// What can follow an expression.
+    /// The continuation of an expression.
     fn further(&mut self, left: Node) -> Result<Node, Problem> {
         let start = left.span;
         let comparison = match self.peek() {
@@ -243,7 +243,7 @@ impl Parser<'_> {
             }
             Token::Symbol(".") => {
                 if self.skip("*") {
-                    return self.projection(Over::Values, left, STAR);
+                    return self.projection(ProjectionKind::Values, left, STAR);
                 }
                 let right = self.after_dot(DOT)?;
                 self.node(Kind::Sub(Box::new([left, right])), start)
@@ -253,11 +253,11 @@ impl Parser<'_> {
                 Token::Symbol("*") => {
                     self.next();
                     self.expect("]", "after `[*`")?;
-                    self.projection(Over::Items, left, STAR)
+                    self.projection(ProjectionKind::Items, left, STAR)
                 }
                 _ => Err(self.here("a number, `:` or `*` should stand between these brackets")),
             },
-            Token::Symbol("[]") => self.projection(Over::Flattened, left, FLATTEN),
+            Token::Symbol("[]") => self.projection(ProjectionKind::Flattened, left, FLATTEN),
             Token::Symbol("[?") => self.filter(left),
             _ => {
                 self.at = at;
@@ -281,9 +281,9 @@ impl Parser<'_> {
         }
     }
 
-    fn projection(&mut self, over: Over, left: Node, least: u8) -> Result<Node, Problem> {
+    fn projection(&mut self, over: ProjectionKind, left: Node, least: u8) -> Result<Node, Problem> {
         let start = left.span;
-        let right = self.projected(least)?;
+        let right = self.projection_body(least)?;
         self.node(Kind::Project(over, Box::new([left, right])), start)
     }
 
@@ -291,12 +291,12 @@ impl Parser<'_> {
         let start = left.span;
         let condition = self.expression(0)?;
         self.expect("]", "to close the filter")?;
-        let right = self.projected(FILTER)?;
+        let right = self.projection_body(FILTER)?;
         self.node(Kind::Filter(Box::new([left, right, condition])), start)
     }
 
-    /// What is asked of each value of a projection.
-    fn projected(&mut self, least: u8) -> Result<Node, Problem> {
+    /// The expression that a projection evaluates on each value.
+    fn projection_body(&mut self, least: u8) -> Result<Node, Problem> {
         match self.peek() {
             Token::Symbol(".") => {
                 self.next();
@@ -335,7 +335,7 @@ impl Parser<'_> {
             Kind::Current => right,
             _ => self.node(Kind::Sub(Box::new([left, right])), whole)?,
         };
-        if is_slice { self.projection(Over::Items, picked, STAR) } else { Ok(picked) }
+        if is_slice { self.projection(ProjectionKind::Items, picked, STAR) } else { Ok(picked) }
     }
 
     /// `a, b]`, after the bracket.
@@ -383,7 +383,7 @@ impl Parser<'_> {
         self.node(Kind::Call(function, given), start)
     }
 
-    /// A call of a function of the application, after the parenthesis.
+    /// A call of a user-defined function, after the parenthesis.
     fn defined(&mut self, name: &str, start: Span) -> Result<Node, Problem> {
         let Some(function) = self.functions.find(name) else {
             let problem = start.problem(self.source, format!("there is no function `{name}`"));
@@ -400,7 +400,7 @@ impl Parser<'_> {
             let message = format!("`{name}` does not take {} arguments", given.len());
             return Err(start.problem(self.source, message).hint(format!("write `{}`", function.show())));
         }
-        self.node(Kind::Defined(function, given), start)
+        self.node(Kind::UserFunction(function, given), start)
     }
 
     /// `a, b)`, after the parenthesis.

@@ -1,28 +1,28 @@
-//! JMESPath as a tree.
+//! The syntax tree of JMESPath.
 
 use std::sync::Arc;
 
 use tocsin_model::value::Value;
 
 use super::functions::Function;
-use crate::{defined::Defined, dialect::Span};
+use crate::{dialect::Span, user_functions::UserFunction};
 
 /// A node of the tree.
 #[derive(Debug, Clone)]
 pub(super) struct Node {
     pub kind: Kind,
-    /// Where it stands in its text.
+    /// The position in its text.
     pub span: Span,
     /// Height of the tree below it, at most `EXPRESSION_HEIGHT_MAX`.
     pub height: u16,
 }
 
-/// What a node is. Most are asked of a value, the current one.
+/// The kinds of nodes. Most are evaluated on the current value.
 #[derive(Debug, Clone)]
 pub(super) enum Kind {
     /// `@`.
     Current,
-    /// A field of the event, by its place in the class.
+    /// A field of the event, by its index in the class.
     Event(usize),
     /// The value of a key of the current value.
     Field(Arc<str>),
@@ -30,35 +30,35 @@ pub(super) enum Kind {
     /// An item of the current list; negative counts from its end.
     Index(i64),
     Slice(Slice),
-    /// The second is asked of what the first gives: `a.b`, `a[0]`, `a | b`.
+    /// The second is evaluated on the result of the first: `a.b`, `a[0]`, `a | b`.
     Sub(Box<[Node; 2]>),
     Or(Vec<Node>),
     And(Vec<Node>),
     Not(Box<Node>),
     Compare(Comparison, Box<[Node; 2]>),
-    /// The second is asked of each value that the first gives; what gives null is left out.
-    Project(Over, Box<[Node; 2]>),
-    /// As `Project` over items, of those for which the third is true.
+    /// The second is evaluated on each value of the first; null results are left out.
+    Project(ProjectionKind, Box<[Node; 2]>),
+    /// As `Project` over items, only those for which the third is true.
     Filter(Box<[Node; 3]>),
     /// `[a, b]`.
     List(Vec<Node>),
     /// `{x: a, y: b}`.
     Map(Vec<(Arc<str>, Node)>),
     Call(Function, Vec<Node>),
-    /// A call of a function of the application.
-    Defined(Arc<Defined>, Vec<Node>),
-    /// `&a`, an argument that a function asks of values of its own. Only among the arguments of such functions.
+    /// A call of a user-defined function.
+    UserFunction(Arc<UserFunction>, Vec<Node>),
+    /// `&a`, an expression reference. Valid only as an argument of functions that take one.
     Reference(Box<Node>),
 }
 
-/// Which values a projection goes over.
+/// The values that a projection iterates over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Over {
+pub(super) enum ProjectionKind {
     /// `[*]`: the items of a list.
     Items,
     /// `*`: the values of an object.
     Values,
-    /// `[]`: the items of a list, those of lists among them one by one.
+    /// `[]`: the items of a list, with nested lists flattened by one level.
     Flattened,
 }
 
@@ -71,7 +71,7 @@ pub(super) struct Slice {
     pub step: i64,
 }
 
-/// How two values are compared.
+/// Comparison operators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Comparison {
     Equal,
@@ -83,7 +83,7 @@ pub(super) enum Comparison {
 }
 
 impl Comparison {
-    /// As it is written.
+    /// The operator's symbol.
     pub fn symbol(self) -> &'static str {
         match self {
             Comparison::Equal => "==",
@@ -95,13 +95,13 @@ impl Comparison {
         }
     }
 
-    /// Whether it asks for an order, which only numbers have.
+    /// Whether it is an ordering operator, defined for numbers only.
     pub fn is_ordered(self) -> bool {
         !matches!(self, Comparison::Equal | Comparison::NotEqual)
     }
 
-    /// The same with its sides exchanged.
-    pub fn turned(self) -> Comparison {
+    /// The same with its operands exchanged.
+    pub fn mirrored(self) -> Comparison {
         match self {
             Comparison::Less => Comparison::Greater,
             Comparison::LessOrEqual => Comparison::GreaterOrEqual,
@@ -113,7 +113,7 @@ impl Comparison {
 }
 
 impl Node {
-    /// The nodes right below.
+    /// The child nodes.
     pub fn parts(&self) -> Vec<&Node> {
         match &self.kind {
             Kind::Current | Kind::Event(_) | Kind::Field(_) | Kind::Literal(_) | Kind::Index(_) | Kind::Slice(_) => {
@@ -122,9 +122,11 @@ impl Node {
             Kind::Not(inner) | Kind::Reference(inner) => vec![inner],
             Kind::Sub(parts) | Kind::Compare(_, parts) | Kind::Project(_, parts) => parts.iter().collect(),
             Kind::Filter(parts) => parts.iter().collect(),
-            Kind::Or(parts) | Kind::And(parts) | Kind::List(parts) | Kind::Call(_, parts) | Kind::Defined(_, parts) => {
-                parts.iter().collect()
-            }
+            Kind::Or(parts)
+            | Kind::And(parts)
+            | Kind::List(parts)
+            | Kind::Call(_, parts)
+            | Kind::UserFunction(_, parts) => parts.iter().collect(),
             Kind::Map(entries) => entries.iter().map(|(_, value)| value).collect(),
         }
     }

@@ -1,4 +1,4 @@
-//! JSON that knows where each of its values stands, so that a problem in it can be shown.
+//! JSON parser that records the position of each value, for problem reports.
 
 use tocsin_model::{problem::Problem, value::Value};
 
@@ -7,17 +7,17 @@ use crate::dialect::Span;
 /// Deepest nesting of objects and lists.
 const NESTING_MAX: usize = 32;
 
-/// A value and its place in the text.
+/// A value and its position in the text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
     pub span: Span,
     pub kind: NodeKind,
 }
 
-/// What stands there.
+/// The kinds of values.
 #[derive(Debug, Clone, PartialEq)]
 pub enum NodeKind {
-    /// Null, a truth value, a number or text.
+    /// Null, a boolean, a number or text.
     Scalar(Value),
     List(Vec<Node>),
     Object(Vec<Entry>),
@@ -32,7 +32,7 @@ pub struct Entry {
 }
 
 impl Node {
-    /// What it is, for messages.
+    /// The kind of value, for messages.
     pub fn describe(&self) -> &'static str {
         match &self.kind {
             NodeKind::Scalar(Value::Null) => "null",
@@ -45,14 +45,14 @@ impl Node {
     }
 }
 
-/// Reads one JSON value. A key that an object has twice is a problem.
+/// Parses one JSON value. A duplicate key in an object is a problem.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// The first syntax error.
 pub fn read(text: &str) -> Result<Node, Problem> {
     let mut reader = Reader { text, at: 0 };
     let node = reader.value(0)?;
-    reader.white();
+    reader.skip_white_space();
     if reader.at < text.len() {
         return Err(reader.wrong("the pattern should end here"));
     }
@@ -65,7 +65,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn white(&mut self) {
+    fn skip_white_space(&mut self) {
         let rest = &self.text[self.at..];
         self.at += rest.len() - rest.trim_start_matches([' ', '\t', '\r', '\n']).len();
     }
@@ -83,7 +83,7 @@ impl Reader<'_> {
     }
 
     fn expect(&mut self, byte: u8, message: &str) -> Result<(), Problem> {
-        self.white();
+        self.skip_white_space();
         if self.peek() != Some(byte) {
             return Err(self.wrong(message));
         }
@@ -92,7 +92,7 @@ impl Reader<'_> {
     }
 
     fn value(&mut self, depth: usize) -> Result<Node, Problem> {
-        self.white();
+        self.skip_white_space();
         let start = self.at;
         if depth > NESTING_MAX {
             return Err(self.wrong(format!("the pattern is nested deeper than {NESTING_MAX} levels")));
@@ -126,13 +126,13 @@ impl Reader<'_> {
     fn object(&mut self, depth: usize) -> Result<NodeKind, Problem> {
         self.at += 1;
         let mut entries: Vec<Entry> = Vec::new();
-        self.white();
+        self.skip_white_space();
         if self.peek() == Some(b'}') {
             self.at += 1;
             return Ok(NodeKind::Object(entries));
         }
         loop {
-            self.white();
+            self.skip_white_space();
             let start = self.at;
             if self.peek() != Some(b'"') {
                 return Err(self.wrong("a key in double quotes should stand here"));
@@ -145,7 +145,7 @@ impl Reader<'_> {
             self.expect(b':', "a colon should follow the key")?;
             let value = self.value(depth + 1)?;
             entries.push(Entry { key, span, value });
-            self.white();
+            self.skip_white_space();
             match self.peek() {
                 Some(b',') => self.at += 1,
                 _ => {
@@ -159,14 +159,14 @@ impl Reader<'_> {
     fn list(&mut self, depth: usize) -> Result<NodeKind, Problem> {
         self.at += 1;
         let mut items = Vec::new();
-        self.white();
+        self.skip_white_space();
         if self.peek() == Some(b']') {
             self.at += 1;
             return Ok(NodeKind::List(items));
         }
         loop {
             items.push(self.value(depth + 1)?);
-            self.white();
+            self.skip_white_space();
             match self.peek() {
                 Some(b',') => self.at += 1,
                 _ => {

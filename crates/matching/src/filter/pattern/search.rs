@@ -1,54 +1,56 @@
-//! Evaluates a pattern: looks for leaves that fit together.
+//! Evaluates a pattern: a backtracking search for leaves that match together.
 //!
-//! A list of objects is where fields must meet: leaves that stand below the same list must stand in the same item of it.
-//! So leaves are chosen one after the other, and a choice that does not fit to those before is taken back.
+//! Fields below the same list of objects must match in the same item of it. So leaves are chosen one after the other,
+//! and a choice that contradicts earlier ones is undone.
 
 use tocsin_model::value::Value;
 
 use super::{Pattern, shared};
 use crate::{
-    datum::Trouble,
+    eval_value::EvalError,
     evaluate::STEPS_MAX,
-    filter::{Evaluate, How, Path, Reach},
+    filter::{Evaluate, Path, Reach, ValueTest},
 };
 
 impl Evaluate for Pattern {
-    fn holds(&self, event: &[Value]) -> Result<bool, Trouble> {
+    fn holds(&self, event: &[Value]) -> Result<bool, EvalError> {
         let mut search = Search { event, steps: 0 };
         let holds = search.solve(Some(&Goals { first: self, others: None }), None);
-        if search.is_over() { Err(Trouble::Cost) } else { Ok(holds) }
+        if search.is_over() { Err(EvalError::Cost) } else { Ok(holds) }
     }
 
     fn memory_bytes(&self) -> usize {
         let inner = match self {
             Pattern::All(parts) | Pattern::Any(parts) => parts.iter().map(Pattern::memory_bytes).sum(),
-            Pattern::Leaf(path, hows) => path.keys.len() * 32 + hows.len() * (size_of::<How>() + 64),
+            Pattern::Leaf(path, value_tests) => {
+                path.keys.len() * 32 + value_tests.len() * (size_of::<ValueTest>() + 64)
+            }
             Pattern::Exists(path) | Pattern::Missing(path) => path.keys.len() * 32,
         };
         size_of::<Pattern>() + inner
     }
 }
 
-/// Looks for leaves that fit together.
+/// The state of a search.
 struct Search<'a> {
     event: &'a [Value],
     steps: u32,
 }
 
-/// What is still to be met.
+/// The conditions that are still to be matched.
 struct Goals<'g> {
     first: &'g Pattern,
     others: Option<&'g Goals<'g>>,
 }
 
-/// The leaves that were chosen: each with its place and the items of lists in which it stands.
+/// The leaves chosen so far: each with its path and the items of lists that contain it.
 struct Chosen<'g> {
     path: &'g Path,
     trail: &'g [Item],
     others: Option<&'g Chosen<'g>>,
 }
 
-/// An item of a list: after how many keys the list stood, and its place in it.
+/// An item of a list: the number of keys before the list, and the index in it.
 #[derive(Clone, Copy, PartialEq)]
 struct Item {
     depth: u32,
@@ -64,7 +66,7 @@ impl Search<'_> {
         self.steps > STEPS_MAX
     }
 
-    /// Whether all goals can be met together. What takes too many steps cannot.
+    /// Whether all goals can be matched together. A search that exceeds the step limit fails.
     fn solve(&mut self, goals: Option<&Goals<'_>>, chosen: Option<&Chosen<'_>>) -> bool {
         let Some(Goals { first, others }) = goals else { return true };
         self.take(1);
@@ -78,7 +80,7 @@ impl Search<'_> {
             }
             Pattern::Missing(path) => !path.any(self.event, &mut is_leaf(path)) && self.solve(*others, chosen),
             Pattern::Exists(path) => self.choose(path, &[], *others, chosen),
-            Pattern::Leaf(path, hows) => self.choose(path, hows, *others, chosen),
+            Pattern::Leaf(path, value_tests) => self.choose(path, value_tests, *others, chosen),
         }
     }
 
@@ -90,16 +92,25 @@ impl Search<'_> {
         }
     }
 
-    /// Tries each leaf that is all of this and stands in the same items as those chosen before.
-    fn choose(&mut self, path: &Path, hows: &[How], others: Option<&Goals<'_>>, chosen: Option<&Chosen<'_>>) -> bool {
+    /// Tries each leaf that passes all tests and is in the same items as those chosen before.
+    fn choose(
+        &mut self,
+        path: &Path,
+        value_tests: &[ValueTest],
+        others: Option<&Goals<'_>>,
+        chosen: Option<&Chosen<'_>>,
+    ) -> bool {
         let Some(value) = self.event.get(path.field) else { return false };
         if value.is_null() {
             return false;
         }
         let mut trail = Vec::new();
         self.descend(value, path, 0, &mut trail, &mut |search, leaf, trail| {
-            search.take(1 + hows.iter().map(|how| how.steps(leaf)).sum::<usize>());
-            if search.is_over() || !hows.iter().all(|how| how.accepts(leaf)) || !search.fits(path, trail, chosen) {
+            search.take(1 + value_tests.iter().map(|value_test| value_test.steps(leaf)).sum::<usize>());
+            if search.is_over()
+                || !value_tests.iter().all(|value_test| value_test.accepts(leaf))
+                || !search.fits(path, trail, chosen)
+            {
                 return search.is_over();
             }
             search.solve(others, Some(&Chosen { path, trail, others: chosen }))
@@ -116,7 +127,7 @@ impl Search<'_> {
     ) -> bool {
         match (value, path.keys.get(depth)) {
             (Value::List(items), _) => items.iter().enumerate().any(|(at, item)| {
-                // A leaf in a list shares it with no other field.
+                // A leaf directly in a list shares it with no other field.
                 let is_inner = matches!(item, Value::List(_) | Value::Map(_));
                 if is_inner {
                     trail.push(Item { depth: depth as u32, at: at as u32 });
@@ -136,7 +147,7 @@ impl Search<'_> {
         }
     }
 
-    /// Whether a leaf stands in the same items of the lists that it shares with those chosen before.
+    /// Whether a leaf is in the same items of the lists that it shares with those chosen before.
     fn fits(&mut self, path: &Path, trail: &[Item], mut chosen: Option<&Chosen<'_>>) -> bool {
         let mut seen = 0;
         while let Some(Chosen { path: other, trail: theirs, others }) = chosen {
@@ -156,7 +167,7 @@ impl Search<'_> {
     }
 }
 
-/// Whether a value counts as a leaf, once a path has led to it.
+/// Whether a value at the end of a path is a leaf.
 fn is_leaf(path: &Path) -> impl FnMut(&Value) -> bool + use<> {
     let one = path.reach == Reach::One;
     move |value| !(one && value.is_null())

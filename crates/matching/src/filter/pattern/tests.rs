@@ -2,7 +2,7 @@ use expect_test::{Expect, expect};
 use tocsin_model::field::{Field, Row};
 
 use super::*;
-use crate::datum::Trouble;
+use crate::eval_value::EvalError;
 
 fn fields() -> Fields {
     use FieldType::*;
@@ -25,7 +25,7 @@ fn row(event: &str) -> Row {
     assert!(json.keys().all(|key| fields.position(key).is_some()), "{event}");
     let value = |field: &Field| {
         let value = json.get(field.name.as_str()).cloned().map_or(Value::Null, Value::from);
-        field.kind.accept(value).expect("it fits its field")
+        field.kind.accept(value).expect("the value fits its field")
     };
     fields.iter().map(value).collect()
 }
@@ -52,7 +52,7 @@ fn check(pattern: &str, yes: &[&str], no: &[&str]) {
 }
 
 #[track_caller]
-fn refused(pattern: &str, expected: Expect) {
+fn rejected(pattern: &str, expected: Expect) {
     let problems = compile(pattern, &fields()).expect_err(pattern);
     expected.assert_eq(&problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
 }
@@ -76,7 +76,7 @@ fn values_are_alternatives_and_fields_go_together() {
 }
 
 #[test]
-fn numbers_are_their_values() {
+fn numbers_compare_by_value() {
     check(
         r#"{"count": [300], "detail": {"x": [3.0e2, 9007199254740993]}}"#,
         &[r#"{"count": 300, "detail": {"x": 300.0}}"#, r#"{"count": 300, "detail": {"x": 9007199254740993}}"#],
@@ -99,7 +99,7 @@ fn null_is_a_value_only_below_the_fields_of_the_class() {
 }
 
 #[test]
-fn prefixes_and_suffixes_are_of_text() {
+fn prefixes_and_suffixes_apply_to_text() {
     check(r#"{"source": [{"prefix": "aws."}]}"#, &[r#"{"source": "aws.ec2"}"#], &[r#"{"source": "AWS.ec2"}"#, "{}"]);
     check(r#"{"source": [{"suffix": "ec2"}]}"#, &[r#"{"source": "aws.ec2"}"#], &[r#"{"source": "ec2."}"#]);
     check(
@@ -138,7 +138,7 @@ fn anything_but_needs_a_value() {
         &[r#"{"detail": {"x": 124}}"#, r#"{"detail": {"x": "123"}}"#, r#"{"detail": {"x": null}}"#],
         &[r#"{"detail": {"x": 123.0}}"#, r#"{"detail": {}}"#, r#"{"detail": {"x": []}}"#],
     );
-    // One leaf that is not excluded is enough, as everywhere.
+    // One leaf that is not excluded is enough, as for other tests.
     check(
         r#"{"resources": [{"anything-but": "a"}]}"#,
         &[r#"{"resources": ["a", "b"]}"#],
@@ -199,7 +199,7 @@ fn addresses_lie_in_networks() {
 }
 
 #[test]
-fn leaves_exist_or_not() {
+fn leaves_are_tested_for_existence() {
     let there = [r#"{"detail": {"c": 1}}"#, r#"{"detail": {"c": null}}"#, r#"{"detail": {"c": [[2]]}}"#];
     let not = [r#"{"detail": {"c": {"c1": 100}}}"#, r#"{"detail": {"c": []}}"#, r#"{"detail": {}}"#, "{}"];
     check(r#"{"detail": {"c": [{"exists": true}]}}"#, &there, &not);
@@ -260,7 +260,7 @@ fn fields_of_one_list_of_objects_meet_in_one_object() {
         event(r#"[[{"first": "Jane"}, {"last": "Doe"}]]"#),
     );
     check(pattern, &[&one, &two, &deep], &[&apart, &deeper]);
-    // Also where an alternative stands above.
+    // An alternative above the list does not change this.
     let or = r#"{"detail": {"$or": [{"e": {"a": [1]}}, {"e": {"a": [2]}}], "e": {"b": [3]}}}"#;
     check(
         or,
@@ -279,17 +279,17 @@ fn fields_of_one_list_of_objects_meet_in_one_object() {
 }
 
 #[test]
-fn a_search_ends() {
+fn a_search_is_bounded() {
     let many = vec!["1"; 300].join(",");
     let parts: Vec<String> = (0..8).map(|at| format!(r#""k{at}": [1]"#)).collect();
     let pattern = format!(r#"{{"detail": {{"e": {{{}, "z": [0]}}}}}}"#, parts.join(","));
     let keys: Vec<String> = (0..8).map(|at| format!(r#""k{at}": [{many}]"#)).collect();
     let row = row(&format!(r#"{{"detail": {{"e": [{{{}, "z": 1}}]}}}}"#, keys.join(",")));
-    assert!(matches!(compiled(&pattern).holds(&row), Ok(false) | Err(Trouble::Cost)));
+    assert!(matches!(compiled(&pattern).holds(&row), Ok(false) | Err(EvalError::Cost)));
 }
 
 #[test]
-fn equal_meanings_are_equal_filters() {
+fn equivalent_filters_are_equal() {
     let same = |left: &str, right: &str| assert_eq!(compiled(left).canonical(), compiled(right).canonical());
     same(r#"{"source": ["a", "b"], "count": [1]}"#, r#"{"count":[1.0],"source":["b","a","a"]}"#);
     same(r#"{"detail": {"e": {"b": [1], "a": [2]}}}"#, r#"{"detail":{"e":{"a":[2],"b":[1]}}}"#);
@@ -302,22 +302,22 @@ fn equal_meanings_are_equal_filters() {
 }
 
 #[test]
-fn problems_say_where_and_what_would_be_right() {
-    refused(r#"{"sorce": ["a"]}"#, expect!["1:2: the event class has no field `sorce`; did you mean `source`?"]);
-    refused(
+fn problems_have_a_position_and_a_hint() {
+    rejected(r#"{"sorce": ["a"]}"#, expect!["1:2: the event class has no field `sorce`; did you mean `source`?"]);
+    rejected(
         "{\n  \"source\": \"a\",\n  \"count\": [\"5\"]\n}",
         expect![[r#"
             2:13: values stand in a list; write ["a"]
             3:13: `count` is an integer, never text; write 5 without quotes"#]],
     );
-    refused(
+    rejected(
         r#"{"source": [{"prefx": "a"}, {"prefix": 5}, {"prefix": ""}]}"#,
         expect![[r#"
         1:14: `prefx` is no test; did you mean `prefix`?
         1:40: `prefix` takes text, not a number
         1:55: `prefix` takes a text that is not empty"#]],
     );
-    refused(
+    rejected(
         r#"{"count": [{"prefix": "a"}], "at": [{"numeric": [">", 5]}, "noon"], "price": [null]}"#,
         expect![[r#"
             1:13: `prefix` is a test of text, and `count` is an integer
@@ -325,7 +325,7 @@ fn problems_say_where_and_what_would_be_right() {
             1:60: `noon` is not a date and time of RFC 3339, such as `2026-11-21T09:30:00Z`; write an instant such as 2026-03-01T12:00:00Z
             1:79: a field of the class that is null counts as missing, so `price` is never null; write {"exists": false}"#]],
     );
-    refused(
+    rejected(
         r#"{"count": [{"numeric": [">", 5, "<", 5]}, {"numeric": [">"]}, {"numeric": ["=>", 5]}, {"numeric": [">", 1, ">", 2]}]}"#,
         expect![[r#"
             1:24: no number is in this range
@@ -333,7 +333,7 @@ fn problems_say_where_and_what_would_be_right() {
             1:76: a comparison should stand here; write "=", "<", "<=", ">" or ">="
             1:108: this end of the range is given twice"#]],
     );
-    refused(
+    rejected(
         r#"{"source": [{"wildcard": "a**b"}, {"wildcard": "a\\b"}, {"cidr": "10.0.0.0/40"}, {"exists": "yes"}]}"#,
         expect![[r#"
             1:26: two `*` in a row say no more than one; write one; `\\*` is a star itself
@@ -341,7 +341,7 @@ fn problems_say_where_and_what_would_be_right() {
             1:66: `40` is not a number of bits from 0 to 32; write a network such as 10.0.0.0/8
             1:93: `exists` takes true or false"#]],
     );
-    refused(
+    rejected(
         r#"{"source": [], "detail": ["a"], "count": {"x": [1]}, "resources": {}}"#,
         expect![[r#"
             1:12: the list of values is empty, so nothing would fit; write at least one value
@@ -349,13 +349,13 @@ fn problems_say_where_and_what_would_be_right() {
             1:42: `count` is an integer and has no fields; write a list of values
             1:67: the object is empty; name a field of it, or leave it out"#]],
     );
-    refused(
+    rejected(
         r#"{"$or": [{"source": ["a"]}], "source": [["a"]]}"#,
         expect![[r#"
         1:9: `$or` takes a list of at least two objects; write "$or": [{"field": ["value"]}, {"other": ["value"]}]
         1:41: a list within the list of values would fit nothing"#]],
     );
-    refused(
+    rejected(
         r#"{"source": [{"anything-but": []}, {"anything-but": [null]}, {"anything-but": {"numeric": [1]}}, {"anything-but": {"prefix": []}}]}"#,
         expect![[r#"
             1:30: the list is empty, so everything would fit; write {"exists": true}
@@ -363,31 +363,31 @@ fn problems_say_where_and_what_would_be_right() {
             1:79: `anything-but` takes values, or one of prefix, suffix, equals-ignore-case, wildcard
             1:125: the list is empty, so everything would fit"#]],
     );
-    refused("{}", expect!["1:1: the pattern is empty; leave the filter out to be told of every event"]);
-    refused("[]", expect![[r#"1:1: a pattern is an object, not a list; write {"field": ["value"]}"#]]);
+    rejected("{}", expect!["1:1: the pattern is empty; leave the filter out to receive every event"]);
+    rejected("[]", expect![[r#"1:1: a pattern is an object, not a list; write {"field": ["value"]}"#]]);
 }
 
 #[test]
-fn what_is_no_json_is_refused_where_it_breaks() {
-    refused("", expect!["1:1: the pattern ends where a value should begin"]);
-    refused("{\"source\": ['a']}", expect!["1:13: text stands in double quotes"]);
-    refused("{\"source\": [\"a\"],}", expect!["1:18: a key in double quotes should stand here"]);
-    refused("{\"source\": [\"a\"", expect!["1:16: a comma or `]` should stand here"]);
-    refused("{\"source\": [\"a]}", expect!["1:13: the closing quote of this text is missing"]);
-    refused(
+fn invalid_json_is_rejected_with_its_position() {
+    rejected("", expect!["1:1: the pattern ends where a value should begin"]);
+    rejected("{\"source\": ['a']}", expect!["1:13: text stands in double quotes"]);
+    rejected("{\"source\": [\"a\"],}", expect!["1:18: a key in double quotes should stand here"]);
+    rejected("{\"source\": [\"a\"", expect!["1:16: a comma or `]` should stand here"]);
+    rejected("{\"source\": [\"a]}", expect!["1:13: the closing quote of this text is missing"]);
+    rejected(
         "{\"source\": [\"\\x\"]}",
         expect!["1:13: this text has a line break or an escape that JSON does not have"],
     );
-    refused("{\"count\": [01]}", expect!["1:12: `01` is no number"]);
-    refused("{\"count\": [1e999]}", expect!["1:12: `1e999` is too large"]);
-    refused("{\"source\": [yes]}", expect!["1:13: `yes` is no JSON value; put text in double quotes"]);
-    refused("{\"source\": [\"a\"], \"source\": [\"b\"]}", expect!["1:19: the key `source` is given twice"]);
-    refused("{\"source\": [\"a\"]} {}", expect!["1:19: the pattern should end here"]);
-    refused(
+    rejected("{\"count\": [01]}", expect!["1:12: `01` is no number"]);
+    rejected("{\"count\": [1e999]}", expect!["1:12: `1e999` is too large"]);
+    rejected("{\"source\": [yes]}", expect!["1:13: `yes` is no JSON value; put text in double quotes"]);
+    rejected("{\"source\": [\"a\"], \"source\": [\"b\"]}", expect!["1:19: the key `source` is given twice"]);
+    rejected("{\"source\": [\"a\"]} {}", expect!["1:19: the pattern should end here"]);
+    rejected(
         &format!("{{\"detail\": {}", "{\"x\": ".repeat(40)),
         expect!["1:204: the pattern is nested deeper than 32 levels"],
     );
-    refused(
+    rejected(
         &format!("{{\"source\": [\"{}\"]}}", "x".repeat(PATTERN_BYTES_MAX)),
         expect!["the pattern has 65552 bytes, at most 65536 are allowed"],
     );
@@ -469,7 +469,7 @@ fn conditions_agree_with_evaluation() {
                 format!("[{}, {}]", random_json(&mut random, 3), random_json(&mut random, 3))
             };
             let row = row(&format!("{{{field:?}: {value}}}"));
-            let evaluated = filter.holds(&row).expect("it is small");
+            let evaluated = filter.holds(&row).expect("the event is small");
             let holds = filter.condition().holds(&row);
             matches += u32::from(evaluated);
             let agrees = if filter.is_exact() { holds == evaluated } else { holds || !evaluated };

@@ -1,4 +1,4 @@
-//! What an index holds and what it costs, in figures that cost nothing to read.
+//! Statistics of an index: sizes and costs, cheap to read.
 
 use std::ops::AddAssign;
 
@@ -7,42 +7,42 @@ use crate::{
     rule::{RuleExplanation, RuleSet},
 };
 
-/// Figures of the index of a rule set. Those of its shards are added up.
+/// Statistics of the index of a rule set, summed over its shards.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Figures {
-    /// For each branch, how many subscriptions stand where the index leads an event, on average.
+pub struct IndexStats {
+    /// For each branch, the average number of subscriptions in the group of an event.
     pub(crate) branches: Vec<f64>,
     /// For each filter plan.
-    pub(crate) filters: Vec<FilterFigures>,
+    pub(crate) filters: Vec<FilterStats>,
 }
 
-/// What the own filters of the subscriptions of a class are, and what they cost.
+/// Statistics of the filters of the subscriptions of a class.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
-pub struct FilterFigures {
-    /// Distinct filters; one that subscriptions of several shards have counts on each.
+pub struct FilterStats {
+    /// Distinct filters; a filter with subscriptions in several shards counts on each.
     pub distinct: u64,
-    /// Those of them that are looked at for every event.
+    /// Distinct filters that are evaluated for every event.
     pub unindexed: u64,
-    /// Places in which their alternatives are filed.
+    /// Index groups that hold their alternatives.
     pub groups: u64,
-    /// What was done with them since the index was built.
+    /// Work done since the index was built.
     pub counts: Counts,
 }
 
-impl Figures {
-    /// The filters of all plans together.
-    pub fn filters(&self) -> FilterFigures {
-        let mut sum = FilterFigures::default();
-        for figures in &self.filters {
-            sum.distinct += figures.distinct;
-            sum.unindexed += figures.unindexed;
-            sum.groups += figures.groups;
-            sum.counts += figures.counts;
+impl IndexStats {
+    /// The sum over all plans.
+    pub fn filters(&self) -> FilterStats {
+        let mut sum = FilterStats::default();
+        for index_stats in &self.filters {
+            sum.distinct += index_stats.distinct;
+            sum.unindexed += index_stats.unindexed;
+            sum.groups += index_stats.groups;
+            sum.counts += index_stats.counts;
         }
         sum
     }
 
-    /// Puts them into what is said of the rules.
+    /// Adds the statistics to the explanations of the rules.
     pub fn explain(&self, rules: &RuleSet, explanations: &mut [RuleExplanation]) {
         for (rule, explanation) in rules.rules.iter().zip(explanations).filter(|(rule, _)| rule.enabled) {
             explanation.filters = rule.filters.and_then(|plan| self.filters.get(plan)).copied();
@@ -53,14 +53,14 @@ impl Figures {
     }
 }
 
-/// Of two shards of the same rule set.
-impl AddAssign<&Figures> for Figures {
-    fn add_assign(&mut self, other: &Figures) {
+/// Adds the statistics of another shard of the same rule set.
+impl AddAssign<&IndexStats> for IndexStats {
+    fn add_assign(&mut self, other: &IndexStats) {
         self.branches.resize(self.branches.len().max(other.branches.len()), 0.0);
         self.branches.iter_mut().zip(&other.branches).for_each(|(sum, more)| *sum += more);
-        self.filters.resize(self.filters.len().max(other.filters.len()), FilterFigures::default());
+        self.filters.resize(self.filters.len().max(other.filters.len()), FilterStats::default());
         for (sum, more) in self.filters.iter_mut().zip(&other.filters) {
-            // Each shard is asked about each event.
+            // Each shard evaluates each event, so events are not added up.
             let events = sum.counts.events.max(more.counts.events);
             sum.distinct += more.distinct;
             sum.unindexed += more.unindexed;

@@ -1,8 +1,8 @@
-//! The own filters of the subscriptions of one class, for events of one class: each distinct filter once, with a number,
-//! and which of them match an event.
+//! The filters of the subscriptions of one class, for events of one class. Each distinct filter is stored once, with a
+//! number.
 //!
-//! A text that was seen before is found by its fingerprint and not compiled again; texts that mean the same share a
-//! filter. So a million subscriptions with one filter cost one evaluation an event.
+//! A text that was compiled before is found by its fingerprint; equivalent texts share a filter. So a million
+//! subscriptions with one filter cost one evaluation per event.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -13,78 +13,78 @@ use crate::index::table::Bits;
 
 use super::{
     CompiledFilter, FilterScope, compile_for,
-    index::{Counts, Desk, FilterIndex},
-    kept::Kept,
+    index::{Counts, FilterIndex, FilterScratch},
+    packed::PackedFilter,
 };
 
-/// The number of a distinct filter in its book. Numbers are used again.
+/// The number of a distinct filter in its table. Numbers are reused.
 pub(crate) type FilterNumber = u32;
 
-/// The distinct filters, and the one of each subscription by slot.
+/// The distinct filters, and the filter of each subscription by slot.
 #[derive(Debug)]
-pub(crate) struct FilterBook {
+pub(crate) struct FilterTable {
     /// For each slot, one more than the number of its filter; 0 for none.
     of_slot: Vec<u32>,
-    /// For each slot that has a filter, its text's place; only read on removal.
-    texts: HashTable<Text>,
+    /// For each slot with a filter, the position of its text; only read on removal.
+    texts: HashTable<SourceText>,
     by_meaning: HashTable<FilterNumber>,
-    filters: Vec<Option<Distinct>>,
+    filters: Vec<Option<DistinctFilter>>,
     index: FilterIndex,
     free: Vec<FilterNumber>,
     hashers: [RandomState; 2],
 }
 
-/// A text in its dialect, by a fingerprint of 128 keyed bits: no two texts share one but by a chance far below that of
-/// a broken memory, which keeps the texts themselves out of the process.
+/// A filter text in its dialect, by a keyed 128-bit fingerprint. Texts themselves are not stored; a collision is far
+/// less likely than a memory error.
 #[derive(Debug, Clone, Copy)]
-struct Text {
+struct SourceText {
     print: [u64; 2],
     filter: FilterNumber,
 }
 
 #[derive(Debug)]
-struct Distinct {
-    kept: Kept,
+struct DistinctFilter {
+    kept: PackedFilter,
     hash: u64,
-    /// Subscriptions that have it.
+    /// Number of subscriptions with this filter.
     uses: u32,
-    /// Fingerprints of the texts that mean it.
+    /// Fingerprints of the texts that compile to it.
     prints: Vec<[u64; 2]>,
 }
 
-/// Texts remembered for one filter. A further spelling of the same is compiled each time it is put.
+/// Most fingerprints stored for one filter. Further spellings are compiled each time.
 const SPELLINGS_MAX: usize = 8;
 
-/// Which filters match one event.
+/// The filters that match one event.
 #[derive(Debug, Default)]
-pub(crate) struct Matching {
-    /// Their numbers, each once.
+pub(crate) struct MatchingFilters {
+    /// Numbers of the filters, each once.
     pub numbers: Vec<FilterNumber>,
     has: Bits,
-    desk: Desk,
+    scratch: FilterScratch,
 }
 
-impl Matching {
+impl MatchingFilters {
     /// Whether a filter matches.
     #[inline]
     pub fn has(&self, number: FilterNumber) -> bool {
         self.has.has(number)
     }
 
-    /// What was done to find them, for all events so far.
+    /// The work done to find them, over all events so far.
     pub fn counts(&self) -> Counts {
-        self.desk.counts()
+        self.scratch.counts()
     }
 
-    /// How many filters could not be decided; they do not match.
+    /// The number of filters that exceeded the step limit; they do not match.
     pub fn undecided(&self) -> u32 {
-        self.desk.stopped().len() as u32
+        self.scratch.stopped().len() as u32
     }
 }
 
-impl FilterBook {
+impl FilterTable {
     pub fn new() -> Self {
-        FilterBook {
+        FilterTable {
             of_slot: Vec::new(),
             texts: HashTable::new(),
             by_meaning: HashTable::new(),
@@ -101,10 +101,10 @@ impl FilterBook {
         self.of_slot.get(slot as usize).copied().unwrap_or(0).checked_sub(1)
     }
 
-    /// Finds or makes the filter of a text and counts a use of it. `subscriber` has the columns of the one whose it is.
+    /// Finds or compiles the filter of a text and counts a use of it. `subscriber` has the columns of the subscriber.
     ///
     /// # Errors
-    /// The text is no filter for events of these fields.
+    /// The text is not a valid filter for events of these fields.
     pub fn take(
         &mut self,
         filter: &Filter,
@@ -120,8 +120,8 @@ impl FilterBook {
             }
         }
         let compiled = compile_for(filter, scope, Some(subscriber))?;
-        // Such a text means something else for the next one.
-        let is_for_all = !compiled.asks_subscriber();
+        // A text that reads subscriber columns means something else for another subscriber.
+        let is_for_all = !compiled.depends_on_subscriber();
         let hash = self.hashers[0].hash_one(compiled.canonical());
         let filters = &self.filters;
         let same = |number: &FilterNumber| {
@@ -135,7 +135,7 @@ impl FilterBook {
             distinct.uses += 1;
             if is_for_all && distinct.prints.len() < SPELLINGS_MAX {
                 distinct.prints.push(print);
-                self.texts.insert_unique(print[0], Text { print, filter: number }, |text| text.print[0]);
+                self.texts.insert_unique(print[0], SourceText { print, filter: number }, |text| text.print[0]);
             }
         }
         Ok(number)
@@ -143,8 +143,8 @@ impl FilterBook {
 
     fn add(&mut self, compiled: CompiledFilter, hash: u64) -> FilterNumber {
         let number = self.free.pop().unwrap_or(self.filters.len() as FilterNumber);
-        let (kept, _) = Kept::file(compiled, number, &mut self.index);
-        let distinct = Some(Distinct { kept, hash, uses: 0, prints: Vec::new() });
+        let (kept, _) = PackedFilter::file(compiled, number, &mut self.index);
+        let distinct = Some(DistinctFilter { kept, hash, uses: 0, prints: Vec::new() });
         match self.filters.get_mut(number as usize) {
             Some(place) => *place = distinct,
             None => self.filters.push(distinct),
@@ -155,8 +155,8 @@ impl FilterBook {
         number
     }
 
-    /// Gives a use of a filter back. The last one removes it.
-    pub fn give_back(&mut self, number: FilterNumber) {
+    /// Releases a use of a filter. The last release removes it.
+    pub fn release(&mut self, number: FilterNumber) {
         let Some(distinct) = &mut self.filters[number as usize] else { return };
         distinct.uses -= 1;
         if distinct.uses > 0 {
@@ -176,7 +176,7 @@ impl FilterBook {
         }
     }
 
-    /// Notes the filter of a slot's subscription.
+    /// Records the filter of a slot's subscription.
     pub fn file(&mut self, slot: u32, number: Option<FilterNumber>) {
         let at = slot as usize;
         if at >= self.of_slot.len() {
@@ -192,49 +192,49 @@ impl FilterBook {
         self.of_slot[at] = number.map_or(0, |number| number + 1);
     }
 
-    /// A slot's subscription is gone: gives its filter back.
+    /// Releases the filter of a removed subscription.
     pub fn forget(&mut self, slot: u32) {
         if let Some(number) = self.of(slot) {
             self.file(slot, None);
-            self.give_back(number);
+            self.release(number);
         }
     }
 
-    /// Finds the filters that match an event. Those that cannot be decided do not.
-    pub fn matching(&self, event: &[Value], out: &mut Matching) {
-        let Matching { numbers, has, desk } = out;
+    /// Finds the filters that match an event. Those that exceed the step limit do not match.
+    pub fn matching(&self, event: &[Value], out: &mut MatchingFilters) {
+        let MatchingFilters { numbers, has, scratch } = out;
         for number in numbers.drain(..) {
             has.clear(number);
         }
-        self.index.matching(event, desk, numbers);
+        self.index.matching(event, scratch, numbers);
         for number in numbers {
             has.set(*number);
         }
     }
 
-    /// How many distinct filters are candidates for every event.
+    /// The number of distinct filters that are evaluated for every event.
     pub fn scanned(&self) -> usize {
         self.index.scanned()
     }
 
-    /// How many groups they are filed in.
+    /// The number of index groups.
     pub fn groups(&self) -> usize {
         self.index.groups()
     }
 
-    /// How many distinct filters there are.
+    /// The number of distinct filters.
     pub fn distinct(&self) -> usize {
         self.filters.len() - self.free.len()
     }
 
     /// Bytes held.
     pub fn memory_bytes(&self) -> usize {
-        let inner = |distinct: &Distinct| distinct.kept.memory_bytes() + distinct.prints.capacity() * 16;
+        let inner = |distinct: &DistinctFilter| distinct.kept.memory_bytes() + distinct.prints.capacity() * 16;
         self.of_slot.capacity() * 4
             + self.texts.allocation_size()
             + self.by_meaning.allocation_size()
             + self.index.memory_bytes()
-            + self.filters.capacity() * size_of::<Option<Distinct>>()
+            + self.filters.capacity() * size_of::<Option<DistinctFilter>>()
             + self.filters.iter().flatten().map(inner).sum::<usize>()
             + self.free.capacity() * 4
     }

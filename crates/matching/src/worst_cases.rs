@@ -1,5 +1,5 @@
-//! The worst that somebody may ask for: filters and segments that would hold everybody up, and events as large as they may
-//! be. For whoever measures what that costs; whoever thinks of something worse adds it here.
+//! Adversarial filters and segments, and events of the largest allowed size, to measure the worst-case cost. Add
+//! further cases here.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -15,83 +15,87 @@ use tocsin_model::{
 
 use crate::filter::{
     CompiledFilter, compile,
-    index::{Desk, FilterIndex},
+    index::{FilterIndex, FilterScratch},
 };
 
-/// Longer than this none may take, to be refused or to be stopped, of the time that its thread has on a processor.
+/// Limit of the processor time for rejecting or stopping any of them.
 pub const LONGEST: Duration = Duration::from_millis(100);
 
-/// About the longest text that an event may hold.
+/// About the longest text that an event can hold.
 const TEXT_BYTES: usize = 1_000_000;
 
-/// The time that the thread has spent since any fixed moment.
+/// Processor time of the thread since a fixed point.
 pub type Clock<'a> = &'a dyn Fn() -> Duration;
 
-/// What a bomb did.
+/// The measured cost of one case.
 #[derive(Debug, Clone)]
-pub struct Blast {
-    /// Its dialect and what it is made of.
+pub struct WorstCaseResult {
+    /// Dialect and description.
     pub name: String,
-    /// How long reading it took.
+    /// Time to compile it.
     pub reading: Duration,
-    /// The longest that it took to ask it of an event or a subscriber; nothing if it is refused.
-    pub asking: Duration,
-    /// What was said to it where that took longest.
+    /// Longest evaluation for one event or subscriber; zero if it is rejected.
+    pub evaluating: Duration,
+    /// The result of the slowest evaluation.
     pub answer: String,
 }
 
-impl Blast {
-    /// The longest that it held anybody up at once.
+impl WorstCaseResult {
+    /// The longest uninterrupted time.
     pub fn longest(&self) -> Duration {
-        self.reading.max(self.asking)
+        self.reading.max(self.evaluating)
     }
 }
 
-/// Sets all of them off, one after another.
-pub fn set_off(clock: Clock<'_>) -> Vec<Blast> {
+/// Measures all cases, one after another.
+pub fn run_all(clock: Clock<'_>) -> Vec<WorstCaseResult> {
     let (fields, events) = (fields(), events());
     let filters = filters().into_iter().map(|(dialect, name, text)| {
         let name = format!("{dialect} {name}");
-        filter_blast(name, &Filter::new(dialect, text), &fields, &events, clock)
+        measure_filter(name, &Filter::new(dialect, text), &fields, &events, clock)
     });
-    let segments = segments().into_iter().map(|(name, text, attributes)| segment_blast(name, &text, attributes, clock));
+    let segments =
+        segments().into_iter().map(|(name, text, attributes)| measure_segment(name, &text, attributes, clock));
     filters.chain(segments).collect()
 }
 
-/// The same of a filter such as people write, to compare with: it is asked so many times, and the answer is of one.
-pub fn no_bomb(times: u32, clock: Clock<'_>) -> Blast {
+/// Measures an ordinary filter for comparison: evaluated `times` times, the time is that of one.
+pub fn ordinary_filter(times: u32, clock: Clock<'_>) -> WorstCaseResult {
     let (fields, events) = (fields(), events());
     let filter = Filter::new(Dialect::Cel, "event.title.contains_ci('wildfire') || 'x' in event.tags");
-    let blasts = (0..times).map(|_| filter_blast("a usual filter".to_owned(), &filter, &fields, &events[..1], clock));
-    let sum =
-        blasts.reduce(|sum, one| Blast { reading: sum.reading + one.reading, asking: sum.asking + one.asking, ..one });
-    let sum = sum.expect("it is asked once at least");
-    Blast { reading: sum.reading / times, asking: sum.asking / times, ..sum }
+    let blasts = (0..times).map(|_| measure_filter("a usual filter".to_owned(), &filter, &fields, &events[..1], clock));
+    let sum = blasts.reduce(|sum, one| WorstCaseResult {
+        reading: sum.reading + one.reading,
+        evaluating: sum.evaluating + one.evaluating,
+        ..one
+    });
+    let sum = sum.expect("it is evaluated at least once");
+    WorstCaseResult { reading: sum.reading / times, evaluating: sum.evaluating / times, ..sum }
 }
 
-fn filter_blast(
+fn measure_filter(
     name: String,
     filter: &Filter,
     fields: &Fields,
     events: &[(&str, Vec<Value>)],
     clock: Clock<'_>,
-) -> Blast {
+) -> WorstCaseResult {
     let start = clock();
     let compiled = compile(filter, fields);
     let reading = clock() - start;
-    let (answer, asking) = match compiled {
-        Err(problems) => (refusal(&problems), Duration::ZERO),
-        Ok(filter) => asked(&filter, events, clock),
+    let (answer, evaluating) = match compiled {
+        Err(problems) => (rejection(&problems), Duration::ZERO),
+        Ok(filter) => measure_events(&filter, events, clock),
     };
-    Blast { name, reading, asking, answer }
+    WorstCaseResult { name, reading, evaluating, answer }
 }
 
-fn segment_blast(name: &str, text: &str, attributes: BTreeMap<String, Value>, clock: Clock<'_>) -> Blast {
+fn measure_segment(name: &str, text: &str, attributes: BTreeMap<String, Value>, clock: Clock<'_>) -> WorstCaseResult {
     let start = clock();
     let parsed = LdapFilter::parse(text);
     let reading = clock() - start;
-    let (answer, asking) = match parsed {
-        Err(problems) => (refusal(&problems), Duration::ZERO),
+    let (answer, evaluating) = match parsed {
+        Err(problems) => (rejection(&problems), Duration::ZERO),
         Ok(filter) => {
             let profile = Profile { attributes, ..Profile::default() };
             let id = "s".parse().expect("an id");
@@ -101,34 +105,34 @@ fn segment_blast(name: &str, text: &str, attributes: BTreeMap<String, Value>, cl
             (truth.to_string(), clock() - start)
         }
     };
-    Blast { name: format!("ldap {name}"), reading, asking, answer }
+    WorstCaseResult { name: format!("ldap {name}"), reading, evaluating, answer }
 }
 
-fn refusal(problems: &[Problem]) -> String {
+fn rejection(problems: &[Problem]) -> String {
     let first = problems.first().map(Problem::to_string).unwrap_or_default();
     format!("refused: {}", first.chars().take(70).collect::<String>())
 }
 
-/// What a filter says of the events, and the longest that one took: by its own evaluator, and by the index.
-fn asked(filter: &CompiledFilter, events: &[(&str, Vec<Value>)], clock: Clock<'_>) -> (String, Duration) {
+/// The results of a filter for the events, and the longest evaluation: by its own evaluator, and by the index.
+fn measure_events(filter: &CompiledFilter, events: &[(&str, Vec<Value>)], clock: Clock<'_>) -> (String, Duration) {
     let mut index = FilterIndex::new();
     index.insert(0, filter);
-    let (mut desk, mut found) = (Desk::new(), Vec::new());
-    let (mut longest, mut told) = (Duration::ZERO, String::new());
+    let (mut scratch, mut found) = (FilterScratch::new(), Vec::new());
+    let (mut longest, mut slowest) = (Duration::ZERO, String::new());
     for (name, event) in events {
         let start = clock();
         let answer = filter.holds(event);
         let alone = clock() - start;
         let start = clock();
         found.clear();
-        index.matching(event, &mut desk, &mut found);
+        index.matching(event, &mut scratch, &mut found);
         let by_index = clock() - start;
-        if told.is_empty() || alone.max(by_index) > longest {
-            told = format!("{name}: {answer:?} in {alone:.2?}, by the index in {by_index:.2?}");
+        if slowest.is_empty() || alone.max(by_index) > longest {
+            slowest = format!("{name}: {answer:?} in {alone:.2?}, by the index in {by_index:.2?}");
             longest = alone.max(by_index);
         }
     }
-    (told, longest)
+    (slowest, longest)
 }
 
 fn fields() -> Fields {
@@ -143,14 +147,14 @@ fn fields() -> Fields {
     Fields::new(kinds.map(field).into())
 }
 
-/// Events as large as they may be: long texts of several kinds, long lists, lists in lists.
+/// Events of the largest allowed size: long texts of several kinds, long lists, lists in lists.
 fn events() -> Vec<(&'static str, Vec<Value>)> {
     let at = Value::Timestamp(Timestamp(1_700_000_000_000_000));
     let with = |title: String, other: &str, tags: Vec<Value>, detail: Value| {
         vec![Value::from(&*title), Value::from(other), at.clone(), Value::List(tags.into()), detail]
     };
     let numbers: Vec<Value> = (0..1_000).map(Value::from).collect();
-    // Steps of a linear congruence are random enough for a search.
+    // A linear congruential generator is random enough for a search.
     let mixed = (0..TEXT_BYTES).scan(1_u32, |state, _| {
         *state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         Some(if *state >> 31 == 0 { 'a' } else { 'b' })

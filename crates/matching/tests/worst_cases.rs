@@ -1,9 +1,10 @@
-//! What would hold up the matcher is refused with its place, or stopped by its steps; and what is asked without counting
-//! steps, the condition of a filter, never looks through a text many times. `examples/bombs.rs` measures the same.
+//! Expressions that would block the matcher are rejected with their position, or stopped by their step limit. The
+//! condition of a filter, which is tested without counting steps, never searches a text many times. `examples/worst_cases.rs`
+//! measures the same.
 
 use tocsin_matching::{
-    datum::Trouble,
-    filter::{Case, CompiledFilter, Condition, How, compile},
+    eval_value::EvalError,
+    filter::{Case, CompiledFilter, Condition, ValueTest, compile},
 };
 use tocsin_model::{
     field::{Field, FieldType, Fields},
@@ -37,7 +38,7 @@ fn many(count: usize, each: impl Fn(usize) -> String, glue: &str) -> String {
 }
 
 #[test]
-fn bombs_are_refused_with_their_place() {
+fn worst_case_filters_are_rejected_with_their_position() {
     let check = |dialect: Dialect, text: String, expected: &str| {
         let problem = filter(dialect, &text).expect_err(expected);
         assert!(problem.contains(expected), "{problem}");
@@ -62,7 +63,7 @@ fn bombs_are_refused_with_their_place() {
 }
 
 #[test]
-fn bombs_are_stopped_by_their_steps() {
+fn worst_case_filters_are_stopped_by_the_step_limit() {
     let list = format!("[{}]", vec!["1"; 200].join(","));
     let same = " | [@, @][]";
     let people = many(8, |key| format!(r#""k{key}": [{{"numeric": [">=", 0]}}]"#), ", ");
@@ -95,21 +96,21 @@ fn bombs_are_stopped_by_their_steps() {
     ] {
         let start = text.chars().take(60).collect::<String>();
         let filter = filter(dialect, &text).unwrap_or_else(|problem| panic!("{start}: {problem}"));
-        assert_eq!(filter.holds(&event_of(letter)), Err(Trouble::Cost), "{start}");
+        assert_eq!(filter.holds(&event_of(letter)), Err(EvalError::Cost), "{start}");
     }
 }
 
-/// How often a condition looks through a text for something, and how often it lower-cases one.
+/// Counts how often a condition searches a text, and how often it lower-cases one.
 fn passes(condition: &Condition) -> (usize, usize) {
     let (mut passes, mut foldings) = (0, 0);
     condition.visit(&mut |test| {
-        let how = if let How::But(inner) = &test.how { inner } else { &test.how };
-        match how {
-            How::Contains(_, Case::Folded) | How::Folded(_) => foldings += 1,
-            How::Prefix(_, Case::Folded) | How::Suffix(_, Case::Folded) => foldings += 1,
-            How::Contains(..) | How::Wildcard(_) => passes += 1,
-            // As often as it has letters.
-            How::Matches(pattern) => passes += if pattern.is_light() { 1 } else { 1_000 },
+        let value_test = if let ValueTest::But(inner) = &test.value_test { inner } else { &test.value_test };
+        match value_test {
+            ValueTest::Contains(_, Case::Folded) | ValueTest::Folded(_) => foldings += 1,
+            ValueTest::Prefix(_, Case::Folded) | ValueTest::Suffix(_, Case::Folded) => foldings += 1,
+            ValueTest::Contains(..) | ValueTest::Wildcard(_) => passes += 1,
+            // A heavy pattern may cost a pass for each of its states.
+            ValueTest::Matches(pattern) => passes += if pattern.is_light() { 1 } else { 1_000 },
             _ => {}
         }
     });
@@ -117,23 +118,23 @@ fn passes(condition: &Condition) -> (usize, usize) {
 }
 
 #[test]
-fn what_an_index_asks_uncounted_is_little() {
+fn conditions_are_cheap_although_their_steps_are_not_counted() {
     let check = |dialect: Dialect, text: &str, exact: bool, expected: (usize, usize)| {
         let filter = filter(dialect, text).unwrap_or_else(|problem| panic!("{problem}"));
         assert_eq!((filter.is_exact(), passes(filter.condition())), (exact, expected), "{text}");
     };
-    // What is usual is asked of the index alone.
+    // Ordinary tests stay in the condition.
     check(Dialect::Cel, "event.title.matches('(?i)road (closure|repair)s? in [a-z]+')", true, (1, 0));
     check(Dialect::Cel, "event.title.contains_ci('kobe') || event.title.contains_ci('lima')", true, (0, 2));
     check(Dialect::EventPattern, r#"{"title": [{"wildcard": "a*b*c"}]}"#, true, (1, 0));
-    // Of what is heavy, the index keeps what finds it.
+    // Of expensive tests, the condition keeps the parts that find the filter.
     check(Dialect::Cel, "event.title.matches('wildfire[ab]{60}')", false, (1, 0));
     check(Dialect::Cel, "event.title.matches('a[ab]{60}') || size(event.title) > 3", false, (0, 0));
     let none = many(300, |at| format!("!event.title.contains_ci('Öb{at}c')"), " && ");
     check(Dialect::Cel, &format!("event.title.contains('kobe') && {none}"), false, (1, 0));
     let every = many(300, |at| format!("event.title.contains('b{at}c')"), " && ");
     check(Dialect::Cel, &every, false, (1, 0));
-    // Texts of which one must be found are sought in a single pass.
+    // Alternative texts are searched in a single pass.
     let some = many(300, |at| format!("contains_ci(title, 'Öb{at}c')"), " || ");
     check(Dialect::Jmespath, &some, false, (0, 300));
     let stars = many(100, |at| format!(r#"{{"wildcard": "a*b{at}*c"}}"#), ",");

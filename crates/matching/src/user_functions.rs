@@ -1,8 +1,7 @@
-//! Functions that an application defines: CEL over their parameters, to be called by rules and filters of every dialect
-//! that has calls.
+//! User-defined functions: CEL over their parameters. Rules and filters of every dialect with calls can use them.
 //!
-//! A function calls no other of its application. So its cost and depth are those of its own text, and no two can call
-//! each other without end.
+//! A function cannot call another function of its application. So its cost and depth are bounded by its own text, and
+//! recursion is impossible.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -10,43 +9,45 @@ use tocsin_model::{application, id::Name, problem::Problem};
 
 use crate::{
     check::{Scope, compile, is_built_in},
-    datum::{Datum, Trouble},
     dialect::cel::is_reserved,
-    evaluate::{Evaluator, Scene, Steps},
+    eval_value::{EvalError, EvalValue},
+    evaluate::{EvalContext, Evaluator, Steps},
     expression::{Expression, Type},
     filter::jmespath,
 };
 
 /// The functions of one version of an application. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct Functions(Arc<BTreeMap<Box<str>, Arc<Defined>>>);
+pub struct UserFunctions(Arc<BTreeMap<Box<str>, Arc<UserFunction>>>);
 
 /// A function that an application defines.
-pub struct Defined {
+pub struct UserFunction {
     name: Box<str>,
     parameters: Vec<Arc<str>>,
     source: Box<str>,
     body: Expression,
 }
 
-impl Functions {
+impl UserFunctions {
     /// Compiles the functions of an application.
     ///
     /// # Errors
     /// Every problem, with the path of the function, and the position in its expression.
-    pub fn compile(functions: &BTreeMap<Name, application::Function>) -> Result<Functions, Vec<Problem>> {
+    pub fn compile(functions: &BTreeMap<Name, application::Function>) -> Result<UserFunctions, Vec<Problem>> {
         let (mut compiled, mut problems) = (BTreeMap::new(), Vec::new());
         for (name, function) in functions {
-            match Defined::compile(name, function) {
+            match UserFunction::compile(name, function) {
                 Ok(defined) => _ = compiled.insert(name.as_str().into(), Arc::new(defined)),
-                Err(found) => problems.extend(found.into_iter().map(|problem| of_another(problem, functions))),
+                Err(found) => {
+                    problems.extend(found.into_iter().map(|problem| explain_sibling_call(problem, functions)))
+                }
             }
         }
-        if problems.is_empty() { Ok(Functions(Arc::new(compiled))) } else { Err(problems) }
+        if problems.is_empty() { Ok(UserFunctions(Arc::new(compiled))) } else { Err(problems) }
     }
 
     /// The function of a name.
-    pub(crate) fn find(&self, name: &str) -> Option<&Arc<Defined>> {
+    pub(crate) fn find(&self, name: &str) -> Option<&Arc<UserFunction>> {
         self.0.get(name)
     }
 
@@ -56,8 +57,8 @@ impl Functions {
     }
 }
 
-/// An unknown function that the application defines itself is told apart.
-fn of_another(problem: Problem, functions: &BTreeMap<Name, application::Function>) -> Problem {
+/// Gives an unknown function that the application defines a problem text of its own.
+fn explain_sibling_call(problem: Problem, functions: &BTreeMap<Name, application::Function>) -> Problem {
     let unknown = problem.message.strip_prefix("there is no function `").and_then(|rest| rest.strip_suffix('`'));
     match unknown {
         Some(name) if functions.keys().any(|known| known.as_str() == name) => {
@@ -68,8 +69,8 @@ fn of_another(problem: Problem, functions: &BTreeMap<Name, application::Function
     }
 }
 
-impl Defined {
-    fn compile(name: &Name, function: &application::Function) -> Result<Defined, Vec<Problem>> {
+impl UserFunction {
+    fn compile(name: &Name, function: &application::Function) -> Result<UserFunction, Vec<Problem>> {
         let mut problems = Vec::new();
         let path = format!("functions.{name}");
         if is_built_in(name.as_str()) || jmespath::is_built_in(name.as_str()) {
@@ -91,55 +92,54 @@ impl Defined {
         match compile(&function.expression, &scope) {
             Ok(body) if problems.is_empty() => {
                 let source = function.expression.as_str().into();
-                return Ok(Defined { name: name.as_str().into(), parameters, source, body });
+                return Ok(UserFunction { name: name.as_str().into(), parameters, source, body });
             }
             Ok(_) => {}
-            Err(found) => problems.extend(
-                found
-                    .into_iter()
-                    .map(|problem| Problem { path: format!("{path}.expression"), ..alone(problem, &parameters) }),
-            ),
+            Err(found) => problems.extend(found.into_iter().map(|problem| Problem {
+                path: format!("{path}.expression"),
+                ..without_event_hints(problem, &parameters)
+            })),
         }
         Err(problems)
     }
 
-    /// As one would write a call.
+    /// The signature, as in a call.
     pub(crate) fn show(&self) -> String {
         format!("{}({})", self.name, self.parameters.join(", "))
     }
 
-    /// How many values it takes.
+    /// The number of parameters.
     pub(crate) fn takes(&self) -> usize {
         self.parameters.len()
     }
 
-    /// What it gives.
+    /// The type of the result.
     pub(crate) fn gives(&self) -> &Type {
         &self.body.kind_of_value
     }
 
-    /// What it computes, over its parameters as the outermost variables.
+    /// The expression, over the parameters as the outermost variables.
     pub(crate) fn body(&self) -> &Expression {
         &self.body
     }
 
-    /// Calls it.
+    /// Calls the function.
     ///
     /// # Errors
-    /// It has no value for these.
-    pub(crate) fn call<'a>(&'a self, given: Vec<Datum<'a>>, steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
-        Evaluator::over(Scene::default(), given).run(&self.body, steps)
+    /// The evaluation error.
+    pub(crate) fn call<'a>(&'a self, given: Vec<EvalValue<'a>>, steps: &mut Steps) -> Result<EvalValue<'a>, EvalError> {
+        Evaluator::over(EvalContext::default(), given).run(&self.body, steps)
     }
 }
 
-/// Two are equal where they are called and written alike.
-impl PartialEq for Defined {
-    fn eq(&self, other: &Defined) -> bool {
+/// Functions are equal if name and source are equal.
+impl PartialEq for UserFunction {
+    fn eq(&self, other: &UserFunction) -> bool {
         self.name == other.name && self.parameters == other.parameters && self.source == other.source
     }
 }
 
-impl fmt::Debug for Defined {
+impl fmt::Debug for UserFunction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} = {:?}", self.show(), self.source)
     }
@@ -152,15 +152,15 @@ fn is_name(text: &str) -> bool {
     plain && !is_reserved(text)
 }
 
-/// A function knows no event and no subscription, so nothing should hint at them.
-fn alone(mut problem: Problem, parameters: &[Arc<str>]) -> Problem {
-    let of_class = problem.message.contains(" class has no field ");
-    if of_class {
-        problem.message = "a function speaks of its parameters alone".to_owned();
+/// A function has no event and no subscription, so hints must not mention them.
+fn without_event_hints(mut problem: Problem, parameters: &[Arc<str>]) -> Problem {
+    let names_class = problem.message.contains(" class has no field ");
+    if names_class {
+        problem.message = "a function can read only its parameters".to_owned();
     }
     let speaks =
-        |hint: &String| hint == "an expression speaks of `event` and `sub`" || hint == "the class has no fields";
-    if of_class || problem.hint.as_ref().is_some_and(speaks) {
+        |hint: &String| hint == "an expression can read `event` and `sub`" || hint == "the class has no fields";
+    if names_class || problem.hint.as_ref().is_some_and(speaks) {
         problem.hint = Some(match parameters {
             [] => "it has no parameters; give them as `parameters: [...]`".to_owned(),
             names => format!("its parameters are {}", names.join(", ")),

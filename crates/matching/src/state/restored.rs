@@ -1,4 +1,4 @@
-//! What the journal remembers, on its way back to the shards that have the subscriptions.
+//! State pages of the journal, restored to the shards that have the subscriptions.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -6,34 +6,34 @@ use bytes::Bytes;
 use tocsin_model::{id::SubscriptionId, state::StatePage};
 
 use super::{
-    book::PART_BITS,
-    page::{Memory, Page, WIDTH},
-    waiting::Waiter,
+    page::{Page, SubscriptionState, WIDTH},
+    rearm_index::StateKey,
+    state_table::PART_BITS,
 };
 use crate::{
-    chronicle::book::PREFIX,
+    chronicle::store::PREFIX,
     rule::{RuleNumber, RuleSet},
 };
 
-/// Pages of the journal, taken apart. Each shard takes what is of its subscriptions; what nobody takes is of
-/// subscriptions that are no more.
+/// Parsed state pages. Each shard takes the entries of its subscriptions; the remaining entries belong to deleted
+/// subscriptions.
 #[derive(Debug, Default)]
-pub struct Remembered {
-    /// For each rule, what is remembered and on which page it stands.
-    pub(super) rules: Vec<HashMap<Waiter, (u64, Memory)>>,
-    /// Pages that hold what no longer belongs there.
+pub struct RestoredStates {
+    /// For each rule, its entries and the page of each.
+    pub(super) rules: Vec<HashMap<StateKey, (u64, SubscriptionState)>>,
+    /// Pages with outdated entries.
     pub(super) gone: BTreeSet<(usize, u64)>,
     dead: Vec<StatePage>,
-    /// How many pages could not be read.
+    /// The number of unreadable pages.
     pub damaged: usize,
 }
 
-impl Remembered {
-    /// Takes pages apart. Those of rules that are no more or remember something else now are not taken over; those of
-    /// chronicles are passed over.
-    pub fn read(rules: &RuleSet, pages: impl IntoIterator<Item = StatePage>) -> Remembered {
+impl RestoredStates {
+    /// Parses pages. Pages of rules that no longer exist, or have other state clauses, are dropped; those of chronicles
+    /// are skipped.
+    pub fn read(rules: &RuleSet, pages: impl IntoIterator<Item = StatePage>) -> RestoredStates {
         let mut remembered =
-            Remembered { rules: rules.rules.iter().map(|_| HashMap::new()).collect(), ..Remembered::default() };
+            RestoredStates { rules: rules.rules.iter().map(|_| HashMap::new()).collect(), ..RestoredStates::default() };
         for page in pages.into_iter().filter(|page| !page.name.starts_with(PREFIX)) {
             if !remembered.take(rules, &page) {
                 remembered.dead.push(StatePage { body: Bytes::new(), ..page });
@@ -46,7 +46,7 @@ impl Remembered {
         let Some(number) = page.name.strip_prefix("rules.").and_then(|name| rules.number(name)) else { return false };
         let rule = rules.rule(number);
         let Some(state) = rule.state.as_ref().filter(|_| rule.enabled) else { return false };
-        let Ok((shape, memories)) = Page::unpack(&page.body) else {
+        let Ok((shape, states)) = Page::unpack(&page.body) else {
             self.damaged += 1;
             return false;
         };
@@ -54,17 +54,18 @@ impl Remembered {
             return false;
         }
         let first = (page.number & ((1 << PART_BITS) - 1)).saturating_mul(WIDTH);
-        for ((place, key), memory) in memories {
+        for ((place, key), memory) in states {
             let armed = memory.armed || state.rearm.is_none();
-            let memory = Memory { armed, value: if state.shape.valued { memory.value } else { 0 }, ..memory };
+            let memory =
+                SubscriptionState { armed, value: if state.shape.valued { memory.value } else { 0 }, ..memory };
             let waiter = (SubscriptionId(first.saturating_add(u64::from(place))), key);
             self.rules[number.0 as usize].insert(waiter, (page.number, memory));
         }
         true
     }
 
-    /// After all shards have taken theirs: the pages of the journal that are out of date. The shards must take them over
-    /// ([`crate::shard::Shard::take_over`]), so that the next commit corrects them.
+    /// The outdated pages of the journal, after all shards have taken their entries. The shards must take them over
+    /// ([`crate::shard::Shard::take_over_states`]), so that the next commit corrects them.
     pub fn rest(mut self, rules: &RuleSet) -> Vec<StatePage> {
         for (at, left) in self.rules.iter().enumerate() {
             self.gone.extend(left.values().map(|(page, _)| (at, *page)));

@@ -1,35 +1,35 @@
-//! What is kept of a filter once an index has taken it in: enough to tell it from others, and to take it out again.
+//! Memory representation of an indexed filter: enough to compare it with others and to remove it from the index.
 //!
-//! The canonical bytes of an exact filter are its condition, so nothing else of it need stay in memory.
+//! The canonical bytes of an exact filter encode its condition, so they are all that is stored.
 
 use tocsin_model::{time::Timestamp, value::Value};
 
 use super::{
-    Case, CompiledFilter, Condition, How, Limit, Path, Range, Reach, Test,
-    index::{FilterIndex, Standing},
+    Case, CompiledFilter, Condition, Limit, Path, Range, Reach, Test, ValueTest,
+    index::{FilterIndex, FilterPlacement},
     text::{Network, Wildcard},
 };
 
-/// A filter that an index has taken in.
+/// A filter that is in an index.
 #[derive(Debug)]
-pub struct Kept {
+pub struct PackedFilter {
     canonical: Box<[u8]>,
-    /// Where the canonical bytes do not say all.
+    /// The condition, where the canonical bytes do not contain it.
     whole: Option<Box<Condition>>,
     exact: bool,
 }
 
-impl Kept {
-    /// Files a filter under a number, as [`FilterIndex::insert`] does.
-    pub fn file(filter: CompiledFilter, number: u32, index: &mut FilterIndex) -> (Kept, Standing) {
+impl PackedFilter {
+    /// Adds a filter to the index under a number, as [`FilterIndex::insert`] does.
+    pub fn file(filter: CompiledFilter, number: u32, index: &mut FilterIndex) -> (PackedFilter, FilterPlacement) {
         let standing = index.insert(number, &filter);
-        (Kept::of(filter), standing)
+        (PackedFilter::of(filter), standing)
     }
 
-    fn of(filter: CompiledFilter) -> Kept {
+    fn of(filter: CompiledFilter) -> PackedFilter {
         let CompiledFilter { condition, exact, canonical, .. } = filter;
         let says_all = exact && !has_regex(&condition) && read(&canonical).as_ref() == Some(&condition);
-        Kept { canonical, whole: (!says_all).then(|| Box::new(condition)), exact }
+        PackedFilter { canonical, whole: (!says_all).then(|| Box::new(condition)), exact }
     }
 
     /// As [`CompiledFilter::canonical`].
@@ -37,38 +37,38 @@ impl Kept {
         &self.canonical
     }
 
-    /// Takes the filter out of the index that took it in.
+    /// Removes the filter from its index.
     pub fn take_out(&self, number: u32, index: &mut FilterIndex) {
         match &self.whole {
             Some(condition) => index.remove_condition(number, condition, self.exact),
             None => {
-                let condition = read(&self.canonical).expect("it was read when the filter was filed");
+                let condition = read(&self.canonical).expect("its canonical bytes were decoded on insertion");
                 index.remove_condition(number, &condition, self.exact);
             }
         }
     }
 
-    /// Bytes held beside the value itself. Of conditions that are kept whole, roughly.
+    /// Bytes held beside the value itself. An estimate for stored conditions.
     pub fn memory_bytes(&self) -> usize {
         self.canonical.len() + self.whole.as_ref().map_or(0, |_| 4 * self.canonical.len() + size_of::<Condition>())
     }
 }
 
-/// Reading one again takes a while, so a condition with a regular expression is kept.
+/// Compiling a regular expression again is slow, so its condition is stored.
 fn has_regex(condition: &Condition) -> bool {
     match condition {
         Condition::All(parts) | Condition::Any(parts) => parts.iter().any(has_regex),
-        Condition::Test(test) => match &test.how {
-            How::Matches(_) => true,
-            How::But(inner) => matches!(**inner, How::Matches(_)),
+        Condition::Test(test) => match &test.value_test {
+            ValueTest::Matches(_) => true,
+            ValueTest::But(inner) => matches!(**inner, ValueTest::Matches(_)),
             _ => false,
         },
         Condition::Always | Condition::Unknown => false,
     }
 }
 
-/// The condition of an exact filter's canonical bytes, as `normal::write_condition` writes it. `None` if they are
-/// something else.
+/// Decodes the condition from the canonical bytes of an exact filter, as `normal::write_condition` encodes it. `None`
+/// if they encode something else.
 fn read(canonical: &[u8]) -> Option<Condition> {
     let mut bytes = canonical.strip_prefix(&[0])?;
     let condition = read_condition(&mut bytes)?;
@@ -100,35 +100,35 @@ fn read_test(bytes: &mut &[u8]) -> Option<Test> {
     };
     let field = read_number(bytes)?;
     let keys = (0..read_number(bytes)?).map(|_| Some(read_text(bytes)?.into())).collect::<Option<Vec<_>>>()?;
-    Some(Test { path: Path { field, keys, reach }, how: read_how(bytes)? })
+    Some(Test { path: Path { field, keys, reach }, value_test: read_value_test(bytes)? })
 }
 
-fn read_how(bytes: &mut &[u8]) -> Option<How> {
+fn read_value_test(bytes: &mut &[u8]) -> Option<ValueTest> {
     let tag = read_byte(bytes)?;
-    let case = |is_folded: bool| if is_folded { Case::Folded } else { Case::Kept };
+    let case = |is_folded: bool| if is_folded { Case::Folded } else { Case::Sensitive };
     Some(match tag {
-        b'=' => How::In((0..read_number(bytes)?).map(|_| read_value(bytes)).collect::<Option<Vec<_>>>()?),
+        b'=' => ValueTest::In((0..read_number(bytes)?).map(|_| read_value(bytes)).collect::<Option<Vec<_>>>()?),
         b'<' => {
             let (low, high) = (read_limit(bytes)?, read_limit(bytes)?);
-            How::Range(Range { low, high })
+            ValueTest::Range(Range { low, high })
         }
-        b'p' | b'P' => How::Prefix(read_text(bytes)?.into(), case(tag == b'P')),
-        b's' | b'S' => How::Suffix(read_text(bytes)?.into(), case(tag == b'S')),
-        b'c' | b'C' => How::Contains(read_text(bytes)?.into(), case(tag == b'C')),
-        b'E' => How::Folded(read_text(bytes)?.into()),
-        b'/' => How::Cidr(Network::read(read_text(bytes)?).ok()?),
+        b'p' | b'P' => ValueTest::Prefix(read_text(bytes)?.into(), case(tag == b'P')),
+        b's' | b'S' => ValueTest::Suffix(read_text(bytes)?.into(), case(tag == b'S')),
+        b'c' | b'C' => ValueTest::Contains(read_text(bytes)?.into(), case(tag == b'C')),
+        b'E' => ValueTest::Folded(read_text(bytes)?.into()),
+        b'/' => ValueTest::Cidr(Network::read(read_text(bytes)?).ok()?),
         b'*' => {
             let parts = (0..read_number(bytes)?).map(|_| Some(read_text(bytes)?.into())).collect::<Option<Vec<_>>>()?;
-            How::Wildcard(Wildcard::new(parts))
+            ValueTest::Wildcard(Wildcard::new(parts))
         }
-        b'e' => How::Exists,
-        b'm' => How::Missing,
-        b'!' => How::But(Box::new(read_how(bytes)?)),
+        b'e' => ValueTest::Exists,
+        b'm' => ValueTest::Missing,
+        b'!' => ValueTest::But(Box::new(read_value_test(bytes)?)),
         _ => return None,
     })
 }
 
-/// An end of a range; the outer `None` is damage.
+/// An end of a range; the outer `None` means damaged bytes.
 fn read_limit(bytes: &mut &[u8]) -> Option<Option<Limit>> {
     match read_byte(bytes)? {
         0 => Some(None),
@@ -144,7 +144,7 @@ fn read_value(bytes: &mut &[u8]) -> Option<Value> {
             Value::Integer((number >> 1) as i64 ^ -((number & 1) as i64))
         }
         b'k' => {
-            // As `datum::write_key` writes what is no text and no integer.
+            // As `eval_value::write_key` encodes values other than texts and integers.
             let tag = read_byte(bytes)?;
             let (word, rest) = bytes.split_first_chunk::<8>()?;
             *bytes = rest;
@@ -198,7 +198,7 @@ mod tests {
     use crate::filter::compile;
 
     #[test]
-    fn what_is_kept_takes_a_filter_out_again() {
+    fn a_packed_filter_can_be_removed_from_the_index() {
         use FieldType::*;
         let field = |(name, kind): (&str, FieldType)| Field::new(name.parse().expect("a name"), kind);
         let fields =
@@ -227,11 +227,11 @@ mod tests {
         let mut index = FilterIndex::new();
         for (number, (says_all, filter)) in filters.enumerate() {
             let compiled = compile(&filter, &fields).expect("a filter");
-            let (kept, _) = Kept::file(compiled, number as u32, &mut index);
+            let (kept, _) = PackedFilter::file(compiled, number as u32, &mut index);
             assert_eq!(kept.whole.is_none(), says_all, "{filter}");
             kept.take_out(number as u32, &mut index);
             assert!(index.is_empty() && index.signatures() == 0, "{filter}");
         }
-        assert_eq!(read(b"\0&\x02+"), None, "damage is seen");
+        assert_eq!(read(b"\0&\x02+"), None, "damaged bytes are rejected");
     }
 }

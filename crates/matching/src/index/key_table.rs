@@ -1,5 +1,5 @@
-//! The distinct keys of the branches that ask events for the same, numbered, so that an event is looked up once for all
-//! of them.
+//! Key interning: the distinct keys of branches with the same event key, numbered, so that one lookup per event serves
+//! all of them.
 
 use std::hash::BuildHasher;
 
@@ -7,21 +7,21 @@ use hashbrown::HashTable;
 
 use super::Hasher;
 
-/// The number of a key in its book. Numbers are small and used again.
+/// The number of a key in its table. Numbers are small and reused.
 pub type KeyNumber = u32;
 
 /// Keys by number. Keyed hashing, since subscribers choose the keys.
 #[derive(Debug)]
-pub struct KeyBook {
+pub struct KeyTable {
     by_key: HashTable<KeyNumber>,
     keys: Vec<Key>,
-    /// How many groups there are for each key.
+    /// The number of groups with each key.
     uses: Vec<u32>,
     free: Vec<KeyNumber>,
     hasher: Hasher,
 }
 
-/// A key. A short one stands in place, which spares a walk through memory for each event.
+/// A key. A short one is stored inline, which saves a memory access per event.
 #[derive(Debug)]
 enum Key {
     Short(u8, [u8; 22]),
@@ -56,10 +56,10 @@ impl Key {
     }
 }
 
-impl KeyBook {
-    /// An empty book.
+impl KeyTable {
+    /// An empty table.
     pub fn new(hasher: Hasher) -> Self {
-        KeyBook { by_key: HashTable::new(), keys: Vec::new(), uses: Vec::new(), free: Vec::new(), hasher }
+        KeyTable { by_key: HashTable::new(), keys: Vec::new(), uses: Vec::new(), free: Vec::new(), hasher }
     }
 
     /// The number of a key.
@@ -68,7 +68,7 @@ impl KeyBook {
         self.by_key.find(self.hasher.hash_one(key), |at| self.keys[*at as usize].bytes() == key).copied()
     }
 
-    /// The number of a key, a new one if need be. One that no group uses afterwards is to be given back.
+    /// The number of a key, a new one if necessary. A number that no group uses afterwards must be released.
     pub fn number(&mut self, key: &[u8]) -> KeyNumber {
         let hash = self.hasher.hash_one(key);
         if let Some(number) = self.by_key.find(hash, |at| self.keys[*at as usize].bytes() == key) {
@@ -90,13 +90,13 @@ impl KeyBook {
         number
     }
 
-    /// A group has been made for a key.
+    /// Counts a new group of a key.
     pub fn hold(&mut self, number: KeyNumber) {
         self.uses[number as usize] += 1;
     }
 
-    /// A group of a key is gone. The last one frees the number.
-    pub fn give_back(&mut self, number: KeyNumber) {
+    /// Counts a removed group of a key. The last one frees the number.
+    pub fn release(&mut self, number: KeyNumber) {
         let at = number as usize;
         self.uses[at] -= 1;
         if self.uses[at] > 0 {
@@ -124,19 +124,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_lives_as_long_as_a_group_of_its_key() {
-        let mut book = KeyBook::new(Hasher::default());
+    fn a_number_is_in_use_while_a_group_has_its_key() {
+        let mut key_table = KeyTable::new(Hasher::default());
         let long = [7; 100];
-        let (short, long_one) = (book.number(b"short"), book.number(&long));
-        book.hold(short);
-        book.hold(short);
-        book.hold(long_one);
-        assert_eq!((book.number(b"short"), book.find(&long)), (short, Some(long_one)));
-        book.give_back(short);
-        assert_eq!(book.find(b"short"), Some(short));
-        book.give_back(short);
-        assert_eq!(book.find(b"short"), None);
-        assert_eq!(book.number(b"other"), short);
-        assert_eq!(book.find(b""), None);
+        let (short, long_one) = (key_table.number(b"short"), key_table.number(&long));
+        key_table.hold(short);
+        key_table.hold(short);
+        key_table.hold(long_one);
+        assert_eq!((key_table.number(b"short"), key_table.find(&long)), (short, Some(long_one)));
+        key_table.release(short);
+        assert_eq!(key_table.find(b"short"), Some(short));
+        key_table.release(short);
+        assert_eq!(key_table.find(b"short"), None);
+        assert_eq!(key_table.number(b"other"), short);
+        assert_eq!(key_table.find(b""), None);
     }
 }

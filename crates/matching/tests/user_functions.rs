@@ -1,10 +1,10 @@
-//! Functions of an application: what is refused, and their calls in CEL.
+//! User-defined functions: rejected definitions, and calls in CEL.
 
 use tocsin_matching::{
     check::{Scope, compile},
-    defined::Functions,
     evaluate::evaluate,
     filter,
+    user_functions::UserFunctions,
 };
 use tocsin_model::{
     application::Function,
@@ -14,7 +14,7 @@ use tocsin_model::{
     value::Value,
 };
 
-fn functions(given: &[(&str, &[&str], &str)]) -> Result<Functions, Vec<Problem>> {
+fn functions(given: &[(&str, &[&str], &str)]) -> Result<UserFunctions, Vec<Problem>> {
     let function = |(name, parameters, expression): &(&str, &[&str], &str)| {
         let parameters = parameters.iter().map(|name| name.parse().expect("a name")).collect();
         (
@@ -22,7 +22,7 @@ fn functions(given: &[(&str, &[&str], &str)]) -> Result<Functions, Vec<Problem>>
             Function { description: None, parameters, expression: (*expression).to_owned() },
         )
     };
-    Functions::compile(&given.iter().map(function).collect())
+    UserFunctions::compile(&given.iter().map(function).collect())
 }
 
 fn class() -> Fields {
@@ -35,7 +35,7 @@ fn class() -> Fields {
 }
 
 #[test]
-fn a_function_speaks_of_its_parameters_alone() {
+fn a_function_can_read_only_its_parameters() {
     let check = |name: &str, parameters: &[&str], expression: &str, expected: &str| {
         let problems = functions(&[(name, parameters, expression), ("other", &[], "1")]).expect_err(expression);
         let found: Vec<String> = problems.iter().map(ToString::to_string).collect();
@@ -48,20 +48,20 @@ fn a_function_speaks_of_its_parameters_alone() {
         "f",
         &["x"],
         "event.a == x",
-        &format!("1:1: {at}: a function speaks of its parameters alone; its parameters are x"),
+        &format!("1:1: {at}: a function can read only its parameters; its parameters are x"),
     );
     check(
         "f",
         &[],
         "sub.a == 1",
         &format!(
-            "1:1: {at}: a function speaks of its parameters alone; it has no parameters; give them as `parameters: [...]`"
+            "1:1: {at}: a function can read only its parameters; it has no parameters; give them as `parameters: [...]`"
         ),
     );
     check("f", &["x"], "sizze(x)", &format!("1:1: {at}: there is no function `sizze`; did you mean `size`?"));
-    let told = "is a function of the application too, which a function cannot call; write out what it computes";
-    check("f", &["x"], "other() + x", &format!("1:1: {at}: `other` {told}"));
-    check("f", &["x"], "f(x)", &format!("1:1: {at}: `f` {told}"));
+    let sibling_call = "is a function of the application too, which a function cannot call; write out what it computes";
+    check("f", &["x"], "other() + x", &format!("1:1: {at}: `other` {sibling_call}"));
+    check("f", &["x"], "f(x)", &format!("1:1: {at}: `f` {sibling_call}"));
     check("size", &["x"], "x", "functions.size: there is a function `size` already; choose another name");
     check("max_by", &["x"], "x", "functions.max_by: there is a function `max_by` already; choose another name");
     check("has", &["x"], "x", "functions.has: there is a function `has` already; choose another name");
@@ -71,7 +71,7 @@ fn a_function_speaks_of_its_parameters_alone() {
 }
 
 #[test]
-fn expressions_in_cel_call_them() {
+fn cel_expressions_call_user_functions() {
     let functions = functions(&[
         ("urgent", &["text"], "text.contains_ci('urgent') || text.contains_ci('asap')"),
         ("between", &["value", "low", "high"], "low <= value && value <= high"),
@@ -102,13 +102,13 @@ fn expressions_in_cel_call_them() {
     check("urgnt(event.title)", "1:1: there is no function `urgnt`; did you mean `urgent`?");
     check("between(1)", "1:1: `between` does not take 1 arguments; write `between(value, low, high)`");
     check("urgent(event.titel)", "1:8: the event class has no field `titel`; did you mean `title`?");
-    // Also where a call stands in a call: time and stack are those of their texts.
+    // Nested calls too: time and stack depend on their texts.
     let nested = format!("{}[1]{}", "doubled(".repeat(40), ")".repeat(40));
     assert!(run(&nested).is_ok());
 }
 
 #[test]
-fn a_filter_in_cel_that_calls_one_is_the_filter_written_out() {
+fn a_cel_filter_with_a_call_equals_the_expanded_filter() {
     let functions = functions(&[
         ("urgent", &["text"], "text.contains_ci('urgent') || text.contains_ci('asap')"),
         ("at_most", &["value", "most"], "value <= most"),

@@ -1,8 +1,8 @@
-//! Regular expressions: which are taken, and what looking for one costs.
+//! Regular expressions with a cost bound.
 //!
-//! Matching takes time that is linear in the text, but the factor can be as large as the expression: a machine with
-//! thousands of states may be in all of them at once. So an expression has a weight, and who runs it over a text pays
-//! for both.
+//! Matching takes time linear in the text, but the factor can be as large as the expression: an automaton with
+//! thousands of states may be in all of them at once. So an expression has a weight, and each match is charged for both
+//! weight and text length.
 
 use std::ops::ControlFlow;
 
@@ -15,31 +15,31 @@ use regex_syntax::{
 /// Deepest nesting.
 const NESTING_MAX: u32 = 32;
 
-/// Most bytes of one that is compiled, and of what it keeps beside it while it runs.
+/// Most bytes of a compiled expression, and of its cache at run time.
 const COMPILED_BYTES_MAX: usize = 256 * 1024;
 
 /// Most regular expressions in one expression.
 pub const PATTERNS_MAX: u32 = 64;
 
-/// Most classes such as `\w` or `\pL` in them. Each stands for hundreds of ranges, in which letters are then folded.
+/// Most classes such as `\w` or `\pL` in them. Each stands for hundreds of ranges, which case folding multiplies.
 pub const CLASSES_MAX: u32 = 32;
 
-/// How much less a class of ASCII costs than one of Unicode.
+/// Cost of a Unicode class, in ASCII classes.
 const ASCII_CLASSES: u32 = 8;
 
-/// Places at which letters are told apart, before their number counts in what a text costs. So few are a table of states
-/// at worst, which fits into the memory that it may take.
-const LIGHT_PLACES_MAX: usize = 8;
+/// Most states of a light expression. Above this, the number of states counts in the cost of a match. An automaton with
+/// so few states fits into the DFA cache.
+const LIGHT_STATES_MAX: usize = 8;
 
-/// Letters that stand for themselves are found like a text within a text, unless there are many.
+/// Literal letters are found by substring search, unless there are more than this.
 const LETTERS_MAX: usize = 256;
-const LETTERS_A_PLACE: usize = 16;
+const LETTERS_PER_STATE: usize = 16;
 
-/// A regular expression, equal to another of the same text.
+/// A compiled regular expression; two with the same text are equal.
 #[derive(Debug, Clone)]
 pub struct Pattern {
     regex: Regex,
-    places: usize,
+    states: usize,
 }
 
 impl PartialEq for Pattern {
@@ -48,7 +48,7 @@ impl PartialEq for Pattern {
     }
 }
 
-/// What the regular expressions of one expression may have together.
+/// Remaining budget for the regular expressions of one expression.
 #[derive(Debug, Clone, Copy)]
 pub struct Budget {
     patterns: u32,
@@ -67,7 +67,7 @@ impl Budget {
             format!("at most {PATTERNS_MAX} regular expressions fit into one expression; join some with `|`")
         })?;
         let left = self.classes.checked_sub(classes);
-        // Once it is too much, the others are not read either.
+        // Once the budget is exceeded, further patterns are not compiled either.
         self.classes = left.unwrap_or(0);
         left.map(drop).ok_or_else(|| {
             format!(r"at most {CLASSES_MAX} classes such as `\w` fit into the regular expressions of one expression")
@@ -76,20 +76,20 @@ impl Budget {
 }
 
 impl Pattern {
-    /// Reads one. Takes some milliseconds at worst: nesting, size and the number of classes are bounded.
+    /// Compiles one. Takes some milliseconds at worst: nesting, size and the number of classes are bounded.
     ///
     /// # Errors
-    /// What the regular expression's author should know.
+    /// The reason, for the author of the regular expression.
     pub fn read(text: &str) -> Result<Pattern, String> {
         Pattern::read_within(text, &mut Budget::default())
     }
 
-    /// Reads one of several.
+    /// Compiles one of several that share a budget.
     ///
     /// # Errors
-    /// As [`Pattern::read`]; with those before it, it is too much.
+    /// As [`Pattern::read`], or the shared budget is exceeded.
     pub fn read_within(text: &str, budget: &mut Budget) -> Result<Pattern, String> {
-        // What is wrong with one that cannot be read is said below.
+        // A syntax error is reported by the build below.
         if let Ok(syntax) = ast::parse::ParserBuilder::new().nest_limit(NESTING_MAX).build().parse(text) {
             budget.take(count_classes(&syntax))?;
         }
@@ -106,11 +106,11 @@ impl Pattern {
                 format!("the regular expression is wrong: {last}")
             }
         })?;
-        let places = regex_syntax::parse(text).map_or(usize::MAX, |hir| count_places(&hir));
-        Ok(Pattern { regex, places })
+        let states = regex_syntax::parse(text).map_or(usize::MAX, |hir| count_states(&hir));
+        Ok(Pattern { regex, states })
     }
 
-    /// Its text.
+    /// The source text.
     pub fn as_str(&self) -> &str {
         self.regex.as_str()
     }
@@ -120,25 +120,25 @@ impl Pattern {
         self.regex.is_match(text)
     }
 
-    /// Whether a text costs no more than reading it does.
+    /// Whether a match costs no more than reading the text.
     pub fn is_light(&self) -> bool {
-        self.places <= LIGHT_PLACES_MAX
+        self.states <= LIGHT_STATES_MAX
     }
 
-    /// What looking for it in a text costs, in steps of an evaluation.
+    /// The cost of a search in a text, in evaluation steps.
     pub fn steps(&self, text: &str) -> usize {
-        let heavy = if self.is_light() { 0 } else { text.len().saturating_mul(self.places) / 16 };
+        let heavy = if self.is_light() { 0 } else { text.len().saturating_mul(self.states) / 16 };
         (1 + text.len() / 8).saturating_add(heavy)
     }
 }
 
-/// Counts classes; of ASCII alone, one counts 1, others [`ASCII_CLASSES`].
+/// Counts classes: an ASCII class counts 1, others [`ASCII_CLASSES`].
 fn count_classes(syntax: &Ast) -> u32 {
     struct Counter(u32);
     impl Counter {
         fn add(&mut self, count: u32) -> Result<(), ()> {
             self.0 = self.0.saturating_add(count);
-            // Nobody asks for more.
+            // Above the limit the exact count does not matter.
             if self.0 > CLASSES_MAX * ASCII_CLASSES { Err(()) } else { Ok(()) }
         }
     }
@@ -169,32 +169,32 @@ fn count_classes(syntax: &Ast) -> u32 {
     ast::visit(syntax, Counter(0)).unwrap_or(u32::MAX)
 }
 
-/// At how many places of it a machine may stand at once, roughly and never much too few.
-fn count_places(hir: &Hir) -> usize {
-    let mut counted = Counted::default();
-    counted.add(hir, 1, false);
-    let letters = if counted.letters > LETTERS_MAX { counted.letters } else { counted.letters / LETTERS_A_PLACE };
-    counted.places.saturating_add(letters)
+/// Estimates how many states the automaton can be in at once; rarely too low.
+fn count_states(hir: &Hir) -> usize {
+    let mut counter = StateCounter::default();
+    counter.add(hir, 1, false);
+    let letters = if counter.letters > LETTERS_MAX { counter.letters } else { counter.letters / LETTERS_PER_STATE };
+    counter.states.saturating_add(letters)
 }
 
 #[derive(Default)]
-struct Counted {
-    places: usize,
+struct StateCounter {
+    states: usize,
     letters: usize,
 }
 
-impl Counted {
-    /// Adds what an expression has, `times` over. `repeated`: within something that may come more than once.
+impl StateCounter {
+    /// Adds the states of an expression, `times` over. `repeated`: it is inside a repetition.
     fn add(&mut self, hir: &Hir, times: usize, repeated: bool) {
         let mut letters = |count: usize| match repeated {
-            true => self.places = self.places.saturating_add(count.saturating_mul(times)),
+            true => self.states = self.states.saturating_add(count.saturating_mul(times)),
             false => self.letters = self.letters.saturating_add(count.saturating_mul(times)),
         };
         match hir.kind() {
             HirKind::Empty | HirKind::Look(_) => {}
             HirKind::Literal(literal) => letters(literal.0.len()),
             HirKind::Class(Class::Unicode(class)) if is_letter(class) => letters(1),
-            HirKind::Class(_) => self.places = self.places.saturating_add(times),
+            HirKind::Class(_) => self.states = self.states.saturating_add(times),
             HirKind::Repetition(repetition) => {
                 let most = repetition.max.unwrap_or(repetition.min.saturating_add(1)).max(1) as usize;
                 let repeated = repeated || repetition.max.is_none_or(|max| max > 1);
@@ -223,9 +223,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_counted() {
+    fn states_are_counted() {
         let check = |text: &str, expected: usize| {
-            assert_eq!(Pattern::read(text).expect(text).places, expected, "{text}");
+            assert_eq!(Pattern::read(text).expect(text).states, expected, "{text}");
         };
         check("closure", 0);
         check("^road (closure|repair)s? in [a-z]+$", 3);
@@ -239,14 +239,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_heavy_costs_more() {
+    fn heavy_patterns_cost_more_steps() {
         let steps = |text: &str| Pattern::read(text).expect(text).steps(&"a".repeat(16_000));
         assert_eq!(steps("(?i)vancouver [0-9]+"), 2_001);
         assert_eq!(steps("a[ab]{100}c"), 102_001);
     }
 
     #[test]
-    fn bombs_are_refused() {
+    fn oversized_patterns_are_rejected() {
         let refused = |text: String, expected: &str| {
             let message = Pattern::read(&text).expect_err("a bomb");
             assert!(message.contains(expected), "{message}");

@@ -1,8 +1,9 @@
-//! The entries of one chronicle, and the pages that hold them in the journal.
+//! The entries of one chronicle, and their journal pages.
 //!
-//! Pages are a log: what changed in a commit is written behind what is there, in pages with higher numbers, and the newest
-//! word on a key counts. When more than half of what is written is out of date, the oldest page goes: what of it still
-//! counts is written anew with the next changes. So a commit writes what it changed, and little more, whatever there is.
+//! Pages are a log: each commit appends its changes in pages with higher numbers, and the newest record of a key wins.
+//! When more than half of the records are outdated, the oldest page is compacted: its live records are written again
+//! with the next changes, and the page is removed. So a commit writes little more than its changes, whatever the total
+//! size.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,50 +19,50 @@ use tocsin_model::{
 
 use super::entry::Entry;
 
-/// Entries of one page at most.
+/// Most entries of one page.
 const PAGE_ENTRIES: usize = 2_000;
-/// So much more than half may be out of date.
+/// Outdated records allowed in addition to half.
 const SLACK: usize = 1_000;
 /// The format of pages.
 const FORMAT: u8 = 1;
 
-/// A key, packed.
+/// A packed key.
 pub type Key = Arc<[u8]>;
 
-/// An entry, and the page that holds it; 0: none yet.
+/// An entry, and the page with its newest record; 0: none yet.
 #[derive(Debug, Clone, Default)]
-pub struct Held {
+pub struct StoredEntry {
     pub entry: Entry,
     page: u64,
 }
 
 /// The entries of one chronicle.
 #[derive(Debug, Default)]
-pub struct Ledger {
-    pub entries: HashMap<Key, Held>,
-    /// Who was not seen for the longest time comes first.
+pub struct AggregateTable {
+    pub entries: HashMap<Key, StoredEntry>,
+    /// Least recently used first.
     order: BTreeMap<u64, Key>,
     touched: u64,
-    /// How many words on keys each page has.
+    /// The number of records in each page.
     pages: BTreeMap<u64, usize>,
     written: usize,
     last_page: u64,
-    /// What changed since it was last marked, as it was before.
-    before: HashMap<Key, Option<Held>>,
+    /// The previous state of everything changed since the last `mark`, for undo.
+    before: HashMap<Key, Option<StoredEntry>>,
     touched_before: u64,
-    /// The keys that changed since these were last taken, if somebody wants to know.
-    noted: Option<BTreeSet<Key>>,
+    /// The keys changed since the last `take_changed_keys`, if recorded.
+    changed_keys: Option<BTreeSet<Key>>,
 }
 
-impl Ledger {
-    /// One that notes which keys change.
-    pub fn noting() -> Ledger {
-        Ledger { noted: Some(BTreeSet::new()), ..Ledger::default() }
+impl AggregateTable {
+    /// A table that records which keys change.
+    pub fn noting() -> AggregateTable {
+        AggregateTable { changed_keys: Some(BTreeSet::new()), ..AggregateTable::default() }
     }
 
-    /// The keys that changed since this was last asked.
-    pub fn take_noted(&mut self) -> BTreeSet<Key> {
-        self.noted.as_mut().map(std::mem::take).unwrap_or_default()
+    /// The keys changed since the last call.
+    pub fn take_changed_keys(&mut self) -> BTreeSet<Key> {
+        self.changed_keys.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     pub fn len(&self) -> usize {
@@ -69,7 +70,7 @@ impl Ledger {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        let of = |(key, held): (&Key, &Held)| key.len() + 96 + held.entry.memory_bytes();
+        let of = |(key, held): (&Key, &StoredEntry)| key.len() + 96 + held.entry.memory_bytes();
         self.entries.iter().map(of).sum()
     }
 
@@ -77,7 +78,7 @@ impl Ledger {
         self.entries.get(key).map(|held| &held.entry)
     }
 
-    /// Changes an entry, or the empty one of a new key. It was seen now.
+    /// Changes an entry, or the empty one of a new key, and marks it as recently used.
     pub fn change<T>(&mut self, key: &[u8], change: impl FnOnce(&mut Entry) -> T) -> T {
         let key = match self.entries.get_key_value(key) {
             Some((key, _)) => key.clone(),
@@ -103,28 +104,28 @@ impl Ledger {
         }
     }
 
-    /// The key that was not seen for the longest time.
+    /// The least recently used key.
     pub fn oldest(&self) -> Option<(Key, &Entry)> {
         let (_, key) = self.order.first_key_value()?;
         Some((key.clone(), &self.entries.get(key)?.entry))
     }
 
     fn save(&mut self, key: &Key) {
-        if let Some(noted) = &mut self.noted {
-            noted.insert(key.clone());
+        if let Some(changed_keys) = &mut self.changed_keys {
+            changed_keys.insert(key.clone());
         }
         if !self.before.contains_key(key) {
             self.before.insert(key.clone(), self.entries.get(key).cloned());
         }
     }
 
-    /// From here on, what changes can be undone.
+    /// Starts recording changes for undo.
     pub fn mark(&mut self) {
         self.before.clear();
         self.touched_before = self.touched;
     }
 
-    /// Undoes what changed since it was marked.
+    /// Undoes the changes since the last `mark`.
     pub fn undo(&mut self) {
         for (key, before) in std::mem::take(&mut self.before) {
             if let Some(held) = self.entries.remove(&key) {
@@ -138,7 +139,7 @@ impl Ledger {
         self.touched = self.touched_before;
     }
 
-    /// The pages that say what changed since it was marked.
+    /// The pages with the changes since the last `mark`.
     pub fn take_changes(&mut self, name: &str, signature: u64) -> Vec<StatePage> {
         let mut changed: BTreeSet<Key> = BTreeSet::new();
         for (key, before) in &self.before {
@@ -154,7 +155,7 @@ impl Ledger {
         while self.written + changed.len() > 2 * self.entries.len() + SLACK {
             let Some((oldest, written)) = self.pages.pop_first() else { break };
             self.written -= written;
-            // No older page says anything of these keys, so those that are gone need no word any more.
+            // No older page has records of these keys, so removed keys need no tombstone.
             let of_page = self.entries.iter().filter(|(_, held)| held.page == oldest).map(|(key, _)| key.clone());
             changed.extend(of_page);
             pages.push(StatePage { name: name.into(), number: oldest, body: Bytes::new() });
@@ -182,10 +183,11 @@ impl Ledger {
         pages
     }
 
-    /// Takes a page of the journal, after those with lower numbers. Gives whether it is of this chronicle as it is now.
+    /// Applies a page of the journal, after those with lower numbers. Returns whether it belongs to the present
+    /// definition of the chronicle.
     ///
     /// # Errors
-    /// It is damaged. What could be read of it counts.
+    /// The page is damaged. The records before the damage are applied.
     pub fn restore(&mut self, page: &StatePage, signature: u64) -> Result<bool, Damaged> {
         self.last_page = self.last_page.max(page.number);
         let mut reader = Reader::new(&page.body);
@@ -222,7 +224,7 @@ impl Ledger {
         if let Some(entry) = entry {
             self.touched = self.touched.max(entry.touched);
             self.order.insert(entry.touched, key.clone());
-            self.entries.insert(key, Held { entry, page });
+            self.entries.insert(key, StoredEntry { entry, page });
         }
         Ok(())
     }
@@ -234,53 +236,53 @@ mod tests {
 
     use super::{super::compile::Span, *};
 
-    /// Whatever changes, in commits of any size, is there again when the pages are read, and pages do not pile up.
+    /// After any changes, in commits of any size, reading the pages restores the entries, and pages do not pile up.
     #[test]
-    fn pages_bring_back_what_counts_and_stay_few() {
+    fn pages_restore_live_entries_and_stay_few() {
         let seed: u64 = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(7);
         let mut random = fastrand::Rng::with_seed(seed);
-        let mut ledger = Ledger::default();
+        let mut table = AggregateTable::default();
         let mut journal: BTreeMap<u64, Bytes> = BTreeMap::new();
         for commit in 0..300 {
-            ledger.mark();
+            table.mark();
             for _ in 0..random.usize(0..60) {
                 let key = [random.u8(..), random.u8(0..8)];
                 match random.u8(0..10) {
-                    0 => ledger.remove(&key),
+                    0 => table.remove(&key),
                     _ => {
                         let value = Value::Integer(random.i64(0..9));
-                        ledger.change(&key, |entry| entry.take(&Span::Always, commit, 0, value));
+                        table.change(&key, |entry| entry.take(&Span::Always, commit, 0, value));
                     }
                 }
             }
             if random.u8(0..10) == 0 {
-                ledger.undo();
+                table.undo();
                 continue;
             }
-            for page in ledger.take_changes("chronicles.a.b", 5) {
+            for page in table.take_changes("chronicles.a.b", 5) {
                 match page.body.is_empty() {
-                    true => journal.remove(&page.number).map(|_| ()).expect("what goes was there"),
+                    true => journal.remove(&page.number).map(|_| ()).expect("a removed page exists"),
                     false => assert!(journal.insert(page.number, page.body).is_none(), "no page is written twice"),
                 }
             }
-            ledger.mark();
+            table.mark();
             if random.u8(0..8) > 0 {
                 continue;
             }
-            let mut again = Ledger::default();
+            let mut again = AggregateTable::default();
             for (number, body) in &journal {
                 let page = StatePage { name: "chronicles.a.b".into(), number: *number, body: body.clone() };
                 assert_eq!(again.restore(&page, 5), Ok(true));
             }
-            let sorted = |ledger: &Ledger| {
+            let sorted = |table: &AggregateTable| {
                 let entries: BTreeMap<Key, Entry> =
-                    ledger.entries.iter().map(|(key, held)| (key.clone(), held.entry.clone())).collect();
-                (entries, ledger.order.clone(), ledger.pages.clone(), ledger.last_page)
+                    table.entries.iter().map(|(key, held)| (key.clone(), held.entry.clone())).collect();
+                (entries, table.order.clone(), table.pages.clone(), table.last_page)
             };
-            assert_eq!(sorted(&again), sorted(&ledger), "seed {seed}, commit {commit}");
-            assert!(ledger.written <= 2 * ledger.len() + SLACK + 60, "pages pile up");
-            ledger = again;
-            ledger.mark();
+            assert_eq!(sorted(&again), sorted(&table), "seed {seed}, commit {commit}");
+            assert!(table.written <= 2 * table.len() + SLACK + 60, "pages pile up");
+            table = again;
+            table.mark();
         }
     }
 }
