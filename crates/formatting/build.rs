@@ -1,7 +1,7 @@
-//! Compiles the few lines of C between us and libxslt, and links it. Both come from the system, found by pkg-config.
+//! Compiles the C bindings and links libxslt, which pkg-config finds on the system.
 
 fn main() {
-    println!("cargo::rerun-if-changed=src/xslt/shim.c");
+    println!("cargo::rerun-if-changed=src/xslt/bindings.c");
     println!("cargo::rerun-if-changed=src/xslt/schema.c");
     println!("cargo::rerun-if-changed=src/worker/confine.c");
     let found = pkg_config::Config::new().atleast_version("1.1.34").cargo_metadata(false).probe("libxslt");
@@ -14,7 +14,7 @@ fn main() {
         )
     });
     cc::Build::new()
-        .file("src/xslt/shim.c")
+        .file("src/xslt/bindings.c")
         .file("src/xslt/schema.c")
         .file("src/worker/confine.c")
         .includes(&library.include_paths)

@@ -32,7 +32,7 @@ notifications:
             an earthquake of magnitude {{ magnitude }} happened {{ distance_km }} km from you: {{ place }}.
             {% if event.depth_km < 70 %}It was shallow, at a depth of {{ event.depth_km }} km.{% endif %}
 
-            You asked to be told of earthquakes of magnitude {{ sub.magnitude }} and more within {{ sub.radius_km }} km.
+            You asked to be notified of earthquakes of magnitude {{ sub.magnitude }} and more within {{ sub.radius_km }} km.
             The agency's page has more: {{ event.url }}
 
             Stay away from damaged buildings, expect aftershocks, and follow what the authorities in your region say.
@@ -88,8 +88,7 @@ fn main() {
     println!("format.jinja: {:.0} renders/s of {bytes} bytes, median of {}", rates[rates.len() / 2], rates.len());
 }
 
-/// The time that this thread was on a core, where the system tells it: on a shared machine the clock on the wall counts
-/// the others as well.
+/// Processor time of this thread, where the system reports it: on a shared machine the wall clock includes other load.
 fn busy() -> Option<Duration> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split(' ').next()?.parse().ok().map(Duration::from_nanos)

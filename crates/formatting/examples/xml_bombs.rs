@@ -1,8 +1,8 @@
-//! Measures how long it takes until XML that would blow up is refused.
+//! Measures the time until XML bombs are rejected.
 //!
 //! `cargo run --release -p tocsin-formatting --example xml_bombs`
 //!
-//! Ends with an error if one of them takes 50 ms or more.
+//! Exits with an error if one of them takes 50 ms or more.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +13,7 @@ use std::{
 use tocsin_formatting::{Formatter, KnownVariables};
 use tocsin_model::application::{ContentTemplates, TemplateEngine, TemplateParts, TemplateText};
 
-/// None may take so long.
+/// Limit of the time for each.
 const LONGEST: Duration = Duration::from_millis(50);
 
 fn main() -> ExitCode {

@@ -1,4 +1,4 @@
-//! The texts of a class become templates: partials are found, MJML becomes HTML, and what is wrong is told.
+//! Template compiler of a notification class: resolves partials, converts MJML to HTML, and collects problems.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,35 +14,35 @@ use crate::{
     formatter::{COMPUTED_VALUE, Template},
     lint, mjml,
     parts::Part,
-    sandbox::{self, Prepared, Reference},
-    scope::{KnownVariables, Uses},
+    sandbox::{self, PreparedTemplate, Reference},
+    scope::{KnownVariables, RootsUsed},
     template_depth::{self, SyntaxError},
     xslt::Stylesheet,
 };
 
-/// What the names of computed fields' templates begin with; no key of a definition has such a sign.
+/// Prefix of the names of computed fields' templates; keys of a definition cannot contain it.
 pub const COMPUTED: &str = "\u{1}computed/";
 const PARTIAL: &str = "\u{1}partial/";
-/// How deep partials may use each other.
+/// Deepest nesting of partials.
 const PARTIAL_DEPTH_MAX: usize = 16;
 
-/// The name under which the engine knows a partial that is compiled for a target.
+/// The engine's name of a partial that is compiled for a target.
 pub fn partial_name(partial: &str, target: &str) -> String {
     format!("{PARTIAL}{partial}:{target}")
 }
 
-/// The partial that such a name is of.
+/// The partial of such a name.
 pub fn partial_of_name(name: &str) -> Option<&str> {
     Some(name.strip_prefix(PARTIAL)?.rsplit_once(':')?.0)
 }
 
-/// A template's key as people write it.
+/// A template's key for display.
 pub fn key_shown(key: &str) -> &str {
     if key.is_empty() { "base" } else { key }
 }
 
-/// The language of a template's key, such as `de-AT/email`. A word alone may also be a channel: it counts as a language if it
-/// has two letters, or a region.
+/// The language of a template's key, such as `de-AT/email`. A key without `/` can also be a channel: it is a language
+/// if it has two letters, or a region.
 fn language(key: &str) -> Option<&str> {
     match key.split_once('/') {
         Some((language, _)) => Some(language),
@@ -50,12 +50,12 @@ fn language(key: &str) -> Option<&str> {
     }
 }
 
-/// What compiling gave.
+/// The result of compiling a class.
 pub struct CompiledTemplates {
     pub environment: Environment<'static>,
     pub templates: Vec<Template>,
-    pub computed: Option<Uses>,
-    /// The variables of each template by its name in the environment, with the line of each.
+    pub computed: Option<RootsUsed>,
+    /// The variables of each template by its name in the environment, with their lines.
     pub variables: BTreeMap<String, Vec<(String, u32)>>,
     pub problems: Vec<Problem>,
     pub warnings: Vec<Problem>,
@@ -66,21 +66,22 @@ pub struct Compiler<'a> {
     class_path: &'a str,
     variables: &'a KnownVariables,
     done: CompiledTemplates,
-    /// How much text each partial has, with those that it includes.
+    /// The text size of each partial, including those that it includes.
     partial_bytes: BTreeMap<String, usize>,
-    /// Partials that use themselves, which were reported.
-    circles: BTreeSet<String>,
-    /// The partials in the environment, by their names there, and which roots they use.
-    added: BTreeMap<String, Uses>,
-    /// What templates give values to, which their partials then see.
+    /// Partials that include themselves, which were reported.
+    cycles: BTreeSet<String>,
+    /// The compiled partials, by their names in the environment, and the roots that they use. None: the partial has a
+    /// problem, which was reported. Each is compiled once, so that the work does not grow with the number of paths to it.
+    added: BTreeMap<String, Option<RootsUsed>>,
+    /// Variables that templates assign, which their partials can read.
     assigned: BTreeSet<String>,
-    /// Partials to look through once all that is assigned is known: path, name there, and what was read.
-    unchecked: Vec<(String, String, Prepared)>,
+    /// Partials to check once all assignments are known: path, name in the environment, and parsed source.
+    unchecked: Vec<(String, String, PreparedTemplate)>,
 }
 
 impl<'a> Compiler<'a> {
     pub fn new(environment: Environment<'static>, class_path: &'a str, variables: &'a KnownVariables) -> Self {
-        let (partial_bytes, circles, problems) = partials(&variables.partials);
+        let (partial_bytes, cycles, problems) = partials(&variables.partials);
         let done = CompiledTemplates {
             environment,
             templates: Vec::new(),
@@ -90,17 +91,17 @@ impl<'a> Compiler<'a> {
             warnings: Vec::new(),
         };
         let (added, assigned, unchecked) = Default::default();
-        Compiler { class_path, variables, done, partial_bytes, circles, added, assigned, unchecked }
+        Compiler { class_path, variables, done, partial_bytes, cycles, added, assigned, unchecked }
     }
 
-    /// Adds the fields that the class computes.
+    /// Adds the computed fields of the class.
     pub fn add_computed(&mut self) {
         for (name, expression) in &self.variables.computed {
             let path = format!("{}.computed.{name}", self.class_path);
-            // On lines of its own, so that a comment of the expression cannot swallow the end.
+            // On a separate line, so that a comment in the expression cannot swallow the end.
             let before = format!("{{% set {COMPUTED_VALUE} = (");
             let source = format!("{before}{expression}\n) %}}");
-            let told = self.done.problems.len();
+            let original = self.done.problems.len();
             let prepared = match template_depth::check_expression(expression)
                 .and_then(|()| sandbox::prepare(&source, &self.partial_bytes))
             {
@@ -112,7 +113,7 @@ impl<'a> Compiler<'a> {
                     continue;
                 }
             };
-            let uses = Uses::in_text(expression);
+            let uses = RootsUsed::in_text(expression);
             self.done.computed = Some(self.done.computed.unwrap_or_default().or(uses));
             self.object(&path, &prepared);
             let known = KnownVariables { computed: BTreeMap::new(), ..self.variables.clone() };
@@ -126,14 +127,14 @@ impl<'a> Compiler<'a> {
                     self.done.problems.push(SyntaxError::read(&prepared.source, &error).problem(&path).position(1, 1));
                 }
             }
-            // Places are told in what a person wrote.
-            for problem in self.done.problems[told..].iter_mut().filter(|problem| problem.line == Some(1)) {
+            // Positions refer to the original source.
+            for problem in self.done.problems[original..].iter_mut().filter(|problem| problem.line == Some(1)) {
                 problem.column = problem.column.map(|column| column.saturating_sub(before.len() as u32).max(1));
             }
         }
     }
 
-    /// Compiles one part and gives its number. What is wrong is kept for the end.
+    /// Compiles one part and returns its number. Problems are collected.
     pub fn add(
         &mut self,
         key: &str,
@@ -155,9 +156,11 @@ impl<'a> Compiler<'a> {
                 let method = if part == Part::Html { "html" } else { "text" };
                 match Stylesheet::compile(source, &stylesheets, Some(method)) {
                     Ok(stylesheet) => {
-                        let uses = Uses::in_text(source);
+                        let uses = RootsUsed::in_text(source);
                         let uses = stylesheet.imported().iter().fold(uses, |uses, name| {
-                            uses.or(stylesheets.get(name.as_str()).map_or(Uses::default(), |text| Uses::in_text(text)))
+                            uses.or(stylesheets
+                                .get(name.as_str())
+                                .map_or(RootsUsed::default(), |text| RootsUsed::in_text(text)))
                         });
                         let (key, bytes) = (shown.to_owned(), 0);
                         Template { name, key, part, header: None, uses, bytes, stylesheet: Some(stylesheet) }
@@ -180,7 +183,7 @@ impl<'a> Compiler<'a> {
                 let uses = self.jinja(&path, &name, target, source, &html, 0)?;
                 if part == Part::Html {
                     self.done.warnings.extend(
-                        lint::addresses(source).into_iter().map(|warning| Problem { path: path.clone(), ..warning }),
+                        lint::unsafe_urls(source).into_iter().map(|warning| Problem { path: path.clone(), ..warning }),
                     );
                 }
                 let bytes = html.len() + html.len() / 4;
@@ -192,7 +195,7 @@ impl<'a> Compiler<'a> {
         Some(self.done.templates.len() as u32 - 1)
     }
 
-    /// Ends with what only all templates together tell.
+    /// Finishes with checks that need all templates.
     pub fn finish(mut self) -> CompiledTemplates {
         for (path, name, prepared) in std::mem::take(&mut self.unchecked) {
             let assigned = self.assigned.clone();
@@ -215,8 +218,8 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// Compiles a text of Jinja and the partials that it uses; says which roots they use together. `written` is what a
-    /// person wrote, in which places are told, `source` what is compiled.
+    /// Compiles a Jinja source and its partials; returns the roots that they use. `written` is the original source for
+    /// positions, `source` the one to compile.
     fn jinja(
         &mut self,
         path: &str,
@@ -225,20 +228,20 @@ impl<'a> Compiler<'a> {
         written: &str,
         source: &str,
         depth: usize,
-    ) -> Option<Uses> {
+    ) -> Option<RootsUsed> {
         let read = |source: &str| sandbox::prepare(source, &self.partial_bytes);
-        let (told, prepared) = match read(source).and_then(|prepared| Ok((read(written)?, prepared))) {
+        let (original, prepared) = match read(source).and_then(|prepared| Ok((read(written)?, prepared))) {
             Ok(read) => read,
             Err(error) => {
                 self.done.problems.push(error.in_template(path));
                 return None;
             }
         };
-        self.object(path, &told);
+        self.object(path, &original);
         self.assigned.extend(prepared.assigned.iter().cloned());
-        let mut uses = Uses::in_text(source);
+        let mut uses = RootsUsed::in_text(source);
         let mut whole = true;
-        for reference in &told.references {
+        for reference in &original.references {
             match self.partial(path, reference, target, depth) {
                 Some(of_partial) => uses = uses.or(of_partial),
                 None => whole = false,
@@ -251,20 +254,20 @@ impl<'a> Compiler<'a> {
         }
         self.keep_variables(name, &prepared);
         if depth == 0 {
-            self.unknown(path, name, &told, self.variables);
+            self.unknown(path, name, &original, self.variables);
         } else {
-            self.unchecked.push((path.to_owned(), name.to_owned(), told));
+            self.unchecked.push((path.to_owned(), name.to_owned(), original));
         }
         whole.then_some(uses)
     }
 
-    /// Compiles a partial for a target, if it was not yet.
-    fn partial(&mut self, path: &str, reference: &Reference, target: &str, depth: usize) -> Option<Uses> {
+    /// Compiles a partial for a target, unless it has been compiled.
+    fn partial(&mut self, path: &str, reference: &Reference, target: &str, depth: usize) -> Option<RootsUsed> {
         let name = partial_name(&reference.name, target);
         if let Some(uses) = self.added.get(&name) {
-            return Some(*uses);
+            return *uses;
         }
-        if self.circles.contains(&reference.name) {
+        if self.cycles.contains(&reference.name) {
             return None;
         }
         let partials = &self.variables.partials;
@@ -274,7 +277,9 @@ impl<'a> Compiler<'a> {
         let Some((_, text)) = partials.iter().find(|(known, _)| known.as_str() == reference.name) else {
             let hint = match closest(&reference.name, partials.keys().map(Name::as_str)) {
                 Some(meant) => format!("did you mean `{meant}`?"),
-                None if partials.is_empty() => "the definition has no `partials`; templates read no files".to_owned(),
+                None if partials.is_empty() => {
+                    "the definition has no `partials`; templates cannot read files".to_owned()
+                }
                 None => format!("partials are {}", partials.keys().map(Name::as_str).collect::<Vec<_>>().join(", ")),
             };
             refuse(format!("{} names the partial `{}`, which does not exist", tag(reference), reference.name), hint);
@@ -282,7 +287,7 @@ impl<'a> Compiler<'a> {
         };
         if depth >= PARTIAL_DEPTH_MAX {
             let hint = "use fewer".to_owned();
-            refuse(format!("is the end of more than {PARTIAL_DEPTH_MAX} partials that use each other"), hint);
+            refuse(format!("is nested in more than {PARTIAL_DEPTH_MAX} partials"), hint);
             return None;
         }
         let of_partial = format!("partials.{}", reference.name);
@@ -295,34 +300,34 @@ impl<'a> Compiler<'a> {
             }
             TemplateEngine::Mjml => {
                 refuse(
-                    format!("`{}` is in MJML, which gives HTML, and this is not", reference.name),
+                    format!("`{}` is in MJML, which produces HTML, but this part is not HTML", reference.name),
                     "use another partial".to_owned(),
                 );
                 return None;
             }
             TemplateEngine::Xslt => {
-                let hint = "only stylesheets import it; write the partial in Jinja".to_owned();
+                let hint = "only stylesheets can import it; write the partial in Jinja".to_owned();
                 refuse(format!("`{}` is a stylesheet", reference.name), hint);
                 return None;
             }
         };
-        let uses = self.jinja(&of_partial, &name, target, &text.text.clone(), &source, depth + 1)?;
+        let uses = self.jinja(&of_partial, &name, target, &text.text.clone(), &source, depth + 1);
         self.added.insert(name, uses);
-        Some(uses)
+        uses
     }
 
-    /// Reports what no template may have, and filters and tests that do not exist.
-    fn object(&mut self, path: &str, prepared: &Prepared) {
+    /// Reports constructs that are not allowed, and unknown filters and tests.
+    fn object(&mut self, path: &str, prepared: &PreparedTemplate) {
         for (message, hint, line, column) in &prepared.objections {
             let problem = Problem::at(path, message.clone()).hint(*hint).position(*line, *column);
             self.done.problems.push(problem);
         }
-        let unknown = lint::uncalled(&self.done.environment, prepared);
+        let unknown = lint::unknown_calls(&self.done.environment, prepared);
         self.done.problems.extend(unknown.into_iter().map(|problem| Problem { path: path.to_owned(), ..problem }));
     }
 
-    /// Keeps which variables a template reads in which line, for errors that name those without a value.
-    fn keep_variables(&mut self, name: &str, prepared: &Prepared) {
+    /// Records the variables of each line of a template, for errors that name those without a value.
+    fn keep_variables(&mut self, name: &str, prepared: &PreparedTemplate) {
         let mut read: Vec<(String, u32)> =
             prepared.variables.iter().map(|(path, line, _)| (path.clone(), *line)).collect();
         read.sort();
@@ -330,8 +335,8 @@ impl<'a> Compiler<'a> {
         self.done.variables.insert(name.to_owned(), read);
     }
 
-    /// Reports variables that nothing gives a value.
-    fn unknown(&mut self, path: &str, name: &str, prepared: &Prepared, known: &KnownVariables) {
+    /// Reports unknown variables.
+    fn unknown(&mut self, path: &str, name: &str, prepared: &PreparedTemplate, known: &KnownVariables) {
         let found = lint::unknown(&self.done.environment, name, prepared, known);
         self.done.problems.extend(found.into_iter().map(|(_, problem)| Problem { path: path.to_owned(), ..problem }));
     }
@@ -352,28 +357,28 @@ pub fn stylesheets(partials: &BTreeMap<Name, TemplateText>) -> BTreeMap<&str, &s
     stylesheets.map(|(name, text)| (name.as_str(), text.text.as_str())).collect()
 }
 
-/// The partials that a text names. Nothing if it cannot be read.
+/// The partials that a source references. Empty if it cannot be parsed.
 pub fn references(text: &str) -> Vec<Reference> {
     let prepare = || sandbox::prepare(text, &BTreeMap::new());
     let prepared = with_large_stack(prepare).ok().and_then(Result::ok);
     prepared.map(|prepared| prepared.references).unwrap_or_default()
 }
 
-/// How much text each partial has with those it includes; which use themselves, and the problems of these.
+/// The text size of each partial including nested ones; the partials that include themselves, and their problems.
 fn partials(all: &BTreeMap<Name, TemplateText>) -> (BTreeMap<String, usize>, BTreeSet<String>, Vec<Problem>) {
     let named: BTreeMap<&str, (usize, Vec<Reference>)> = all
         .iter()
         .filter(|(_, text)| text.engine != TemplateEngine::Xslt)
         .map(|(name, text)| (name.as_str(), (text.text.len(), references(&text.text))))
         .collect();
-    let (mut bytes, mut circles, mut problems) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
+    let (mut bytes, mut cycles, mut problems) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
     for name in named.keys() {
         let mut way = Vec::new();
         match measure(name, &named, &mut way, &mut bytes) {
             Ok(_) => {}
-            Err(Circle) => {
-                circles.insert((*name).to_owned());
-                // A partial that leads into a circle is not one of its parts.
+            Err(PartialCycle) => {
+                cycles.insert((*name).to_owned());
+                // A partial that only leads into a cycle is not part of it.
                 if way.last().is_some_and(|last| last == name) && way.len() > 1 {
                     let message = format!("uses itself: {}", way.join(" > "));
                     problems.push(Problem::at(format!("partials.{name}"), message).hint("take one of these tags out"));
@@ -381,24 +386,24 @@ fn partials(all: &BTreeMap<Name, TemplateText>) -> (BTreeMap<String, usize>, BTr
             }
         }
     }
-    (bytes, circles, problems)
+    (bytes, cycles, problems)
 }
 
-struct Circle;
+struct PartialCycle;
 
 fn measure<'a>(
     name: &'a str,
     named: &BTreeMap<&'a str, (usize, Vec<Reference>)>,
     way: &mut Vec<String>,
     bytes: &mut BTreeMap<String, usize>,
-) -> Result<usize, Circle> {
+) -> Result<usize, PartialCycle> {
     if let Some(bytes) = bytes.get(name) {
         return Ok(*bytes);
     }
     let is_circle = way.iter().any(|before| before == name);
     way.push(name.to_owned());
     if is_circle {
-        return Err(Circle);
+        return Err(PartialCycle);
     }
     let Some((name, (own, references))) = named.get_key_value(name) else {
         way.pop();

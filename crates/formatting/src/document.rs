@@ -1,13 +1,14 @@
-//! A document becomes another: by a template, or by a stylesheet. For messages between systems, which have no class.
+//! Transforms one document into another, by a template or a stylesheet. For messages of exchanges, which have no
+//! notification class.
 //!
-//! | a template sees | |
+//! | variable in templates | value |
 //! |---|---|
-//! | `body` | the value of the document, if it is JSON; else its text |
+//! | `body` | the parsed value of a JSON document; else its text |
 //! | `message.<name>` | its promoted properties |
 //!
-//! A stylesheet sees an XML document as the data model of XPath 1.0 has it: elements and attributes in their namespaces,
-//! texts, comments and processing instructions. Of a JSON document it sees `<document>` with an element for each member,
-//! `<item>` for those of a list, and `<entry key="...">` for a member whose name is none of XML.
+//! A stylesheet reads an XML document in the data model of XPath 1.0: elements and attributes in their namespaces,
+//! texts, comments and processing instructions. A JSON document becomes `<document>` with an element for each member,
+//! `<item>` for items of a list, and `<entry key="...">` for a member whose name is not an XML name.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -26,7 +27,7 @@ use tocsin_model::{
 };
 
 use crate::{
-    formatter::{Bounded, OUTPUT_BYTES_MAX, environment, run, said},
+    formatter::{BoundedOutput, OUTPUT_BYTES_MAX, environment, run, said},
     sandbox,
     template_depth::SyntaxError,
     tree::Tree,
@@ -34,39 +35,39 @@ use crate::{
     xslt::{Output, Stylesheet, XsltError},
 };
 
-/// What templates see.
+/// The variables of templates.
 const ROOTS: [&str; 2] = ["body", "message"];
-/// Most elements, attributes and texts that a stylesheet reads of a document.
+/// Most elements, attributes and texts of a document for a stylesheet.
 const NODES_MAX: usize = 20_000;
 const DEPTH_MAX: usize = 64;
 const OF_XML: Options =
     Options { nodes_max: NODES_MAX, depth_max: DEPTH_MAX, is_for_schema: false, refuse: |_, _| None };
 
-/// A document before.
+/// An input document.
 #[derive(Debug, Clone, Copy)]
 pub struct Document<'a> {
-    /// Its bytes, in any encoding.
+    /// The bytes, in any encoding.
     pub body: &'a [u8],
-    /// Its media type; empty if it is not known.
+    /// Media type; empty if it is not known.
     pub content_type: &'a str,
-    /// Its promoted properties.
+    /// Promoted properties.
     pub properties: &'a [(Name, Value)],
 }
 
-/// A document after.
+/// An output document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FormattedDocument {
-    /// Its bytes, in the encoding that its media type names.
+    /// The bytes, in the encoding of its media type.
     pub body: Vec<u8>,
-    /// Its media type.
+    /// Media type.
     pub content_type: String,
 }
 
-/// Makes documents of others. Any number of threads share it.
+/// A compiled template or stylesheet for documents. Any number of threads share it.
 #[derive(Debug)]
 pub struct DocumentFormatter {
     engine: Engine,
-    /// Empty where a stylesheet decides.
+    /// Empty if the stylesheet determines it.
     content_type: String,
 }
 
@@ -77,14 +78,15 @@ enum Engine {
 }
 
 impl DocumentFormatter {
-    /// Compiles a template in Jinja; what it makes is of `content_type`, for which values are escaped.
+    /// Compiles a Jinja template. `content_type` is the media type of its output, for which values are escaped.
     ///
     /// # Errors
-    /// What is wrong with it, with line and column.
+    /// The fault, with line and column.
     pub fn template(source: &str, content_type: &str) -> Result<DocumentFormatter, Problem> {
         with_large_stack(|| DocumentFormatter::compile_template(source, content_type)).unwrap_or_else(|error| {
             let hint = "raise the limit of threads of the process, or try again later";
-            Err(Problem::at("", format!("the template was not compiled, as no thread starts: {error}")).hint(hint))
+            Err(Problem::at("", format!("the template was not compiled, as no thread could be started: {error}"))
+                .hint(hint))
         })
     }
 
@@ -94,8 +96,9 @@ impl DocumentFormatter {
             return Err(Problem::at("", message.clone()).hint(*hint).position(*line, *column));
         }
         if let Some(reference) = prepared.references.first() {
-            let message = format!("`{}` names `{}`, and there are no partials here", reference.tag, reference.name);
-            let problem = Problem::at("", message).hint("write what it would give into the template");
+            let message =
+                format!("`{}` names `{}`, but partials are not available here", reference.tag, reference.name);
+            let problem = Problem::at("", message).hint("write its content into the template");
             return Err(problem.position(reference.line, reference.column));
         }
         let name = format!("document:{}", target(content_type));
@@ -108,11 +111,11 @@ impl DocumentFormatter {
         Ok(DocumentFormatter { engine: Engine::Template { environment, name }, content_type: content_type.to_owned() })
     }
 
-    /// Compiles a stylesheet of XSLT 1.0. Its result is of `content_type`; if that is empty, of the type that `xsl:output`
-    /// says: `media-type`, or the usual one of its method.
+    /// Compiles an XSLT 1.0 stylesheet. `content_type` is the media type of its result; if it is empty, that of
+    /// `xsl:output`: `media-type`, or the default of its method.
     ///
     /// # Errors
-    /// What is wrong with it, with its line.
+    /// The fault, with its line.
     pub fn stylesheet(source: &str, content_type: &str) -> Result<DocumentFormatter, Problem> {
         let sheet = Stylesheet::compile(source, &BTreeMap::new(), None)?;
         check_charset("`xsl:output`", Some(sheet.output().encoding.as_str()))?;
@@ -120,10 +123,10 @@ impl DocumentFormatter {
         Ok(DocumentFormatter { engine: Engine::Stylesheet(sheet), content_type: content_type.to_owned() })
     }
 
-    /// Makes a document of another. Takes a second at the most.
+    /// Transforms a document. Takes one second at most.
     ///
     /// # Errors
-    /// Why it cannot, in words.
+    /// The error, as text.
     pub fn format(&self, document: &Document<'_>) -> Result<FormattedDocument, String> {
         match &self.engine {
             Engine::Template { environment, name } => {
@@ -149,8 +152,8 @@ fn check_charset(which: &str, label: Option<&str>) -> Result<(), Problem> {
     }
 }
 
-/// A text as the bytes and the media type that `content_type` and `xsl:output` ask for. The encoding of `xsl:output` comes
-/// first, because the document itself names it.
+/// Encodes a text for `content_type` and `xsl:output`. The encoding of `xsl:output` takes precedence, because the
+/// document names it.
 fn encode(text: String, content_type: &str, output: &Output) -> Result<FormattedDocument, String> {
     let is_html = output.method == "html" || (output.method.is_empty() && is_html(&text));
     let usual = match output.method.as_str() {
@@ -169,7 +172,7 @@ fn encode(text: String, content_type: &str, output: &Output) -> Result<Formatted
     }
     let is_markup = media_type::is_xml(content_type) || media_type::is_html(content_type);
     let labelled = match is_html {
-        // The library writes this element, with the encoding in which the text left it.
+        // The library writes this element, with its own output encoding.
         true => text.replacen("charset=UTF-8\">", &format!("charset={label}\">"), 1),
         false => charset::xml_for(&text, label).into_owned(),
     };
@@ -178,7 +181,7 @@ fn encode(text: String, content_type: &str, output: &Output) -> Result<Formatted
     Ok(FormattedDocument { body, content_type: charset::with_charset(content_type, label) })
 }
 
-/// Whether a result without a method is HTML, by its root element (XSLT 1.0, section 16).
+/// Whether a result without an output method is HTML, by its root element (XSLT 1.0, section 16).
 fn is_html(text: &str) -> bool {
     let text = text.trim_start();
     let begins = |start: &str| text.get(..start.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(start));
@@ -186,7 +189,7 @@ fn is_html(text: &str) -> bool {
     (begins("<html") && !tag.contains("xmlns=")) || begins("<!DOCTYPE html")
 }
 
-/// For what values are escaped.
+/// The escaping for a media type.
 fn target(content_type: &str) -> &'static str {
     match content_type {
         kind if media_type::is_json(kind) || media_type::is_json_lines(kind) => "json",
@@ -195,7 +198,11 @@ fn target(content_type: &str) -> &'static str {
     }
 }
 
-fn check_variables(environment: &Environment<'_>, name: &str, prepared: &sandbox::Prepared) -> Result<(), Problem> {
+fn check_variables(
+    environment: &Environment<'_>,
+    name: &str,
+    prepared: &sandbox::PreparedTemplate,
+) -> Result<(), Problem> {
     let template = environment.get_template(name).map_err(|error| Problem::at("", said(&error)))?;
     let is_known = |name: &String| {
         let is_global = environment.globals().any(|(global, _)| global == name);
@@ -208,8 +215,8 @@ fn check_variables(environment: &Environment<'_>, name: &str, prepared: &sandbox
     let below = format!("{name}.");
     let place = prepared.variables.iter().find(|(path, ..)| path == name || path.starts_with(&below));
     let (line, column) = place.map_or((1, 1), |(_, line, column)| (*line, *column));
-    let problem = Problem::at("", format!("the template uses `{name}`, which is not known here"));
-    Err(problem.hint("a template sees `body` and the properties in `message`").position(line, column))
+    let problem = Problem::at("", format!("the template uses `{name}`, which is unknown here"));
+    Err(problem.hint("a template can read `body` and the properties in `message`").position(line, column))
 }
 
 fn render(environment: &Environment<'static>, name: &str, document: &Document<'_>) -> Result<String, String> {
@@ -234,7 +241,7 @@ fn render(environment: &Environment<'static>, name: &str, document: &Document<'_
     let properties: serde_json::Map<String, serde_json::Value> =
         document.properties.iter().map(|(name, value)| (name.to_string(), value.clone().into())).collect();
     let root = Jinja::from(BTreeMap::from([("body", body), ("message", Jinja::from(Serde(&properties)))]));
-    let mut output = Bounded { bytes: Vec::new(), full: false, most: OUTPUT_BYTES_MAX };
+    let mut output = BoundedOutput { bytes: Vec::new(), full: false, most: OUTPUT_BYTES_MAX };
     match run(environment, name, &root, &mut output) {
         Ok(()) => Ok(String::from_utf8(output.bytes).expect("templates and values are UTF-8")),
         Err(_) if output.full => Err(format!("the output is longer than {OUTPUT_BYTES_MAX} bytes")),
@@ -245,7 +252,7 @@ fn render(environment: &Environment<'static>, name: &str, document: &Document<'_
     }
 }
 
-/// The value of a body of JSON, if it has numbers that a double does not write as they stand.
+/// The parsed JSON body, if it has numbers that a double cannot represent exactly.
 fn exact_value(body: &[u8]) -> Option<(Value, Numbers)> {
     if !exact_json::has_inexact_numbers(body) {
         return None;
@@ -255,7 +262,7 @@ fn exact_value(body: &[u8]) -> Option<(Value, Numbers)> {
     Some((value, numbers))
 }
 
-/// An environment that writes numbers as they stand in the document, alone and within lists and objects of JSON.
+/// An environment that writes numbers exactly as in the document, alone and within lists and objects of JSON.
 fn exact_environment(environment: &Environment<'static>, numbers: Numbers) -> Environment<'static> {
     let mut exact = environment.clone();
     exact.set_formatter(move |out, state: &mut State<'_, '_>, value: &Jinja| {
@@ -282,7 +289,7 @@ fn exact_environment(environment: &Environment<'static>, numbers: Numbers) -> En
     exact
 }
 
-/// The text of a document, by its media type, its declaration or its byte-order mark.
+/// The text of a document, decoded by its media type, its declaration or its byte-order mark.
 fn text_of<'d>(document: &Document<'d>, is_for_stylesheet: bool) -> Result<Cow<'d, str>, String> {
     let kind = document.content_type;
     let syntax = match () {
@@ -295,7 +302,7 @@ fn text_of<'d>(document: &Document<'d>, is_for_stylesheet: bool) -> Result<Cow<'
     charset::decode(document.body, syntax, charset.as_deref()).map_err(|error| format!("the body {error}"))
 }
 
-/// The document that a stylesheet reads.
+/// The document as input of a stylesheet.
 fn tree(document: &Document<'_>) -> Result<Tree, XsltError> {
     let text = text_of(document, true).map_err(failed)?;
     match Exact::read(text.as_bytes()) {
@@ -310,7 +317,7 @@ fn tree(document: &Document<'_>) -> Result<Tree, XsltError> {
     match xml::read(&text, &OF_XML) {
         Ok(document) => Ok(document.tree),
         Err(wrong) => {
-            let xml::Wrong { line, column, message, .. } = wrong;
+            let xml::XmlError { line, column, message, .. } = wrong;
             Err(failed(format!(
                 "the body is not JSON, and as XML it {message} (line {line}, column {column} of the body)"
             )))
@@ -366,7 +373,7 @@ fn write_json(tree: &mut Tree, value: &Exact, depth: usize) -> Result<(), XsltEr
     Ok(())
 }
 
-/// Whether XML takes a name as it is; of those with other letters than those of ASCII none is tried.
+/// Whether a name is an XML element name; names with non-ASCII letters are treated as if they were not.
 fn is_element_name(name: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
     name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_') && name.bytes().all(inner)
@@ -395,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_makes_json_of_json() {
+    fn a_template_transforms_json() {
         let template = r#"{"id": {{ message.order }}, "name": {{ body.name }}, "all": [{% for line in body.lines %}{{ line.sku }}{% if not loop.last %},{% endif %}{% endfor %}]}"#;
         let body = r#"{"name": "a \"b\" é", "lines": [{"sku": "x"}, {"sku": "y"}]}"#;
         let made = r#"{"id": 7, "name": "a \"b\" é", "all": ["x","y"]}"#;
@@ -437,8 +444,8 @@ mod tests {
     }
 
     #[test]
-    fn no_bomb_goes_off_in_what_a_stylesheet_reads() {
-        let outside = crate::tests::outside::Outside::new();
+    fn xml_bombs_in_documents_are_rejected() {
+        let outside = crate::tests::outside::ExternalProbe::new();
         let sheet = r#"<xsl:stylesheet version="1.0" xmlns:xsl="http://www.w3.org/1999/XSL/Transform"><xsl:output method="text"/><xsl:template match="/"><xsl:value-of select="count(//*)"/></xsl:template></xsl:stylesheet>"#;
         let formatter = DocumentFormatter::stylesheet(sheet, "").expect("it compiles");
         for (name, bomb) in outside.bombs() {
@@ -446,7 +453,7 @@ mod tests {
             let made = made.map(|made| String::from_utf8(made.body).expect("a number"));
             match bomb.contains("<!DOCTYPE") {
                 true => assert!(made.expect_err(&name).contains("document type declaration"), "{name}"),
-                // What would run, write or load elsewhere is elements like any, and only counted.
+                // Constructs that would run code, write or load files are ordinary elements here, and only counted.
                 false => assert!(made.expect(&name).parse::<u32>().expect("a number") > 1, "{name}"),
             }
             assert_eq!(outside.touched(), Vec::<String>::new(), "{name}");
@@ -454,16 +461,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_place() {
+    fn errors_have_a_position() {
         let wrong = |source: &str| DocumentFormatter::template(source, "text/plain").expect_err("a problem");
         let problem = wrong("{{ body.a }}\n {{ order }}");
         assert_eq!((problem.line, problem.column), (Some(2), Some(5)), "{problem}");
-        assert!(wrong("{% include 'x' %}").message.contains("no partials"));
+        assert!(wrong("{% include 'x' %}").message.contains("partials are not available here"));
         assert!(wrong("{{ body.").line.is_some());
         assert!(DocumentFormatter::stylesheet("<a>", "").is_err());
     }
 
-    /// Every node is copied as it is.
+    /// Copies every node unchanged.
     const IDENTITY: &str = r#"<xsl:template match="@*|node()"><xsl:copy><xsl:apply-templates select="@*|node()"/></xsl:copy></xsl:template>"#;
 
     fn made(sheet: &str, body: &[u8], content_type: &str) -> Result<FormattedDocument, String> {
@@ -507,17 +514,17 @@ mod tests {
         for (wrong, part) in [
             (r#"<p:a/>"#, "prefix `p`"),
             (r#"<a xmlns:p="u" xmlns:q="u" p:x="1" q:x="2"/>"#, "twice"),
-            (r#"<a xmlns:p=""/>"#, "as none may be declared"),
-            (r#"<a xmlns:xml="u"/>"#, "as none may be declared"),
-            (r#"<a:b:c xmlns:a="u"/>"#, "is no name"),
-            (r#"<1/>"#, "is no name"),
+            (r#"<a xmlns:p=""/>"#, "in a way that is not allowed"),
+            (r#"<a xmlns:xml="u"/>"#, "in a way that is not allowed"),
+            (r#"<a:b:c xmlns:a="u"/>"#, "is not an XML name"),
+            (r#"<1/>"#, "is not an XML name"),
         ] {
             assert!(select("/", wrong).expect_err(wrong).contains(part), "{wrong}: {:?}", select("/", wrong));
         }
     }
 
     #[test]
-    fn c2_comments_and_instructions_are_seen() {
+    fn c2_comments_and_instructions_are_readable() {
         let body = "<?xml version='1.0'?><!-- top --><?page break=\"yes\"?><a>x<!-- in -->y<?go on?></a><!-- end -->";
         let text = |select: &str| {
             let inner = format!(
@@ -565,11 +572,11 @@ mod tests {
     }
 
     #[test]
-    fn c5_the_stylesheet_says_how_its_result_is_written() {
+    fn c5_xsl_output_determines_the_result() {
         let check = |output: &str, result: &str, body: &[u8], content_type: &str| {
             let sheet = format!(r#"{output}<xsl:template match="/">{result}</xsl:template>"#);
             let made = made(&sheet, b"<a/>", "").unwrap_or_else(|error| panic!("{output}: {error}"));
-            // Libraries differ in the lines that they add to HTML.
+            // Library versions differ in the line ends that they add to HTML.
             let bare = |bytes: &[u8]| bytes.iter().copied().filter(|byte| *byte != b'\n').collect::<Vec<u8>>();
             let (body_made, type_made) = (bare(&made.body), made.content_type);
             let shown = String::from_utf8_lossy(&body_made).into_owned();
@@ -627,7 +634,8 @@ mod tests {
         assert!(made(wrong, b"<a/>", "").expect_err("no é").contains("`é` is not in us-ascii"));
         let unknown = stylesheet(r#"<xsl:output encoding="klingon"/><xsl:template match="/"/>"#);
         assert!(DocumentFormatter::stylesheet(&unknown, "").expect_err("unknown").to_string().contains("klingon"));
-        // The step's own type comes before that of the stylesheet, and its charset is an encoding too.
+        // The step's own media type takes precedence over that of the stylesheet, and its charset determines the
+        // encoding too.
         let plain = stylesheet(r#"<xsl:template match="/"><a>é</a></xsl:template>"#);
         let formatter = DocumentFormatter::stylesheet(&plain, "text/xml; charset=iso-8859-1").expect("right");
         let made = formatter.format(&Document { body: b"<a/>", content_type: "", properties: &[] }).expect("made");

@@ -1,5 +1,5 @@
-//! Filters: numbers, money, dates, times and plurals for people; addresses and short messages. And bounds for those of
-//! the engine whose arguments are a size.
+//! Template filters: locale-aware numbers, money, dates, times and plurals; URLs and SMS. And bounded versions of
+//! engine filters whose arguments are sizes.
 
 use std::sync::Arc;
 
@@ -13,22 +13,22 @@ use tocsin_model::{length, problem::closest, time::Timestamp};
 
 use crate::{
     formatter::OUTPUT_BYTES_MAX,
-    language::{Customs, fraction_digits},
+    locale_data::{LocaleData, fraction_digits},
     plural::CATEGORIES,
     sandbox,
-    scope::{Moment, READER, Reader},
+    scope::{READER, ReaderFormat, TemplateTimestamp},
     sms,
 };
 
-/// The longest `range`. Steps are bounded as well, but a filter goes through a whole list in one step.
+/// The longest `range`. Steps are bounded as well, but a filter processes a whole list in one step.
 const RANGE_MAX: i64 = 1_000;
-/// The largest number that a filter takes as a size: a width, a count of columns.
+/// The largest size argument of a filter: a width, a number of columns.
 const SIZE_MAX: i64 = 1_000;
-/// The longest text that a filter takes apart into a list.
+/// The longest text that a filter splits into a list.
 const LIST_BYTES_MAX: usize = 64 << 10;
 /// Most lines that are indented at once: four million spaces.
 const LINES_MAX: usize = 4_000;
-/// The longest pattern of a date or time, in bytes.
+/// The longest date or time pattern, in bytes.
 const PATTERN_BYTES_MAX: usize = 100;
 
 /// The filters that templates can use.
@@ -95,7 +95,7 @@ pub const NAMES: [&str; 60] = [
     "zip",
 ];
 
-/// The tests that templates can use, by their words.
+/// The tests that templates can use, by name.
 const TESTS: [&str; 36] = [
     "boolean",
     "defined",
@@ -135,7 +135,7 @@ const TESTS: [&str; 36] = [
     "upper",
 ];
 
-/// What was meant by a test that does not exist.
+/// The hint for an unknown test.
 pub fn test_hint(wrong: &str) -> String {
     match closest(wrong, TESTS) {
         Some(meant) => format!("did you mean `{meant}`?"),
@@ -143,7 +143,7 @@ pub fn test_hint(wrong: &str) -> String {
     }
 }
 
-/// What was meant by a filter that does not exist.
+/// The hint for an unknown filter.
 pub fn filter_hint(wrong: &str) -> String {
     match closest(wrong, NAMES) {
         Some(meant) => format!("did you mean `{meant}`?"),
@@ -151,21 +151,21 @@ pub fn filter_hint(wrong: &str) -> String {
     }
 }
 
-/// What was meant by the filter of which the engine complains: `filter rund is unknown`.
+/// The hint for an engine error such as `filter rund is unknown`.
 pub fn hint(complaint: &str) -> String {
     filter_hint(complaint.split(' ').nth(1).unwrap_or_default())
 }
 
-/// Adds our filters and takes away what has no bound or shows too much.
+/// Installs our filters and removes those without a bound or that expose internals.
 pub fn install(environment: &mut Environment<'static>) {
     environment.add_filter("number", number);
     environment.add_filter("money", money);
     environment.add_filter("percent", percent);
     environment.add_filter("plural", |state: &State<'_, '_>, value: Jinja, words: Kwargs| {
-        counted(state, &value, &words, "plural", Customs::plural)
+        plural_form(state, &value, &words, "plural", LocaleData::plural)
     });
     environment.add_filter("ordinal", |state: &State<'_, '_>, value: Jinja, words: Kwargs| {
-        counted(state, &value, &words, "ordinal", Customs::ordinal)
+        plural_form(state, &value, &words, "ordinal", LocaleData::ordinal)
     });
     environment.add_filter("date", date);
     environment.add_filter("time", time);
@@ -246,17 +246,17 @@ pub fn install(environment: &mut Environment<'static>) {
     bound(environment, "zip", "\u{0}zip", filters::zip);
     bound(environment, "chain", "\u{0}chain", filters::chain);
     bound(environment, "groupby", "\u{0}groupby", filters::groupby);
-    // `format` pads to any width and `pprint` shows insides; the filters above do what people need.
+    // `format` pads to any width and `pprint` shows internals; the filters above replace them.
     environment.remove_filter("format");
     environment.remove_filter("pprint");
     environment.remove_global("debug");
-    // Without namespaces nothing outlives a turn of a loop, so no text doubles with each turn.
+    // Without namespaces no value survives a loop iteration, so no text doubles with each iteration.
     environment.remove_global("namespace");
 }
 
-/// The rule of a filter for null: a field without a value reads as nothing in each.
+/// The handling of null by a filter: a field without a value is empty in each.
 enum NullRule {
-    /// The filter is asked, and has a rule of its own.
+    /// The filter handles it.
     AskFilter,
     /// The result is an empty list.
     EmptyList,
@@ -276,13 +276,13 @@ fn null_rule(name: &str) -> NullRule {
     }
 }
 
-/// Applies the rule for null; the result, if the filter is not asked.
+/// Applies the rule for null; returns the result, unless the filter must handle it.
 fn take_null(name: &str, arguments: &mut [Jinja]) -> Option<Jinja> {
-    // Lists are put together with lists.
+    // Lists are combined with lists.
     if matches!(name, "chain" | "zip") {
         arguments.iter_mut().filter(|argument| argument.is_none()).for_each(|argument| *argument = empty_list());
     }
-    // What has no value counts nothing.
+    // A missing value does not count.
     if name == "sum"
         && let Ok(items) = arguments[0].try_iter()
         && !arguments[0].is_none()
@@ -307,7 +307,7 @@ fn empty_list() -> Jinja {
     Jinja::from(Vec::<Jinja>::new())
 }
 
-/// Puts the rule for null before a filter that is kept under a name that no template can spell.
+/// Adds the handling of null to a filter, which stays available under a name that templates cannot spell.
 fn nullable(environment: &mut Environment<'static>, name: &'static str, hidden: &'static str) {
     environment.add_filter(name, move |state: &mut State<'_, '_>, value: Jinja, rest: Rest<ValueOrKwargs>| {
         let mut arguments = vec![value];
@@ -328,8 +328,8 @@ fn pair(value: &Jinja, other: &Jinja, test: fn(&str, &str) -> bool) -> Result<bo
     }
 }
 
-/// Puts a filter of the engine, kept under a name that no template can spell, behind a charge for what it goes through: the
-/// engine counts one step, however long a text is.
+/// Wraps an engine filter, which stays available under a name that templates cannot spell: charges for the size of its
+/// input. The engine counts one step, however long a text is.
 fn charged<F, Rv, Args>(environment: &mut Environment<'static>, name: &'static str, hidden: &'static str, filter: F)
 where
     F: Function<Rv, Args>,
@@ -353,13 +353,13 @@ where
     });
 }
 
-/// Charges for going through a text once.
+/// Charges for one pass over a text.
 fn pass(text: &str) -> Result<(), Error> {
     sandbox::charge(text.len() / 4)
 }
 
-/// Puts a filter of the engine, kept under a name that no template can spell, behind a check of its arguments: no number
-/// among them is out of bounds, no text is too long to be taken apart, and what it gives is weighed.
+/// Wraps an engine filter, which stays available under a name that templates cannot spell: checks that numeric
+/// arguments are within bounds and texts are not too long to be split, and charges for the result.
 fn bound<F, Rv, Args>(environment: &mut Environment<'static>, name: &'static str, hidden: &'static str, filter: F)
 where
     F: Function<Rv, Args>,
@@ -383,7 +383,7 @@ where
         if arguments[1..].iter().any(|argument| too_large(argument) || holds_too_large(argument)) {
             return Err(invalid(format!("an argument of `{name}` is beyond {SIZE_MAX}")));
         }
-        // Each line of a text may become longer by so much.
+        // Each line of a text may grow by this much.
         if name == "indent" && arguments[0].as_str().is_some_and(|text| text.matches('\n').count() > LINES_MAX) {
             return Err(invalid(format!("`indent` takes texts of at most {LINES_MAX} lines")));
         }
@@ -397,7 +397,7 @@ where
 }
 
 fn range(lower: Jinja, rest: Rest<Jinja>) -> Result<Jinja, Error> {
-    // Without a value there is nothing to count to, or from.
+    // A missing value gives an empty range.
     if lower.is_none() || rest.iter().any(Jinja::is_none) {
         return Ok(empty_list());
     }
@@ -423,13 +423,13 @@ fn range(lower: Jinja, rest: Rest<Jinja>) -> Result<Jinja, Error> {
     }
 }
 
-/// An integer. The engine tells the same of any value, but makes an error of those that are none first, which costs more than
-/// all the rest of a filter.
+/// An integer. The engine's conversion constructs an error for other values first, which costs more than the rest of
+/// the filter.
 pub(crate) fn whole(value: &Jinja) -> Option<i64> {
     value.is_integer().then(|| value.as_i64()).flatten()
 }
 
-/// The digits of a number as `-1234.5`: with so many after the mark, or up to three as needed.
+/// The digits of a number, such as `-1234.5`: with a fixed number of fraction digits, or up to three as needed.
 fn plain(value: &Jinja, digits: Option<u32>, filter: &str) -> Result<String, Error> {
     if !value.is_number() {
         return Err(invalid(format!("`{filter}` takes a number, not {}", value.kind())));
@@ -458,20 +458,20 @@ fn plain(value: &Jinja, digits: Option<u32>, filter: &str) -> Result<String, Err
             }
         }
     };
-    // A number that was rounded to nothing has no sign.
+    // A number rounded to zero has no sign.
     let is_zero = plain.bytes().all(|byte| matches!(byte, b'-' | b'0' | b'.'));
     Ok(if is_zero { plain.trim_start_matches('-').to_owned() } else { plain })
 }
 
-/// A number with so many digits after the mark, where that can be told without its exact decimal expansion, which costs more:
-/// it is of a common size and not about halfway between two.
+/// Rounds a number without its exact decimal expansion, which is slow; `None` if it is too large or about halfway
+/// between two results.
 fn rounded(number: f64, digits: usize) -> Option<String> {
     const SCALES: [u32; 4] = [1, 10, 100, 1_000];
     let scale = *SCALES.get(digits)?;
     let scaled = number.abs() * f64::from(scale);
-    // Below this the product is wrong by far less than the margin around the half.
-    let is_told = scaled < 1e9 && (scaled.fract() - 0.5).abs() >= 1e-6;
-    if !is_told {
+    // Below this, the error of the product is far less than the margin around the half.
+    let is_certain = scaled < 1e9 && (scaled.fract() - 0.5).abs() >= 1e-6;
+    if !is_certain {
         return None;
     }
     let units = scaled.round() as u64;
@@ -488,32 +488,32 @@ fn rounded(number: f64, digits: usize) -> Option<String> {
     Some(written)
 }
 
-/// `{{ magnitude|number(1) }}`: a number as the reader writes it, with this many digits after the mark; without digits,
+/// `{{ magnitude|number(1) }}`: a number in the reader's locale, with this many fraction digits; without the argument,
 /// up to three as needed.
 fn number(state: &State<'_, '_>, value: Jinja, digits: Option<u32>) -> Result<Jinja, Error> {
     if value.is_none() {
         return Ok(value);
     }
-    Ok(Jinja::from(customs(state).number(plain(&value, digits, "number")?)))
+    Ok(Jinja::from(locale_data(state).number(plain(&value, digits, "number")?)))
 }
 
-/// `{{ price|money("EUR") }}`: an amount of a currency by its code of ISO 4217, as the reader writes it, with as many
-/// digits as the currency has, or this many.
+/// `{{ price|money("EUR") }}`: an amount of a currency by its ISO 4217 code, in the reader's locale, with the fraction
+/// digits of the currency, or this many.
 fn money(state: &State<'_, '_>, value: Jinja, code: Option<&str>, digits: Option<u32>) -> Result<Jinja, Error> {
     if value.is_none() {
         return Ok(value);
     }
-    // An amount whose currency has no value is a number.
+    // An amount without a currency is formatted as a number.
     let Some(code) = code else { return number(state, value, Some(digits.unwrap_or(2))) };
     let code = code.to_ascii_uppercase();
     if code.len() != 3 || !code.bytes().all(|byte| byte.is_ascii_uppercase()) {
-        return Err(invalid(format!("`{code}` is no currency; give a code of ISO 4217, such as `EUR`")));
+        return Err(invalid(format!("`{code}` is not a currency; give an ISO 4217 code, such as `EUR`")));
     }
     let digits = digits.unwrap_or(fraction_digits(&code) as u32);
-    Ok(Jinja::from(customs(state).money(&plain(&value, Some(digits), "money")?, &code)))
+    Ok(Jinja::from(locale_data(state).money(&plain(&value, Some(digits), "money")?, &code)))
 }
 
-/// `{{ share|percent(1) }}`: 0.123 as 12.3%, as the reader writes it.
+/// `{{ share|percent(1) }}`: 0.123 as 12.3%, in the reader's locale.
 fn percent(state: &State<'_, '_>, value: Jinja, digits: Option<u32>) -> Result<Jinja, Error> {
     if value.is_none() {
         return Ok(value);
@@ -522,17 +522,17 @@ fn percent(state: &State<'_, '_>, value: Jinja, digits: Option<u32>) -> Result<J
         return Err(invalid(format!("`percent` takes a number, not {}", value.kind())));
     }
     let share = Jinja::from(f64::try_from(value)? * 100.0);
-    Ok(Jinja::from(customs(state).percent(&plain(&share, digits.or(Some(0)), "percent")?)))
+    Ok(Jinja::from(locale_data(state).percent(&plain(&share, digits.or(Some(0)), "percent")?)))
 }
 
-/// `{{ count|plural(one="day", other="days") }}`: the word that goes with a number in the reader's language. Categories
-/// that the language does not have are not asked for; of those that are not given it is `other`.
-fn counted(
+/// `{{ count|plural(one="day", other="days") }}`: the word for a number in the reader's language. Categories that the
+/// language does not have are ignored; a missing category falls back to `other`.
+fn plural_form(
     state: &State<'_, '_>,
     value: &Jinja,
     words: &Kwargs,
     filter: &str,
-    category: for<'a> fn(&'a Customs, &str) -> &'a str,
+    category: for<'a> fn(&'a LocaleData, &str) -> &'a str,
 ) -> Result<Jinja, Error> {
     let forms = CATEGORIES.join("`, `");
     if let Some(wrong) = words.args().find(|word| !CATEGORIES.contains(word)) {
@@ -549,18 +549,18 @@ fn counted(
         words.assert_all_used().ok();
         return Ok(Jinja::from(()));
     }
-    let category = category(customs(state), &plain(value, None, filter)?).to_owned();
+    let category = category(locale_data(state), &plain(value, None, filter)?).to_owned();
     let word = words.get::<Option<Jinja>>(&category).ok().flatten();
     words.assert_all_used().ok();
     Ok(word.unwrap_or(other))
 }
 
-/// `{{ at|date }}`: the day in the reader's zone and language. Forms: `full`, `long` (the default), `medium`, `short`,
-/// `iso`, or a pattern of strftime such as `%d.%m.`.
+/// `{{ at|date }}`: the date in the reader's time zone and language. Forms: `full`, `long` (the default), `medium`,
+/// `short`, `iso`, or a strftime pattern such as `%d.%m.`.
 fn date(state: &State<'_, '_>, value: Jinja, form: Option<&str>) -> Result<Jinja, Error> {
     let Some(moment) = moment(state, &value, "date")? else { return Ok(value) };
     let form = form.unwrap_or("long");
-    let written = match customs(state).date(moment.local.date(), form) {
+    let written = match locale_data(state).date(moment.local.date(), form) {
         Some(written) => written,
         None if form == "iso" => moment.local.date().to_string(),
         None => by_pattern(form, &moment, "`full`, `long`, `medium`, `short`, `iso`")?,
@@ -568,20 +568,20 @@ fn date(state: &State<'_, '_>, value: Jinja, form: Option<&str>) -> Result<Jinja
     Ok(Jinja::from(written))
 }
 
-/// `{{ at|time }}`: hours and minutes in the reader's zone and language. Forms: `short` (the default), `seconds`,
-/// `zone`, which adds the zone's abbreviation, or a pattern of strftime.
+/// `{{ at|time }}`: hours and minutes in the reader's time zone and language. Forms: `short` (the default), `seconds`,
+/// `zone`, which adds the zone's abbreviation, or a strftime pattern.
 fn time(state: &State<'_, '_>, value: Jinja, form: Option<&str>) -> Result<Jinja, Error> {
     let Some(moment) = moment(state, &value, "time")? else { return Ok(value) };
     let written = match form.unwrap_or("short") {
-        "short" => customs(state).time(moment.local.time(), false),
-        "seconds" => customs(state).time(moment.local.time(), true),
-        "zone" => format!("{} {}", customs(state).time(moment.local.time(), false), strftime("%Z", &moment)?),
+        "short" => locale_data(state).time(moment.local.time(), false),
+        "seconds" => locale_data(state).time(moment.local.time(), true),
+        "zone" => format!("{} {}", locale_data(state).time(moment.local.time(), false), strftime("%Z", &moment)?),
         pattern => by_pattern(pattern, &moment, "`short`, `seconds`, `zone`")?,
     };
     Ok(Jinja::from(written))
 }
 
-/// `{{ at|relative }}`: how long ago, or in how long, seen from when it is formatted or from another time.
+/// `{{ at|relative }}`: the time difference from now, or from another time, in words.
 fn relative(state: &State<'_, '_>, value: Jinja, from: Option<Jinja>) -> Result<Jinja, Error> {
     let Some(then) = moment(state, &value, "relative")? else { return Ok(value) };
     let from = match from {
@@ -590,18 +590,17 @@ fn relative(state: &State<'_, '_>, value: Jinja, from: Option<Jinja>) -> Result<
     };
     let Some(from) = from else { return Ok(value) };
     let second = |instant: Timestamp| instant.0.div_euclid(1_000_000);
-    Ok(Jinja::from(customs(state).relative(second(then.instant) - second(from))))
+    Ok(Jinja::from(locale_data(state).relative(second(then.instant) - second(from))))
 }
 
-/// `{{ link|url }}`: an address that a reader can follow without harm: of the web, of mail or of a phone. Any other
-/// becomes `about:invalid`.
+/// `{{ link|url }}`: only safe URLs: web, mail and phone. Any other becomes `about:invalid`.
 fn url(value: Jinja) -> Result<Jinja, Error> {
     if value.is_none() {
         return Ok(value);
     }
     let text = value.as_str().ok_or_else(|| invalid(format!("`url` takes a text, not {}", value.kind())))?;
     pass(text)?;
-    // What browsers take out before they read an address must not hide its scheme.
+    // Characters that browsers remove before parsing must not hide the scheme.
     let text = text.trim_matches(|c: char| c.is_whitespace() || c.is_control());
     let scheme = text.split(':').next().unwrap_or_default().to_ascii_lowercase();
     let harmless = matches!(scheme.as_str(), "http" | "https" | "mailto" | "tel" | "sms")
@@ -610,8 +609,8 @@ fn url(value: Jinja) -> Result<Jinja, Error> {
     Ok(Jinja::from(if harmless { text } else { "about:invalid" }))
 }
 
-/// `{{ text|truncate(80) }}`: at most so many characters, the last of which are `end` if some were cut off. No emoji or
-/// accented letter is divided.
+/// `{{ text|truncate(80) }}`: at most this many characters, ending in `end` if the text was cut. Grapheme clusters are
+/// not divided.
 fn truncate(text: &str, length: Option<usize>, end: Option<&str>) -> Result<String, Error> {
     let end = end.unwrap_or("…");
     let length = length.unwrap_or(usize::MAX);
@@ -624,7 +623,7 @@ fn truncate(text: &str, length: Option<usize>, end: Option<&str>) -> Result<Stri
     Ok(format!("{}{end}", cut.trim_end()))
 }
 
-/// `{% filter sms(2) %}...{% endfilter %}`: as much of a text as so many messages of a phone hold.
+/// `{% filter sms(2) %}...{% endfilter %}`: cuts a text to fit into this many SMS segments.
 fn shorten(text: &str, segments: Option<usize>) -> Result<String, Error> {
     pass(text)?;
     match segments.unwrap_or(1) {
@@ -633,7 +632,7 @@ fn shorten(text: &str, segments: Option<usize>) -> Result<String, Error> {
     }
 }
 
-/// As the engine's, with a bound on what it makes.
+/// As the engine's, with a bounded result.
 fn replace(text: &str, from: Option<&str>, to: Option<&str>) -> Result<String, Error> {
     pass(text)?;
     let (Some(from), to) = (from, to.unwrap_or_default()) else { return Ok(text.to_owned()) };
@@ -642,7 +641,7 @@ fn replace(text: &str, from: Option<&str>, to: Option<&str>) -> Result<String, E
     Ok(text.replace(from, to))
 }
 
-/// As the engine's, with a bound on what it makes.
+/// As the engine's, with a bounded result.
 fn join(value: Jinja, between: Option<&str>) -> Result<String, Error> {
     if value.is_none() || value.is_undefined() {
         return Ok(String::new());
@@ -675,7 +674,7 @@ fn by_pattern(pattern: &str, moment: &LocalTime, forms: &str) -> Result<String, 
     if !pattern.contains('%') {
         return Err(invalid(format!("`{pattern}` is not a form; give {forms} or a pattern such as `%d.%m.%Y`")));
     }
-    // Digits in a pattern are widths, which have no use here and no small bound.
+    // Digits in a pattern are widths, which are useless here and unbounded.
     if pattern.len() > PATTERN_BYTES_MAX
         || pattern.split('%').skip(1).any(|directive| directive.starts_with(|c: char| c.is_ascii_digit()))
     {
@@ -687,26 +686,34 @@ fn by_pattern(pattern: &str, moment: &LocalTime, forms: &str) -> Result<String, 
 fn strftime(pattern: &str, moment: &LocalTime) -> Result<String, Error> {
     let written = match jiff::Timestamp::from_microsecond(moment.instant.0) {
         Ok(instant) => jiff::fmt::strtime::format(pattern, &instant.to_zoned(moment.zone.clone())),
-        // On the last day of the calendar library there is no zone's abbreviation.
-        Err(_) => jiff::fmt::strtime::format(pattern, moment.local),
+        // The library's instants end before the last day of the calendar: the zone is written as at their end.
+        Err(_) => {
+            let end = jiff::Timestamp::MAX.to_zoned(moment.zone.clone());
+            let of_zone = |pattern: String, directive: &str| match jiff::fmt::strtime::format(directive, &end) {
+                Ok(written) => pattern.replace(directive, &written.replace('%', "%%")),
+                Err(_) => pattern,
+            };
+            let pattern = ["%Z", "%z", "%:z"].into_iter().fold(pattern.to_owned(), of_zone);
+            jiff::fmt::strtime::format(&pattern, moment.local)
+        }
     };
     written.map_err(|error| invalid(format!("the pattern `{pattern}` is wrong: {error}")))
 }
 
-/// An instant by the reader's clock.
+/// A timestamp in the reader's time zone.
 struct LocalTime {
     instant: Timestamp,
     local: DateTime,
     zone: TimeZone,
 }
 
-/// The instant in the reader's zone; `None` for none. In UTC where the reader's year has five digits.
+/// Converts to the reader's time zone; `None` for a missing value. In UTC where the local year would have five digits.
 fn moment(state: &State<'_, '_>, value: &Jinja, filter: &str) -> Result<Option<LocalTime>, Error> {
     if value.is_none() {
         return Ok(None);
     }
-    let instant = match (value.downcast_object_ref::<Moment>(), value.as_str(), whole(value)) {
-        (Some(Moment(time)), ..) => *time,
+    let instant = match (value.downcast_object_ref::<TemplateTimestamp>(), value.as_str(), whole(value)) {
+        (Some(TemplateTimestamp(time)), ..) => *time,
         (_, Some(text), _) => {
             text.parse().map_err(|error: tocsin_model::time::TimestampError| invalid(error.to_string()))?
         }
@@ -720,12 +727,12 @@ fn moment(state: &State<'_, '_>, value: &Jinja, filter: &str) -> Result<Option<L
     Ok(Some(LocalTime { instant, local, zone }))
 }
 
-fn reader(state: &State<'_, '_>) -> Option<Arc<Reader>> {
-    state.lookup(READER)?.downcast_object::<Reader>()
+fn reader(state: &State<'_, '_>) -> Option<Arc<ReaderFormat>> {
+    state.lookup(READER)?.downcast_object::<ReaderFormat>()
 }
 
-fn customs(state: &State<'_, '_>) -> &'static Customs {
-    reader(state).map_or_else(|| Customs::of(None), |reader| reader.customs)
+fn locale_data(state: &State<'_, '_>) -> &'static LocaleData {
+    reader(state).map_or_else(|| LocaleData::of(None), |reader| reader.locale_data)
 }
 
 fn invalid(message: impl Into<String>) -> Error {
@@ -739,8 +746,8 @@ mod tests {
     use super::rounded;
 
     #[test]
-    fn what_is_about_halfway_is_left_to_the_exact_expansion() {
-        // As decimals: 0.125 is exact, 1.005 is a little less than it says.
+    fn values_near_a_half_use_the_exact_expansion() {
+        // As decimals: 0.125 is exact, 1.005 is slightly less than written.
         for (number, digits) in [(0.125, 2), (1.005, 2), (2.5, 0), (1e300, 1), (0.1, 4), (f64::NAN, 1)] {
             assert_eq!(rounded(number, digits), None, "{number} with {digits} digits");
         }
@@ -750,7 +757,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_short_way_rounds_as_the_exact_one_does(number in prop_oneof![-1e6..1e6_f64, -2.0..2.0_f64, any::<f64>()], digits in 0..5_usize) {
+        fn the_fast_path_rounds_like_the_exact_expansion(number in prop_oneof![-1e6..1e6_f64, -2.0..2.0_f64, any::<f64>()], digits in 0..5_usize) {
             if let Some(rounded) = rounded(number, digits) {
                 prop_assert_eq!(rounded, format!("{number:.digits$}"));
             }

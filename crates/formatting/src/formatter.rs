@@ -1,4 +1,4 @@
-//! Compile once, look up by locale and channel, render into bounds.
+//! The formatter: compiles templates once, selects them by locale and channel, renders them within bounds.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -21,33 +21,33 @@ use crate::{
     locale::truncations,
     parts::{FormatError, Part},
     plain, sandbox,
-    scope::{KnownVariables, Root, Scope, Uses, json},
+    scope::{KnownVariables, RootsUsed, Scope, TemplateRoot, json},
     xslt::{self, Stylesheet},
 };
 
-/// The longest part, in bytes.
+/// Largest part, in bytes.
 pub const OUTPUT_BYTES_MAX: usize = 4 << 20;
-/// The longest header, in bytes.
+/// Largest header, in bytes.
 pub const HEADER_BYTES_MAX: usize = 2_000;
-/// Steps of one part.
+/// Step limit of one part.
 const FUEL: u64 = 100_000;
-/// Macros within each other count four, blocks and includes one.
+/// Nesting limit: a macro call counts four, blocks and includes one.
 const RECURSION_MAX: usize = 64;
 
-/// The templates of one notification class, compiled. Shared by any number of threads; put it into an `Arc`.
+/// The compiled templates of one notification class. Shared by any number of threads; put it into an `Arc`.
 pub struct Formatter {
     pub(crate) environment: Environment<'static>,
     fields: Fields,
     pub(crate) templates: Vec<Template>,
-    /// Which roots the computed fields use, if there are any.
-    computed: Option<Uses>,
+    /// The roots that the computed fields use, if there are any.
+    computed: Option<RootsUsed>,
     computed_names: Vec<Name>,
-    /// The variables of each template, with the line of each.
+    /// The variables of each template, with their lines.
     variables: BTreeMap<String, Vec<(String, u32)>>,
     /// For no locale.
-    base: Place,
+    base: LocaleTemplates,
     /// By locale, in lower case.
-    locales: HashMap<String, Place>,
+    locales: HashMap<String, LocaleTemplates>,
     has_headers: bool,
     warnings: Vec<Problem>,
 }
@@ -61,22 +61,22 @@ impl fmt::Debug for Formatter {
 /// One part of one template.
 #[derive(Debug)]
 pub(crate) struct Template {
-    /// Its name in the environment.
+    /// Name in the environment.
     pub name: String,
-    /// The key that its definition has.
+    /// Key in the definition.
     pub key: String,
     pub part: Part,
     /// The header's name, as written.
     pub header: Option<String>,
-    pub uses: Uses,
-    /// About how long its output is.
+    pub uses: RootsUsed,
+    /// Estimated size of its output.
     pub bytes: usize,
-    /// A template that is none of Jinja.
+    /// A stylesheet instead of a Jinja template.
     pub stylesheet: Option<Stylesheet>,
 }
 
 impl Template {
-    /// What people call it: `html`, `header X-Magnitude`.
+    /// Name for display: `html`, `header X-Magnitude`.
     fn part_shown(&self) -> String {
         match &self.header {
             Some(header) => format!("header {header}"),
@@ -87,17 +87,17 @@ impl Template {
 
 /// Numbers of templates: by part, and of each header by its name in lower case.
 #[derive(Debug, Default, Clone, PartialEq)]
-pub(crate) struct Slots {
+pub(crate) struct TemplateSlots {
     pub parts: [Option<u32>; 5],
     pub headers: Vec<(String, u32)>,
 }
 
-impl Slots {
+impl TemplateSlots {
     fn is_empty(&self) -> bool {
         self.parts == [None; 5]
     }
 
-    /// Leaves out what nobody has a use for, and nothing is made of.
+    /// Removes unused parts.
     fn keep(&mut self, used: PartsUsed) {
         let [subject, text, html, json, sms] = &mut self.parts;
         let json_used = match used.json {
@@ -105,7 +105,7 @@ impl Slots {
             JsonUse::InTheirPlace => text.is_none() && html.is_none(),
             JsonUse::Always => true,
         };
-        // A text that has no template is made of the HTML.
+        // A text part without a template is derived from the HTML.
         let html_used = used.html || used.text && text.is_none();
         let uses = [used.subject, used.text, html_used, json_used, used.sms];
         for (slot, used) in [subject, text, html, json, sms].into_iter().zip(uses) {
@@ -113,8 +113,8 @@ impl Slots {
         }
     }
 
-    /// Takes what it lacks from another.
-    fn fill(&mut self, other: &Slots) {
+    /// Fills empty slots from `other`.
+    fn fill(&mut self, other: &TemplateSlots) {
         for (own, other) in self.parts.iter_mut().zip(other.parts) {
             *own = own.or(other);
         }
@@ -128,46 +128,46 @@ impl Slots {
 
 /// The templates of one locale.
 #[derive(Debug, Default)]
-struct Place {
-    any: Slots,
-    devices: HashMap<String, Slots>,
+struct LocaleTemplates {
+    any: TemplateSlots,
+    devices: HashMap<String, TemplateSlots>,
 }
 
-/// What formatting a notification gives.
+/// The result of formatting a notification.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Formatted {
-    /// What it says.
+    /// The content.
     pub content: Content,
-    /// The fields that its class computes, in the order of their names.
+    /// The computed fields, in the order of their names.
     pub computed: Vec<(Name, serde_json::Value)>,
-    /// Whether it may read otherwise for somebody else who is told of the same event with the same fields, by the same
-    /// channel, in the same language and time zone, at about the same time.
+    /// Whether the content may differ for another recipient of the same event with the same fields, channel, language
+    /// and time zone, at about the same time. Other contents can be shared (render cache).
     pub personal: bool,
 }
 
-/// What formatting a notification would give, and why.
+/// The result of a preview.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Preview {
-    /// Where templates are looked for, in this order.
+    /// The keys under which templates are looked up, in this order.
     pub looked_for: Vec<String>,
-    /// Each part and header that a template serves, and the text made from HTML.
+    /// Each part and header with a template, and the text derived from HTML.
     pub parts: Vec<PreviewedPart>,
-    /// The fields that its class computes.
+    /// The computed fields.
     pub computed: Vec<(Name, serde_json::Value)>,
-    /// Why it could not be formatted at all: no template serves, or a computed field fails.
+    /// The error of the notification as a whole: there is no template, or a computed field fails.
     pub failure: Option<FormatError>,
 }
 
 /// One part of a preview.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PreviewedPart {
-    /// What it is.
+    /// The part.
     pub part: Part,
     /// The name of a header.
     pub header: Option<String>,
-    /// The template that serves, by its key; none for a text that was made from HTML.
+    /// The key of the selected template; none for a text derived from HTML.
     pub template: Option<String>,
-    /// What it gives.
+    /// The rendered content.
     pub content: Result<String, FormatError>,
 }
 
@@ -176,15 +176,15 @@ impl Formatter {
     /// `notifications.quake_alert`.
     ///
     /// # Errors
-    /// Every problem of every template: syntax, names that are not known, filters that do not exist, partials that are
-    /// missing or use each other in a circle. Positions are within the value at the problem's path.
+    /// Every problem of every template: syntax errors, unknown names and filters, missing partials, partials that
+    /// include each other. Positions are relative to the value at the problem's path.
     pub fn compile(
         class_path: &str,
         templates: &ContentTemplates,
         variables: &KnownVariables,
     ) -> Result<Formatter, Vec<Problem>> {
         with_large_stack(|| Formatter::compile_all(class_path, templates, variables)).unwrap_or_else(|error| {
-            let message = format!("the templates were not compiled, as no thread starts: {error}");
+            let message = format!("the templates were not compiled, as no thread could be started: {error}");
             let hint = "raise the limit of threads of the process, or try again later";
             Err(vec![Problem::at(class_path, message).hint(hint)])
         })
@@ -204,13 +204,13 @@ impl Formatter {
             computed: None,
             computed_names: variables.computed.keys().cloned().collect(),
             variables: BTreeMap::new(),
-            base: Place::default(),
+            base: LocaleTemplates::default(),
             locales: HashMap::new(),
             has_headers: false,
             warnings: Vec::new(),
         };
         for (key, parts) in &templates.templates {
-            let mut slots = Slots::default();
+            let mut slots = TemplateSlots::default();
             for part in Part::ALL {
                 let Some((engine, source)) = part.of(parts) else { continue };
                 slots.parts[part as usize] = compiler.add(key, part, None, engine, source);
@@ -230,34 +230,34 @@ impl Formatter {
         formatter.warnings = compiled.warnings;
         formatter.variables = compiled.variables;
         if problems.is_empty() {
-            let (found, warnings) = lint::rehearse(&formatter, class_path, variables);
+            let (found, warnings) = lint::try_with_samples(&formatter, class_path, variables);
             problems.extend(found);
             formatter.warnings.extend(warnings);
         }
         if problems.is_empty() { Ok(formatter) } else { Err(problems) }
     }
 
-    /// What will work but is probably not what was meant. Positions as in [`Formatter::compile`].
+    /// Warnings: likely mistakes that compile. Positions as in [`Formatter::compile`].
     pub fn warnings(&self) -> &[Problem] {
         &self.warnings
     }
 
-    /// Formats one notification. `channel` is the name of the channel by which it leaves.
+    /// Formats one notification. `channel` is the name of its channel.
     ///
-    /// Each part and each header is looked for on its own: `de-AT/email`, `de/email`, `de-AT`, `de`, `email`, base. An
-    /// HTML part without a text part gets a text made from it. Cost: a few microseconds for a common template; the event
-    /// is not converted again.
+    /// Each part and each header is looked up separately: `de-AT/email`, `de/email`, `de-AT`, `de`, `email`, base. For
+    /// an HTML part without a text part, the text is derived from the HTML. Cost: a few microseconds for a common
+    /// template; the event is not converted again.
     ///
     /// # Errors
-    /// No template serves, or one fails: the template, its part and line, and what was wrong.
+    /// There is no template, or one fails: the template, its part and line, and the error.
     pub fn format(&self, locale: Option<&str>, channel: &str, scope: &Scope<'_>) -> Result<Formatted, FormatError> {
         self.format_parts(locale, channel, scope, PartsUsed::ALL)
     }
 
-    /// As [`Formatter::format`], without the parts for which there is no use.
+    /// As [`Formatter::format`], without unused parts.
     ///
     /// # Errors
-    /// As there; templates that are not used cannot fail.
+    /// As there; unused templates cannot fail.
     pub fn format_parts(
         &self,
         locale: Option<&str>,
@@ -289,7 +289,7 @@ impl Formatter {
         Ok(Formatted { content, computed, personal })
     }
 
-    /// Formats one notification for people who want to see how: every part by itself, with the template that serves.
+    /// Formats one notification for a preview: each part separately, with the selected template.
     pub fn preview(&self, locale: Option<&str>, channel: &str, scope: &Scope<'_>) -> Preview {
         let found = self.find(locale, channel);
         let looked_for = places(locale, channel);
@@ -331,9 +331,9 @@ impl Formatter {
         preview
     }
 
-    /// What its templates, with their partials, read that is not the same for all who are told of one event: the template,
-    /// its part, and the name.
-    /// Of stylesheets and of computed fields only what stands beside the fields is known.
+    /// The variables that its templates, including partials, read and that differ between recipients of one event: the
+    /// template, its part, and the name. For stylesheets and computed fields, only variables beside the fields are
+    /// known.
     pub fn personal(&self) -> Vec<(&str, Part, String)> {
         let is_personal = |name: &String| {
             let (root, step) = name.split_once('.').unwrap_or((name, ""));
@@ -343,7 +343,7 @@ impl Formatter {
                 _ => false,
             }
         };
-        let roots = |uses: Uses| {
+        let roots = |uses: RootsUsed| {
             let used = [("subscriber", uses.subscriber), ("sub", uses.sub), ("device", uses.device)];
             used.into_iter().filter(|(_, used)| *used).map(|(root, _)| root.to_owned()).collect::<Vec<_>>()
         };
@@ -363,7 +363,7 @@ impl Formatter {
         found
     }
 
-    /// The variables that a template and its partials, and theirs in turn, take from outside.
+    /// The free variables of a template and its partials, recursively.
     fn undeclared(&self, name: &str) -> BTreeSet<String> {
         let target = name.rsplit(':').next().unwrap_or_default();
         let (mut variables, mut seen, mut waiting) = (BTreeSet::new(), BTreeSet::new(), vec![name.to_owned()]);
@@ -378,9 +378,9 @@ impl Formatter {
         variables
     }
 
-    fn find(&self, locale: Option<&str>, channel: &str) -> Slots {
-        let mut found = Slots::default();
-        let mut fill = |slots: Option<&Slots>| {
+    fn find(&self, locale: Option<&str>, channel: &str) -> TemplateSlots {
+        let mut found = TemplateSlots::default();
+        let mut fill = |slots: Option<&TemplateSlots>| {
             if let Some(slots) = slots {
                 found.fill(slots);
             }
@@ -398,13 +398,14 @@ impl Formatter {
         found
     }
 
-    /// Which roots these templates use, and the computed fields with them.
-    fn uses(&self, found: &Slots) -> Uses {
+    /// The roots that these templates and the computed fields use.
+    fn uses(&self, found: &TemplateSlots) -> RootsUsed {
         let numbers = found.parts.iter().flatten().chain(found.headers.iter().map(|(_, number)| number));
         numbers.fold(self.computed.unwrap_or_default(), |uses, number| uses.or(self.templates[*number as usize].uses))
     }
 
-    /// Whether a part is made by a stylesheet, which runs in a worker process: formatting then waits for that process.
+    /// Whether a part is produced by a stylesheet, which runs in a worker process: formatting then waits for that
+    /// process.
     pub fn has_stylesheets(&self) -> bool {
         self.templates.iter().any(|template| template.stylesheet.is_some())
     }
@@ -414,14 +415,14 @@ impl Formatter {
         self.computed.is_some_and(|uses| uses.sub) || self.templates.iter().any(|template| template.uses.sub)
     }
 
-    /// What the templates of one notification see, and the computed fields for others.
+    /// The variables for the templates of one notification, without computed fields.
     fn root(
         &self,
-        found: &Slots,
+        found: &TemplateSlots,
         locale: Option<&str>,
         scope: &Scope<'_>,
     ) -> Result<(minijinja::Value, Vec<(Name, serde_json::Value)>), FormatError> {
-        let root = Root::new(&self.fields, scope, locale, self.uses(found));
+        let root = TemplateRoot::new(&self.fields, scope, locale, self.uses(found));
         if self.computed.is_none() {
             return Ok((minijinja::Value::from_object(root), Vec::new()));
         }
@@ -430,7 +431,7 @@ impl Formatter {
         Ok((minijinja::Value::from_object(root.with_computed(values)), shown))
     }
 
-    fn compute(&self, root: &Root) -> Result<Vec<(Name, minijinja::Value)>, FormatError> {
+    fn compute(&self, root: &TemplateRoot) -> Result<Vec<(Name, minijinja::Value)>, FormatError> {
         let root = minijinja::Value::from_object(root.clone());
         let mut values = Vec::with_capacity(self.computed_names.len());
         for name in &self.computed_names {
@@ -438,7 +439,7 @@ impl Formatter {
             sandbox::begin();
             let template =
                 self.environment.get_template(&format!("{COMPUTED}{name}")).map_err(|error| failed(&error))?;
-            let mut nowhere = Bounded { bytes: Vec::new(), full: false, most: 0 };
+            let mut nowhere = BoundedOutput { bytes: Vec::new(), full: false, most: 0 };
             let captured = template.render_captured_to(root.clone(), &mut nowhere).map_err(|error| {
                 let message = format!("{}{}", said(&error), self.null_variables(&error, &root));
                 FormatError::Computed { field: name.to_string(), message }
@@ -458,7 +459,7 @@ impl Formatter {
         let template = &self.templates[number as usize];
         let value = self.render(template, root, scope, locale)?;
         let name = template.header.clone().unwrap_or_default();
-        // One that has nothing to say is left out.
+        // An empty header is left out.
         Ok((!value.is_empty()).then_some((name, value)))
     }
 
@@ -504,7 +505,7 @@ impl Formatter {
 
     fn render_jinja(&self, template: &Template, root: &minijinja::Value) -> Result<String, FormatError> {
         let bytes = Vec::with_capacity(template.bytes.min(1 << 16));
-        let mut output = Bounded { bytes, full: false, most: OUTPUT_BYTES_MAX };
+        let mut output = BoundedOutput { bytes, full: false, most: OUTPUT_BYTES_MAX };
         if let Err(error) = run(&self.environment, &template.name, root, &mut output) {
             let failed = |error: &Error, message: String| FormatError::Template {
                 template: template.key.clone(),
@@ -518,9 +519,9 @@ impl Formatter {
             if output.full {
                 return Err(failed(&error, format!("the output is longer than {OUTPUT_BYTES_MAX} bytes")));
             }
-            // What was undefined is only known to the slower run that keeps notes.
+            // Only the slower run in debug mode knows what was undefined.
             let error = match error.kind() {
-                ErrorKind::UndefinedError => self.run_with_notes(template, root).unwrap_or(error),
+                ErrorKind::UndefinedError => self.run_recorded(template, root).unwrap_or(error),
                 _ => error,
             };
             return Err(failed(&error, format!("{}{}", said(&error), self.null_variables(&error, root))));
@@ -528,7 +529,7 @@ impl Formatter {
         Ok(String::from_utf8(output.bytes).expect("templates and values are UTF-8"))
     }
 
-    /// The variables without a value in the line of an error, as the end of its message.
+    /// The variables without a value in the line of an error, as suffix of its message.
     pub(crate) fn null_variables(&self, error: &Error, root: &minijinja::Value) -> String {
         if error.kind() == ErrorKind::OutOfFuel {
             return String::new();
@@ -553,20 +554,20 @@ impl Formatter {
         }
     }
 
-    fn run_with_notes(&self, template: &Template, root: &minijinja::Value) -> Option<Error> {
+    fn run_recorded(&self, template: &Template, root: &minijinja::Value) -> Option<Error> {
         let mut environment = self.environment.clone();
         environment.set_debug(true);
-        let mut nowhere = Bounded { bytes: Vec::new(), full: false, most: OUTPUT_BYTES_MAX };
+        let mut nowhere = BoundedOutput { bytes: Vec::new(), full: false, most: OUTPUT_BYTES_MAX };
         run(&environment, &template.name, root, &mut nowhere).err()
     }
 
     /// Runs a template for its errors only.
-    pub(crate) fn try_out(&self, name: &str, root: &minijinja::Value) -> Option<Error> {
-        let mut nowhere = Bounded { bytes: Vec::new(), full: false, most: OUTPUT_BYTES_MAX };
+    pub(crate) fn render_for_errors(&self, name: &str, root: &minijinja::Value) -> Option<Error> {
+        let mut nowhere = BoundedOutput { bytes: Vec::new(), full: false, most: OUTPUT_BYTES_MAX };
         run(&self.environment, name, root, &mut nowhere).err()
     }
 
-    fn place(&mut self, key: &str, slots: Slots) {
+    fn place(&mut self, key: &str, slots: TemplateSlots) {
         match key.split_once('/') {
             Some((locale, device)) => {
                 let place = self.locales.entry(locale.to_ascii_lowercase()).or_default();
@@ -574,8 +575,8 @@ impl Formatter {
             }
             None if key.is_empty() => self.base.any = slots,
             None => {
-                // A key alone is a locale or a channel. The definition's checker saw to it that it is one of them; which
-                // one shows when it is looked for.
+                // A key without `/` is a locale or a channel; the definition was checked. Which one is decided at
+                // lookup.
                 self.base.devices.insert(key.to_owned(), slots.clone());
                 self.locales.entry(key.to_ascii_lowercase()).or_default().any = slots;
             }
@@ -583,10 +584,10 @@ impl Formatter {
     }
 }
 
-/// The name that a computed field's template gives its value.
+/// The variable of a computed field's template that holds its value.
 pub(crate) const COMPUTED_VALUE: &str = "computed__";
 
-/// The keys under which a part is looked for.
+/// The lookup keys of a part, in order.
 fn places(locale: Option<&str>, channel: &str) -> Vec<String> {
     let locales: Vec<&str> = locale.into_iter().flat_map(truncations).collect();
     let with_device = locales.iter().map(|locale| format!("{locale}/{channel}"));
@@ -607,19 +608,19 @@ pub(crate) fn environment() -> Environment<'static> {
         Some("json") => AutoEscape::Json,
         _ => AutoEscape::None,
     });
-    // A partial is compiled for each target that uses it, so that its values are escaped for that.
+    // A partial is compiled for each target that uses it, so that its values are escaped for that target.
     environment.set_path_join_callback(|name, parent| {
         let target = parent.rsplit(':').next().unwrap_or_default();
         crate::compile::partial_name(name, target).into()
     });
-    // A field without a value reads as nothing, not as the word `none`; in JSON it is null.
+    // A field without a value is rendered as empty text, not as the word `none`; in JSON it is null.
     environment.set_formatter(write_value);
     filters::install(&mut environment);
     sandbox::install(&mut environment);
     environment
 }
 
-/// Writes a value as its target has it. One without a value reads as nothing; in JSON it is null.
+/// Writes a value with the escaping of its target. A missing value is empty text; in JSON it is null.
 pub(crate) fn write_value(
     out: &mut minijinja::Output<'_>,
     state: &mut State<'_, '_>,
@@ -631,6 +632,13 @@ pub(crate) fn write_value(
     if let Some(text) = value.as_str() {
         sandbox::charge(text.len())?;
     }
+    // The encoder would write null, which stands for a missing value.
+    if *state.auto_escape() == AutoEscape::Json
+        && value.kind() == minijinja::value::ValueKind::Number
+        && f64::try_from(value.clone()).is_ok_and(|number| !number.is_finite())
+    {
+        return Err(Error::new(ErrorKind::InvalidOperation, "the number is not finite, so JSON has no form of it"));
+    }
     minijinja::escape_formatter(out, state, value)
 }
 
@@ -638,20 +646,20 @@ pub(crate) fn run(
     environment: &Environment<'static>,
     name: &str,
     root: &minijinja::Value,
-    output: &mut Bounded,
+    output: &mut BoundedOutput,
 ) -> Result<(), Error> {
     sandbox::begin();
     environment.get_template(name)?.render_captured_to(root.clone(), output).map(|_| ())
 }
 
-/// Takes output up to its bound.
-pub(crate) struct Bounded {
+/// A writer with a size limit.
+pub(crate) struct BoundedOutput {
     pub bytes: Vec<u8>,
     pub full: bool,
     pub most: usize,
 }
 
-impl io::Write for Bounded {
+impl io::Write for BoundedOutput {
     fn write(&mut self, more: &[u8]) -> io::Result<usize> {
         if self.bytes.len() + more.len() > self.most {
             self.full = true;
@@ -666,9 +674,10 @@ impl io::Write for Bounded {
     }
 }
 
-/// White space collapsed to single spaces, so that a subject or a header is one line and can never begin another.
+/// Collapses white space to single spaces. So a subject or header is one line and cannot start another header (header
+/// injection).
 fn one_line(text: String) -> String {
-    // Most are one already, which their bytes tell sooner than their characters.
+    // Fast path: most texts are one line already, which a scan of the bytes finds.
     let is_plain = |(at, byte): (usize, u8)| match byte {
         b' ' => at > 0 && text.as_bytes().get(at + 1).is_some_and(|next| *next != b' '),
         byte => byte.is_ascii_graphic(),
@@ -676,7 +685,8 @@ fn one_line(text: String) -> String {
     if text.bytes().enumerate().all(is_plain) {
         return text;
     }
-    // Line and paragraph separators are white space; marks that turn the direction of text make it read as another.
+    // Line and paragraph separators are white space; bidirectional control characters would change how the text is
+    // read.
     let turns = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let breaks = |c: char| c.is_whitespace() || c.is_control() || turns(c);
     let mut line = String::with_capacity(text.len());
@@ -695,7 +705,7 @@ fn partial_of(error: &Error, template: &str) -> Option<String> {
     crate::compile::partial_of_name(name).map(str::to_owned)
 }
 
-/// What an error says, without the place, which we tell ourselves.
+/// The message of an error without its position, which is reported separately.
 pub(crate) fn said(error: &Error) -> String {
     let mut said = match error.detail() {
         Some(detail) => format!("{}: {detail}", error.kind()),

@@ -1,4 +1,4 @@
-//! Parsers of XML and of templates, for fuzz targets.
+//! Entry points for fuzz targets: parsers of XML and of templates.
 
 use std::collections::BTreeMap;
 
@@ -6,17 +6,17 @@ use tocsin_model::application::{ContentTemplates, TemplateEngine, TemplateParts}
 
 use crate::{Formatter, KnownVariables, xml};
 
-/// Reads a document as exchanges do, and as schema processors do.
+/// Parses a document as in exchanges, and as for validation.
 pub fn read_xml(text: &str) {
     for is_for_schema in [false, true] {
         let options = xml::Options { nodes_max: 1_000, depth_max: 50, is_for_schema, refuse: |_, _| None };
         if let Ok(document) = xml::read(text, &options) {
-            assert!(!document.places.is_empty(), "a document has a place");
+            assert!(!document.places.is_empty(), "a document has a position");
         }
     }
 }
 
-/// Compiles a template in Jinja and one in MJML.
+/// Compiles a Jinja template and an MJML template.
 pub fn read_template(text: &str) {
     for engine in [TemplateEngine::Jinja, TemplateEngine::Mjml] {
         let parts = TemplateParts { html: Some(text.into()), ..TemplateParts::default() };

@@ -1,63 +1,63 @@
-//! A notification goes in, its content comes out.
+//! Formats notifications: templates in, message content out.
 //!
 //! The templates of a notification class are compiled once into a [`Formatter`], which any number of threads share.
-//! Templates are sandboxed: they see the [`Scope`] they are given and the
-//! application's partials and nothing else, no files and no network; their steps, their depth, what they make on their
-//! way and their output are bounded. Values are escaped for their target: HTML, JSON, or none.
+//! Templates are sandboxed: they can read the [`Scope`] and the application's partials only, no files and no network.
+//! Their steps, depth, intermediate values and output are bounded. Values are escaped for their target: HTML, JSON, or
+//! none.
 //!
-//! | a template sees | |
+//! | variable | value |
 //! |---|---|
 //! | `magnitude`, `place`, ... | the fields of the notification, by their names |
-//! | `event.<field>`, `sub.<field>` | the event it tells of and the subscription that matched, as in rules |
-//! | `subscriber` | `id`, `locale`, `time_zone`, and `attributes.<name>`, none where a subscriber has no such attribute |
+//! | `event.<field>`, `sub.<field>` | the event and the subscription that matched, as in rules |
+//! | `subscriber` | `id`, `locale`, `time_zone`, and `attributes.<name>`; an attribute that the subscriber lacks is none |
 //! | `device` | `name`, `channel`, `address` |
 //! | `notification` | `id`, `rule`, `matched_at`, `accepted_at` |
-//! | `digest` | of a class with a digest: `items`, each with the fields, `event` and `notification` of one that is told, in order; `count`, how many there are; `more`, how many of them are not among the items |
-//! | filters | numbers, money, dates, times and plurals as the reader writes them; see the guide |
+//! | `digest` | for a class with a digest: `items`, each with the fields, `event` and `notification` of one notification, in order; `count`, their total number; `more`, the number that is not among the items |
+//! | filters | numbers, money, dates, times and plurals in the reader's locale; see the guide |
 //!
-//! A name that does not exist is an error, found when the template is compiled where that is possible. A field without a
-//! value reads as nothing, in JSON as `null`.
+//! An unknown name is an error, reported at compile time where possible. A field without a value is rendered as empty
+//! text, in JSON as `null`.
 //!
-//! Knows nothing of channels, stores or clocks. Of the time zone database it knows what `jiff` carries with it.
+//! This crate has no access to channels, stores or clocks. The time zone database is the one bundled with `jiff`.
 
-mod parts; // what a content is made of, and why one cannot be made
+mod parts; // parts of a message's content, and formatting errors
 
-mod formatter; // compile, look up, render
+mod formatter; // compiles templates, selects them by locale and channel, renders them
 
-mod compile; // texts become templates: partials, MJML, places
+mod compile; // template compiler: partials, MJML, positions of problems
 
-mod mjml; // mails in MJML
+mod mjml; // MJML to HTML
 
-mod tree; // documents as operations, for workers
-mod xml; // XML from outside becomes such a document
-pub mod worker; // processes that run the XML libraries
-mod xslt; // stylesheets
-pub mod xsd; // documents of XML are compared with a schema
+mod tree; // documents as a sequence of operations, for workers
+mod xml; // XML parser that produces such documents
+pub mod worker; // worker processes that run libxml2 and libxslt
+mod xslt; // XSLT stylesheets
+pub mod xsd; // validation of XML documents by XML Schema
 
-pub mod document; // messages of systems become other documents, by templates and stylesheets
+pub mod document; // transforms messages of exchanges, by templates and stylesheets
 
-mod template_depth; // depth of a template, bounded before the engine parses it
+mod template_depth; // bounds the depth of a template before the engine parses it
 
-mod sandbox; // what a template may make on its way
+mod sandbox; // bounds the values that a template creates
 
-mod scope; // what a template sees
+mod scope; // the variables of a template
 
-mod filters; // numbers, money, dates and times for people; bounds for the others
+mod filters; // template filters: locale-aware numbers, money, dates and times; bounded versions of engine filters
 
-mod language; // how a language writes numbers and dates
+mod locale_data; // locale data from CLDR: number and date formats
 
-mod plural; // which form of a word a number takes
+mod plural; // plural rules from CLDR
 
-mod locale; // language tags and what they are varieties of
+mod locale; // lookup of language tags with fallback
 
-mod sms; // short messages: alphabets and segments
+mod sms; // SMS: alphabets and segments
 
-mod plain; // HTML becomes text
+mod plain; // HTML to plain text
 
-pub mod lint; // what probably is not meant
+pub mod lint; // template checks: unknown names, likely mistakes
 
 #[doc(hidden)]
-pub mod fuzzing; // parsers for fuzz targets
+pub mod fuzzing; // entry points for fuzz targets
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! What can be known to be wrong without an event, and what probably is.
+//! Template checks: errors that are detectable without an event, and likely mistakes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,19 +19,19 @@ use crate::{
     formatter::{Formatter, Template, said},
     locale::truncations,
     parts::Part,
-    sandbox::{self, Called, Prepared},
+    sandbox::{self, CalleeKind, PreparedTemplate},
     scope::{
-        DEVICE, DIGEST, DeviceScope, DigestItem, DigestScope, EventScope, KnownVariables, NOTIFICATION, ROOTS, Root,
-        SUBSCRIBER, Scope,
+        DEVICE, DIGEST, DeviceScope, DigestItem, DigestScope, EventScope, KnownVariables, NOTIFICATION, ROOTS,
+        SUBSCRIBER, Scope, TemplateRoot,
     },
     xslt,
 };
 
-/// The variables of a template that nothing gives a value, with what is wrong.
+/// The unknown variables of a template, as problems.
 pub fn unknown(
     environment: &Environment<'static>,
     name: &str,
-    prepared: &Prepared,
+    prepared: &PreparedTemplate,
     variables: &KnownVariables,
 ) -> Vec<(String, Problem)> {
     let Ok(compiled) = environment.get_template(name) else { return Vec::new() };
@@ -42,7 +42,7 @@ pub fn unknown(
         .into_iter()
         .filter(|name| !is_global(name))
         .filter_map(|name| {
-            let (message, hint) = objection(&name, variables)?;
+            let (message, hint) = unknown_variable_problem(&name, variables)?;
             let below = format!("{name}.");
             let place = prepared.variables.iter().find(|(path, ..)| *path == name || path.starts_with(&below));
             let (line, column) = place.map_or((1, 1), |(_, line, column)| (*line, *column));
@@ -52,15 +52,15 @@ pub fn unknown(
         .collect()
 }
 
-/// The filters and tests of a template that do not exist, wherever they stand.
-pub fn uncalled(environment: &Environment<'static>, prepared: &Prepared) -> Vec<Problem> {
+/// The unknown filters and tests of a template.
+pub fn unknown_calls(environment: &Environment<'static>, prepared: &PreparedTemplate) -> Vec<Problem> {
     let mut state = environment.empty_state();
     let mut is_known = |kind: &str, name: &str| state.perform_test(kind, &[name.into()]).unwrap_or(false);
     let mut found = Vec::new();
     for (called, name, line, column) in &prepared.called {
         let (kind, hint) = match called {
-            Called::Filter if !is_known("filter", name) => ("filter", filters::filter_hint(name)),
-            Called::Test if !is_known("test", name) => ("test", filters::test_hint(name)),
+            CalleeKind::Filter if !is_known("filter", name) => ("filter", filters::filter_hint(name)),
+            CalleeKind::Test if !is_known("test", name) => ("test", filters::test_hint(name)),
             _ => continue,
         };
         let problem = Problem::at("", format!("the template has an unknown {kind}: `{name}`")).hint(hint);
@@ -69,15 +69,15 @@ pub fn uncalled(environment: &Environment<'static>, prepared: &Prepared) -> Vec<
     found
 }
 
-/// Addresses in HTML that are a value as it comes.
-pub fn addresses(source: &str) -> Vec<Problem> {
+/// URLs in HTML that are an unfiltered value.
+pub fn unsafe_urls(source: &str) -> Vec<Problem> {
     let mut found = Vec::new();
     for attribute in ["href=", "src=", "action=", "background="] {
         for (at, _) in source.match_indices(attribute) {
             let value = source[at + attribute.len()..].trim_start_matches(['"', '\'']);
             let Some(end) = value.strip_prefix("{{").and_then(|tag| tag.find("}}")) else { continue };
             let tag = &value[2..end + 2];
-            // What follows a filter of ours is not known to be harmless; what it gives is.
+            // The output of the filter `url` is safe; others are not known to be.
             if tag.contains("url") && tag.contains('|') || tag.contains("safe") {
                 continue;
             }
@@ -91,16 +91,20 @@ pub fn addresses(source: &str) -> Vec<Problem> {
     found
 }
 
-/// Renders every template with made-up values, to find filters, tests and functions that do not exist or are called wrongly:
-/// with a value in each field, and without the optional ones. Gives problems, and warnings of templates that fail without
-/// the optional values only. What else fails may do so because of the values.
-pub fn rehearse(formatter: &Formatter, class_path: &str, variables: &KnownVariables) -> (Vec<Problem>, Vec<Problem>) {
+/// Renders every template with sample values, to find unknown or wrongly called filters, tests and functions: once with
+/// a value in each field, and once without the optional ones. Returns problems, and warnings for templates that fail
+/// only without the optional values. Other failures may be due to the sample values.
+pub fn try_with_samples(
+    formatter: &Formatter,
+    class_path: &str,
+    variables: &KnownVariables,
+) -> (Vec<Problem>, Vec<Problem>) {
     let (mut problems, mut warnings) = (Vec::new(), Vec::new());
     let mut is_late = false;
     for template in &formatter.templates {
         let path = path_of(class_path, template);
         let found: Option<Problem> = match &template.stylesheet {
-            // One that is stopped at a bound is enough: each takes a second.
+            // One that is stopped at a limit is enough: each takes a second.
             Some(_) if is_late => None,
             Some(stylesheet) => [Sample::Full, Sample::Least].into_iter().find_map(|rows| {
                 let failed = with_scope(variables, rows, |scope| {
@@ -113,13 +117,13 @@ pub fn rehearse(formatter: &Formatter, class_path: &str, variables: &KnownVariab
                 Some(problem.position(error.line.unwrap_or(1), 1))
             }),
             None => {
-                let with_values = try_out(formatter, template, variables, Sample::Full);
-                let without = try_out(formatter, template, variables, Sample::Least);
+                let with_values = render_sample(formatter, template, variables, Sample::Full);
+                let without = render_sample(formatter, template, variables, Sample::Least);
                 let found =
                     [&with_values, &without].into_iter().flatten().find_map(|(error, _)| wrong_call(template, error));
                 if let (None, None, Some((error, missing))) = (&found, &with_values, &without) {
                     let message = format!("fails where optional fields have no value: {}{missing}", said(error));
-                    let hint = "ask with `{% if field is not none %}`, give one with `{{ field or 'text' }}`, or make the field required";
+                    let hint = "test with `{% if field is not none %}`, add a default with `{{ field or 'text' }}`, or make the field required";
                     let line = error.line().unwrap_or(1) as u32;
                     warnings.push(Problem::at(&path, message).hint(hint).position(line, 1));
                 }
@@ -135,12 +139,12 @@ pub fn rehearse(formatter: &Formatter, class_path: &str, variables: &KnownVariab
     (problems, warnings)
 }
 
-/// Rows that are made up.
+/// Sample rows.
 #[derive(Debug, Clone, Copy)]
 enum Sample {
     /// A value in each field.
     Full,
-    /// No value in optional fields. A field that every event has, by its name, is not optional: rules take it over.
+    /// No value in optional fields. A field with the name of an event field is not optional: rules copy it.
     Least,
 }
 
@@ -158,7 +162,7 @@ impl Sample {
     }
 }
 
-/// The problem of a filter, test or function that does not exist or is called wrongly, whatever the values are.
+/// The problem of an unknown or wrongly called filter, test or function, whatever the values are.
 fn wrong_call(template: &Template, error: &minijinja::Error) -> Option<Problem> {
     let about = match error.kind() {
         ErrorKind::UnknownFilter => filters::hint(error.detail().unwrap_or_default()),
@@ -182,8 +186,8 @@ fn path_of(class_path: &str, template: &Template) -> String {
     }
 }
 
-/// Renders a template over rows that are made up. Gives its error, with the variables without a value in its line.
-fn try_out(
+/// Renders a template over sample rows. Returns its error, with the variables without a value in its line.
+fn render_sample(
     formatter: &Formatter,
     template: &Template,
     variables: &KnownVariables,
@@ -191,15 +195,15 @@ fn try_out(
 ) -> Option<(minijinja::Error, String)> {
     with_scope(variables, rows, |scope| {
         let computed = variables.computed.keys().map(|name| (name.clone(), minijinja::Value::from(1)));
-        let root = Root::new(&variables.fields, scope, None, template.uses).with_computed(computed.collect());
+        let root = TemplateRoot::new(&variables.fields, scope, None, template.uses).with_computed(computed.collect());
         let root = minijinja::Value::from_object(root);
-        let error = formatter.try_out(&template.name, &root)?;
+        let error = formatter.render_for_errors(&template.name, &root)?;
         let without = formatter.null_variables(&error, &root);
         Some((error, without))
     })
 }
 
-/// A scope over rows that are made up.
+/// A scope over sample rows.
 fn with_scope<T>(variables: &KnownVariables, rows: Sample, work: impl FnOnce(&Scope<'_>) -> T) -> T {
     let row = |fields: &Fields| rows.row(fields, variables);
     let empty = Fields::default();
@@ -226,8 +230,8 @@ fn with_scope<T>(variables: &KnownVariables, rows: Sample, work: impl FnOnce(&Sc
     })
 }
 
-/// What an application's templates probably lack. `needs` gives, for a protocol, the parts of which a message through it
-/// has at least one; nothing if it can do without.
+/// Likely gaps in the templates of an application. `needs` returns, for a protocol, the parts of which a message must
+/// have at least one; empty if it needs none.
 pub fn application(application: &Application, needs: &dyn Fn(&Name) -> &'static [Part]) -> Vec<Problem> {
     let mut warnings = Vec::new();
     let locales: BTreeMap<&Name, BTreeSet<String>> =
@@ -245,18 +249,20 @@ pub fn application(application: &Application, needs: &dyn Fn(&Name) -> &'static 
             let listed: Vec<String> =
                 missing.iter().map(|(locale, other)| format!("`{locale}`, which `{other}` has")).collect();
             let message = format!("has nothing for the locale {}", listed.join(", and none for "));
-            warnings.push(Problem::at(&path, message).hint("its readers get another language; add a template for it"));
+            warnings.push(
+                Problem::at(&path, message).hint("its readers get another language; add a template for this locale"),
+            );
         }
         let Some(base) = class.content.templates.get("") else { continue };
         for (key, parts) in class.content.templates.iter().filter(|(key, _)| own.contains(&key.to_ascii_lowercase())) {
             let lacking: Vec<&str> = [Part::Subject, Part::Text, Part::Html, Part::Sms]
                 .into_iter()
                 .filter(|part| has(base, *part) && !has(parts, *part))
-                // A text is made from the HTML.
+                // A text is derived from the HTML.
                 .filter(|part| !(*part == Part::Text && has(parts, Part::Html)))
                 .map(Part::name)
                 .collect();
-            if !lacking.is_empty() && has_words(parts) {
+            if !lacking.is_empty() && has_text(parts) {
                 let message = format!("has no {}: readers of `{key}` get that of `base`", lacking.join(" and no "));
                 warnings.push(Problem::at(format!("{path}.{key}"), message).hint("add it in this language too"));
             }
@@ -282,12 +288,12 @@ fn has(parts: &TemplateParts, part: Part) -> bool {
     part.of(parts).is_some()
 }
 
-fn has_words(parts: &TemplateParts) -> bool {
+fn has_text(parts: &TemplateParts) -> bool {
     [Part::Subject, Part::Text, Part::Html, Part::Sms].into_iter().any(|part| has(parts, part))
 }
 
-/// Channels through which a class has nothing to say. Which channels a class uses is the subscribers' choice, so a class
-/// that serves some channels by their names is taken to mean only these.
+/// Channels for which a class has no content. Subscribers choose the channels, so a class with templates for named
+/// channels is assumed to be for these only.
 fn unsendable(application: &Application, needs: &dyn Fn(&Name) -> &'static [Part]) -> Vec<Problem> {
     let mut warnings = Vec::new();
     for (name, class) in &application.notifications {
@@ -307,14 +313,14 @@ fn unsendable(application: &Application, needs: &dyn Fn(&Name) -> &'static [Part
                 let list = wanted.iter().map(|part| format!("`{}`", part.name())).collect::<Vec<_>>().join(" or ");
                 let path = format!("notifications.{name}.content.templates");
                 let message = format!("has no {list} for the channel `{channel_name}` ({})", channel.protocol);
-                warnings.push(Problem::at(path, message).hint("what leaves there would be empty; add a part"));
+                warnings.push(Problem::at(path, message).hint("messages through it would be empty; add a part"));
             }
         }
     }
     warnings
 }
 
-/// Partials that nothing uses.
+/// Unused partials.
 fn unused(application: &Application) -> Vec<Problem> {
     let mut used: BTreeSet<String> = BTreeSet::new();
     let mut look = |engine: TemplateEngine, text: &str| match engine {
@@ -331,12 +337,12 @@ fn unused(application: &Application) -> Vec<Problem> {
     application.partials.values().for_each(|partial| look(partial.engine, &partial.text));
     let unused = application.partials.keys().filter(|name| !used.contains(name.as_str()));
     unused
-        .map(|name| Problem::at(format!("partials.{name}"), "is not used").hint("include or extend it, or take it out"))
+        .map(|name| Problem::at(format!("partials.{name}"), "is not used").hint("include or extend it, or remove it"))
         .collect()
 }
 
-/// What is wrong with a variable's name, and what would be right.
-fn objection(name: &str, variables: &KnownVariables) -> Option<(String, String)> {
+/// The problem and hint for an unknown variable.
+fn unknown_variable_problem(name: &str, variables: &KnownVariables) -> Option<(String, String)> {
     let mut steps = name.split('.');
     let root = steps.next().unwrap_or_default();
     let step = steps.next();
@@ -348,7 +354,7 @@ fn objection(name: &str, variables: &KnownVariables) -> Option<(String, String)>
     let fixed = |known: &[&str]| {
         let step = step.filter(|step| !known.contains(step))?;
         let hint = if root == "notification" && fields().any(|field| field == step) {
-            format!("fields of the notification stand alone: `{step}`")
+            format!("write fields of the notification without a prefix: `{step}`")
         } else {
             did_you_mean(root, step, known)
         };
@@ -368,8 +374,8 @@ fn objection(name: &str, variables: &KnownVariables) -> Option<(String, String)>
         "notification" => fixed(&NOTIFICATION),
         "digest" if variables.digest => fixed(&DIGEST),
         "digest" => {
-            let hint = "give the class `digest: { by: [...] }`, or leave it out";
-            Some(("but its class is not told in digests".to_owned(), hint.to_owned()))
+            let hint = "give the class `digest: { by: [...] }`, or remove it";
+            Some(("but its class has no digests".to_owned(), hint.to_owned()))
         }
         _ => {
             let elsewhere = [("event", &variables.events), ("sub", &variables.subscriptions)]
@@ -383,7 +389,7 @@ fn objection(name: &str, variables: &KnownVariables) -> Option<(String, String)>
                     format!("known are {}", known.join(", "))
                 }
             };
-            Some(("which is not known".to_owned(), hint))
+            Some(("which is unknown".to_owned(), hint))
         }
     }
 }

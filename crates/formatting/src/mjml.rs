@@ -1,5 +1,5 @@
-//! Mails in MJML. A template is made HTML once, when it is compiled: what Jinja writes in it stays where it stands, and
-//! the HTML is a template like any other, whose values are escaped as in any other.
+//! MJML: converts a mail template to HTML once, at compile time. Jinja tags stay in place, and the HTML is an ordinary
+//! template with escaped values.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use mrml::prelude::{
 };
 use tocsin_model::problem::{Problem, closest};
 
-/// Elements that hold HTML, so that a tag of Jinja may stand in them as it is. In others it becomes an `mj-raw`.
+/// Elements with HTML content, in which Jinja tags can stand unchanged. In others they are wrapped in an `mj-raw`.
 const ENDING: [&str; 12] = [
     "mj-text",
     "mj-button",
@@ -63,37 +63,37 @@ const KNOWN: [&str; 35] = [
     "mj-wrapper",
 ];
 
-/// Most elements of MJML within each other.
+/// Deepest nesting of MJML elements.
 const DEPTH_MAX: usize = 64;
-/// Most elements of any kind within each other, HTML included. The library recurses once for each.
+/// Deepest nesting of elements of any kind, including HTML. The library recurses once for each.
 const HTML_DEPTH_MAX: usize = 128;
-/// Most elements of MJML. The library's time and memory grow with the square of their number.
+/// Most MJML elements. The library's time and memory are quadratic in their number.
 const ELEMENTS_MAX: usize = 1_000;
 /// Most elements of any kind.
 const HTML_ELEMENTS_MAX: usize = 10_000;
-/// HTML elements without content and end tag. The library reads no children of them.
+/// HTML elements without content and end tag. The library parses no children of them.
 const VOID: [&str; 14] =
     ["area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"];
-/// The longest template in MJML, in bytes.
+/// Largest MJML template, in bytes.
 const TEXT_BYTES_MAX: usize = 256 << 10;
 
 const HINT: &str = "a mail is `<mjml><mj-body>...</mj-body></mjml>`; see mjml.io/documentation";
 
-/// Stands for a language that is not known, and is removed: the library would write `und`, which a screen reader reads out
-/// in a language of its own choice all the same.
+/// Placeholder for an unknown language, removed afterwards. The library would write `und`, which makes a screen reader
+/// use an arbitrary language.
 const NO_LANGUAGE: &str = "x-no-language";
 
-/// The HTML of a template in MJML, with all that is Jinja still in it. Its language is that of the template, unless the
+/// Converts an MJML template to HTML, with all Jinja tags unchanged. The language is that of the template, unless the
 /// `mjml` element has a `lang`; if neither is known, it has none.
 ///
 /// # Errors
-/// It is not MJML, includes another, or is beyond a bound. The problem has a position if that is known.
+/// The source is not MJML, includes another file, or exceeds a limit. The problem has a position if that is known.
 pub fn html(source: &str, language: Option<&str>) -> Result<String, Problem> {
     if source.len() > TEXT_BYTES_MAX {
         return Err(Problem::at("", format!("has {} bytes", source.len()))
             .hint(format!("a template in MJML has at most {TEXT_BYTES_MAX}; put parts of it into partials")));
     }
-    let (text, tags) = take_out(source)?;
+    let (text, tags) = extract_tags(source)?;
     check_size(&text)?;
     let options = ParserOptions { include_loader: Box::new(NoopIncludeLoader) };
     let mut parsed = mrml::parse_with_options(&text, &options).map_err(|error| unreadable(&error, &text))?;
@@ -101,25 +101,25 @@ pub fn html(source: &str, language: Option<&str>) -> Result<String, Problem> {
     parsed.element.attributes.lang = Some(known.unwrap_or_else(|| NO_LANGUAGE.to_owned()));
     let rendered = parsed
         .element
-        // Nothing is fetched that the template does not name itself, fonts neither.
+        // Nothing is fetched that the template does not name itself, not even fonts.
         .render(&RenderOptions { fonts: HashMap::new(), ..RenderOptions::default() })
         .map_err(|error| {
-            Problem::at("", format!("cannot be made HTML: {error}")).hint("check the values of attributes")
+            Problem::at("", format!("cannot be converted to HTML: {error}")).hint("check the values of attributes")
         })?;
-    put_back(&rendered.replace(&format!(" lang=\"{NO_LANGUAGE}\""), ""), &tags)
+    restore_tags(&rendered.replace(&format!(" lang=\"{NO_LANGUAGE}\""), ""), &tags)
 }
 
-/// The word that stands for a tag of Jinja while MJML is read. Nothing in it means anything to MJML or HTML.
-fn word(number: usize) -> String {
+/// The placeholder of a Jinja tag while MJML is parsed. It has no meaning in MJML or HTML.
+fn placeholder(number: usize) -> String {
     format!("jinjatag{number:05}x")
 }
 
-/// Bounds depth and number of the elements, by the tokens that the library reads. O(length), without recursion.
+/// Bounds depth and number of the elements, by the library's tokens. O(length), without recursion.
 fn check_size(text: &str) -> Result<(), Problem> {
     use htmlparser::{ElementEnd, Token};
     let (mut depth, mut of_mjml, mut elements, mut is_void) = (0usize, 0, 0, false);
     for token in htmlparser::Tokenizer::from(text) {
-        // The library stops at the same error, and names its place.
+        // The library stops at the same error, and reports its position.
         let Ok(token) = token else { return Ok(()) };
         let at = match token {
             Token::ElementStart { local, span, .. } => {
@@ -154,8 +154,8 @@ fn check_size(text: &str) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Puts a word in the place of each tag of Jinja.
-fn take_out(source: &str) -> Result<(String, Vec<&str>), Problem> {
+/// Replaces each Jinja tag by a placeholder.
+fn extract_tags(source: &str) -> Result<(String, Vec<&str>), Problem> {
     let (mut text, mut tags) = (String::with_capacity(source.len()), Vec::new());
     let mut open: Vec<&str> = Vec::new();
     let mut rest = source;
@@ -171,13 +171,13 @@ fn take_out(source: &str) -> Result<(String, Vec<&str>), Problem> {
         if let Some(end) = end {
             let line = source[..source.len() - rest.len()].matches('\n').count() + 1;
             let length = closed(rest, end).ok_or_else(|| {
-                Problem::at("", "a tag of Jinja has no end")
+                Problem::at("", "a Jinja tag has no end")
                     .hint(format!("close it with `{end}`"))
                     .position(line as u32, 1)
             })?;
             let between = open.last().is_some_and(|element| element.starts_with("mj") && !ENDING.contains(element));
-            let word = word(tags.len());
-            text.push_str(&if between { format!("<mj-raw>{word}</mj-raw>") } else { word });
+            let placeholder = placeholder(tags.len());
+            text.push_str(&if between { format!("<mj-raw>{placeholder}</mj-raw>") } else { placeholder });
             tags.push(&rest[..length]);
             rest = &rest[length..];
             continue;
@@ -195,18 +195,18 @@ fn take_out(source: &str) -> Result<(String, Vec<&str>), Problem> {
         let is_close = name.starts_with('/');
         let name = name.trim_start_matches('/');
         let name = &name[..name.find(|c: char| !c.is_ascii_alphanumeric() && c != '-').unwrap_or(name.len())];
-        // Attributes may hold tags of Jinja, which are words there.
+        // Attributes may contain Jinja tags, which are placeholders here.
         let (attributes, length) = attributes(rest, &mut tags)?;
         let is_empty = attributes.ends_with("/>");
         text.push_str(&attributes);
         rest = &rest[length..];
-        // Of HTML within an ending element only MJML's own names matter.
+        // In the HTML content of an element only MJML's own names matter.
         if name.starts_with("mj") {
-            // The library would write it as it is, and no reader's program knows it.
+            // The library would write it unchanged, and no mail client knows it.
             if !KNOWN.contains(&name) {
                 let line = source[..source.len() - rest.len()].matches('\n').count() as u32 + 1;
                 let hint = closest(name, KNOWN).map_or(HINT.to_owned(), |meant| format!("did you mean `{meant}`?"));
-                let problem = Problem::at("", format!("`{name}` is no element of MJML"));
+                let problem = Problem::at("", format!("`{name}` is not an MJML element"));
                 return Err(problem.hint(hint).position(line, 1));
             }
             if is_close {
@@ -223,7 +223,7 @@ fn take_out(source: &str) -> Result<(String, Vec<&str>), Problem> {
     Ok((text, tags))
 }
 
-/// An element's tag from `<` to `>` with words for what is Jinja in it, and its length.
+/// An element's tag from `<` to `>` with placeholders for Jinja, and its length.
 fn attributes<'a>(rest: &'a str, tags: &mut Vec<&'a str>) -> Result<(String, usize), Problem> {
     let mut text = String::new();
     let mut at = 0;
@@ -236,8 +236,8 @@ fn attributes<'a>(rest: &'a str, tags: &mut Vec<&'a str>) -> Result<(String, usi
         };
         if let Some(end) = end {
             let length = closed(&rest[at..], end)
-                .ok_or_else(|| Problem::at("", "a tag of Jinja has no end").hint(format!("close it with `{end}`")))?;
-            text.push_str(&word(tags.len()));
+                .ok_or_else(|| Problem::at("", "a Jinja tag has no end").hint(format!("close it with `{end}`")))?;
+            text.push_str(&placeholder(tags.len()));
             tags.push(&rest[at..at + length]);
             at += length;
             continue;
@@ -252,7 +252,7 @@ fn attributes<'a>(rest: &'a str, tags: &mut Vec<&'a str>) -> Result<(String, usi
     Ok((text, at))
 }
 
-/// The length of a tag of Jinja whose end is not one that stands in quotes.
+/// The length of a Jinja tag; an end mark in quotes does not end it.
 fn closed(text: &str, end: &str) -> Option<usize> {
     if end == "#}" {
         return text.find(end).map(|at| at + 2);
@@ -273,8 +273,8 @@ fn closed(text: &str, end: &str) -> Option<usize> {
     None
 }
 
-/// Puts the tags back. One that MJML dropped or wrote twice stood where it cannot.
-fn put_back(rendered: &str, tags: &[&str]) -> Result<String, Problem> {
+/// Restores the tags. A tag that MJML dropped or duplicated was at an invalid place.
+fn restore_tags(rendered: &str, tags: &[&str]) -> Result<String, Problem> {
     let mut html = String::with_capacity(rendered.len() + tags.iter().map(|tag| tag.len()).sum::<usize>());
     let mut seen = vec![false; tags.len()];
     let mut rest = rendered;
@@ -297,8 +297,8 @@ fn put_back(rendered: &str, tags: &[&str]) -> Result<String, Problem> {
     match seen.iter().zip(tags).find(|(seen, tag)| !**seen && !tag.starts_with("{#")) {
         Some((_, tag)) => {
             let shown: String = tag.chars().take(60).collect();
-            Err(Problem::at("", format!("`{shown}` stands where MJML keeps no text"))
-                .hint("put it into `mj-text` or `mj-raw`, or into an attribute that MJML knows"))
+            Err(Problem::at("", format!("`{shown}` is at a place where MJML drops text"))
+                .hint("put it into `mj-text` or `mj-raw`, or into a known MJML attribute"))
         }
         None => Ok(html),
     }
@@ -307,7 +307,7 @@ fn put_back(rendered: &str, tags: &[&str]) -> Result<String, Problem> {
 fn unreadable(error: &Error, text: &str) -> Problem {
     let problem = Problem::at("", format!("is not MJML: {error}"));
     let problem = if text.contains("<mj-include") {
-        problem.hint("`mj-include` reads files, which templates cannot; use `{% include \"...\" %}` with a partial")
+        problem.hint("`mj-include` reads files, which is not allowed; use `{% include \"...\" %}` with a partial")
     } else {
         problem.hint(HINT)
     };

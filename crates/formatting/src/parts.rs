@@ -1,11 +1,11 @@
-//! The parts of a content, and why one cannot be made.
+//! The parts of a message's content, and formatting errors.
 
 use tocsin_model::{
     application::{TemplateEngine, TemplateParts},
     receipt::{Reason, ReasonKind},
 };
 
-/// A part of a content.
+/// A part of a message's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// One line.
@@ -16,17 +16,17 @@ pub enum Part {
     Html,
     /// JSON.
     Json,
-    /// A text for a phone.
+    /// Text for an SMS.
     Sms,
-    /// A header; there may be many.
+    /// A header; there can be several.
     Header,
 }
 
 impl Part {
-    /// Those of which a template has at most one.
+    /// The parts that occur at most once in a template.
     pub(crate) const ALL: [Part; 5] = [Part::Subject, Part::Text, Part::Html, Part::Json, Part::Sms];
 
-    /// Its key in a definition.
+    /// Key in a definition.
     pub fn name(self) -> &'static str {
         match self {
             Part::Subject => "subject",
@@ -38,7 +38,7 @@ impl Part {
         }
     }
 
-    /// The text of a template's part, with its language.
+    /// The source of a template's part, with its engine.
     pub(crate) fn of(self, parts: &TemplateParts) -> Option<(TemplateEngine, &str)> {
         let long = match self {
             Part::Subject => return Some((TemplateEngine::Jinja, parts.subject.as_deref()?)),
@@ -52,15 +52,15 @@ impl Part {
     }
 }
 
-/// Why a notification could not be formatted. It concerns this notification only.
+/// The error of formatting one notification.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
-    /// No template serves this locale and channel.
+    /// There is no template for this locale and channel.
     #[error("there is no template for the channel `{channel}`{}", locale.as_ref().map(|locale| format!(" and the locale `{locale}`")).unwrap_or_default())]
     Missing {
-        /// The locale asked for.
+        /// The requested locale.
         locale: Option<String>,
-        /// The channel asked for.
+        /// The requested channel.
         channel: String,
     },
     /// A template failed.
@@ -68,11 +68,11 @@ pub enum FormatError {
     Template {
         /// The template's key: `base`, `de`, `de/email`.
         template: String,
-        /// The part of it: `html`, `header X-Magnitude`; or the partial that it uses.
+        /// The failing part: `html`, `header X-Magnitude`; or the partial that it uses.
         part: String,
-        /// The line of the part's text, from 1.
+        /// The line in the part's source, from 1.
         line: Option<u32>,
-        /// What was wrong.
+        /// The error.
         message: String,
     },
     /// A computed field failed.
@@ -80,13 +80,13 @@ pub enum FormatError {
     Computed {
         /// The field.
         field: String,
-        /// What was wrong.
+        /// The error.
         message: String,
     },
 }
 
 impl FormatError {
-    /// The reason that a receipt or a suspended notification carries.
+    /// The reason for a receipt or a suspended notification.
     pub fn reason(&self) -> Reason {
         Reason::new(ReasonKind::Format, self.to_string())
     }

@@ -1,14 +1,13 @@
-//! HTML as people would write it in a plain text: paragraphs, lists, tables and links stay readable.
+//! HTML to plain text: paragraphs, lists, tables and links stay readable.
 //!
-//! It reads any text without failing. It makes a text for readers whose mail shows none else; it is no filter against
-//! harmful HTML.
+//! Accepts any text. The result is for mail readers without HTML; it is not a filter against malicious HTML.
 
-/// How wide a line of a rule is.
+/// The text of a horizontal rule.
 const RULE: &str = "----------------------------------------";
-/// Lists within each other that still move to the right.
+/// Deepest list nesting that is indented.
 const INDENT_MAX: usize = 8;
 
-/// The text of an HTML document.
+/// Converts an HTML document to text.
 pub fn text_of(html: &str) -> String {
     let mut writer = Writer::default();
     let mut rest = html;
@@ -16,14 +15,14 @@ pub fn text_of(html: &str) -> String {
         writer.text(&rest[..at]);
         rest = &rest[at..];
         let length = if rest.starts_with("<!--") {
-            // What is only for some programs to see is a comment for all others.
+            // A conditional comment is a comment for most programs.
             rest.find("-->").map_or(rest.len(), |end| end + 3)
         } else if rest.starts_with("<!") || rest.starts_with("<?") {
             rest.find('>').map_or(rest.len(), |end| end + 1)
         } else if rest[1..].starts_with(|c: char| c.is_ascii_alphabetic() || c == '/') {
             let length = tag_length(rest);
             let tag = Tag::of(&rest[..length]);
-            // Whose content is not text.
+            // Elements whose content is not text.
             if !tag.is_end && matches!(tag.name.as_str(), "style" | "script" | "head" | "title" | "template") {
                 writer.tag(&tag);
                 rest = &rest[length..];
@@ -49,7 +48,7 @@ fn find_ignoring_case(text: &str, wanted: &str) -> Option<usize> {
     text.as_bytes().windows(wanted.len()).position(|window| window.eq_ignore_ascii_case(wanted.as_bytes()))
 }
 
-/// From `<` to the `>` that is in no quotes.
+/// The length of a tag, up to the `>` outside of quotes.
 fn tag_length(text: &str) -> usize {
     let mut quote = None;
     for (at, byte) in text.bytes().enumerate() {
@@ -112,14 +111,14 @@ impl<'a> Tag<'a> {
 #[derive(Default)]
 struct Writer {
     out: String,
-    /// Line ends that are due before the next text.
+    /// Line ends to write before the next text.
     breaks: usize,
     space: bool,
-    /// For each list how many items it had, if they are numbered.
+    /// For each open list the number of items so far, if it is numbered.
     lists: Vec<Option<usize>>,
-    /// For each link where its text begins and where it leads.
+    /// For each open link the start of its text, and its target.
     links: Vec<(usize, String)>,
-    /// Cells of the row so far.
+    /// Cells of the current row so far.
     cells: usize,
     preformatted: usize,
     hidden: usize,
@@ -147,7 +146,7 @@ impl Writer {
             return;
         }
         for c in text.chars() {
-            // A space that does not break is one of the text; the others only divide words.
+            // A non-breaking space is kept; other white space only separates words.
             match c {
                 ' ' | '\t' | '\n' | '\r' | '\u{c}' => self.space = true,
                 '\u{200b}' | '\u{200c}' | '\u{200d}' | '\u{feff}' | '\u{ad}' | '\u{34f}' => {}
@@ -159,7 +158,7 @@ impl Writer {
         }
     }
 
-    /// Writes what is due before a text: line ends, or a space.
+    /// Writes the pending line ends, or a space, before a text.
     fn begin(&mut self) {
         if self.breaks > 0 {
             let at_start = self.out.is_empty();
@@ -257,7 +256,7 @@ impl Writer {
                 self.cells += 1;
             }
             ("td" | "th", true) => {
-                // What a cell ends with does not end the row.
+                // A line end at the end of a cell does not end the row.
                 if self.cells > 0 && self.breaks < 2 {
                     self.breaks = 0;
                 }
@@ -281,7 +280,7 @@ impl Writer {
         }
     }
 
-    /// Adds where a link leads, unless that is what its text says or it leads nowhere.
+    /// Adds the target of a link, unless the text equals it or it leads nowhere.
     fn end_link(&mut self) {
         let Some((start, target)) = self.links.pop() else { return };
         let said = self.out.get(start..).unwrap_or_default().trim();
@@ -319,7 +318,7 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;")
 }
 
-/// The characters that references stand for.
+/// Replaces character references.
 fn unescape(text: &str) -> String {
     if !text.contains('&') {
         return text.to_owned();
@@ -419,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_read_stays() {
+    fn readable_content_is_kept() {
         check(
             "<html><head><title>no</title><style>p { color: red }</style></head><body><h1>Quake &amp; co</h1>\n<p>A  <b>strong</b>\n one.</p><p>Second<br>line</p></body></html>",
             expect![[r#"
@@ -481,7 +480,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read(html in "(<[a-z/!?-]{0,6}|>|href=|\"|'|&[a-z#0-9]{0,4};?|[a-z ]{0,5}|\n|<li>|<ul>|<a href='x'>|</a>|<pre>|<td>|é){0,30}") {
+        fn any_text_is_accepted(html in "(<[a-z/!?-]{0,6}|>|href=|\"|'|&[a-z#0-9]{0,4};?|[a-z ]{0,5}|\n|<li>|<ul>|<a href='x'>|</a>|<pre>|<td>|é){0,30}") {
             let _ = text_of(&html);
         }
     }

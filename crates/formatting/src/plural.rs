@@ -1,15 +1,15 @@
-//! Plural rules of CLDR (UTS 35, part 3, section 5): which form of a word a number takes.
+//! Plural rules of CLDR (UTS 35, part 3, section 5): select the plural category of a number.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// The rules of a language, for counting or for places in a row.
+/// The rules of a language, cardinal or ordinal.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "BTreeMap<String, String>")]
 pub struct Rules(Vec<(String, Condition)>);
 
-/// Any of these, of which all hold.
+/// A disjunction of conjunctions.
 type Condition = Vec<Vec<Relation>>;
 
 /// `i mod 10 in 2..4,7`.
@@ -21,8 +21,8 @@ struct Relation {
     ranges: Vec<(u64, u64)>,
 }
 
-/// What the rules look at: `n` in digits, `i` its whole part, `v` and `w` how many digits it has after the mark with and
-/// without zeros at the end, `f` and `t` those digits. There are no compact numbers here, so `e` is 0.
+/// The operands of plural rules: `n` is the number in digits, `i` its integer part, `v` and `w` the number of fraction
+/// digits with and without trailing zeros, `f` and `t` those digits. Compact numbers do not occur, so `e` is 0.
 struct Operands {
     is_whole: bool,
     i: u64,
@@ -32,13 +32,13 @@ struct Operands {
     t: u64,
 }
 
-/// The word for the form that every language has.
+/// The category that every language has.
 const OTHER: &str = "other";
-/// All forms there are.
+/// All categories.
 pub const CATEGORIES: [&str; 6] = ["zero", "one", "two", "few", "many", OTHER];
 
 impl Rules {
-    /// The category of a number, whose digits are given as `-1234.5`.
+    /// The category of a number, given as digits such as `-1234.5`.
     pub fn category(&self, plain: &str) -> &str {
         let operands = Operands::of(plain);
         let holds = |condition: &Condition| condition.iter().any(|all| all.iter().all(|one| one.holds(&operands)));
@@ -102,7 +102,7 @@ impl Operands {
         let digits = plain.trim_start_matches('-');
         let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
         let short = fraction.trim_end_matches('0');
-        // What is too long for an integer is many in any language: its last digits decide.
+        // For a number too long for an integer, the last digits decide: it is plural in any language.
         let last = |digits: &str| digits[digits.len().saturating_sub(18)..].parse().unwrap_or(0);
         Operands {
             is_whole: short.is_empty(),
@@ -117,10 +117,10 @@ impl Operands {
 
 #[cfg(test)]
 mod tests {
-    use crate::language::Customs;
+    use crate::locale_data::LocaleData;
 
     #[test]
-    fn languages_count() {
+    fn languages_have_their_plurals() {
         for (locale, numbers) in [
             ("en", "0 other, 1 one, 2 other, 1.0 other, 1.5 other"),
             ("fr", "0 one, 1 one, 1.5 one, 2 other, 1000000 many"),
@@ -136,13 +136,13 @@ mod tests {
                 .split(", ")
                 .map(|case| {
                     let number = case.split(' ').next().unwrap_or_default();
-                    format!("{number} {}", Customs::of(Some(locale)).plural(number))
+                    format!("{number} {}", LocaleData::of(Some(locale)).plural(number))
                 })
                 .collect();
             assert_eq!(found.join(", "), numbers, "{locale}");
         }
         let places: Vec<&str> =
-            ["1", "2", "3", "4", "11", "21", "112"].map(|n| Customs::of(Some("en")).ordinal(n)).to_vec();
+            ["1", "2", "3", "4", "11", "21", "112"].map(|n| LocaleData::of(Some("en")).ordinal(n)).to_vec();
         assert_eq!(places, ["one", "two", "few", "other", "other", "one", "other"]);
     }
 }

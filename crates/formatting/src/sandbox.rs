@@ -1,10 +1,10 @@
-//! What keeps a template within its bounds where the engine has none.
+//! Sandbox: bounds the values that a template creates.
 //!
-//! The engine bounds steps and depth. It does not bound how large a value one step makes: `a ~ a` doubles a text, and
-//! forty of them in a row fill any memory. So before a template is compiled its text is changed in a few places: an
-//! operator, a call or a list that can make something large is put between parentheses of a function that weighs what it
-//! made, and the number of turns of a loop is weighed with the text in it. Lines keep their numbers. All weights of a
-//! render add up, and at [`WEIGHT_MAX`] it ends.
+//! The engine bounds steps and depth, but not the size of a value that one step creates: `a ~ a` doubles a text, and
+//! forty of them in a row fill any memory. So the source is rewritten before compilation: an operator, call or list
+//! that can create a large value is wrapped in a function call that weighs its result. The iterations of a loop are
+//! weighed with the text in it. Line numbers are preserved. A render ends with an error when the sum of its weights
+//! exceeds [`WEIGHT_MAX`].
 
 use std::{cell::Cell, collections::BTreeMap, rc::Rc};
 
@@ -25,12 +25,12 @@ use crate::{
 
 /// The largest sum of the weights of one render: bytes of texts, and a few for each element of a list.
 const WEIGHT_MAX: usize = 16 << 20;
-/// What an element of a list weighs beside its text.
+/// The weight of a list element in addition to its text.
 const ELEMENT_WEIGHT: usize = 32;
-/// How deep a value is weighed; no template nests lists so deep.
+/// The deepest value that is weighed; no template can nest lists this deep.
 const VALUE_DEPTH_MAX: usize = 32;
-/// Most turns of one loop.
-const TURNS_MAX: usize = 20_000;
+/// Most iterations of one loop.
+const ITERATIONS_MAX: usize = 20_000;
 
 const WEIGHED: &str = "weighed__";
 const TIMES: &str = "times__";
@@ -42,15 +42,15 @@ thread_local! {
     static WEIGHT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Begins a render: nothing was weighed yet.
+/// Starts a render: resets the weight.
 pub fn begin() {
     WEIGHT.set(0);
 }
 
-/// Adds to the weights of this render.
+/// Adds to the weight of this render.
 ///
 /// # Errors
-/// They are too large.
+/// The sum exceeds the limit.
 pub fn charge(weight: usize) -> Result<(), Error> {
     let sum = WEIGHT.get().saturating_add(weight);
     WEIGHT.set(sum);
@@ -58,11 +58,11 @@ pub fn charge(weight: usize) -> Result<(), Error> {
 }
 
 fn too_much() -> Error {
-    let message = format!("the template makes more than {} MiB on its way", WEIGHT_MAX >> 20);
+    let message = format!("the template creates more than {} MiB of values", WEIGHT_MAX >> 20);
     Error::new(ErrorKind::InvalidOperation, message)
 }
 
-/// Adds the functions that changed templates call. No template can call them itself.
+/// Installs the functions that rewritten templates call. Templates cannot call them directly.
 pub fn install(environment: &mut Environment<'static>) {
     environment.add_function(WEIGHED, weighed);
     environment.add_function(TIMES, times);
@@ -71,12 +71,12 @@ pub fn install(environment: &mut Environment<'static>) {
     environment.add_function(JOINED, joined);
 }
 
-/// Whether a name is one of ours.
+/// Whether a name is one of these functions.
 pub fn is_own(name: &str) -> bool {
     [WEIGHED, TIMES, TURNS, SEARCHED, JOINED].contains(&name)
 }
 
-/// Passes a value on after weighing it.
+/// Weighs a value and returns it.
 pub fn weighed(value: Jinja) -> Result<Jinja, Error> {
     let mut left = WEIGHT_MAX.saturating_sub(WEIGHT.get());
     weigh(&value, &mut left, 0)?;
@@ -91,7 +91,7 @@ fn weigh(value: &Jinja, left: &mut usize, depth: usize) -> Result<(), Error> {
         return Err(Error::new(ErrorKind::InvalidOperation, "a value is nested too deeply"));
     }
     match value.kind() {
-        // One that can be gone through only once would be used up.
+        // A one-shot iterator would be consumed.
         ValueKind::Seq | ValueKind::Iterable if value.len().is_some() => {
             for item in value.try_iter()? {
                 weigh(&item, left, depth + 1)?;
@@ -108,7 +108,7 @@ fn weigh(value: &Jinja, left: &mut usize, depth: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// `left ~ right`, in which null reads as nothing.
+/// `left ~ right`, where null is empty text.
 fn joined(left: Jinja, right: Jinja) -> Result<Jinja, Error> {
     let mut text = String::new();
     for part in [left, right] {
@@ -122,7 +122,7 @@ fn joined(left: Jinja, right: Jinja) -> Result<Jinja, Error> {
     Ok(Jinja::from(text))
 }
 
-/// Passes on what something is looked for in, after charging for that. Nothing is found in null.
+/// Charges for a search in a value and returns it. A search in null finds nothing.
 fn searched(place: Jinja) -> Result<Jinja, Error> {
     if place.is_none() {
         return Ok(Jinja::from(Vec::<Jinja>::new()));
@@ -131,7 +131,7 @@ fn searched(place: Jinja) -> Result<Jinja, Error> {
     Ok(place)
 }
 
-/// `left * right` with a bound on what it makes.
+/// `left * right` with a bounded result.
 fn times(left: Jinja, right: Jinja) -> Result<Jinja, Error> {
     if let (ValueKind::Number, ValueKind::Number) = (left.kind(), right.kind()) {
         return match (i128::try_from(left.clone()), i128::try_from(right.clone())) {
@@ -159,65 +159,66 @@ fn times(left: Jinja, right: Jinja) -> Result<Jinja, Error> {
     }
 }
 
-/// What a loop goes through, once it is known how often and with how much text each time.
+/// Returns the items of a loop, after charging for their number and the text of each iteration.
 fn turns(over: Jinja, text_bytes: usize) -> Result<Jinja, Error> {
     let kind = over.kind();
     if matches!(kind, ValueKind::Undefined) || matches!(kind, ValueKind::None) {
         return Ok(over);
     }
-    let too_many = || Error::new(ErrorKind::InvalidOperation, format!("a loop has more than {TURNS_MAX} turns"));
+    let too_many =
+        || Error::new(ErrorKind::InvalidOperation, format!("a loop has more than {ITERATIONS_MAX} iterations"));
     if let Some(text) = over.as_str() {
-        if text.len() > TURNS_MAX {
+        if text.len() > ITERATIONS_MAX {
             return Err(too_many());
         }
         charge(text.len().saturating_mul(text_bytes))?;
         return Ok(over);
     }
     let items: Vec<Jinja> = match over.len() {
-        Some(length) if length <= TURNS_MAX => {
+        Some(length) if length <= ITERATIONS_MAX => {
             charge(length.saturating_mul(text_bytes))?;
             return Ok(over);
         }
         Some(_) => return Err(too_many()),
-        None => over.try_iter()?.take(TURNS_MAX + 1).collect(),
+        None => over.try_iter()?.take(ITERATIONS_MAX + 1).collect(),
     };
-    if items.len() > TURNS_MAX {
+    if items.len() > ITERATIONS_MAX {
         return Err(too_many());
     }
     charge(items.len().saturating_mul(text_bytes))?;
     Ok(Jinja::from(items))
 }
 
-/// A template as it is compiled, and what its text says of others.
+/// A rewritten template, and the names in its source.
 #[derive(Debug, Clone, Default)]
-pub struct Prepared {
-    /// The text with weights in it.
+pub struct PreparedTemplate {
+    /// The rewritten source.
     pub source: String,
-    /// The partials that it names, with the line and column of each.
+    /// The partials that it references, with line and column.
     pub references: Vec<Reference>,
-    /// Where each variable stands: dotted as far as it goes, with line and column.
+    /// The variables, with dotted paths as far as possible, with line and column.
     pub variables: Vec<(String, u32, u32)>,
     /// The filters and tests that it uses, with line and column.
-    pub called: Vec<(Called, String, u32, u32)>,
-    /// Names that it gives values itself; those that it includes see them.
+    pub called: Vec<(CalleeKind, String, u32, u32)>,
+    /// Variables that it assigns; included partials can read them.
     pub assigned: Vec<String>,
-    /// What is not allowed, with its place and what to do.
+    /// Constructs that are not allowed, with hint and position.
     pub objections: Vec<(String, &'static str, u32, u32)>,
 }
 
-/// What is called with a value.
+/// The kind of a called name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Called {
+pub enum CalleeKind {
     /// `{{ value|name }}`.
     Filter,
     /// `{% if value is name %}`.
     Test,
 }
 
-/// A partial that a template names.
+/// A reference to a partial.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reference {
-    /// Its name.
+    /// The name of the partial.
     pub name: String,
     /// `include`, `extends`, `import` or `from`.
     pub tag: &'static str,
@@ -227,19 +228,25 @@ pub struct Reference {
     pub column: u32,
 }
 
-/// Reads a template and puts the weights in. `partial_bytes` says how much text the partials have by themselves.
-/// Needs the room of [`with_large_stack`](tocsin_model::stack::with_large_stack).
+/// Parses and rewrites a template. `partial_bytes` is the text size of each partial. Needs the stack of
+/// [`with_large_stack`](tocsin_model::stack::with_large_stack).
 ///
 /// # Errors
-/// The syntax is wrong, or the template is beyond a bound of [`template_depth`].
-pub fn prepare(source: &str, partial_bytes: &BTreeMap<String, usize>) -> Result<Prepared, SyntaxError> {
+/// The syntax is invalid, or the template exceeds a limit of [`template_depth`].
+pub fn prepare(source: &str, partial_bytes: &BTreeMap<String, usize>) -> Result<PreparedTemplate, SyntaxError> {
     template_depth::check(source, false)?;
     let tree = minijinja::machinery::parse(source, "template", SyntaxConfig::default())
         .map_err(|error| SyntaxError::read(source, &error))?;
-    let mut reader = Reader { source, partial_bytes, inserts: Vec::new(), prepared: Prepared::default(), captured: 0 };
+    let mut reader = TemplateRewriter {
+        source,
+        partial_bytes,
+        inserts: Vec::new(),
+        prepared: PreparedTemplate::default(),
+        captured: 0,
+    };
     reader.statement(&tree);
-    let Reader { mut inserts, mut prepared, .. } = reader;
-    // Of two at one place the one that was found first is the outer, and stands first if it opens, last if it closes.
+    let TemplateRewriter { mut inserts, mut prepared, .. } = reader;
+    // Of two at one offset the one found first is the outer one: it comes first if it opens, last if it closes.
     inserts.sort_by_key(|insert| (insert.at, insert.order));
     let mut out = String::with_capacity(source.len() + inserts.len() * 12);
     let mut at = 0;
@@ -253,23 +260,23 @@ pub fn prepare(source: &str, partial_bytes: &BTreeMap<String, usize>) -> Result<
     Ok(prepared)
 }
 
-struct Insert {
+struct Insertion {
     at: usize,
     order: i64,
     text: Rc<str>,
     replaces: usize,
 }
 
-struct Reader<'a> {
+struct TemplateRewriter<'a> {
     source: &'a str,
     partial_bytes: &'a BTreeMap<String, usize>,
-    inserts: Vec<Insert>,
-    prepared: Prepared,
-    /// How many tags around keep their output for themselves.
+    inserts: Vec<Insertion>,
+    prepared: PreparedTemplate,
+    /// The number of enclosing tags that capture their output.
     captured: usize,
 }
 
-impl Reader<'_> {
+impl TemplateRewriter<'_> {
     fn statements(&mut self, statements: &[Stmt<'_>]) {
         for statement in statements {
             self.statement(statement);
@@ -289,7 +296,7 @@ impl Reader<'_> {
                 let bytes = self.text_bytes(&found.body);
                 let mut span = found.iter.span();
                 span.start_offset = start(&found.iter).start_offset;
-                self.around(span, TURNS, &format!(", {bytes})"));
+                self.wrap_in_call(span, TURNS, &format!(", {bytes})"));
                 self.assigned(&found.target);
                 self.expression(&found.iter);
                 found.filter_expr.iter().for_each(|filter| self.expression(filter));
@@ -318,7 +325,7 @@ impl Reader<'_> {
                 self.captured(&found.body);
             }
             Stmt::AutoEscape(found) => {
-                let hint = "values are escaped for the part they stand in; `|safe` marks one that is right already";
+                let hint = "values are escaped for their part; `|safe` marks a value that needs no escaping";
                 self.object("`autoescape` cannot be switched", hint, found.enabled.span());
                 self.statements(&found.body);
             }
@@ -329,7 +336,7 @@ impl Reader<'_> {
             Stmt::Block(found) => {
                 if self.captured > 0 {
                     let hint = "put the block around the tag, or use `include`";
-                    self.object("a block stands within a tag that keeps what it holds", hint, found.span());
+                    self.object("a block is inside a tag that captures its output", hint, found.span());
                 }
                 self.statements(&found.body);
             }
@@ -338,7 +345,7 @@ impl Reader<'_> {
             Stmt::Extends(found) => self.reference(&found.name, "extends"),
             Stmt::Include(found) => {
                 if found.ignore_missing {
-                    let hint = "leave it out: every partial there is is known";
+                    let hint = "remove it: all partials are known";
                     self.object("`ignore missing` has no meaning here", hint, found.name.span());
                 }
                 self.reference(&found.name, "include");
@@ -381,13 +388,13 @@ impl Reader<'_> {
             Expr::BinOp(found) => {
                 let span = found.span();
                 match found.op {
-                    BinOpKind::Add => self.around(span, WEIGHED, ")"),
+                    BinOpKind::Add => self.wrap_in_call(span, WEIGHED, ")"),
                     BinOpKind::Concat => {
-                        self.around(span, JOINED, ")");
+                        self.wrap_in_call(span, JOINED, ")");
                         self.comma(&found.left, "~");
                     }
                     BinOpKind::Mul => {
-                        self.around(span, TIMES, ")");
+                        self.wrap_in_call(span, TIMES, ")");
                         self.comma(&found.left, "*");
                     }
                     BinOpKind::In => self.searched(&found.right),
@@ -411,12 +418,12 @@ impl Reader<'_> {
                 found.false_expr.iter().for_each(|other| self.expression(other));
             }
             Expr::Filter(found) => {
-                self.called(Called::Filter, found.name, found.span());
+                self.called(CalleeKind::Filter, found.name, found.span());
                 found.expr.iter().for_each(|inner| self.expression(inner));
                 self.arguments(&found.args);
             }
             Expr::Test(found) => {
-                self.called(Called::Test, found.name, found.span());
+                self.called(CalleeKind::Test, found.name, found.span());
                 self.expression(&found.expr);
                 self.arguments(&found.args);
             }
@@ -430,7 +437,7 @@ impl Reader<'_> {
             }
             Expr::Call(found) => self.call(found),
             Expr::List(found) => {
-                self.around(found.span(), WEIGHED, ")");
+                self.wrap_in_call(found.span(), WEIGHED, ")");
                 found.items.iter().for_each(|item| self.expression(item));
             }
             Expr::Tuple(found) => {
@@ -439,7 +446,7 @@ impl Reader<'_> {
                 }
             }
             Expr::Map(found) => {
-                self.around(found.span(), WEIGHED, ")");
+                self.wrap_in_call(found.span(), WEIGHED, ")");
                 found.keys.iter().chain(&found.values).for_each(|item| self.expression(item));
             }
         }
@@ -451,7 +458,7 @@ impl Reader<'_> {
         if named {
             let mut span = found.span();
             span.start_offset = start(&found.expr).start_offset;
-            self.around(span, WEIGHED, ")");
+            self.wrap_in_call(span, WEIGHED, ")");
         } else {
             self.object("only functions and macros can be called", "give the value a name first", found.span());
         }
@@ -470,7 +477,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The partial that a tag names.
+    /// Records a reference to a partial.
     fn reference(&mut self, name: &Expr<'_>, tag: &'static str) {
         let at = name.span();
         let known = name.as_const();
@@ -481,16 +488,16 @@ impl Reader<'_> {
                 line: u32::from(at.start_line),
                 column: u32::from(at.start_col) + 1,
             }),
-            None => self.object("names a partial that is not known before", "write its name in quotes", at),
+            None => self.object("names a partial by an expression", "write its name in quotes", at),
         }
     }
 
-    /// How much text a body has that is written anew at each turn.
+    /// The amount of text in a body that each iteration writes.
     fn text_bytes(&self, body: &[Stmt<'_>]) -> usize {
         body.iter()
             .map(|statement| match statement {
                 Stmt::EmitRaw(raw) => raw.raw.len(),
-                // An inner loop weighs its own turns.
+                // An inner loop is weighed separately.
                 Stmt::ForLoop(found) => self.text_bytes(&found.else_body),
                 Stmt::IfCond(found) => self.text_bytes(&found.true_body).max(self.text_bytes(&found.false_body)),
                 Stmt::WithBlock(found) => self.text_bytes(&found.body),
@@ -521,15 +528,15 @@ impl Reader<'_> {
         self.prepared.variables.push((path, u32::from(at.start_line), u32::from(at.start_col) + 1));
     }
 
-    fn called(&mut self, kind: Called, name: &str, at: Span) {
+    fn called(&mut self, kind: CalleeKind, name: &str, at: Span) {
         self.prepared.called.push((kind, name.to_owned(), u32::from(at.start_line), u32::from(at.start_col) + 1));
     }
 
-    /// Puts a charge around what something is looked for in. Constants are as long as the template says.
+    /// Wraps a search target in a charge. The length of constants is bounded by the template's.
     fn searched(&mut self, place: &Expr<'_>) {
         if place.as_const().is_none() {
             let span = Span { start_offset: start(place).start_offset, ..place.span() };
-            self.around(span, SEARCHED, ")");
+            self.wrap_in_call(span, SEARCHED, ")");
         }
     }
 
@@ -538,26 +545,26 @@ impl Reader<'_> {
         self.prepared.objections.push((message.to_owned(), hint, place.0, place.1));
     }
 
-    /// Puts a call of one of our functions around a piece of the text.
-    fn around(&mut self, span: Span, function: &str, end: &str) {
+    /// Wraps a piece of the source in a call of one of our functions.
+    fn wrap_in_call(&mut self, span: Span, function: &str, end: &str) {
         let (from, to) = (span.start_offset as usize, span.end_offset as usize);
         let from = opened_before(self.source, from, to);
         let order = self.inserts.len() as i64 + 1;
-        let open = Insert { at: from, order, text: Rc::from(format!("{function}(")), replaces: 0 };
-        let close = Insert { at: to, order: -order, text: Rc::from(end), replaces: 0 };
+        let open = Insertion { at: from, order, text: Rc::from(format!("{function}(")), replaces: 0 };
+        let close = Insertion { at: to, order: -order, text: Rc::from(end), replaces: 0 };
         self.inserts.extend([open, close]);
     }
 
-    /// Makes the operator after an operand the comma between two arguments.
+    /// Replaces an operator by a comma between two arguments.
     fn comma(&mut self, left: &Expr<'_>, operator: &str) {
         let end = left.span().end_offset as usize;
         let gap = self.source[end..].find(|c: char| !c.is_whitespace() && c != ')').unwrap_or_default();
         debug_assert!(self.source[end + gap..].starts_with(operator), "`{operator}` follows its operand");
-        self.inserts.push(Insert { at: end + gap, order: 0, text: Rc::from(","), replaces: 1 });
+        self.inserts.push(Insertion { at: end + gap, order: 0, text: Rc::from(","), replaces: 1 });
     }
 }
 
-/// Where a piece of the text begins if what it closes was opened before it: the engine's spans leave parentheses out.
+/// The start of a piece including opening parentheses, which the engine's spans leave out.
 fn opened_before(source: &str, from: usize, to: usize) -> usize {
     let (mut depth, mut missing, mut quote) = (0usize, 0usize, None);
     let mut bytes = source.as_bytes()[from..to].iter();
@@ -575,7 +582,7 @@ fn opened_before(source: &str, from: usize, to: usize) -> usize {
     (0..missing).fold(from, |from, _| source[..from].rfind('(').unwrap_or(from))
 }
 
-/// Where an expression begins. The engine's spans of attributes and calls begin at their last step.
+/// The start of an expression. The engine's spans of attributes and calls start at their last step.
 fn start(expression: &Expr<'_>) -> Span {
     match expression {
         Expr::GetAttr(found) => start(&found.expr),
@@ -588,7 +595,7 @@ fn start(expression: &Expr<'_>) -> Span {
     }
 }
 
-/// `a.b.c` as it is written.
+/// The spelling of `a.b.c`.
 fn dotted(expression: &Expr<'_>) -> Option<String> {
     match expression {
         Expr::Var(found) => Some(found.id.to_owned()),

@@ -1,4 +1,4 @@
-//! What a template sees: the fields of its notification by their names, and `event`, `sub`, `subscriber`, `device` and
+//! The variables of a template: the fields of its notification by name, and `event`, `sub`, `subscriber`, `device` and
 //! `notification`.
 
 use std::{cmp::Ordering, collections::BTreeMap, fmt, sync::Arc};
@@ -13,12 +13,12 @@ use tocsin_model::{
     value::Value,
 };
 
-use crate::{filters::whole, language::Customs};
+use crate::{filters::whole, locale_data::LocaleData};
 
-/// All that is known of one notification when it is formatted. Borrowed: nothing is copied that the templates do not use.
+/// The input for formatting one notification. Borrowed: only values that the templates use are copied.
 #[derive(Debug, Clone, Copy)]
 pub struct Scope<'a> {
-    /// Its id.
+    /// The id of the notification.
     pub id: NotificationId,
     /// The rule that made it.
     pub rule: &'a Name,
@@ -26,37 +26,37 @@ pub struct Scope<'a> {
     pub matched_at: Timestamp,
     /// When its event was accepted.
     pub accepted_at: Timestamp,
-    /// When it is formatted: what `relative` counts from.
+    /// The time of formatting, from which `relative` counts.
     pub now: Timestamp,
-    /// The row of its class's fields, which are those the formatter was compiled with.
+    /// The row of its class's fields, those that the formatter was compiled with.
     pub fields: &'a [Value],
-    /// The event it tells of.
+    /// The event that caused it.
     pub event: &'a EventScope,
-    /// Whom it is for.
+    /// The recipient.
     pub subscriber: &'a SubscriberId,
     /// The subscriber's locale, time zone and attributes.
     pub profile: &'a Profile,
     /// The fields and the row of the subscription that was matched.
     pub subscription: (&'a Fields, &'a [Value]),
-    /// Where it goes.
+    /// The device that it goes to.
     pub device: DeviceScope<'a>,
-    /// All that is told with it, if its class is told in digests; it is the first of them then.
+    /// All notifications of the digest, if its class has digests; this one is the first of them.
     pub digest: Option<DigestScope<'a>>,
 }
 
-/// Notifications that are told as one.
+/// The notifications of a digest.
 #[derive(Debug, Clone, Copy)]
 pub struct DigestScope<'a> {
-    /// Those that templates see one by one, in the order of their acceptance.
+    /// The notifications that templates can read one by one, in the order of their acceptance.
     pub items: &'a [DigestItem<'a>],
-    /// How many there are in all.
+    /// Total number of notifications.
     pub count: usize,
 }
 
 /// A notification of a digest.
 #[derive(Debug, Clone, Copy)]
 pub struct DigestItem<'a> {
-    /// Its id.
+    /// The id of the notification.
     pub id: NotificationId,
     /// The rule that made it.
     pub rule: &'a Name,
@@ -66,22 +66,22 @@ pub struct DigestItem<'a> {
     pub accepted_at: Timestamp,
     /// The row of its class's fields.
     pub fields: &'a [Value],
-    /// The event it tells of.
+    /// The event that caused it.
     pub event: &'a EventScope,
 }
 
-/// The device to which a notification goes.
+/// The device of a notification.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceScope<'a> {
-    /// Its name.
+    /// The name of the device.
     pub name: &'a str,
-    /// The channel by which it is reached.
+    /// The channel of the device.
     pub channel: &'a str,
-    /// The address there.
+    /// The address of the device.
     pub address: &'a str,
 }
 
-/// An event as templates see it. Made once per event and shared by all notifications that tell of it; cheap to clone.
+/// An event as a template variable. Built once per event and shared by all its notifications; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct EventScope {
     pub(crate) jinja: Jinja,
@@ -96,30 +96,31 @@ impl EventScope {
     }
 }
 
-/// What templates of a notification class may mention, so that a misspelt name is found when they are compiled.
+/// The names that templates of a notification class can use, so that a misspelled name is reported at compile time.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct KnownVariables {
     /// The fields of the notification class.
     pub fields: Fields,
-    /// The fields that it computes itself, by their expressions.
+    /// Computed fields, by their expressions.
     pub computed: BTreeMap<Name, String>,
-    /// What its templates may include, extend or import.
+    /// The partials that its templates can include, extend or import.
     pub partials: BTreeMap<Name, TemplateText>,
-    /// The event classes whose rules make this notification. Empty: `event.` may be followed by anything.
+    /// The event classes of the rules that make this notification. Empty: any name may follow `event.`.
     pub events: Vec<(Name, Fields)>,
-    /// The subscription classes of these rules. Empty: `sub.` may be followed by anything.
+    /// The subscription classes of these rules. Empty: any name may follow `sub.`.
     pub subscriptions: Vec<(Name, Fields)>,
-    /// Whether the class is told in digests, so that there is `digest`.
+    /// Whether the class has digests, so that `digest` exists.
     pub digest: bool,
 }
 
 impl KnownVariables {
-    /// What a notification class of an application sees, by the rules that make it. Nothing if there is no such class.
+    /// The names for a notification class of an application, from the rules that make it. Empty if there is no such
+    /// class.
     pub fn of(application: &Application, class: &Name) -> Self {
         let mut known = KnownVariables::default();
         if let Some(class) = application.notifications.get(class) {
             known.fields = class.fields.clone();
-            known.digest = class.conduct.digest.is_some();
+            known.digest = class.delivery_policy.digest.is_some();
             known.computed = class.computed.clone();
         }
         known.partials = application.partials.clone();
@@ -139,38 +140,38 @@ impl KnownVariables {
     }
 }
 
-/// What stands beside the fields of the notification.
+/// The variables beside the fields of the notification.
 pub(crate) const ROOTS: [&str; 5] = ["event", "sub", "subscriber", "device", "notification"];
 pub(crate) const SUBSCRIBER: [&str; 4] = ["id", "locale", "time_zone", "attributes"];
 pub(crate) const DEVICE: [&str; 3] = ["name", "channel", "address"];
 pub(crate) const NOTIFICATION: [&str; 4] = ["id", "rule", "matched_at", "accepted_at"];
 pub(crate) const DIGEST: [&str; 3] = ["items", "count", "more"];
 
-/// Which of the roots some templates use, so that no other is made.
+/// The roots that templates use, so that others are not built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Uses {
+pub(crate) struct RootsUsed {
     pub subscriber: bool,
-    /// Of stylesheets only: Jinja has the event in any case.
+    /// For stylesheets only: Jinja always has the event.
     pub event: bool,
-    /// Of stylesheets only: values as JSON.
+    /// For stylesheets only: values as JSON.
     pub json: bool,
     pub sub: bool,
     pub device: bool,
     pub notification: bool,
     pub digest: bool,
-    /// Filters that write for the reader.
+    /// Locale-aware filters.
     pub reader: bool,
 }
 
-impl Uses {
-    /// What the text of a template mentions. May see more than there is, in prose or in `{% raw %}`, but misses nothing.
-    pub fn in_text(source: &str) -> Uses {
+impl RootsUsed {
+    /// The roots in a template's source. May report too many, from prose or `{% raw %}`, but never too few.
+    pub fn in_text(source: &str) -> RootsUsed {
         let mentions = |word: &str| {
             source.match_indices(word).any(|(at, _)| {
                 !source[at + word.len()..].starts_with(|next: char| next.is_ascii_alphanumeric() || next == '_')
             })
         };
-        Uses {
+        RootsUsed {
             subscriber: mentions("subscriber"),
             event: mentions("event"),
             json: mentions("json"),
@@ -184,14 +185,14 @@ impl Uses {
         }
     }
 
-    /// Whether what they make may differ between two who are told of the same event with the same fields.
+    /// Whether the output may differ between recipients of the same event with the same fields.
     pub fn is_personal(self) -> bool {
         self.subscriber || self.sub || self.device || self.notification || self.digest
     }
 
-    /// What either uses.
-    pub fn or(self, other: Uses) -> Uses {
-        Uses {
+    /// The union of both.
+    pub fn or(self, other: RootsUsed) -> RootsUsed {
+        RootsUsed {
             subscriber: self.subscriber || other.subscriber,
             event: self.event || other.event,
             json: self.json || other.json,
@@ -204,9 +205,9 @@ impl Uses {
     }
 }
 
-/// The root of a template's variables.
+/// The root object of a template's variables.
 #[derive(Debug, Clone)]
-pub(crate) struct Root {
+pub(crate) struct TemplateRoot {
     fields: Fields,
     values: Vec<Jinja>,
     event: Jinja,
@@ -219,39 +220,39 @@ pub(crate) struct Root {
     computed: Vec<(Name, Jinja)>,
 }
 
-/// The name under which filters find the [`Reader`]; no template can spell it.
+/// The name under which filters find the [`ReaderFormat`]; templates cannot spell it.
 pub(crate) const READER: &str = "\u{0}reader";
 
-/// Who reads: how they write numbers, and what their clocks show.
+/// Locale data and time zone of the recipient.
 #[derive(Debug)]
-pub(crate) struct Reader {
-    pub customs: &'static Customs,
+pub(crate) struct ReaderFormat {
+    pub locale_data: &'static LocaleData,
     pub time_zone: Option<String>,
     pub now: Timestamp,
 }
 
-impl Object for Reader {}
+impl Object for ReaderFormat {}
 
-impl Root {
-    pub fn new(fields: &Fields, scope: &Scope<'_>, locale: Option<&str>, uses: Uses) -> Root {
+impl TemplateRoot {
+    pub fn new(fields: &Fields, scope: &Scope<'_>, locale: Option<&str>, uses: RootsUsed) -> TemplateRoot {
         let made = |wanted: bool, make: &dyn Fn() -> Jinja| if wanted { make() } else { Jinja::UNDEFINED };
         let profile = scope.profile;
-        Root {
+        TemplateRoot {
             computed: Vec::new(),
             fields: fields.clone(),
             values: scope.fields.iter().map(jinja).collect(),
             event: scope.event.jinja.clone(),
             sub: made(uses.sub, &|| record(scope.subscription.0, scope.subscription.1)),
             subscriber: made(uses.subscriber, &|| {
-                Jinja::from_object(Named(vec![
+                Jinja::from_object(NamedValues(vec![
                     ("id", Jinja::from(scope.subscriber.as_str())),
                     ("locale", Jinja::from(profile.locale.as_deref())),
                     ("time_zone", Jinja::from(profile.time_zone.as_deref())),
-                    ("attributes", Jinja::from_object(Attributes(attributes(profile)))),
+                    ("attributes", Jinja::from_object(SubscriberAttributes(attributes(profile)))),
                 ]))
             }),
             device: made(uses.device, &|| {
-                Jinja::from_object(Named(vec![
+                Jinja::from_object(NamedValues(vec![
                     ("name", Jinja::from(scope.device.name)),
                     ("channel", Jinja::from(scope.device.channel)),
                     ("address", Jinja::from(scope.device.address)),
@@ -261,16 +262,16 @@ impl Root {
                 notification(scope.id, scope.rule, scope.matched_at, scope.accepted_at)
             }),
             digest: made(uses.digest && scope.digest.is_some(), &|| {
-                let digest = scope.digest.expect("it was looked for");
+                let digest = scope.digest.expect("its presence was checked");
                 let item = |item: &DigestItem<'_>| {
-                    Jinja::from_object(Told {
+                    Jinja::from_object(DigestEntry {
                         fields: fields.clone(),
                         values: item.fields.iter().map(jinja).collect(),
                         event: item.event.jinja.clone(),
                         notification: notification(item.id, item.rule, item.matched_at, item.accepted_at),
                     })
                 };
-                Jinja::from_object(Named(vec![
+                Jinja::from_object(NamedValues(vec![
                     ("items", digest.items.iter().map(item).collect()),
                     ("count", Jinja::from(digest.count)),
                     ("more", Jinja::from(digest.count.saturating_sub(digest.items.len()))),
@@ -278,14 +279,14 @@ impl Root {
             }),
             reader: made(uses.reader, &|| {
                 let time_zone = profile.time_zone.clone();
-                Jinja::from_object(Reader { customs: Customs::of(locale), time_zone, now: scope.now })
+                Jinja::from_object(ReaderFormat { locale_data: LocaleData::of(locale), time_zone, now: scope.now })
             }),
         }
     }
 
-    /// Adds what the class computed from the others.
-    pub fn with_computed(self, computed: Vec<(Name, Jinja)>) -> Root {
-        Root { computed, ..self }
+    /// Adds the computed fields.
+    pub fn with_computed(self, computed: Vec<(Name, Jinja)>) -> TemplateRoot {
+        TemplateRoot { computed, ..self }
     }
 }
 
@@ -293,7 +294,7 @@ fn attributes(profile: &Profile) -> Vec<(Arc<str>, Jinja)> {
     profile.attributes.iter().map(|(name, value)| (Arc::from(name.as_str()), jinja(value))).collect()
 }
 
-impl Object for Root {
+impl Object for TemplateRoot {
     fn get_value(self: &Arc<Self>, key: &Jinja) -> Option<Jinja> {
         self.get_value_by_str(key.as_str()?)
     }
@@ -316,24 +317,24 @@ impl Object for Root {
 }
 
 fn notification(id: NotificationId, rule: &Name, matched_at: Timestamp, accepted_at: Timestamp) -> Jinja {
-    Jinja::from_object(Named(vec![
+    Jinja::from_object(NamedValues(vec![
         ("id", Jinja::from(id.to_string())),
         ("rule", Jinja::from(rule.as_str())),
-        ("matched_at", Jinja::from_object(Moment(matched_at))),
-        ("accepted_at", Jinja::from_object(Moment(accepted_at))),
+        ("matched_at", Jinja::from_object(TemplateTimestamp(matched_at))),
+        ("accepted_at", Jinja::from_object(TemplateTimestamp(accepted_at))),
     ]))
 }
 
-/// One of a digest.
+/// One notification of a digest.
 #[derive(Debug)]
-struct Told {
+struct DigestEntry {
     fields: Fields,
     values: Vec<Jinja>,
     event: Jinja,
     notification: Jinja,
 }
 
-impl Object for Told {
+impl Object for DigestEntry {
     fn get_value(self: &Arc<Self>, key: &Jinja) -> Option<Jinja> {
         self.get_value_by_str(key.as_str()?)
     }
@@ -376,11 +377,11 @@ impl Object for Record {
     }
 }
 
-/// A few names that we choose.
+/// An object with a few fixed names.
 #[derive(Debug)]
-struct Named(Vec<(&'static str, Jinja)>);
+struct NamedValues(Vec<(&'static str, Jinja)>);
 
-impl Object for Named {
+impl Object for NamedValues {
     fn get_value(self: &Arc<Self>, key: &Jinja) -> Option<Jinja> {
         self.get_value_by_str(key.as_str()?)
     }
@@ -394,11 +395,11 @@ impl Object for Named {
     }
 }
 
-/// A subscriber's attributes. Their names are free, so one that a subscriber lacks is none, not a mistake.
+/// A subscriber's attributes. Their names are free, so a missing one is none, not an error.
 #[derive(Debug)]
-struct Attributes(Vec<(Arc<str>, Jinja)>);
+struct SubscriberAttributes(Vec<(Arc<str>, Jinja)>);
 
-impl Object for Attributes {
+impl Object for SubscriberAttributes {
     fn get_value(self: &Arc<Self>, key: &Jinja) -> Option<Jinja> {
         self.get_value_by_str(key.as_str()?)
     }
@@ -413,9 +414,9 @@ impl Object for Attributes {
     }
 }
 
-/// A value of a template as JSON, for machines.
+/// A template value as JSON.
 pub(crate) fn json(value: &Jinja) -> serde_json::Value {
-    if let Some(Moment(time)) = value.downcast_object_ref::<Moment>() {
+    if let Some(TemplateTimestamp(time)) = value.downcast_object_ref::<TemplateTimestamp>() {
         return time.to_string().into();
     }
     match value.kind() {
@@ -440,9 +441,9 @@ pub(crate) fn json(value: &Jinja) -> serde_json::Value {
 
 /// A map of an event, in its own order.
 #[derive(Debug)]
-struct Entries(Vec<(Arc<str>, Jinja)>);
+struct MapEntries(Vec<(Arc<str>, Jinja)>);
 
-impl Object for Entries {
+impl Object for MapEntries {
     fn get_value(self: &Arc<Self>, key: &Jinja) -> Option<Jinja> {
         self.get_value_by_str(key.as_str()?)
     }
@@ -456,11 +457,11 @@ impl Object for Entries {
     }
 }
 
-/// An instant. As it stands it reads as RFC 3339; the filters `date` and `time` make it readable.
+/// A timestamp. By default it is rendered in RFC 3339; the filters `date` and `time` format it for people.
 #[derive(Debug)]
-pub(crate) struct Moment(pub Timestamp);
+pub(crate) struct TemplateTimestamp(pub Timestamp);
 
-impl Object for Moment {
+impl Object for TemplateTimestamp {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
         ObjectRepr::Plain
     }
@@ -470,7 +471,7 @@ impl Object for Moment {
     }
 
     fn custom_cmp(self: &Arc<Self>, other: &DynObject) -> Option<Ordering> {
-        Some(self.0.cmp(&other.downcast_ref::<Moment>()?.0))
+        Some(self.0.cmp(&other.downcast_ref::<TemplateTimestamp>()?.0))
     }
 
     fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -485,10 +486,10 @@ fn jinja(value: &Value) -> Jinja {
         Value::Integer(value) => Jinja::from(*value),
         Value::Number(value) => Jinja::from(*value),
         Value::Text(text) => Jinja::from(text.clone()),
-        Value::Timestamp(time) => Jinja::from_object(Moment(*time)),
+        Value::Timestamp(time) => Jinja::from_object(TemplateTimestamp(*time)),
         Value::List(items) => Jinja::from(items.iter().map(jinja).collect::<Vec<_>>()),
         Value::Map(entries) => {
-            Jinja::from_object(Entries(entries.iter().map(|(key, value)| (key.clone(), jinja(value))).collect()))
+            Jinja::from_object(MapEntries(entries.iter().map(|(key, value)| (key.clone(), jinja(value))).collect()))
         }
     }
 }

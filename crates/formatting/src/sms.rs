@@ -1,22 +1,21 @@
-//! Short messages: which alphabet a text needs, how many segments it takes, and how to make it fit (3GPP TS 23.038 and
-//! 23.040).
+//! SMS: the alphabet of a text, its number of segments, and shortening (3GPP TS 23.038 and 23.040).
 
 use unicode_segmentation::UnicodeSegmentation;
 
-/// How a text travels as a short message.
+/// The encoding of a text as SMS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShortMessage {
-    /// Whether the alphabet of GSM holds it; otherwise it travels as UCS-2.
+    /// Whether it uses the GSM 7-bit alphabet; otherwise UCS-2.
     pub is_gsm: bool,
-    /// Septets of GSM, or units of UCS-2.
+    /// GSM septets, or UCS-2 code units.
     pub units: usize,
-    /// How many messages it takes.
+    /// The number of segments.
     pub segments: usize,
 }
 
-/// The characters of the basic alphabet of GSM, each one septet.
+/// The characters of the basic GSM alphabet, one septet each.
 const BASIC: &str = "@£$¥èéùìòÇ\nØø\rÅåΔ_ΦΓΛΩΠΨΣΘΞÆæßÉ !\"#¤%&'()*+,-./0123456789:;<=>?¡ABCDEFGHIJKLMNOPQRSTUVWXYZÄÖÑÜ§¿abcdefghijklmnopqrstuvwxyzäöñüà";
-/// Those of its extension, each two septets.
+/// The characters of its extension, two septets each.
 const EXTENDED: &str = "^{}\\[~]|€\u{c}";
 
 /// Measures a text.
@@ -28,7 +27,7 @@ pub fn measure(text: &str) -> ShortMessage {
     if units <= single {
         return ShortMessage { is_gsm, units, segments: usize::from(units > 0) };
     }
-    // No character is divided between two segments.
+    // A character is not divided between two segments.
     let (mut segments, mut room) = (1, part);
     for c in text.chars() {
         let cost = cost(c);
@@ -54,12 +53,12 @@ fn units(c: char, is_gsm: bool) -> usize {
     if is_gsm { septets(c).unwrap_or(1) } else { c.len_utf16() }
 }
 
-/// As much of a text as fits into so many segments, its end marked by `...` if some was cut off.
+/// Cuts a text to fit into this many segments; a cut text ends in `...`.
 pub fn shorten(text: &str, segments: usize) -> String {
     if measure(text).segments <= segments {
         return text.to_owned();
     }
-    // The longest beginning that fits; with each character less it fits the better.
+    // The longest prefix that fits; shorter prefixes always fit.
     let ends: Vec<usize> = text.grapheme_indices(true).map(|(at, _)| at).take(segments * 160 + 1).collect();
     let fits = |end: usize| measure(&format!("{}...", text[..end].trim_end())).segments <= segments;
     let (mut fitting, mut beyond) = (0, ends.len());
@@ -70,8 +69,8 @@ pub fn shorten(text: &str, segments: usize) -> String {
     format!("{}...", text[..ends[fitting]].trim_end())
 }
 
-/// The text with what GSM lacks written by what it has, where readers see no difference: quotes, dashes, spaces, letters
-/// without their marks. Others stay, and make it UCS-2.
+/// Replaces characters outside the GSM alphabet by similar ones: quotes, dashes, spaces, letters without diacritics.
+/// Others are kept, and make the text UCS-2.
 pub fn to_gsm(text: &str) -> String {
     let (mut out, mut other) = (String::with_capacity(text.len()), [0; 4]);
     for c in text.chars() {
@@ -119,7 +118,7 @@ pub fn to_gsm(text: &str) -> String {
     out
 }
 
-/// What a short message may hold: no control but the line end.
+/// Removes control characters except line ends.
 pub fn clean(text: &str) -> String {
     let text = text.trim();
     if !text.contains(|c: char| c.is_control() && c != '\n') {
@@ -134,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_take_segments() {
+    fn segments_are_counted() {
         let found = |text: &str| {
             let measured = measure(text);
             (measured.is_gsm, measured.units, measured.segments)
@@ -150,13 +149,13 @@ mod tests {
         assert_eq!(found(&"ж".repeat(70)), (false, 70, 1));
         assert_eq!(found(&"ж".repeat(71)), (false, 71, 2));
         assert_eq!(found("😀"), (false, 2, 1));
-        // 153 does not divide by 2, so each of the first segments has a septet to spare.
+        // 153 is odd, so each of the first segments has an unused septet.
         assert_eq!(found(&"€".repeat(153)), (true, 306, 3));
         assert_eq!(found(&"😀".repeat(67)), (false, 134, 3));
     }
 
     #[test]
-    fn texts_are_made_to_fit() {
+    fn texts_are_shortened() {
         for (text, segments) in [("a ", 1), ("€", 2), ("ж", 1), ("😀", 2), ("ab ж", 3)] {
             let long = text.repeat(400);
             let short = shorten(&long, segments);

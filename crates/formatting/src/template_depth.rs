@@ -1,8 +1,8 @@
 //! Bounds the depth of a template before the engine parses it.
 //!
-//! The engine's parser bounds nesting, but not chains: `a|upper|upper`, `not not a`, `elif`, `a if b else c if d` and `a.b.c`
-//! each add a level to the syntax tree, and parser, compiler and destructor recurse once for each level. This check reads the
-//! engine's own tokens and computes an upper bound of the height of the tree, without recursion.
+//! The engine's parser bounds nesting, but not chains: `a|upper|upper`, `not not a`, `elif`, `a if b else c if d` and
+//! `a.b.c` each add a level to the syntax tree, and parser, compiler and destructor recurse once for each level. This
+//! check reads the engine's tokens and computes an upper bound of the tree's height, without recursion.
 
 use minijinja::{
     Error,
@@ -13,17 +13,17 @@ use tocsin_model::problem::Problem;
 
 use crate::{compile::column_of, formatter::said};
 
-/// Most brackets and block tags within each other.
+/// Deepest nesting of brackets and block tags.
 pub const NESTING_MAX: usize = 64;
 /// Most levels of the syntax tree: brackets, block tags, `elif`, operators, filters, tests and members.
 pub const LEVELS_MAX: usize = 400;
 
-/// Why the engine cannot read a template.
+/// A syntax error of a template.
 #[derive(Debug)]
 pub struct SyntaxError {
-    /// The reason.
+    /// The error.
     pub message: String,
-    /// The remedy, where that is known.
+    /// The hint, if there is one.
     pub hint: Option<&'static str>,
     /// Line, from 1.
     pub line: u32,
@@ -34,12 +34,12 @@ pub struct SyntaxError {
 const HINT: &str = "give parts of it names with `{% set %}`, or put them into partials";
 
 impl SyntaxError {
-    /// An error of the engine about `source`.
+    /// Converts an error of the engine about `source`.
     pub fn read(source: &str, error: &Error) -> SyntaxError {
         let line = error.line().and_then(|line| u32::try_from(line).ok()).unwrap_or(1);
         let column = error.range().map_or(1, |range| column_of(source, range.start));
         let message = said(error);
-        // The sandbox puts a call around operators that make values, so a chain of them nests.
+        // The sandbox wraps operators that create values in calls, so a chain of them is nested.
         match message.contains("exceeds maximum recursion limits") {
             true => {
                 let message =
@@ -66,20 +66,20 @@ impl SyntaxError {
     }
 }
 
-/// Checks one expression, which stands without braces: its depth, and its syntax.
+/// Checks one expression without braces: its depth, and its syntax.
 ///
 /// # Errors
-/// It is beyond a bound, or no expression.
+/// The expression exceeds a limit, or is invalid.
 pub fn check_expression(source: &str) -> Result<(), SyntaxError> {
     check(source, true)?;
     parse_expr(source).map(drop).map_err(|error| SyntaxError::read(source, &error))
 }
 
-/// Checks the depth of a template, or of an expression without braces. O(length), with a stack of constant size.
-/// An error of the tokenizer ends the check, as it ends the parser at the same place.
+/// Checks the depth of a template, or of an expression without braces. O(length), with a stack of constant size. A
+/// tokenizer error ends the check; the parser reports the same error.
 ///
 /// # Errors
-/// The template is beyond a bound.
+/// The template exceeds a limit.
 pub fn check(source: &str, in_expression: bool) -> Result<(), SyntaxError> {
     let mut depth = Depth::default();
     if in_expression {
@@ -103,12 +103,13 @@ pub fn check(source: &str, in_expression: bool) -> Result<(), SyntaxError> {
     Ok(())
 }
 
-/// The levels above the token that is read.
+/// The levels above the current token.
 #[derive(Debug, Default)]
 struct Depth {
     /// The open block tags, each with one level and one more for each `elif`.
     blocks: Vec<usize>,
-    /// The open brackets of the current tag, the tag itself first, each with the links of the expression in it so far.
+    /// The open brackets of the current tag, the tag itself first, each with the number of chained operators in its
+    /// current expression.
     brackets: Vec<usize>,
     /// Sum of `blocks`.
     block_levels: usize,
@@ -116,7 +117,7 @@ struct Depth {
     links: usize,
     /// Whether the next token is the keyword of a block tag.
     at_keyword: bool,
-    /// Whether this tag is a `set` that has no `=` so far: it opens a block then.
+    /// Whether this tag is a `set` without `=` so far: then it opens a block.
     opens_set: bool,
 }
 
@@ -151,7 +152,7 @@ impl Depth {
             Token::ParenClose | Token::BracketClose | Token::BraceClose if self.brackets.len() > 1 => {
                 self.links -= self.brackets.pop().unwrap_or_default();
             }
-            // What follows is an expression of its own.
+            // A separate expression follows.
             Token::Comma | Token::Colon => self.unlink(),
             Token::Assign => {
                 self.opens_set &= self.brackets.len() != 1;

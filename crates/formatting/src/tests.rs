@@ -41,7 +41,7 @@ fn known() -> KnownVariables {
     }
 }
 
-/// One notification with everything in it.
+/// A notification with values of all kinds.
 struct Sample {
     rule: Name,
     row: Vec<Value>,
@@ -130,7 +130,7 @@ fn render(part: Part, template: &str, locale: Option<&str>, place: &str) -> Resu
     Ok(made.unwrap_or_default())
 }
 
-/// What a text template says in a locale; or why it fails.
+/// Checks the output or error of a text template in a locale.
 #[track_caller]
 fn check(template: &str, locale: &str, expected: Expect) {
     match render(Part::Text, template, Some(locale), "Kobe") {
@@ -139,7 +139,7 @@ fn check(template: &str, locale: &str, expected: Expect) {
     }
 }
 
-/// What is wrong with a text template before any event comes.
+/// Checks the compile-time problems of a text template.
 #[track_caller]
 fn check_problems(template: &str, expected: Expect) {
     let found = Formatter::compile("notifications.alert", &templates(&[("de", Part::Text, template)]), &known());
@@ -199,7 +199,7 @@ fn a_missing_template_is_an_error() {
 }
 
 #[test]
-fn templates_see_their_scope() {
+fn templates_read_their_scope() {
     check(
         "{{ magnitude }} {{ place }} {{ count }} {{ at }} [{{ note }}]",
         "en",
@@ -241,7 +241,7 @@ fn templates_see_their_scope() {
 }
 
 #[test]
-fn numbers_are_written_for_people() {
+fn numbers_are_formatted_by_locale() {
     for (locale, expected) in [
         ("en", "1,234,567 5.0 5 1,234,567.00 12,345.679 -0.5"),
         ("de", "1.234.567 5,0 5 1.234.567,00 12.345,679 -0,5"),
@@ -282,8 +282,18 @@ fn numbers_are_written_for_people() {
 }
 
 #[test]
-fn dates_and_times_are_the_readers_own() {
-    // 21:05 in London is 22:05 in Vienna, where Alice is.
+fn a_number_that_is_not_finite_is_no_json() {
+    for template in ["{{ 1e308 * 10 }}", "[{{ magnitude * 1e308 }}]"] {
+        let error = render(Part::Json, template, None, "Kobe").expect_err(template).to_string();
+        assert!(error.contains("not finite"), "{template}: {error}");
+    }
+    let finite = render(Part::Json, "{{ 1e308 * 1 }}", None, "Kobe").expect("JSON");
+    assert_eq!(finite.parse(), Ok(1e308));
+}
+
+#[test]
+fn dates_and_times_follow_the_reader() {
+    // 21:05 in London is 22:05 in Vienna, Alice's time zone.
     for (locale, expected) in [
         ("en", "November 21, 2026 | 11/21/2026 | 10:05 PM"),
         ("en-GB", "21 November 2026 | 21/11/2026 | 22:05"),
@@ -294,6 +304,7 @@ fn dates_and_times_are_the_readers_own() {
         ("ja", "2026年11月21日 | 2026/11/21 | 22:05"),
         ("ru", "21 ноября 2026 г. | 21.11.2026 | 22:05"),
         ("hu", "2026. november 21. | 2026. 11. 21. | 22:05"),
+        ("th", "21 พฤศจิกายน ค.ศ. 2026 | 21/11/2026 | 22:05"),
         ("", "2026-11-21 | 2026-11-21 | 22:05"),
     ] {
         let template = "{{ at|date }} | {{ at|date('short') }} | {{ at|time }}";
@@ -315,6 +326,9 @@ fn dates_and_times_are_the_readers_own() {
         expect!["July 2, 2026 12:30 AM CEST"],
     );
     check("{{ '2026-07-01T10:00:00Z'|time }} {{ '2026-07-01T22:00:00Z'|time }}", "en", expect!["12:00 PM 12:00 AM"]);
+    // The last instants of RFC 3339, which are beyond those of the library.
+    check("{{ '9999-12-31T12:30:00Z'|time('zone') }}", "de", expect!["13:30 CET"]);
+    check("{{ '9999-12-31T12:30:00Z'|date('%Y %H:%M %z') }}", "de", expect!["9999 13:30 +0100"]);
     check(
         "{{ place|date }}",
         "en",
@@ -366,7 +380,7 @@ fn values_are_escaped_for_their_target() {
     expect![[r#"<script>alert(\'\"&\")</script> Bcc: eve@example.org \\ {{ place }} 😀 end"#]]
         .assert_eq(&shown(Part::Subject, " \n{{ place }}\t\u{85}end "));
     assert_eq!(found(Part::Text, "{{ place }}"), naughty);
-    // An author can ask for what is not escaped, but not make JSON that is none.
+    // An author can disable escaping, but invalid JSON is rejected.
     assert!(found(Part::Html, "{{ place|safe }}").contains("<script>"));
     let error = render(Part::Json, r#"{"place": "{{ place }}"}"#, None, "Kobe").expect_err("not JSON");
     expect!["template `base`, json: the output is not JSON: expected `,` or `}` at line 1 column 13"]
@@ -375,17 +389,17 @@ fn values_are_escaped_for_their_target() {
 }
 
 #[test]
-fn misspelt_names_are_found_when_compiling() {
+fn misspelled_names_are_found_at_compile_time() {
     check_problems(
         "{{ magnitud }}",
         expect![
-            "1:4: notifications.alert.content.templates.de.text: the template uses `magnitud`, which is not known; did you mean `magnitude`?"
+            "1:4: notifications.alert.content.templates.de.text: the template uses `magnitud`, which is unknown; did you mean `magnitude`?"
         ],
     );
     check_problems(
         "a\n{% if depth > 3 %}{{ event.plaice }}{% endif %}",
         expect![[r#"
-            2:7: notifications.alert.content.templates.de.text: the template uses `depth`, which is not known; did you mean `event.depth`?
+            2:7: notifications.alert.content.templates.de.text: the template uses `depth`, which is unknown; did you mean `event.depth`?
             2:22: notifications.alert.content.templates.de.text: the template uses `event.plaice`, but `quake` has no field of this name; did you mean `event.place`?"#]],
     );
     check_problems(
@@ -399,12 +413,12 @@ fn misspelt_names_are_found_when_compiling() {
         "{{ notification.magnitude }} {{ notification.ident }}",
         expect![[r#"
             1:33: notifications.alert.content.templates.de.text: the template uses `notification.ident`, which does not exist; `notification` has id, rule, matched_at, accepted_at
-            1:4: notifications.alert.content.templates.de.text: the template uses `notification.magnitude`, which does not exist; fields of the notification stand alone: `magnitude`"#]],
+            1:4: notifications.alert.content.templates.de.text: the template uses `notification.magnitude`, which does not exist; write fields of the notification without a prefix: `magnitude`"#]],
     );
     check_problems(
         "{{ xyzzy }}",
         expect![
-            "1:4: notifications.alert.content.templates.de.text: the template uses `xyzzy`, which is not known; known are magnitude, place, count, at, tags, more, note, event, sub, subscriber, device, notification"
+            "1:4: notifications.alert.content.templates.de.text: the template uses `xyzzy`, which is unknown; known are magnitude, place, count, at, tags, more, note, event, sub, subscriber, device, notification"
         ],
     );
     check_problems(
@@ -417,7 +431,7 @@ fn misspelt_names_are_found_when_compiling() {
         "{{ count is prime }} {{ lipsum() }}",
         expect![[r#"
             1:13: notifications.alert.content.templates.de.text: the template has an unknown test: `prime`; tests are boolean, defined, divisibleby, endingwith, eq, equalto, escaped, even, false, filter, float, ge, greaterthan, gt, in, int, integer, iterable, le, lessthan, lower, lt, mapping, ne, none, number, odd, safe, sameas, sequence, startingwith, string, test, true, undefined, upper
-            1:25: notifications.alert.content.templates.de.text: the template uses `lipsum`, which is not known; known are magnitude, place, count, at, tags, more, note, event, sub, subscriber, device, notification"#]],
+            1:25: notifications.alert.content.templates.de.text: the template uses `lipsum`, which is unknown; known are magnitude, place, count, at, tags, more, note, event, sub, subscriber, device, notification"#]],
     );
     check_problems(
         "{{ place.format(1) }}",
@@ -446,7 +460,7 @@ fn misspelt_names_are_found_when_compiling() {
     check_problems(
         "line 1\n{%- include 'base:text' %}",
         expect![
-            "2:13: notifications.alert.content.templates.de.text: `include` names the partial `base:text`, which does not exist; the definition has no `partials`; templates read no files"
+            "2:13: notifications.alert.content.templates.de.text: `include` names the partial `base:text`, which does not exist; the definition has no `partials`; templates cannot read files"
         ],
     );
     check_problems("{% for q in range(3) %}{{ loop.index }}{{ q }}{% endfor %}{% set x = count %}{{ x }}", expect![]);
@@ -465,7 +479,7 @@ fn misspelt_names_are_found_when_compiling() {
 }
 
 #[test]
-fn what_fails_later_says_where() {
+fn runtime_errors_have_a_position() {
     check(
         "line 1\nline 2\n{{ more.missing }}",
         "en",
@@ -493,7 +507,7 @@ fn what_fails_later_says_where() {
 }
 
 #[test]
-fn templates_cannot_run_away() {
+fn endless_templates_are_stopped() {
     check(
         "{% for a in range(999) %}{% for b in range(999) %}{{ 1 }}{% endfor %}{% endfor %}",
         "en",
@@ -579,8 +593,8 @@ fn templates_cannot_run_away() {
     check_problems(
         "{{ debug() }}{{ namespace() }}",
         expect![[r#"
-            1:4: notifications.alert.content.templates.de.text: the template uses `debug`, which is not known; known are magnitude, place, count, at, tags, more, note, event, sub, subscriber, device, notification
-            1:17: notifications.alert.content.templates.de.text: the template uses `namespace`, which is not known; known are magnitude, place, count, at, tags, more, note, event, sub, subscriber, device, notification"#]],
+            1:4: notifications.alert.content.templates.de.text: the template uses `debug`, which is unknown; known are magnitude, place, count, at, tags, more, note, event, sub, subscriber, device, notification
+            1:17: notifications.alert.content.templates.de.text: the template uses `namespace`, which is unknown; known are magnitude, place, count, at, tags, more, note, event, sub, subscriber, device, notification"#]],
     );
     check_problems(
         &format!("{{{{ {}1{} }}}}", "(".repeat(6_000), ")".repeat(6_000)),
@@ -597,7 +611,7 @@ fn templates_cannot_run_away() {
 }
 
 #[test]
-fn the_list_of_filters_is_true() {
+fn the_list_of_filters_is_complete() {
     for filter in crate::filters::NAMES {
         let found =
             Formatter::compile("n", &templates(&[("", Part::Text, &format!("{{{{ tags|{filter} }}}}"))]), &known());
@@ -609,7 +623,7 @@ fn the_list_of_filters_is_true() {
 }
 
 #[test]
-fn what_does_not_exist_is_found_wherever_it_stands() {
+fn unknown_names_are_found_in_untaken_branches() {
     check_problems(
         "{% if magnitude > 1000 %}{{ place|uper }}{% endif %}",
         expect![
@@ -636,7 +650,7 @@ fn what_does_not_exist_is_found_wherever_it_stands() {
 }
 
 #[test]
-fn a_root_is_made_however_it_is_mentioned() {
+fn roots_are_built_however_they_are_referenced() {
     check("{% with sub = sub %}{{ sub.radius_km }}{% endwith %}", "en", expect!["300.0"]);
     check("{% set device = device.name %}{{ device }}", "en", expect!["home"]);
     check("{% filter default(subscriber.id, true) %}{% endfilter %}", "en", expect!["alice"]);
@@ -644,7 +658,7 @@ fn a_root_is_made_however_it_is_mentioned() {
 }
 
 #[test]
-fn nothing_can_be_reached_through_a_value() {
+fn values_give_no_access_to_internals() {
     for template in [
         "{{ ''.__class__ }}",
         "{{ ''.__class__.__mro__[1].__subclasses__() }}",
@@ -713,7 +727,7 @@ fn a_formatter_is_shared_by_threads() {
 }
 
 #[test]
-fn an_output_may_fill_its_bound() {
+fn output_of_exactly_the_limit_is_accepted() {
     let template = format!("{{{{ 'A' * {OUTPUT_BYTES_MAX} }}}}");
     assert_eq!(render(Part::Text, &template, None, "").expect("text").len(), OUTPUT_BYTES_MAX);
     assert!(render(Part::Text, &format!("{template}B"), None, "").is_err());
@@ -721,14 +735,14 @@ fn an_output_may_fill_its_bound() {
 
 proptest! {
     #[test]
-    fn any_template_compiles_or_says_why(template in "\\PC{0,60}|(\\{\\{|\\}\\}|\\{%|%\\}|\\{#|#\\}|[ a-z|.()'\"+*~0-9-]{1,6}|for x in tags|endfor|if|endif|set x = 1|place|at\\|date){0,20}") {
+    fn any_template_compiles_or_has_problems(template in "\\PC{0,60}|(\\{\\{|\\}\\}|\\{%|%\\}|\\{#|#\\}|[ a-z|.()'\"+*~0-9-]{1,6}|for x in tags|endfor|if|endif|set x = 1|place|at\\|date){0,20}") {
         if let Ok(formatter) = Formatter::compile("n", &templates(&[("", Part::Html, &template)]), &known()) {
             let _ = formatter.format(Some("de"), "email", &Sample::new("Kobe").scope());
         }
     }
 
     #[test]
-    fn no_value_breaks_out(place in any::<String>()) {
+    fn no_value_escapes_its_context(place in any::<String>()) {
         let html = render(Part::Html, "{{ place }}", None, &place).expect("HTML");
         prop_assert!(!html.contains(['<', '>', '"', '\'']));
         let json = render(Part::Json, "[{{ place }}]", None, &place).expect("JSON");
@@ -738,7 +752,7 @@ proptest! {
     }
 
     #[test]
-    fn any_locale_and_number_is_written(locale in "[a-zA-Z]{1,8}(-[a-zA-Z0-9]{1,8}){0,3}", number in any::<f64>(), millis in any::<i64>()) {
+    fn any_locale_and_number_can_be_formatted(locale in "[a-zA-Z]{1,8}(-[a-zA-Z0-9]{1,8}){0,3}", number in any::<f64>(), millis in any::<i64>()) {
         let formatter = compile(&[("", Part::Text, "{{ magnitude|number }} {{ magnitude|number(2) }} {{ count|number }} {{ count|date }}")]);
         let mut sample = Sample::new("");
         sample.row[0] = Value::Number(number);
@@ -756,7 +770,7 @@ mod partials;
 mod people;
 
 #[test]
-fn b30_null_reads_as_nothing_in_every_filter_and_test() {
+fn b30_null_is_empty_in_every_filter_and_test() {
     for name in crate::filters::NAMES {
         let arguments = match name {
             "attr" | "groupby" => "('x')",
@@ -780,7 +794,7 @@ fn b30_null_reads_as_nothing_in_every_filter_and_test() {
             | "selectattr" | "slice" | "sort" | "split" | "unique" | "zip" | "dictsort" => "[]",
             _ => "",
         };
-        // Some lists are made as they are gone through.
+        // Some filters return lazy sequences.
         let template = format!("{{{{ note|{name}{arguments} }}}}");
         let made = render(Part::Text, &template, None, "Kobe").unwrap_or_else(|error| panic!("{name}: {error}"));
         let made = made.replace("{}", "[]").replace("<iterator>", "[]");

@@ -1,11 +1,11 @@
-//! A document as a sequence of operations, which a worker process carries out with libxml2.
+//! A document as a sequence of operations, which a worker process applies with libxml2.
 //!
-//! The process that reads XML or JSON from outside writes it; only the worker has a tree of the library.
+//! The server parses XML or JSON from outside and writes the operations; only the worker has a tree of the library.
 
-/// Most attributes and declared namespaces of an element: the library looks for each behind all that are there already.
+/// Most attributes and declared namespaces of an element: the library's lookup is linear.
 pub const ATTRIBUTES_MAX: usize = 1_000;
 
-/// A namespace that was declared in a tree.
+/// A declared namespace of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Namespace(pub usize);
 
@@ -24,53 +24,53 @@ pub mod operation {
     pub const INSTRUCTION: u8 = 11;
 }
 
-/// An XML document that is written from its beginning to its end.
+/// An XML document, written from start to end.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tree {
     operations: Vec<u8>,
-    /// Text that was added last: adjacent texts are one node, as XPath has it.
+    /// Pending text: adjacent texts are one node, as in XPath.
     text: String,
     nodes: usize,
     namespaces: usize,
 }
 
 impl Tree {
-    /// A document whose root element is begun.
+    /// Starts a document with its root element.
     pub fn new(root: &str) -> Tree {
         let mut tree = Tree::default();
         tree.open(root);
         tree
     }
 
-    /// The number of nodes that were written.
+    /// The number of nodes so far.
     pub fn nodes(&self) -> usize {
         self.nodes
     }
 
-    /// The operations, for the worker.
+    /// The encoded operations.
     pub fn into_operations(mut self) -> Vec<u8> {
         self.end_text();
         self.operations
     }
 
-    /// Begins an element. The name must be one of XML without a colon.
+    /// Opens an element. The name must be an XML name without a colon.
     pub fn open(&mut self, name: &str) {
         self.put(operation::OPEN, &[name]);
         self.nodes += 1;
     }
 
-    /// Ends the element that was begun last.
+    /// Closes the current element.
     pub fn close(&mut self) {
         self.put(operation::CLOSE, &[]);
     }
 
-    /// Gives an attribute to the element that was begun last.
+    /// Adds an attribute to the current element.
     pub fn attribute(&mut self, name: &str, value: &str) {
         self.put(operation::ATTRIBUTE, &[name, value]);
         self.nodes += 1;
     }
 
-    /// Declares a namespace at the element that was begun last; an empty prefix stands for none.
+    /// Declares a namespace at the current element; an empty prefix is the default namespace.
     pub fn declare(&mut self, prefix: &str, href: &str) -> Namespace {
         self.put(operation::DECLARE, &[prefix, href]);
         self.nodes += 1;
@@ -88,26 +88,26 @@ impl Tree {
         Namespace(self.namespaces - 1)
     }
 
-    /// Puts the element that was begun last into a namespace of this tree.
+    /// Puts the current element into a namespace of this tree.
     pub fn put_into(&mut self, namespace: Namespace) {
         self.put(operation::NAMESPACE, &[]);
         write_number(&mut self.operations, namespace.0);
     }
 
-    /// Gives an attribute in a namespace of this tree to the element that was begun last.
+    /// Adds an attribute in a namespace of this tree to the current element.
     pub fn attribute_in(&mut self, namespace: Namespace, name: &str, value: &str) {
         self.put(operation::ATTRIBUTE_IN, &[name, value]);
         write_number(&mut self.operations, namespace.0);
         self.nodes += 1;
     }
 
-    /// Gives the element that was begun last a number by which it is known when something is wrong with it.
+    /// Sets the mark of the current element, a number that identifies it in errors.
     pub fn mark(&mut self, mark: usize) {
         self.put(operation::MARK, &[]);
         write_number(&mut self.operations, mark);
     }
 
-    /// Adds text to the element that was begun last.
+    /// Adds text to the current element.
     pub fn text(&mut self, text: &str) {
         if text.is_empty() {
             return;
@@ -118,13 +118,13 @@ impl Tree {
         self.text.push_str(text);
     }
 
-    /// Adds a comment, within the open element or beside the root element.
+    /// Adds a comment, in the current element or beside the root element.
     pub fn comment(&mut self, text: &str) {
         self.put(operation::COMMENT, &[text]);
         self.nodes += 1;
     }
 
-    /// Adds a processing instruction, within the open element or beside the root element.
+    /// Adds a processing instruction, in the current element or beside the root element.
     pub fn instruction(&mut self, target: &str, content: &str) {
         self.put(operation::INSTRUCTION, &[target, content]);
         self.nodes += 1;
@@ -145,7 +145,7 @@ impl Tree {
     }
 }
 
-/// Writes a number in as few bytes as it needs.
+/// Appends a number in variable-length encoding.
 pub fn write_number(out: &mut Vec<u8>, mut number: usize) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
@@ -154,18 +154,18 @@ pub fn write_number(out: &mut Vec<u8>, mut number: usize) {
     out.push(number as u8);
 }
 
-/// Writes a text with its length before it.
+/// Appends a text with its length.
 pub fn write_text(out: &mut Vec<u8>, text: &str) {
     write_bytes(out, text.as_bytes());
 }
 
-/// Writes bytes with their length before them.
+/// Appends bytes with their length.
 pub fn write_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     write_number(out, bytes.len());
     out.extend_from_slice(bytes);
 }
 
-/// Reads what the functions above wrote. `None` where it ends too early.
+/// Decodes the functions above. `None` if the input ends too early.
 pub struct Fields<'a>(pub &'a [u8]);
 
 impl<'a> Fields<'a> {

@@ -1,18 +1,19 @@
-//! Worker processes that run libxslt and libxml2 for this one.
+//! Worker processes that run libxslt and libxml2 for this process.
 //!
-//! The libraries have no bound of time and memory of their own and cannot be interrupted, so stylesheets and schemas are
-//! compiled and applied in a few child processes of the same executable. A worker keeps what it has compiled; a request is
-//! one round trip over a socket pair. A worker that is late is killed, one that ends is replaced, and only its request
-//! fails.
+//! The libraries have no time and memory limits of their own and cannot be interrupted. So stylesheets and schemas are
+//! compiled and applied in a few child processes of the same executable. A worker caches compiled programs; a request
+//! is one round trip over a socket pair. A worker that exceeds its time is killed, one that ends is replaced, and only
+//! its request fails.
 //!
-//! Bounds: one worker for each processor, from 2 to 8. At most half of them run programs that are new or were late, so that
-//! these hold up no others (bulkhead). At most 256 requests wait, each for 30 s; what comes beyond that is refused.
+//! Limits: one worker per processor, from 2 to 8. At most half of them run programs that are new or exceeded their time
+//! before, so that these cannot block others (bulkhead). At most 256 requests wait, each for 30 s; further ones are
+//! rejected.
 
-mod messages; // requests and answers
-mod serve; // the worker's side
+mod messages; // requests and responses
+mod serve; // the worker process
 
 #[cfg(any(test, feature = "worker-in-tests"))]
-mod hook; // test binaries are workers too
+mod hook; // makes test executables serve as workers
 
 use std::{
     collections::HashSet,
@@ -28,7 +29,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub(crate) use messages::Answer;
+pub(crate) use messages::WorkerResponse;
 use messages::{GREETING, MESSAGE_BYTES_MAX, ProgramId, receive_rest, request};
 pub(crate) use serve::TEMPLATE_DEPTH_MAX;
 #[cfg(test)]
@@ -37,40 +38,40 @@ pub use serve::serve_if_asked;
 
 /// Processor time of a transformation.
 pub(crate) const TRANSFORM_TIME_MAX: Duration = Duration::from_millis(800);
-/// Processor time of all else: compiling, and comparing a document with a schema.
+/// Processor time of other requests: compilation and validation.
 pub(crate) const WORK_TIME_MAX: Duration = Duration::from_secs(2);
-/// Memory of the library for compiling a stylesheet, for applying one, and for a schema.
+/// Memory limits of the library for compiling a stylesheet, for applying one, and for a schema.
 pub(crate) const COMPILE_BYTES_MAX: usize = 64 << 20;
 pub(crate) const STYLESHEET_BYTES_MAX: usize = 32 << 20;
 pub(crate) const SCHEMA_BYTES_MAX: usize = 256 << 20;
 
-/// A worker stops a transformation by itself where it can; it is killed so much later.
+/// A worker stops a transformation by itself where it can; it is killed this much later.
 const GRACE: Duration = Duration::from_millis(200);
-/// On a busy machine a worker has so many times its processor time by the clock.
-const PATIENCE: u32 = 5;
-/// Time in which a new worker must greet.
+/// Wall-clock limit, as a multiple of the processor time, for a busy machine.
+const CLOCK_FACTOR: u32 = 5;
+/// Time until a new worker must send its greeting.
 const START_TIME_MAX: Duration = Duration::from_secs(20);
 const WAITING_MAX: usize = 256;
 const WAITING_TIME_MAX: Duration = Duration::from_secs(30);
-/// Programs that are known to end in time; beyond that they are all forgotten, and become known again.
+/// Most programs recorded as ending in time; beyond, all records are cleared.
 const PROVEN_MAX: usize = 4_096;
-/// Programs that a worker is taken to know.
+/// Most programs recorded as compiled in a worker.
 const KNOWN_MAX: usize = 256;
 const WORKERS_MIN: usize = 2;
 const WORKERS_MAX: usize = 8;
-/// A worker that was idle for so long ends when another becomes idle.
+/// A worker idle for longer ends when another becomes idle.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(300);
 
 /// Kind of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ProgramKind {
     Stylesheet,
     Schema,
 }
 
-/// A stylesheet or a schema, as workers compile it.
+/// A stylesheet or schema, to be compiled by workers.
 pub(crate) struct Program {
-    kind: Kind,
+    kind: ProgramKind,
     id: ProgramId,
     /// The request that compiles it.
     request: Vec<u8>,
@@ -82,22 +83,22 @@ impl fmt::Debug for Program {
     }
 }
 
-/// Why a worker gave no answer.
+/// The reason why a request has no response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum WorkerError {
-    Time { kind: Kind, compiles: bool },
-    Memory { kind: Kind, compiles: bool },
-    Crashed { kind: Kind, how: String },
-    TooLong { kind: Kind },
+    Time { kind: ProgramKind, compiles: bool },
+    Memory { kind: ProgramKind, compiles: bool },
+    Crashed { kind: ProgramKind, how: String },
+    TooLong { kind: ProgramKind },
     Busy,
     Unavailable(String),
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for ProgramKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Kind::Stylesheet => "stylesheet",
-            Kind::Schema => "XML Schema",
+            ProgramKind::Stylesheet => "stylesheet",
+            ProgramKind::Schema => "XML Schema",
         })
     }
 }
@@ -109,8 +110,8 @@ impl fmt::Display for WorkerError {
             WorkerError::Time { kind, compiles } => {
                 let (most, how) = match (kind, compiles) {
                     (_, true) => (WORK_TIME_MAX, compiling),
-                    (Kind::Stylesheet, false) => (TRANSFORM_TIME_MAX, all),
-                    (Kind::Schema, false) => (WORK_TIME_MAX, " to check the document"),
+                    (ProgramKind::Stylesheet, false) => (TRANSFORM_TIME_MAX, all),
+                    (ProgramKind::Schema, false) => (WORK_TIME_MAX, " to check the document"),
                 };
                 write!(
                     f,
@@ -120,10 +121,10 @@ impl fmt::Display for WorkerError {
             }
             WorkerError::Memory { kind, compiles } => {
                 let (most, how) = match (kind, compiles) {
-                    (Kind::Stylesheet, true) => (COMPILE_BYTES_MAX, compiling),
-                    (Kind::Stylesheet, false) => (STYLESHEET_BYTES_MAX, all),
-                    (Kind::Schema, true) => (SCHEMA_BYTES_MAX, compiling),
-                    (Kind::Schema, false) => (SCHEMA_BYTES_MAX, " to check the document"),
+                    (ProgramKind::Stylesheet, true) => (COMPILE_BYTES_MAX, compiling),
+                    (ProgramKind::Stylesheet, false) => (STYLESHEET_BYTES_MAX, all),
+                    (ProgramKind::Schema, true) => (SCHEMA_BYTES_MAX, compiling),
+                    (ProgramKind::Schema, false) => (SCHEMA_BYTES_MAX, " to check the document"),
                 };
                 write!(
                     f,
@@ -132,7 +133,7 @@ impl fmt::Display for WorkerError {
                 )
             }
             WorkerError::Crashed { kind, how } => {
-                write!(f, "{kind} or document is beyond what the library can process: its worker {how}; simplify it")
+                write!(f, "{kind} or document is too complex for the library: its worker {how}; simplify it")
             }
             WorkerError::TooLong { kind } => {
                 write!(f, "{kind} or document is longer than {} MiB: make it smaller", MESSAGE_BYTES_MAX >> 20)
@@ -146,21 +147,21 @@ impl fmt::Display for WorkerError {
 }
 
 impl Program {
-    /// A stylesheet with what it imports, by name; `method` is its output method if it names none, and then it writes no
+    /// A stylesheet with its imports, by name; `method` is its output method if it names none, and then it writes no
     /// XML declaration.
     pub(crate) fn stylesheet(text: &str, sources: &[(&str, &str)], method: Option<&str>) -> Program {
         let mut parts: Vec<&[u8]> = vec![method.unwrap_or_default().as_bytes(), text.as_bytes()];
         parts.extend(sources.iter().flat_map(|(name, text)| [name.as_bytes(), text.as_bytes()]));
-        Program::new(Kind::Stylesheet, request::STYLESHEET, &parts)
+        Program::new(ProgramKind::Stylesheet, request::STYLESHEET, &parts)
     }
 
     /// A schema, by the operations of its document.
     pub(crate) fn schema(operations: &[u8]) -> Program {
-        Program::new(Kind::Schema, request::SCHEMA, &[operations])
+        Program::new(ProgramKind::Schema, request::SCHEMA, &[operations])
     }
 
-    fn new(kind: Kind, code: u8, parts: &[&[u8]]) -> Program {
-        // Two hashes with keys of this process: no definition can hold two programs with one id.
+    fn new(kind: ProgramKind, code: u8, parts: &[&[u8]]) -> Program {
+        // Two hashes with keys of this process: no definition can contain two programs with one id.
         static KEYS: LazyLock<[RandomState; 2]> = LazyLock::new(Default::default);
         let hash = |key: &RandomState| key.hash_one((code, parts)).to_le_bytes();
         let mut id = ProgramId::default();
@@ -172,16 +173,16 @@ impl Program {
     /// Compiles it in a worker.
     ///
     /// # Errors
-    /// No worker gave an answer.
-    pub(crate) fn compile(&self) -> Result<Answer, WorkerError> {
+    /// There was no response.
+    pub(crate) fn compile(&self) -> Result<WorkerResponse, WorkerError> {
         POOL.perform(self, None)
     }
 
-    /// Applies it to a document, given by its operations. It is compiled before, where the worker does not know it.
+    /// Applies it to a document, given by its operations; compiles it first if the worker does not have it.
     ///
     /// # Errors
-    /// No worker gave an answer.
-    pub(crate) fn apply(&self, operations: &[u8]) -> Result<Answer, WorkerError> {
+    /// There was no response.
+    pub(crate) fn apply(&self, operations: &[u8]) -> Result<WorkerResponse, WorkerError> {
         let request = messages::request(request::APPLY, &self.id, &[operations]);
         POOL.perform(self, Some(&request))
     }
@@ -194,45 +195,45 @@ type StartResult = io::Result<(Child, UnixStream)>;
 /// All workers of this process.
 struct Pool {
     workers_max: usize,
-    seats: Mutex<Seats>,
-    freed: Condvar,
-    /// Workers end with the thread that has started them, so one thread starts them all and never ends. None: the system had
-    /// no thread left; the next request tries again.
+    state: Mutex<PoolState>,
+    slot_freed: Condvar,
+    /// Workers end with the thread that started them, so one thread starts them all and never ends. `None`: the thread
+    /// could not be started; the next request tries again.
     starter: Mutex<Option<mpsc::Sender<mpsc::Sender<StartResult>>>>,
 }
 
 #[derive(Default)]
-struct Seats {
+struct PoolState {
     idle: Vec<Worker>,
     busy: usize,
-    /// Those among them that run programs that are not proven.
+    /// The number of busy workers that run unproven programs.
     busy_unproven: usize,
     waiting: usize,
     proven: HashSet<ProgramId>,
 }
 
-/// A seat for one request, given back when it is dropped.
-struct Seat<'p> {
+/// A worker reserved for one request; released on drop.
+struct WorkerSlot<'p> {
     pool: &'p Pool,
     is_proven: bool,
     worker: Option<Worker>,
 }
 
-impl Drop for Seat<'_> {
+impl Drop for WorkerSlot<'_> {
     fn drop(&mut self) {
-        let mut seats = self.pool.seats();
-        seats.busy -= 1;
-        seats.busy_unproven -= usize::from(!self.is_proven);
+        let mut state = self.pool.state();
+        state.busy -= 1;
+        state.busy_unproven -= usize::from(!self.is_proven);
         let mut ended = None;
         if let Some(mut worker) = self.worker.take() {
             worker.idle_since = Instant::now();
-            if seats.idle.first().is_some_and(|first| first.idle_since.elapsed() > IDLE_TIME_MAX) {
-                ended = Some(seats.idle.remove(0));
+            if state.idle.first().is_some_and(|first| first.idle_since.elapsed() > IDLE_TIME_MAX) {
+                ended = Some(state.idle.remove(0));
             }
-            seats.idle.push(worker);
+            state.idle.push(worker);
         }
-        drop(seats);
-        self.pool.freed.notify_all();
+        drop(state);
+        self.pool.slot_freed.notify_all();
         drop(ended);
     }
 }
@@ -242,90 +243,93 @@ impl Pool {
         let processors = std::thread::available_parallelism().map_or(WORKERS_MIN, usize::from);
         Pool {
             workers_max: processors.clamp(WORKERS_MIN, WORKERS_MAX),
-            seats: Mutex::default(),
-            freed: Condvar::new(),
+            state: Mutex::default(),
+            slot_freed: Condvar::new(),
             starter: Mutex::default(),
         }
     }
 
-    fn seats(&self) -> MutexGuard<'_, Seats> {
-        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, PoolState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a worker that is free, one that has compiled the program if there is one.
-    fn seat(&self, id: &ProgramId) -> Result<Seat<'_>, WorkerError> {
+    /// Waits for a free worker, preferably one that has compiled the program.
+    fn slot(&self, id: &ProgramId) -> Result<WorkerSlot<'_>, WorkerError> {
         let refuse = || {
-            metrics::counter!("xml_worker_refused_total").increment(1);
+            metrics::counter!("tocsin_xml_worker_refused_total").increment(1);
             Err(WorkerError::Busy)
         };
         let deadline = Instant::now() + WAITING_TIME_MAX;
-        let mut seats = self.seats();
-        if seats.waiting >= WAITING_MAX {
+        let mut state = self.state();
+        if state.waiting >= WAITING_MAX {
             return refuse();
         }
         loop {
-            let is_proven = seats.proven.contains(id);
-            let is_free = is_proven || seats.busy_unproven < self.workers_max / 2;
-            if seats.busy < self.workers_max && is_free {
-                seats.busy += 1;
-                seats.busy_unproven += usize::from(!is_proven);
-                let known = seats.idle.iter().rposition(|worker| worker.knows.contains(id));
-                let worker = known.or(seats.idle.len().checked_sub(1)).map(|at| seats.idle.remove(at));
-                return Ok(Seat { pool: self, is_proven, worker });
+            let is_proven = state.proven.contains(id);
+            let is_free = is_proven || state.busy_unproven < self.workers_max / 2;
+            if state.busy < self.workers_max && is_free {
+                state.busy += 1;
+                state.busy_unproven += usize::from(!is_proven);
+                let known = state.idle.iter().rposition(|worker| worker.knows.contains(id));
+                let worker = known.or(state.idle.len().checked_sub(1)).map(|at| state.idle.remove(at));
+                return Ok(WorkerSlot { pool: self, is_proven, worker });
             }
             let Some(left) = deadline.checked_duration_since(Instant::now()) else { return refuse() };
-            seats.waiting += 1;
-            let (after, _) = self.freed.wait_timeout(seats, left).unwrap_or_else(PoisonError::into_inner);
-            seats = after;
-            seats.waiting -= 1;
+            state.waiting += 1;
+            let (after, _) = self.slot_freed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
+            state = after;
+            state.waiting -= 1;
         }
     }
 
     /// Compiles a program, or applies it by a request.
-    fn perform(&self, program: &Program, apply: Option<&[u8]>) -> Result<Answer, WorkerError> {
+    fn perform(&self, program: &Program, apply: Option<&[u8]>) -> Result<WorkerResponse, WorkerError> {
         let length = program.request.len().max(apply.map_or(0, <[u8]>::len));
         if length > MESSAGE_BYTES_MAX {
             return Err(WorkerError::TooLong { kind: program.kind });
         }
-        let mut seat = self.seat(&program.id)?;
+        let mut slot = self.slot(&program.id)?;
         let mut is_retried = false;
         loop {
-            let mut worker = match seat.worker.take() {
+            let mut worker = match slot.worker.take() {
                 Some(worker) => worker,
                 None => self.start_worker()?,
             };
             match worker.perform(program, apply) {
-                Ok(answer) => {
+                Ok(response) => {
                     if apply.is_some() {
-                        self.judge(&program.id, !matches!(answer, Answer::Memory | Answer::Time));
+                        self.record_outcome(
+                            &program.id,
+                            !matches!(response, WorkerResponse::Memory | WorkerResponse::Time),
+                        );
                     }
                     if !worker.holds_too_much {
-                        seat.worker = Some(worker);
+                        slot.worker = Some(worker);
                     }
-                    return Ok(answer);
+                    return Ok(response);
                 }
-                // It was killed from outside, such as by a person or for want of memory elsewhere.
+                // It was killed from outside, for example by an operator or the kernel's OOM killer.
                 Err(WorkerFailure { is_killed: true, .. }) if !is_retried => is_retried = true,
                 Err(broken) => {
-                    self.judge(&program.id, false);
-                    metrics::counter!("xml_worker_killed_total", "cause" => broken.cause()).increment(1);
+                    self.record_outcome(&program.id, false);
+                    metrics::counter!("tocsin_xml_worker_killed_total", "cause" => broken.cause()).increment(1);
                     return Err(broken.error);
                 }
             }
         }
     }
 
-    /// Remembers whether a program ends in time.
-    fn judge(&self, id: &ProgramId, in_time: bool) {
-        let mut seats = self.seats();
-        match (in_time, seats.proven.contains(id)) {
+    /// Records whether a program ended in time.
+    fn record_outcome(&self, id: &ProgramId, in_time: bool) {
+        let mut state = self.state();
+        match (in_time, state.proven.contains(id)) {
             (true, false) => {
-                if seats.proven.len() >= PROVEN_MAX {
-                    seats.proven.clear();
+                if state.proven.len() >= PROVEN_MAX {
+                    state.proven.clear();
                 }
-                seats.proven.insert(*id);
+                state.proven.insert(*id);
             }
-            (false, true) => drop(seats.proven.remove(id)),
+            (false, true) => drop(state.proven.remove(id)),
             _ => {}
         }
     }
@@ -345,7 +349,7 @@ impl Pool {
             .recv()
             .map_err(|_| failed("the thread that starts them has ended".to_owned()))?
             .map_err(|error| failed(error.to_string()))?;
-        metrics::counter!("xml_worker_started_total").increment(1);
+        metrics::counter!("tocsin_xml_worker_started_total").increment(1);
         let mut worker = Worker {
             child,
             connection,
@@ -363,7 +367,7 @@ impl Pool {
     }
 }
 
-/// The thread that starts workers.
+/// Starts the thread that starts workers.
 fn start_starter() -> io::Result<mpsc::Sender<mpsc::Sender<StartResult>>> {
     let (starter, requests) = mpsc::channel::<mpsc::Sender<StartResult>>();
     let run = move || requests.into_iter().for_each(|reply| drop(reply.send(start_process())));
@@ -373,8 +377,8 @@ fn start_starter() -> io::Result<mpsc::Sender<mpsc::Sender<StartResult>>> {
 
 fn start_process() -> StartResult {
     let (ours, theirs) = UnixStream::pair()?;
-    // The executable of this process, also where its file was replaced since. It has no secret in its environment, and no
-    // descriptor but its connection.
+    // The executable of this process, even if its file was replaced. The worker gets no secret in its environment, and
+    // no descriptor except its connection.
     let mut command = Command::new("/proc/self/exe");
     command.arg0("tocsin-xml-worker").args([serve::ARGUMENT, &std::process::id().to_string()]);
     command.env_clear().current_dir("/");
@@ -385,7 +389,7 @@ fn start_process() -> StartResult {
     Ok((child, ours))
 }
 
-/// A worker that gave no answer, and is dead.
+/// A failed request; the worker has ended.
 struct WorkerFailure {
     error: WorkerError,
     is_killed: bool,
@@ -404,53 +408,53 @@ impl WorkerFailure {
 struct Worker {
     child: Child,
     connection: UnixStream,
-    /// Programs that it has compiled; it may have forgotten some.
+    /// Programs that it has compiled; some may have been evicted.
     knows: HashSet<ProgramId>,
-    /// Processor time that it had used at its last answer.
+    /// Processor time at its last response.
     processor_time: Duration,
     idle_since: Instant,
     holds_too_much: bool,
 }
 
 impl Worker {
-    fn perform(&mut self, program: &Program, apply: Option<&[u8]>) -> Result<Answer, WorkerFailure> {
+    fn perform(&mut self, program: &Program, apply: Option<&[u8]>) -> Result<WorkerResponse, WorkerFailure> {
         let Some(apply) = apply else { return self.compile(program) };
         for _ in 0..2 {
             if !self.knows.contains(&program.id) {
                 match self.compile(program)? {
-                    Answer::Compiled { .. } => {}
-                    answer => return Ok(answer),
+                    WorkerResponse::Compiled { .. } => {}
+                    response => return Ok(response),
                 }
             }
             match self.ask(program, apply, false)? {
-                // It has forgotten it for others.
-                Answer::Unknown => drop(self.knows.remove(&program.id)),
-                answer => return Ok(answer),
+                // It has evicted the program.
+                WorkerResponse::Unknown => drop(self.knows.remove(&program.id)),
+                response => return Ok(response),
             }
         }
-        Ok(Answer::Unknown)
+        Ok(WorkerResponse::Unknown)
     }
 
-    fn compile(&mut self, program: &Program) -> Result<Answer, WorkerFailure> {
-        let answer = self.ask(program, &program.request, true)?;
-        if matches!(answer, Answer::Compiled { .. }) {
-            // It keeps far fewer; what it has forgotten it says.
+    fn compile(&mut self, program: &Program) -> Result<WorkerResponse, WorkerFailure> {
+        let response = self.ask(program, &program.request, true)?;
+        if matches!(response, WorkerResponse::Compiled { .. }) {
+            // A worker caches far fewer; it reports evicted programs.
             if self.knows.len() >= KNOWN_MAX {
                 self.knows.clear();
             }
             self.knows.insert(program.id);
         }
-        Ok(answer)
+        Ok(response)
     }
 
-    fn ask(&mut self, program: &Program, message: &[u8], compiles: bool) -> Result<Answer, WorkerFailure> {
+    fn ask(&mut self, program: &Program, message: &[u8], compiles: bool) -> Result<WorkerResponse, WorkerFailure> {
         let most = match (program.kind, compiles) {
-            (Kind::Stylesheet, false) => TRANSFORM_TIME_MAX,
+            (ProgramKind::Stylesheet, false) => TRANSFORM_TIME_MAX,
             _ => WORK_TIME_MAX,
         };
-        let sent = DeadlineStream::new(&self.connection, most * PATIENCE).write_all(message);
-        let answer = match sent.and_then(|()| self.receive(most + GRACE, most * PATIENCE)) {
-            Ok(Some(answer)) => Answer::read(&answer),
+        let sent = DeadlineStream::new(&self.connection, most * CLOCK_FACTOR).write_all(message);
+        let response = match sent.and_then(|()| self.receive(most + GRACE, most * CLOCK_FACTOR)) {
+            Ok(Some(response)) => WorkerResponse::read(&response),
             Ok(None) => None,
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                 self.kill();
@@ -461,24 +465,24 @@ impl Worker {
             }
             Err(_) => None,
         };
-        match answer {
-            Some((answer, state)) => {
+        match response {
+            Some((response, state)) => {
                 self.processor_time = state.processor_time;
                 self.holds_too_much = state.holds_too_much;
-                Ok(answer)
+                Ok(response)
             }
             None => Err(self.broken(program.kind, compiles)),
         }
     }
 
-    /// Receives a message: within `processor_time` that the worker uses for it, and within `time` at the latest.
+    /// Receives a message: within `processor_time` of the worker, and within `time` at the latest.
     fn receive(&mut self, processor_time: Duration, time: Duration) -> io::Result<Option<Vec<u8>>> {
         let begun = Instant::now();
         let (mut wait, mut first) = (processor_time, [0]);
         loop {
             match DeadlineStream::new(&self.connection, wait).read(&mut first) {
                 Ok(0) => return Ok(None),
-                // The worker has it whole, and only writes.
+                // The worker has the whole response, and only writes.
                 Ok(_) => return receive_rest(first[0], &mut DeadlineStream::new(&self.connection, time)).map(Some),
                 // It may have waited for a processor.
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
@@ -495,7 +499,7 @@ impl Worker {
     }
 
     /// The error for a worker that ended.
-    fn broken(&mut self, kind: Kind, compiles: bool) -> WorkerFailure {
+    fn broken(&mut self, kind: ProgramKind, compiles: bool) -> WorkerFailure {
         const SIGKILL: i32 = 9;
         const SIGXCPU: i32 = 24;
         let status = self.end();
@@ -516,7 +520,7 @@ impl Worker {
         self.child.wait().ok()
     }
 
-    /// Lets it end by itself where it is about to, kills it else, and takes its status.
+    /// Waits for a worker that is about to end, else kills it; returns its status.
     fn end(&mut self) -> Option<ExitStatus> {
         let _ = self.connection.shutdown(std::net::Shutdown::Both);
         for _ in 0..100 {
@@ -536,19 +540,19 @@ impl Drop for Worker {
     }
 }
 
-/// The processor time that a process has used.
+/// The processor time of a process.
 fn processor_time_of(process: u32) -> Option<Duration> {
-    /// Ticks of Linux in a second, whatever its own clock has.
+    /// Clock ticks per second in Linux interfaces.
     const TICKS: u64 = 100;
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name of the program may have anything in it; the fields behind it are numbers.
+    // The name of the program may contain anything; the fields behind it are numbers.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let user: u64 = fields.next()?.parse().ok()?;
     let system: u64 = fields.next()?.parse().ok()?;
     Some(Duration::from_millis((user + system) * 1_000 / TICKS))
 }
 
-/// A connection that is read and written until a deadline.
+/// A connection with a deadline for reads and writes.
 struct DeadlineStream<'c> {
     connection: &'c UnixStream,
     deadline: Instant,

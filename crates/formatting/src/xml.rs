@@ -1,63 +1,69 @@
-//! XML from outside becomes the tree that a worker's library reads.
+//! Bounded XML parser for documents from outside; it produces the operations that build a tree in a worker.
 //!
-//! Read here, by quick-xml, in bounds: the library never parses text from outside. Namespaces, comments, processing
-//! instructions and the attributes of `xml:` are kept; document types and their entities are refused.
+//! Parsing uses quick-xml: libxml2 never parses text from outside. Namespaces, comments, processing instructions and
+//! attributes of `xml:` are kept; document type declarations and their entities are rejected.
 
 use quick_xml::{
     Reader,
     events::{BytesPI, BytesRef, BytesStart, Event},
 };
 
+use tocsin_model::charset;
+
 use crate::tree::{ATTRIBUTES_MAX, Namespace, Tree};
 
-/// Most prefixes declared around an element: the name of each is looked for among them.
+/// Most prefixes in scope of an element: lookup is linear.
 const PREFIXES_MAX: usize = 256;
 pub const OF_SCHEMA: &str = "http://www.w3.org/2001/XMLSchema";
 const OF_INSTANCE: &str = "http://www.w3.org/2001/XMLSchema-instance";
 const OF_XML: &str = "http://www.w3.org/XML/1998/namespace";
 const OF_XMLNS: &str = "http://www.w3.org/2000/xmlns/";
 
-/// A message, and a hint that may be empty.
-pub type Trouble = (String, &'static str);
+/// An error message, and an optional hint.
+pub type XmlFault = (String, &'static str);
 
-/// Options of reading a document.
+/// Options of parsing a document.
 #[derive(Clone, Copy)]
 pub struct Options {
     /// Most elements, attributes, declared namespaces, texts, comments and processing instructions.
     pub nodes_max: usize,
     pub depth_max: usize,
-    /// For a schema processor: elements have marks, and what it does not look at is left out: comments, processing
-    /// instructions, and the places of schemas.
+    /// For validation: elements have marks, and irrelevant nodes are dropped: comments, processing instructions, and
+    /// schema locations.
     pub is_for_schema: bool,
-    /// Refuses an element by its local name and namespace.
-    pub refuse: fn(&str, &str) -> Option<Trouble>,
+    /// Rejects an element by its local name and namespace.
+    pub refuse: fn(&str, &str) -> Option<XmlFault>,
 }
 
-/// A place in a text, and the fault there.
+/// A parse error and its position.
 #[derive(Debug)]
-pub struct Wrong {
+pub struct XmlError {
     pub line: u32,
     pub column: u32,
     pub message: String,
     pub hint: &'static str,
 }
 
-/// A document, and where its elements begin: line and column from 1, by their marks.
+/// A parsed document, and the positions of its elements: line and column from 1, by their marks.
 #[derive(Debug)]
 pub struct Document {
     pub tree: Tree,
     pub places: Vec<(u32, u32)>,
 }
 
-/// Reads a document.
+/// Parses a document.
 ///
 /// # Errors
-/// It is not well-formed (XML 1.0, Namespaces in XML 1.0), or goes beyond a bound.
-pub fn read(text: &str, options: &Options) -> Result<Document, Wrong> {
+/// The text is not well-formed (XML 1.0, Namespaces in XML 1.0), or exceeds a limit.
+pub fn read(text: &str, options: &Options) -> Result<Document, XmlError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut reader = Reader::from_str(text);
     reader.config_mut().check_comments = true;
     let mut cursor = Cursor { text, at: 0, line: 1, column: 1 };
+    if let Some((at, character)) = charset::not_of_xml(text) {
+        let (line, column) = cursor.go_to(at);
+        return Err(XmlError { line, column, message: not_allowed(character), hint: "" });
+    }
     let mut writer = Writer {
         document: Document { tree: Tree::default(), places: vec![(1, 1)] },
         scope: Vec::new(),
@@ -68,20 +74,23 @@ pub fn read(text: &str, options: &Options) -> Result<Document, Wrong> {
     loop {
         let from = usize::try_from(reader.buffer_position()).unwrap_or(usize::MAX);
         let event = reader.read_event();
-        // Counted for those only that have marks; for others once, where something is wrong.
+        // Positions are computed only for documents with marks; for others, once, at an error.
         let place = if options.is_for_schema { cursor.go_to(from) } else { (1, 1) };
         let outcome = match event {
             Ok(Event::Eof) => break,
+            Ok(Event::Decl(_)) if from > 0 => {
+                Err(("is not XML: its declaration `<?xml ...?>` is not at its beginning".to_owned(), ""))
+            }
             Ok(event) => writer.take(event, place),
             Err(error) => Err((format!("is not XML: {error}"), "")),
         };
         if let Err((message, hint)) = outcome {
             let (line, column) = cursor.go_to(from);
-            return Err(Wrong { line, column, message, hint });
+            return Err(XmlError { line, column, message, hint });
         }
     }
     let (line, column) = cursor.go_to(text.len());
-    let wrong = |message: &str| Wrong { line, column, message: message.to_owned(), hint: "" };
+    let wrong = |message: &str| XmlError { line, column, message: message.to_owned(), hint: "" };
     match (writer.roots, writer.depth) {
         (0, _) => Err(wrong("is not XML: it has no element")),
         (_, 0) => Ok(writer.document),
@@ -98,7 +107,7 @@ struct Cursor<'a> {
 }
 
 impl Cursor<'_> {
-    /// Goes on to a place. Gives its line and column.
+    /// Moves to an offset. Returns its line and column.
     fn go_to(&mut self, at: usize) -> (u32, u32) {
         for c in self.text.get(self.at..at).unwrap_or_default().chars() {
             if c == '\n' {
@@ -112,7 +121,7 @@ impl Cursor<'_> {
     }
 }
 
-/// A prefix that was declared, and the depth of its element.
+/// A declared prefix, and the depth of its element.
 struct PrefixDeclaration {
     depth: usize,
     prefix: String,
@@ -120,7 +129,7 @@ struct PrefixDeclaration {
     href: String,
 }
 
-/// A document under way.
+/// The state of parsing.
 struct Writer<'o> {
     document: Document,
     scope: Vec<PrefixDeclaration>,
@@ -130,7 +139,7 @@ struct Writer<'o> {
 }
 
 impl Writer<'_> {
-    fn take(&mut self, event: Event<'_>, place: (u32, u32)) -> Result<(), Trouble> {
+    fn take(&mut self, event: Event<'_>, place: (u32, u32)) -> Result<(), XmlFault> {
         match event {
             Event::Start(start) => self.enter(&start, place)?,
             Event::Empty(start) => {
@@ -138,11 +147,14 @@ impl Writer<'_> {
                 self.leave();
             }
             Event::End(_) => self.leave(),
+            Event::Text(text) if text.contains("]]>") => {
+                return Err(("is not XML: a text has `]]>`, which ends a CDATA section".to_owned(), ""));
+            }
             Event::Text(text) => self.text(&text.xml10_content())?,
             Event::CData(text) => self.text(&text.xml10_content())?,
             Event::GeneralRef(reference) => self.text(&referred(&reference)?)?,
             Event::DocType(_) => {
-                return Err(("has a document type declaration, which is not read here".to_owned(), ""));
+                return Err(("has a document type declaration, which is not supported".to_owned(), ""));
             }
             Event::Comment(text) if !self.options.is_for_schema => self.document.tree.comment(&text.xml10_content()),
             Event::PI(instruction) if !self.options.is_for_schema => self.instruction(&instruction)?,
@@ -158,11 +170,11 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn instruction(&mut self, instruction: &BytesPI<'_>) -> Result<(), Trouble> {
+    fn instruction(&mut self, instruction: &BytesPI<'_>) -> Result<(), XmlFault> {
         let target = instruction.target();
         if !is_ncname(target) || target.eq_ignore_ascii_case("xml") {
             return Err((
-                format!("has a processing instruction with the target `{}`, which is no name", shown(target)),
+                format!("has a processing instruction with the target `{}`, which is not an XML name", shown(target)),
                 "",
             ));
         }
@@ -170,7 +182,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn text(&mut self, text: &str) -> Result<(), Trouble> {
+    fn text(&mut self, text: &str) -> Result<(), XmlFault> {
         if self.depth > 0 {
             self.document.tree.text(text);
         } else if !text.trim().is_empty() {
@@ -187,7 +199,7 @@ impl Writer<'_> {
         self.document.tree.close();
     }
 
-    fn enter(&mut self, start: &BytesStart<'_>, place: (u32, u32)) -> Result<(), Trouble> {
+    fn enter(&mut self, start: &BytesStart<'_>, place: (u32, u32)) -> Result<(), XmlFault> {
         let (prefix, local) = split_name(start.name().into_inner())?;
         if self.depth == 0 {
             self.roots += 1;
@@ -209,6 +221,12 @@ impl Writer<'_> {
             let attribute = attribute.map_err(|error| (format!("is not XML: {error}"), ""))?;
             let value = value_of(&attribute.value)
                 .map_err(|error| (format!("has an attribute that cannot be read: {error}"), ""))?;
+            if attribute.value.contains('<') {
+                return Err(("is not XML: the value of an attribute has `<`".to_owned(), ""));
+            }
+            if let Some((_, character)) = charset::not_of_xml(&value) {
+                return Err((not_allowed(character), ""));
+            }
             match attribute.key.into_inner() {
                 "xmlns" => self.declare("", &value)?,
                 name => match split_name(name)? {
@@ -231,7 +249,7 @@ impl Writer<'_> {
                 continue;
             }
             let (namespace, href) = self.find(prefix)?;
-            // Two prefixes may stand for one namespace (Namespaces in XML 1.0, section 6.3).
+            // Two prefixes can have the same namespace (Namespaces in XML 1.0, section 6.3).
             if named.iter().any(|(other, known)| *other == href && *known == name) {
                 return Err((
                     format!("is not XML: an element has the attribute `{}` of a namespace twice", shown(name)),
@@ -247,12 +265,12 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn declare(&mut self, prefix: &str, href: &str) -> Result<(), Trouble> {
-        let wrong = || (format!("declares the prefix `{}` as none may be declared", shown(prefix)), "");
+    fn declare(&mut self, prefix: &str, href: &str) -> Result<(), XmlFault> {
+        let wrong = || (format!("declares the prefix `{}` in a way that is not allowed", shown(prefix)), "");
         let namespace = match (prefix, href) {
             ("xml", OF_XML) => return Ok(()),
             ("xml" | "xmlns", _) | (_, OF_XML | OF_XMLNS) => return Err(wrong()),
-            // No namespace by default.
+            // No default namespace.
             ("", "") => {
                 if !self.options.is_for_schema {
                     self.document.tree.declare("", "");
@@ -274,8 +292,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// The namespace of a prefix, and its name.
-    fn find(&mut self, prefix: &str) -> Result<(Option<Namespace>, String), Trouble> {
+    /// The namespace of a prefixed name, and its local name.
+    fn find(&mut self, prefix: &str) -> Result<(Option<Namespace>, String), XmlFault> {
         if let Some(declared) = self.scope.iter().rev().find(|declared| declared.prefix == prefix) {
             return Ok((declared.namespace, declared.href.clone()));
         }
@@ -287,8 +305,7 @@ impl Writer<'_> {
     }
 }
 
-/// The value of an attribute: white space as it is written becomes spaces, and what is written by its number stays (XML 1.0,
-/// section 3.3.3).
+/// The value of an attribute: literal white space becomes spaces, character references stay (XML 1.0, section 3.3.3).
 fn value_of(written: &str) -> Result<String, quick_xml::escape::EscapeError> {
     let is_plain = |byte: u8| !matches!(byte, b'\t' | b'\n' | b'\r' | b'&');
     if written.bytes().all(is_plain) {
@@ -298,21 +315,21 @@ fn value_of(written: &str) -> Result<String, quick_xml::escape::EscapeError> {
     quick_xml::escape::unescape(&spaced).map(|value| value.into_owned())
 }
 
-/// Prefix and local name.
-fn split_name(name: &str) -> Result<(&str, &str), Trouble> {
+/// Splits into prefix and local name.
+fn split_name(name: &str) -> Result<(&str, &str), XmlFault> {
     let (prefix, local) = name.split_once(':').unwrap_or(("", name));
     let has_prefix = prefix.is_empty() || is_ncname(prefix);
     if has_prefix && is_ncname(local) && !name.starts_with(':') {
         return Ok((prefix, local));
     }
-    Err((format!("is not XML: `{}` is no name", shown(name)), ""))
+    Err((format!("is not XML: `{}` is not an XML name", shown(name)), ""))
 }
 
 fn shown(name: &str) -> String {
     name.chars().filter(|c| !c.is_control()).take(40).collect()
 }
 
-/// Whether a name is one without a colon (XML 1.0, section 2.3).
+/// Whether it is a name without a colon (XML 1.0, section 2.3).
 pub fn is_ncname(name: &str) -> bool {
     let begins = |c: char| {
         matches!(c,
@@ -328,14 +345,21 @@ pub fn is_ncname(name: &str) -> bool {
     characters.next().is_some_and(begins) && characters.all(goes_on)
 }
 
-/// The text of a reference: a character by its number, or one of the five that XML itself has.
-fn referred(reference: &BytesRef<'_>) -> Result<String, Trouble> {
+fn not_allowed(character: char) -> String {
+    format!("is not XML: has the character U+{:04X}, which XML 1.0 does not allow", u32::from(character))
+}
+
+/// The text of a reference: a character by its number, or one of XML's five predefined entities.
+fn referred(reference: &BytesRef<'_>) -> Result<String, XmlFault> {
     let name: &str = reference;
     match reference.resolve_char_ref() {
+        Ok(Some(character)) if charset::not_of_xml(character.encode_utf8(&mut [0; 4])).is_some() => {
+            Err((not_allowed(character), ""))
+        }
         Ok(Some(character)) => Ok(character.to_string()),
         Ok(None) => quick_xml::escape::resolve_xml_entity(name)
             .map(str::to_owned)
-            .ok_or_else(|| (format!("has the entity `&{};`, which is not read", shown(name)), "")),
+            .ok_or_else(|| (format!("has the entity `&{};`, which is not supported", shown(name)), "")),
         Err(error) => Err((format!("is not XML: {error}"), "")),
     }
 }

@@ -1,9 +1,8 @@
-//! Documents of XML are compared with a schema (XML Schema 1.0, as libxml2 reads it).
+//! Validates XML documents by XML Schema 1.0, with libxml2.
 //!
-//! No text from outside is read by the library: document and schema are read here and made node by node, in a worker
-//! process with bounds of time and memory. Nothing is fetched: a schema stands in one piece, and where a document says that
-//! its schema is to be found is not looked at. An error has line and column, names and rules, and no values: it is written
-//! into logs.
+//! The library parses no text from outside: document and schema are parsed here and built node by node, in a worker
+//! process with time and memory limits. Nothing is fetched: a schema is self-contained, and schema locations in
+//! documents are ignored. Errors contain line and column, names and rules, but no values, since they are logged.
 
 use tocsin_model::{
     charset::{self, Syntax},
@@ -11,29 +10,29 @@ use tocsin_model::{
 };
 
 use crate::{
-    worker::{Answer, Program, WorkerError},
-    xml::{self, OF_SCHEMA, Options, Wrong},
+    worker::{Program, WorkerError, WorkerResponse},
+    xml::{self, OF_SCHEMA, Options, XmlError},
 };
 
 /// Most elements, attributes, declared namespaces and texts of a document.
 const NODES_MAX: usize = 200_000;
 const DEPTH_MAX: usize = 256;
-/// Differences that an error names.
+/// Most differences in an error.
 const OBJECTIONS_MAX: usize = 3;
 
 const OF_DOCUMENTS: Options =
     Options { nodes_max: NODES_MAX, depth_max: DEPTH_MAX, is_for_schema: true, refuse: |_, _| None };
 const OF_SCHEMAS: Options = Options { refuse, ..OF_DOCUMENTS };
 
-fn refuse(local: &str, href: &str) -> Option<xml::Trouble> {
+fn refuse(local: &str, href: &str) -> Option<xml::XmlFault> {
     let is_refused = href == OF_SCHEMA && matches!(local, "include" | "import" | "redefine");
     is_refused.then(|| {
-        let message = format!("`{local}` asks for another schema, and nothing is fetched here");
-        (message, "write the declarations that it needs into this one")
+        let message = format!("`{local}` refers to another schema, and nothing is fetched here");
+        (message, "put the required declarations into this schema")
     })
 }
 
-/// A schema that a worker has compiled once. Any number of threads share it.
+/// A schema, compiled once per worker. Any number of threads share it.
 #[derive(Debug)]
 pub struct XmlSchema(Program);
 
@@ -41,40 +40,42 @@ impl XmlSchema {
     /// Compiles a schema, in at most two seconds.
     ///
     /// # Errors
-    /// The fault, with line and column, or the bound that it exceeds.
+    /// The fault, with line and column, or the exceeded limit.
     pub fn compile(text: &str) -> Result<XmlSchema, Problem> {
-        let document = xml::read(text, &OF_SCHEMAS).map_err(|wrong: Wrong| {
+        let document = xml::read(text, &OF_SCHEMAS).map_err(|wrong: XmlError| {
             let problem = Problem::at("", wrong.message).position(wrong.line, wrong.column);
             if wrong.hint.is_empty() { problem } else { problem.hint(wrong.hint) }
         })?;
         let places = document.places;
         let program = Program::schema(&document.tree.into_operations());
         let objections = match program.compile() {
-            Ok(Answer::Compiled { .. }) => return Ok(XmlSchema(program)),
-            Ok(Answer::Objections { objections, .. }) => objections,
-            Ok(answer) => return Err(Problem::at("", format!("cannot be compiled: {}", unexpected(&answer)))),
+            Ok(WorkerResponse::Compiled { .. }) => return Ok(XmlSchema(program)),
+            Ok(WorkerResponse::ValidationErrors { objections, .. }) => objections,
+            Ok(response) => return Err(Problem::at("", format!("cannot be compiled: {}", unexpected(&response)))),
             Err(error) => return Err(Problem::at("", format!("cannot be compiled: {error}"))),
         };
         let first = objections.into_iter().next();
-        let (mark, said) = first.unwrap_or_else(|| (0, "the library does not say why".to_owned()));
+        let (mark, said) = first.unwrap_or_else(|| (0, "the library gave no reason".to_owned()));
         let (line, column) = places.get(mark).copied().unwrap_or((1, 1));
         let message = format!("is no XML Schema: {}", said.replace('\n', " "));
-        Err(Problem::at("", message).hint("it is XML Schema 1.0 as libxml2 reads it").position(line, column))
+        Err(Problem::at("", message)
+            .hint("the language is XML Schema 1.0, as libxml2 supports it")
+            .position(line, column))
     }
 
-    /// Compares a document with it, in at most two seconds. `charset` is that of its media type, if it names one.
+    /// Validates a document, in at most two seconds. `charset` is that of its media type, if it names one.
     ///
     /// # Errors
-    /// It is no XML, or what does not fit, with line and column, or the bound that it exceeds.
+    /// The body is not XML, does not match the schema (differences with line and column), or exceeds a limit.
     pub fn check(&self, body: &[u8], charset: Option<&str>) -> Result<(), String> {
         let text = charset::decode(body, Syntax::Xml, charset).map_err(|error| format!("the body {error}"))?;
         let document = xml::read(&text, &OF_DOCUMENTS)
             .map_err(|wrong| format!("the body at line {}, column {} {}", wrong.line, wrong.column, wrong.message))?;
         let places = document.places;
         let (count, objections) = match self.0.apply(&document.tree.into_operations()) {
-            Ok(Answer::Done(_)) => return Ok(()),
-            Ok(Answer::Objections { count, objections }) => (count, objections),
-            Ok(answer) => return Err(format!("the body cannot be checked: {}", unexpected(&answer))),
+            Ok(WorkerResponse::Done(_)) => return Ok(()),
+            Ok(WorkerResponse::ValidationErrors { count, objections }) => (count, objections),
+            Ok(response) => return Err(format!("the body cannot be checked: {}", unexpected(&response))),
             Err(error @ WorkerError::Busy) => return Err(format!("the body cannot be checked now: {error}")),
             Err(error) => return Err(format!("the body cannot be checked: {error}")),
         };
@@ -84,19 +85,19 @@ impl XmlSchema {
         });
         let shown: Vec<String> = shown.collect();
         let more = if count > OBJECTIONS_MAX { "; and more" } else { "" };
-        let shown = if shown.is_empty() { "the library does not say where".to_owned() } else { shown.join("; ") };
-        Err(format!("the body does not fit its schema: {shown}{more}"))
+        let shown = if shown.is_empty() { "the library gave no position".to_owned() } else { shown.join("; ") };
+        Err(format!("the body does not match its schema: {shown}{more}"))
     }
 }
 
-fn unexpected(answer: &Answer) -> String {
-    match answer {
-        Answer::Failed(said) => said.clone(),
-        other => format!("the worker gave an unexpected answer: {other:?}"),
+fn unexpected(response: &WorkerResponse) -> String {
+    match response {
+        WorkerResponse::Failed(said) => said.clone(),
+        other => format!("the worker gave an unexpected response: {other:?}"),
     }
 }
 
-/// What the library says, without the value of which it says it.
+/// Removes the value from a message of the library.
 fn without_values(said: &str) -> String {
     // `Element 'a', attribute 'b': [facet 'pattern'] The value 'secret' is not accepted by the pattern 'x'.`
     const GOES_ON: [&str; 5] = ["' is ", "' has ", "' does ", "' must ", "' exceeds "];
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_fit_or_it_is_told_where_they_do_not() {
+    fn differences_are_reported_with_their_position() {
         check("<order xmlns='urn:orders'><customer>Ann</customer><line sku='a' count='2'/></order>", Ok(()));
         let prefixed = "<?xml version='1.0'?>\n<o:order xmlns:o=\"urn:orders\"><!-- c --><o:customer><![CDATA[Ann]]></o:customer>\n<o:line sku='&#65;&amp;'/></o:order>\n";
         check(prefixed, Ok(()));
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plain_xml_is_refused() {
+    fn documents_that_are_not_plain_xml_are_rejected() {
         check("", Err("it has no element"));
         check("{}", Err("text outside"));
         check("<a><b></a>", Err("is not XML"));
@@ -185,6 +186,15 @@ mod tests {
         check("<x:a/>", Err("the prefix `x`, which is not declared"));
         check("<!DOCTYPE a [<!ENTITY x 'secret'>]><a>&x;</a>", Err("document type declaration"));
         check("<a>&x;</a>", Err("the entity `&x;`"));
+        // XML 1.0, sections 2.2, 2.4, 2.5, 2.8 and 4.1.
+        check("<a>\n\u{1}</a>", Err("line 2, column 1 is not XML: has the character U+0001"));
+        check("<a b='\u{ffff}'/>", Err("the character U+FFFF"));
+        check("<a>&#1;</a>", Err("the character U+0001"));
+        check("<a b='&#xB;'/>", Err("the character U+000B"));
+        check("<a b='<'/>", Err("is not XML"));
+        check("<a>]]></a>", Err("`]]>`"));
+        check("<a><!-- a -- b --></a>", Err("is not XML"));
+        check(" <?xml version='1.0'?><a/>", Err("not at its beginning"));
         check(&"<a>".repeat(300), Err("nested deeper than 256"));
         check(&format!("<a>{}</a>", "<b/>".repeat(200_001)), Err("more than 200000"));
         let schema = XmlSchema::compile(ORDER).expect("a schema");
@@ -212,17 +222,17 @@ mod tests {
     }
 
     #[test]
-    fn no_bomb_goes_off_in_a_schema_or_in_a_document() {
-        let outside = crate::tests::outside::Outside::new();
+    fn xml_bombs_in_schemas_and_documents_are_rejected() {
+        let outside = crate::tests::outside::ExternalProbe::new();
         let schema = XmlSchema::compile(ORDER).expect("a schema");
         for (name, bomb) in outside.bombs() {
             let as_document = schema.check(bomb.as_bytes(), None).expect_err(&name);
             let as_schema = XmlSchema::compile(&bomb).expect_err(&name).to_string();
             let (of_document, of_schema) = match name.as_str() {
                 _ if bomb.contains("<!DOCTYPE") => ("document type declaration", "document type declaration"),
-                "schema-include.xsd" => ("does not fit its schema", "nothing is fetched"),
-                // They are XML like any, and no orders.
-                _ => ("does not fit its schema", "is no XML Schema"),
+                "schema-include.xsd" => ("does not match its schema", "nothing is fetched"),
+                // They are well-formed XML, but not orders.
+                _ => ("does not match its schema", "is no XML Schema"),
             };
             assert!(as_document.contains(of_document), "{name}: {as_document}");
             assert!(as_schema.contains(of_schema), "{name}: {as_schema}");
@@ -230,24 +240,24 @@ mod tests {
         }
     }
 
-    /// What would be looked for among all of its kind takes no more than a moment, or is refused.
+    /// Quadratic algorithms of the library take only a moment, or the input is rejected.
     #[test]
-    fn nothing_grows_with_the_square_of_a_document() {
+    fn no_cost_is_quadratic_in_the_document() {
         let many = |count: usize, each: fn(usize) -> String| (0..count).map(each).collect::<String>();
         let attributes = |count| many(count, |at| format!(" a{at}=''"));
         let prefixes = |count| many(count, |at| format!(" xmlns:a{at}='u'"));
-        check(&format!("<a{}/>", attributes(1_000)), Err("does not fit"));
+        check(&format!("<a{}/>", attributes(1_000)), Err("does not match its schema"));
         check(&format!("<a{}/>", attributes(190_000)), Err("an element of more than 1000 attributes"));
         check(&format!("<a{}/>", prefixes(190_000)), Err("more than 256 prefixes"));
         let nested = format!("<a{}>{}</a>", prefixes(256), "<a0:b/>".repeat(100_000));
-        check(&nested, Err("does not fit"));
+        check(&nested, Err("does not match its schema"));
         check(&format!("<a{}><b xmlns:z='u'/></a>", prefixes(256)), Err("more than 256 prefixes within each other"));
         let beside = format!("<b{}/>", prefixes(200));
         check(&format!("<a>{}</a>", beside.repeat(1_000)), Err("more than 200000"));
     }
 
     #[test]
-    fn schemas_that_are_wrong_or_reach_out_are_refused() {
+    fn invalid_or_external_schemas_are_rejected() {
         let refused = |text: &str, expected: &str| {
             let problem = XmlSchema::compile(text).expect_err(text);
             assert!(problem.to_string().contains(expected), "{problem}");
@@ -262,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_not_told() {
+    fn messages_contain_no_values() {
         for (said, expected) in [
             (
                 "Element 'a': 'x' is y' is not a valid value of the atomic type 'xs:integer'.",

@@ -1,12 +1,12 @@
-//! Stylesheets of XSLT 1.0, run by libxslt in worker processes.
+//! XSLT 1.0 stylesheets, run by libxslt in worker processes.
 //!
-//! A stylesheet is the operator's. It is looked through before the library sees it, compiled once by each worker, and
-//! reaches nothing: no file, no network, no stylesheet that is not one of the application's partials. Its steps, its depth,
-//! its memory, its output and its time are bounded. The document that it reads is made node by node; text from outside is
-//! never parsed by the library.
+//! Stylesheets come from the operator. A stylesheet is checked before the library parses it, compiled once by each
+//! worker, and isolated: no files, no network, no stylesheets except the application's partials. Its steps, depth,
+//! memory, output and time are bounded. The input document is built node by node; the library never parses text from
+//! outside.
 
-mod check; // what a stylesheet may not have
-pub(crate) mod engine; // libxslt, for workers
+mod check; // checks for constructs that are not allowed
+pub(crate) mod engine; // bindings of libxslt, for workers
 mod input; // the notification as XML
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
@@ -19,10 +19,10 @@ pub use input::Input;
 use crate::{
     formatter::OUTPUT_BYTES_MAX,
     tree::Tree,
-    worker::{Answer, Program, STYLESHEET_BYTES_MAX, TEMPLATE_DEPTH_MAX, TRANSFORM_TIME_MAX, WorkerError},
+    worker::{Program, STYLESHEET_BYTES_MAX, TEMPLATE_DEPTH_MAX, TRANSFORM_TIME_MAX, WorkerError, WorkerResponse},
 };
 
-/// The name under which the library knows the stylesheet itself.
+/// The library's name of the stylesheet itself.
 pub(crate) const OWN_NAME: &str = "stylesheet";
 
 /// A compiled stylesheet; cheap to clone.
@@ -33,8 +33,7 @@ pub struct Stylesheet {
     output: Output,
 }
 
-/// The declarations of `xsl:output` (XSLT 1.0, section 16), those of imported stylesheets behind its own. Empty where there
-/// is none.
+/// The declarations of `xsl:output` (XSLT 1.0, section 16), including imported stylesheets. Empty if there are none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Output {
     pub method: String,
@@ -48,16 +47,16 @@ impl fmt::Debug for Stylesheet {
     }
 }
 
-/// Why a stylesheet gave no content.
+/// The error of a stylesheet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct XsltError {
-    /// The line of the stylesheet, from 1, if the library names it.
+    /// The line of the stylesheet, from 1, if the library reports it.
     pub line: Option<u32>,
-    /// What was wrong.
+    /// The error.
     pub message: String,
-    /// Whether it fails whatever the notification holds.
+    /// Whether it fails for any notification.
     pub is_static: bool,
-    /// Whether it was stopped at a bound of time or memory.
+    /// Whether it was stopped at a time or memory limit.
     pub is_bound: bool,
 }
 
@@ -80,19 +79,19 @@ impl From<WorkerError> for XsltError {
 }
 
 impl Stylesheet {
-    /// Compiles a stylesheet, in at most two seconds. `partials` are those of the application that are stylesheets. `method`
-    /// is for a part of a content: it is what the part writes if the stylesheet does not say so itself, `text` or `html`,
-    /// and there is no XML declaration. Without it the stylesheet decides as XSLT has it.
+    /// Compiles a stylesheet, in at most two seconds. `partials` are the application's partials that are stylesheets.
+    /// `method` is for a part of a message: the output method if the stylesheet does not declare one, `text` or `html`,
+    /// without an XML declaration. If `method` is `None`, XSLT's rules apply.
     ///
     /// # Errors
-    /// The fault, with its line, or the bound that it exceeds.
+    /// The fault, with its line, or the exceeded limit.
     pub fn compile(source: &str, partials: &BTreeMap<&str, &str>, method: Option<&str>) -> Result<Stylesheet, Problem> {
         let imported = check::check_all(source, partials)?;
         let sources: Vec<(&str, &str)> =
             imported.iter().filter_map(|name| Some((name.as_str(), *partials.get(name.as_str())?))).collect();
         let program = Arc::new(Program::stylesheet(source, &sources, method));
         let error = match program.compile() {
-            Ok(Answer::Compiled { method, encoding, media_type }) => {
+            Ok(WorkerResponse::Compiled { method, encoding, media_type }) => {
                 return Ok(Stylesheet { program, imported, output: Output { method, encoding, media_type } });
             }
             Ok(answer) => result(answer).err(),
@@ -100,11 +99,11 @@ impl Stylesheet {
         };
         let error = error.unwrap_or_else(|| XsltError::plain("the library gives no reason"));
         let problem = Problem::at("", format!("the stylesheet cannot be compiled: {}", error.message));
-        let problem = problem.hint("it is XSLT 1.0 as libxslt reads it");
+        let problem = problem.hint("the language is XSLT 1.0, as libxslt supports it");
         Err(problem.position(error.line.unwrap_or(1), 1))
     }
 
-    /// The partials that it imports or includes, and they in turn.
+    /// The partials that it imports or includes, directly or indirectly.
     pub fn imported(&self) -> &[String] {
         &self.imported
     }
@@ -114,10 +113,10 @@ impl Stylesheet {
         &self.output
     }
 
-    /// Applies it to a notification.
+    /// Applies the stylesheet to a notification.
     ///
     /// # Errors
-    /// It fails, or is stopped at a bound: after 0.8 s of processor time at the latest.
+    /// The stylesheet fails, or is stopped at a limit: after 0.8 s of processor time at the latest.
     pub fn apply(&self, input: &Input<'_>) -> Result<String, XsltError> {
         self.apply_to(input.tree()?)
     }
@@ -129,23 +128,25 @@ impl Stylesheet {
 }
 
 /// The result of a stylesheet.
-fn result(answer: Answer) -> Result<String, XsltError> {
+fn result(answer: WorkerResponse) -> Result<String, XsltError> {
     match answer {
-        Answer::Done(bytes) if bytes.len() > OUTPUT_BYTES_MAX => {
+        WorkerResponse::Done(bytes) if bytes.len() > OUTPUT_BYTES_MAX => {
             Err(XsltError::plain(format!("the output is longer than {OUTPUT_BYTES_MAX} bytes")))
         }
-        Answer::Done(bytes) => String::from_utf8(bytes).map_err(|_| XsltError::plain("the output is not UTF-8")),
-        Answer::Failed(said) => Err(read(&said)),
-        Answer::Memory => {
+        WorkerResponse::Done(bytes) => {
+            String::from_utf8(bytes).map_err(|_| XsltError::plain("the output is not UTF-8"))
+        }
+        WorkerResponse::Failed(said) => Err(read(&said)),
+        WorkerResponse::Memory => {
             Err(XsltError::bound(format!("stylesheet needs more than {} MiB of memory", STYLESHEET_BYTES_MAX >> 20)))
         }
-        Answer::Time => {
+        WorkerResponse::Time => {
             let seconds = TRANSFORM_TIME_MAX.as_secs_f32();
             Err(XsltError::bound(format!(
                 "stylesheet took longer than {seconds} s: simplify it, or make documents smaller"
             )))
         }
-        Answer::Compiled { .. } | Answer::Objections { .. } | Answer::Unknown => {
+        WorkerResponse::Compiled { .. } | WorkerResponse::ValidationErrors { .. } | WorkerResponse::Unknown => {
             Err(XsltError::plain("the XML worker gave an unexpected answer"))
         }
     }
@@ -155,7 +156,7 @@ fn is_too_deep(said: &str) -> bool {
     said.contains("potential infinite template recursion")
 }
 
-/// What the library said, for people: the line, and the reason without the library's frame.
+/// Parses a message of the library: the line, and the reason without the library's frame.
 fn read(said: &str) -> XsltError {
     let (mut line, mut message_line) = (None, None);
     let mut reasons: Vec<String> = Vec::new();
@@ -171,7 +172,7 @@ fn read(said: &str) -> XsltError {
             line = line.or(number);
             continue;
         }
-        // The parser of XML: `name:3: parser error : ...`.
+        // From the XML parser: `name:3: parser error : ...`.
         if let Some((place, reason)) = text.split_once(": parser error : ") {
             line = line.or_else(|| place.rsplit(':').next()?.parse().ok());
             reasons.push(reason.trim().to_owned());
@@ -186,7 +187,7 @@ fn read(said: &str) -> XsltError {
     }
     reasons.truncate(3);
     let message = match reasons.is_empty() {
-        true => "it failed, and the library does not say why".to_owned(),
+        true => "it failed, and the library gave no reason".to_owned(),
         false if is_too_deep(said) => format!("templates call each other more than {TEMPLATE_DEPTH_MAX} deep"),
         false => reasons.join("; "),
     };

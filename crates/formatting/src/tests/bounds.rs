@@ -1,9 +1,9 @@
-//! What a template may not make on its way.
+//! Bounds on the values that a template creates.
 
 use super::*;
 
 #[test]
-fn nothing_grows_without_a_bound() {
+fn values_are_bounded() {
     let doubled = |from: &str, by: &str| format!("{{% set a = {from} %}}{}{{{{ a|length }}}}", by.repeat(60));
     let fanned =
         format!("{{% set a = [1] %}}{}{{% set b %}}{{{{ a }}}}{{% endset %}}", "{% set a = [a, a] %}".repeat(60));
@@ -52,7 +52,7 @@ fn nothing_grows_without_a_bound() {
 }
 
 #[test]
-fn a_long_text_is_not_gone_through_for_ever() {
+fn repeated_passes_over_a_long_text_are_stopped() {
     let repeated =
         |work: &str| format!("{{% set a = 'x' * 4000000 %}}{{% for x in range(1000) %}}{work}{{% endfor %}}");
     for work in [
@@ -67,7 +67,7 @@ fn a_long_text_is_not_gone_through_for_ever() {
         "{{ a|segments }}",
     ] {
         match render(Part::Text, &repeated(work), None, "Kobe") {
-            Err(error) => assert!(error.to_string().contains("on its way"), "{work}: {error}"),
+            Err(error) => assert!(error.to_string().contains("of values"), "{work}: {error}"),
             Ok(_) => panic!("{work} comes to an end"),
         }
     }
@@ -80,7 +80,7 @@ fn a_long_text_is_not_gone_through_for_ever() {
 }
 
 #[test]
-fn what_is_weighed_means_what_it_meant() {
+fn rewriting_does_not_change_the_meaning() {
     check(
         "{{ (1 + 2) * 3 }} {{ 2 * 3 * 4 + 1 }} {{ 'a' ~ 'b' * 2 ~ ('c' ~ 'd') }} {{ 2.5 * 2 }} {{ 'x' * 3 }} {{ 3 * 'x' }}",
         "en",
@@ -128,17 +128,17 @@ fn mjml_templates(mail: &str) -> ContentTemplates {
 
 /// Runs on a stack of 512 KiB, less than any thread of the server has.
 fn on_a_small_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    on_a_stack(512 << 10, work)
+    with_stack_size(512 << 10, work)
 }
 
-fn on_a_stack<T: Send>(bytes: usize, work: impl FnOnce() -> T + Send) -> T {
+fn with_stack_size<T: Send>(bytes: usize, work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(bytes);
         thread.spawn_scoped(scope, work).expect("a thread").join().expect("no panic")
     })
 }
 
-/// Every production of the grammar that adds a level, 10,000 times.
+/// Every recursive production of the grammar, repeated 10,000 times.
 fn deep_templates() -> Vec<(&'static str, String)> {
     let many = |text: &str| text.repeat(10_000);
     let expression =
@@ -251,7 +251,7 @@ fn a14_deep_templates_name_the_bound_and_its_place() {
 }
 
 #[test]
-fn a14_long_templates_that_are_not_deep_work() {
+fn a14_long_but_shallow_templates_work() {
     let elif: String = (0..150).map(|at| format!("{{% elif count == {at} %}}{at}")).collect();
     check(&format!("{{% if 1 == 2 %}}{elif}{{% else %}}none{{% endif %}}"), "en", expect!["none"]);
     let or: String = (0..190).map(|at| format!(" or count == {at}")).collect();
@@ -332,7 +332,7 @@ fn a14_no_mail_in_mjml_overflows_the_stack() {
             let problems = Formatter::compile("n", &templates, &known()).map(|_| ()).err().unwrap_or_default();
             assert!(!problems.is_empty(), "{name}");
         }
-        // Elements side by side are not deep.
+        // Adjacent elements are not deep.
         let mail = within("mj-text", "<b>x</b><br><img src='x'>".repeat(300));
         let made = Formatter::compile("n", &mjml_templates(&mail), &known());
         assert!(made.is_ok(), "{:?}", made.err());
@@ -375,8 +375,8 @@ fn a14_deep_values_are_rendered_on_a_small_stack() {
         "{{ deep in [deep] }}",
         "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(12) }}{{ deep }}",
     ];
-    // That of a worker.
-    on_a_stack(1 << 20, || {
+    // The stack of a worker.
+    with_stack_size(1 << 20, || {
         for (part, work) in
             [Part::Text, Part::Json, Part::Html].into_iter().flat_map(|part| works.map(|work| (part, work)))
         {

@@ -1,11 +1,10 @@
-//! Strings that break software, in every field, for every target. What is made is read back by a parser that is not
-//! ours.
+//! Strings that break software, in every field, for every target. An independent parser reads the output.
 
 use htmlparser::{Token, Tokenizer};
 
 use super::*;
 
-/// The Big List of Naughty Strings, and some of our own.
+/// The Big List of Naughty Strings, and additions.
 fn strings() -> Vec<String> {
     let list: Vec<String> =
         serde_json::from_str(include_str!("../../testdata/naughty-strings.json")).expect("the list is JSON");
@@ -24,9 +23,9 @@ fn strings() -> Vec<String> {
     list.into_iter().chain(own.into_iter().map(str::to_owned)).collect()
 }
 
-/// What a browser sees of a document's structure: elements and the names of their attributes.
+/// The structure of a document: elements and the names of their attributes.
 fn structure(html: &str) -> Vec<String> {
-    // It wants one element around all, and no character that XML does not have.
+    // The parser requires one root element, and only XML characters.
     let html = html.replace(
         |c: char| c.is_control() && !matches!(c, '\t' | '\n' | '\r') || matches!(c, '\u{fffe}' | '\u{ffff}'),
         "?",
@@ -63,7 +62,7 @@ fn nothing_is_injected() {
         |html: &str| -> Vec<String> { structure(html).into_iter().filter(|token| token != "text").collect() };
     let wanted = elements(&format("harmless").expect("content").content.html.expect("HTML"));
     for text in strings() {
-        // A header that is too long is refused as a whole.
+        // A header that is too long is an error.
         let content = match format(&text) {
             Ok(formatted) => formatted.content,
             Err(error) if text.len() > 900 => {
@@ -122,7 +121,7 @@ fn nothing_is_injected_through_stylesheets() {
         let (html, json) = format(&text);
         assert_eq!(without_text(&html), wanted, "{text:?} in {html}");
         let json: serde_json::Value = serde_json::from_str(&json).unwrap_or_else(|error| panic!("{error} in {json}"));
-        // XML has no place for some characters; they are replaced, and what is encoded is not touched.
+        // XML cannot contain some characters; they are replaced, and escaped characters are kept.
         assert_eq!(json["place"], text.as_str().replace(['\u{fffe}', '\u{ffff}'], "\u{fffd}"));
     }
 }

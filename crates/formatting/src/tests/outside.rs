@@ -1,17 +1,18 @@
-//! What lies outside of templates, stylesheets and documents, and must not be touched.
+//! Detects access to files and the network from templates, stylesheets and documents.
 
 const EMPTY_SHEET: &str =
     "<xsl:stylesheet version=\"1.0\" xmlns:xsl=\"http://www.w3.org/1999/XSL/Transform\"></xsl:stylesheet>";
 
-/// A folder and a port that stylesheets and documents name. The kernel tells who opened a file of the one, or came to the other.
-pub(crate) struct Outside {
+/// A folder and a port for use in stylesheets and documents. The kernel reports opened files of the folder, and
+/// connections to the port.
+pub(crate) struct ExternalProbe {
     folder: tempfile::TempDir,
     watch: std::os::fd::OwnedFd,
     port: std::net::TcpListener,
 }
 
-impl Outside {
-    pub(crate) fn new() -> Outside {
+impl ExternalProbe {
+    pub(crate) fn new() -> ExternalProbe {
         use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
         let folder = tempfile::tempdir().expect("a folder");
         for name in ["secret.xml", "style.xsl"] {
@@ -21,7 +22,7 @@ impl Outside {
         add_watch(&watch, folder.path(), WatchFlags::OPEN | WatchFlags::CREATE | WatchFlags::ACCESS).expect("a watch");
         let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         port.set_nonblocking(true).expect("it does not wait");
-        Outside { folder, watch, port }
+        ExternalProbe { folder, watch, port }
     }
 
     pub(crate) fn file(&self, name: &str) -> String {
@@ -32,7 +33,7 @@ impl Outside {
         format!("http://{}", self.port.local_addr().expect("an address"))
     }
 
-    /// The bombs by their names. What they name is not here; here is something in its place.
+    /// The XML bombs by name, with their targets replaced by the folder and port of this probe.
     pub(crate) fn bombs(&self) -> Vec<(String, String)> {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/xml-bombs");
         let (file, url) = (format!("file://{}", self.file("secret.xml")), self.url());
@@ -47,7 +48,7 @@ impl Outside {
         bombs
     }
 
-    /// What was touched since the last time.
+    /// Accesses since the last call.
     pub(crate) fn touched(&self) -> Vec<String> {
         let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
         let mut reader = rustix::fs::inotify::Reader::new(&self.watch, &mut buffer);

@@ -30,7 +30,7 @@ fn check_partials(partials: &[(&str, &str)], template: &str, expected: Expect) {
 }
 
 #[test]
-fn a_partial_is_escaped_for_whoever_uses_it() {
+fn a_partial_is_escaped_for_the_including_part() {
     let known = with_partials(&[
         ("footer", TemplateText::from("-- {{ place }}")),
         (
@@ -60,7 +60,7 @@ fn a_partial_is_escaped_for_whoever_uses_it() {
 }
 
 #[test]
-fn what_is_personal_is_found_in_partials_too() {
+fn personal_variables_are_found_in_partials_too() {
     let known = with_partials(&[
         ("greeting", TemplateText::from("Dear {{ subscriber.id }}, {{ place }}")),
         ("frame", TemplateText::from("{% block body %}{% endblock %}{% include 'footer' %}")),
@@ -80,7 +80,7 @@ fn what_is_personal_is_found_in_partials_too() {
 }
 
 #[test]
-fn what_is_wrong_with_partials_is_told_at_apply() {
+fn problems_of_partials_are_found_at_compile_time() {
     check_partials(
         &[("footer", "x")],
         "a\n {% include 'foter' %}",
@@ -99,28 +99,52 @@ fn what_is_wrong_with_partials_is_told_at_apply() {
     check_partials(
         &[("a", "x{{ plaice }}")],
         "{% include 'a' %}",
-        expect!["1:5: partials.a: the template uses `plaice`, which is not known; did you mean `place`?"],
+        expect!["1:5: partials.a: the template uses `plaice`, which is unknown; did you mean `place`?"],
     );
-    // What a template gives a value, its partials see.
+    // A variable assigned by a template is known in its partials.
     check_partials(&[("a", "{{ title }}")], "{% set title = place %}{% include 'a' %}", expect![""]);
     check_partials(
         &[],
         "{% include place %}",
-        expect![
-            "1:12: n.content.templates.base.html: names a partial that is not known before; write its name in quotes"
-        ],
+        expect!["1:12: n.content.templates.base.html: names a partial by an expression; write its name in quotes"],
     );
     check_partials(
         &[],
         "{% for x in tags recursive %}{% endfor %}{% autoescape false %}{% endautoescape %}{{ [(place, 1)] }}{{ f(*tags) }}{{ weighed__(1) }}",
         expect![[r#"
             1:13: n.content.templates.base.html: a loop cannot be `recursive`; use a macro that calls itself
-            1:56: n.content.templates.base.html: `autoescape` cannot be switched; values are escaped for the part they stand in; `|safe` marks one that is right already
+            1:56: n.content.templates.base.html: `autoescape` cannot be switched; values are escaped for their part; `|safe` marks a value that needs no escaping
             1:87: n.content.templates.base.html: a tuple can only hold constants; write a list: `[a, b]`
             1:107: n.content.templates.base.html: arguments cannot be spread; write them one by one
             1:118: n.content.templates.base.html: is not known; use another name
-            1:104: n.content.templates.base.html: the template uses `f`, which is not known; known are magnitude, place, count, at, tags, more, note, event, sub, subscriber, device, notification"#]],
+            1:104: n.content.templates.base.html: the template uses `f`, which is unknown; known are magnitude, place, count, at, tags, more, note, event, sub, subscriber, device, notification"#]],
     );
+}
+
+#[test]
+fn a_partial_with_a_problem_is_compiled_once() {
+    // Without that, each level would multiply the work by 60: the compilation would not end.
+    let chain = |levels: usize, end: &str| -> Vec<(&str, TemplateText)> {
+        const NAMES: [&str; 24] = [
+            "a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q", "r", "s", "t", "u",
+            "v", "w", "x",
+        ];
+        let text = |level: usize| match NAMES.get(level + 1).filter(|_| level + 1 < levels) {
+            Some(next) => format!("{{% include '{next}' %}}").repeat(60),
+            None => end.to_owned(),
+        };
+        (0..levels).map(|level| (NAMES[level], TemplateText::from(text(level).as_str()))).collect()
+    };
+    let problems = |partials: &[(&str, TemplateText)]| {
+        let all = templates(&[("", Part::Html, "{% include 'a' %}"), ("de", Part::Text, "{% include 'a' %}")]);
+        Formatter::compile("n", &all, &with_partials(partials)).err().unwrap_or_default()
+    };
+    // A partial that cannot be compiled, and partials that nest too deeply.
+    let found = problems(&chain(12, "{{ place"));
+    assert!(!found.is_empty() && found.iter().all(|problem| problem.path == "partials.l"), "{found:#?}");
+    let found = problems(&chain(24, "{{ place }}"));
+    let too_deep = |problem: &tocsin_model::problem::Problem| problem.to_string().contains("more than 16 partials");
+    assert!(!found.is_empty() && found.len() <= 200 && found.iter().all(too_deep), "{} problems", found.len());
 }
 
 #[test]
@@ -174,12 +198,12 @@ fn mails_are_written_in_mjml() {
         let found = Formatter::compile("n", &templates(&[("", Part::Html, "{% include 'mail' %}")]), &known);
         found.expect_err("a problem")[0].to_string()
     };
-    expect![[r#"1:1: partials.mail.mjml: is not MJML: unable to load included template in root template at position 16:26; `mj-include` reads files, which templates cannot; use `{% include "..." %}` with a partial"#]].assert_eq(&wrong("<mjml><mj-body><mj-include path=\"/etc/passwd\"/></mj-body></mjml>"));
-    expect!["2:1: partials.mail.mjml: `mj-secton` is no element of MJML; did you mean `mj-section`?"]
+    expect![[r#"1:1: partials.mail.mjml: is not MJML: unable to load included template in root template at position 16:26; `mj-include` reads files, which is not allowed; use `{% include "..." %}` with a partial"#]].assert_eq(&wrong("<mjml><mj-body><mj-include path=\"/etc/passwd\"/></mj-body></mjml>"));
+    expect!["2:1: partials.mail.mjml: `mj-secton` is not an MJML element; did you mean `mj-section`?"]
         .assert_eq(&wrong("<mjml>\n<mj-body><mj-secton/></mj-body></mjml>"));
-    expect!["1:1: partials.mail.mjml: a tag of Jinja has no end; close it with `}}`"]
+    expect!["1:1: partials.mail.mjml: a Jinja tag has no end; close it with `}}`"]
         .assert_eq(&wrong("<mjml><mj-body>{{ place </mj-body></mjml>"));
-    expect!["1:19: partials.mail.mjml: the template uses `plaice`, which is not known; did you mean `place`?"]
+    expect!["1:19: partials.mail.mjml: the template uses `plaice`, which is unknown; did you mean `place`?"]
         .assert_eq(&wrong("<mjml><mj-body>{{ plaice }}</mj-body></mjml>"));
     expect!["partials.mail.mjml: has more than 64 elements within each other"]
         .assert_eq(&wrong(&"<mj-section>".repeat(3_000)));
@@ -213,14 +237,14 @@ fn fields_are_computed_when_formatted() {
     .into();
     let found = Formatter::compile("n", &all, &known).expect_err("problems");
     expect![[r#"
-        1:1: n.computed.a: the template uses `plaice`, which is not known; did you mean `place`?
+        1:1: n.computed.a: the template uses `plaice`, which is unknown; did you mean `place`?
         1:1: n.computed.b: syntax error: unexpected end of input, expected expression; give one expression, without braces
         1:1: n.computed.c: syntax error: unexpected input after expression; give one expression, without braces
-        1:1: n.computed.d: the template uses `a`, which is not known; did you mean `at`?
-        1:29: n.content.templates.base.text: the template uses `all.tags`, which is not known; known are magnitude, place, count, at, tags, more, note, a, b, c, d, event, sub, subscriber, device, notification
-        1:17: n.content.templates.base.text: the template uses `miles`, which is not known; known are magnitude, place, count, at, tags, more, note, a, b, c, d, event, sub, subscriber, device, notification
-        1:4: n.content.templates.base.text: the template uses `severe`, which is not known; known are magnitude, place, count, at, tags, more, note, a, b, c, d, event, sub, subscriber, device, notification
-        1:7: n.content.templates.base.headers.X-Test: the template uses `severe`, which is not known; known are magnitude, place, count, at, tags, more, note, a, b, c, d, event, sub, subscriber, device, notification"#]].assert_eq(&found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
+        1:1: n.computed.d: the template uses `a`, which is unknown; did you mean `at`?
+        1:29: n.content.templates.base.text: the template uses `all.tags`, which is unknown; known are magnitude, place, count, at, tags, more, note, a, b, c, d, event, sub, subscriber, device, notification
+        1:17: n.content.templates.base.text: the template uses `miles`, which is unknown; known are magnitude, place, count, at, tags, more, note, a, b, c, d, event, sub, subscriber, device, notification
+        1:4: n.content.templates.base.text: the template uses `severe`, which is unknown; known are magnitude, place, count, at, tags, more, note, a, b, c, d, event, sub, subscriber, device, notification
+        1:7: n.content.templates.base.headers.X-Test: the template uses `severe`, which is unknown; known are magnitude, place, count, at, tags, more, note, a, b, c, d, event, sub, subscriber, device, notification"#]].assert_eq(&found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
     known.computed = [(name("severe"), "10 // (count - count)".to_owned())].into();
     let formatter = Formatter::compile("n", &templates(&[("", Part::Text, "x")]), &known).expect("right");
     let error = formatter.format(None, "email", &Sample::new("Kobe").scope()).expect_err("it cannot");
@@ -229,7 +253,7 @@ fn fields_are_computed_when_formatted() {
 }
 
 #[test]
-fn a_preview_says_which_template_serves() {
+fn a_preview_names_the_selected_template() {
     let formatter = compile(&[
         ("", Part::Subject, "base"),
         ("", Part::Html, "<p>{{ place }}</p>"),
@@ -261,7 +285,7 @@ fn application(text: &str) -> Application {
 }
 
 #[test]
-fn an_application_is_warned_of_what_it_lacks() {
+fn lint_warns_of_gaps_of_an_application() {
     let application = application(
         r#"
 application: a
@@ -288,9 +312,9 @@ channels: { email: { protocol: smtp } }
     let found = crate::lint::application(&application, &|_| &[Part::Text, Part::Html]);
     expect![[r#"
         notifications.one.content.templates.de: has no html: readers of `de` get that of `base`; add it in this language too
-        notifications.two.content.templates: has nothing for the locale `de`, which `one` has, and none for `fr`, which `one` has; its readers get another language; add a template for it
-        notifications.two.content.templates: has no `text` or `html` for the channel `email` (smtp); what leaves there would be empty; add a part
-        partials.unused: is not used; include or extend it, or take it out"#]].assert_eq(&found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
+        notifications.two.content.templates: has nothing for the locale `de`, which `one` has, and none for `fr`, which `one` has; its readers get another language; add a template for this locale
+        notifications.two.content.templates: has no `text` or `html` for the channel `email` (smtp); messages through it would be empty; add a part
+        partials.unused: is not used; include or extend it, or remove it"#]].assert_eq(&found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
     let class = &application.notifications["one"];
     let known = KnownVariables::of(&application, &name("one"));
     let formatter = Formatter::compile("notifications.one", &class.content, &known).expect("right");

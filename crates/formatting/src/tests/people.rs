@@ -1,4 +1,4 @@
-//! What is written for people in their language.
+//! Locale-aware output for people.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn money_goes_by_currency_and_language() {
         "{{ 1|money('Euro') }}",
         "en",
         expect![
-            "error: template `base`, text, line 1: invalid operation: `EURO` is no currency; give a code of ISO 4217, such as `EUR`"
+            "error: template `base`, text, line 1: invalid operation: `EURO` is not a currency; give an ISO 4217 code, such as `EUR`"
         ],
     );
     check_in("{{ 0.1234|percent(1) }} {{ 1|percent }}", &[("en", "12.3% 100%"), ("de", "12,3\u{a0}% 100\u{a0}%")]);
@@ -56,8 +56,8 @@ fn numbers_have_their_plural() {
 }
 
 #[test]
-fn times_are_told_from_now() {
-    // It is half an hour after `at`.
+fn relative_times_count_from_now() {
+    // `now` is half an hour after `at`.
     check_in(
         "{{ at|relative }}, {{ '2026-11-21T21:35:12Z'|relative }}, {{ '2026-11-24T21:35:09Z'|relative }}, {{ '2024-01-01T00:00:00Z'|relative }}, {{ at|relative('2026-11-21T20:05:09Z') }}",
         &[
@@ -78,7 +78,7 @@ fn times_are_told_from_now() {
 }
 
 #[test]
-fn texts_are_made_to_fit_their_target() {
+fn texts_are_fitted_to_their_target() {
     check(
         "{{ 'https://a.example/?b=c'|url }} {{ 'JavaScript:alert(1)'|url }} {{ ' java\tscript:x'|url }} {{ 'mailto:a@b.org'|url }} {{ 'data:text/html,x'|url }} {{ '//evil.example'|url }} [{{ note|url }}]",
         "en",

@@ -1,4 +1,4 @@
-/* Confines a worker process: it keeps its connection and its memory, and can reach nothing else.
+/* Sandbox of a worker process: it keeps its connection and its memory, and has no other access.
  *
  * It opens no file and no socket, starts no program, writes no core, gains no privilege, and ends with its parent. */
 
@@ -25,7 +25,7 @@
 #endif
 
 #ifdef ARCHITECTURE
-/* Calls that a computation needs; all others fail with EPERM. */
+/* Allowed system calls (seccomp filter); all others fail with EPERM. */
 static const int allowed[] = {
     __NR_read,          __NR_write,         __NR_readv,        __NR_writev,       __NR_recvfrom,  __NR_sendto,
     __NR_close,         __NR_exit,          __NR_exit_group,   __NR_brk,          __NR_mmap,      __NR_munmap,
@@ -49,14 +49,14 @@ static int filter_calls(void) {
   filter[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
   filter[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
   struct sock_fprog program = {.len = (unsigned short)at, .filter = filter};
-  /* For all threads: the first one only waits for this. */
+  /* For all threads: the main thread only waits for the computing one. */
   if (syscall(__NR_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0)
     return 0;
   return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
 }
 #endif
 
-/* The address space that the process has now, in bytes; 0 if it is not known. */
+/* The current address space of the process, in bytes; 0 if unknown. */
 static unsigned long address_space(void) {
   FILE *file = fopen("/proc/self/statm", "re");
   unsigned long pages = 0;
@@ -73,9 +73,10 @@ static int limit(int resource, unsigned long most) {
   return setrlimit(resource, &value);
 }
 
-/* First of all in a new process: it keeps its first three descriptors only, and ends with its parent. 0: done. */
+/* First call in a new process: closes all but the first three descriptors, and ends the process with its parent. Returns
+ * 0 on success. */
 int tocsin_worker_begin(long parent) {
-  /* A stop of the server lets work end: its parent closes the connection. */
+  /* Signals to stop the server are ignored, so that work can finish: the parent closes the connection. */
   signal(SIGTERM, SIG_IGN);
   signal(SIGINT, SIG_IGN);
   signal(SIGHUP, SIG_IGN);
@@ -87,11 +88,11 @@ int tocsin_worker_begin(long parent) {
       close(file);
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
     return -1;
-  /* It may have ended before. */
+  /* The parent may have ended before. */
   return (long)getppid() == parent ? 0 : -1;
 }
 
-/* Called by the thread that computes, once the process has all it needs. 0: done. */
+/* Called by the computing thread, once all resources are open. Returns 0 on success. */
 int tocsin_worker_confine(unsigned long address_bytes) {
   unsigned long now = address_space();
   if (now == 0)
@@ -103,14 +104,14 @@ int tocsin_worker_confine(unsigned long address_bytes) {
   if (limit(RLIMIT_NOFILE, 0) != 0)
     return -1;
 #ifdef ARCHITECTURE
-  /* A kernel without filters still has all limits above. */
+  /* Without seccomp in the kernel, all limits above still apply. */
   if (filter_calls() != 0 && errno != EINVAL && errno != ENOSYS)
     return -1;
 #endif
   return 0;
 }
 
-/* Lets the process use so many seconds of processor time from now on, and ends it after that. */
+/* Limits the further processor time of the process, in seconds; the kernel ends it after that. */
 void tocsin_worker_seconds(unsigned long seconds) {
   struct rusage used;
   if (getrusage(RUSAGE_SELF, &used) != 0)

@@ -1,4 +1,4 @@
-//! Lets the executables of tests serve as workers: their `main` belongs to the test harness, so a worker is served before it.
+//! Makes test executables serve as workers: their `main` belongs to the test harness, so this runs before it.
 #![allow(unsafe_code)]
 
 // SAFETY: the C library calls each function of this section once, before `main`, with the arguments of the process.

@@ -1,4 +1,4 @@
-//! The loop of a worker process.
+//! The request loop of a worker process.
 
 use std::{
     ffi::OsString,
@@ -9,29 +9,29 @@ use std::{
 
 use super::{
     COMPILE_BYTES_MAX, SCHEMA_BYTES_MAX, STYLESHEET_BYTES_MAX, TRANSFORM_TIME_MAX,
-    messages::{Answer, GREETING, ProgramId, State, receive, request, send},
+    messages::{GREETING, ProgramId, WorkerResponse, WorkerState, receive, request, send},
 };
 use crate::{
     formatter::OUTPUT_BYTES_MAX,
     tree::Fields,
-    xslt::engine::{self, Failure, Limits, Schema, Sheet, Tree},
+    xslt::engine::{self, Limits, Schema, Sheet, TransformFailure, Tree},
 };
 
-/// The argument with which an executable is a worker; the number of its parent follows.
+/// The argument that starts an executable as a worker; the process id of its parent follows.
 pub const ARGUMENT: &str = "xml-worker";
-/// Most stylesheets and schemas that a worker keeps; the one used longest ago goes first.
+/// Most stylesheets and schemas that a worker caches; the least recently used is evicted.
 const PROGRAMS_MAX: usize = 64;
-/// Most bytes that they may hold together.
+/// Most bytes of the cached programs.
 const PROGRAMS_BYTES_MAX: i64 = 64 << 20;
-/// And as many for all else that the library keeps; a worker with more is replaced.
+/// Most bytes of all other memory that the library holds; a worker with more is replaced.
 const SLACK_BYTES: i64 = 32 << 20;
-/// Most templates within each other.
+/// Deepest nesting of XSLT templates.
 pub const TEMPLATE_DEPTH_MAX: i32 = 1_500;
-/// The stack of the thread that computes. Each template within another takes some hundred bytes to some ten thousand.
+/// The stack of the computing thread. A nested template takes from some hundred to ten thousand bytes.
 const STACK_BYTES: usize = 256 << 20;
-/// Address space beyond what the process has at its beginning.
+/// Address space beyond that of the process at its start.
 const ADDRESS_BYTES_MAX: u64 = 2 << 30;
-/// Processor time of one request: a second bound behind that of the parent, should that be stopped.
+/// Processor time of one request: a second limit behind that of the parent, in case the parent is stopped.
 const SECONDS_MAX: u32 = 10;
 
 pub const TRANSFORM: Limits = Limits {
@@ -42,8 +42,8 @@ pub const TRANSFORM: Limits = Limits {
     depth: TEMPLATE_DEPTH_MAX,
 };
 
-/// Serves as a worker if the arguments of the process ask for it; else gives nothing. Must be the first call of `main` of
-/// each executable that formats: workers are the same executable again.
+/// Serves as a worker if the process arguments request it; else returns `None`. Must be the first call of `main` of
+/// each executable that formats: workers run the same executable.
 pub fn serve_if_asked() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     let parent = (arguments.next()? == ARGUMENT).then(|| arguments.next())?;
@@ -61,7 +61,7 @@ fn serve(parent: u32) -> ExitCode {
     if engine::begin(parent).is_err() {
         return ExitCode::FAILURE;
     }
-    // After `begin`, which closes all but the first three.
+    // After `begin`, which closes all but the first three descriptors.
     let Ok(connection) = std::io::stdin().as_fd().try_clone_to_owned() else { return ExitCode::FAILURE };
     let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(|| work(connection.into()));
     match thread.map(|thread| thread.join()) {
@@ -76,12 +76,12 @@ fn work(mut connection: UnixStream) -> std::io::Result<()> {
     let mut programs = Programs::default();
     while let Some(message) = receive(&mut connection)? {
         engine::bound_seconds(SECONDS_MAX);
-        let answer = programs.answer(&message).ok_or_else(|| std::io::Error::other("a request is not complete"))?;
+        let response = programs.response(&message).ok_or_else(|| std::io::Error::other("a request is incomplete"))?;
         drop(message);
         programs.bound_memory(0);
-        let holds_too_much = programs.held > PROGRAMS_BYTES_MAX + SLACK_BYTES;
-        let state = State { processor_time: engine::processor_time(), holds_too_much };
-        connection.write_all(&answer.write(state))?;
+        let holds_too_much = programs.held_bytes > PROGRAMS_BYTES_MAX + SLACK_BYTES;
+        let state = WorkerState { processor_time: engine::processor_time(), holds_too_much };
+        connection.write_all(&response.write(state))?;
     }
     Ok(())
 }
@@ -97,24 +97,24 @@ struct Program {
     bytes: i64,
 }
 
-/// The compiled programs of a worker.
+/// The program cache of a worker.
 #[derive(Default)]
 struct Programs {
-    /// The one used last at the end.
+    /// Most recently used last.
     compiled: Vec<Program>,
     /// Bytes that the library has allocated and not freed.
-    held: i64,
+    held_bytes: i64,
 }
 
 impl Programs {
-    /// Bounds the library's memory from now on. Gives what it took since the last call.
+    /// Sets the library's memory limit from now on. Returns the bytes allocated since the last call.
     fn bound_memory(&mut self, bytes: usize) -> i64 {
         let taken = engine::bound_memory(bytes);
-        self.held += taken;
+        self.held_bytes += taken;
         taken
     }
 
-    fn answer(&mut self, message: &[u8]) -> Option<Answer> {
+    fn response(&mut self, message: &[u8]) -> Option<WorkerResponse> {
         let (code, rest) = message.split_first()?;
         let (id, rest) = rest.split_first_chunk::<16>()?;
         let mut fields = Fields(rest);
@@ -131,9 +131,9 @@ impl Programs {
                         let output = sheet.output();
                         self.keep(id, CompiledProgram::Sheet(sheet));
                         let (method, encoding, media_type) = (output.method, output.encoding, output.media_type);
-                        Answer::Compiled { method, encoding, media_type }
+                        WorkerResponse::Compiled { method, encoding, media_type }
                     }
-                    Err(said) => Answer::Failed(said),
+                    Err(said) => WorkerResponse::Failed(said),
                 })
             }
             request::SCHEMA => {
@@ -142,40 +142,40 @@ impl Programs {
                     Ok(schema) => {
                         self.keep(id, CompiledProgram::Schema(schema));
                         let [method, encoding, media_type] = Default::default();
-                        Answer::Compiled { method, encoding, media_type }
+                        WorkerResponse::Compiled { method, encoding, media_type }
                     }
-                    Err(objections) => Answer::Objections { count: objections.len(), objections },
+                    Err(objections) => WorkerResponse::ValidationErrors { count: objections.len(), objections },
                 })
             }
             request::APPLY => {
                 let known = self.compiled.iter().position(|program| program.id == *id);
-                let Some(at) = known else { return Some(Answer::Unknown) };
+                let Some(at) = known else { return Some(WorkerResponse::Unknown) };
                 let program = self.compiled.remove(at);
                 let tree = Tree::build(fields.bytes()?)?;
-                let answer = match &program.compiled {
+                let response = match &program.compiled {
                     CompiledProgram::Sheet(sheet) => {
-                        // The library stops at the bound by itself after most steps; within one it may need a little more.
+                        // The library stops at the limit by itself after most steps; one step may need a little more.
                         self.bound_memory(STYLESHEET_BYTES_MAX * 2);
                         match sheet.apply(tree, &TRANSFORM) {
                             Ok(text) if text.len() > OUTPUT_BYTES_MAX => {
-                                Answer::Failed(format!("the output is longer than {OUTPUT_BYTES_MAX} bytes"))
+                                WorkerResponse::Failed(format!("the output is longer than {OUTPUT_BYTES_MAX} bytes"))
                             }
-                            Ok(text) => Answer::Done(text.into_bytes()),
-                            Err(Failure::Said(said)) => Answer::Failed(said),
-                            Err(Failure::Memory) => Answer::Memory,
-                            Err(Failure::Time) => Answer::Time,
+                            Ok(text) => WorkerResponse::Done(text.into_bytes()),
+                            Err(TransformFailure::Said(said)) => WorkerResponse::Failed(said),
+                            Err(TransformFailure::Memory) => WorkerResponse::Memory,
+                            Err(TransformFailure::Time) => WorkerResponse::Time,
                         }
                     }
                     CompiledProgram::Schema(schema) => {
                         self.bound_memory(SCHEMA_BYTES_MAX);
                         match schema.check(&tree) {
-                            Ok(()) => Answer::Done(Vec::new()),
-                            Err((count, objections)) => Answer::Objections { count, objections },
+                            Ok(()) => WorkerResponse::Done(Vec::new()),
+                            Err((count, objections)) => WorkerResponse::ValidationErrors { count, objections },
                         }
                     }
                 };
                 self.compiled.push(program);
-                Some(answer)
+                Some(response)
             }
             _ => None,
         }

@@ -1,4 +1,4 @@
-//! Constructs that a stylesheet may not have, found before the library sees it.
+//! Checks a stylesheet for constructs that are not allowed, before the library parses it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,31 +8,31 @@ use quick_xml::{
 };
 use tocsin_model::problem::{Problem, closest};
 
-/// How deep elements may be nested.
+/// Deepest nesting of elements.
 const DEPTH_MAX: usize = 60;
-/// The longest expression, in bytes. The library goes as deep as an expression is long.
+/// The longest expression, in bytes. The library's recursion depth is linear in it.
 const EXPRESSION_BYTES_MAX: usize = 2_000;
-/// The longest attribute of a literal result element, in bytes: an image in a `data:` URI has room.
+/// The longest attribute of a literal result element, in bytes: enough for an image in a `data:` URI.
 const LITERAL_BYTES_MAX: usize = 1 << 20;
-/// Parentheses and brackets within each other.
+/// Deepest nesting of parentheses and brackets.
 const PARENTHESES_MAX: usize = 30;
-/// Most stylesheets that one imports, and they in turn.
+/// Most stylesheets that one imports, directly or indirectly.
 const IMPORTS_MAX: usize = 32;
 
 const XSLT: &str = "http://www.w3.org/1999/XSL/Transform";
 
-/// The partials that a stylesheet names. Nothing if it cannot be read.
+/// The partials that a stylesheet imports. Empty if it cannot be parsed.
 pub fn imports(source: &str) -> Vec<String> {
-    look_through(source).map(|found| found.into_iter().map(|found| found.name).collect()).unwrap_or_default()
+    check_one(source).map(|found| found.into_iter().map(|found| found.name).collect()).unwrap_or_default()
 }
 
-/// Checks a stylesheet and all that it imports, whose names it gives.
+/// Checks a stylesheet and all its imports; returns the names of the imports.
 ///
 /// # Errors
-/// The first thing that is wrong, with its place; in the words of the stylesheet that imports, if it is in another.
+/// The first fault, with its position; for an imported stylesheet, the position of the import.
 pub fn check_all(source: &str, partials: &BTreeMap<&str, &str>) -> Result<Vec<String>, Problem> {
     let mut imported: Vec<String> = Vec::new();
-    let mut open = look_through(source)?;
+    let mut open = check_one(source)?;
     while let Some(found) = open.pop() {
         if imported.contains(&found.name) {
             continue;
@@ -42,7 +42,7 @@ pub fn check_all(source: &str, partials: &BTreeMap<&str, &str>) -> Result<Vec<St
             let hint = match closest(&found.name, partials.keys().copied()) {
                 Some(meant) => format!("did you mean `{meant}`?"),
                 None if partials.is_empty() => {
-                    "stylesheets read no files; put the other one into `partials`, as `{ xslt: ... }`".to_owned()
+                    "stylesheets cannot read files; put the other one into `partials`, as `{ xslt: ... }`".to_owned()
                 }
                 None => format!(
                     "stylesheets among the partials are {}",
@@ -50,10 +50,10 @@ pub fn check_all(source: &str, partials: &BTreeMap<&str, &str>) -> Result<Vec<St
                 ),
             };
             let name: String = found.name.chars().take(80).collect();
-            let problem = Problem::at("", format!("imports `{name}`, which is no stylesheet of the application"));
+            let problem = Problem::at("", format!("imports `{name}`, which is not a stylesheet of the application"));
             return Err(at(problem.hint(hint)));
         };
-        let further = look_through(text).map_err(|problem| {
+        let further = check_one(text).map_err(|problem| {
             let line = problem.line.map(|line| format!(", line {line}")).unwrap_or_default();
             let inner = Problem::at("", format!("imports `{}`{line}: {}", found.name, problem.message));
             at(match problem.hint {
@@ -65,31 +65,31 @@ pub fn check_all(source: &str, partials: &BTreeMap<&str, &str>) -> Result<Vec<St
         if imported.len() > IMPORTS_MAX {
             return Err(at(Problem::at("", format!("imports more than {IMPORTS_MAX} stylesheets"))));
         }
-        // What is imported by another is reported where the first tag is.
+        // Indirect imports are reported at the position of the first tag.
         open.extend(further.into_iter().map(|further| Import { line: found.line, column: found.column, ..further }));
     }
     imported.sort();
     Ok(imported)
 }
 
-/// A stylesheet that another one names.
+/// An import of another stylesheet.
 struct Import {
     name: String,
     line: u32,
     column: u32,
 }
 
-struct Trouble {
+struct StylesheetFault {
     message: String,
     hint: &'static str,
 }
 
-fn trouble(message: impl Into<String>, hint: &'static str) -> Trouble {
-    Trouble { message: message.into(), hint }
+fn fault(message: impl Into<String>, hint: &'static str) -> StylesheetFault {
+    StylesheetFault { message: message.into(), hint }
 }
 
-/// Reads a stylesheet from its beginning to its end.
-fn look_through(source: &str) -> Result<Vec<Import>, Problem> {
+/// Checks one stylesheet.
+fn check_one(source: &str) -> Result<Vec<Import>, Problem> {
     let mut reader = Reader::from_str(source);
     reader.config_mut().check_end_names = true;
     let (mut imports, mut depth, mut elements) = (Vec::new(), 0usize, 0usize);
@@ -102,20 +102,20 @@ fn look_through(source: &str) -> Result<Vec<Import>, Problem> {
             let column = before.rsplit('\n').next().map_or(1, |line| line.chars().count() as u32 + 1);
             (line, column)
         };
-        let refused = |at: usize, found: Trouble| {
+        let refused = |at: usize, found: StylesheetFault| {
             let (line, column) = place(at);
             Problem::at("", found.message).hint(found.hint).position(line, column)
         };
         let event = match reader.read_event() {
             Ok(event) => event,
             Err(error) => {
-                let found = trouble(format!("is not XML: {error}"), "a stylesheet is one element with all in it");
+                let found = fault(format!("is not XML: {error}"), "a stylesheet has exactly one root element");
                 return Err(refused(reader.error_position() as usize, found));
             }
         };
         match event {
             Event::Start(element) | Event::Empty(element) if elements > 0 && depth == 0 => {
-                let found = trouble("has a second element at its end", "a stylesheet is one element with all in it");
+                let found = fault("has a second element at its end", "a stylesheet has exactly one root element");
                 let _ = element;
                 return Err(refused(start, found));
             }
@@ -123,11 +123,10 @@ fn look_through(source: &str) -> Result<Vec<Import>, Problem> {
                 depth += 1;
                 elements += 1;
                 if depth > DEPTH_MAX {
-                    let found =
-                        trouble(format!("has more than {DEPTH_MAX} elements within each other"), "use templates");
+                    let found = fault(format!("has more than {DEPTH_MAX} elements within each other"), "use templates");
                     return Err(refused(start, found));
                 }
-                look_at(&element, elements == 1, &mut prefixes).map_err(|found| refused(start, found))?;
+                check_element(&element, elements == 1, &mut prefixes).map_err(|found| refused(start, found))?;
                 imports.extend(import(&element).map(|name| Import {
                     name,
                     line: place(start).0,
@@ -136,7 +135,7 @@ fn look_through(source: &str) -> Result<Vec<Import>, Problem> {
             }
             Event::Empty(element) => {
                 elements += 1;
-                look_at(&element, elements == 1, &mut prefixes).map_err(|found| refused(start, found))?;
+                check_element(&element, elements == 1, &mut prefixes).map_err(|found| refused(start, found))?;
                 imports.extend(import(&element).map(|name| Import {
                     name,
                     line: place(start).0,
@@ -145,7 +144,7 @@ fn look_through(source: &str) -> Result<Vec<Import>, Problem> {
             }
             Event::End(_) => depth = depth.saturating_sub(1),
             Event::DocType(_) => {
-                let found = trouble("has a DOCTYPE", "take it out: stylesheets have no entities and no DTD");
+                let found = fault("has a DOCTYPE", "remove it: stylesheets cannot have entities or a DTD");
                 return Err(refused(start, found));
             }
             Event::GeneralRef(reference) => {
@@ -153,12 +152,12 @@ fn look_through(source: &str) -> Result<Vec<Import>, Problem> {
                 let is_known = matches!(name, "amp" | "lt" | "gt" | "quot" | "apos") || name.starts_with('#');
                 if !is_known {
                     let found =
-                        trouble(format!("has the entity `&{name};`"), "write the character, or its number: `&#160;`");
+                        fault(format!("has the entity `&{name};`"), "write the character, or its number: `&#160;`");
                     return Err(refused(start, found));
                 }
             }
             Event::PI(instruction) if instruction.target() == "xml-stylesheet" => {
-                let found = trouble("has an `xml-stylesheet`", "take it out: this is the stylesheet");
+                let found = fault("has an `xml-stylesheet`", "remove it: this is the stylesheet");
                 return Err(refused(start, found));
             }
             Event::Eof => break,
@@ -174,32 +173,36 @@ fn look_through(source: &str) -> Result<Vec<Import>, Problem> {
     Ok(imports)
 }
 
-/// `prefixes` are those that were declared for the namespace of XSLT so far, wherever they hold.
-fn look_at(element: &BytesStart<'_>, is_root: bool, prefixes: &mut BTreeSet<String>) -> Result<(), Trouble> {
+/// `prefixes` are those declared for the XSLT namespace so far, in any element.
+fn check_element(
+    element: &BytesStart<'_>,
+    is_root: bool,
+    prefixes: &mut BTreeSet<String>,
+) -> Result<(), StylesheetFault> {
     let name = element.name().as_ref().to_owned();
     let (prefix, local) = name.split_once(':').unwrap_or(("", &name));
     let mut is_stylesheet = false;
     let mut attributes = Vec::new();
     for attribute in element.attributes() {
-        let attribute = attribute.map_err(|error| trouble(format!("is not XML: {error}"), "check the attributes"))?;
+        let attribute = attribute.map_err(|error| fault(format!("is not XML: {error}"), "check the attributes"))?;
         let key: &str = attribute.key.as_ref();
         let value = quick_xml::escape::unescape(&attribute.value)
             .map(|value| value.into_owned())
-            .map_err(|_| trouble("has an entity in an attribute", "write the character, or its number: `&#160;`"))?;
+            .map_err(|_| fault("has an entity in an attribute", "write the character, or its number: `&#160;`"))?;
         if key == "xmlns" || key.starts_with("xmlns:") {
             if value == XSLT {
                 is_stylesheet = true;
                 prefixes.insert(key.strip_prefix("xmlns:").unwrap_or_default().to_owned());
             }
             if value == "http://www.w3.org/2001/XInclude" {
-                return Err(trouble("uses XInclude", "import a partial in its place"));
+                return Err(fault("uses XInclude", "import a partial in its place"));
             }
             continue;
         }
         if key.rsplit(':').next() == Some("extension-element-prefixes") && !value.trim().is_empty() {
-            return Err(trouble(
+            return Err(fault(
                 "declares extension elements",
-                "take `extension-element-prefixes` out: there are none here",
+                "remove `extension-element-prefixes`: there are no extension elements here",
             ));
         }
         attributes.push((key.to_owned(), value));
@@ -213,21 +216,18 @@ fn look_at(element: &BytesStart<'_>, is_root: bool, prefixes: &mut BTreeSet<Stri
         }
         if value.len() > LITERAL_BYTES_MAX {
             let message = format!("has an attribute `{key}` of {} bytes", value.len());
-            return Err(trouble(
-                message,
-                "none may be longer than 1 MiB: refer to the image in place of a `data:` URI",
-            ));
+            return Err(fault(message, "none may be longer than 1 MiB: refer to the image in place of a `data:` URI"));
         }
         expressions_within(value).into_iter().try_for_each(|part| expression(key, part))?;
     }
     if is_root && !is_stylesheet {
-        return Err(trouble(
-            format!("is no stylesheet: its element is `{}`", name.chars().take(40).collect::<String>()),
+        return Err(fault(
+            format!("is not a stylesheet: its root element is `{}`", name.chars().take(40).collect::<String>()),
             "begin with `<xsl:stylesheet version=\"1.0\" xmlns:xsl=\"http://www.w3.org/1999/XSL/Transform\">`",
         ));
     }
     if local == "document" && name.contains(':') || local == "result-document" {
-        return Err(trouble(format!("has `{name}`, which writes files"), "a stylesheet has one result; take it out"));
+        return Err(fault(format!("has `{name}`, which writes files"), "a stylesheet has one result; remove it"));
     }
     Ok(())
 }
@@ -246,7 +246,7 @@ fn expressions_within(value: &str) -> Vec<&str> {
     let (mut found, mut rest) = (Vec::new(), value);
     while let Some(at) = rest.find(['{', '}']) {
         let inner = &rest[at + 1..];
-        // Two braces are one, as text.
+        // Double braces are an escaped brace.
         if rest[at..].starts_with('}') || inner.starts_with('{') {
             rest = inner.strip_prefix(['{', '}']).unwrap_or(inner);
             continue;
@@ -270,11 +270,12 @@ fn expressions_within(value: &str) -> Vec<&str> {
     found
 }
 
-/// Refuses what an expression may not have; of an instruction each attribute may be one, or have some between braces.
-fn expression(key: &str, value: &str) -> Result<(), Trouble> {
+/// Rejects expressions that are not allowed. An attribute of an instruction may be an expression, or contain some
+/// between braces.
+fn expression(key: &str, value: &str) -> Result<(), StylesheetFault> {
     if value.len() > EXPRESSION_BYTES_MAX {
         let message = format!("has an expression of {} bytes in `{key}`", value.len());
-        return Err(trouble(message, "divide the expression: none may be longer than 2,000 bytes"));
+        return Err(fault(message, "divide the expression: the limit is 2,000 bytes"));
     }
     let (mut depth, mut deepest) = (0usize, 0usize);
     let mut quote = None;
@@ -295,25 +296,28 @@ fn expression(key: &str, value: &str) -> Result<(), Trouble> {
     }
     if deepest > PARENTHESES_MAX {
         let message = format!("has more than {PARENTHESES_MAX} parentheses within each other in `{key}`");
-        return Err(trouble(message, "give parts of it to variables"));
+        return Err(fault(message, "assign parts of it to variables"));
     }
     Ok(())
 }
 
-/// The function whose name is at the end of a text.
-fn call(before: &str) -> Result<(), Trouble> {
+/// Checks the function whose name is at the end of a text.
+fn call(before: &str) -> Result<(), StylesheetFault> {
     let before = before.trim_end();
     let begin = before
         .rfind(|c: char| !(c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | ':')))
         .map_or(0, |at| at + before[at..].chars().next().map_or(1, char::len_utf8));
-    // `child::node()` has an axis, which is no prefix.
+    // `child::node()` has an axis, which is not a prefix.
     let name = before[begin..].rsplit("::").next().unwrap_or_default();
     if name == "document" || name == "unparsed-text" {
-        return Err(trouble(format!("calls `{name}()`, which reads files"), "a stylesheet sees the notification only"));
+        return Err(fault(
+            format!("calls `{name}()`, which reads files"),
+            "a stylesheet can read only the notification",
+        ));
     }
     if name.contains(':') {
         let message = format!("calls the extension function `{name}()`");
-        return Err(trouble(message, "only the functions of XSLT 1.0 and XPath 1.0 are known"));
+        return Err(fault(message, "only the functions of XSLT 1.0 and XPath 1.0 are known"));
     }
     Ok(())
 }

@@ -1,11 +1,11 @@
-//! libxslt and libxml2, as far as we need them. All that others see of it is safe.
+//! Safe bindings of libxslt and libxml2.
 //!
-//! Called in worker processes only (`worker`), and by tests of this module: the libraries have no bound of their own for time
-//! and memory and cannot be interrupted.
+//! Used in worker processes (`worker`) and by tests of this module only: the libraries have no time and memory limits
+//! of their own and cannot be interrupted.
 //!
-//! What is relied on: a compiled stylesheet is not changed by being applied, so that any number of threads may apply it
-//! at the same time, each to a tree of its own (libxslt's documentation says so, and a test does it). A tree belongs to
-//! one thread. Texts that are given are not kept beyond the call.
+//! Assumptions: applying a compiled stylesheet does not change it, so any number of threads may apply it at the same
+//! time, each to its own tree (libxslt documents this, and a test checks it). A tree belongs to one thread. Texts
+//! passed to the library are not kept beyond the call.
 #![allow(unsafe_code)]
 
 use std::{
@@ -24,23 +24,23 @@ struct Source {
     length: c_int,
 }
 
-/// What a transformation may use.
+/// The limits of a transformation.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Instructions of XSLT.
+    /// XSLT instructions.
     pub steps: c_ulong,
-    /// Operations of XPath.
+    /// XPath operations.
     pub xpath_steps: c_ulong,
     /// Bytes of memory.
     pub bytes: c_long,
     /// Processor time.
     pub milliseconds: c_long,
-    /// Templates within each other.
+    /// Nested templates.
     pub depth: c_int,
 }
 
-// `tocsin_*` are in shim.c, the others in libxml2. A pointer to a document, a node or a stylesheet is opaque here.
+// `tocsin_*` are in bindings.c, the others in libxml2. A pointer to a document, a node or a stylesheet is opaque here.
 unsafe extern "C" {
     fn tocsin_xslt_init();
     fn tocsin_xslt_said() -> *const c_char;
@@ -90,35 +90,40 @@ unsafe extern "C" {
     fn tocsin_worker_confine(address_bytes: c_ulong) -> c_int;
     fn tocsin_worker_bound(bytes: c_long) -> c_long;
     fn tocsin_tree_mark(node: *mut c_void, mark: usize);
-    fn tocsin_schema_compile(document: *mut c_void, objections: *mut Objections) -> *mut c_void;
-    fn tocsin_schema_check(schema: *mut c_void, document: *mut c_void, objections: *mut Objections) -> c_int;
+    fn tocsin_schema_compile(document: *mut c_void, objections: *mut ValidationErrors) -> *mut c_void;
+    fn tocsin_schema_check(schema: *mut c_void, document: *mut c_void, objections: *mut ValidationErrors) -> c_int;
     fn tocsin_schema_free(schema: *mut c_void);
 }
 
-/// Differences that are kept of one document.
+/// Most errors kept for one document.
 pub const OBJECTIONS_MAX: usize = 4;
 const OBJECTION_BYTES: usize = 400;
 
-/// What is wrong with a document: in schema.c the same.
+/// The errors of a document; mirrors the struct in schema.c.
 #[repr(C)]
-struct Objections {
+struct ValidationErrors {
     count: usize,
     marks: [usize; OBJECTIONS_MAX],
     texts: [[c_char; OBJECTION_BYTES]; OBJECTIONS_MAX],
 }
 
-impl Objections {
-    fn none() -> Objections {
-        Objections { count: 0, marks: [0; OBJECTIONS_MAX], texts: [[0; OBJECTION_BYTES]; OBJECTIONS_MAX] }
+impl ValidationErrors {
+    fn none() -> ValidationErrors {
+        ValidationErrors { count: 0, marks: [0; OBJECTIONS_MAX], texts: [[0; OBJECTION_BYTES]; OBJECTIONS_MAX] }
     }
 
-    /// The mark of the element and the words, for each.
-    fn told(&self) -> Vec<(usize, String)> {
+    /// The mark of the element and the message, for each.
+    fn errors(&self) -> Vec<(usize, String)> {
         let text = |text: &[c_char; OBJECTION_BYTES]| {
-            // SAFETY: the C ends each text with a NUL within its array, and so do those that it never wrote.
+            // SAFETY: the C code ends each text with a NUL within its array, and unused entries are zeroed.
             unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().trim().to_owned()
         };
-        self.marks.iter().zip(&self.texts).take(self.count).map(|(mark, said)| (*mark, text(said))).collect()
+        self.marks
+            .iter()
+            .zip(&self.texts)
+            .take(self.count)
+            .map(|(mark, last_message)| (*mark, text(last_message)))
+            .collect()
     }
 }
 
@@ -131,7 +136,7 @@ pub struct Schema {
     document: Tree,
 }
 
-// SAFETY: a schema is not changed by a document that is compared with it: nothing is looked up that the document names.
+// SAFETY: a validation does not change the schema: nothing that the document names is looked up.
 unsafe impl Send for Schema {}
 // SAFETY: as above.
 unsafe impl Sync for Schema {}
@@ -140,63 +145,63 @@ impl Schema {
     /// Compiles it.
     ///
     /// # Errors
-    /// What is wrong, each with the mark of its element.
+    /// The errors, each with the mark of its element.
     pub fn compile(document: Tree) -> Result<Schema, Vec<(usize, String)>> {
-        let mut objections = Objections::none();
-        // SAFETY: the document is ours and lives as long as the schema; the place for objections is valid for the call.
+        let mut objections = ValidationErrors::none();
+        // SAFETY: the document is ours and lives as long as the schema; the error struct is valid for the call.
         let made = unsafe { tocsin_schema_compile(document.document.as_ptr(), &mut objections) };
         match NonNull::new(made) {
             Some(schema) => Ok(Schema { schema, document }),
-            None => Err(objections.told()),
+            None => Err(objections.errors()),
         }
     }
 
-    /// Compares a document with it. Gives how much is wrong, and the first of it.
+    /// Validates a document. Returns the number of errors, and the first ones.
     pub fn check(&self, document: &Tree) -> Result<(), (usize, Vec<(usize, String)>)> {
-        let mut objections = Objections::none();
+        let mut objections = ValidationErrors::none();
         // SAFETY: schema and document live through the call; the document is not shared, since no `Tree` is `Sync`.
         let outcome = unsafe { tocsin_schema_check(self.schema.as_ptr(), document.document.as_ptr(), &mut objections) };
-        if outcome == 0 { Ok(()) } else { Err((objections.count, objections.told())) }
+        if outcome == 0 { Ok(()) } else { Err((objections.count, objections.errors())) }
     }
 }
 
 impl Drop for Schema {
     fn drop(&mut self) {
-        // SAFETY: it came from the compiler, and nobody else has it; its document goes after it.
+        // SAFETY: it came from the compiler, and has no other owner; its document is freed after it.
         unsafe { tocsin_schema_free(self.schema.as_ptr()) }
     }
 }
 
-/// Makes a new process a worker of `parent`: it keeps its first three descriptors only, and ends with that process.
+/// Makes a new process a worker of `parent`: closes all but its first three descriptors, and ends it with that process.
 ///
 /// # Errors
-/// The parent is another, or the system refuses.
+/// The parent has ended, or the system call fails.
 pub fn begin(parent: u32) -> Result<(), &'static str> {
-    // SAFETY: takes a number. Called first of all in a process that has no other thread and uses no other descriptor.
+    // SAFETY: takes a number. The first call in a process that has no other thread and uses no other descriptor.
     match unsafe { tocsin_worker_begin(c_long::from(parent)) } {
         0 => Ok(()),
         _ => Err("the parent has ended"),
     }
 }
 
-/// The processor time that this process has used.
+/// The processor time of this process.
 pub fn processor_time() -> Duration {
-    // SAFETY: takes nothing, and reads a clock.
+    // SAFETY: takes no arguments, and reads a clock.
     Duration::from_millis(unsafe { tocsin_worker_milliseconds() })
 }
 
-/// Lets this process use so much processor time from now on; after that the system ends it.
+/// Limits the further processor time of this process; the kernel ends it after that.
 pub fn bound_seconds(seconds: u32) {
     // SAFETY: takes a number, and changes a limit of this process only.
     unsafe { tocsin_worker_seconds(c_ulong::from(seconds)) }
 }
 
-/// Confines this process for good: what it may not do any more is in confine.c.
+/// Confines this process permanently; confine.c lists the restrictions.
 ///
 /// # Errors
-/// The system refuses one of the steps.
+/// A system call fails.
 pub fn confine(address_bytes: u64) -> Result<(), &'static str> {
-    get_ready();
+    initialize();
     // SAFETY: takes a number, and changes limits of this process only.
     match unsafe { tocsin_worker_confine(address_bytes) } {
         0 => Ok(()),
@@ -204,25 +209,25 @@ pub fn confine(address_bytes: u64) -> Result<(), &'static str> {
     }
 }
 
-/// Bounds the memory that the library allocates from now on; at the bound the process ends with [`EXIT_MEMORY`]. None with 0.
-/// Gives the bytes that it allocated since the last call.
+/// Limits the memory that the library allocates from now on; at the limit the process ends with [`EXIT_MEMORY`]. 0
+/// means no limit. Returns the bytes allocated since the last call.
 pub fn bound_memory(bytes: usize) -> i64 {
     // SAFETY: takes a number, and sets a variable of this thread.
     unsafe { tocsin_worker_bound(c_long::try_from(bytes).unwrap_or(c_long::MAX)) }
 }
 
-/// The status with which a worker ends whose work needs too much memory; in shim.c the same.
+/// The exit status of a worker that exceeds its memory limit; the same in bindings.c.
 pub const EXIT_MEMORY: i32 = 77;
 
 static READY: Once = Once::new();
 
-fn get_ready() {
-    // SAFETY: takes nothing; `Once` lets it run once, before any other call of the library from this process.
+fn initialize() {
+    // SAFETY: takes no arguments; `Once` calls it once, before any other call of the library in this process.
     READY.call_once(|| unsafe { tocsin_xslt_init() });
 }
 
-/// What the library said of the last call of this thread.
-fn said() -> String {
+/// The error message of the last call on this thread.
+fn last_message() -> String {
     // SAFETY: the pointer is to an array of this thread that ends with a NUL and lives as long as the thread.
     unsafe { CStr::from_ptr(tocsin_xslt_said()) }.to_string_lossy().into_owned()
 }
@@ -231,7 +236,7 @@ fn said() -> String {
 #[derive(Debug)]
 pub struct Sheet(NonNull<c_void>);
 
-// SAFETY: see the top: applying does not change it. It is freed once, by the last owner.
+// SAFETY: see the module documentation: applying does not change it. It is freed once, by the last owner.
 unsafe impl Send for Sheet {}
 // SAFETY: as above.
 unsafe impl Sync for Sheet {}
@@ -244,22 +249,23 @@ pub struct Output {
     pub media_type: String,
 }
 
-/// Why a transformation gave nothing.
+/// The failure of a transformation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failure {
-    /// The library says why.
+pub enum TransformFailure {
+    /// The library's message.
     Said(String),
-    /// It needs too much memory.
+    /// The memory limit was exceeded.
     Memory,
-    /// It takes too long.
+    /// The time limit was exceeded.
     Time,
 }
 
 impl Sheet {
-    /// Compiles a text of XML. `sources` are what it may import, by name; `method` is its output method if it has none.
-    /// An empty one is for a whole document: what the stylesheet says holds, and its result is encoded in UTF-8.
+    /// Compiles a stylesheet source. `sources` are its possible imports, by name; `method` is its output method if it
+    /// declares none. An empty `method` is for a whole document: the stylesheet's declarations apply, and its result is
+    /// encoded in UTF-8.
     pub fn compile(text: &str, name: &str, sources: &[(&str, &str)], method: Option<&str>) -> Result<Sheet, String> {
-        get_ready();
+        initialize();
         let length = |text: &str| c_int::try_from(text.len()).map_err(|_| "the stylesheet is too long".to_owned());
         let terminated = |text: &str| CString::new(text).map_err(|_| "a name has a NUL".to_owned());
         let names: Vec<CString> = sources.iter().map(|(name, _)| terminated(name)).collect::<Result<_, _>>()?;
@@ -272,19 +278,20 @@ impl Sheet {
             .collect::<Result<_, String>>()?;
         let (name, method) = (terminated(name)?, method.map(terminated).transpose()?);
         let method = method.as_ref().map_or(ptr::null(), |method| method.as_ptr());
-        // SAFETY: all pointers are valid for the call, with the lengths that are given; the C keeps none of them.
+        // SAFETY: all pointers are valid for the call, with the given lengths; the C code keeps none of them.
         let made = unsafe {
             let count = sources.len() as c_int;
             let (text, length) = (text.as_ptr().cast(), length(text)?);
             tocsin_xslt_compile(text, length, name.as_ptr(), sources.as_ptr(), count, method)
         };
-        NonNull::new(made).map(Sheet).ok_or_else(said)
+        NonNull::new(made).map(Sheet).ok_or_else(last_message)
     }
 
-    /// The declarations of `xsl:output`, those of imported stylesheets behind its own. Empty where there is none.
+    /// The declarations of `xsl:output`, including imported stylesheets. Empty if there are none.
     pub fn output(&self) -> Output {
         let text = |which| {
-            // SAFETY: the stylesheet lives as long as `self`; the C gives a text of it that ends with a NUL, or none.
+            // SAFETY: the stylesheet lives as long as `self`; the C code returns a text of it that ends with a NUL, or
+            // null.
             let text = unsafe { tocsin_xslt_output(self.0.as_ptr(), which) };
             if text.is_null() {
                 return String::new();
@@ -296,31 +303,31 @@ impl Sheet {
     }
 
     /// Applies it. The result is UTF-8.
-    pub fn apply(&self, tree: Tree, limits: &Limits) -> Result<String, Failure> {
+    pub fn apply(&self, tree: Tree, limits: &Limits) -> Result<String, TransformFailure> {
         let (mut out, mut length) = (ptr::null_mut(), 0);
-        // SAFETY: the stylesheet lives as long as `self`, the tree is ours alone, the places for results are valid.
+        // SAFETY: the stylesheet lives as long as `self`, the tree has no other owner, the result pointers are valid.
         let outcome =
             unsafe { tocsin_xslt_apply(self.0.as_ptr(), tree.document.as_ptr(), limits, &mut out, &mut length) };
         match outcome {
             0 if out.is_null() => Ok(String::new()),
             0 => {
-                // SAFETY: the C gave a text of this length, which is ours until it is freed here.
+                // SAFETY: the C code returned a text of this length, which is ours until it is freed here.
                 let bytes = unsafe { std::slice::from_raw_parts(out.cast::<u8>(), length.max(0) as usize) };
                 let text = String::from_utf8_lossy(bytes).into_owned();
                 // SAFETY: as above; nothing refers to it any more.
                 unsafe { tocsin_xslt_free_text(out) };
                 Ok(text)
             }
-            2 => Err(Failure::Memory),
-            3 => Err(Failure::Time),
-            _ => Err(Failure::Said(said())),
+            2 => Err(TransformFailure::Memory),
+            3 => Err(TransformFailure::Time),
+            _ => Err(TransformFailure::Said(last_message())),
         }
     }
 }
 
 impl Drop for Sheet {
     fn drop(&mut self) {
-        // SAFETY: it came from the compiler, and nobody else has it.
+        // SAFETY: it came from the compiler, and has no other owner.
         unsafe { tocsin_xslt_free(self.0.as_ptr()) }
     }
 }
@@ -330,21 +337,21 @@ impl Drop for Sheet {
 pub struct Tree {
     document: NonNull<c_void>,
     open: Vec<*mut c_void>,
-    /// Texts with the NUL that C wants at their end.
+    /// NUL-terminated texts for C.
     name: Vec<u8>,
     value: Vec<u8>,
-    /// Those that were declared; they live as long as the document.
+    /// The declared namespaces; they live as long as the document.
     namespaces: Vec<*mut c_void>,
 }
 
-// SAFETY: a document has no tie to a thread; it is moved as a whole.
+// SAFETY: a document is not tied to a thread; it is moved as a whole.
 unsafe impl Send for Tree {}
 
 impl Tree {
-    /// Carries out the operations of a document. `None` if they are not complete.
+    /// Applies the operations of a document. `None` if they are incomplete.
     pub fn build(operations: &[u8]) -> Option<Tree> {
-        get_ready();
-        // SAFETY: the text is a constant. Without memory nothing can go on, as elsewhere.
+        initialize();
+        // SAFETY: the text is a constant. Out of memory is fatal, as elsewhere.
         let document = NonNull::new(unsafe { xmlNewDoc(c"1.0".as_ptr()) }).expect("memory for a document");
         let mut tree = Tree { document, open: Vec::new(), name: Vec::new(), value: Vec::new(), namespaces: Vec::new() };
         let mut fields = Fields(operations);
@@ -412,7 +419,7 @@ impl Tree {
         }
     }
 
-    /// The library refuses a few; those stay without effect.
+    /// The library rejects a few; those are ignored.
     fn declare(&mut self, prefix: &str, href: &str) {
         terminate(&mut self.name, prefix);
         terminate(&mut self.value, href);
@@ -478,12 +485,12 @@ impl Tree {
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        // SAFETY: it is ours, and all its nodes go with it.
+        // SAFETY: it is ours, and all its nodes are freed with it.
         unsafe { xmlFreeDoc(self.document.as_ptr()) }
     }
 }
 
-/// Copies a text with a NUL at its end. What XML cannot hold (XML 1.0, section 2.2) is replaced.
+/// Copies a text with a terminating NUL. Characters that XML cannot contain (XML 1.0, section 2.2) are replaced.
 fn terminate(buffer: &mut Vec<u8>, text: &str) {
     buffer.clear();
     let is_plain = |byte: u8| byte >= 0x20 || matches!(byte, b'\t' | b'\n' | b'\r');
@@ -500,7 +507,7 @@ fn terminate(buffer: &mut Vec<u8>, text: &str) {
     buffer.push(0);
 }
 
-/// The cases of others come as files of XML. Nothing but tests reads XML with the library.
+/// Test cases are XML files. Only tests parse XML with the library.
 #[cfg(test)]
 impl Tree {
     pub fn parse(text: &[u8]) -> Option<Tree> {
@@ -513,9 +520,9 @@ impl Tree {
                 options: c_int,
             ) -> *mut c_void;
         }
-        /// Entities and default attributes of a DTD within the text; nothing from elsewhere.
+        /// Entities and default attributes of a DTD within the text; nothing external.
         const OPTIONS: c_int = 1 << 1 | 1 << 3 | 1 << 11 | 1 << 14;
-        get_ready();
+        initialize();
         let length = c_int::try_from(text.len()).ok()?;
         // SAFETY: the text is valid for the call and has this length.
         let document = unsafe { xmlReadMemory(text.as_ptr().cast(), length, c"input".as_ptr(), ptr::null(), OPTIONS) };

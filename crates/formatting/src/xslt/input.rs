@@ -1,21 +1,21 @@
-//! A notification as the XML that stylesheets read.
+//! A notification as XML, the input of stylesheets.
 
 use jiff::tz::TimeZone;
 use tocsin_model::{field::Fields, time::Timestamp, value::Value};
 
 use super::XsltError;
 use crate::{
-    language::Customs,
-    scope::{Scope, Uses},
+    locale_data::LocaleData,
+    scope::{RootsUsed, Scope},
     tree::Tree,
 };
 
-/// Most elements, attributes and texts of a document. Comparing two sets of nodes costs their product.
+/// Most elements, attributes and texts of a document. Comparing two node sets costs the product of their sizes.
 const NODES_MAX: usize = 4_000;
-/// How deep values may be nested.
+/// Deepest nesting of values.
 const DEPTH_MAX: usize = 32;
 
-/// What a stylesheet sees of a notification.
+/// The input of a stylesheet for a notification.
 ///
 /// ```xml
 /// <notifications>
@@ -26,36 +26,37 @@ const DEPTH_MAX: usize = 32;
 ///     <tags><item>coast</item></tags>
 ///     <more><entry key="depth" value="10">10</entry></more>
 ///     <event>...</event> <sub>...</sub>
-///     <subscriber id="alice" locale="de" time_zone="Europe/Vienna"><attribute key="name">Alice</attribute></subscriber>
+///     <subscriber id="alice" locale="de" time_zone="Europe/Vienna"><attribute
+///     key="name">Alice</attribute></subscriber>
 ///     <device name="home" channel="email" address="alice@example.org"/>
 ///   </notification>
 /// </notifications>
 /// ```
 ///
-/// In a digest there is a `notification` for each that is told, those after the first with fields and event only, and
-/// `notifications` has the attributes `count` and `more`.
+/// In a digest there is one `notification` element per notification, those after the first with fields and event only,
+/// and `notifications` has the attributes `count` and `more`.
 ///
-/// Numbers and times read as the reader writes them; `value` has them for computing. Where JSON is made, each element
-/// has its value as JSON in `json`. A field without a value is an empty element.
+/// Numbers and times are formatted in the reader's locale; `value` has the raw value. For JSON output, each element has
+/// its value as JSON in `json`. A field without a value is an empty element.
 pub struct Input<'a> {
     pub fields: &'a Fields,
     pub scope: &'a Scope<'a>,
     pub locale: Option<&'a str>,
-    pub uses: Uses,
+    pub uses: RootsUsed,
 }
 
 impl Input<'_> {
     /// The document.
     ///
     /// # Errors
-    /// It has more nodes than a stylesheet may read.
+    /// The document has more nodes than allowed.
     pub(super) fn tree(&self) -> Result<Tree, XsltError> {
         let scope = self.scope;
         let zone =
             scope.profile.time_zone.as_deref().and_then(|zone| TimeZone::get(zone).ok()).unwrap_or(TimeZone::UTC);
         let mut writer = Writer {
             tree: Tree::new("notifications"),
-            customs: Customs::of(self.locale),
+            locale_data: LocaleData::of(self.locale),
             zone,
             wants_json: self.uses.json,
         };
@@ -103,7 +104,7 @@ impl Input<'_> {
             writer.tree.attribute("address", scope.device.address);
             writer.tree.close();
         }
-        // The first is the one above.
+        // The first one is written above.
         for item in scope.digest.iter().flat_map(|digest| digest.items).skip(1) {
             writer.tree.close();
             writer.tree.open("notification");
@@ -124,7 +125,7 @@ impl Input<'_> {
 
 struct Writer {
     tree: Tree,
-    customs: &'static Customs,
+    locale_data: &'static LocaleData,
     zone: TimeZone,
     wants_json: bool,
 }
@@ -132,7 +133,7 @@ struct Writer {
 impl Writer {
     fn row(&mut self, fields: &Fields, row: &[Value]) -> Result<(), XsltError> {
         for (field, value) in fields.iter().zip(row) {
-            // The name of a field is a name of XML as well.
+            // The name of a field is an XML name as well.
             self.tree.open(field.name.as_str());
             self.value(value, 0)?;
             self.tree.close();
@@ -140,10 +141,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes a value into the element that is open.
+    /// Writes a value into the open element.
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), XsltError> {
         if self.tree.nodes() > NODES_MAX || depth > DEPTH_MAX {
-            let message = format!("the notification has more than {NODES_MAX} values, which no stylesheet may read");
+            let message = format!("the notification has more than {NODES_MAX} values, the limit for stylesheets");
             return Err(XsltError::plain(message));
         }
         if self.wants_json {
@@ -156,12 +157,12 @@ impl Writer {
             Value::Integer(value) => {
                 let plain = value.to_string();
                 self.tree.attribute("value", &plain);
-                self.tree.text(&self.customs.number(plain));
+                self.tree.text(&self.locale_data.number(plain));
             }
             Value::Number(value) => {
                 let plain = format!("{value}");
                 self.tree.attribute("value", &plain);
-                self.tree.text(&self.customs.number(plain));
+                self.tree.text(&self.locale_data.number(plain));
             }
             Value::Text(text) => self.tree.text(text),
             Value::Timestamp(time) => self.time(*time),
@@ -187,8 +188,8 @@ impl Writer {
     fn time(&mut self, time: Timestamp) {
         self.tree.attribute("value", &time.to_string());
         let Some(local) = time.in_zone(&self.zone) else { return };
-        let date = self.customs.date(local.date(), "long").unwrap_or_default();
-        let hour = self.customs.time(local.time(), false);
+        let date = self.locale_data.date(local.date(), "long").unwrap_or_default();
+        let hour = self.locale_data.time(local.time(), false);
         self.tree.attribute("date", &date);
         self.tree.attribute("time", &hour);
         self.tree.text(&format!("{date} {hour}"));

@@ -1,4 +1,4 @@
-/* Schemas of XML: what cannot be said from Rust, because structures of the library differ from version to version. */
+/* Bindings of libxml2's XML Schema validator, in C because the library's structs differ between versions. */
 
 #include <stdint.h>
 #include <string.h>
@@ -15,14 +15,14 @@ typedef xmlErrorPtr told;
 
 enum { TOLD_MAX = 4, TOLD_BYTES = 400 };
 
-/* What is wrong, at most as much as anybody reads. */
+/* The errors of a document or schema; only the first ones are kept. */
 struct tocsin_objections {
-  size_t count; /* of all, those among them that are not kept */
+  size_t count; /* of all errors, including those not kept */
   size_t marks[TOLD_MAX];
   char texts[TOLD_MAX][TOLD_BYTES];
 };
 
-/* A number by which the node is known when it is complained of. */
+/* Sets the mark of a node, a number that identifies it in errors. */
 void tocsin_tree_mark(xmlNodePtr node, size_t mark) { node->_private = (void *)(uintptr_t)mark; }
 
 static void keep(void *data, told error) {
@@ -33,7 +33,7 @@ static void keep(void *data, told error) {
   if (at >= TOLD_MAX)
     return;
   xmlNodePtr node = error->node;
-  /* An attribute has no mark of its own. */
+  /* Attributes have no marks. */
   if (node != NULL && node->type == XML_ATTRIBUTE_NODE)
     node = node->parent;
   objections->marks[at] = node == NULL ? 0 : (size_t)(uintptr_t)node->_private;
@@ -41,7 +41,7 @@ static void keep(void *data, told error) {
   objections->texts[at][TOLD_BYTES - 1] = 0;
 }
 
-/* Compiles a schema, which refers to the document as long as it lives; NULL if it is wrong. */
+/* Compiles a schema, which borrows the document; NULL on error. */
 xmlSchemaPtr tocsin_schema_compile(xmlDocPtr doc, struct tocsin_objections *objections) {
   xmlSchemaParserCtxtPtr parser = xmlSchemaNewDocParserCtxt(doc);
   if (parser == NULL)
@@ -56,7 +56,7 @@ xmlSchemaPtr tocsin_schema_compile(xmlDocPtr doc, struct tocsin_objections *obje
   return schema;
 }
 
-/* Compares a document with a schema. 0: it fits. */
+/* Validates a document. Returns 0 if it is valid. */
 int tocsin_schema_check(xmlSchemaPtr schema, xmlDocPtr doc, struct tocsin_objections *objections) {
   xmlSchemaValidCtxtPtr context = xmlSchemaNewValidCtxt(schema);
   if (context == NULL)

@@ -1,12 +1,12 @@
-//! The cases of Apache Xalan, and what must not happen.
+//! The conformance cases of Apache Xalan, and attacks.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
 use super::*;
-use crate::{tests::outside::Outside, worker::TRANSFORM as LIMITS};
-use engine::{Failure, Limits, Sheet, Tree as LibraryTree};
+use crate::{tests::outside::ExternalProbe, worker::TRANSFORM as LIMITS};
+use engine::{Limits, Sheet, TransformFailure, Tree as LibraryTree};
 
 #[derive(Deserialize)]
 struct Case {
@@ -18,8 +18,8 @@ struct Case {
 const GENEROUS: Limits =
     Limits { steps: 1_000_000, xpath_steps: 50_000_000, bytes: 64 << 20, milliseconds: 20_000, depth: 1_000 };
 
-/// What matters of a document: neither white space between its words, nor the order of attributes.
-fn normal(text: &str) -> String {
+/// The normal form of a document for comparison: ignores white space between words and the order of attributes.
+fn normalized(text: &str) -> String {
     let text = text.trim_start_matches('\u{feff}');
     let text = match text.starts_with("<?xml") {
         true => text.split_once("?>").map_or("", |(_, rest)| rest),
@@ -46,7 +46,7 @@ fn normal(text: &str) -> String {
 }
 
 #[test]
-fn the_cases_of_xalan() {
+fn the_cases_of_xalan_pass() {
     let cases: BTreeMap<String, Case> =
         serde_json::from_str(include_str!("../../testdata/xslt.json")).expect("the file of cases is JSON");
     assert_eq!(cases.len(), 696);
@@ -57,8 +57,8 @@ fn the_cases_of_xalan() {
                 LibraryTree::parse(case.input.as_bytes()).ok_or_else(|| "the input cannot be read".to_owned())?;
             sheet.apply(tree, &GENEROUS).map_err(|failure| format!("{failure:?}"))
         });
-        let expected = normal(&case.output);
-        match outcome.map(|output| normal(&output)) {
+        let expected = normalized(&case.output);
+        match outcome.map(|output| normalized(&output)) {
             Ok(output) if output == expected => {}
             Ok(output) => failed.push(format!("{name}:\n  is  {output}\n  not {expected}")),
             Err(error) => failed.push(format!("{name}: {error}")),
@@ -73,7 +73,7 @@ fn sheet(body: &str) -> String {
     format!("{HEAD}\n<xsl:output method=\"text\"/>\n{body}</xsl:stylesheet>")
 }
 
-/// Applies a stylesheet to a small document, with the bounds of production.
+/// Applies a stylesheet to a small document, with the limits of production.
 fn apply(source: &str, partials: &[(&str, &str)]) -> Result<String, String> {
     let partials = partials.iter().copied().collect();
     let stylesheet = Stylesheet::compile(source, &partials, Some("text")).map_err(|problem| problem.to_string())?;
@@ -95,13 +95,13 @@ fn items() -> Tree {
     tree
 }
 
-/// A document of the library itself, for what the check before it would refuse.
+/// A document of the library itself, for stylesheets that the check would reject.
 fn empty() -> LibraryTree {
     LibraryTree::build(&Tree::new("notifications").into_operations()).expect("a document")
 }
 
 #[test]
-fn bombs_are_refused_before_the_library_sees_them() {
+fn xml_bombs_are_rejected_before_the_library_parses_them() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/xml-bombs");
     let mut seen = 0;
     for file in std::fs::read_dir(folder).expect("the folder of bombs").flatten() {
@@ -135,7 +135,7 @@ fn bombs_are_refused_before_the_library_sees_them() {
 }
 
 #[test]
-fn nothing_outside_is_reached() {
+fn files_and_network_are_unreachable() {
     let secret = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/xml-bombs/simple.xml");
     for (body, word) in [
         (format!("<xsl:template match=\"/\"><xsl:copy-of select=\"document('{secret}')\"/></xsl:template>"), "document"),
@@ -153,7 +153,7 @@ fn nothing_outside_is_reached() {
         assert!(error.contains(word), "{error}");
     }
     assert!(!std::path::Path::new("/tmp/tocsin-xslt-wrote").exists());
-    // What the check does not see, the library does not do: the name of the file is computed.
+    // The library rejects what the check cannot see: here the name of the file is computed.
     let raw = |body: &str| {
         let sheet = Sheet::compile(&sheet(body), OWN_NAME, &[], Some("text")).expect("it is XSLT");
         sheet.apply(empty(), &LIMITS)
@@ -166,7 +166,7 @@ fn nothing_outside_is_reached() {
     ] {
         match raw(&body) {
             Ok(text) => assert_eq!(text, "[]", "{body}"),
-            Err(failure) => assert!(matches!(failure, Failure::Said(_)), "{failure:?}"),
+            Err(failure) => assert!(matches!(failure, TransformFailure::Said(_)), "{failure:?}"),
         }
     }
     let wrote = raw(
@@ -176,8 +176,8 @@ fn nothing_outside_is_reached() {
 }
 
 #[test]
-fn no_file_is_opened_and_nobody_is_called() {
-    let outside = Outside::new();
+fn no_file_is_opened_and_no_connection_is_made() {
+    let outside = ExternalProbe::new();
     let (file, style, url) = (outside.file("secret.xml"), outside.file("style.xsl"), outside.url());
     for (name, bomb) in outside.bombs() {
         assert!(Stylesheet::compile(&bomb, &BTreeMap::new(), Some("text")).is_err(), "{name}");
@@ -204,14 +204,14 @@ fn no_file_is_opened_and_nobody_is_called() {
                 false => sheet(&body).replace("<xsl:output method=\"text\"/>\n<xsl:im", "<xsl:im"),
             };
             let _ = apply(&whole, &[]);
-            // Nor does the library, if our own check had let it pass.
+            // The library would reject it too if our check did not.
             if let Ok(sheet) = Sheet::compile(&whole, OWN_NAME, &[], Some("text")) {
                 let _ = sheet.apply(empty(), &LIMITS);
             }
             assert_eq!(outside.touched(), Vec::<String>::new(), "{whole}");
         }
     }
-    // Whoever does open one is seen.
+    // A control: opening a file is noticed.
     std::fs::read(&file).expect("it is there");
     let _visitor = std::net::TcpStream::connect(&url["http://".len()..]).expect("it listens");
     assert_eq!(outside.touched(), ["secret.xml", "127.0.0.1"]);
@@ -227,9 +227,9 @@ fn stylesheets_import_partials() {
         .replace("</xsl:stylesheet>", "<xsl:template name=\"inner\">own</xsl:template></xsl:stylesheet>");
     assert_eq!(apply(&top, &[("base", &base)]), Ok("own".to_owned()));
     let missing = apply(&top, &[("bases", &base)]).expect_err("no base");
-    assert_eq!(missing, "2:1: imports `base`, which is no stylesheet of the application; did you mean `bases`?");
+    assert_eq!(missing, "2:1: imports `base`, which is not a stylesheet of the application; did you mean `bases`?");
     let bad = apply(&top, &[("base", "<!DOCTYPE a><a/>")]).expect_err("a DOCTYPE");
-    assert_eq!(bad, "2:1: imports `base`, line 1: has a DOCTYPE; take it out: stylesheets have no entities and no DTD");
+    assert_eq!(bad, "2:1: imports `base`, line 1: has a DOCTYPE; remove it: stylesheets cannot have entities or a DTD");
     let circle = sheet("<xsl:include href=\"base\"/>");
     assert!(apply(&circle, &[("base", &circle)]).is_err());
 }
@@ -247,7 +247,7 @@ fn errors_name_their_line() {
     let error = apply(&sheet("<xsl:template match=\"/\">\n<xsl:call-template name=\"gone\"/></xsl:template>"), &[])
         .expect_err("no template");
     assert!(error.contains("gone"), "{error}");
-    // A message that does not end it says nothing to readers.
+    // A message without `terminate` is not an error.
     assert_eq!(
         apply(&sheet("<xsl:template match=\"/\"><xsl:message>psst</xsl:message>x</xsl:template>"), &[]),
         Ok("x".to_owned())
@@ -255,7 +255,7 @@ fn errors_name_their_line() {
 }
 
 #[test]
-fn nothing_runs_away() {
+fn endless_stylesheets_are_stopped() {
     let recursive = |call: &str| {
         format!(
             "<xsl:template match=\"/\"><xsl:call-template name=\"t\"/></xsl:template><xsl:template name=\"t\"><xsl:param name=\"s\" select=\"'xxxxxxxxxxxxxxxx'\"/><xsl:param name=\"n\" select=\"0\"/>{call}</xsl:template>"
@@ -280,7 +280,7 @@ fn nothing_runs_away() {
         let outcome = apply(&sheet(&body), &[]).expect_err(&body);
         assert!(outcome.contains(words), "{outcome}");
     }
-    // What is deep but ends is no mistake.
+    // A deep but finite recursion is allowed.
     let counted = recursive(
         "<xsl:if test=\"$n &lt; 500\">.<xsl:call-template name=\"t\"><xsl:with-param name=\"n\" select=\"$n + 1\"/></xsl:call-template></xsl:if>",
     );
@@ -288,7 +288,7 @@ fn nothing_runs_away() {
 }
 
 #[test]
-fn the_deepest_fits_on_the_stack_of_a_worker() {
+fn the_deepest_recursion_fits_on_the_stack_of_a_worker() {
     // As deep as elements and templates may be.
     let inner =
         format!("{}<xsl:call-template name=\"t\"/>{}", "<xsl:if test=\"true()\">".repeat(50), "</xsl:if>".repeat(50));
@@ -318,7 +318,7 @@ fn c4_an_image_within_a_stylesheet_is_no_expression() {
     let page = |attribute: &str| format!("<xsl:template match=\"/\"><html><img {attribute}/></html></xsl:template>");
     let made = apply(&sheet(&page(&format!("src=\"{image}\""))).replace("text", "xml"), &[]).expect("an image");
     assert!(made.contains(&image), "{} bytes", made.len());
-    // Texts with parentheses and colons are no calls either, and braces are doubled.
+    // Texts with parentheses and colons are not calls either, and doubled braces are text.
     for text in
         ["style=\"filter: a:b(c) {{x}}\"", "onclick=\"document(1)\"", "title=\"a {concat('}', &quot;{&quot;)} b\""]
     {
@@ -333,7 +333,7 @@ fn c4_an_image_within_a_stylesheet_is_no_expression() {
         apply(&sheet(&format!("<xsl:template match=\"/\">{select}</xsl:template>")), &[]).expect_err("too long");
     assert!(error.contains("2,000 bytes"), "{error}");
     assert!(apply(&sheet(&page("title=\"{document('x')}\"")), &[]).expect_err("a file").contains("files"));
-    // A declaration deeper in the stylesheet makes instructions of others too.
+    // A declaration deeper in the stylesheet affects which elements are instructions.
     let other = "<x xmlns:t=\"http://www.w3.org/1999/XSL/Transform\"><t:value-of select=\"document('x')\"/></x>";
     let error = apply(&sheet(&format!("<xsl:template match=\"/\">{other}</xsl:template>")), &[]).expect_err("a file");
     assert!(error.contains("files"), "{error}");

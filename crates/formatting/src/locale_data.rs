@@ -1,5 +1,5 @@
-//! How a language writes numbers, money, dates and times, and which plural a number takes. The data is that of the
-//! Unicode CLDR (`data/README.md`); its dates in digits always have the whole year.
+//! Locale data: formats of numbers, money, dates and times, and plural rules. The source is the Unicode CLDR
+//! (`data/README.md`); numeric dates always have the full year.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,24 +12,24 @@ use serde::Deserialize;
 
 use crate::plural::Rules;
 
-/// The customs of one language, and of its region where that matters.
+/// The data of one language, and of its region where that matters.
 #[derive(Debug, Deserialize)]
-pub struct Customs {
-    /// Between whole and fraction.
+pub struct LocaleData {
+    /// The decimal separator.
     decimal: char,
-    /// Between groups of digits.
+    /// The grouping separator.
     group: char,
-    /// Digits of the first group, of the others, and how many digits must stand before the first group.
+    /// Digits of the first group, of the others, and the least number of digits before the first group.
     groups: [usize; 3],
     minus: String,
     /// Patterns in which `#,##0` and `#,##0.00` stand for the number and `¤` for the currency.
     percent: String,
     money: String,
-    /// What readers call a currency, by its code; others go by the code.
+    /// The symbols of currencies, by their codes; others use the code.
     currencies: BTreeMap<String, String>,
     months: [String; 12],
     months_short: [String; 12],
-    /// From Monday.
+    /// Starting on Monday.
     days: [String; 7],
     days_short: [String; 7],
     /// Before and after noon.
@@ -40,27 +40,26 @@ pub struct Customs {
     date_full: String,
     time_short: String,
     time_medium: String,
-    /// `minute.past` to the sentence of each plural.
+    /// From `minute.past` to the pattern of each plural category.
     relative: BTreeMap<String, BTreeMap<String, String>>,
     plural: Rules,
     ordinal: Rules,
 }
 
-/// By the tag in lower case; `""` is for readers whose language we do not know.
-static LANGUAGES: LazyLock<HashMap<String, Customs>> = LazyLock::new(|| {
-    let read: HashMap<String, Customs> = serde_json::from_str(include_str!("../data/cldr.json"))
+/// By the tag in lower case; `""` is the fallback.
+static LANGUAGES: LazyLock<HashMap<String, LocaleData>> = LazyLock::new(|| {
+    let read: HashMap<String, LocaleData> = serde_json::from_str(include_str!("../data/cldr.json"))
         .expect("the file of languages was written by its script");
-    let mut languages: HashMap<String, Customs> =
-        read.into_iter().map(|(tag, customs)| (tag.to_ascii_lowercase(), customs)).collect();
-    languages.insert(String::new(), Customs::unknown());
+    let mut languages: HashMap<String, LocaleData> =
+        read.into_iter().map(|(tag, locale_data)| (tag.to_ascii_lowercase(), locale_data)).collect();
+    languages.insert(String::new(), LocaleData::unknown());
     languages
 });
 
-impl Customs {
-    /// The customs of a language tag of BCP 47. Without one, or for a language we do not know: English words with dates
-    /// of ISO 8601.
-    pub fn of(locale: Option<&str>) -> &'static Customs {
-        static UNKNOWN: LazyLock<&Customs> = LazyLock::new(|| &LANGUAGES[""]);
+impl LocaleData {
+    /// The data of a BCP 47 language tag. Without one, or for an unknown language: English words with ISO 8601 dates.
+    pub fn of(locale: Option<&str>) -> &'static LocaleData {
+        static UNKNOWN: LazyLock<&LocaleData> = LazyLock::new(|| &LANGUAGES[""]);
         let Some(locale) = locale else { return &UNKNOWN };
         let tag = locale.to_ascii_lowercase();
         crate::locale::truncations(&tag)
@@ -68,22 +67,22 @@ impl Customs {
             .unwrap_or(&UNKNOWN)
     }
 
-    fn unknown() -> Customs {
+    fn unknown() -> LocaleData {
         let english = LANGUAGE_OF_LAST_RESORT;
-        let mut read: HashMap<String, Customs> =
+        let mut read: HashMap<String, LocaleData> =
             serde_json::from_str(include_str!("../data/cldr.json")).expect("as above");
-        let mut customs = read.remove(english).expect("English is one of the languages");
+        let mut locale_data = read.remove(english).expect("English is one of the languages");
         let iso = || "y-MM-dd".to_owned();
-        customs.date_short = iso();
-        customs.date_medium = iso();
-        customs.date_long = iso();
-        customs.date_full = "EEEE, y-MM-dd".to_owned();
-        customs.time_short = "HH:mm".to_owned();
-        customs.time_medium = "HH:mm:ss".to_owned();
-        customs
+        locale_data.date_short = iso();
+        locale_data.date_medium = iso();
+        locale_data.date_long = iso();
+        locale_data.date_full = "EEEE, y-MM-dd".to_owned();
+        locale_data.time_short = "HH:mm".to_owned();
+        locale_data.time_medium = "HH:mm:ss".to_owned();
+        locale_data
     }
 
-    /// A date. `form` is `short`, `medium`, `long` or `full`; `None` for any other.
+    /// Formats a date. `form` is `short`, `medium`, `long` or `full`; `None` for any other.
     pub fn date(&self, date: Date, form: &str) -> Option<String> {
         let pattern = match form {
             "short" => &self.date_short,
@@ -95,13 +94,13 @@ impl Customs {
         Some(self.by_pattern(pattern, date, Time::midnight()))
     }
 
-    /// Hours and minutes, and seconds if they are wanted.
+    /// Formats hours and minutes, and seconds if requested.
     pub fn time(&self, time: Time, seconds: bool) -> String {
         let pattern = if seconds { &self.time_medium } else { &self.time_short };
         self.by_pattern(pattern, Date::constant(2000, 1, 1), time)
     }
 
-    /// Writes by a pattern of CLDR (UTS 35, part 4), of which only the letters of our data are known.
+    /// Formats by a CLDR pattern (UTS 35, part 4); only the letters of our data are supported.
     fn by_pattern(&self, pattern: &str, date: Date, time: Time) -> String {
         let mut out = String::with_capacity(24);
         let mut letters = pattern.chars().peekable();
@@ -123,6 +122,8 @@ impl Customs {
             let _ = match (letter, width) {
                 ('y', 2) => write!(out, "{:02}", date.year().rem_euclid(100)),
                 ('y', _) => write!(out, "{}", date.year()),
+                // The era: of the languages of our data, only Thai writes it.
+                ('G', _) => out.write_str(if date.year() > 0 { "ค.ศ." } else { "ก่อน ค.ศ." }),
                 ('M' | 'L', 1) => write!(out, "{}", month + 1),
                 ('M' | 'L', 2) => write!(out, "{:02}", month + 1),
                 ('M' | 'L', 3) => write!(out, "{}", self.months_short[month]),
@@ -147,7 +148,7 @@ impl Customs {
         out
     }
 
-    /// A number whose digits are given as `-1234.5`, with this language's separators.
+    /// Formats a number, given as digits such as `-1234.5`, with this language's separators.
     pub fn number(&self, plain: String) -> String {
         let whole = plain.find('.').unwrap_or(plain.len());
         if whole < self.groups[0] + self.groups[2]
@@ -180,12 +181,12 @@ impl Customs {
         out
     }
 
-    /// A share as a percentage; the digits are those of the percentage.
+    /// Formats a percentage, given in digits.
     pub fn percent(&self, plain: &str) -> String {
         self.filled(&self.percent, plain, "")
     }
 
-    /// An amount of a currency, by its code of ISO 4217 in capitals.
+    /// Formats an amount of a currency, given by its ISO 4217 code in capitals.
     pub fn money(&self, plain: &str, code: &str) -> String {
         let symbol = self.currencies.get(code).map_or(code, String::as_str);
         // A code that touches the digits would read as one word.
@@ -194,7 +195,7 @@ impl Customs {
         self.filled(&self.money, plain, &symbol)
     }
 
-    /// A pattern with its number and its currency; the sign comes first.
+    /// Fills a pattern with number and currency; the sign comes first.
     fn filled(&self, pattern: &str, plain: &str, symbol: &str) -> String {
         let is_number = |c: char| matches!(c, '#' | '0' | ',' | '.');
         let start = pattern.find(is_number).unwrap_or(pattern.len());
@@ -205,17 +206,17 @@ impl Customs {
         format!("{sign}{}{}{}", put(before), self.separated(digits), put(after))
     }
 
-    /// The plural category of a number whose digits are given as `-1234.5`: `one`, `few`, `other`.
+    /// The cardinal plural category of a number, given as digits such as `-1234.5`: `one`, `few`, `other`.
     pub fn plural<'a>(&'a self, plain: &str) -> &'a str {
         self.plural.category(plain)
     }
 
-    /// The category of a place in a row: first, second, third.
+    /// The ordinal plural category: first, second, third.
     pub fn ordinal<'a>(&'a self, plain: &str) -> &'a str {
         self.ordinal.category(plain)
     }
 
-    /// A time as seen from another, so many seconds later (negative: earlier): `5 minutes ago`, `in 2 days`.
+    /// Formats a time difference in seconds (negative: in the future): `5 minutes ago`, `in 2 days`.
     pub fn relative(&self, seconds: i64) -> String {
         const UNITS: [(&str, i64); 7] = [
             ("year", 31_556_952),
@@ -227,7 +228,7 @@ impl Customs {
             ("second", 1),
         ];
         let size = seconds.unsigned_abs() as i64;
-        // Days say more than weeks do until there are two of them.
+        // Below two weeks, days are more precise.
         let fits = |(unit, length): &&(&str, i64)| size >= *length && !(*unit == "week" && size < 2 * 604_800);
         let (unit, length) = UNITS.iter().find(fits).unwrap_or(&("second", 1));
         let count = (size / length).to_string();
@@ -240,7 +241,7 @@ impl Customs {
 
 const LANGUAGE_OF_LAST_RESORT: &str = "en";
 
-/// Tags whose customs are those of another that is no truncation of theirs (the parent locales of CLDR).
+/// The parent of a tag that is not its truncation (CLDR parent locales).
 fn relative_of(tag: &str) -> &str {
     let region = |rest: &'_ str| rest.split('-').next().map_or(0, str::len);
     match tag.split_once('-').map(|(language, rest)| (language, &rest[..region(rest)])) {
@@ -266,7 +267,7 @@ fn relative_of(tag: &str) -> &str {
 
 const LANGUAGES_OF_ENGLISH: [&str; 7] = ["en-au", "en-ca", "en-gb", "en-ie", "en-in", "en-nz", "en-za"];
 
-/// How many digits a currency has after the mark (ISO 4217).
+/// The number of fraction digits of a currency (ISO 4217).
 pub fn fraction_digits(code: &str) -> usize {
     match code {
         "BIF" | "CLP" | "DJF" | "GNF" | "ISK" | "JPY" | "KMF" | "KRW" | "PYG" | "RWF" | "UGX" | "UYI" | "VND"

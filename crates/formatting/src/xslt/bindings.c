@@ -1,8 +1,8 @@
-/* Parts of libxslt that Rust cannot call: fields of its structures, and functions with any number of arguments.
+/* Bindings of libxslt for parts that Rust cannot call: struct fields and variadic functions.
  *
- * Everything here is bounded. Nothing reads or writes a file or the network: the loaders know only the texts they are
- * given, and all five preferences of libxslt forbid the rest. State is kept per thread, so that any number of threads
- * may use one stylesheet. */
+ * All operations are bounded. Nothing reads or writes a file or the network: the loaders serve only the given sources,
+ * and all five security preferences of libxslt forbid the rest. State is per thread, so any number of threads may use
+ * one stylesheet. */
 
 #include <malloc.h>
 #include <stdarg.h>
@@ -24,7 +24,7 @@
 #include <libxslt/xsltInternals.h>
 #include <libxslt/xsltutils.h>
 
-/* A text that stylesheets may import, by its name. */
+/* A source that stylesheets can import, by name. */
 struct tocsin_source {
   const char *name;
   const char *text;
@@ -32,14 +32,14 @@ struct tocsin_source {
 };
 
 struct tocsin_limits {
-  unsigned long steps;       /* instructions of XSLT */
-  unsigned long xpath_steps; /* operations of XPath */
-  long bytes;                /* memory beyond what there was at the beginning */
+  unsigned long steps;       /* XSLT instructions */
+  unsigned long xpath_steps; /* XPath operations */
+  long bytes;                /* memory allocated since the start */
   long milliseconds;
-  int depth; /* templates within each other */
+  int depth; /* nested templates */
 };
 
-/* Why a transformation was stopped. */
+/* The reason for stopping a transformation. */
 enum { STOPPED_NOT, STOPPED_BYTES, STOPPED_TIME };
 
 static __thread struct {
@@ -47,8 +47,8 @@ static __thread struct {
   int source_count;
   xsltTransformContextPtr context;
   long used, bytes_max;
-  long bytes_bound; /* where the process ends; 0: none */
-  long bytes_live;  /* allocated and not freed on this thread since it was asked for */
+  long bytes_bound; /* the process exits at this limit; 0: none */
+  long bytes_live;  /* allocated and not freed on this thread since the last query */
   long deadline; /* in milliseconds of this thread's processor time; 0: none */
   unsigned ticks;
   int stopped;
@@ -143,7 +143,7 @@ static void collect(void *context, const char *format, ...) {
   size_t room = sizeof here.said - here.said_length;
   if (room < 2)
     return;
-  /* Messages come without their place. */
+  /* Messages are reported without their position. */
   if (here.said_length == 0 && here.context != NULL && here.context->inst != NULL) {
     long line = xmlGetLineNo(here.context->inst);
     here.said_length = (size_t)snprintf(here.said, room, "message at line %ld\n", line);
@@ -166,7 +166,7 @@ static const struct tocsin_source *find(const char *name) {
 
 static int may_read(xsltSecurityPrefsPtr sec, xsltTransformContextPtr context, const char *url) {
   (void)sec;
-  /* While a stylesheet runs it reads nothing at all. */
+  /* A running stylesheet cannot read anything. */
   return context == NULL && find(url) != NULL;
 }
 
@@ -180,7 +180,7 @@ static xmlDocPtr parse(const char *text, int length, const char *name, xmlDictPt
     parser->dict = dictionary;
     xmlDictReference(dictionary);
   }
-  /* No entity is replaced, no DTD is loaded, no default attribute is added. */
+  /* Entities are not replaced, DTDs are not loaded, default attributes are not added. */
   xmlDocPtr doc = xmlCtxtReadMemory(parser, text, length, name, "UTF-8", XML_PARSE_NONET | XML_PARSE_NOCDATA);
   xmlFreeParserCtxt(parser);
   return doc;
@@ -228,13 +228,13 @@ static void begin(const struct tocsin_source *sources, int count) {
   xmlSetGenericErrorFunc(NULL, collect);
 }
 
-/* What was complained of last on this thread; valid until the next call. */
+/* The last error message of this thread; valid until the next call. */
 const char *tocsin_xslt_said(void) { return here.said; }
 
 void tocsin_xslt_free(xsltStylesheetPtr style);
 
-/* Compiles a stylesheet; NULL if it is wrong. `method` is its output method if it names
- * none, for a part of a content; empty for a whole document, which says itself how it is written. */
+/* Compiles a stylesheet; NULL on error. `method` is the default output method for a part of a message; empty for a
+ * whole document, whose declarations apply. */
 xsltStylesheetPtr tocsin_xslt_compile(const char *text, int length, const char *name, const struct tocsin_source *sources,
                                       int count, const char *method) {
   begin(sources, count);
@@ -253,7 +253,7 @@ xsltStylesheetPtr tocsin_xslt_compile(const char *text, int length, const char *
   int has_method = 0;
   for (xsltStylesheetPtr each = style; each != NULL; each = xsltNextImport(each)) {
     has_method |= each->method != NULL;
-    /* Content leaves the library as UTF-8, which is encoded outside: it knows few other encodings by itself. */
+    /* The library outputs UTF-8, which is re-encoded by the caller: the library supports few other encodings. */
     if (each->encoding != NULL) {
       if (style->_private == NULL)
         style->_private = xmlStrdup(each->encoding);
@@ -264,7 +264,7 @@ xsltStylesheetPtr tocsin_xslt_compile(const char *text, int length, const char *
   int is_document = method != NULL && *method == 0;
   if (is_document && style->_private == NULL)
     style->encoding = xmlStrdup((const xmlChar *)"UTF-8");
-  /* XML has no DOCTYPE with a public identifier alone (XSLT 1.0, section 16.1). */
+  /* An XML DOCTYPE needs a system identifier beside the public one (XSLT 1.0, section 16.1). */
   const xmlChar *own_method = NULL, *system = NULL;
   for (xsltStylesheetPtr each = style; each != NULL; each = xsltNextImport(each)) {
     own_method = own_method == NULL ? each->method : own_method;
@@ -301,8 +301,8 @@ const char *tocsin_xslt_output(xsltStylesheetPtr style, int which) {
   return NULL;
 }
 
-/* Applies a stylesheet. 0: the result is in `out`, which tocsin_xslt_free_text frees. Otherwise why not: 1 an error, of
- * which tocsin_xslt_said tells; 2 too much memory; 3 too much time. */
+/* Applies a stylesheet. Returns 0 with the result in `out`, to be freed by tocsin_xslt_free_text; 1 on an error, with its
+ * message in tocsin_xslt_said; 2 at the memory limit; 3 at the time limit. */
 int tocsin_xslt_apply(xsltStylesheetPtr style, xmlDocPtr doc, const struct tocsin_limits *limits, char **out, int *length) {
   *out = NULL;
   *length = 0;
@@ -325,7 +325,7 @@ int tocsin_xslt_apply(xsltStylesheetPtr style, xmlDocPtr doc, const struct tocsi
   if (!failed) {
     xmlChar *text = NULL;
     failed = xsltSaveResultToString(&text, length, result, style) != 0;
-    /* An empty result has no text at all. */
+    /* An empty result has no text. */
     *out = (char *)text;
   }
   int stopped = here.stopped;
