@@ -1,50 +1,51 @@
-//! How many at the same time: finds by itself where more do not help any more, and never goes beyond its bound.
+//! Adaptive concurrency: finds the number of concurrent requests above which throughput no longer grows, up to a
+//! maximum.
 //!
-//! Used wherever work goes to something that has a knee: destinations of messages, the pool in which edits of devices meet the
-//! rows. Pure state; time is an argument.
+//! Used for work whose throughput has a saturation point (knee): destinations of messages, and the pool that applies
+//! edits of devices. It is pure state; time is an argument.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How many a destination gets at the same time before anything is known of it.
+/// Initial limit of concurrent requests for an unknown destination.
 const START: usize = 5;
-/// After this time without a message nothing is known any more.
-const FORGOTTEN: Duration = Duration::from_secs(60);
-/// A trial looks at so many answers, and at least so long.
+/// After this time without requests the knowledge is discarded.
+const IDLE_RESET: Duration = Duration::from_secs(60);
+/// Minimum number of answers, and minimum duration, of a trial.
 const TRIAL_ANSWERS: usize = 64;
 const TRIAL_TIME: Duration = Duration::from_millis(40);
-/// Up to the first of these latencies more at a time may as well be tried; from the second on more must pay.
-const LATENCY_CHEAP: Duration = Duration::from_millis(3);
-const LATENCY_DEAR: Duration = Duration::from_millis(15);
-/// Twice as many must bring a fifth more, and so in proportion.
-const WORTH: f64 = 0.2;
-/// So much less may be luck, and so much in the short windows of the climb.
+/// Below the first latency a higher limit needs no gain; above the second it needs the full gain.
+const LATENCY_LOW: Duration = Duration::from_millis(3);
+const LATENCY_HIGH: Duration = Duration::from_millis(15);
+/// Relative gain required for a doubled limit, proportionally for smaller steps.
+const GAIN_REQUIRED: f64 = 0.2;
+/// Relative differences that are treated as noise: in trials, and in the short windows of the climb.
 const NOISE: f64 = 0.03;
 const CLIMB_NOISE: f64 = 0.12;
-/// A rate that is off by this much means that the far side has changed.
+/// A relative change of the rate from which the destination is considered changed.
 const CHANGED: f64 = 0.3;
-/// A trial that finds so many times more than it can account for has met another far side. Less may be a crowd that it
-/// has ended.
-const ANOTHER: f64 = 2.0;
-/// Quiet windows between trials, at most.
-const REST_MAX: u32 = 32;
+/// A trial whose rate is this many times higher than explainable has met a changed destination. Smaller differences
+/// may come from overload that the trial has ended.
+const CHANGED_TRIAL: f64 = 2.0;
+/// Maximum number of windows between two trials.
+const HOLD_WINDOWS_MAX: u32 = 32;
 
-/// How many messages a destination gets at the same time: as many as help.
+/// A concurrency limiter that finds its limit by measuring throughput.
 ///
-/// Beyond its knee a far side answers no faster in all, and each one later. What it answers in a window at one limit is
-/// compared with what it answered at another: the limit doubles at first, then trials a quarter up or a fifth down look
-/// for the knee, and rarely once it is found. Only a window that used the limit throughout says anything. Failures
-/// are no answers, and a far side that asks for less gets half.
+/// Above the knee a destination has no higher throughput, only higher latency. The throughput in a window with one
+/// limit is compared with that of another limit: the limit first doubles, then trials with a quarter more or a fifth
+/// less search for the knee, less often once it is found. Only windows in which the limit was fully used count.
+/// Failures do not count as throughput, and a destination that asks for less gets half.
 #[derive(Debug, Clone)]
-pub struct Pace {
+pub struct AdaptiveConcurrency {
     limit: usize,
     most: usize,
     fixed: bool,
     mode: Mode,
-    /// Quiet windows before the next trial.
+    /// Number of windows before the next trial.
     rest: u32,
-    /// The best rate since the far side last changed.
+    /// The best rate since the destination last changed.
     best: f64,
     window: Window,
     last: Option<Instant>,
@@ -53,27 +54,27 @@ pub struct Pace {
 
 #[derive(Debug, Clone, Copy)]
 enum Mode {
-    /// Doubling; what was seen at the limit before.
+    /// Doubling, with the sample at the previous limit.
     Climb(Option<Sample>),
-    /// At rest for so many windows; what is usual.
+    /// Holding for a number of windows, with the usual sample.
     Hold(u32, Option<Sample>),
-    /// Trying more than this.
+    /// Trial with a higher limit, with the sample before.
     Up(Sample),
-    /// Trying less than this.
+    /// Trial with a lower limit, with the sample before.
     Down(Sample),
 }
 
-/// What a window showed.
+/// Measurement of a window.
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     limit: usize,
-    /// Good answers a second.
+    /// Successful answers per second.
     rate: f64,
     latency: Duration,
 }
 
 impl Sample {
-    /// What the same far side would answer at another limit, if it had no knee.
+    /// Maximum rate of the same destination at another limit, without a knee.
     fn rate_at_most(self, limit: usize) -> f64 {
         self.rate * (limit as f64 / self.limit.max(1) as f64).max(1.0)
     }
@@ -81,12 +82,12 @@ impl Sample {
 
 #[derive(Debug, Clone)]
 struct Window {
-    /// Answers to messages that left under the limit before.
+    /// Number of answers to ignore: their requests were sent under the previous limit.
     skip: usize,
     since: Option<Instant>,
     answers: usize,
     good: usize,
-    /// Answers that came while the limit was not used.
+    /// Answers that came while the limit was not fully used.
     slack: usize,
     latencies: Duration,
 }
@@ -97,39 +98,40 @@ impl Window {
     }
 }
 
-impl Pace {
-    /// A few at first, and never more than `most`.
-    pub fn new(most: usize) -> Pace {
+impl AdaptiveConcurrency {
+    /// A limiter with a low initial limit, and a maximum.
+    pub fn new(most: usize) -> AdaptiveConcurrency {
         let (most, limit) = (most.max(1), START.min(most.max(1)));
         let (mode, window) = (Mode::Climb(None), Window::after(0));
-        Pace { limit, most, fixed: false, mode, rest: 1, best: 0.0, window, last: None, latency: None }
+        AdaptiveConcurrency { limit, most, fixed: false, mode, rest: 1, best: 0.0, window, last: None, latency: None }
     }
 
-    /// Always as many as allowed.
-    pub fn fixed(most: usize) -> Pace {
-        Pace { limit: most.max(1), fixed: true, ..Pace::new(most) }
+    /// A limiter with a constant limit.
+    pub fn fixed(most: usize) -> AdaptiveConcurrency {
+        AdaptiveConcurrency { limit: most.max(1), fixed: true, ..AdaptiveConcurrency::new(most) }
     }
 
-    /// How many may be on their way.
+    /// The current limit.
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// What an answer takes of late.
+    /// Moving average of the latency.
     pub fn latency(&self) -> Option<Duration> {
         self.latency
     }
 
-    /// A message begins. After a long silence the limit is what it was at first, at most.
+    /// Records the start of a request. After a long idle time the limit is at most the initial one.
     pub fn begin(&mut self, now: Instant) {
-        if !self.fixed && self.last.is_some_and(|last| now.duration_since(last) >= FORGOTTEN) {
+        if !self.fixed && self.last.is_some_and(|last| now.duration_since(last) >= IDLE_RESET) {
             let latency = self.latency;
-            *self = Pace { limit: self.limit.min(START), latency, ..Pace::new(self.most) };
+            *self =
+                AdaptiveConcurrency { limit: self.limit.min(START), latency, ..AdaptiveConcurrency::new(self.most) };
         }
         self.last = Some(now);
     }
 
-    /// An answer came. `full`: as many as allowed were on their way.
+    /// Records an answer. `full`: the limit was fully used.
     pub fn answered(&mut self, now: Instant, latency: Duration, good: bool, full: bool) {
         self.last = Some(now);
         self.latency = Some(self.latency.map_or(latency, |usual| (usual * 7 + latency) / 8));
@@ -163,12 +165,13 @@ impl Pace {
             latency: window.latencies / window.answers as u32,
         };
         match window.slack * 5 <= window.answers {
-            true => self.judge(sample),
+            true => self.evaluate(sample),
             false => self.window = Window::after(0),
         }
     }
 
-    /// The far side asks for less, or does not answer: half as many, once for all that were on their way together.
+    /// The destination asks for less, or does not answer: halves the limit, once for all requests that were sent
+    /// together.
     pub fn slow_down(&mut self) {
         let cut = self.window.skip > 0 && matches!(self.mode, Mode::Hold(_, None));
         if !cut && !self.fixed {
@@ -178,7 +181,7 @@ impl Pace {
         }
     }
 
-    fn judge(&mut self, sample: Sample) {
+    fn evaluate(&mut self, sample: Sample) {
         self.best = self.best.max(sample.rate);
         match self.mode {
             Mode::Climb(before) => match before {
@@ -199,8 +202,10 @@ impl Pace {
                 let rate = usual.map_or(sample.rate, |usual| (usual.rate * 3.0 + sample.rate) / 4.0);
                 self.stay(Mode::Hold(windows - 1, Some(Sample { rate, ..sample })));
             }
-            // A trial that finds so much more has met another far side, and says nothing of the knee.
-            Mode::Up(before) | Mode::Down(before) if sample.rate > before.rate_at_most(sample.limit) * ANOTHER => {
+            // A trial with a much higher rate has met a changed destination, and gives no information about the knee.
+            Mode::Up(before) | Mode::Down(before)
+                if sample.rate > before.rate_at_most(sample.limit) * CHANGED_TRIAL =>
+            {
                 (self.best, self.rest) = (sample.rate, 1);
                 self.climb(sample);
             }
@@ -212,7 +217,8 @@ impl Pace {
                 self.go(before.limit, Mode::Hold(1, Some(before)));
                 self.try_less(before);
             }
-            // Less is enough if nothing is lost by it, step by step or in all.
+            // A lower limit is kept if it does not reduce the rate, neither compared with the step before nor with
+            // the best.
             Mode::Down(before) if sample.rate >= before.rate.max(self.best) * (1.0 - NOISE) => {
                 self.rest = 1;
                 self.try_less(sample);
@@ -238,16 +244,16 @@ impl Pace {
 
     fn try_less(&mut self, sample: Sample) {
         let less = self.limit - self.limit.div_ceil(5).min(self.limit - 1);
-        match less < self.limit && sample.latency > LATENCY_CHEAP {
+        match less < self.limit && sample.latency > LATENCY_LOW {
             true => self.go(less, Mode::Down(sample)),
             false => self.settle(sample),
         }
     }
 
-    /// The knee is here: rests, twice as long as the last time.
+    /// The knee is found: holds twice as long as the last time.
     fn settle(&mut self, usual: Sample) {
-        self.rest = (self.rest * 2).min(REST_MAX);
-        // What was once the best may have been luck.
+        self.rest = (self.rest * 2).min(HOLD_WINDOWS_MAX);
+        // The best rate may have been noise.
         self.best = self.best.min(usual.rate * (1.0 + NOISE));
         self.go(usual.limit, Mode::Hold(self.rest, Some(usual)));
     }
@@ -257,18 +263,18 @@ impl Pace {
     }
 
     fn go(&mut self, limit: usize, mode: Mode) {
-        // What is on its way left under the old limit.
+        // Requests in progress were sent under the old limit.
         self.window = Window::after(if limit == self.limit { 0 } else { self.limit.max(limit) });
         (self.limit, self.mode) = (limit, mode);
     }
 }
 
-/// Whether more at a time paid.
+/// Whether the higher limit was worth it.
 fn is_worth(before: Sample, sample: Sample, noise: f64) -> bool {
-    let dear = (sample.latency.as_secs_f64() - LATENCY_CHEAP.as_secs_f64())
-        / (LATENCY_DEAR.as_secs_f64() - LATENCY_CHEAP.as_secs_f64());
+    let weight = (sample.latency.as_secs_f64() - LATENCY_LOW.as_secs_f64())
+        / (LATENCY_HIGH.as_secs_f64() - LATENCY_LOW.as_secs_f64());
     let step = sample.limit as f64 / before.limit.max(1) as f64 - 1.0;
-    let asked = (WORTH * step + noise) * dear.clamp(0.0, 1.0) - noise;
+    let asked = (GAIN_REQUIRED * step + noise) * weight.clamp(0.0, 1.0) - noise;
     sample.rate >= before.rate * (1.0 + asked)
 }
 
@@ -278,30 +284,36 @@ mod tests {
 
     use super::*;
 
-    /// A far side with so many workers, each taking so long for an answer; beyond `crowd` at a time all get slower.
+    /// A simulated destination with this number of workers and service time; above `crowd` concurrent requests all
+    /// get slower.
     #[derive(Clone, Copy)]
-    struct FarSide {
+    struct Destination {
         workers: usize,
         service: Duration,
         crowd: usize,
     }
 
-    /// Plays messages against a far side that changes over time; gives how many were answered, and the limit at the end.
-    /// Each service time varies by a fifth.
-    fn play(seed: u64, far: impl Fn(Duration) -> FarSide, time: Duration, fixed: Option<usize>) -> (usize, usize) {
-        let mut luck = fastrand::Rng::with_seed(seed);
-        let (start, mut pace) = (Instant::now(), Pace::new(64));
+    /// Simulates requests to a destination that changes over time; returns the number of answers and the final limit.
+    /// Service times vary by a fifth.
+    fn simulate(
+        seed: u64,
+        destination: impl Fn(Duration) -> Destination,
+        time: Duration,
+        fixed: Option<usize>,
+    ) -> (usize, usize) {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (start, mut pace) = (Instant::now(), AdaptiveConcurrency::new(64));
         let (mut now, mut answered) = (start, 0);
-        // When each worker is free, and when each message on its way is answered and when it was sent.
+        // The time at which each worker is free; and for each request the times of its answer and its start.
         let mut workers: Vec<Instant> = vec![start; 64];
         let mut under_way: BinaryHeap<Reverse<(Instant, Instant)>> = BinaryHeap::new();
         while now < start + time {
             let limit = fixed.unwrap_or_else(|| pace.limit());
             while under_way.len() < limit {
-                let far = far(now - start);
-                let crowded = under_way.len().saturating_sub(far.crowd) as f64 / far.crowd as f64;
-                let service = far.service.mul_f64((0.8 + 0.4 * luck.f64()) * (1.0 + 2.0 * crowded));
-                let worker = workers[..far.workers].iter_mut().min().expect("a worker");
+                let destination = destination(now - start);
+                let crowded = under_way.len().saturating_sub(destination.crowd) as f64 / destination.crowd as f64;
+                let service = destination.service.mul_f64((0.8 + 0.4 * random.f64()) * (1.0 + 2.0 * crowded));
+                let worker = workers[..destination.workers].iter_mut().min().expect("a worker");
                 *worker = (*worker).max(now) + service;
                 under_way.push(Reverse((*worker, now)));
                 pace.begin(now);
@@ -315,32 +327,32 @@ mod tests {
         (answered, pace.limit())
     }
 
-    /// What the pace reaches of the best fixed limit, over some seeds.
-    fn ratio(far: impl Fn(Duration) -> FarSide + Copy, time: Duration) -> f64 {
-        let of = |fixed| (0..3).map(|seed| play(seed, far, time, fixed).0).sum::<usize>();
+    /// The ratio of answers to those with the best constant limit, over some seeds.
+    fn ratio(destination: impl Fn(Duration) -> Destination + Copy, time: Duration) -> f64 {
+        let of = |fixed| (0..3).map(|seed| simulate(seed, destination, time, fixed).0).sum::<usize>();
         let best = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64].into_iter().map(|fixed| of(Some(fixed))).max();
         of(None) as f64 / best.expect("a sweep") as f64
     }
 
     const LONG: Duration = Duration::from_secs(40);
 
-    fn steady(workers: usize, millis: f64, crowd: usize) -> FarSide {
-        FarSide { workers, service: Duration::from_secs_f64(millis / 1000.0), crowd }
+    fn steady(workers: usize, millis: f64, crowd: usize) -> Destination {
+        Destination { workers, service: Duration::from_secs_f64(millis / 1000.0), crowd }
     }
 
     #[test]
-    fn it_starts_small_and_grows_while_it_helps() {
-        assert_eq!(Pace::new(64).limit(), 5);
-        assert_eq!(Pace::new(3).limit(), 3);
-        let far = |_| steady(64, 50.0, 1000);
-        assert_eq!(play(1, far, LONG, None).1, 64, "as many as there are workers");
-        let far = |_| steady(8, 50.0, 1000);
-        let limit = play(1, far, LONG, None).1;
-        assert!((8..=14).contains(&limit), "eight work at a time; more would only wait: {limit}");
+    fn the_limit_grows_while_throughput_grows() {
+        assert_eq!(AdaptiveConcurrency::new(64).limit(), 5);
+        assert_eq!(AdaptiveConcurrency::new(3).limit(), 3);
+        let destination = |_| steady(64, 50.0, 1000);
+        assert_eq!(simulate(1, destination, LONG, None).1, 64, "as many as there are workers");
+        let destination = |_| steady(8, 50.0, 1000);
+        let limit = simulate(1, destination, LONG, None).1;
+        assert!((8..=14).contains(&limit), "there are eight workers: {limit}");
     }
 
     #[test]
-    fn it_comes_close_to_the_best_fixed_limit() {
+    fn throughput_is_close_to_that_of_the_best_constant_limit() {
         let found = [
             ("fast", ratio(|_| steady(2, 0.1, 1000), Duration::from_secs(1))),
             ("slow", ratio(|_| steady(12, 80.0, 1000), LONG)),
@@ -365,12 +377,12 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_less_gets_half_once() {
-        let (mut pace, now) = (Pace { limit: 40, ..Pace::new(64) }, Instant::now());
+    fn slow_down_halves_the_limit_once() {
+        let (mut pace, now) = (AdaptiveConcurrency { limit: 40, ..AdaptiveConcurrency::new(64) }, Instant::now());
         for _ in 0..20 {
             pace.slow_down();
         }
-        assert_eq!(pace.limit(), 20, "those that left together count once");
+        assert_eq!(pace.limit(), 20, "requests that were sent together count once");
         for _ in 0..10 {
             for _ in 0..200 {
                 pace.answered(now, Duration::from_millis(50), false, true);
@@ -381,8 +393,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_used_teaches_nothing_and_silence_forgets() {
-        let (mut pace, mut now) = (Pace::new(64), Instant::now());
+    fn unused_limits_are_not_measured_and_idle_time_resets_the_limit() {
+        let (mut pace, mut now) = (AdaptiveConcurrency::new(64), Instant::now());
         for _ in 0..1000 {
             now += Duration::from_millis(10);
             pace.answered(now, Duration::from_millis(5), true, false);
