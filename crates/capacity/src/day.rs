@@ -1,4 +1,4 @@
-//! How busy which minute of the day is.
+//! The daily load curve.
 
 use crate::profile::Day;
 
@@ -6,14 +6,14 @@ use crate::profile::Day;
 pub const SECONDS: f64 = 86_400.0;
 
 impl Day {
-    /// The factor at a second of the day. Where peaks overlap, the later in the profile counts.
+    /// The load factor at a second of the day. Of overlapping peaks, the later one in the profile wins.
     pub fn at(&self, second: f64) -> f64 {
         let covers = |at: f64, lasts: f64| (at..at + lasts).contains(&second);
         let peak = self.peaks.iter().rev().find(|peak| covers(peak.at, peak.lasts.as_secs_f64()));
         peak.map_or_else(|| self.curve[(second / 3_600.0) as usize % 24], |peak| peak.times)
     }
 
-    /// The mean factor between two seconds of the day, exactly.
+    /// The exact mean factor between two seconds of the day.
     pub fn between(&self, from: f64, to: f64) -> f64 {
         let mut edges = self.edges(from, to);
         edges.push(to);
@@ -40,7 +40,7 @@ impl Day {
         begins.map(|begin| self.at(begin)).fold(0.0, f64::max)
     }
 
-    /// Where the factor may change strictly between two seconds, in order.
+    /// The times strictly between two seconds at which the factor may change, in order.
     fn edges(&self, from: f64, to: f64) -> Vec<f64> {
         let hours = (1..24).map(|hour| f64::from(hour) * 3_600.0);
         let peaks = self.peaks.iter().flat_map(|peak| [peak.at, peak.at + peak.lasts.as_secs_f64()]);
@@ -58,7 +58,7 @@ mod tests {
     use crate::profile::Peak;
 
     #[test]
-    fn a_peak_takes_the_place_of_the_curve() {
+    fn a_peak_replaces_the_curve() {
         let mut day = Day::default();
         day.curve[10] = 2.0;
         day.peaks.push(Peak { at: 9.5 * 3_600.0, lasts: Duration::from_secs(3_600), times: 4.0 });

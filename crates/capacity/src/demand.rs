@@ -1,4 +1,4 @@
-//! How much of each resource a profile asks for: each operation's rate, times what one costs, role by role.
+//! Resource demand of a profile: the rate of each operation, times its cost, per role.
 
 use std::collections::BTreeMap;
 
@@ -9,59 +9,59 @@ use crate::{
     vectors::{Operation, Resource, Vectors},
 };
 
-/// An operation as a profile asks for it.
+/// The demand for one operation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Demand {
-    /// Where the profile asks: `events.quotes`.
+    /// The path in the profile: `events.quotes`.
     pub source: String,
-    /// Which.
+    /// The operation.
     pub operation: String,
-    /// In a second, at factor 1 of the day.
+    /// Rate per second, at a day factor of 1.
     pub rate: f64,
-    /// Bytes of one.
+    /// Bytes of one operation.
     pub bytes: f64,
-    /// How many come together.
+    /// Items per batch.
     pub batch: f64,
-    /// The channel by which it leaves.
+    /// The channel, for deliveries.
     pub channel: Option<String>,
-    /// Whether the day leaves it as it is.
+    /// Whether the rate does not follow the daily curve.
     pub steady: bool,
-    /// Whether the profile says it in so many words.
+    /// Whether the profile names the operation explicitly.
     pub named: bool,
-    /// Whether it is a step on the way of an event.
+    /// Whether it is a step in the processing of an event.
     pub of_event: bool,
 }
 
 impl Demand {
-    /// In a second, at a factor of the day.
+    /// The rate per second, at a day factor.
     pub fn at(&self, factor: f64) -> f64 {
         if self.steady { self.rate } else { self.rate * factor }
     }
 }
 
-/// Something in a second, of which a part does not follow the day.
+/// A rate per second with a constant part and a part that follows the daily profile.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Flow {
-    /// At any time.
+pub struct DailyRate {
+    /// The constant part.
     pub steady: f64,
-    /// At factor 1 of the day.
+    /// The varying part, at a day factor of 1.
     pub varying: f64,
 }
 
-impl Flow {
-    /// In a second, at a factor of the day.
+impl DailyRate {
+    /// The rate per second, at a day factor.
     pub fn at(self, factor: f64) -> f64 {
         self.steady + self.varying * factor
     }
 
-    /// Adds what a demand brings.
+    /// Adds a demand, with `each` per operation.
     pub fn add(&mut self, demand: &Demand, each: f64) {
         let part = if demand.steady { &mut self.steady } else { &mut self.varying };
         *part += demand.rate * each;
     }
 }
 
-/// The operations that a profile asks for, in the order of the flow.
+/// The operations of a profile, in the order of the processing flow.
 pub fn demands(profile: &Profile) -> Vec<Demand> {
     let mut demands = Vec::new();
     for (name, events) in &profile.events {
@@ -95,8 +95,8 @@ pub fn demands(profile: &Profile) -> Vec<Demand> {
     demands
 }
 
-/// Accepted one by one, matched one by one; each match is noted, each message formatted and delivered. The first notification
-/// of a message is in what its channel costs; a digest has further ones.
+/// The operations for events: each event is accepted and matched; each match is recorded; each message is formatted and
+/// delivered. The cost of a delivery includes the first notification of its message; a digest has further ones.
 fn of_events(name: &str, events: &Events, profile: &Profile, demands: &mut Vec<Demand>) {
     let demand = |operation: &str, rate: f64, bytes: f64, batch: f64| Demand {
         source: format!("events.{name}"),
@@ -131,27 +131,27 @@ fn of_events(name: &str, events: &Events, profile: &Profile, demands: &mut Vec<D
     }
 }
 
-/// What each role uses of each resource in a second.
-pub type Uses = BTreeMap<(String, Resource), Flow>;
+/// The usage of each resource by each role, per second.
+pub type RoleUsage = BTreeMap<(String, Resource), DailyRate>;
 
-/// Multiplies demands with their costs. What the vectors do not know is told in `notes`, unless the profile asks for it
-/// in so many words and nothing else bounds it.
+/// Multiplies demands by their costs. Unknown operations are reported in `notes`, unless the profile names them
+/// explicitly and nothing else limits them.
 ///
 /// # Errors
-/// An operation that the profile names is unknown to the vectors.
+/// The vectors do not contain an operation that the profile names.
 pub fn uses(
     profile: &Profile,
     vectors: &Vectors,
     demands: &[Demand],
     notes: &mut Vec<String>,
-) -> Result<Uses, Vec<Problem>> {
-    let (mut uses, mut problems) = (Uses::new(), Vec::new());
+) -> Result<RoleUsage, Vec<Problem>> {
+    let (mut uses, mut problems) = (RoleUsage::new(), Vec::new());
     for demand in demands {
         let Some(operation) = vectors.operation(&demand.operation) else {
             match unknown(profile, vectors, demand) {
                 Some(problem) => problems.push(problem),
                 None => notes.push(format!(
-                    "the vectors say nothing of `{}`: what it costs in {} is not counted",
+                    "the vectors do not contain `{}`: its cost in {} is not counted",
                     demand.operation, demand.source
                 )),
             }
@@ -181,7 +181,7 @@ fn unknown(profile: &Profile, vectors: &Vectors, demand: &Demand) -> Option<Prob
         Some(meant) => format!("did you mean `{meant}`?"),
         None => format!("they know {}", known().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")),
     };
-    let message = format!("asks for `{}`, of which the vectors `{}` say nothing", demand.operation, vectors.name);
+    let message = format!("uses `{}`, which the vectors `{}` do not contain", demand.operation, vectors.name);
     Some(Problem::at(&demand.source, message).hint(hint))
 }
 
@@ -190,7 +190,7 @@ fn beyond_range(demand: &Demand, operation: &Operation) -> Vec<String> {
         let (least, most) = range?;
         (value < least || value > most).then(|| {
             format!(
-                "{}: `{}` was measured with {what} from {least} to {most}, and here it has {value}",
+                "{}: `{}` was measured with {what} from {least} to {most}, but here it has {value}",
                 demand.source, demand.operation
             )
         })
@@ -209,17 +209,17 @@ mod tests {
     const VECTORS: &str = "vectors: v\nmachine: { cores: 2 }\noperations:\n  directory.modify_replace:\n    roles: \
                            { directory: { processor_us: { item: 100 } } }\nstored: { subscriptions: { memory_bytes: 50 } }\n";
 
-    fn planned(asked: &str) -> Result<Vec<String>, String> {
+    fn planned(operations_of: &str) -> Result<Vec<String>, String> {
         let profile = format!(
-            "profile: a\noperations: {{ changes: {{ operation: {asked}, rate: {{ count: 1000, per: 1s }} }} }}\nstored: {{ subscription: 1 }}\n"
+            "profile: a\noperations: {{ changes: {{ operation: {operations_of}, rate: {{ count: 1000, per: 1s }} }} }}\nstored: {{ subscription: 1 }}\n"
         );
         let profile = read_profile(&profile).expect("a profile");
         let plan = plan(&profile, &read_vectors(VECTORS).expect("vectors"));
         plan.map(|plan| plan.notes).map_err(|problems| problems.iter().map(ToString::to_string).collect())
     }
 
-    /// The operations that events ask for, with what of them in a second and of how many bytes.
-    fn asked(events: &str) -> Vec<(String, f64, f64)> {
+    /// The operations for events, with rate per second and bytes.
+    fn operations_of(events: &str) -> Vec<(String, f64, f64)> {
         let profile = format!(
             "profile: a\nevents: {{ news: {{ rate: {{ count: 10, per: 1s }}, matches: 20, notification_bytes: 300, channels: {{ mail: 50 }}, {events} }} }}\nchannels: {{ mail: {{ connections: 1 }} }}\n"
         );
@@ -230,9 +230,9 @@ mod tests {
     #[test]
     fn a_digest_is_a_longer_message_and_further_notifications() {
         let of = |name: &str, rate, bytes| (name.to_owned(), rate, bytes);
-        let alone = asked("digest: 1");
+        let alone = operations_of("digest: 1");
         assert_eq!(alone[3..], [of("format", 100.0, 300.0), of("deliver.mail", 100.0, 300.0)]);
-        let digests = asked("digest: 5");
+        let digests = operations_of("digest: 5");
         let expected =
             [of("format", 20.0, 1_500.0), of("deliver.digest", 80.0, 300.0), of("deliver.mail", 20.0, 1_500.0)];
         assert_eq!(digests[3..], expected);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_says_what_formats_and_mail_is_smtp() {
+    fn a_profile_names_its_formatter_and_mail_is_smtp() {
         let vectors = |more: &str| {
             let text = format!(
                 "vectors: v\nmachine: {{ cores: 1 }}\noperations:\n  deliver.smtp: {{ roles: {{ deliver: {{ processor_us: {{ item: 100 }} }} }} }}\n  format.xslt: {{ roles: {{ deliver: {{ processor_us: {{ item: 30 }} }} }} }}\n{more}"
@@ -265,10 +265,10 @@ mod tests {
     }
 
     #[test]
-    fn what_the_vectors_do_not_know_is_told() {
+    fn unknown_operations_are_reported() {
         let notes = planned("directory.modify").expect("it is one of the two kinds");
         assert!(notes.iter().any(|note| note.ends_with("did you mean `subscriptions`?")), "{notes:?}");
         let problem = planned("directory.modify_ad").expect_err("unknown");
-        assert!(problem.contains("asks for `directory.modify_ad`"), "{problem}");
+        assert!(problem.contains("uses `directory.modify_ad`"), "{problem}");
     }
 }

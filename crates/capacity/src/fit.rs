@@ -1,34 +1,34 @@
-//! What was measured becomes a cost: a line through the measurements, and the rate up to which it holds.
+//! Fits cost functions to measurements: a linear model, and the rate up to which it is valid.
 
 use crate::vectors::Linear;
 
-/// What one item of so many bytes cost in a batch of so many.
+/// A measured cost per item, for an item size and a batch size.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
-    /// Bytes of the item.
+    /// Bytes of an item.
     pub bytes: f64,
-    /// Items of the batch.
+    /// Items per batch.
     pub batch: f64,
-    /// What one cost.
+    /// Cost per item.
     pub each: f64,
 }
 
-/// A line through samples.
+/// A fitted cost function.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Fit {
-    /// The line.
+    /// The function.
     pub cost: Linear,
-    /// The largest part by which it misses a sample.
+    /// The largest relative error over the samples.
     pub error: f64,
 }
 
-/// Samples of less than this part of the largest say nothing of their own: they are noise of the clock.
+/// Samples below this fraction of the largest are ignored as clock noise.
 const NOISE: f64 = 1e-3;
-/// How much dearer one may be at a higher rate for the line to hold.
+/// The cost increase at which the linear model becomes invalid.
 const KNEE: f64 = 1.15;
 
-/// The line that misses the samples by the least sum of squared parts, of those whose parts are not negative. Parts that the
-/// samples do not vary are left out: with one size, all that an item costs is the item's.
+/// Least-squares fit of relative errors, with non-negative coefficients. Coefficients that the samples do not vary are
+/// left out: with a single size, the whole cost is the item's.
 pub fn fit(samples: &[Sample]) -> Fit {
     let largest = samples.iter().map(|sample| sample.each).fold(0.0, f64::max);
     if largest <= 0.0 {
@@ -59,7 +59,7 @@ fn part_missed(sample: &Sample, cost: &Linear, largest: f64) -> f64 {
     (expected - sample.each) / sample.each.max(largest * NOISE)
 }
 
-/// The least squares over these parts; `None` if they cannot be told apart or one is negative.
+/// The least-squares solution for these coefficients; `None` if it is singular or has a negative one.
 fn solve(samples: &[Sample], parts: &[usize], largest: f64) -> Option<Linear> {
     let size = parts.len();
     let mut system = [[0.0_f64; 4]; 3];
@@ -73,7 +73,7 @@ fn solve(samples: &[Sample], parts: &[usize], largest: f64) -> Option<Linear> {
             system[at][3] += weight * row[*left] * sample.each;
         }
     }
-    // Gauss and Jordan, with the largest pivot first.
+    // Gauss-Jordan elimination with partial pivoting.
     for column in 0..size {
         let pivot = (column..size)
             .max_by(|left, right| system[*left][column].abs().total_cmp(&system[*right][column].abs()))?;
@@ -99,8 +99,8 @@ fn solve(samples: &[Sample], parts: &[usize], largest: f64) -> Option<Linear> {
     is_fine.then_some(Linear { batch: found[0], item: found[1], kilobyte: found[2] })
 }
 
-/// The highest rate of these steps, each with what one cost there, before one cost clearly more than at the lower rates.
-/// `None` if that never happened: the line holds over the whole range.
+/// The knee: the highest rate of these steps (rate, cost per item) before the cost rises clearly above that at lower
+/// rates. `None` if it never does: the model is valid over the whole range.
 pub fn knee(steps: &[(f64, f64)]) -> Option<f64> {
     let mut steps = steps.to_vec();
     steps.sort_by(|left, right| left.0.total_cmp(&right.0));
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_found_again() {
+    fn a_line_is_recovered() {
         for cost in [
             Linear { batch: 120.0, item: 2.0, kilobyte: 3.0 },
             Linear { batch: 0.0, item: 7.0, kilobyte: 0.0 },
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_costs_less_than_nothing_and_one_size_tells_of_one_size() {
+    fn coefficients_are_not_negative_and_one_size_gives_one_coefficient() {
         let falling = |bytes: f64, each: f64| Sample { bytes, batch: 1.0, each };
         let found = fit(&[falling(100.0, 10.0), falling(1_000.0, 8.0)]);
         assert_eq!((found.cost.batch, found.cost.kilobyte), (0.0, 0.0));
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_knee_is_where_one_becomes_dearer() {
+    fn the_knee_is_where_the_cost_rises() {
         assert_eq!(knee(&[(100.0, 10.0), (200.0, 9.0), (400.0, 9.5), (450.0, 14.0)]), Some(400.0));
         assert_eq!(knee(&[(100.0, 10.0), (200.0, 9.0)]), None);
         assert_eq!(knee(&[]), None);

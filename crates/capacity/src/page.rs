@@ -1,4 +1,4 @@
-//! A page that needs nothing else: no script, no font, no picture from elsewhere.
+//! Self-contained HTML reports: no scripts, no external fonts or images.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use crate::{
     plan::{Plan, Station},
     plot::{Axis, Curve, Scale, bars, curves, short},
     profile::Roles,
-    what_if::{Sensitivity, Tried},
+    what_if::{Sensitivity, SweepResult},
 };
 
 const STYLE: &str = "
@@ -40,7 +40,7 @@ svg rect.s0{fill:var(--s0)}svg .legend{stroke:none}svg circle{fill:var(--ground)
 svg text.s0{fill:var(--s0)}svg text.s1{fill:var(--s1)}svg text.s2{fill:var(--s2)}svg text.s3{fill:var(--s3)}svg text.s4{fill:var(--s4)}
 ";
 
-/// A whole page of a title and parts of HTML.
+/// A complete page from a title and HTML parts.
 pub fn page(title: &str, body: &str) -> String {
     let title = escape(title);
     format!(
@@ -55,12 +55,12 @@ pub fn page(title: &str, body: &str) -> String {
 pub enum Column<'a> {
     /// Text.
     Text(&'a str),
-    /// Numbers, which stand to the right.
+    /// Numbers, right-aligned.
     Number(&'a str),
 }
 
 impl<'a> Column<'a> {
-    /// What it is called.
+    /// The column's title.
     pub fn title(self) -> &'a str {
         let (Column::Text(title) | Column::Number(title)) = self;
         title
@@ -78,7 +78,7 @@ pub fn table(columns: &[Column<'_>], rows: &[Vec<String>]) -> String {
     for row in rows {
         out.push_str("<tr>");
         for (column, cell) in columns.iter().zip(row) {
-            // Where there is no room for columns, each cell says what it is of.
+            // On narrow screens, each cell shows its column title.
             let of = escape(column.title());
             let _ = write!(out, "<td{} data-of=\"{of}\">{}</td>", class(column), escape(cell));
         }
@@ -88,42 +88,47 @@ pub fn table(columns: &[Column<'_>], rows: &[Vec<String>]) -> String {
     out
 }
 
-/// Figures that stand out, with what they are.
+/// Key figures with their labels.
 pub fn facts(facts: &[(String, String)]) -> String {
     let items = facts.iter().map(|(figure, what)| format!("<li><b>{}</b>{}</li>", escape(figure), escape(what)));
     format!("<ul class=\"facts\">{}</ul>", items.collect::<String>())
 }
 
-/// Everything that is known of a plan, with plots.
-pub fn plan_page(plan: &Plan, sensitivities: &[Sensitivity], tried: &[Tried], statements: &[Statement]) -> String {
+/// The report of a plan, with charts.
+pub fn plan_page(
+    plan: &Plan,
+    sensitivities: &[Sensitivity],
+    sweep_results: &[SweepResult],
+    statements: &[Statement],
+) -> String {
     let mut body = facts(&headline(plan));
     let mut section = |title: &str, part: String| {
         let _ = write!(body, "<h2>{title}</h2>{part}");
     };
     if !statements.is_empty() {
-        section("What was published, and whether it holds", statements_table(statements));
+        section("Published statements, recomputed", statements_table(statements));
     }
-    section("What gives out first", bottlenecks(plan));
+    section("Bottlenecks", bottlenecks(plan));
     if plan.roles == Roles::Apart {
         let rows: Vec<Vec<String>> = plan.stations.iter().map(role_row).collect();
-        section("The roles, each with nodes of its own", table(&ROLE_COLUMNS, &rows));
+        section("Roles on separate nodes", table(&ROLE_COLUMNS, &rows));
     }
     section("The day", format!("<div class=\"plots\">{}</div>{}", day_plots(plan), day_table(plan)));
-    section("What is done", operations_table(plan));
-    section("What it uses", stations_table(&plan.stations));
-    section("What each role uses", stations_table(&plan.each_role));
+    section("Operations", operations_table(plan));
+    section("Resource usage", stations_table(&plan.stations));
+    section("Resource usage per role", stations_table(&plan.each_role));
     if !plan.channels.is_empty() {
         section("Channels", channels_table(plan));
     }
-    if !tried.is_empty() {
-        section("With other assumptions", tried_part(tried));
+    if !sweep_results.is_empty() {
+        section("Other assumptions", sweep_part(sweep_results));
     }
-    section("Which assumption matters most", sensitivities_part(sensitivities));
+    section("Sensitivity", sensitivities_part(sensitivities));
     if !plan.notes.is_empty() {
         let notes = plan.notes.iter().map(|note| format!("<li>{}</li>", escape(note)));
-        section("Before you believe it", format!("<ul>{}</ul>", notes.collect::<String>()));
+        section("Notes and assumptions", format!("<ul>{}</ul>", notes.collect::<String>()));
     }
-    page(&format!("How large it must be: {}", plan.profile), &body)
+    page(&format!("Capacity plan: {}", plan.profile), &body)
 }
 
 fn headline(plan: &Plan) -> Vec<(String, String)> {
@@ -132,10 +137,10 @@ fn headline(plan: &Plan) -> Vec<(String, String)> {
         facts.push((format!("{:.0} %", first.utilisation * 100.0), format!("busy at the peak: {}", first.what)));
     }
     if let Some(users) = &plan.users {
-        facts.push((short(users.each_node), "users on a node".into()));
+        facts.push((short(users.each_node), "users per node".into()));
     }
-    facts.push((format!("{} s", short(plan.day.p95)), "95 of 100 are done in".into()));
-    facts.push((format!("{} MB", short(plan.disk.written_mb_per_day)), "written in a day".into()));
+    facts.push((format!("{} s", short(plan.day.p95)), "p95 end to end".into()));
+    facts.push((format!("{} MB", short(plan.disk.written_mb_per_day)), "written per day".into()));
     facts
 }
 
@@ -154,13 +159,13 @@ fn bottlenecks(plan: &Plan) -> String {
         (bottleneck.what.clone(), bottleneck.utilisation * 100.0, Some(plan.utilisation * 100.0))
     };
     let found: Vec<_> = plan.bottlenecks.iter().take(8).map(bar).collect();
-    let plot = bars("in use at the busiest time, and the mark at which it is full", "%", &found);
+    let plot = bars("utilisation at the busiest time, and the limit", "%", &found);
     let rows: Vec<Vec<String>> = plan
         .bottlenecks
         .iter()
         .map(|found| vec![found.what.clone(), format!("{:.1}", found.utilisation * 100.0), short(found.grows_by)])
         .collect();
-    let columns = [Column::Text("what"), Column::Number("% in use"), Column::Number("the load may grow by")];
+    let columns = [Column::Text("resource"), Column::Number("utilisation, %"), Column::Number("load can grow by")];
     format!("<div class=\"plots\">{plot}{}</div>", table(&columns, &rows))
 }
 
@@ -173,9 +178,9 @@ fn day_plots(plan: &Plan) -> String {
     };
     [
         curves("Load of the busiest", &clock, &axis("times what it can do"), &[curve("load", |minute| minute.load)]),
-        curves("What waits", &clock, &axis("seconds of work"), &[curve("backlog", |minute| minute.backlog_seconds)]),
+        curves("Backlog", &clock, &axis("seconds of work"), &[curve("backlog", |minute| minute.backlog_seconds)]),
         curves(
-            "From end to end",
+            "End-to-end latency",
             &clock,
             &axis("seconds"),
             &[curve("p50", |minute| minute.p50), curve("p95", |minute| minute.p95)],
@@ -202,11 +207,11 @@ fn day_table(plan: &Plan) -> String {
         .collect();
     let columns = [
         Column::Text("where"),
-        Column::Number("load at the peak, %"),
-        Column::Number("most that waits"),
+        Column::Number("peak load, %"),
+        Column::Number("peak backlog"),
         Column::Number("at"),
-        Column::Number("nothing waits from"),
-        Column::Number("left at midnight"),
+        Column::Number("drained at"),
+        Column::Number("backlog at midnight"),
     ];
     let goals = plan.day.goals.iter().map(|goal| {
         let (class, word) = if goal.met { ("good", "met") } else { ("bad", "missed") };
@@ -220,7 +225,7 @@ fn day_table(plan: &Plan) -> String {
     format!("{}{}<ul>{}</ul>", table(&columns, &rows), paths_table(plan), goals.collect::<String>())
 }
 
-/// How long things take from end to end, if not all of them go the same way.
+/// Latencies from end to end, if there are several paths.
 fn paths_table(plan: &Plan) -> String {
     if plan.day.paths.len() < 2 {
         return String::new();
@@ -232,7 +237,7 @@ fn paths_table(plan: &Plan) -> String {
     table(&columns, &rows)
 }
 
-/// A second of the day as people write it.
+/// A second of the day as a clock time.
 pub fn clock(seconds: f64) -> String {
     let minutes = (seconds / 60.0).round() as u64;
     format!("{:02}:{:02}", minutes / 60, minutes % 60)
@@ -247,7 +252,7 @@ fn operations_table(plan: &Plan) -> String {
         })
         .collect();
     let columns = [
-        Column::Text("asked for by"),
+        Column::Text("source"),
         Column::Text("operation"),
         Column::Number("a second, mean"),
         Column::Number("a second, peak"),
@@ -279,7 +284,7 @@ fn stations_table(stations: &[Station]) -> String {
         Column::Number("a second, mean"),
         Column::Number("a second, peak"),
         Column::Number("a node has"),
-        Column::Number("nodes busy at the peak"),
+        Column::Number("nodes busy at peak"),
         Column::Text("mostly"),
     ];
     table(&columns, &rows)
@@ -303,29 +308,33 @@ fn channels_table(plan: &Plan) -> String {
     let columns = [
         Column::Text("channel"),
         Column::Number("a second, peak"),
-        Column::Number("takes at most"),
+        Column::Number("limit"),
         Column::Number("connections needed"),
         Column::Number("allowed"),
     ];
     table(&columns, &rows)
 }
 
-fn tried_part(tried: &[Tried]) -> String {
-    let mut names: Vec<&str> = tried.iter().map(|tried| tried.name.as_str()).collect();
+fn sweep_part(sweep_results: &[SweepResult]) -> String {
+    let mut names: Vec<&str> = sweep_results.iter().map(|sweep_results| sweep_results.name.as_str()).collect();
     names.dedup();
     let plot = |name: &&str| {
         let of = |value: fn(&Plan) -> f64| {
-            tried.iter().filter(|tried| tried.name == **name).map(|tried| (tried.value, value(&tried.plan))).collect()
+            sweep_results
+                .iter()
+                .filter(|sweep_results| sweep_results.name == **name)
+                .map(|sweep_results| (sweep_results.value, value(&sweep_results.plan)))
+                .collect()
         };
         let x = Axis { title: (*name).to_owned(), scale: Scale::Linear };
         let nodes = [Curve { name: "nodes".into(), points: of(|plan| plan.nodes as f64) }];
         let late = [Curve { name: "p95".into(), points: of(|plan| plan.day.p95) }];
         let axis = |title: &str| Axis { title: title.into(), scale: Scale::Linear };
-        curves("Nodes", &x, &axis("nodes"), &nodes) + &curves("95 of 100 are done in", &x, &axis("seconds"), &late)
+        curves("Nodes", &x, &axis("nodes"), &nodes) + &curves("p95 end to end", &x, &axis("seconds"), &late)
     };
-    let rows: Vec<Vec<String>> = tried.iter().map(tried_row).collect();
+    let rows: Vec<Vec<String>> = sweep_results.iter().map(sweep_row).collect();
     let plots: String = names.iter().map(plot).collect();
-    format!("<div class=\"plots\">{plots}</div>{}", table(&TRIED_COLUMNS, &rows))
+    format!("<div class=\"plots\">{plots}</div>{}", table(&SWEEP_COLUMNS, &rows))
 }
 
 /// The columns of [`role_row`].
@@ -333,12 +342,12 @@ pub const ROLE_COLUMNS: [Column<'static>; 6] = [
     Column::Text("role"),
     Column::Number("nodes"),
     Column::Number("% in use"),
-    Column::Number("load may grow by"),
-    Column::Text("gives out first"),
+    Column::Number("load can grow by"),
+    Column::Text("bottleneck"),
     Column::Text("next"),
 ];
 
-/// A row for a role that has nodes of its own.
+/// A row for a role on separate nodes.
 pub fn role_row(station: &Station) -> Vec<String> {
     let first = station.bottlenecks.first();
     let next = station.bottlenecks.get(1);
@@ -352,26 +361,26 @@ pub fn role_row(station: &Station) -> Vec<String> {
     ]
 }
 
-/// The columns of [`tried_row`].
-pub const TRIED_COLUMNS: [Column<'static>; 6] = [
+/// The columns of [`sweep_row`].
+pub const SWEEP_COLUMNS: [Column<'static>; 6] = [
     Column::Text("assumption"),
     Column::Number("value"),
     Column::Number("nodes"),
     Column::Number("% in use"),
-    Column::Text("gives out first"),
+    Column::Text("bottleneck"),
     Column::Number("p95, s"),
 ];
 
-/// A row for what was tried.
-pub fn tried_row(tried: &Tried) -> Vec<String> {
-    let first = tried.plan.bottlenecks.first();
+/// A row for one value of a sweep.
+pub fn sweep_row(sweep_results: &SweepResult) -> Vec<String> {
+    let first = sweep_results.plan.bottlenecks.first();
     vec![
-        tried.name.clone(),
-        short(tried.value),
-        tried.plan.nodes.to_string(),
+        sweep_results.name.clone(),
+        short(sweep_results.value),
+        sweep_results.plan.nodes.to_string(),
         first.map_or_else(String::new, |first| format!("{:.0}", first.utilisation * 100.0)),
         first.map_or_else(String::new, |first| first.what.clone()),
-        short(tried.plan.day.p95),
+        short(sweep_results.plan.day.p95),
     ]
 }
 
@@ -383,6 +392,6 @@ fn sensitivities_part(sensitivities: &[Sensitivity]) -> String {
         .map(|found| vec![found.name.clone(), short(found.value), format!("{:+.2}", found.elasticity)])
         .collect();
     let columns = [Column::Text("assumption"), Column::Number("value"), Column::Number("% more load for 1 % more")];
-    let plot = bars("how much of the scarcest is needed more, for 1 % more of it", "%", &found);
+    let plot = bars("% more of the bottleneck resource, for 1 % more", "%", &found);
     format!("<div class=\"plots\">{plot}{}</div>", table(&columns, &rows))
 }

@@ -1,53 +1,53 @@
-//! Sizing examples that others published, as profiles with the costs they gave, and whether their arithmetic holds.
+//! Published sizing examples, as profiles with their published costs, and a check of their arithmetic.
 
 use serde::Serialize;
 
 use crate::{
-    language::{read_profile, read_vectors},
     plan::Plan,
     profile::Profile,
+    schema::{read_profile, read_vectors},
     vectors::Vectors,
 };
 
-/// A published example.
+/// A published sizing example.
 pub struct Paper {
-    /// Its name.
+    /// The name on the command line.
     pub name: &'static str,
-    /// What it asks.
+    /// The question that it answers.
     pub about: &'static str,
     /// The profile, as YAML.
     pub profile: &'static str,
-    /// The costs that the paper gave, as YAML.
+    /// The published costs, as YAML.
     pub vectors: &'static str,
-    /// What the paper says, beside what comes out.
+    /// The statements of the paper, compared with the plan.
     pub statements: fn(&Plan) -> Vec<Statement>,
 }
 
-/// Something that a paper says, beside what comes out.
+/// A published statement, compared with the computed result.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Statement {
-    /// In the paper.
+    /// The published text.
     pub said: &'static str,
-    /// By the same figures, here.
+    /// The result computed from the same figures.
     pub computed: String,
     /// Whether they agree.
     pub verdict: Verdict,
 }
 
-/// Whether a statement agrees with what it rests on.
+/// The verdict on a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It does.
+    /// Consistent.
     Holds,
-    /// It does, on a condition that the paper does not name.
+    /// Consistent under a condition that the paper does not state.
     HoldsIf,
-    /// It does not, or two of its figures exclude each other.
+    /// Inconsistent, or two of its figures contradict each other.
     Contradicts,
 }
 
 impl Verdict {
-    /// In a word or two.
+    /// Name for display.
     pub fn word(self) -> &'static str {
         match self {
             Verdict::Holds => "holds",
@@ -57,7 +57,7 @@ impl Verdict {
     }
 }
 
-/// All of them.
+/// All examples.
 pub const PAPERS: [Paper; 6] = [
     Paper {
         name: "peak",
@@ -104,12 +104,12 @@ pub const PAPERS: [Paper; 6] = [
 ];
 
 impl Paper {
-    /// The example of this name.
+    /// The example of a name.
     pub fn find(name: &str) -> Option<&'static Paper> {
         PAPERS.iter().find(|paper| paper.name == name)
     }
 
-    /// Its profile and costs.
+    /// Profile and costs.
     pub fn read(&self) -> (Profile, Vectors) {
         let read = "built in, and read by a test";
         (read_profile(self.profile).expect(read), read_vectors(self.vectors).expect(read))
@@ -120,7 +120,7 @@ fn statement(said: &'static str, verdict: Verdict, computed: String) -> Statemen
     Statement { said, computed, verdict }
 }
 
-/// Whether two figures are the same but for this part.
+/// Whether two figures are equal within a tolerance.
 fn agrees(said: f64, computed: f64, part: f64) -> Verdict {
     if (computed / said - 1.0).abs() <= part { Verdict::Holds } else { Verdict::Contradicts }
 }
@@ -190,7 +190,7 @@ fn stock(plan: &Plan) -> Vec<Statement> {
     ]
 }
 
-/// What N devices that begin again at once do in a second over so many connections, by Little's law.
+/// The throughput of N devices that restart at once over a number of connections, by Little's law.
 fn merge_800(plan: &Plan) -> Vec<Statement> {
     let Some(pool) = plan.channels.first() else { return Vec::new() };
     let most = pool.rate_max.unwrap_or_default();
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn every_example_is_read_and_planned() {
+    fn every_example_can_be_planned() {
         for paper in &PAPERS {
             let (profile, vectors) = paper.read();
             let plan = plan(&profile, &vectors).expect("a plan");
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_that_begin_again_at_once_wait_for_connections() {
+    fn devices_that_restart_at_once_wait_for_connections() {
         check(
             "merge-800",
             expect![[r#"

@@ -1,6 +1,6 @@
-//! The answer: nodes, pools, disk, the bottleneck and the next one, and how the day goes.
+//! The capacity plan: nodes, pools, disk, the bottlenecks in order, and the day.
 
-mod simulation; // the day, minute by minute
+mod simulation; // simulates the day, minute by minute
 
 use std::collections::BTreeMap;
 
@@ -8,166 +8,166 @@ use serde::Serialize;
 use tocsin_model::problem::{Problem, closest};
 
 use crate::{
-    demand::{Demand, Flow, Uses, demands, uses},
+    demand::{DailyRate, Demand, RoleUsage, demands, uses},
     profile::{Node, Profile, Roles},
     vectors::{Resource, Vectors},
 };
 
 pub use simulation::{DayPlan, Goal, Minute, PathDay, StationDay};
 
-/// What a profile needs.
+/// The capacity plan of a profile.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plan {
     /// The profile.
     pub profile: String,
     /// The vectors.
     pub vectors: String,
-    /// Whether each node does everything.
+    /// The assignment of roles to nodes.
     pub roles: Roles,
-    /// What a node has.
+    /// The resources of a node.
     pub node: Node,
-    /// How much of a resource may be in use at the busiest time.
+    /// The target utilisation at the busiest time.
     pub utilisation: f64,
-    /// Nodes, of all roles.
+    /// The number of nodes, over all roles.
     pub nodes: u64,
-    /// What is done how often.
+    /// The operations and their rates.
     pub operations: Vec<OperationPlan>,
-    /// Where work is done: the nodes, or those of each role.
+    /// The stations: the nodes, or those of each role.
     pub stations: Vec<Station>,
-    /// What each role would use if it were alone on a node, for whoever thinks of setting it apart.
+    /// The usage of each role alone, to evaluate separate nodes.
     pub each_role: Vec<Station>,
-    /// How notifications leave.
+    /// The delivery channels.
     pub channels: Vec<ChannelPlan>,
-    /// What is in memory.
+    /// Memory usage.
     pub memory: Memory,
-    /// What is on disk.
+    /// Disk usage.
     pub disk: Disk,
-    /// What gives out first, next, and so on.
+    /// The bottlenecks, most critical first.
     pub bottlenecks: Vec<Bottleneck>,
-    /// How many users these nodes carry, if there are any.
+    /// The number of users that these nodes support, if there are populations.
     pub users: Option<Users>,
-    /// How the day goes.
+    /// The simulated day.
     pub day: DayPlan,
-    /// What the reader should know before believing it.
+    /// Assumptions and limitations of the plan.
     pub notes: Vec<String>,
 }
 
-/// An operation and how often it is done.
+/// The rate of an operation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OperationPlan {
-    /// Where the profile asks for it.
+    /// The path in the profile.
     pub source: String,
-    /// Which.
+    /// The operation.
     pub operation: String,
-    /// In a second, over the day.
+    /// Mean rate per second over the day.
     pub mean: f64,
-    /// In a second, at the busiest time.
+    /// Rate per second at the busiest time.
     pub peak: f64,
-    /// In a day.
+    /// Total per day.
     pub day: f64,
 }
 
-/// Nodes that do the same.
+/// Nodes with the same roles.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Station {
     /// `node`, or the role.
     pub name: String,
-    /// How many are needed so that nothing is fuller than wanted.
+    /// The number of nodes needed to stay within the target utilisation.
     pub nodes_needed: u64,
-    /// How many there are: those of the profile, or as many as needed.
+    /// The number of nodes: that of the profile, or the needed number.
     pub nodes: u64,
-    /// What they use, the scarcest first.
-    pub uses: Vec<Use>,
-    /// Which resource of these nodes gives out first, which next, and so on, as far as it is known what a node has.
+    /// Resource usage of the nodes, scarcest resource first.
+    pub uses: Vec<ResourceUse>,
+    /// The bottlenecks of these nodes, as far as the resources of a node are known.
     pub bottlenecks: Vec<Bottleneck>,
 }
 
-/// How much of a resource is used.
+/// The usage of a resource.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Use {
-    /// Of what.
+pub struct ResourceUse {
+    /// The resource.
     pub resource: Resource,
-    /// In a second, over the day.
+    /// Mean per second over the day.
     pub mean: f64,
-    /// In a second, at the busiest time.
+    /// Per second at the busiest time.
     pub peak: f64,
-    /// What a node has of it, if that is known.
+    /// The capacity of a node, if known.
     pub node_has: Option<f64>,
-    /// Nodes that it would keep busy altogether at the busiest time.
+    /// The number of nodes that it fully occupies at the busiest time.
     pub nodes_busy: Option<f64>,
-    /// The role that uses most of it.
+    /// The role with the highest usage.
     pub mostly: String,
     #[serde(skip)]
-    pub(crate) flow: Flow,
+    pub(crate) flow: DailyRate,
 }
 
-/// A channel and what it can take, from all nodes together.
+/// A channel and its capacity, for all nodes together.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ChannelPlan {
-    /// Its name.
+    /// The name of the channel.
     pub name: String,
-    /// Messages in a second, at the busiest time.
+    /// Messages per second at the busiest time.
     pub peak: f64,
-    /// Most that it takes in a second.
+    /// Highest rate per second.
     pub rate_max: Option<f64>,
-    /// Of that.
+    /// Utilisation of that rate.
     pub utilisation: Option<f64>,
-    /// Connections for the busiest time at the wanted utilisation, from how long the far side takes.
+    /// Connections needed at the busiest time for the target utilisation, from the response time.
     pub connections_needed: Option<u64>,
-    /// Connections that it may have.
+    /// The configured number of connections.
     pub connections: Option<f64>,
     #[serde(skip)]
-    pub(crate) flow: Flow,
+    pub(crate) flow: DailyRate,
 }
 
-/// What is in memory.
+/// Memory usage.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Memory {
-    /// Megabytes of a node that does nothing.
+    /// Megabytes of an idle node.
     pub base_mb: f64,
-    /// Megabytes of what is kept, on all nodes together.
+    /// Megabytes of stored objects, on all nodes together.
     pub stored_mb: f64,
-    /// Nodes for it, if it is known what a node has.
+    /// The number of nodes needed for it, if the memory of a node is known.
     pub nodes_needed: Option<u64>,
 }
 
-/// What is on disk.
+/// Disk usage.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Disk {
-    /// Megabytes written in a day.
+    /// Megabytes written per day.
     pub written_mb_per_day: f64,
-    /// Megabytes of what is kept for good.
+    /// Megabytes of stored objects.
     pub stored_mb: f64,
-    /// Megabytes in all at the end of the time for which things are kept, if all that was written stays so long.
+    /// Megabytes at the end of the retention time, if everything written is kept so long.
     pub kept_mb: f64,
 }
 
-/// Something that gives out.
+/// A bottleneck.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Bottleneck {
-    /// `processor of the nodes`, `channel mail`; among the nodes of one station, the resource.
+    /// `processor of the nodes`, `channel mail`; within one station, the resource.
     pub what: String,
-    /// How much of it is in use at the busiest time.
+    /// Utilisation at the busiest time.
     pub utilisation: f64,
-    /// By which factor the whole load may grow until it is as full as wanted.
+    /// The factor by which the whole load can grow until the target utilisation.
     pub grows_by: f64,
 }
 
-/// How many users there are and could be.
+/// Users, present and possible.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Users {
-    /// Those of the profile.
+    /// The number in the profile.
     pub asked: f64,
-    /// How many one node carries, if the other loads grow with them.
+    /// The number per node, if other loads grow proportionally.
     pub each_node: f64,
-    /// How many all nodes carry.
+    /// The number on all nodes.
     pub at_most: f64,
 }
 
-/// Multiplies a profile with vectors.
+/// Computes the plan of a profile with these costs.
 ///
 /// # Errors
-/// The profile asks for operations that the vectors do not know. Paths are those of the profile.
+/// The profile uses operations that the vectors do not contain. Paths are those of the profile.
 pub fn plan(profile: &Profile, vectors: &Vectors) -> Result<Plan, Vec<Problem>> {
     let mut notes = notes_on_shares(profile);
     let demands = demands(profile);
@@ -184,8 +184,8 @@ pub fn plan(profile: &Profile, vectors: &Vectors) -> Result<Plan, Vec<Problem>> 
     Ok(planner.plan(&uses, notes))
 }
 
-/// How full the first bottleneck is at the busiest time with the nodes of another plan, without the day. What the profile
-/// itself says of nodes counts before that.
+/// The utilisation of the first bottleneck at the busiest time with the nodes of another plan, without the day. Node
+/// numbers in the profile take precedence.
 ///
 /// # Errors
 /// As [`plan`].
@@ -203,20 +203,20 @@ pub fn pressure(profile: &Profile, vectors: &Vectors, nodes: &Nodes) -> Result<f
     Ok(found.first().map_or(0.0, |first| first.utilisation))
 }
 
-/// How many nodes each station has.
+/// The number of nodes per station.
 pub type Nodes = BTreeMap<String, f64>;
 
 impl Plan {
-    /// The nodes of each station.
+    /// The number of nodes per station.
     pub fn station_nodes(&self) -> Nodes {
         nodes_of(&self.stations)
     }
 }
 
 impl Station {
-    /// What of so many nodes gives out first, and so on, if as much of them may be in use as is wanted.
-    fn gives_out(&self, nodes: f64, wanted: f64) -> Vec<Bottleneck> {
-        let bottleneck = |used: &Use| {
+    /// The bottlenecks with a number of nodes and a target utilisation.
+    fn bottlenecks_for(&self, nodes: f64, wanted: f64) -> Vec<Bottleneck> {
+        let bottleneck = |used: &ResourceUse| {
             let utilisation = used.nodes_busy.filter(|busy| *busy > 0.0)? / nodes.max(f64::MIN_POSITIVE);
             Some(Bottleneck::new(used.resource.word().to_owned(), utilisation, wanted))
         };
@@ -234,7 +234,7 @@ fn nodes_of(stations: &[Station]) -> Nodes {
     stations.iter().map(|station| (station.name.clone(), station.nodes as f64)).collect()
 }
 
-/// What a node has: what the profile says, and else what the machine of the vectors had.
+/// The resources of a node: from the profile, else from the machine of the vectors.
 fn node(profile: &Profile, vectors: &Vectors) -> Node {
     let (asked, measured) = (&profile.node, &vectors.machine);
     Node {
@@ -259,10 +259,8 @@ fn notes_on_shares(profile: &Profile) -> Vec<String> {
         .map(|(name, events)| (format!("events.{name}"), "of the notifications", events.channels.values().sum()));
     of_populations
         .chain(of_events)
-        .filter(|(.., sum)| (sum - 1.0).abs() > crate::language::SHARE_SLACK)
-        .map(|(path, what, sum)| {
-            format!("{path}: the shares are {:.4} % {what}; what is left is not counted", sum * 100.0)
-        })
+        .filter(|(.., sum)| (sum - 1.0).abs() > crate::schema::SHARE_SLACK)
+        .map(|(path, what, sum)| format!("{path}: the shares are {:.4} % {what}; the rest is not counted", sum * 100.0))
         .collect()
 }
 
@@ -271,17 +269,17 @@ struct Planner<'a> {
     vectors: &'a Vectors,
     demands: &'a [Demand],
     node: Node,
-    /// The highest factor of the day.
+    /// The highest day factor.
     peak: f64,
-    /// The mean factor of the day.
+    /// The mean day factor.
     mean: f64,
 }
 
 impl Planner<'_> {
-    fn plan(&self, uses: &Uses, mut notes: Vec<String>) -> Plan {
+    fn plan(&self, uses: &RoleUsage, mut notes: Vec<String>) -> Plan {
         let memory = self.memory();
         let mut stations = self.stations(uses, self.profile.roles == Roles::Apart);
-        self.make_room(&mut stations, &memory);
+        self.add_nodes_for_memory(&mut stations, &memory);
         let channels = self.channels();
         let bottlenecks = self.bottlenecks(&stations, &nodes_of(&stations), &channels, &memory);
         notes.extend(self.beyond_knees(&stations));
@@ -320,11 +318,11 @@ impl Planner<'_> {
     }
 
     /// The nodes, or those of each role.
-    fn stations(&self, uses: &Uses, apart: bool) -> Vec<Station> {
-        let mut flows: BTreeMap<&str, BTreeMap<Resource, (Flow, &str, f64)>> = BTreeMap::new();
+    fn stations(&self, uses: &RoleUsage, apart: bool) -> Vec<Station> {
+        let mut flows: BTreeMap<&str, BTreeMap<Resource, (DailyRate, &str, f64)>> = BTreeMap::new();
         for ((role, resource), flow) in uses {
             let station = flows.entry(if apart { role } else { "node" }).or_default();
-            let (sum, mostly, most) = station.entry(*resource).or_insert((Flow::default(), role, 0.0));
+            let (sum, mostly, most) = station.entry(*resource).or_insert((DailyRate::default(), role, 0.0));
             sum.steady += flow.steady;
             sum.varying += flow.varying;
             if flow.at(self.peak) > *most {
@@ -334,43 +332,43 @@ impl Planner<'_> {
         flows.into_iter().map(|(name, flows)| self.station(name, flows)).collect()
     }
 
-    fn station(&self, name: &str, flows: BTreeMap<Resource, (Flow, &str, f64)>) -> Station {
-        let mut uses: Vec<Use> = flows
+    fn station(&self, name: &str, flows: BTreeMap<Resource, (DailyRate, &str, f64)>) -> Station {
+        let mut uses: Vec<ResourceUse> = flows
             .into_iter()
             .map(|(resource, (flow, mostly, _))| {
                 let node_has = resource.of_node(&self.node);
                 let (mean, peak) = (flow.at(self.mean), flow.at(self.peak));
                 let nodes_busy = node_has.map(|has| peak / has);
-                Use { resource, mean, peak, node_has, nodes_busy, mostly: mostly.to_owned(), flow }
+                ResourceUse { resource, mean, peak, node_has, nodes_busy, mostly: mostly.to_owned(), flow }
             })
             .collect();
         uses.sort_by(|left, right| right.nodes_busy.unwrap_or(-1.0).total_cmp(&left.nodes_busy.unwrap_or(-1.0)));
         let busy = uses.first().and_then(|used| used.nodes_busy).unwrap_or_default();
         let nodes_needed = whole(busy / self.profile.utilisation);
         let mut station = Station { name: name.to_owned(), nodes_needed, nodes: 0, uses, bottlenecks: Vec::new() };
-        self.settle(&mut station);
+        self.assign_nodes(&mut station);
         station
     }
 
-    /// Gives it the nodes of the profile, or as many as are needed.
-    fn settle(&self, station: &mut Station) {
+    /// Assigns the nodes of the profile, or the needed number.
+    fn assign_nodes(&self, station: &mut Station) {
         station.nodes = self.profile.nodes.map_or(station.nodes_needed, |nodes| nodes as u64);
-        station.bottlenecks = station.gives_out(station.nodes as f64, self.profile.utilisation);
+        station.bottlenecks = station.bottlenecks_for(station.nodes as f64, self.profile.utilisation);
     }
 
-    /// What is kept is on all nodes together. If it needs more of them, the largest station gets them.
-    fn make_room(&self, stations: &mut [Station], memory: &Memory) {
+    /// Stored objects are spread over all nodes. If their memory needs more nodes, the largest station gets them.
+    fn add_nodes_for_memory(&self, stations: &mut [Station], memory: &Memory) {
         let there: u64 = stations.iter().map(|station| station.nodes_needed).sum();
         let missing = memory.nodes_needed.unwrap_or_default().saturating_sub(there);
         if let Some(station) = stations.iter_mut().max_by_key(|station| station.nodes_needed) {
             station.nodes_needed += missing;
-            self.settle(station);
+            self.assign_nodes(station);
         }
     }
 
     fn channels(&self) -> Vec<ChannelPlan> {
         let plan = |(name, channel): (&String, &crate::profile::Channel)| {
-            let mut flow = Flow::default();
+            let mut flow = DailyRate::default();
             for demand in self.demands.iter().filter(|demand| demand.channel.as_ref() == Some(name)) {
                 flow.add(demand, 1.0);
             }
@@ -389,7 +387,7 @@ impl Planner<'_> {
         self.profile.channels.iter().map(plan).collect()
     }
 
-    /// What is kept, by its name, with that of the populations.
+    /// The numbers of stored objects, including those of populations.
     fn stored(&self) -> BTreeMap<&str, f64> {
         let mut stored: BTreeMap<&str, f64> = BTreeMap::new();
         for (name, count) in &self.profile.stored {
@@ -403,13 +401,13 @@ impl Planner<'_> {
         stored
     }
 
-    /// What is kept and the vectors know nothing of.
+    /// Stored objects that the vectors do not contain.
     fn unknown_stored(&self) -> Vec<String> {
         let known = &self.vectors.stored;
         let note = |name: &str| {
             let meant = closest(name, known.keys().map(String::as_str));
             let hint = meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
-            format!("the vectors say nothing of stored `{name}`: its memory and disk are not counted{hint}")
+            format!("the vectors do not contain stored `{name}`: its memory and disk are not counted{hint}")
         };
         self.stored().into_keys().filter(|name| !known.contains_key(*name)).map(note).collect()
     }
@@ -426,7 +424,7 @@ impl Planner<'_> {
         Memory { base_mb, stored_mb, nodes_needed: room.filter(|room| *room > 0.0).map(|room| whole(stored_mb / room)) }
     }
 
-    fn disk(&self, uses: &Uses) -> Disk {
+    fn disk(&self, uses: &RoleUsage) -> Disk {
         let written = uses.iter().filter(|((_, resource), _)| *resource == Resource::Disk);
         let written: f64 = written.map(|(_, flow)| flow.at(self.mean)).sum();
         let written_mb_per_day = written * crate::day::SECONDS / 1e6;
@@ -446,7 +444,7 @@ impl Planner<'_> {
         let mut found: Vec<Bottleneck> = Vec::new();
         for station in stations {
             let whose = if station.name == "node" { "the nodes".to_owned() } else { format!("`{}`", station.name) };
-            let of_station = station.gives_out(nodes[&station.name], wanted).into_iter();
+            let of_station = station.bottlenecks_for(nodes[&station.name], wanted).into_iter();
             found.extend(of_station.map(|own| Bottleneck { what: format!("{} of {whose}", own.what), ..own }));
         }
         for channel in channels {
@@ -469,7 +467,7 @@ impl Planner<'_> {
         Some(Users { asked, each_node: at_most / nodes.max(1) as f64, at_most })
     }
 
-    /// Rates at which the cost of one was no longer what it is below.
+    /// Notes on rates beyond the measured range.
     fn beyond_knees(&self, stations: &[Station]) -> Vec<String> {
         let nodes = stations.iter().map(|station| station.nodes).min().unwrap_or(1).max(1) as f64;
         let beyond = |demand: &Demand| {
@@ -477,7 +475,7 @@ impl Planner<'_> {
             let each = demand.at(self.peak) / nodes;
             (each > knee).then(|| {
                 format!(
-                    "{}: a node would do {each:.0} `{}` a second, and their cost was only measured up to {knee:.0}",
+                    "{}: a node would process {each:.0} `{}` per second, but the cost was only measured up to {knee:.0}",
                     demand.source, demand.operation
                 )
             })
@@ -496,14 +494,17 @@ impl Planner<'_> {
         unknown.dedup();
         unknown
             .into_iter()
-            .map(|word| format!("nobody says how much {word} a node has, so it bounds nothing; `node` can say it"))
+            .map(|word| format!("the {word} capacity of a node is unknown and not a limit; set it under `node`"))
             .collect()
     }
 }
 
-/// At least one, and as many as carry it; a hair above a whole number is the arithmetic's.
+/// Most nodes of a station, so that their sum can be counted; as many as a profile may name.
+const NODES_MAX: f64 = 1e15;
+
+/// At least one, rounded up; values slightly above an integer are rounding errors.
 fn whole(nodes: f64) -> u64 {
-    ((nodes - 1e-9).ceil() as u64).max(1)
+    ((nodes - 1e-9).ceil().min(NODES_MAX) as u64).max(1)
 }
 
 #[cfg(test)]
@@ -540,7 +541,21 @@ stored: { subscriptions: { memory_bytes: 100 } }
     }
 
     #[test]
-    fn what_shares_no_nodes_has_times_of_its_own() {
+    fn the_largest_numbers_are_planned_in_bounded_time_and_memory() {
+        let most = PROFILE
+            .replace("count: 1000,", "count: 1000000000000000,")
+            .replace("users: 1000,", "users: 1000000000000000,");
+        for nodes in ["", "nodes: 1000000000000000\n"] {
+            let plan = planned(&format!("{most}{nodes}"), VECTORS);
+            assert!(plan.nodes > 1_000_000, "{}", plan.nodes);
+        }
+        let profile = read_profile(PROFILE).expect("a profile");
+        let refused = crate::what_if::parse_sweep(&profile, "events.quotes.rate=1e300x").expect_err("too large");
+        assert!(refused.to_string().contains("`1e300x`"), "{refused}");
+    }
+
+    #[test]
+    fn paths_without_common_nodes_have_separate_latencies() {
         let (plan, busier) =
             (planned(PROFILE, VECTORS), planned(&PROFILE.replace("count: 1000", "count: 4000"), VECTORS));
         assert_eq!(plan.day.paths.len(), 2, "{:?}", plan.day.paths);
@@ -552,26 +567,26 @@ stored: { subscriptions: { memory_bytes: 100 } }
     }
 
     #[test]
-    fn each_role_says_what_of_it_gives_out_first_and_next() {
+    fn each_role_lists_its_bottlenecks_in_order() {
         let vectors = VECTORS
             .replace("machine: { cores: 4 }", "machine: { cores: 4, disk_mb_per_second: 10, syncs_per_second: 1000 }")
             .replace("{ item: 500 }", "{ item: 500 }, syncs: { item: 0.1 }, disk_bytes: { item: 4000 }");
         let plan = planned(PROFILE, &vectors);
-        let told = |name: &str| {
+        let bottlenecks_of = |name: &str| {
             let station = plan.stations.iter().find(|station| station.name == name).expect("a role");
-            let told = |own: &Bottleneck| format!("{} {:.3} {:.3}", own.what, own.utilisation, own.grows_by);
-            station.bottlenecks.iter().map(told).collect::<Vec<_>>()
+            let bottlenecks_of = |own: &Bottleneck| format!("{} {:.3} {:.3}", own.what, own.utilisation, own.grows_by);
+            station.bottlenecks.iter().map(bottlenecks_of).collect::<Vec<_>>()
         };
         // 1,000 events: 4 MB, 100 syncs and half a processor a second.
-        assert_eq!(told("accept"), ["disk 0.400 1.750", "processor 0.125 5.600", "syncs 0.100 7.000"]);
-        assert_eq!(told("directory"), ["processor 0.500 1.400"]);
+        assert_eq!(bottlenecks_of("accept"), ["disk 0.400 1.750", "processor 0.125 5.600", "syncs 0.100 7.000"]);
+        assert_eq!(bottlenecks_of("directory"), ["processor 0.500 1.400"]);
         let whole: Vec<&str> = plan.bottlenecks.iter().map(|found| found.what.as_str()).collect();
         assert!(whole.contains(&"disk of `accept`"), "{whole:?}");
     }
 
     #[test]
-    fn the_first_to_give_out_may_be_what_the_disk_writes_in_a_second() {
-        // 70 of 100 MB in a second, 35 of 1,000 syncs, 1.2 of 8 processors.
+    fn disk_bandwidth_can_be_the_first_bottleneck() {
+        // 70 of 100 MB per second, 35 of 1,000 syncs, 1.2 of 8 processors.
         let profile =
             "profile: a\noperations: { rows: { operation: import, rate: { count: 35, per: 1s }, bytes: 2000000 } }\n";
         let vectors = "vectors: v
@@ -586,14 +601,14 @@ operations:
         assert!((day.load_peak - 0.7).abs() < 1e-9, "the disk is what the day waits for: {day:?}");
         let more = planned(&profile.replace("count: 35", "count: 36"), vectors);
         assert_eq!(more.nodes, 2, "{:?}", more.bottlenecks);
-        // Files of before say nothing of it.
+        // Older vectors do not contain it.
         let before = planned(profile, &vectors.replace("disk_mb_per_second: 100, ", ""));
         assert_eq!(before.bottlenecks[0].what, "processor of the nodes");
-        assert!(before.notes.iter().any(|note| note.contains("how much disk a node has")), "{:?}", before.notes);
+        assert!(before.notes.iter().any(|note| note.contains("the disk capacity of a node")), "{:?}", before.notes);
     }
 
     #[test]
-    fn what_is_kept_needs_nodes_whether_roles_are_apart_or_not() {
+    fn stored_objects_need_nodes_in_both_role_assignments() {
         let much = PROFILE.replace("10000000", "100000000");
         for profile in [much.clone(), much.replace("apart", "together")] {
             let plan = planned(&profile, VECTORS);
@@ -603,7 +618,7 @@ operations:
     }
 
     #[test]
-    fn what_matters_most_is_what_fills_the_first_bottleneck() {
+    fn sensitivity_is_highest_for_the_first_bottleneck() {
         let most = |profile: &str| {
             let (profile, vectors) =
                 (read_profile(profile).expect("a profile"), read_vectors(VECTORS).expect("vectors"));

@@ -1,35 +1,35 @@
-//! Curves and bars as SVG that stands in a page and takes its colours from there.
+//! SVG charts: curves and bars that inherit the colours of their page.
 
 use std::fmt::Write;
 
 use tocsin_model::markup::escape;
 
-/// One curve.
+/// A curve.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curve {
-    /// What it shows.
+    /// Name in the legend.
     pub name: String,
-    /// Its points, from left to right.
+    /// The points, from left to right.
     pub points: Vec<(f64, f64)>,
 }
 
-/// What an axis counts.
+/// An axis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Axis {
-    /// What it shows, with its unit.
+    /// The title, with the unit.
     pub title: String,
-    /// How its numbers are written.
+    /// The scale of its values.
     pub scale: Scale,
 }
 
-/// How the numbers of an axis are spread and written.
+/// The scale of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
-    /// Evenly.
+    /// Linear.
     Linear,
-    /// By factors of ten.
+    /// Logarithmic, base ten.
     Logarithmic,
-    /// Seconds of the day, written as hours.
+    /// Seconds of the day, shown as hours.
     Clock,
 }
 
@@ -37,13 +37,13 @@ const WIDTH: f64 = 440.0;
 const HEIGHT: f64 = 264.0;
 const LEFT: f64 = 52.0;
 const RIGHT: f64 = 10.0;
-/// Below the title, and below what the axis shows.
+/// Below the title and the axis title.
 const TOP: f64 = 40.0;
 /// Below the title.
 const BARS_TOP: f64 = 26.0;
 const BOTTOM: f64 = 34.0;
 
-/// Curves over one axis, with a legend.
+/// A line chart with a legend.
 pub fn curves(title: &str, x: &Axis, y: &Axis, curves: &[Curve]) -> String {
     let all = || curves.iter().flat_map(|curve| &curve.points);
     let across = Range::of(x.scale, all().map(|point| point.0));
@@ -80,7 +80,7 @@ pub fn curves(title: &str, x: &Axis, y: &Axis, curves: &[Curve]) -> String {
     svg
 }
 
-/// A bar for each name, the longest across the whole width; each may have a mark, such as a value of another source.
+/// A bar chart; each bar can have a mark, for example a limit. The longest bar has the full width.
 pub fn bars(title: &str, unit: &str, bars: &[(String, f64, Option<f64>)]) -> String {
     let most = bars.iter().flat_map(|(_, value, mark)| [Some(*value), *mark]).flatten().fold(0.0, f64::max).max(1e-12);
     let height = BARS_TOP + 34.0 * bars.len() as f64 + 8.0;
@@ -217,7 +217,7 @@ impl Range {
     }
 }
 
-/// A number in few characters: `1.2k`, `35M`, `0.004`.
+/// Formats a number in few characters: `1.2k`, `35M`, `0.004`.
 pub fn short(value: f64) -> String {
     let size = value.abs();
     let digits = |value: f64, unit: &str| {
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_is_drawn_leaves_the_frame_or_breaks_the_page() {
+    fn charts_stay_inside_their_frame_and_are_valid() {
         let axis = |title: &str, scale| Axis { title: title.to_owned(), scale };
         let curve = Curve { name: "<script>".to_owned(), points: vec![(1.0, 0.0), (10.0, f64::NAN), (1e6, 5e9)] };
         let svg = curves("a & b", &axis("x", Scale::Logarithmic), &axis("y", Scale::Linear), &[curve.clone(), curve]);

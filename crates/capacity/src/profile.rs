@@ -1,166 +1,167 @@
-//! Who does how much of what: populations, events, other operations, and when.
+//! Load profiles: populations, events, other operations, and their distribution over the day.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use serde::Serialize;
 
-/// What is expected of an installation. Made by [`crate::read_profile`], which checks that numbers are in their bounds.
+/// The expected load of an installation. Created by [`crate::read_profile`], which checks ranges.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
-    /// Its name.
+    /// The name of the profile.
     pub name: String,
-    /// What it is about.
+    /// The description, for people.
     pub description: Option<String>,
-    /// Whether each node does everything, or each role has nodes of its own.
+    /// Whether all roles share the nodes, or each role has its own nodes.
     pub roles: Roles,
-    /// Nodes to look at; as many as are needed if not given.
+    /// The number of nodes to evaluate; the required number if `None`.
     pub nodes: Option<f64>,
-    /// What a node has; where it says nothing, what the machine had on which the costs were measured.
+    /// The resources of a node; unknown ones default to those of the machine on which the costs were measured.
     pub node: Node,
-    /// How much of a resource may be in use at the busiest time, from 0 to 1.
+    /// The target utilisation of a resource at the busiest time, from 0 to 1.
     pub utilisation: f64,
-    /// What latencies should be.
+    /// Latency goals.
     pub goals: Goals,
-    /// People who come, do something and leave.
+    /// Populations: users who arrive, perform some operations and leave.
     pub populations: BTreeMap<String, Population>,
-    /// What happens, and whom it concerns.
+    /// Event streams, and their notifications.
     pub events: BTreeMap<String, Events>,
-    /// Operations that just come at a rate.
+    /// Operations at a fixed rate.
     pub operations: BTreeMap<String, Load>,
-    /// How notifications leave, and how fast the far side is.
+    /// Delivery channels, and the capacity of their servers.
     pub channels: BTreeMap<String, Channel>,
-    /// What is kept, and how many of it there are.
+    /// Stored objects, and the number of each.
     pub stored: BTreeMap<String, f64>,
-    /// For how long what happened is kept.
+    /// Retention time of history.
     pub keep: Duration,
-    /// How the load is spread over a day.
+    /// The distribution of the load over the day.
     pub day: Day,
 }
 
-/// Where the roles run.
+/// The assignment of roles to nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Roles {
-    /// Every node does everything.
+    /// All roles share the nodes.
     Together,
-    /// Each role has nodes of its own.
+    /// Each role has its own nodes.
     Apart,
 }
 
-/// What a node has. `None` is not known, and bounds nothing.
+/// The resources of a node. `None` is unknown, and not a limit.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Node {
-    /// What `cores` counts: `core`, or a unit of an older method such as `MHz`.
+    /// The unit of `cores`: `core`, or a unit of an older method such as `MHz`.
     pub unit: Option<String>,
-    /// Processors.
+    /// The number of processors.
     pub cores: Option<f64>,
     /// Megabytes (10^6) of memory.
     pub memory_mb: Option<f64>,
-    /// Megabytes that its disk writes in a second.
+    /// Disk bandwidth for writes, in megabytes per second.
     pub disk_mb_per_second: Option<f64>,
-    /// Syncs, or transactions of the disk, in a second.
+    /// Syncs, or disk transactions, per second.
     pub syncs_per_second: Option<f64>,
-    /// Megabytes that its network carries in a second.
+    /// Network bandwidth, in megabytes per second.
     pub wire_mb_per_second: Option<f64>,
 }
 
-/// The longest that latencies may be.
+/// Upper limits of latencies.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Goals {
-    /// Of half of all.
+    /// The median.
     pub p50: Option<Duration>,
-    /// Of 95 in 100.
+    /// The 95th percentile.
     pub p95: Option<Duration>,
-    /// Of 99 in 100.
+    /// The 99th percentile.
     pub p99: Option<Duration>,
 }
 
-/// People who come, do something and leave; as many are there at any time.
+/// A population: users who arrive, perform some operations and leave, with a constant number present.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Population {
-    /// How many are there at the same time.
+    /// The number of concurrent users.
     pub users: f64,
-    /// What one does in a visit.
+    /// Operations per visit.
     pub operations_per_visit: f64,
-    /// How long a visit is.
+    /// The duration of a visit.
     pub visit: Duration,
-    /// What they do; the shares are fractions of `operations_per_visit`.
+    /// The operations; shares are fractions of `operations_per_visit`.
     pub shares: BTreeMap<String, Share>,
-    /// What is kept for each, and how many.
+    /// Stored objects per user, and the number of each.
     pub stored_each: BTreeMap<String, f64>,
-    /// Whether they come at the same rate all day.
+    /// Whether the rate is constant over the day.
     pub steady: bool,
 }
 
-/// A part of what is done in a visit.
+/// The share of an operation in a visit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Share {
     /// From 0 to 1.
     pub share: f64,
-    /// Bytes of one.
+    /// Bytes of one operation.
     pub bytes: f64,
 }
 
-/// The operation that formats, if a profile names no other.
+/// The default formatting operation.
 pub const FORMAT: &str = "format";
 
-/// What happens, and whom it concerns.
+/// An event stream, and its notifications.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Events {
-    /// Events in a second, at factor 1 of the day.
+    /// Events per second, at a day factor of 1.
     pub rate: f64,
-    /// How many come together.
+    /// Events per batch.
     pub batch: f64,
-    /// Bytes of one.
+    /// Bytes of an event.
     pub bytes: f64,
-    /// Notifications that one makes.
+    /// Notifications per event.
     pub matches: f64,
-    /// Bytes of a notification, formatted.
+    /// Bytes of a formatted notification.
     pub notification_bytes: f64,
-    /// The operation that formats a message.
+    /// The formatting operation.
     pub format: String,
-    /// Notifications that one message tells.
+    /// Notifications per message.
     pub digest: f64,
-    /// Recipients that get a message formatted once.
+    /// Recipients per formatted message.
     pub recipients: f64,
-    /// How they leave; fractions of the notifications.
+    /// The channels; fractions of the notifications.
     pub channels: BTreeMap<String, f64>,
-    /// Whether they come at the same rate all day.
+    /// Whether the rate is constant over the day.
     pub steady: bool,
 }
 
-/// Operations at a rate.
+/// An operation at a given rate.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Load {
-    /// Which.
+    /// The operation.
     pub operation: String,
-    /// How many in a second, at factor 1 of the day.
+    /// Rate per second, at a day factor of 1.
     pub rate: f64,
-    /// Bytes of one.
+    /// Bytes of one operation.
     pub bytes: f64,
-    /// How many come together.
+    /// Items per batch.
     pub batch: f64,
-    /// The channel by which they leave, if any.
+    /// Channel, for deliveries.
     pub channel: Option<String>,
-    /// Whether they come at the same rate all day.
+    /// Whether the rate is constant over the day.
     pub steady: bool,
 }
 
-/// How notifications leave. What it can take is a bound of all nodes together.
+/// A delivery channel. Its limits apply to all nodes together.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Channel {
-    /// The operation that is a delivery.
+    /// The delivery operation.
     pub operation: String,
-    /// Most connections, sessions or workers at the same time.
+    /// Most concurrent connections, sessions or workers.
     pub connections: Option<f64>,
-    /// How long the far side takes for one.
+    /// The response time of the server.
     pub answer: Option<Duration>,
-    /// Most that it takes in a second.
+    /// Most messages per second that the server accepts.
     pub rate: Option<f64>,
 }
 
 impl Channel {
-    /// Most messages in a second, if anything bounds them: by its rate, or by connections that each wait for an answer.
+    /// The highest message rate per second, if it is limited: by the rate, or by connections that each wait for the
+    /// response.
     pub fn rate_max(&self) -> Option<f64> {
         let waiting = self.connections.zip(self.answer).map(|(connections, answer)| connections / answer.as_secs_f64());
         match (self.rate, waiting) {
@@ -170,12 +171,12 @@ impl Channel {
     }
 }
 
-/// How the load is spread over a day. Loads say what they are at factor 1.
+/// The distribution of the load over the day. Rates of the profile are at a factor of 1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Day {
     /// A factor for each hour.
     pub curve: [f64; 24],
-    /// Times at which the load is another.
+    /// Times with another factor.
     pub peaks: Vec<Peak>,
 }
 
@@ -185,13 +186,13 @@ impl Default for Day {
     }
 }
 
-/// A time at which the load is another.
+/// A time with another load.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Peak {
-    /// When it begins, in seconds of the day.
+    /// The start, in seconds of the day.
     pub at: f64,
-    /// How long it lasts.
+    /// The duration.
     pub lasts: Duration,
-    /// The factor in that time, in place of the curve's.
+    /// The factor during the peak, instead of the curve's.
     pub times: f64,
 }

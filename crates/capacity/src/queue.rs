@@ -1,23 +1,23 @@
-//! Who waits for how long: backlogs as a fluid, and the waits of single jobs by simulation.
+//! Queueing models: backlogs as a fluid, and waiting times of individual jobs by simulation.
 
 use std::{
     cmp::{Ordering, Reverse},
     collections::BinaryHeap,
 };
 
-/// What a station did in a step of time, in seconds of its own work.
+/// A time step of a station, in seconds of its own work.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Step {
-    /// What came, for each second.
+    /// Arrivals per second.
     pub arrived: f64,
-    /// What was done, for each second; at most 1.
+    /// Departures per second; at most 1.
     pub departed: f64,
-    /// What waits at the end: as many seconds as it will take.
+    /// The backlog at the end, in seconds of work.
     pub backlog: f64,
 }
 
-/// A station that can do one second of work in a second and is brought `load` of it, step by step, beginning empty. What
-/// comes is spread evenly over its step.
+/// Fluid model of a station with a capacity of one second of work per second, load `load` in each step, initially
+/// empty. Arrivals are spread evenly over a step.
 pub fn fluid(load: impl IntoIterator<Item = f64>, step_seconds: f64) -> Vec<Step> {
     let mut backlog = 0.0_f64;
     load.into_iter()
@@ -29,27 +29,27 @@ pub fn fluid(load: impl IntoIterator<Item = f64>, step_seconds: f64) -> Vec<Step
         .collect()
 }
 
-/// One kind of job at a station.
+/// A class of jobs at a station.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Job {
-    /// How many come in a second, at random times.
+    /// Arrivals per second (Poisson process).
     pub rate: f64,
-    /// How long one occupies a server, in seconds.
+    /// Service time, in seconds.
     pub service: f64,
 }
 
-/// How long jobs were at a station, in seconds, in order.
+/// Times spent at a station in seconds, sorted.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Times(Vec<f64>);
 
 impl Times {
-    /// The time that this fraction of the jobs stayed below.
+    /// The quantile at a fraction.
     pub fn quantile(&self, fraction: f64) -> f64 {
         let last = self.0.len().saturating_sub(1);
         self.0.get((fraction * last as f64).round() as usize).copied().unwrap_or_default()
     }
 
-    /// Their mean.
+    /// The mean.
     pub fn mean(&self) -> f64 {
         self.0.iter().sum::<f64>() / self.0.len().max(1) as f64
     }
@@ -63,42 +63,42 @@ impl FromIterator<f64> for Times {
     }
 }
 
-/// A moment at which a server is free; the earliest is the greatest, for a heap.
+/// The time at which a server becomes free; reversed order, for a min-heap.
 #[derive(PartialEq)]
-struct Free(f64);
+struct FreeServer(f64);
 
-impl Eq for Free {}
+impl Eq for FreeServer {}
 
-impl PartialOrd for Free {
+impl PartialOrd for FreeServer {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Free {
+impl Ord for FreeServer {
     fn cmp(&self, other: &Self) -> Ordering {
         self.0.total_cmp(&other.0)
     }
 }
 
-/// Sends so many jobs, of these kinds at random, through servers that take the first that waits. Gives how long each
-/// stayed, its service counted in, after the first tenth, which finds the station too empty.
+/// Simulates `count` jobs of these classes, served in FIFO order. Returns their times in the system including service,
+/// without the first tenth (warm-up).
 pub fn stays(jobs: &[Job], servers: usize, count: usize, seed: u64) -> Times {
     let rate: f64 = jobs.iter().map(|job| job.rate).sum();
     if rate <= 0.0 {
         return Times::default();
     }
     let mut chance = fastrand::Rng::with_seed(seed);
-    let mut free: BinaryHeap<Reverse<Free>> = (0..servers.max(1)).map(|_| Reverse(Free(0.0))).collect();
+    let mut free: BinaryHeap<Reverse<FreeServer>> = (0..servers.max(1)).map(|_| Reverse(FreeServer(0.0))).collect();
     let mut now = 0.0;
     let mut stays = Vec::with_capacity(count);
     for _ in 0..count {
-        // One minus it, since the logarithm of zero is nowhere.
+        // One minus it, since the logarithm of zero is undefined.
         now -= (1.0 - chance.f64()).ln() / rate;
         let service = pick(jobs, chance.f64() * rate);
-        let Some(Reverse(Free(at))) = free.pop() else { break };
+        let Some(Reverse(FreeServer(at))) = free.pop() else { break };
         let done = at.max(now) + service;
-        free.push(Reverse(Free(done)));
+        free.push(Reverse(FreeServer(done)));
         stays.push(done - now);
     }
     stays.into_iter().skip(count / 10).collect()
@@ -118,14 +118,14 @@ fn pick(jobs: &[Job], mut at: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// A seed of this run; `SEED=…` repeats one.
+    /// The seed of this run; `SEED=…` repeats one.
     fn seed() -> u64 {
         std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_261_122)
     }
 
     #[test]
-    fn waits_of_one_server_are_those_of_the_closed_form() {
-        // Pollaczek and Khinchine: the mean wait of M/D/1 is ρ·s / (2·(1−ρ)).
+    fn waits_of_one_server_match_the_closed_form() {
+        // Pollaczek-Khinchine: the mean wait of M/D/1 is ρ·s / (2·(1−ρ)).
         for (utilisation, service) in [(0.2, 0.01), (0.5, 1.0), (0.7, 0.003), (0.85, 20.0)] {
             let job = Job { rate: utilisation / service, service };
             let measured = stays(&[job], 1, 400_000, seed()).mean() - service;
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_of_two_kinds_wait_for_each_other() {
+    fn jobs_of_two_classes_wait_for_each_other() {
         // M/G/1: λ·E[s²] / (2·(1−ρ)).
         let jobs = [Job { rate: 40.0, service: 0.01 }, Job { rate: 1.0, service: 0.2 }];
         let busy: f64 = jobs.iter().map(|job| job.rate * job.service).sum();
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn more_servers_at_the_same_load_make_shorter_waits() {
+    fn more_servers_at_the_same_load_shorten_waits() {
         let wait = |servers: usize| {
             let job = Job { rate: 0.8 * servers as f64, service: 1.0 };
             stays(&[job], servers, 50_000, seed()).mean() - 1.0
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fluid_keeps_what_it_cannot_do_and_loses_nothing() {
+    fn the_fluid_model_conserves_work() {
         let mut chance = fastrand::Rng::with_seed(seed());
         for _ in 0..200 {
             let load: Vec<f64> = (0..500).map(|_| chance.f64() * 2.2).collect();
@@ -171,8 +171,8 @@ mod tests {
     }
 
     #[test]
-    fn a_backlog_is_a_triangle() {
-        // Three times what it can do for 30 minutes, then nothing: 60 minutes of work, done after 60 more.
+    fn a_constant_overload_gives_a_triangular_backlog() {
+        // Three times the capacity for 30 minutes, then nothing: 60 minutes of work, done after 60 more.
         let load = (0..180).map(|minute| if minute < 30 { 3.0 } else { 0.0 });
         let steps = fluid(load, 60.0);
         assert_eq!(steps[29].backlog, 3_600.0);

@@ -1,4 +1,4 @@
-//! What one operation costs, resource by resource, as a function of its size and of how many come together.
+//! Cost vectors: the measured cost of each operation per resource, as a function of item size and batch size.
 
 use std::collections::BTreeMap;
 
@@ -6,17 +6,17 @@ use serde::Serialize;
 
 use crate::profile::Node;
 
-/// What may run out. Never added up into one number.
+/// A limited resource. Resources are never added up into one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Resource {
-    /// Time on processors.
+    /// Processor time.
     Processor,
     /// Bytes written to disk.
     Disk,
     /// Syncs of the disk.
     Syncs,
-    /// Bytes on the wire.
+    /// Bytes on the network.
     Wire,
 }
 
@@ -24,7 +24,7 @@ impl Resource {
     /// All of them.
     pub const ALL: [Resource; 4] = [Resource::Processor, Resource::Disk, Resource::Syncs, Resource::Wire];
 
-    /// Its one word.
+    /// The name in files and output.
     pub fn word(self) -> &'static str {
         match self {
             Resource::Processor => "processor",
@@ -34,7 +34,7 @@ impl Resource {
         }
     }
 
-    /// How much of it a node has in a second, in the unit of [`Cost::of`]; `None` if nobody knows.
+    /// The capacity of a node per second, in the unit of [`Cost::of`]; `None` if unknown.
     pub fn of_node(self, node: &Node) -> Option<f64> {
         match self {
             Resource::Processor => node.cores,
@@ -45,28 +45,28 @@ impl Resource {
     }
 }
 
-/// Measured costs. Made by [`crate::read_vectors`].
+/// Measured costs. Created by [`crate::read_vectors`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Vectors {
-    /// Their name.
+    /// The name of the vectors.
     pub name: String,
-    /// Of what they were measured.
+    /// The version of the measured software.
     pub version: Option<String>,
-    /// How and when.
+    /// Date and method of the measurement.
     pub measured: Option<String>,
-    /// On what.
+    /// The machine.
     pub machine: Node,
-    /// Megabytes of memory of a node that does nothing; subtracted from what follows.
+    /// Memory of an idle node in megabytes; not included in the sizes of stored objects.
     pub base_memory_mb: f64,
-    /// What can be done.
+    /// The operations.
     pub operations: BTreeMap<String, Operation>,
-    /// What can be kept.
+    /// The stored objects.
     pub stored: BTreeMap<String, Stored>,
 }
 
 impl Vectors {
-    /// What an operation costs, if they know it. A profile that only says that entries are changed means that a value takes
-    /// the place of another; one whose channel is called `mail` means SMTP.
+    /// The operation of a name, if it is known. The generic name for changed entries means replacing a value; the
+    /// channel name `mail` means SMTP.
     pub fn operation(&self, name: &str) -> Option<&Operation> {
         let meant = match name {
             "directory.modify" => "directory.modify_replace",
@@ -77,36 +77,36 @@ impl Vectors {
     }
 }
 
-/// An operation and where its cost is known.
+/// An operation, and the range in which its cost was measured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Operation {
-    /// What is done.
+    /// The description of the operation.
     pub about: Option<String>,
-    /// What one costs in each role that takes part.
+    /// The cost per role.
     pub roles: BTreeMap<String, Cost>,
-    /// Bytes between which the cost was measured.
+    /// The measured sizes, in bytes.
     pub bytes: Option<(f64, f64)>,
-    /// Batches between which it was measured.
+    /// The measured batch sizes.
     pub batch: Option<(f64, f64)>,
-    /// How many in a second a node of that machine did before the cost of one began to rise.
+    /// The rate per second of a node of that machine before the cost per operation began to rise.
     pub knee: Option<f64>,
 }
 
-/// What one operation costs one role.
+/// The cost of one operation in one role.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Cost {
-    /// Microseconds on processors.
+    /// Processor time, in microseconds.
     pub processor: Linear,
     /// Bytes written.
     pub disk: Linear,
-    /// Syncs.
+    /// Disk syncs.
     pub syncs: Linear,
-    /// Bytes on the wire.
+    /// Bytes on the network.
     pub wire: Linear,
 }
 
 impl Cost {
-    /// What one of so many bytes costs in a batch of so many: seconds, bytes, syncs, bytes.
+    /// The cost per item of a size in a batch of a size: seconds, bytes, syncs, bytes.
     pub fn of(&self, resource: Resource, bytes: f64, batch: f64) -> f64 {
         match resource {
             Resource::Processor => self.processor.of(bytes, batch) / 1e6,
@@ -117,14 +117,14 @@ impl Cost {
     }
 }
 
-/// A cost that a batch has once, each item has, and each kilobyte (10^3) of an item has.
+/// A linear cost: per batch, per item, and per kilobyte (10^3) of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Linear {
-    /// For the batch, however many are in it.
+    /// Per batch.
     pub batch: f64,
-    /// For each.
+    /// Per item.
     pub item: f64,
-    /// For each kilobyte of one.
+    /// Per kilobyte of an item.
     pub kilobyte: f64,
 }
 
@@ -134,7 +134,7 @@ impl Linear {
     }
 }
 
-/// What is kept for one thing.
+/// The size of a stored object.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Stored {
     /// Bytes of memory.

@@ -1,4 +1,4 @@
-//! The same plan with other assumptions, and which assumption matters most.
+//! Sensitivity analysis (what-if): plans with other assumptions, and the sensitivity of the plan to each assumption.
 
 use std::time::Duration;
 
@@ -14,26 +14,29 @@ use crate::{
     vectors::Vectors,
 };
 
-/// By how much each assumption is varied to see what hangs on it.
+/// The relative change of each assumption in the sensitivity analysis.
 const STEP: f64 = 0.1;
-/// Most values of one assumption.
+/// Most values of one sweep.
 pub const VALUES_MAX: usize = 50;
 
-/// Other values of one assumption.
+/// The largest value or factor, as in a profile.
+const NUMBER_MAX: f64 = 1e15;
+
+/// Values to try for one assumption.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sweep {
     /// The assumption, as [`assumptions`] names it.
     pub name: String,
-    /// What to try.
+    /// The values.
     pub values: Vec<Variation>,
 }
 
-/// Another value.
+/// A changed value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Variation {
-    /// This one; of a length of time, in seconds.
+    /// An absolute value; for a duration, in seconds.
     To(f64),
-    /// So many times what it is.
+    /// A factor.
     Times(f64),
 }
 
@@ -48,32 +51,32 @@ impl Variation {
 
 /// A plan for one value of a sweep.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Tried {
+pub struct SweepResult {
     /// The assumption.
     pub name: String,
-    /// Its value.
+    /// The assumed value.
     pub value: f64,
-    /// What comes of it.
+    /// The plan.
     pub plan: Plan,
 }
 
-/// What hangs on an assumption.
+/// The sensitivity of the plan to an assumption.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Sensitivity {
     /// The assumption.
     pub name: String,
-    /// Its value; of a cost, 1.
+    /// Value; 1 for a cost.
     pub value: f64,
-    /// By how many percent the load of the bottleneck grows if this is one percent more.
+    /// The elasticity: the percent change in the bottleneck's load for a change of one percent.
     pub elasticity: f64,
 }
 
-/// Calls `look` with the name and value of each number that a profile assumes; what it leaves there is taken.
+/// Calls `look` with the name and value of each numeric assumption of a profile; changes of the value are written back.
 fn each_assumption(profile: &mut Profile, look: &mut dyn FnMut(&str, &mut f64)) {
     let length = |name: &str, length: &mut Duration, look: &mut dyn FnMut(&str, &mut f64)| {
         let mut seconds = length.as_secs_f64();
         look(name, &mut seconds);
-        // A time that no clock can show is left as it was.
+        // A duration out of range is ignored.
         *length = Duration::try_from_secs_f64(seconds).unwrap_or(*length);
     };
     for (name, population) in &mut profile.populations {
@@ -126,26 +129,26 @@ fn each_assumption(profile: &mut Profile, look: &mut dyn FnMut(&str, &mut f64)) 
         look(&format!("day.peaks[{at}].times"), &mut peak.times);
         length(&format!("day.peaks[{at}].lasts"), &mut peak.lasts, look);
     }
-    or_nothing("nodes", &mut profile.nodes, look);
-    or_nothing("node.cores", &mut profile.node.cores, look);
+    optional_number("nodes", &mut profile.nodes, look);
+    optional_number("node.cores", &mut profile.node.cores, look);
     look("target.utilisation", &mut profile.utilisation);
 }
 
-/// A number that need not be given: 0 stands for that.
-fn or_nothing(name: &str, number: &mut Option<f64>, look: &mut dyn FnMut(&str, &mut f64)) {
+/// An optional number: 0 means missing.
+fn optional_number(name: &str, number: &mut Option<f64>, look: &mut dyn FnMut(&str, &mut f64)) {
     let mut value = number.unwrap_or_default();
     look(name, &mut value);
     *number = (value > 0.0).then_some(value);
 }
 
-/// The numbers that a profile assumes, with their values: rates in a second, shares as fractions, times in seconds.
+/// The numeric assumptions of a profile and their values: rates per second, shares as fractions, durations in seconds.
 pub fn assumptions(profile: &Profile) -> Vec<(String, f64)> {
     let mut found = Vec::new();
     each_assumption(&mut profile.clone(), &mut |name, value| found.push((name.to_owned(), *value)));
     found
 }
 
-/// The profile with another value of one assumption, and that value.
+/// The profile with one assumption changed, and the new value.
 fn varied(profile: &Profile, name: &str, variation: Variation) -> (Profile, Option<f64>) {
     let mut other = profile.clone();
     let mut taken = None;
@@ -158,69 +161,70 @@ fn varied(profile: &Profile, name: &str, variation: Variation) -> (Profile, Opti
     (other, taken)
 }
 
-/// Reads `NAME=VALUE,…` where a value is a number, a length of time such as `5ms`, a factor such as `2x`, or a change such
+/// Parses `NAME=VALUE,…`, where a value is a number, a duration such as `5ms`, a factor such as `2x`, or a change such
 /// as `+10%`.
 ///
 /// # Errors
-/// What is wrong, and what would be right.
+/// The problem, with a hint.
 pub fn parse_sweep(profile: &Profile, text: &str) -> Result<Sweep, Problem> {
     let (name, values) = text.split_once('=').ok_or_else(|| {
-        Problem::at(text, "is no other value").hint("give a name and values: `events.quotes.rate=2x,4x`")
+        Problem::at(text, "is not a valid sweep").hint("give a name and values: `events.quotes.rate=2x,4x`")
     })?;
     let known = assumptions(profile);
     if known.iter().all(|(known, _)| known != name) {
         let names = || known.iter().map(|(name, _)| name.as_str());
-        // Long names differ in more letters than a slip has; what ends alike is meant too.
+        // Long names differ by more than a typo allows, so names with the same last part are suggested too.
         let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
         let meant = closest(name, names()).or_else(|| names().find(|known| last(known) == last(name)));
         let hint = match meant {
             Some(meant) => format!("did you mean `{meant}`?"),
-            None => format!("the profile assumes {}", names().collect::<Vec<_>>().join(", ")),
+            None => format!("its assumptions are {}", names().collect::<Vec<_>>().join(", ")),
         };
-        return Err(Problem::at(name, "is no assumption of the profile").hint(hint));
+        return Err(Problem::at(name, "is not an assumption of the profile").hint(hint));
     }
     let values = values.split(',').map(|value| parse_value(name, value)).collect::<Result<Vec<_>, _>>()?;
     if values.len() > VALUES_MAX {
         let problem = Problem::at(name, format!("has {} values", values.len()));
-        return Err(problem.hint(format!("at most {VALUES_MAX} are tried")));
+        return Err(problem.hint(format!("the limit is {VALUES_MAX} values")));
     }
     Ok(Sweep { name: name.to_owned(), values })
 }
 
 fn parse_value(name: &str, text: &str) -> Result<Variation, Problem> {
     let text = text.trim();
-    let number = |text: &str| text.trim().parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
+    let number = |text: &str| text.trim().parse::<f64>().ok().filter(|number| (0.0..=NUMBER_MAX).contains(number));
     let factor = text.strip_suffix('x').or_else(|| text.strip_prefix('x'));
     let percent = text.strip_suffix('%').filter(|_| text.starts_with(['+', '-']));
     let found = match (factor, percent) {
         (Some(factor), _) => number(factor).map(Variation::Times),
         (_, Some(change)) => change.parse::<f64>().ok().and_then(|change| {
             let factor = 1.0 + change / 100.0;
-            (factor.is_finite() && factor >= 0.0).then_some(Variation::Times(factor))
+            (0.0..=NUMBER_MAX).contains(&factor).then_some(Variation::Times(factor))
         }),
         _ => number(text).or_else(|| parse_duration(text).ok().map(|length| length.as_secs_f64())).map(Variation::To),
     };
     found.ok_or_else(|| {
         Problem::at(name, format!("cannot be `{text}`"))
-            .hint("give a number, a time such as `5ms`, a factor such as `2x`, or a change such as `+10%`")
+            .hint("give a number, a duration such as `5ms`, a factor such as `2x`, or a change such as `+10%`")
     })
 }
 
-/// Plans once for each value.
+/// Computes a plan for each value.
 ///
 /// # Errors
 /// As [`plan`].
-pub fn sweep(profile: &Profile, vectors: &Vectors, sweep: &Sweep) -> Result<Vec<Tried>, Vec<Problem>> {
+pub fn sweep(profile: &Profile, vectors: &Vectors, sweep: &Sweep) -> Result<Vec<SweepResult>, Vec<Problem>> {
     let tried = sweep.values.iter().filter_map(|variation| {
         let (other, value) = varied(profile, &sweep.name, *variation);
         let value = value?;
-        Some(plan(&other, vectors).map(|plan| Tried { name: sweep.name.clone(), value, plan }))
+        Some(plan(&other, vectors).map(|plan| SweepResult { name: sweep.name.clone(), value, plan }))
     });
     tried.collect()
 }
 
-/// What hangs on each assumption and on each measured cost, most first: how much fuller the first bottleneck is, with the
-/// nodes of this plan, when it grows by a percent. Those on which nothing hangs are left out.
+/// The sensitivity to each assumption and each measured cost, highest first: the relative change of the first
+/// bottleneck's utilisation, with the nodes of this plan, for a small increase. Assumptions without effect are left
+/// out.
 ///
 /// # Errors
 /// As [`plan`].
@@ -234,7 +238,7 @@ pub fn sensitivities(profile: &Profile, vectors: &Vectors) -> Result<Vec<Sensiti
         found.push(Sensitivity { name, value, elasticity });
     }
     for name in vectors.operations.keys() {
-        let with = |factor| pressure(profile, &dearer(vectors, name, factor), &nodes);
+        let with = |factor| pressure(profile, &with_scaled_cost(vectors, name, factor), &nodes);
         let elasticity = elasticity(with(1.0 - STEP)?, with(1.0 + STEP)?);
         found.push(Sensitivity { name: format!("the cost of `{name}`"), value: 1.0, elasticity });
     }
@@ -243,8 +247,8 @@ pub fn sensitivities(profile: &Profile, vectors: &Vectors) -> Result<Vec<Sensiti
     Ok(found)
 }
 
-/// The vectors with another cost of one operation.
-fn dearer(vectors: &Vectors, name: &str, factor: f64) -> Vectors {
+/// The vectors with the cost of one operation scaled.
+fn with_scaled_cost(vectors: &Vectors, name: &str, factor: f64) -> Vectors {
     let mut other = vectors.clone();
     let costs = other.operations.get_mut(name).into_iter().flat_map(|operation| operation.roles.values_mut());
     for cost in costs {

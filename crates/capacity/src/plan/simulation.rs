@@ -1,7 +1,7 @@
-//! The day, minute by minute: what comes, what waits, and how long one takes from end to end.
+//! Simulation of the day in steps of one minute: load, backlogs, and end-to-end latencies.
 //!
-//! What is brought beyond what a station can do is a fluid, exact for loads that are even within a minute. Below that,
-//! single jobs wait for each other by chance; how long is simulated once for each level of load.
+//! Load beyond the capacity of a station is modelled as a fluid, exact for loads that are constant within a minute.
+//! Below capacity, waiting times of individual jobs are simulated once for each level of load.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,125 +13,125 @@ use serde::Serialize;
 use super::{ChannelPlan, Station};
 use crate::{
     day::SECONDS,
-    demand::{Demand, Flow},
+    demand::{DailyRate, Demand},
     profile::{Node, Profile, Roles},
     queue::{self, Job, Step, Times},
     vectors::{Resource, Vectors},
 };
 
 const STEP_SECONDS: f64 = 60.0;
-/// Every so many steps stand in the plan.
-const TOLD_EVERY: usize = 5;
-/// Jobs of one simulation.
+/// Every n-th step is reported in the plan.
+const REPORT_EVERY: usize = 5;
+/// Jobs per simulation.
 const JOBS: usize = 6_000;
-/// Sums of stays that are drawn for one minute.
+/// Latency samples drawn per minute.
 const DRAWS: usize = 48;
-/// Levels of load that are simulated; between them the next higher counts.
+/// Number of simulated load levels; between them the next higher one is used.
 const LEVELS: f64 = 20.0;
-/// Above it the fluid tells how long things wait.
+/// Above this level, the fluid model gives the waiting times.
 const LEVEL_MAX: f64 = 0.95;
 const SEED: u64 = 20_261_122;
-/// The roles through which an event goes, in order.
+/// The roles that process an event, in order.
 const FLOW: [&str; 4] = ["accept", "match", "format", "deliver"];
 
-/// How the day goes.
+/// The simulated day.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DayPlan {
-    /// Seconds that half of all take from end to end, over the day, on the path that is the slowest by its p95.
+    /// The median latency over the day in seconds, on the path with the highest p95.
     pub p50: f64,
-    /// 95 of 100.
+    /// The 95th percentile.
     pub p95: f64,
-    /// 99 of 100.
+    /// The 99th percentile.
     pub p99: f64,
-    /// Whether that is as wanted.
+    /// The latency goals.
     pub goals: Vec<Goal>,
-    /// What shares no nodes has times of its own.
+    /// Paths without common nodes have separate latencies.
     pub paths: Vec<PathDay>,
-    /// Where things wait.
+    /// The backlogs of the stations.
     pub stations: Vec<StationDay>,
     /// Every fifth minute.
     pub minutes: Vec<Minute>,
 }
 
-/// Places that are gone through one after the other, and how long that takes.
+/// A path: stations in sequence, and its latency.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PathDay {
     /// `events`, or the roles.
     pub name: String,
-    /// Seconds that half of all take from end to end, over the day.
+    /// The median latency over the day, in seconds.
     pub p50: f64,
-    /// 95 of 100.
+    /// The 95th percentile.
     pub p95: f64,
-    /// 99 of 100.
+    /// The 99th percentile.
     pub p99: f64,
 }
 
-/// A latency that is wanted.
+/// A latency goal.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Goal {
-    /// `p95`.
+    /// The percentile: `p95`.
     pub name: String,
-    /// Seconds at most.
+    /// The goal, in seconds.
     pub wanted: f64,
-    /// Seconds that are expected.
+    /// The expected latency, in seconds.
     pub expected: f64,
-    /// Whether that is no more.
+    /// Whether the goal is met.
     pub met: bool,
 }
 
-/// A station or channel over the day.
+/// The day of a station or channel.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StationDay {
-    /// Its name.
+    /// The name of the station.
     pub name: String,
-    /// What its backlog counts.
+    /// The unit of its backlog.
     pub item: String,
-    /// How busy it is at the busiest time; above 1 things wait.
+    /// Peak load; above 1 a backlog builds up.
     pub load_peak: f64,
-    /// The most that waits.
+    /// The largest backlog.
     pub backlog_peak: f64,
-    /// When, in seconds of the day.
+    /// The time of the largest backlog, in seconds of the day.
     pub backlog_peak_at: f64,
-    /// How long the last of it waits, in seconds.
+    /// The waiting time at the largest backlog, in seconds.
     pub backlog_peak_seconds: f64,
-    /// When nothing waits any more, in seconds of the day; `None` if nothing ever waited, or until after midnight.
+    /// The time when the backlog is drained, in seconds of the day; `None` if there was none, or not before midnight.
     pub drained_at: Option<f64>,
-    /// What still waits at midnight.
+    /// The backlog at midnight.
     pub left_at_midnight: f64,
 }
 
-/// A moment of the day.
+/// A minute of the day.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Minute {
-    /// In seconds of the day.
+    /// The time, in seconds of the day.
     pub at: f64,
-    /// The factor of the load.
+    /// The load factor.
     pub factor: f64,
-    /// How busy the busiest station is; above 1 things wait.
+    /// The load of the busiest station; above 1 a backlog builds up.
     pub load: f64,
-    /// What waits in all, in seconds of work.
+    /// The total backlog, in seconds of work.
     pub backlog_seconds: f64,
-    /// Seconds from end to end of what comes now, on the slowest path.
+    /// The median latency of arrivals at this time in seconds, on the slowest path.
     pub p50: f64,
-    /// 95 of 100.
+    /// The 95th percentile.
     pub p95: f64,
 }
 
-/// Something that does work: nodes, by their scarcest resource, or a channel.
-struct Place {
+/// A station of the simulation: nodes, limited by their bottleneck resource, or a channel.
+struct ServiceStation {
     name: String,
     item: String,
-    /// Its work in a second, as a fraction of what it can do.
-    load: Flow,
-    /// Items in a second of work.
+    /// Load per second, as a fraction of its capacity.
+    load: DailyRate,
+    /// Items per second of work.
     items: f64,
     servers: usize,
     jobs: Vec<Job>,
-    /// Whether it is behind the one before it on its path.
+    /// Whether it follows the previous station of its path.
     follows: bool,
 }
 
-/// The name of the path of events.
+/// The name of the event path.
 const EVENTS: &str = "events";
 
 fn name_of_channel(name: &str) -> String {
@@ -142,8 +142,7 @@ fn is_channel(place: &str) -> bool {
     place.starts_with("channel `")
 }
 
-/// The names of places that belong together: those of all events, and those of one operation each; with [`EVENTS`] for the
-/// former.
+/// The stations that form paths: one path for all events, one for each other operation; the former includes [`EVENTS`].
 fn paths(vectors: &Vectors, demands: &[Demand], together: bool) -> Vec<BTreeSet<String>> {
     let mut paths: Vec<BTreeSet<String>> = Vec::new();
     for demand in demands {
@@ -160,7 +159,7 @@ fn paths(vectors: &Vectors, demands: &[Demand], together: bool) -> Vec<BTreeSet<
     paths
 }
 
-/// `events`, the roles, or the channel if there is nothing else.
+/// `events`, the roles, or the channel if there are no roles.
 fn name_of_path(path: &BTreeSet<String>) -> String {
     if path.contains(EVENTS) {
         return EVENTS.to_owned();
@@ -179,29 +178,35 @@ pub(super) fn day(
     channels: &[ChannelPlan],
 ) -> DayPlan {
     let peak = profile.day.max();
-    let scene = Scene { profile, vectors, demands, node, peak };
-    let mut places: Vec<Place> = stations.iter().filter_map(|station| scene.of_station(station)).collect();
-    places.sort_by_key(|place| FLOW.iter().position(|role| *role == place.name).unwrap_or(FLOW.len()));
-    places.extend(channels.iter().filter_map(|channel| scene.of_channel(channel)));
+    let model = DayModel { profile, vectors, demands, node, peak };
+    let mut service_stations: Vec<ServiceStation> =
+        stations.iter().filter_map(|station| model.of_station(station)).collect();
+    service_stations.sort_by_key(|place| FLOW.iter().position(|role| *role == place.name).unwrap_or(FLOW.len()));
+    service_stations.extend(channels.iter().filter_map(|channel| model.of_channel(channel)));
     let factors: Vec<f64> =
         (0..(SECONDS / STEP_SECONDS) as usize).map(|step| profile.day.between(begin(step), begin(step + 1))).collect();
-    let mut steps: Vec<Vec<Step>> = vec![Vec::new(); places.len()];
+    let mut steps: Vec<Vec<Step>> = vec![Vec::new(); service_stations.len()];
     let mut latencies = Vec::new();
     for path in paths(vectors, demands, profile.roles == Roles::Together) {
-        let on_it: Vec<usize> = (0..places.len()).filter(|at| path.contains(&places[*at].name)).collect();
-        flow_through(&on_it, &places, &factors, peak, &mut steps);
+        let on_it: Vec<usize> =
+            (0..service_stations.len()).filter(|at| path.contains(&service_stations[*at].name)).collect();
+        flow_through(&on_it, &service_stations, &factors, peak, &mut steps);
         if !on_it.is_empty() {
-            latencies.push(Latencies::of(name_of_path(&path), &on_it, &places, &steps, &factors, peak));
+            latencies.push(Latencies::of(name_of_path(&path), &on_it, &service_stations, &steps, &factors, peak));
         }
     }
-    tell_day(profile, &latencies, &places, &steps, &factors)
+    summarize_day(profile, &latencies, &service_stations, &steps, &factors)
 }
 
 fn begin(step: usize) -> f64 {
     step as f64 * STEP_SECONDS
 }
 
-struct Scene<'a> {
+/// Most servers of a station that are simulated one by one. Beyond that each is so much faster: with so many, jobs hardly wait
+/// for each other by chance.
+const SERVERS_MAX: f64 = 100_000.0;
+
+struct DayModel<'a> {
     profile: &'a Profile,
     vectors: &'a Vectors,
     demands: &'a [Demand],
@@ -209,16 +214,16 @@ struct Scene<'a> {
     peak: f64,
 }
 
-impl Scene<'_> {
-    fn of_station(&self, station: &Station) -> Option<Place> {
+impl DayModel<'_> {
+    fn of_station(&self, station: &Station) -> Option<ServiceStation> {
         let scarce = station.uses.iter().find(|used| used.nodes_busy.is_some())?;
         let has = scarce.node_has? * station.nodes as f64;
         let together = station.name == "node";
-        // Many processors work side by side; a disk or a wire does one thing after the other.
+        // Processors work in parallel; a disk or network serializes.
         let is_core = self.node.unit.as_deref().is_none_or(|unit| unit == "core");
         let servers = match scarce.resource {
-            Resource::Processor if is_core => (has.floor() as usize).max(1),
-            _ => station.nodes as usize,
+            Resource::Processor if is_core => (has.min(SERVERS_MAX).floor() as usize).max(1),
+            _ => (station.nodes as f64).min(SERVERS_MAX) as usize,
         };
         let speed = has / servers as f64;
         let costs = self.demands.iter().filter_map(|demand| {
@@ -236,8 +241,8 @@ impl Scene<'_> {
             rate: demand.at(self.peak) / demand.batch,
             service: each * demand.batch / speed,
         };
-        let load = Flow { steady: scarce.flow.steady / has, varying: scarce.flow.varying / has };
-        Some(Place {
+        let load = DailyRate { steady: scarce.flow.steady / has, varying: scarce.flow.varying / has };
+        Some(ServiceStation {
             name: station.name.clone(),
             item: busiest.0.operation.clone(),
             items: busiest.0.at(self.peak) / load.at(self.peak),
@@ -248,19 +253,22 @@ impl Scene<'_> {
         })
     }
 
-    fn of_channel(&self, channel: &ChannelPlan) -> Option<Place> {
+    fn of_channel(&self, channel: &ChannelPlan) -> Option<ServiceStation> {
         let most = channel.rate_max.filter(|_| channel.peak > 0.0)?;
         let described = &self.profile.channels[&channel.name];
-        // Connections that wait for answers are servers; a bare rate is one that lets messages through one by one.
+        // Connections that wait for responses are parallel servers; a bare rate limit is a single server.
         let waiting = described.connections.zip(described.answer).filter(|_| described.rate.is_none());
         let (servers, service) = match waiting {
-            Some((connections, answer)) => ((connections.floor() as usize).max(1), answer.as_secs_f64()),
+            Some((connections, answer)) => {
+                let servers = connections.min(SERVERS_MAX).floor().max(1.0);
+                (servers as usize, answer.as_secs_f64() * servers / connections.max(1.0))
+            }
             None => (1, 1.0 / most),
         };
-        Some(Place {
+        Some(ServiceStation {
             name: name_of_channel(&channel.name),
             item: described.operation.clone(),
-            load: Flow { steady: channel.flow.steady / most, varying: channel.flow.varying / most },
+            load: DailyRate { steady: channel.flow.steady / most, varying: channel.flow.varying / most },
             items: most,
             servers,
             jobs: vec![Job { rate: channel.peak, service }],
@@ -269,18 +277,24 @@ impl Scene<'_> {
     }
 }
 
-/// What each place of a path does in each step. What a step of an event lets through late, the next gets late.
-fn flow_through(path: &[usize], places: &[Place], factors: &[f64], peak: f64, all: &mut [Vec<Step>]) {
+/// The steps of each station of a path. Output delayed by one station arrives later at the next.
+fn flow_through(
+    path: &[usize],
+    service_stations: &[ServiceStation],
+    factors: &[f64],
+    peak: f64,
+    all: &mut [Vec<Step>],
+) {
     let mut before: Option<Vec<f64>> = None;
     for at in path {
-        let place = &places[*at];
+        let place = &service_stations[*at];
         let most = place.load.at(peak).max(f64::MIN_POSITIVE);
         let own = factors.iter().map(|factor| place.load.at(*factor));
         let steps = match before.as_ref().filter(|_| place.follows) {
             Some(let_through) => queue::fluid(let_through.iter().map(|part| part * most), STEP_SECONDS),
             None => queue::fluid(own, STEP_SECONDS),
         };
-        // Channels stand side by side, behind the last step before them.
+        // Channels are parallel, after the last preceding station.
         if !is_channel(&place.name) {
             before = Some(steps.iter().map(|step| step.departed / most).collect());
         }
@@ -288,9 +302,9 @@ fn flow_through(path: &[usize], places: &[Place], factors: &[f64], peak: f64, al
     }
 }
 
-/// How long what comes in each minute takes from end to end of a path, drawn at random with a fixed seed.
+/// End-to-end latencies of a path for arrivals in each minute, drawn at random with a fixed seed.
 struct Latencies {
-    /// Draws of each step, in order.
+    /// Samples of each step, sorted.
     of_steps: Vec<Times>,
     over_day: PathDay,
 }
@@ -299,7 +313,7 @@ impl Latencies {
     fn of(
         name: String,
         path: &[usize],
-        places: &[Place],
+        service_stations: &[ServiceStation],
         steps: &[Vec<Step>],
         factors: &[f64],
         peak: f64,
@@ -308,18 +322,20 @@ impl Latencies {
         let mut known: BTreeMap<(usize, u32), Times> = BTreeMap::new();
         let mut weighted: Vec<(f64, f64)> = Vec::new();
         let mut of_steps = Vec::new();
-        let has_steady = path.iter().any(|at| places[*at].load.steady > 0.0);
+        let has_steady = path.iter().any(|at| service_stations[*at].load.steady > 0.0);
         for (minute, factor) in factors.iter().enumerate() {
             let draws = (0..DRAWS).map(|_| {
                 let mut stay = |at: usize| {
                     let step = &steps[at][minute];
                     let level = (step.arrived.min(LEVEL_MAX) * LEVELS).ceil().max(1.0) as u32;
-                    let times = known.entry((at, level)).or_insert_with(|| stays(&places[at], f64::from(level), peak));
+                    let times = known
+                        .entry((at, level))
+                        .or_insert_with(|| stays(&service_stations[at], f64::from(level), peak));
                     step.backlog + times.quantile(chance.f64())
                 };
-                // The slowest of the channels that stand side by side, behind all the others.
+                // The slowest of the parallel channels, after all other stations.
                 let (channels, nodes): (Vec<usize>, Vec<usize>) =
-                    path.iter().partition(|at| is_channel(&places[**at].name));
+                    path.iter().partition(|at| is_channel(&service_stations[**at].name));
                 let within: f64 = nodes.into_iter().map(&mut stay).sum();
                 within + channels.into_iter().map(&mut stay).fold(0.0, f64::max)
             });
@@ -334,10 +350,10 @@ impl Latencies {
     }
 }
 
-fn tell_day(
+fn summarize_day(
     profile: &Profile,
     latencies: &[Latencies],
-    places: &[Place],
+    service_stations: &[ServiceStation],
     steps: &[Vec<Step>],
     factors: &[f64],
 ) -> DayPlan {
@@ -367,8 +383,8 @@ fn tell_day(
     ];
     DayPlan {
         goals: goals.into_iter().flatten().collect(),
-        stations: places.iter().zip(steps).map(|(place, steps)| station_day(place, steps)).collect(),
-        minutes: (0..factors.len()).step_by(TOLD_EVERY).map(minute).collect(),
+        stations: service_stations.iter().zip(steps).map(|(place, steps)| station_day(place, steps)).collect(),
+        minutes: (0..factors.len()).step_by(REPORT_EVERY).map(minute).collect(),
         paths,
         p50,
         p95,
@@ -376,8 +392,8 @@ fn tell_day(
     }
 }
 
-/// The mix of jobs at its busiest, thinned or thickened to this level.
-fn stays(place: &Place, level: f64, peak: f64) -> Times {
+/// The job mix at its peak, scaled to this load level.
+fn stays(place: &ServiceStation, level: f64, peak: f64) -> Times {
     let scale = level / LEVELS / place.load.at(peak).max(f64::MIN_POSITIVE);
     let jobs: Vec<Job> = place.jobs.iter().map(|job| Job { rate: job.rate * scale, ..*job }).collect();
     queue::stays(&jobs, place.servers, JOBS, SEED)
@@ -395,12 +411,12 @@ fn weighted_quantile(sorted: &[(f64, f64)], fraction: f64) -> f64 {
     0.0
 }
 
-fn station_day(place: &Place, steps: &[Step]) -> StationDay {
+fn station_day(place: &ServiceStation, steps: &[Step]) -> StationDay {
     let (peak_at, peak) = steps
         .iter()
         .enumerate()
         .fold((0, 0.0), |(at, most), (step, now)| if now.backlog > most { (step, now.backlog) } else { (at, most) });
-    // Less than a millionth of a second is the arithmetic's.
+    // Smaller values are rounding errors.
     let empty = |step: &Step| step.backlog < 1e-6;
     let drained = steps[peak_at..].iter().position(empty).filter(|_| peak > 0.0);
     let end = |step: usize| begin(step + 1);

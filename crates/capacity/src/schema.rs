@@ -1,4 +1,4 @@
-//! The words of profiles and vectors, as tables; texts become values, or every problem in them.
+//! Schemas and parsers of profiles and vectors.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -17,9 +17,9 @@ use crate::{
 };
 
 const DAY: u64 = 86_400;
-/// How many populations, channels and the like there may be: a plan looks at all of them for each assumption.
+/// Most entries of each kind: the sensitivity analysis plans once per assumption.
 const ENTRIES_MAX: usize = 200;
-/// Shares may miss the whole by this much before it is said.
+/// Deviation of a sum of shares from 100 % that is tolerated.
 pub(crate) const SHARE_SLACK: f64 = 0.001;
 
 const fn count(least: f64) -> Shape {
@@ -35,142 +35,138 @@ static ANSWER: Shape = Shape::Duration { least: Duration::from_micros(1), most: 
 
 static PROFILE: Shape = Shape::Object(&[
     required("profile", &Shape::Name, "The name of the profile."),
-    optional("description", &Shape::Text, "What it is about."),
+    optional("description", &Shape::Text, "Description."),
     optional(
         "roles",
         &Shape::Choice(&["together", "apart"]),
-        "Whether every node does everything, or each role has nodes of its own; `together` if not given.",
+        "Whether all roles share the nodes, or each role has its own nodes; default `together`.",
     ),
     optional(
         "nodes",
         &AT_LEAST_ONE,
-        "Nodes to look at, of each role if they are apart; as many as are needed if not given.",
+        "Number of nodes to evaluate, per role if roles are apart; default the required number.",
     ),
-    optional("node", &NODE, "What a node has; the machine of the vectors if not given."),
-    optional("target", &TARGET, "How full it may be, and how long things may take."),
-    optional("populations", &POPULATIONS, "People who come, do something and leave."),
-    optional("events", &EVENTS, "What happens, and whom it concerns."),
-    optional("operations", &OPERATIONS, "Operations that just come at a rate: messages, sync sessions, searches."),
-    optional("channels", &CHANNELS, "How notifications leave, and how fast the far side is."),
-    optional("stored", &STORED_COUNTS, "How many of what is kept: the names are those of the vectors."),
-    optional("keep", &LENGTH, "For how long what happened is kept on disk; 7d if not given."),
-    optional("day", &DAY_SHAPE, "How the load is spread over a day; evenly if not given."),
+    optional("node", &NODE, "Resources of a node; default the machine of the vectors."),
+    optional("target", &TARGET, "Target utilisation and latency goals."),
+    optional("populations", &POPULATIONS, "Populations: users who arrive, perform some operations and leave."),
+    optional("events", &EVENTS, "Event streams and their notifications."),
+    optional("operations", &OPERATIONS, "Operations at a given rate: messages, sync sessions, searches."),
+    optional("channels", &CHANNELS, "Delivery channels and the capacity of their servers."),
+    optional("stored", &STORED_COUNTS, "Number of stored objects, by their names in the vectors."),
+    optional("keep", &LENGTH, "Retention time of history on disk; default 7d."),
+    optional("day", &DAY_SHAPE, "Distribution of the load over the day; default constant."),
 ]);
 static NODE: Shape = Shape::Object(&[
-    optional("unit", &Shape::Text, "What `cores` counts; `core` if not given."),
+    optional("unit", &Shape::Text, "Unit of `cores`; default `core`."),
     optional("cores", &POSITIVE, "Processors."),
     optional("memory_mb", &POSITIVE, "Megabytes of memory."),
-    optional(
-        "disk_mb_per_second",
-        &POSITIVE,
-        "Megabytes that the disk writes and syncs in a second, one after the other.",
-    ),
-    optional("syncs_per_second", &POSITIVE, "Syncs, or transactions of the disk, in a second."),
-    optional("wire_mb_per_second", &POSITIVE, "Megabytes that the network carries in a second."),
+    optional("disk_mb_per_second", &POSITIVE, "Disk bandwidth for sequential synced writes, in megabytes per second."),
+    optional("syncs_per_second", &POSITIVE, "Syncs, or disk transactions, per second."),
+    optional("wire_mb_per_second", &POSITIVE, "Network bandwidth, in megabytes per second."),
 ]);
 static TARGET: Shape = Shape::Object(&[
     optional(
         "utilisation",
         &Shape::Number { least: 1.0, most: 100.0 },
-        "Percent of a resource that may be in use at the busiest time; 70 if not given.",
+        "Target utilisation of a resource at the busiest time, in percent; default 70.",
     ),
-    optional("p50", &LENGTH, "How long half of all may take at most."),
-    optional("p95", &LENGTH, "How long 95 of 100 may take at most."),
-    optional("p99", &LENGTH, "How long 99 of 100 may take at most."),
+    optional("p50", &LENGTH, "Limit of the median latency."),
+    optional("p95", &LENGTH, "Limit of the 95th percentile latency."),
+    optional("p99", &LENGTH, "Limit of the 99th percentile latency."),
 ]);
 static POPULATIONS: Shape = Shape::Entries { keys: Keys::Names, of: &POPULATION, most: ENTRIES_MAX };
 static POPULATION: Shape = Shape::Object(&[
-    required("users", &COUNT, "How many are there at the same time."),
-    required("operations_per_visit", &COUNT, "What one does in a visit."),
-    required("visit", &LENGTH, "How long a visit is."),
-    required("shares", &SHARES, "Percent of the operations, by their names."),
-    optional("stored_each", &STORED_COUNTS, "What is kept for each of them, such as subscriptions."),
-    optional("steady", &Shape::Boolean, "Whether the day leaves them as they are; false if not given."),
+    required("users", &COUNT, "Number of concurrent users."),
+    required("operations_per_visit", &COUNT, "Operations per visit."),
+    required("visit", &LENGTH, "Duration of a visit."),
+    required("shares", &SHARES, "Shares of the operations in percent, by name."),
+    optional("stored_each", &STORED_COUNTS, "Stored objects per user, such as subscriptions."),
+    optional("steady", &Shape::Boolean, "Whether the rate is constant over the day; default false."),
 ]);
 static SHARES: Shape = Shape::Entries { keys: Keys::Free, of: &SHARE, most: ENTRIES_MAX };
 static SHARE: Shape = Shape::Either(&[&PERCENT, &SHARE_OBJECT]);
 static SHARE_OBJECT: Shape = Shape::Object(&[
     required("percent", &PERCENT, "The share."),
-    optional("bytes", &COUNT, "Bytes of one; 0 if not given."),
+    optional("bytes", &COUNT, "Bytes of one operation; default 0."),
 ]);
 static RATE: Shape =
-    Shape::Object(&[required("count", &COUNT, "How many."), required("per", &LENGTH, "In which time.")]);
+    Shape::Object(&[required("count", &COUNT, "Number."), required("per", &LENGTH, "Time span of the number.")]);
 static EVENTS: Shape = Shape::Entries { keys: Keys::Names, of: &EVENT, most: ENTRIES_MAX };
 static EVENT: Shape = Shape::Object(&[
-    required("rate", &RATE, "How many happen, at factor 1 of the day."),
-    optional("batch", &AT_LEAST_ONE, "How many come together; 1 if not given."),
-    optional("bytes", &COUNT, "Bytes of one; 250 if not given."),
-    optional("matches", &COUNT, "Notifications that one makes; 1 if not given."),
-    optional("notification_bytes", &COUNT, "Bytes of a formatted notification; 500 if not given."),
-    optional("format", &Shape::Text, "The operation that formats, such as `format.xslt`; `format` if not given."),
-    optional("digest", &AT_LEAST_ONE, "Notifications that one message tells; 1 if not given."),
-    optional("recipients", &AT_LEAST_ONE, "Recipients of a message that is made once; 1 if not given."),
-    optional("channels", &CHANNEL_SHARES, "Percent of the notifications that leave by each channel."),
-    optional("steady", &Shape::Boolean, "Whether the day leaves them as they are; false if not given."),
+    required("rate", &RATE, "Event rate, at a day factor of 1."),
+    optional("batch", &AT_LEAST_ONE, "Events per batch; default 1."),
+    optional("bytes", &COUNT, "Bytes of an event; default 250."),
+    optional("matches", &COUNT, "Notifications per event; default 1."),
+    optional("notification_bytes", &COUNT, "Bytes of a formatted notification; default 500."),
+    optional("format", &Shape::Text, "Formatting operation, such as `format.xslt`; default `format`."),
+    optional("digest", &AT_LEAST_ONE, "Notifications per message; default 1."),
+    optional("recipients", &AT_LEAST_ONE, "Recipients per formatted message; default 1."),
+    optional("channels", &CHANNEL_SHARES, "Share of the notifications per channel, in percent."),
+    optional("steady", &Shape::Boolean, "Whether the rate is constant over the day; default false."),
 ]);
 static CHANNEL_SHARES: Shape = Shape::Entries { keys: Keys::Names, of: &PERCENT, most: ENTRIES_MAX };
 static OPERATIONS: Shape = Shape::Entries { keys: Keys::Names, of: &LOAD, most: ENTRIES_MAX };
 static LOAD: Shape = Shape::Object(&[
-    required("operation", &Shape::Text, "Which: a name of the vectors."),
-    required("rate", &RATE, "How many, at factor 1 of the day."),
-    optional("bytes", &COUNT, "Bytes of one; 0 if not given."),
-    optional("batch", &AT_LEAST_ONE, "How many come together; 1 if not given."),
-    optional("channel", &Shape::Name, "The channel, or pool, through which they go."),
-    optional("steady", &Shape::Boolean, "Whether the day leaves them as they are; false if not given."),
+    required("operation", &Shape::Text, "Operation, by its name in the vectors."),
+    required("rate", &RATE, "Rate, at a day factor of 1."),
+    optional("bytes", &COUNT, "Bytes of one operation; default 0."),
+    optional("batch", &AT_LEAST_ONE, "Items per batch; default 1."),
+    optional("channel", &Shape::Name, "Channel, or pool."),
+    optional("steady", &Shape::Boolean, "Whether the rate is constant over the day; default false."),
 ]);
 static CHANNELS: Shape = Shape::Entries { keys: Keys::Names, of: &CHANNEL, most: ENTRIES_MAX };
 static CHANNEL: Shape = Shape::Object(&[
-    optional(
-        "operation",
-        &Shape::Text,
-        "The operation of a delivery, such as `deliver.smtp`; `deliver.` and its name if not given.",
-    ),
-    optional("connections", &AT_LEAST_ONE, "Most at the same time, of all nodes together."),
-    optional("answer", &ANSWER, "How long the far side takes for one."),
-    optional("rate", &RATE, "Most that the far side takes."),
+    optional("operation", &Shape::Text, "Delivery operation, such as `deliver.smtp`; default `deliver.` and its name."),
+    optional("connections", &AT_LEAST_ONE, "Most concurrent connections, of all nodes together."),
+    optional("answer", &ANSWER, "Response time of the server."),
+    optional("rate", &RATE, "Highest rate that the server accepts."),
 ]);
 static STORED_COUNTS: Shape = Shape::Entries { keys: Keys::Free, of: &COUNT, most: ENTRIES_MAX };
 static DAY_SHAPE: Shape = Shape::Object(&[
-    optional("curve", &CURVE, "24 factors, one for each hour from midnight; 1 for each if not given."),
-    optional("peaks", &PEAKS, "Times at which the load is another."),
+    optional("curve", &CURVE, "24 factors, one per hour from midnight; default 1."),
+    optional("peaks", &PEAKS, "Times with another factor."),
 ]);
 static CURVE: Shape = Shape::List { of: &COUNT, most: 24 };
 static PEAKS: Shape = Shape::List { of: &PEAK, most: 100 };
 static PEAK: Shape = Shape::Object(&[
-    required("at", &Shape::Text, "When it begins, such as `09:00`."),
-    required("lasts", &LENGTH, "How long it lasts; what is beyond midnight is cut off."),
-    required("times", &COUNT, "The factor in that time, in place of the curve's."),
+    required("at", &Shape::Text, "Start, such as `09:00`."),
+    required("lasts", &LENGTH, "Duration; cut off at midnight."),
+    required("times", &COUNT, "Factor during the peak, instead of the curve's."),
 ]);
 
 static VECTORS: Shape = Shape::Object(&[
     required("vectors", &Shape::Text, "The name of the measurement."),
-    optional("version", &Shape::Text, "Of what was measured."),
-    optional("measured", &Shape::Text, "How and when."),
-    required("machine", &NODE, "On what it was measured."),
-    optional("base_memory_mb", &COUNT, "Memory of a node that does nothing; 0 if not given."),
-    required("operations", &OPERATION_COSTS, "What one operation costs."),
-    optional("stored", &STORED, "What is kept for one thing."),
+    optional("version", &Shape::Text, "Version of the measured software."),
+    optional("measured", &Shape::Text, "How and when it was measured."),
+    required("machine", &NODE, "Machine on which it was measured."),
+    optional("base_memory_mb", &COUNT, "Memory of an idle node, in megabytes; default 0."),
+    required("operations", &OPERATION_COSTS, "Costs of operations."),
+    optional("stored", &STORED, "Sizes of stored objects."),
 ]);
 static OPERATION_COSTS: Shape = Shape::Entries { keys: Keys::Free, of: &OPERATION_COST, most: 1_000 };
 static OPERATION_COST: Shape = Shape::Object(&[
-    optional("about", &Shape::Text, "What is done."),
-    required("roles", &ROLE_COSTS, "What it costs each role that takes part."),
-    optional("bytes", &RANGE, "The least and the most bytes of one that were measured."),
-    optional("batch", &RANGE, "The least and the most that came together."),
-    optional("knee_per_second", &POSITIVE, "How many a second the machine did before the cost of one rose."),
+    optional("about", &Shape::Text, "Description of the operation."),
+    required("roles", &ROLE_COSTS, "Costs per role."),
+    optional("bytes", &RANGE, "Smallest and largest measured size, in bytes."),
+    optional("batch", &RANGE, "Smallest and largest measured batch."),
+    optional(
+        "knee_per_second",
+        &POSITIVE,
+        "Highest rate per second of the machine before the cost per operation rose.",
+    ),
 ]);
 static RANGE: Shape = Shape::List { of: &COUNT, most: 2 };
 static ROLE_COSTS: Shape = Shape::Entries { keys: Keys::Names, of: &ROLE_COST, most: 20 };
 static ROLE_COST: Shape = Shape::Object(&[
-    optional("processor_us", &LINEAR, "Microseconds on a processor."),
+    optional("processor_us", &LINEAR, "Processor time in microseconds."),
     optional("disk_bytes", &LINEAR, "Bytes written."),
     optional("syncs", &LINEAR, "Syncs."),
-    optional("wire_bytes", &LINEAR, "Bytes on the wire."),
+    optional("wire_bytes", &LINEAR, "Bytes on the network."),
 ]);
 static LINEAR: Shape = Shape::Object(&[
-    optional("batch", &COUNT, "For a batch, however many are in it."),
+    optional("batch", &COUNT, "Cost per batch."),
     optional("item", &COUNT, "For each."),
-    optional("kilobyte", &COUNT, "For each 1,000 bytes of one."),
+    optional("kilobyte", &COUNT, "Cost per 1,000 bytes of an item."),
 ]);
 static STORED: Shape = Shape::Entries { keys: Keys::Free, of: &STORED_COST, most: 1_000 };
 static STORED_COST: Shape = Shape::Object(&[
@@ -180,27 +176,23 @@ static STORED_COST: Shape = Shape::Object(&[
 
 /// The JSON Schema of profiles (draft 2020-12), for editors.
 pub fn profile_json_schema() -> serde_json::Value {
-    shape::json_schema(
-        &PROFILE,
-        "Profile",
-        "What is expected of an installation of Tocsin: who does how much of what, and when.",
-    )
+    shape::json_schema(&PROFILE, "Profile", "The expected load of a Tocsin installation.")
 }
 
 /// The JSON Schema of vectors.
 pub fn vectors_json_schema() -> serde_json::Value {
-    shape::json_schema(&VECTORS, "Vectors", "What one operation costs, resource by resource, as it was measured.")
+    shape::json_schema(&VECTORS, "Vectors", "Measured costs of operations, per resource.")
 }
 
-/// Reads and checks a profile.
+/// Parses and checks a profile.
 ///
 /// # Errors
-/// Every problem, with line, column, path, what is wrong and what would be right.
+/// Every problem, with line, column, path and hint.
 pub fn read_profile(text: &str) -> Result<Profile, Vec<Problem>> {
     read(text, &PROFILE, "profile", |root, problems| Reader { problems }.profile(root))
 }
 
-/// Reads and checks vectors, as YAML or JSON.
+/// Parses and checks vectors, as YAML or JSON.
 ///
 /// # Errors
 /// As [`read_profile`].
@@ -228,7 +220,7 @@ fn read<T>(
     }
 }
 
-/// Makes values of nodes that were checked; where a check failed, what it makes is thrown away.
+/// Builds values from checked nodes; the result is discarded if a check failed.
 struct Reader<'a> {
     problems: &'a mut Vec<Problem>,
 }
@@ -253,19 +245,19 @@ impl Reader<'_> {
             keep: length(root, "keep").unwrap_or(Duration::from_secs(7 * DAY)),
             day: root.get("day").map(|node| self.day(node)).unwrap_or_default(),
         };
-        self.must_ask_something(root, &profile);
-        self.channels_must_exist(root, &profile);
+        self.check_not_empty(root, &profile);
+        self.check_channels(root, &profile);
         profile
     }
 
-    fn must_ask_something(&mut self, root: &YamlNode, profile: &Profile) {
+    fn check_not_empty(&mut self, root: &YamlNode, profile: &Profile) {
         if profile.populations.is_empty() && profile.events.is_empty() && profile.operations.is_empty() {
-            let problem = root.problem("", "asks for nothing");
+            let problem = root.problem("", "has no load");
             self.problems.push(problem.hint("give `populations`, `events` or `operations`"));
         }
     }
 
-    fn channels_must_exist(&mut self, root: &YamlNode, profile: &Profile) {
+    fn check_channels(&mut self, root: &YamlNode, profile: &Profile) {
         let known = || profile.channels.keys().map(String::as_str);
         let mut check = |name: &str, path: String, entry: &Entry| {
             if profile.channels.contains_key(name) {
@@ -430,7 +422,7 @@ fn linear(node: &YamlNode, key: &str) -> Linear {
     Linear { batch: part("batch"), item: part("item"), kilobyte: part("kilobyte") }
 }
 
-/// In a second.
+/// The rate per second.
 fn rate(node: &YamlNode) -> Option<f64> {
     let rate = node.get("rate")?;
     Some(amount(rate, "count")? / length(rate, "per")?.as_secs_f64().max(1e-3))
@@ -471,7 +463,7 @@ fn is_steady(node: &YamlNode) -> bool {
     node.get("steady").is_some_and(|node| node.kind == document::Kind::Boolean(true))
 }
 
-/// `09:30` in seconds from midnight.
+/// `09:30` as seconds from midnight.
 fn seconds_of_day(text: &str) -> Option<f64> {
     let (hours, minutes) = text.split_once(':')?;
     let (hours, minutes): (u32, u32) = (hours.parse().ok()?, minutes.parse().ok()?);
@@ -493,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_place() {
+    fn problems_have_a_position_and_a_hint() {
         check(
             "",
             expect![[r#"
@@ -503,7 +495,7 @@ mod tests {
         check(
             "profile: a",
             expect![[r#"
-            1:1: asks for nothing; give `populations`, `events` or `operations`
+            1:1: has no load; give `populations`, `events` or `operations`
         "#]],
         );
         check(
