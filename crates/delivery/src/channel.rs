@@ -1,4 +1,4 @@
-//! What every protocol promises: messages in, exactly one answer for each.
+//! The contract of every protocol: messages in, exactly one answer for each.
 
 use std::{
     path::PathBuf,
@@ -9,8 +9,8 @@ use std::{
 use async_trait::async_trait;
 use tocsin_model::{
     application::{Channel, Rate},
-    conduct::Priority,
     content::{Content, PartsUsed},
+    delivery_policy::Priority,
     id::{EventId, Name, NotificationId, SubscriberNumber, SubscriptionId},
     receipt::{Disposition, Reason},
     time::Timestamp,
@@ -18,28 +18,30 @@ use tocsin_model::{
 };
 use tokio::sync::mpsc;
 
-use crate::{files::Files, inbox::Feeds, networks::Networks, programs::Programs, protocol::Opened, signet::Signet};
+use crate::{
+    files::Files, inbox::FeedStore, networks::Networks, programs::Programs, protocol::Opened, token_signer::TokenSigner,
+};
 
-/// A message to a recipient, or to several, ready to leave: owned, cheap to move.
+/// A message to one or more recipients, ready to send: owned, cheap to move.
 ///
-/// One to several is a **multicast**: a protocol that can hands the message over once, with the addresses of all, and shows
-/// none of them to another. What becomes of each is told all the same. Several that hold the same [`Message`] and are sent
-/// right after each other, in one `send_all`, are a multicast as well.
+/// With several recipients it is a **multicast**: a protocol that supports it sends the message once, with all
+/// addresses, and shows no recipient the address of another. Each recipient still gets its own answer. Messages that
+/// share the same [`Message`] and follow each other in one `send_all` are a multicast as well.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outgoing {
     /// The notification that it carries.
     pub id: NotificationId,
-    /// Whom it is for, if there is such a subscriber: whose feed it goes into.
+    /// The subscriber whose feed receives it, if the recipient is a subscriber.
     pub subscriber: Option<SubscriberNumber>,
-    /// Where it goes: a mail address, a URL; a file takes it as a field only.
+    /// Address of the recipient: a mail address or a URL; for a file only a field of the record.
     pub address: String,
-    /// What the caller wants back with the answer.
+    /// Returned with the answer, unchanged.
     pub ticket: Ticket,
-    /// A link by which the recipient ends the subscription, if there is one.
+    /// Link that ends the recipient's subscription, if there is one.
     pub unsubscribe: Option<String>,
-    /// What goes there.
+    /// The message.
     pub message: Arc<Message>,
-    /// Who else is told the same.
+    /// The other recipients of a multicast.
     pub others: Vec<Other>,
 }
 
@@ -48,34 +50,34 @@ pub struct Outgoing {
 pub struct Other {
     /// The notification.
     pub id: NotificationId,
-    /// Whom it is for.
+    /// The subscriber.
     pub subscriber: Option<SubscriberNumber>,
-    /// Where it goes.
+    /// The address.
     pub address: String,
-    /// What the caller wants back.
+    /// Returned with the answer.
     pub ticket: Ticket,
-    /// The link of this recipient.
+    /// The unsubscribe link of this recipient.
     pub unsubscribe: Option<String>,
 }
 
 impl Outgoing {
-    /// How many recipients it has.
+    /// Number of recipients.
     pub fn count(&self) -> usize {
         1 + self.others.len()
     }
 
-    /// Where it goes, all of it.
+    /// All addresses.
     pub fn addresses(&self) -> impl Iterator<Item = &str> {
         std::iter::once(&self.address).chain(self.others.iter().map(|other| &other.address)).map(String::as_str)
     }
 
-    /// The same to each recipient alone, in their order.
+    /// Splits the message into one per recipient, in order.
     pub fn into_each(mut self) -> impl Iterator<Item = Outgoing> {
         let (others, message) = (std::mem::take(&mut self.others), self.message.clone());
         std::iter::once(self).chain(others.into_iter().map(move |other| other.with(message.clone())))
     }
 
-    /// Takes the recipients of another over, who are told the same; what is left of it is of no use.
+    /// Moves the recipients of `next` into this multicast; `next` must not be used afterwards.
     pub fn join(&mut self, next: &mut Outgoing) {
         let Outgoing { id, subscriber, address, ticket, unsubscribe, others, message: _ } = next;
         let (address, unsubscribe) = (std::mem::take(address), unsubscribe.take());
@@ -83,7 +85,7 @@ impl Outgoing {
         self.others.append(others);
     }
 
-    /// Keeps the first so many recipients, one at least; gives the same to the rest, if there is one.
+    /// Keeps the first `at` recipients, at least one; returns the rest as another message, if any.
     pub fn split_off(&mut self, at: usize) -> Option<Outgoing> {
         if self.count() <= at.max(1) {
             return None;
@@ -102,67 +104,67 @@ impl Other {
     }
 }
 
-/// What is sent, to one recipient or, word for word the same, to several.
+/// Content for one recipient, or for several who get exactly the same.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {
-    /// Its identity for the far side, the same at every attempt: webhook id, left side of the `Message-ID`. Letters,
-    /// digits, `-`, `_` and `.`, such as `n-7-15.aewo3`.
+    /// Identity of the message at the receiver, the same at every attempt: webhook id, local part of the
+    /// `Message-ID`. Letters, digits, `-`, `_` and `.`, such as `n-7-15.aewo3`.
     pub message_id: String,
-    /// What it says. Several messages may say the same, and share it.
+    /// The content; messages with equal content may share it.
     pub content: Arc<Content>,
-    /// What it is about, for machines.
+    /// Machine-readable fields.
     pub facts: Facts,
-    /// When the content was made.
+    /// When the content was formatted.
     pub formatted_at: Timestamp,
-    /// How much it matters, for far sides that ask.
+    /// Priority, for protocols that carry one.
     pub priority: Priority,
-    /// After this time it is not worth sending; it is then refused with the reason `Expired`.
+    /// After this time it is refused with the reason `Expired`.
     pub expires_at: Option<Timestamp>,
-    /// Where it stands in a trace, if its event does.
-    pub place: Option<Place>,
+    /// Position in a distributed trace, if its event belongs to one.
+    pub place: Option<TracePosition>,
 }
 
 impl Message {
-    /// What goes with it as headers of a trace, if it stands in one.
+    /// Trace headers of the message, if it belongs to a trace.
     pub fn trace_headers(&self) -> impl Iterator<Item = (&'static str, String)> {
-        self.place.iter().flat_map(Place::headers)
+        self.place.iter().flat_map(TracePosition::headers)
     }
 }
 
-/// Where a message stands in a trace that runs through many systems.
+/// Position of a message in a distributed trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
-    /// What the far side is told.
+pub struct TracePosition {
+    /// The context that is sent to the receiver.
     pub context: TraceContext,
-    /// The span that led to it; none if no spans are told of it.
+    /// The parent span; none if the trace is not sampled.
     pub parent: Option<[u8; 8]>,
-    /// The notification whose span it is, if it goes to several.
+    /// The notification that the span is named after, if there are several.
     pub of: NotificationId,
-    /// Which attempt it is.
+    /// Number of the attempt.
     pub attempt: u32,
 }
 
-impl Place {
-    /// What goes with a message as headers: `traceparent`, and `tracestate` if there is one.
+impl TracePosition {
+    /// Headers of the message: `traceparent`, and `tracestate` if there is one.
     pub fn headers(&self) -> impl Iterator<Item = (&'static str, String)> {
         self.context.headers()
     }
 }
 
-/// What a message is about, for protocols that carry data. Cheap to clone.
+/// Machine-readable fields of a message, for protocols that carry data. Cheap to clone.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Facts {
     /// The application.
     pub application: Name,
     /// The notification class; Standard Webhooks call it `type`.
     pub class: Name,
-    /// The event that made it, if one did.
+    /// The event that caused it, if any.
     pub event: Option<EventId>,
     /// The notification's fields, as a JSON object; Standard Webhooks call it `data`.
     pub fields: Arc<FactFields>,
 }
 
-/// The fields of a notification, and their text, which is made once for all who share them.
+/// Fields of a notification with their JSON text, which is serialized once for all who share them.
 #[derive(Debug, Clone, Default)]
 pub struct FactFields {
     map: serde_json::Map<String, serde_json::Value>,
@@ -196,42 +198,42 @@ impl PartialEq for FactFields {
     }
 }
 
-/// Comes back with the answer, untouched.
+/// Correlation of an answer with its message, returned unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ticket {
-    /// The caller's own number for what the message belongs to.
+    /// Number chosen by the caller, for example of the work item.
     pub key: u64,
-    /// Its place in the notification batch.
+    /// Position in the notification batch.
     pub ordinal: u32,
 }
 
-/// How one attempt went.
+/// Result of one attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// The message's ticket.
     pub ticket: Ticket,
     /// The notification.
     pub id: NotificationId,
-    /// When its content was made.
+    /// When the content was formatted.
     pub formatted_at: Timestamp,
-    /// When it was handed to the far side; when it was given up, if it never was.
+    /// When it was handed to the receiver; when it was given up, if it never was.
     pub sent_at: Timestamp,
-    /// When the far side's answer was complete.
+    /// When the receiver's answer was complete.
     pub answered_at: Timestamp,
-    /// What came of it.
+    /// The disposition.
     pub disposition: Disposition,
-    /// The channel that tried it.
+    /// The channel of the attempt.
     pub channel: Name,
-    /// The address that was tried.
+    /// The address of the attempt.
     pub address: String,
-    /// The message's place in a trace.
-    pub place: Option<Place>,
-    /// Who else was told the same by the same attempt, and of whom all this is true as well.
+    /// Position in a distributed trace.
+    pub place: Option<TracePosition>,
+    /// The other recipients of the same attempt, who share this result.
     pub others: Vec<Other>,
 }
 
 impl Answer {
-    /// How many recipients it is about.
+    /// Number of recipients.
     pub fn count(&self) -> usize {
         1 + self.others.len()
     }
@@ -241,7 +243,7 @@ impl Answer {
         std::iter::once((self.id, self.ticket)).chain(self.others.iter().map(|other| (other.id, other.ticket)))
     }
 
-    /// The same for each of them alone, in their order.
+    /// Splits the answer into one per recipient, in order.
     pub fn into_each(mut self) -> impl Iterator<Item = Answer> {
         let others = std::mem::take(&mut self.others);
         let rest = if others.is_empty() { None } else { Some(Answer { address: String::new(), ..self.clone() }) };
@@ -253,13 +255,13 @@ impl Answer {
     }
 }
 
-/// Tells the time.
+/// Source of the current time.
 pub trait Clock: Send + Sync {
-    /// The present instant.
+    /// The current time.
     fn now(&self) -> Timestamp;
 }
 
-/// The machine's clock.
+/// The system clock.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
@@ -269,50 +271,50 @@ impl Clock for SystemClock {
     }
 }
 
-/// A destination of a channel, as it is at this moment.
+/// State of one destination of a channel.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Destination {
-    /// Scheme, host and port of a URL; empty for the one far side of a channel that has no other.
+    /// Scheme, host and port of a URL; empty if the channel has a single destination.
     pub name: String,
-    /// Whether it is served.
+    /// Whether messages may be sent to it.
     pub state: DestinationState,
-    /// How many messages it may get at the same time.
+    /// Concurrency limit.
     pub concurrency: u32,
-    /// How many are on their way.
+    /// Messages in flight.
     pub busy: u32,
-    /// How many wait in the channel.
+    /// Messages queued in the channel.
     pub waiting: u32,
-    /// What an answer takes of late.
+    /// Recent time to an answer.
     pub latency: Option<Duration>,
-    /// Failures in a row, those without an answer weighted.
+    /// Consecutive failures; those without an answer are weighted.
     pub failures: u32,
-    /// How long it has only failed.
+    /// Time since it has only failed.
     pub failing_for: Option<Duration>,
-    /// How much longer it is let be.
+    /// Remaining pause.
     pub paused_for: Option<Duration>,
-    /// Why, as far as anything is known to be wrong.
+    /// The latest failure, if any.
     pub reason: Option<String>,
 }
 
-/// Whether a destination is served.
+/// State of a destination's circuit breaker and queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DestinationState {
-    /// It is.
+    /// Messages are sent.
     Open,
-    /// After a pause, one message finds out whether it is back.
+    /// Half-open: after a pause, one message tests whether it works again.
     Trial,
-    /// It is let be for a while, after failures in a row.
+    /// Open circuit: nothing is sent for a while, after consecutive failures.
     Paused,
-    /// Messages wait, nothing is under way, and none has left for a minute although none is held back.
+    /// Messages wait and could be sent, but none is in flight and none has left for a minute.
     Stalled,
 }
 
 impl DestinationState {
-    /// All of them.
+    /// All states.
     pub const ALL: [DestinationState; 4] =
         [DestinationState::Open, DestinationState::Trial, DestinationState::Paused, DestinationState::Stalled];
 
-    /// Its one word, in tables, metrics and answers.
+    /// Its name in tables, metrics and answers.
     pub fn word(self) -> &'static str {
         match self {
             DestinationState::Open => "open",
@@ -323,104 +325,103 @@ impl DestinationState {
     }
 }
 
-/// What a channel needs to know about its surroundings.
+/// Environment of a channel: clock, policies, keys.
 #[derive(Clone)]
 pub struct Context {
-    /// The time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// The name of this installation, as it introduces itself to far sides.
+    /// Name of this installation in protocol greetings.
     pub installation: String,
-    /// Relative file names start here.
+    /// Base of relative file names.
     pub data_folder: PathBuf,
-    /// Which non-public networks and hosts every channel of this installation may talk to.
+    /// Networks and hosts beyond the public ones that channels may connect to.
     pub networks: Networks,
-    /// Which programs channels may start.
+    /// Programs that channels may start.
     pub programs: Programs,
     /// Files that channels may read.
     pub files: Files,
     /// The application whose channels are opened; empty where there is none.
     pub application: String,
-    /// Its seal.
-    pub signet: Arc<Signet>,
-    /// Where the items of inboxes go; `None`: this program keeps none.
-    pub feeds: Option<Arc<dyn Feeds>>,
-    /// Where people reach this installation from outside, without a slash at the end: `https://tocsin.example.org`.
+    /// Signs links, return addresses and passes.
+    pub token_signer: Arc<TokenSigner>,
+    /// Store of inbox items; `None` if this process has none.
+    pub feeds: Option<Arc<dyn FeedStore>>,
+    /// Public base URL of this installation, without a slash at the end: `https://tocsin.example.org`.
     pub public_url: Option<String>,
 }
 
 impl Context {
-    /// The link by which a recipient ends a subscription, if people can reach this installation. It stays the same.
+    /// Link that ends a subscription, if the installation has a public URL. The link never changes.
     pub fn unsubscribe_link(&self, subscription: SubscriptionId) -> Option<String> {
         let base = self.public_url.as_deref()?;
-        Some(format!("{base}/unsubscribe/{}", self.signet.token(subscription)))
+        Some(format!("{base}/unsubscribe/{}", self.token_signer.token(subscription)))
     }
 }
 
 /// A running channel: persistent sessions that pull from one bounded queue.
 ///
-/// Dropping it answers what is queued or on its way with `Deferred`.
+/// When dropped, it answers everything queued or in flight with `Deferred`.
 #[async_trait]
 pub trait OpenChannel: Send + Sync {
-    /// Puts a message into the queue; waits while the queue is full. What becomes of it goes to `answers`: each recipient is
-    /// in exactly one answer, several together as long as the same is true of all of them. A message whose destination has
-    /// more to do than its share of the queue holds comes back with `Deferred` for the reason `Untried` and a time: it was
-    /// no attempt.
+    /// Queues a message; waits while the queue is full. Results go to `answers`: each recipient is in exactly one
+    /// answer; recipients with the same result may share one. If the destination's share of the queue is full, the
+    /// message comes back as `Deferred` with the reason `Untried` and a time; that is not an attempt.
     ///
-    /// While `answers` is full the sessions wait, so whoever sends must also receive. When the receiver is gone, answers
-    /// are dropped.
+    /// While `answers` is full the sessions wait, so a caller that sends must also receive. When the receiver is
+    /// dropped, answers are discarded.
     async fn send(&self, outgoing: Outgoing, answers: &mpsc::Sender<Answer>);
 
-    /// As `send`, for many messages in order; cheaper than one by one, and the way to send a multicast.
+    /// Queues many messages in order; cheaper than `send` for each, and the way to send a multicast.
     async fn send_all(&self, outgoing: Vec<Outgoing>, answers: &mpsc::Sender<Answer>) {
         for outgoing in outgoing.into_iter().flat_map(Outgoing::into_each) {
             self.send(outgoing, answers).await;
         }
     }
 
-    /// The parts of a content that it has a use for. What else a class has templates for need not be made.
+    /// The parts of a content that the protocol sends. Other parts need not be rendered.
     fn parts_used(&self) -> PartsUsed {
         PartsUsed::ALL
     }
 
-    /// From now on messages leave no faster than this, all together; the others wait.
-    fn keep_to(&self, _rate: Option<Rate>) {}
+    /// Sets the rate limit of the whole channel; messages above it wait.
+    fn set_rate(&self, _rate: Option<Rate>) {}
 
-    /// How long a message to this address is better not even made: its destination is let be, or has enough to do. It
-    /// would come back untried.
+    /// Delay before a message to this address should be rendered, if its destination is paused or has a full queue.
+    /// Sent now, it would come back untried.
     fn hold(&self, _address: &str, _priority: Priority) -> Option<Duration> {
         None
     }
 
-    /// The destinations that are known, those with trouble first, then those with most to do; at most `limit`.
+    /// The known destinations, at most `limit`: those with failures first, then the busiest.
     fn destinations(&self, _limit: usize) -> Vec<Destination> {
         Vec::new()
     }
 
-    /// How many destinations there are in each state, in the order of `DestinationState::ALL`.
-    fn census(&self) -> [usize; DestinationState::ALL.len()] {
+    /// Number of destinations in each state, in the order of `DestinationState::ALL`.
+    fn destination_counts(&self) -> [usize; DestinationState::ALL.len()] {
         [0; DestinationState::ALL.len()]
     }
 
-    /// Waits until everything that was sent has been answered.
+    /// Waits until every message has been answered.
     async fn settle(&self);
 
-    /// Whether the far side can be reached at this moment: a sentence about it, or why not. Sends nothing.
+    /// Checks whether the server can be reached now, without sending a message: a sentence about it, or the failure.
     async fn probe(&self) -> Result<String, Reason>;
 
-    /// Why the channel as a whole is not working, if so. Work for it may as well wait.
+    /// The failure of the channel as a whole, if there is one. Work for it should wait.
     fn down(&self) -> Option<Reason>;
 
-    /// Opens a channel that is to take the place of this one, with other options; this one goes on until it is closed.
-    /// `None`: it is opened like any.
-    fn successor(&self, _name: &Name, _channel: &Channel, _context: &Context) -> Option<Opened> {
+    /// Opens the replacement of this channel with changed options, while this one runs until it is closed. `None`:
+    /// open it like a new channel.
+    fn reconfigure(&self, _name: &Name, _channel: &Channel, _context: &Context) -> Option<Opened> {
         None
     }
 
-    /// Takes nothing new from now on, and answers what is still waiting with `Deferred` for the reason `Untried`; what
-    /// is on its way goes on.
-    fn wind_down(&self) {}
+    /// Stops taking messages and answers queued ones with `Deferred` and the reason `Untried`; messages in flight are
+    /// completed.
+    fn drain(&self) {}
 
-    /// Takes nothing new, finishes what is on its way within 30 seconds, answers the rest with `Deferred` (what was not
-    /// begun with the reason `Untried`) and says goodbye to the far side.
+    /// Stops taking messages, completes those in flight within 30 seconds and answers the rest with `Deferred` (those
+    /// not begun with the reason `Untried`). Then it closes its connections.
     async fn close(self: Box<Self>);
 }

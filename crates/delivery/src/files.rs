@@ -1,6 +1,6 @@
-//! Files that definitions may name: certificates, keys, tokens, credentials. A definition may come over the network from
-//! whoever holds a key, and could send the content of a file anywhere. So a file is read only from where the operator of the
-//! machine has opened it, and never from the data folder, where the server keeps its own keys.
+//! Read policy for files that definitions may name: certificates, keys, tokens, credentials. A definition may come
+//! over the network from any holder of a key, and could send the content of a file anywhere. So a file is read only
+//! from folders that the operator has allowed, and never from the data folder, which holds the server's own keys.
 
 use std::{
     fs::File,
@@ -8,7 +8,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-/// Most bytes of a file: a bundle of all public authorities has a quarter of it.
+/// Largest file in bytes; a bundle of all public authorities has a quarter of it.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The files that definitions may name.
@@ -20,17 +20,17 @@ pub struct Files {
 }
 
 impl Files {
-    /// The files of this list and all below its folders; none in the data folder.
+    /// Allows the listed files and all below the listed folders; none in the data folder.
     pub fn new(allow: Vec<PathBuf>, data_folder: PathBuf) -> Files {
         Files { allow, data_folder, is_open: false }
     }
 
-    /// All: for files that the configuration itself names.
+    /// Allows every file: for files that the configuration itself names.
     pub fn of_configuration() -> Files {
         Files { is_open: true, ..Files::default() }
     }
 
-    /// The file to read, links followed. The error says why it is not read.
+    /// The file to read, with links resolved. The error says why it is not read.
     pub fn judge(&self, path: &Path) -> Result<PathBuf, String> {
         let shown = path.display();
         let closed = || {
@@ -42,7 +42,7 @@ impl Files {
         let is_allowed = |found: &Path| self.is_open || allowed.clone().any(|allowed| found.starts_with(allowed));
         let found = match path.canonicalize() {
             Ok(found) => found,
-            // Whether there is such a file is told of open folders only.
+            // Whether a file exists is reported for allowed folders only.
             Err(error) if self.is_open || self.is_below_open(path) => {
                 return Err(format!("{shown} cannot be read: {error}"));
             }
@@ -80,11 +80,11 @@ impl Files {
     }
 }
 
-/// The content of a regular file of at most so many bytes. The error says why it is not read.
+/// The content of a regular file of at most `bytes_max` bytes. The error says why it is not read.
 pub fn read_regular(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
     let shown = path.display();
     let failed = |error: std::io::Error| format!("{shown} cannot be read: {error}");
-    // To open a pipe would wait for a writer.
+    // Opening a pipe would wait for a writer.
     let is_regular = |metadata: std::fs::Metadata| match metadata.is_file() {
         true => Ok(()),
         false => Err(format!("{shown} is not a regular file")),

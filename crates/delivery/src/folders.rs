@@ -1,22 +1,20 @@
-//! Which files channels write to. A definition may come over the network from whoever holds a key, so a channel writes
-//! into the data folder, but to nothing that the server keeps there, and into folders that the operator of the machine
-//! has named.
+//! Write policy of channels. A definition may come over the network from any holder of a key. So a channel writes
+//! only into the data folder, except the server's own files, and into folders that the operator has allowed.
 
 use std::{
     io,
     path::{Component, Path, PathBuf},
 };
 
-/// Folders in the data folder in which the server keeps something.
+/// Folders in the data folder that belong to the server.
 const OWN_FOLDERS: [&str; 3] = ["backups", "drop", "refused"];
-/// What a restore moves away lies in a folder whose name begins so.
+/// Prefix of the folders into which a restore moves existing files.
 const OWN_FOLDER_START: &str = "replaced-";
-/// Files of the server by the ends of their names: databases and what belongs to them, keys, certificates, the configuration,
-/// marks.
+/// Endings of the server's own files: databases and their side files, keys, certificates, the configuration, marks.
 const OWN_ENDINGS: [&str; 9] =
     [".db", ".db-wal", ".db-shm", ".db-journal", ".key", ".keys", ".pem", ".toml", ".unfinished"];
 
-/// The folders outside the data folder that channels may write to; none unless the operator names some.
+/// The folders outside the data folder that channels may write to; none by default.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Folders {
     /// Folders, with all below them.
@@ -24,7 +22,7 @@ pub struct Folders {
 }
 
 impl Folders {
-    /// The file to write to, links followed. Makes nothing. The error says why it is not written to.
+    /// The file to write to, with links resolved. Creates nothing. The error says why it is not written to.
     pub fn judge(&self, path: &Path, data_folder: &Path) -> Result<PathBuf, String> {
         let unknown = |error: io::Error| format!("{} cannot be opened: {error}", path.display());
         let found = resolve(&data_folder.join(path)).map_err(unknown)?;
@@ -43,12 +41,12 @@ impl Folders {
     }
 }
 
-/// Why nothing is written to a file of the server.
+/// The error for a file of the server.
 pub(crate) fn own_file(path: &Path) -> String {
     format!("{} is a name that the server keeps for itself; choose another", path.display())
 }
 
-/// Whether the server itself may keep something in the data folder under this name.
+/// Whether a path in the data folder may belong to the server.
 pub(crate) fn is_own(inside: &Path) -> bool {
     let lowered = |part: Component<'_>| match part {
         Component::Normal(name) => Some(name.to_string_lossy().to_ascii_lowercase()),
@@ -61,13 +59,13 @@ pub(crate) fn is_own(inside: &Path) -> bool {
     names.is_empty() || names.iter().any(is_own_name) || names.first().is_some_and(is_own_folder)
 }
 
-/// A path with its links followed, as far as it is there.
+/// A path with its links resolved, as far as it exists.
 fn resolve(path: &Path) -> io::Result<PathBuf> {
     let (mut there, mut missing) = (path, Vec::new());
     let found = loop {
         match there.canonicalize() {
             Ok(found) => break found,
-            // A link that leads nowhere could lead somewhere later.
+            // A dangling link could get a target later.
             Err(error) if error.kind() != io::ErrorKind::NotFound || there.is_symlink() => return Err(error),
             Err(error) => missing.push(there.file_name().ok_or(error)?),
         }
@@ -87,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_written_outside_or_over_what_is_the_servers() {
+    fn channels_cannot_write_outside_allowed_folders_or_over_server_files() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = |name: &str| folder.path().join(name);
         for name in ["data/drop", "data/logs", "open", "open-not"] {
@@ -100,8 +98,8 @@ mod tests {
         symlink(path("nowhere"), path("data/dangling")).expect("a link");
         let folders = Folders { allow: vec![path("open"), path("gone")] };
         let check = |name: &str, expected: &str| {
-            let told = folders.judge(Path::new(name), &path("data")).err().unwrap_or_default();
-            assert!(told.contains(expected) && told.is_empty() == expected.is_empty(), "{name}: {told}");
+            let error = folders.judge(Path::new(name), &path("data")).err().unwrap_or_default();
+            assert!(error.contains(expected) && error.is_empty() == expected.is_empty(), "{name}: {error}");
         };
         let own = "keeps for itself";
         let out = "`delivery.allow_folders` in the configuration can open its folder";

@@ -1,7 +1,7 @@
-//! Which addresses we talk to when a subscriber names the far side: public ones, and what the operator opened by name.
+//! Network access policy for addresses that subscribers supply: public addresses, and those the operator has allowed.
 //!
-//! A host is resolved once, every address is judged, and the connection goes to a judged address, so that a name which
-//! changes its mind between check and use gains nothing.
+//! A host is resolved once, every address is checked, and the connection uses a checked address. This prevents DNS
+//! rebinding between check and use.
 
 use std::{
     borrow::Cow,
@@ -80,17 +80,17 @@ impl JsonSchema for Network {
     }
 }
 
-/// What is open besides the public addresses.
+/// Allowed addresses besides the public ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Networks {
-    /// Ranges that may be talked to.
+    /// Ranges that are allowed.
     pub allow_networks: Vec<Network>,
-    /// Host names that may be talked to wherever they lead.
+    /// Host names that are allowed, whatever address they resolve to.
     pub allow_hosts: Vec<String>,
 }
 
 impl Networks {
-    /// Both together.
+    /// The union of this policy and further networks and hosts.
     pub fn with(&self, networks: &[Network], hosts: &[String]) -> Networks {
         Networks {
             allow_networks: [&self.allow_networks, networks].concat(),
@@ -98,7 +98,7 @@ impl Networks {
         }
     }
 
-    /// Whether this address of this host may be talked to; if not, what it is.
+    /// Checks an address of a host; the error names the kind of a forbidden address.
     pub fn judge(&self, host: &str, address: IpAddr) -> Result<(), &'static str> {
         let open = self.allow_hosts.iter().any(|open| open.eq_ignore_ascii_case(host.trim_end_matches('.')))
             || self
@@ -112,7 +112,7 @@ impl Networks {
     }
 }
 
-/// What kind of address this is, if it is not a public one (the special-purpose registries of RFC 6890).
+/// The kind of a non-public address (the special-purpose registries of RFC 6890).
 pub fn closed(address: IpAddr) -> Option<&'static str> {
     match address {
         IpAddr::V4(address) => closed_v4(address),
@@ -146,7 +146,8 @@ fn closed_v6(address: Ipv6Addr) -> Option<&'static str> {
     Some(match segments {
         [0, 0, 0, 0, 0, 0, 0, 0] => "the unspecified address",
         [0, 0, 0, 0, 0, 0, 0, 1] => "a loopback address",
-        // What carries an IPv4 address inside is as closed as that; NAT64 and 6to4 reach whatever stands behind a gateway.
+        // An address that embeds an IPv4 address is as forbidden as that one; NAT64 and 6to4 reach hosts behind a
+        // gateway.
         [0, 0, 0, 0, 0, 0xffff, high, low] => return closed_v4(embedded(high, low)),
         [0, 0, 0, 0, 0, 0, ..] | [0, 0, 0, 0, 0xffff, 0, ..] => "an embedded IPv4 address",
         [0x64, 0xff9b, ..] => "a NAT64 address",

@@ -1,4 +1,4 @@
-//! Options as the definition gives them become typed options, or every problem in them at once.
+//! Parses untyped options of a definition into typed options and reports every problem at once.
 
 use std::{borrow::Cow, fmt, time::Duration};
 
@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use tocsin_model::problem::{Problem, closest};
 
-/// A protocol's options. Every field has a default, so that each can be judged alone; what must be there, and what must
-/// fit together, is told by `problems`.
+/// Options of a protocol. Every field has a default, so that each can be checked alone; `problems` reports missing
+/// options and invalid combinations.
 pub trait Options: DeserializeOwned + JsonSchema {
-    /// What is wrong with the options as a whole; paths are relative: `host`.
+    /// Problems of the options as a whole; paths are relative: `host`.
     fn problems(&self) -> Vec<Problem>;
 }
 
@@ -48,7 +48,7 @@ pub fn read<T: Options>(given: &Map<String, Value>, path: &str) -> Result<T, Vec
     let wrong: Vec<String> = problems.iter().map(|problem| problem.path.clone()).collect();
     let options: T =
         serde_json::from_value(Value::Object(good)).map_err(|error| vec![Problem::at(path, error.to_string())])?;
-    // What was given but could not be read is not also reported as missing.
+    // A value that could not be read is not also reported as missing.
     problems.extend(options.problems().into_iter().filter_map(|mut problem| {
         problem.path = join(path, &problem.path);
         (!wrong.contains(&problem.path)).then_some(problem)
@@ -56,8 +56,8 @@ pub fn read<T: Options>(given: &Map<String, Value>, path: &str) -> Result<T, Vec
     if problems.is_empty() { Ok(options) } else { Err(problems) }
 }
 
-/// What a text says without its quotes, if that is a number or a truth value: `"${SMTP_PORT}"` is a text in YAML even
-/// where the environment holds a number.
+/// The number or truth value in a quoted text: `"${SMTP_PORT}"` is a text in YAML even if the variable holds a
+/// number.
 fn unquoted(value: &Value) -> Option<Value> {
     let plain: Value = serde_json::from_str(value.as_str()?).ok()?;
     (plain.is_number() || plain.is_boolean()).then_some(plain)
@@ -76,12 +76,12 @@ fn join(path: &str, key: &str) -> String {
     }
 }
 
-/// A length of time in options: `500ms`, `30s`, `5m`, `2h`.
+/// A duration in options: `500ms`, `30s`, `5m`, `2h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wait(pub Duration);
 
 impl Wait {
-    /// So many seconds.
+    /// A duration in seconds.
     pub const fn seconds(seconds: u64) -> Self {
         Wait(Duration::from_secs(seconds))
     }
@@ -151,17 +151,17 @@ mod tests {
     fn a_number_in_quotes_is_a_number_where_one_is_wanted() {
         #[derive(Debug, Default, Deserialize, JsonSchema)]
         #[serde(default)]
-        struct Given {
+        struct TestOptions {
             host: String,
             port: u16,
             pipelining: bool,
         }
-        impl Options for Given {
+        impl Options for TestOptions {
             fn problems(&self) -> Vec<Problem> {
                 Vec::new()
             }
         }
-        let given = |value: Value| read::<Given>(value.as_object().expect("an object"), "options");
+        let given = |value: Value| read::<TestOptions>(value.as_object().expect("an object"), "options");
         let read = given(serde_json::json!({"host": "25", "port": "2525", "pipelining": "true"})).expect("options");
         assert_eq!((read.host.as_str(), read.port, read.pipelining), ("25", 2525, true));
         for wrong in ["", "smtp", "65536", "-1", "2 5", "[25]", "true"] {

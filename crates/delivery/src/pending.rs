@@ -1,4 +1,4 @@
-//! A message inside a channel: it is answered once, whatever becomes of it.
+//! Exactly-once answer token of a message inside a channel.
 
 use std::{
     collections::VecDeque,
@@ -10,7 +10,7 @@ use std::{
 };
 
 use tocsin_model::{
-    conduct::Priority,
+    delivery_policy::Priority,
     id::Name,
     receipt::{Disposition, Reason, ReasonKind},
     time::Timestamp,
@@ -25,11 +25,11 @@ use crate::{
     flow::line::Waits,
 };
 
-/// Answers that are given at once, at most.
+/// Most answers sent in one batch.
 const ANSWERS_AT_ONCE: usize = 256;
 
-/// What all messages of a channel share.
-pub(crate) struct Shared {
+/// State that all messages of a channel share.
+pub(crate) struct DeliveryContext {
     pub name: Name,
     pub clock: Arc<dyn Clock>,
     open: AtomicUsize,
@@ -39,27 +39,27 @@ pub(crate) struct Shared {
     duration: metrics::Histogram,
 }
 
-impl Shared {
+impl DeliveryContext {
     /// The metrics recorder must be in place by now.
     pub fn new(name: &Name, context: &Context) -> Arc<Self> {
         let (clock, application, channel) = (context.clock.clone(), &context.application, name.to_string());
         let attempts = ["delivered", "deferred", "refused"].map(|outcome| {
             metrics::counter!(
-                "deliver_attempts_total",
+                "tocsin_deliver_attempts_total",
                 "application" => application.clone(), "channel" => channel.clone(), "outcome" => outcome
             )
         });
         let duration = metrics::histogram!(
-            "deliver_duration_seconds", "application" => application.clone(), "channel" => channel.clone()
+            "tocsin_deliver_duration_seconds", "application" => application.clone(), "channel" => channel.clone()
         );
         let returned = metrics::counter!(
-            "deliver_returned_total", "application" => application.clone(), "channel" => channel.clone()
+            "tocsin_deliver_released_total", "application" => application.clone(), "channel" => channel.clone()
         );
         let (open, settled) = (AtomicUsize::new(0), Notify::new());
-        Arc::new(Shared { name: name.clone(), clock, open, settled, attempts, returned, duration })
+        Arc::new(DeliveryContext { name: name.clone(), clock, open, settled, attempts, returned, duration })
     }
 
-    /// Counts so many attempts that came to this, after so long, at so many recipients.
+    /// Counts attempts with this disposition and duration, and their recipients.
     fn count(&self, disposition: &Disposition, lasted: Duration, attempts: usize, recipients: usize) {
         let outcome = match disposition {
             Disposition::Delivered { .. } => Some(0),
@@ -76,7 +76,7 @@ impl Shared {
         }
     }
 
-    /// So many recipients have their answer.
+    /// Marks recipients as answered.
     fn close(&self, count: usize) {
         if self.open.fetch_sub(count, Ordering::AcqRel) == count {
             self.settled.notify_waiters();
@@ -96,35 +96,40 @@ impl Shared {
     }
 }
 
-/// What messages share that came together.
-struct Arrival {
-    shared: Arc<Shared>,
+/// Answer channel and queueing time that the messages of one call share.
+struct AnswerContext {
+    shared: Arc<DeliveryContext>,
     answers: mpsc::Sender<Answer>,
     queued: Instant,
 }
 
-/// A message inside a channel, with all its recipients. It is answered when `answer` is called, or else when it is dropped.
-pub(crate) struct Pending {
+/// A message inside a channel, with all its recipients. It is answered when `answer` is called, or else when it is
+/// dropped.
+pub(crate) struct PendingDelivery {
     pub outgoing: Outgoing,
-    /// The key of its lane, once that was looked up.
+    /// Key of its lane, once known.
     pub lane: Option<Arc<str>>,
-    /// How many sessions broke under it before its content was sent.
+    /// Number of sessions that failed with it before its content was sent.
     pub breaks: u8,
-    /// When it was handed to the far side.
+    /// When it was handed to the receiver.
     pub sent_at: Option<Timestamp>,
-    arrival: Arc<Arrival>,
-    /// Its answer while it waits for room.
+    arrival: Arc<AnswerContext>,
+    /// Its answer, while the answer channel is full.
     ready: Option<Box<Answer>>,
     answered: bool,
 }
 
-impl Pending {
-    /// Messages that come together.
-    pub fn all(outgoing: Vec<Outgoing>, shared: &Arc<Shared>, answers: &mpsc::Sender<Answer>) -> Vec<Pending> {
+impl PendingDelivery {
+    /// Wraps the messages of one call.
+    pub fn all(
+        outgoing: Vec<Outgoing>,
+        shared: &Arc<DeliveryContext>,
+        answers: &mpsc::Sender<Answer>,
+    ) -> Vec<PendingDelivery> {
         shared.open.fetch_add(outgoing.iter().map(Outgoing::count).sum(), Ordering::AcqRel);
-        let arrival = Arrival { shared: shared.clone(), answers: answers.clone(), queued: Instant::now() };
+        let arrival = AnswerContext { shared: shared.clone(), answers: answers.clone(), queued: Instant::now() };
         let arrival = Arc::new(arrival);
-        let pending = |outgoing| Pending {
+        let pending = |outgoing| PendingDelivery {
             outgoing,
             lane: None,
             breaks: 0,
@@ -136,13 +141,13 @@ impl Pending {
         outgoing.into_iter().map(pending).collect()
     }
 
-    /// How many recipients it has.
+    /// Number of recipients.
     pub fn count(&self) -> usize {
         self.outgoing.count()
     }
 
-    /// The same to each recipient alone, in their order.
-    pub fn into_each(mut self) -> Vec<Pending> {
+    /// Splits it into one per recipient, in order.
+    pub fn into_each(mut self) -> Vec<PendingDelivery> {
         let others = std::mem::take(&mut self.outgoing.others);
         let mut each = Vec::with_capacity(1 + others.len());
         each.push(self);
@@ -153,35 +158,35 @@ impl Pending {
         each
     }
 
-    /// A part of this one.
-    fn like(&self, outgoing: Outgoing) -> Pending {
-        let Pending { lane, breaks, sent_at, arrival, .. } = self;
+    /// A message with some of the recipients of this one.
+    fn like(&self, outgoing: Outgoing) -> PendingDelivery {
+        let PendingDelivery { lane, breaks, sent_at, arrival, .. } = self;
         let (lane, breaks, sent_at, arrival) = (lane.clone(), *breaks, *sent_at, arrival.clone());
-        Pending { outgoing, lane, breaks, sent_at, arrival, ready: None, answered: false }
+        PendingDelivery { outgoing, lane, breaks, sent_at, arrival, ready: None, answered: false }
     }
 
-    /// Messages as one, of which `into_each` has made several.
-    pub fn together(each: Vec<Pending>) -> Option<Pending> {
+    /// Joins messages that `into_each` has split.
+    pub fn together(each: Vec<PendingDelivery>) -> Option<PendingDelivery> {
         let mut each = each.into_iter();
         let mut first = each.next()?;
         each.for_each(|mut next| first.join(&mut next));
         Some(first)
     }
 
-    /// Keeps the first so many recipients, one at least; gives the same to the rest, if there is one.
-    pub fn split_off(&mut self, at: usize) -> Option<Pending> {
+    /// Keeps the first `at` recipients, at least one; returns the rest, if any.
+    pub fn split_off(&mut self, at: usize) -> Option<PendingDelivery> {
         let rest = self.outgoing.split_off(at)?;
         Some(self.like(rest))
     }
 
-    /// Takes the recipients of another over, which is answered with this one.
-    fn join(&mut self, next: &mut Pending) {
+    /// Moves the recipients of `next` here; they are answered together.
+    fn join(&mut self, next: &mut PendingDelivery) {
         self.outgoing.join(&mut next.outgoing);
         next.answered = true;
     }
 
-    /// Makes one of those that follow each other and are the same.
-    pub fn gather(messages: &mut Vec<Pending>) {
+    /// Joins consecutive messages with equal content into multicasts.
+    pub fn gather(messages: &mut Vec<PendingDelivery>) {
         messages.dedup_by(|next, last| {
             let is_same = Arc::ptr_eq(&next.outgoing.message, &last.outgoing.message)
                 && Arc::ptr_eq(&next.arrival, &last.arrival)
@@ -193,40 +198,40 @@ impl Pending {
         });
     }
 
-    /// When it came into the queue.
+    /// When it entered the queue.
     pub fn queued(&self) -> Instant {
         self.arrival.queued
     }
 
-    /// Notes that it is handed over now.
+    /// Records the current time as the time of sending.
     pub fn sent(&mut self) {
-        Pending::sent_together(std::slice::from_mut(self));
+        PendingDelivery::sent_together(std::slice::from_mut(self));
     }
 
-    /// Notes that messages are handed over now, as one.
-    pub fn sent_together(messages: &mut [Pending]) {
+    /// Records the same time of sending for all messages.
+    pub fn sent_together(messages: &mut [PendingDelivery]) {
         let Some(first) = messages.first() else { return };
         let now = first.arrival.shared.clock.now();
         messages.iter_mut().for_each(|message| message.sent_at = Some(now));
     }
 
-    /// Whether its time is over.
+    /// Whether it has expired.
     pub fn expired(&self) -> bool {
         self.outgoing.message.expires_at.is_some_and(|at| at <= self.arrival.shared.clock.now())
     }
 
-    /// Why it is not sent any more, if its time is over.
+    /// The reason to drop it, if it has expired.
     pub fn too_late(&self) -> Option<Reason> {
         self.expired().then(|| Reason::new(ReasonKind::Expired, "its time was over before it was sent"))
     }
 
-    /// Gives the answer to whoever sent the message; waits while they are not ready for it.
+    /// Sends the answer; waits while the answer channel is full.
     pub async fn answer(mut self, disposition: Disposition) {
         let arrival = self.arrival.clone();
         let count = self.count();
         let answer = self.finish(disposition, arrival.shared.clock.now());
         if let Err(mpsc::error::TrySendError::Full(answer)) = arrival.answers.try_send(answer) {
-            // From here on a cancelled wait still tells the truth: `drop` sends what is ready.
+            // A wait that is cancelled from here on loses no answer: `drop` sends the one that is ready.
             self.ready = Some(Box::new(answer));
             if let Ok(permit) = arrival.answers.reserve().await
                 && let Some(answer) = self.ready.take()
@@ -238,15 +243,15 @@ impl Pending {
         self.close(count);
     }
 
-    /// Gives it back as it is, to be sent after this time.
+    /// Returns it untried, to be sent again after `after`.
     pub async fn give_back(self, after: Duration, why: &'static str) {
-        // Those that come back together do not come all at once.
+        // Jitter: messages that return together do not come back at the same time.
         let after = after.mul_f64(1.0 + 0.2 * fastrand::f64());
         let reason = Reason::new(ReasonKind::Untried, why);
         self.answer(Disposition::Deferred { reason, retry_after: Some(after) }).await;
     }
 
-    /// Its answer, counted.
+    /// Builds and counts its answer.
     fn finish(&mut self, disposition: Disposition, answered_at: Timestamp) -> Answer {
         let sent_at = self.sent_at.unwrap_or(answered_at);
         self.arrival.shared.count(&disposition, answered_at.since(sent_at), 1, self.count());
@@ -269,7 +274,7 @@ impl Pending {
     }
 }
 
-impl Waits for Pending {
+impl Waits for PendingDelivery {
     fn priority(&self) -> Priority {
         self.outgoing.message.priority
     }
@@ -279,14 +284,14 @@ impl Waits for Pending {
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingDelivery {
     fn drop(&mut self) {
         if self.answered {
             return;
         }
         let answer = self.ready.take().map(|answer| *answer).unwrap_or_else(|| {
             let reason = if std::thread::panicking() {
-                Reason::new(ReasonKind::Internal, "the attempt broke off in the middle of our own work")
+                Reason::new(ReasonKind::Internal, "the attempt failed with an internal error")
             } else if self.sent_at.is_none() {
                 Reason::new(ReasonKind::Untried, "the channel was closed before it was sent")
             } else {
@@ -299,7 +304,7 @@ impl Drop for Pending {
         if let Err(mpsc::error::TrySendError::Full(answer)) = self.arrival.answers.try_send(answer)
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
-            // Bounded: each such task stands for a message that held a place in a bounded queue.
+            // Bounded: each task stands for a message that occupied a slot of the bounded queue.
             let answers = self.arrival.answers.clone();
             runtime.spawn(async move { answers.send(answer).await });
         }
@@ -307,24 +312,24 @@ impl Drop for Pending {
     }
 }
 
-/// Gives some messages the same answer; cheaper than one by one.
-pub(crate) async fn answer_all(mut messages: Vec<Pending>, disposition: &Disposition) {
-    Pending::gather(&mut messages);
+/// Answers several messages with the same disposition; cheaper than one by one.
+pub(crate) async fn answer_all(mut messages: Vec<PendingDelivery>, disposition: &Disposition) {
+    PendingDelivery::gather(&mut messages);
     let mut messages = VecDeque::from(messages);
     while let Some(first) = messages.front() {
         let arrival = first.arrival.clone();
         let answers = &arrival.answers;
         let most = ANSWERS_AT_ONCE.min(answers.max_capacity());
         let sent_at = first.sent_at;
-        let together = |next: &&Pending| {
+        let together = |next: &&PendingDelivery| {
             let same_way = Arc::ptr_eq(&next.arrival, &arrival) || next.arrival.answers.same_channel(answers);
             same_way && next.sent_at == sent_at
         };
         let count = messages.iter().take(most).take_while(together).count();
-        let recipients = messages.iter().take(count).map(Pending::count).sum();
+        let recipients = messages.iter().take(count).map(PendingDelivery::count).sum();
         let answered_at = arrival.shared.clock.now();
         arrival.shared.count(disposition, answered_at.since(sent_at.unwrap_or(answered_at)), count, recipients);
-        let finish = |message: &mut Pending| message.answer_uncounted(disposition.clone(), answered_at);
+        let finish = |message: &mut PendingDelivery| message.answer_uncounted(disposition.clone(), answered_at);
         if let Ok(permits) = answers.try_reserve_many(count) {
             for (permit, mut message) in permits.zip(messages.drain(..count)) {
                 permit.send(finish(&mut message));
@@ -333,8 +338,8 @@ pub(crate) async fn answer_all(mut messages: Vec<Pending>, disposition: &Disposi
             arrival.shared.close(recipients);
             continue;
         }
-        let mut some: Vec<Pending> = messages.drain(..count).collect();
-        // From here on a cancelled wait still tells the truth: `drop` sends what is ready.
+        let mut some: Vec<PendingDelivery> = messages.drain(..count).collect();
+        // A wait that is cancelled from here on loses no answer: `drop` sends the ones that are ready.
         some.iter_mut().for_each(|message| message.ready = Some(Box::new(finish(message))));
         let Ok(permits) = answers.reserve_many(count).await else { continue };
         for (permit, mut message) in permits.zip(some) {

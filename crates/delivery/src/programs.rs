@@ -1,9 +1,9 @@
-//! Which programs channels may start. A definition may come over the network from whoever holds a key, so a program is
-//! started only if the operator of the machine has named it, or a folder that it lies in.
+//! Program policy of channels. A definition may come over the network from any holder of a key. So a program is
+//! started only if the operator of the machine has allowed it or its folder.
 
 use std::path::{Path, PathBuf};
 
-/// The programs that channels may start; none unless the operator names some.
+/// The programs that channels may start; none by default.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Programs {
     /// Programs, and folders whose programs may be started.
@@ -11,7 +11,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// The program to start, links followed; the error says why it is not started.
+    /// The program to start, with links resolved; the error says why it is not started.
     pub fn judge(&self, program: &Path) -> Result<PathBuf, String> {
         let found = program.canonicalize().map_err(|error| format!("{} is not there: {error}", program.display()))?;
         if !found.is_file() {
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_the_operator_named_is_started() {
+    fn only_programs_allowed_by_the_operator_are_started() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = |name: &str| folder.path().join(name);
         fs::create_dir(path("allowed")).expect("a folder");

@@ -1,4 +1,4 @@
-//! Which protocols there are. A new one is a folder like its siblings and a line in [`PROTOCOLS`].
+//! Table of protocols. A new protocol is a folder like its siblings and a line in [`PROTOCOLS`].
 
 use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value};
@@ -17,12 +17,12 @@ use crate::{
     process, smtp, webpush,
 };
 
-/// What a protocol is, for reference pages and checks.
+/// Description of a protocol, for reference pages and checks.
 #[derive(Debug)]
 pub struct ProtocolDescription {
     /// Its name in definitions.
     pub name: &'static str,
-    /// What it does, in one line.
+    /// Its purpose, in one line.
     pub summary: &'static str,
     /// The JSON Schema of its options.
     pub schema: fn() -> Schema,
@@ -30,7 +30,7 @@ pub struct ProtocolDescription {
     open: fn(&Name, &Channel, &Context) -> Opened,
 }
 
-/// A channel that was opened, or every problem in its options.
+/// An opened channel, or every problem in its options.
 pub type Opened = Result<Box<dyn OpenChannel>, Vec<Problem>>;
 
 static PROTOCOLS: [ProtocolDescription; 8] = [
@@ -72,7 +72,7 @@ fn check_options<T: Options>(given: &Map<String, Value>, path: &str) -> Vec<Prob
     options::read::<T>(given, path).err().unwrap_or_default()
 }
 
-/// All protocols, in the order in which they are best explained.
+/// All protocols, in the order of the reference page.
 pub fn protocols() -> &'static [ProtocolDescription] {
     &PROTOCOLS
 }
@@ -96,21 +96,21 @@ pub fn open(name: &Name, channel: &Channel, context: &Context) -> Opened {
     open_with(&Folders::default(), name, channel, context)
 }
 
-/// As [`open`]; channels may write into these folders outside the data folder too.
+/// As [`open`], with folders outside the data folder that channels may write to.
 ///
 /// # Errors
-/// As there.
+/// As for [`open`].
 pub fn open_with(folders: &Folders, name: &Name, channel: &Channel, context: &Context) -> Opened {
     let protocol = find(&channel.protocol, "").map_err(|problem| vec![problem])?;
     let open = match protocol.name {
         "file" => file::open_with(folders, name, channel, context)?,
         _ => (protocol.open)(name, channel, context)?,
     };
-    open.keep_to(channel.flow.rate);
+    open.set_rate(channel.flow.rate);
     Ok(open)
 }
 
-/// Whether the address of a device is the far side itself by a channel, so that its failures are those of the device.
+/// Whether the device's address is the receiving server itself, so that a failure counts against the device.
 pub fn is_endpoint(channel: &Channel) -> bool {
     match channel.protocol.as_str() {
         "http" => http::is_endpoint(&channel.options),
@@ -236,7 +236,7 @@ mod tests {
             "channels.c.options.retain: invalid type: string \"perhaps\", expected a boolean\n\
              channels.c.options.host: the broker is missing; give its name or address, such as `broker.example.org`\n\
              channels.c.options.topic_prefix: a topic that is written to holds no `+`, `#` or NUL\n\
-             channels.c.options.qos: 1 (at least once) or 2 (exactly once); with 0 nobody would say that it arrived",
+             channels.c.options.qos: 1 (at least once) or 2 (exactly once); with 0 the broker does not acknowledge it",
         );
         check("smpt", json!({}), "channels.c.options: `smpt` is not a protocol; did you mean `smtp`?");
         check(

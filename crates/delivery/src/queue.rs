@@ -5,30 +5,30 @@ use std::{borrow::Cow, collections::VecDeque, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use tocsin_model::{
     application::{Flow, Rate},
-    conduct::Priority,
+    delivery_policy::Priority,
     id::Name,
 };
 use tokio::{sync::Notify, time::Instant};
 
 use crate::{
     flow::{
-        lanes::{Done, Event, Lanes, Pushed, Signal, Take},
+        lanes::{AttemptEffect, Event, Lanes, Pushed, Signal, Take},
         line::{Line, Waits},
         rate::Meter,
     },
-    pending::Pending,
+    pending::PendingDelivery,
 };
 
-/// Recipients of messages that wait for a session, at most; where all go to one far side, of each priority. A multicast may
-/// be longer than the room that is left.
+/// Most recipients that wait for a session; for a channel with a single destination the limit applies to each
+/// priority. A multicast may exceed the remaining room.
 pub(crate) const QUEUE_LENGTH: usize = 4096;
 
-/// How long a sender waits for room in a lane that moves.
+/// Time that a sender waits for room in a lane that makes progress.
 const ROOM_PATIENCE: Duration = Duration::from_secs(1);
-/// After so many messages have left, senders that wait for room are told.
+/// Senders that wait for room are woken after this many messages have left.
 const ROOM_STEP: usize = 128;
 
-/// The lane of an address.
+/// Maps an address to the key of its lane.
 pub(crate) type LaneOf = dyn for<'a> Fn(&'a str) -> Cow<'a, str> + Send + Sync;
 
 /// Messages that wait for the sessions of a channel.
@@ -38,29 +38,29 @@ pub(crate) struct Queue {
     room: Notify,
     pub sessions: usize,
     has_lanes: bool,
-    /// Recipients of one multicast that a turn takes, at most.
+    /// Most recipients of one multicast per turn.
     recipients_per_turn: usize,
 }
 
 struct Waiting {
     order: Order,
-    /// Recipients that have left since senders were told of room.
+    /// Recipients that have left since senders were last woken.
     left: usize,
     senders: usize,
     closed: bool,
 }
 
 enum Order {
-    /// All go to one far side; the sessions that serve it are the channel's own affair.
+    /// One destination; its sessions are managed by the protocol.
     Single(Box<Single>),
-    /// Each destination has its lane.
-    Shared(Box<Lanes<Pending>>),
+    /// One lane per destination.
+    Shared(Box<Lanes<PendingDelivery>>),
 }
 
-/// What waits for the one far side.
+/// Queue of a single destination.
 struct Single {
-    line: Line<Pending>,
-    /// Recipients that wait, of each priority.
+    line: Line<PendingDelivery>,
+    /// Waiting recipients by priority.
     recipients: [usize; Priority::ALL.len()],
     meter: Option<Meter>,
 }
@@ -70,8 +70,8 @@ impl Single {
         Single { line: Line::new(), recipients: Default::default(), meter: None }
     }
 
-    /// Gives it back if its priority has no room.
-    fn push_back(&mut self, pending: Pending) -> Option<Pending> {
+    /// Returns the message if its priority has no room.
+    fn push_back(&mut self, pending: PendingDelivery) -> Option<PendingDelivery> {
         let waiting = &mut self.recipients[pending.priority() as usize];
         if *waiting >= QUEUE_LENGTH {
             return Some(pending);
@@ -81,24 +81,25 @@ impl Single {
         None
     }
 
-    /// There is always room for what was taken from it.
-    fn push_front(&mut self, pending: Pending) {
+    /// Puts a taken message back; never refused.
+    fn push_front(&mut self, pending: PendingDelivery) {
         self.recipients[pending.priority() as usize] += pending.count();
         self.line.push_front(pending);
     }
 
-    /// What `take` takes of the messages that go next, or when they may go. They are no more than one time allows.
+    /// Removes the messages that `take` selects from the front, or returns when they may go. The rate limit is
+    /// respected.
     fn take(
         &mut self,
         now: Instant,
-        take: impl FnOnce(&mut VecDeque<Pending>) -> Vec<Pending>,
-    ) -> Result<Vec<Pending>, Option<Instant>> {
+        take: impl FnOnce(&mut VecDeque<PendingDelivery>) -> Vec<PendingDelivery>,
+    ) -> Result<Vec<PendingDelivery>, Option<Instant>> {
         let Some(waiting) = self.line.front() else { return Err(None) };
         if let Some(at) = self.meter.as_ref().and_then(|meter| meter.wait(now)) {
             return Err(Some(at));
         }
         let taken = take(waiting);
-        let count = taken.iter().map(Pending::count).sum::<usize>();
+        let count = taken.iter().map(PendingDelivery::count).sum::<usize>();
         if let Some(first) = taken.first() {
             self.recipients[first.priority() as usize] -= count;
         }
@@ -108,26 +109,26 @@ impl Single {
         Ok(taken)
     }
 
-    fn clear(&mut self) -> Vec<Pending> {
+    fn clear(&mut self) -> Vec<PendingDelivery> {
         self.recipients = Default::default();
         self.line.drain().collect()
     }
 }
 
-/// A message that was taken, and the lane that it occupies until `Queue::done`. Dropped without that, as by a panic,
-/// it says nothing about its destination.
+/// A message that was taken, and the lane that it occupies until `Queue::done`. If it is dropped before, for example
+/// by a panic, nothing is recorded about its destination.
 pub(crate) struct Turn {
     queue: Arc<Queue>,
     lane: Arc<str>,
     began: Instant,
-    /// What was taken with it, since it is the same multicast.
-    same: Vec<Pending>,
+    /// Messages of the same multicast that were taken with it.
+    same: Vec<PendingDelivery>,
     over: bool,
 }
 
 impl Turn {
     /// The messages of the same multicast that were taken with the first.
-    pub fn take_same(&mut self) -> Vec<Pending> {
+    pub fn take_same(&mut self) -> Vec<PendingDelivery> {
         std::mem::take(&mut self.same)
     }
 }
@@ -142,18 +143,18 @@ impl Drop for Turn {
 }
 
 impl Queue {
-    /// For a channel whose sessions all talk to one far side.
+    /// Queue of a channel with a single destination.
     pub fn single(sessions: usize) -> Arc<Self> {
         Self::new(sessions, 1, Order::Single(Box::new(Single::new())))
     }
 
-    /// For a channel whose sessions are shared among destinations.
+    /// Queue of a channel whose sessions are shared among destinations.
     pub fn shared(sessions: usize, flow: Flow) -> Arc<Self> {
         Self::shared_by_many(sessions, flow, 1)
     }
 
-    /// For a channel whose sessions are shared among destinations, and each of whose turns is for so many recipients of one
-    /// multicast.
+    /// Queue of a channel whose sessions are shared among destinations, with up to `recipients_per_turn` recipients
+    /// of one multicast per turn.
     pub fn shared_by_many(sessions: usize, flow: Flow, recipients_per_turn: usize) -> Arc<Self> {
         let lanes = Lanes::new(flow, sessions, QUEUE_LENGTH);
         Self::new(sessions, recipients_per_turn, Order::Shared(Box::new(lanes)))
@@ -166,10 +167,10 @@ impl Queue {
         Arc::new(Queue { waiting, arrived, room, sessions, has_lanes, recipients_per_turn })
     }
 
-    /// Appends messages. Those whose lane is full wait for room for a moment and then go back, as do those whose
-    /// destination is let be; in a queue of a single lane they wait. Those that find the queue closed are dropped, which
+    /// Appends messages. In a queue with lanes, messages for a full lane wait briefly and are then returned, as are
+    /// those for a paused destination. In a single queue they wait. Messages for a closed queue are dropped, which
     /// answers them.
-    pub async fn push_all(&self, mut waiting: Vec<Pending>, lane_of: &LaneOf) {
+    pub async fn push_all(&self, mut waiting: Vec<PendingDelivery>, lane_of: &LaneOf) {
         let mut deadline = None;
         loop {
             let mut room = std::pin::pin!(self.room.notified());
@@ -208,7 +209,7 @@ impl Queue {
         }
     }
 
-    fn try_take(self: &Arc<Self>) -> Result<(Turn, Pending), Option<Instant>> {
+    fn try_take(self: &Arc<Self>) -> Result<(Turn, PendingDelivery), Option<Instant>> {
         let now = Instant::now();
         let mut state = self.waiting.lock();
         let Order::Shared(lanes) = &mut state.order else { return Err(None) };
@@ -216,13 +217,14 @@ impl Queue {
             Take::Item(lane, pending) => (lane, pending),
             Take::Wait(at) => return Err(at),
         };
-        // In the same moment: another session would take of it.
-        let is_same = |next: &Pending| Arc::ptr_eq(&next.outgoing.message, &pending.outgoing.message);
+        // Under the same lock: another session could take some of them otherwise.
+        let is_same = |next: &PendingDelivery| Arc::ptr_eq(&next.outgoing.message, &pending.outgoing.message);
         let same = match self.recipients_per_turn {
             0 | 1 => Vec::new(),
             most => lanes.take_more(&lane, most - 1, now, is_same),
         };
-        // Also for a lane that is parked: the session that waited for its time may be the one that takes this message.
+        // Also wake one for a parked lane: the session that waited for its time may be the one that takes this
+        // message.
         let needs_session = lanes.needs_session();
         self.note_room(&mut state, 1 + same.len());
         drop(state);
@@ -232,17 +234,17 @@ impl Queue {
         Ok((Turn { queue: self.clone(), lane, began: now, same, over: false }, pending))
     }
 
-    /// Takes from a single lane what `take` takes from its front.
+    /// Takes messages that `take` selects from the front of a single queue.
     fn try_take_many(
         &self,
-        take: impl FnOnce(&mut VecDeque<Pending>) -> Vec<Pending>,
-    ) -> Result<Vec<Pending>, Option<Instant>> {
+        take: impl FnOnce(&mut VecDeque<PendingDelivery>) -> Vec<PendingDelivery>,
+    ) -> Result<Vec<PendingDelivery>, Option<Instant>> {
         let mut state = self.waiting.lock();
         let Order::Single(single) = &mut state.order else { return Err(None) };
         let taken = single.take(Instant::now(), take)?;
-        // Recipients of one multicast are pushed as one message, and each session takes a part of them.
+        // Recipients of one multicast are pushed as one message; each session takes a part of them.
         let needs_session = !single.line.is_empty();
-        self.note_room(&mut state, taken.iter().map(Pending::count).sum());
+        self.note_room(&mut state, taken.iter().map(PendingDelivery::count).sum());
         drop(state);
         if needs_session {
             self.arrived.notify_one();
@@ -250,7 +252,7 @@ impl Queue {
         Ok(taken)
     }
 
-    fn try_take_multicast(&self, limit: usize) -> Result<Pending, Option<Instant>> {
+    fn try_take_multicast(&self, limit: usize) -> Result<PendingDelivery, Option<Instant>> {
         let taken = self.try_take_many(|waiting| take_first(waiting, limit).into_iter().collect())?;
         taken.into_iter().next().ok_or(None)
     }
@@ -275,29 +277,29 @@ impl Queue {
     }
 
     /// The next message of a queue with lanes; `None` when the queue is closed.
-    pub async fn take(self: &Arc<Self>) -> Option<(Turn, Pending)> {
+    pub async fn take(self: &Arc<Self>) -> Option<(Turn, PendingDelivery)> {
         self.wait_for(|| self.try_take()).await
     }
 
     /// Up to `limit` messages, at least one; `None` when the queue is closed. For a queue with a single lane.
-    pub async fn pop_many(&self, limit: usize) -> Option<Vec<Pending>> {
+    pub async fn pop_many(&self, limit: usize) -> Option<Vec<PendingDelivery>> {
         self.wait_for(|| self.try_take_many(|waiting| waiting.drain(..limit.min(waiting.len())).collect())).await
     }
 
-    /// The next message, to as many of its recipients as `limit`, one at least; `None` when the queue is closed. For a queue
-    /// with a single lane.
-    pub async fn pop_multicast(&self, limit: usize) -> Option<Pending> {
+    /// The next message, with up to `limit` of its recipients, at least one; `None` when the queue is closed. For a
+    /// queue with a single lane.
+    pub async fn pop_multicast(&self, limit: usize) -> Option<PendingDelivery> {
         self.wait_for(|| self.try_take_multicast(limit)).await
     }
 
-    /// As `pop_multicast`; nothing if nothing may go now.
-    pub fn try_pop_multicast(&self, limit: usize) -> Option<Pending> {
+    /// As `pop_multicast`, without waiting.
+    pub fn try_pop_multicast(&self, limit: usize) -> Option<PendingDelivery> {
         self.try_take_multicast(limit).ok()
     }
 
-    /// Gives back what was taken from a single lane and not sent, to whoever takes next.
-    pub fn put_back(&self, taken: impl IntoIterator<Item = Pending>) {
-        let taken: Vec<Pending> = taken.into_iter().collect();
+    /// Puts messages that were taken from a single lane and not sent back to its front.
+    pub fn put_back(&self, taken: impl IntoIterator<Item = PendingDelivery>) {
+        let taken: Vec<PendingDelivery> = taken.into_iter().collect();
         let count = taken.len();
         {
             let mut state = self.waiting.lock();
@@ -317,37 +319,42 @@ impl Queue {
         }
     }
 
-    /// Whether it takes nothing more.
+    /// Whether the queue is closed.
     pub fn is_closed(&self) -> bool {
         self.waiting.lock().closed
     }
 
-    /// Says what came of a message, and takes the next if one may go now.
-    pub async fn done(self: &Arc<Self>, mut turn: Turn, signal: Signal, name: &Name) -> Option<(Turn, Pending)> {
-        let Done { returned, after, event } = self.finish(&turn, signal);
+    /// Records the result of an attempt, and takes the next message if one may leave now.
+    pub async fn done(
+        self: &Arc<Self>,
+        mut turn: Turn,
+        signal: Signal,
+        name: &Name,
+    ) -> Option<(Turn, PendingDelivery)> {
+        let AttemptEffect { returned, after, event } = self.finish(&turn, signal);
         turn.over = true;
         if let Some(event) = event {
-            tell(name, &turn.lane, event);
+            log_event(name, &turn.lane, event);
         }
         if !returned.is_empty() {
             self.room.notify_waiters();
         }
         let next = self.try_take().ok();
         for pending in returned {
-            pending.give_back(after, "its destination is let be for a while").await;
+            pending.give_back(after, "its destination is paused").await;
         }
         next
     }
 
-    fn finish(&self, turn: &Turn, signal: Signal) -> Done<Pending> {
+    fn finish(&self, turn: &Turn, signal: Signal) -> AttemptEffect<PendingDelivery> {
         let now = Instant::now();
         match &mut self.waiting.lock().order {
             Order::Shared(lanes) => lanes.done(&turn.lane, signal, now - turn.began, now, fastrand::f64()),
-            Order::Single(_) => Done { returned: Vec::new(), after: Duration::ZERO, event: None },
+            Order::Single(_) => AttemptEffect { returned: Vec::new(), after: Duration::ZERO, event: None },
         }
     }
 
-    /// Tells senders that wait, now and then: each may bring many.
+    /// Wakes waiting senders from time to time; each may bring many messages.
     fn note_room(&self, state: &mut Waiting, count: usize) {
         state.left += count;
         let empty = match &state.order {
@@ -360,20 +367,20 @@ impl Queue {
         }
     }
 
-    /// From now on messages leave no faster than this, all together.
-    pub fn keep_to(&self, rate: Option<Rate>) {
+    /// Sets the rate limit of all messages together.
+    pub fn set_rate(&self, rate: Option<Rate>) {
         let meter = rate.map(Meter::new);
         match &mut self.waiting.lock().order {
             Order::Single(single) => single.meter = meter,
-            Order::Shared(lanes) => lanes.keep_to(meter),
+            Order::Shared(lanes) => lanes.set_rate(meter),
         }
-        // Sessions wait by the rate before.
+        // Waiting sessions computed their wake-up time from the old rate.
         self.arrived.notify_waiters();
     }
 
-    /// Takes nothing more and answers what waits.
+    /// Closes the queue and answers waiting messages.
     pub fn close(&self) {
-        let left: Vec<Pending> = {
+        let left: Vec<PendingDelivery> = {
             let mut state = self.waiting.lock();
             state.closed = true;
             match &mut state.order {
@@ -386,8 +393,8 @@ impl Queue {
         self.arrived.notify_waiters();
     }
 
-    pub fn lanes<R>(&self, look: impl FnOnce(&Lanes<Pending>, Instant) -> R) -> Option<R> {
-        // Asked for each notification, while the sessions take from it.
+    pub fn lanes<R>(&self, look: impl FnOnce(&Lanes<PendingDelivery>, Instant) -> R) -> Option<R> {
+        // Called for each notification, while sessions take from the queue.
         if !self.has_lanes {
             return None;
         }
@@ -399,19 +406,19 @@ impl Queue {
 }
 
 impl Waiting {
-    /// Takes in what has room. What is better sent later goes to `returned`; what waits for room stays, unless this is
-    /// the `last` time. Gives how many sessions may have something to do.
+    /// Moves messages that have room into their lanes. Messages that should be sent later go to `returned`; those
+    /// without room stay, unless this is the `last` call. Returns how many sessions may have work.
     fn push(
         &mut self,
-        waiting: &mut Vec<Pending>,
+        waiting: &mut Vec<PendingDelivery>,
         lane_of: &LaneOf,
-        returned: &mut Vec<(Pending, Duration)>,
+        returned: &mut Vec<(PendingDelivery, Duration)>,
         last: bool,
     ) -> usize {
         let mut wakes = 0;
         match &mut self.order {
             Order::Single(single) => {
-                // Each priority has room of its own, so that what presses does not wait to get in.
+                // Each priority has its own room, so that high-priority messages need not wait.
                 let mut stay = Vec::new();
                 for pending in waiting.drain(..) {
                     stay.extend(single.push_back(pending));
@@ -423,7 +430,7 @@ impl Waiting {
             Order::Shared(lanes) => {
                 let now = Instant::now();
                 let mut stay = Vec::with_capacity(waiting.len());
-                // Most that wait for room wait for the same lane, and are looked at whenever some of it has left.
+                // Most waiting messages wait for the same lane, and are checked whenever some of it has left.
                 let mut full: Option<(Arc<str>, Priority)> = None;
                 for mut pending in waiting.drain(..) {
                     let address = &pending.outgoing.address;
@@ -450,12 +457,12 @@ impl Waiting {
     }
 }
 
-/// Writes to the log what an operator may want to know; a destination that stays in trouble is told of now and then.
-fn tell(channel: &Name, destination: &str, event: Event) {
+/// Logs a change of a destination's state; continued failure is logged from time to time.
+fn log_event(channel: &Name, destination: &str, event: Event) {
     match event {
-        Event::Paused { pause, reason, failures, tell: true } => tracing::warn!(
+        Event::Paused { pause, reason, failures, log: true } => tracing::warn!(
             %channel, destination, failures, %reason, pause_s = pause.as_secs(),
-            "a destination only fails and is let be for a while, each time longer"
+            "a destination only fails and is paused, each time longer"
         ),
         Event::Paused { pause, reason, .. } => {
             tracing::debug!(%channel, destination, %reason, pause_s = pause.as_secs(), "a destination fails still");
@@ -466,8 +473,9 @@ fn tell(channel: &Name, destination: &str, event: Event) {
     }
 }
 
-/// The first message that waits, to as many of its recipients as `limit`, one at least; the rest of them wait on.
-pub(crate) fn take_first(waiting: &mut VecDeque<Pending>, limit: usize) -> Option<Pending> {
+/// The first waiting message, with up to `limit` of its recipients, at least one; the other recipients stay in the
+/// queue.
+pub(crate) fn take_first(waiting: &mut VecDeque<PendingDelivery>, limit: usize) -> Option<PendingDelivery> {
     let mut first = waiting.pop_front()?;
     if let Some(rest) = first.split_off(limit) {
         waiting.push_front(rest);
@@ -483,8 +491,8 @@ mod tests {
     use super::*;
     use crate::{
         channel::{Answer, Outgoing},
-        pending::Shared,
-        running::only_lane,
+        pending::DeliveryContext,
+        running::single_lane,
         testing::{context, outgoing, show},
     };
 
@@ -492,12 +500,12 @@ mod tests {
         Queue::single(1)
     }
 
-    /// Queues messages, a letter each for their address and so their lane, without any session.
+    /// Queues messages without a session; each letter is an address and so a lane.
     async fn queue_of(queue: &Queue, addresses: &str) -> mpsc::Receiver<Answer> {
-        let shared = Shared::new(&"c".parse().expect("a name"), &context());
+        let shared = DeliveryContext::new(&"c".parse().expect("a name"), &context());
         let (answers, answered) = mpsc::channel(addresses.len().max(1));
         let all = addresses.chars().enumerate().map(|(number, address)| outgoing(number as u32, &address.to_string()));
-        queue.push_all(Pending::all(all.collect(), &shared, &answers), &|address| address.into()).await;
+        queue.push_all(PendingDelivery::all(all.collect(), &shared, &answers), &|address| address.into()).await;
         answered
     }
 
@@ -510,8 +518,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_presses_passes_a_full_queue() {
-        let shared = Shared::new(&"c".parse().expect("a name"), &context());
+    async fn high_priority_passes_a_full_queue() {
+        let shared = DeliveryContext::new(&"c".parse().expect("a name"), &context());
         let of = |number: u32, priority| {
             let mut outgoing = outgoing(number, "a");
             Arc::make_mut(&mut outgoing.message).priority = priority;
@@ -520,7 +528,7 @@ mod tests {
         for queue in [single(), Queue::shared(1, Flow::default())] {
             let (answers, _answered) = mpsc::channel(2 * QUEUE_LENGTH);
             let push = async |messages: Vec<Outgoing>| {
-                queue.push_all(Pending::all(messages, &shared, &answers), &only_lane).await;
+                queue.push_all(PendingDelivery::all(messages, &shared, &answers), &single_lane).await;
             };
             push((0..QUEUE_LENGTH as u32).map(|number| of(number, Priority::Low)).collect()).await;
             let before = Instant::now();
@@ -540,13 +548,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_multicast_is_taken_together_up_to_a_limit() {
-        let (queue, shared) = (Queue::single(2), Shared::new(&"c".parse().expect("a name"), &context()));
+        let (queue, shared) = (Queue::single(2), DeliveryContext::new(&"c".parse().expect("a name"), &context()));
         let (answers, _answered) = mpsc::channel(100);
         let (one, other) = (outgoing(0, "a"), outgoing(1, "b"));
         let all = [&one, &one, &one, &other, &one].map(Clone::clone);
-        let mut all = Pending::all(all.into(), &shared, &answers);
-        Pending::gather(&mut all);
-        queue.push_all(all, &only_lane).await;
+        let mut all = PendingDelivery::all(all.into(), &shared, &answers);
+        PendingDelivery::gather(&mut all);
+        queue.push_all(all, &single_lane).await;
         let taken: Vec<usize> =
             std::iter::from_fn(|| queue.try_pop_multicast(2).map(|pending| pending.count())).collect();
         assert_eq!(taken, [2, 1, 1, 1]);
@@ -555,11 +563,11 @@ mod tests {
     #[tokio::test]
     async fn a_turn_is_for_the_same_multicast_before_others_can_take_of_it() {
         let queue = Queue::shared_by_many(2, Flow::default(), 3);
-        let shared = Shared::new(&"c".parse().expect("a name"), &context());
+        let shared = DeliveryContext::new(&"c".parse().expect("a name"), &context());
         let (answers, _answered) = mpsc::channel(100);
         let (one, other) = (outgoing(0, "a"), outgoing(1, "b"));
         let all = [&one, &one, &one, &one, &other].map(Clone::clone);
-        queue.push_all(Pending::all(all.into(), &shared, &answers), &only_lane).await;
+        queue.push_all(PendingDelivery::all(all.into(), &shared, &answers), &single_lane).await;
         let mut sizes = Vec::new();
         while let Ok((mut turn, _first)) = queue.try_take() {
             sizes.push(1 + turn.take_same().len());
@@ -568,7 +576,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_left_at_the_end_is_answered() {
+    async fn closing_the_queue_answers_waiting_messages() {
         let queue = single();
         let mut answered = queue_of(&queue, "abc").await;
         queue.close();
@@ -582,7 +590,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lane_that_does_not_move_gives_back_what_has_no_room() {
+    async fn a_stuck_lane_returns_messages_without_room() {
         let queue = Queue::shared(8, Flow::default());
         let before = Instant::now();
         let mut answered = queue_of(&queue, &"a".repeat(QUEUE_LENGTH)).await;
@@ -595,11 +603,11 @@ mod tests {
         assert_eq!(others.len() + 300, others.max_capacity());
     }
 
-    /// An endpoint that asks for less `refusals` times and answers then; sessions take from the queue as those of channels do.
-    /// A message that comes back is pushed again after its time.
+    /// An endpoint that rejects the first `refusals` requests with a rate-limit answer and then accepts. Sessions
+    /// work as those of channels; a returned message is pushed again when it is due.
     async fn check_recovery(sessions: usize, refusals: usize, wish: Option<u64>) {
         let queue = Queue::shared(sessions, Flow::default());
-        let shared = Shared::new(&"c".parse().expect("a name"), &context());
+        let shared = DeliveryContext::new(&"c".parse().expect("a name"), &context());
         let (answers, mut answered) = mpsc::channel(100);
         let left = Arc::new(std::sync::atomic::AtomicUsize::new(refusals));
         for _ in 0..sessions {
@@ -631,8 +639,8 @@ mod tests {
             });
         }
         let push = async |number: u32| {
-            let pending = Pending::all(vec![outgoing(number, "a")], &shared, &answers);
-            queue.push_all(pending, &only_lane).await;
+            let pending = PendingDelivery::all(vec![outgoing(number, "a")], &shared, &answers);
+            queue.push_all(pending, &single_lane).await;
         };
         for number in 0..12 {
             push(number).await;
@@ -640,7 +648,7 @@ mod tests {
         let mut delivered = 0;
         while delivered < 12 {
             let answer = tokio::time::timeout(Duration::from_secs(3_600), answered.recv()).await;
-            let answer = answer.expect("a message waits for ever").expect("the queue is open");
+            let answer = answer.expect("a message waits forever").expect("the queue is open");
             match answer.disposition {
                 Disposition::Delivered { .. } => delivered += 1,
                 Disposition::Deferred { retry_after, .. } => {
@@ -667,7 +675,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn b1_a_rate_that_is_raised_counts_at_once() {
         for queue in [Queue::single(1), Queue::shared(1, Flow::default())] {
-            queue.keep_to(Some(Rate { messages: 1, per: Duration::from_secs(3_600) }));
+            queue.set_rate(Some(Rate { messages: 1, per: Duration::from_secs(3_600) }));
             let _answers = queue_of(&queue, "aa").await;
             let take = async || match queue.lanes(|_, _| ()) {
                 Some(()) => drop(queue.take().await),
@@ -677,7 +685,7 @@ mod tests {
             let before = Instant::now();
             tokio::join!(take(), async {
                 tokio::time::sleep(Duration::from_secs(1)).await;
-                queue.keep_to(None);
+                queue.set_rate(None);
             });
             assert_eq!(before.elapsed(), Duration::from_secs(1));
         }
@@ -686,7 +694,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_rate_is_kept_by_all_sessions_together() {
         for (queue, shared) in [(Queue::single(4), false), (Queue::shared(4, Flow::default()), true)] {
-            queue.keep_to(Some(Rate { messages: 2, per: Duration::from_secs(1) }));
+            queue.set_rate(Some(Rate { messages: 2, per: Duration::from_secs(1) }));
             let _answers = queue_of(&queue, "aabbccddee").await;
             let (before, mut times) = (Instant::now(), Vec::new());
             while times.len() < 10 {

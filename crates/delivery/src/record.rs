@@ -1,4 +1,4 @@
-//! A message as data, for programs: a JSON object in a line with all that is known of it, or a body with what it says.
+//! JSON records of messages for files and programs: one object a line, or the body of a message.
 
 use std::{borrow::Cow, io::Write, sync::Arc};
 
@@ -7,12 +7,12 @@ use tocsin_model::content::{Content, JsonUse, PartsUsed};
 
 use crate::channel::{FactFields, Facts, Message, Outgoing};
 
-/// What a record has of a content.
+/// Parts of a content in a record.
 pub(crate) const RECORD_PARTS: PartsUsed = PartsUsed { sms: false, ..PartsUsed::ALL };
-/// What a body has of it.
+/// Parts of a content in a body.
 pub(crate) const BODY_PARTS: PartsUsed = PartsUsed { json: JsonUse::Always, ..PartsUsed::NONE };
 
-/// The end of a record: what its message says. The next one often says the same.
+/// Cached end of a record: the content's fields. Consecutive messages often share it.
 #[derive(Default)]
 pub(crate) struct Ending {
     of: Option<(Arc<Content>, Arc<FactFields>)>,
@@ -22,8 +22,9 @@ pub(crate) struct Ending {
 impl Ending {
     fn of(&mut self, message: &Message) -> &[u8] {
         let (content, fields) = (&message.content, &message.facts.fields);
-        let is_same =
-            |(known, told): &(Arc<Content>, Arc<FactFields>)| Arc::ptr_eq(known, content) && Arc::ptr_eq(told, fields);
+        let is_same = |(known, cached): &(Arc<Content>, Arc<FactFields>)| {
+            Arc::ptr_eq(known, content) && Arc::ptr_eq(cached, fields)
+        };
         if !self.of.as_ref().is_some_and(is_same) {
             self.text.clear();
             for (name, part) in [("subject", &content.subject), ("text", &content.text), ("html", &content.html)] {
@@ -40,17 +41,17 @@ impl Ending {
     }
 }
 
-/// The JSON that a template made, in one line: between tokens, where only they can stand, line ends are spaces.
+/// JSON made by a template, in one line: line ends between tokens become spaces.
 fn data(content: &Content) -> Option<Cow<'_, str>> {
     let json = content.json.as_deref()?;
     serde_json::from_str::<IgnoredAny>(json).ok()?;
     Some(if json.contains(['\n', '\r']) { json.replace(['\n', '\r'], " ").into() } else { json.into() })
 }
 
-/// Appends a message as a JSON object, without a line end and with nothing in it that looks like one.
+/// Appends a message as a JSON object, without any line end.
 pub(crate) fn write_json(outgoing: &Outgoing, ending: &mut Ending, out: &mut Vec<u8>) {
     let Outgoing { id, address, message, .. } = outgoing;
-    // The names and numbers of these need no escaping.
+    // These names and numbers need no escaping.
     let _ = write!(out, r#"{{"id":"{id}""#);
     write_member("message_id", &message.message_id, out);
     let Facts { application, class, event, .. } = &message.facts;
@@ -62,7 +63,7 @@ pub(crate) fn write_json(outgoing: &Outgoing, ending: &mut Ending, out: &mut Vec
     out.extend_from_slice(ending.of(message));
 }
 
-/// Appends a member with a text, behind another.
+/// Appends a further member with a text.
 fn write_member(name: &str, text: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(b",\"");
     out.extend_from_slice(name.as_bytes());
@@ -70,7 +71,7 @@ fn write_member(name: &str, text: &str, out: &mut Vec<u8>) {
     serde_json::to_writer(out, text).expect("a text becomes JSON in memory");
 }
 
-/// What a message says to a program: the JSON that its template made, or the payload of Standard Webhooks 1.0.
+/// Body for a program: the JSON made by a template, or the payload of Standard Webhooks 1.0.
 pub(crate) fn body(message: &Message) -> String {
     if let Some(json) = &message.content.json {
         return json.clone();

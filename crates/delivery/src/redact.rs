@@ -1,9 +1,9 @@
-//! What a log may show of whom something goes to and what it says: enough to recognise it, not enough to use it.
+//! Redacts addresses and texts for logs: recognisable, but not usable.
 
 /// The longest text that is logged, in characters.
 pub const TEXT_CHARACTERS_MAX: usize = 2_048;
 
-/// An address without what makes it personal: `a…@example.org`, `https://hooks.example/…`, `+43…12`.
+/// An address without its personal part: `a…@example.org`, `https://hooks.example/…`, `+43…12`.
 pub fn address(address: &str) -> String {
     if let Some((scheme, rest)) = address.split_once("://") {
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
@@ -20,7 +20,7 @@ pub fn address(address: &str) -> String {
     }
 }
 
-/// The beginning of a text, with the mailboxes and long numbers in it as [`address`] shows them.
+/// The beginning of a text, with mailboxes and long numbers redacted as by [`address`].
 pub fn text(text: &str) -> String {
     let end = text.char_indices().nth(TEXT_CHARACTERS_MAX).map_or(text.len(), |(at, _)| at);
     let ends_word = |c: char| c.is_whitespace() || "<>()[]{}\"',;:".contains(c);
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_keep_what_is_not_personal() {
+    fn redacted_addresses_keep_their_impersonal_part() {
         for (whole, shown) in [
             ("alice@example.org", "a…@example.org"),
             ("https://user:secret@hooks.example/T0/B1?token=x", "https://hooks.example/…"),

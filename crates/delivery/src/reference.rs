@@ -1,4 +1,4 @@
-//! The page of the reference that explains every option of every protocol, made from their schemas.
+//! Generates the reference page of all protocol options from their schemas.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ pub fn reference_page() -> String {
     let mut page = String::from(
         "# Channel options\n\n<!-- Generated from the code; `UPDATE=1 cargo test -p tocsin-delivery` writes it anew. -->\n\n\
          What stands under `options` of a channel, for each `protocol`. A text may name a variable of the environment, \
-         `${SMTP_PASSWORD}`. Times are written `500ms`, `30s`, `5m` or `2h`. What the protocols do with them is told in the \
+         `${SMTP_PASSWORD}`. Times are written `500ms`, `30s`, `5m` or `2h`. How the protocols use them is described in the \
          guide: [channels](../guide/channels.md), [mail](../guide/mail.md).\n",
     );
     for protocol in protocols() {
@@ -20,14 +20,14 @@ pub fn reference_page() -> String {
     page
 }
 
-/// Appends a section with a table of the options in a schema, and one of the options that these have in turn.
+/// Appends a section with a table of the options in a schema, and one table for each nested object.
 pub fn section(page: &mut String, name: &str, summary: &str, schema: &Value) {
     let _ = write!(page, "\n## {name}\n\n{}.\n\n", capital(summary));
     let empty = Map::new();
     let definitions = schema.get("$defs").and_then(Value::as_object).unwrap_or(&empty);
     let mut inner = Vec::new();
     table(page, schema, definitions, &mut inner);
-    // Options with options of their own; these have none in turn.
+    // Nested objects; they have no nested objects in turn.
     for (name, schema) in inner {
         let _ = write!(page, "\nEach of `{name}`:\n\n");
         table(page, schema, definitions, &mut Vec::new());
@@ -70,7 +70,7 @@ fn table<'a>(
     }
 }
 
-/// What a reference leads to, through `null` beside it.
+/// Resolves a `$ref`, also beside `null`.
 fn resolve<'a>(schema: &'a Value, definitions: &'a Map<String, Value>) -> &'a Value {
     let one = schema["anyOf"].as_array().and_then(|any| any.iter().find(|one| one["type"] != "null")).unwrap_or(schema);
     let name = one["$ref"].as_str().and_then(|path| path.rsplit('/').next());
@@ -106,7 +106,7 @@ fn kind(schema: &Value, definitions: &Map<String, Value>) -> String {
     }
 }
 
-/// The words that may stand there, each with what it means.
+/// The permitted words, each with its meaning.
 fn choices(schema: &Value) -> String {
     let of = |one: &Value| {
         let word = one["const"].as_str()?;

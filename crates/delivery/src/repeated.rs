@@ -1,12 +1,13 @@
-//! Credentials that a server repeats in its answer. Its words go into logs, receipts and traces; the credentials must not.
+//! Detects credentials that a server repeats in its answer. Answers go into logs, receipts and traces; credentials
+//! must not.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 
-/// The mask of a secret, as in definitions that are shown.
+/// Mask of a secret, as in displayed definitions.
 const MASK: &str = "***";
-/// Shorter values are no secrets, and stand in many texts.
+/// Shorter values are not secrets and occur in many texts.
 const SECRET_BYTES_MIN: usize = 6;
-/// Header fields of a request that are no secrets.
+/// Header fields of a request that contain no secrets.
 const HARMLESS: [&str; 16] = [
     "accept",
     "accept-encoding",
@@ -26,10 +27,10 @@ const HARMLESS: [&str; 16] = [
     "webhook-timestamp",
 ];
 
-/// A text with a mask for each of these secrets.
+/// Replaces these secrets in a text by the mask.
 pub(crate) fn mask<'s>(text: &str, secrets: impl IntoIterator<Item = &'s str>) -> String {
     let mut secrets: Vec<&str> = secrets.into_iter().filter(|secret| secret.len() >= SECRET_BYTES_MIN).collect();
-    // A secret that holds another one goes first.
+    // A secret that contains another one goes first.
     secrets.sort_unstable_by_key(|secret| std::cmp::Reverse(secret.len()));
     secrets.iter().fold(text.to_owned(), |text, secret| match text.contains(secret) {
         true => text.replace(secret, MASK),
@@ -37,8 +38,8 @@ pub(crate) fn mask<'s>(text: &str, secrets: impl IntoIterator<Item = &'s str>) -
     })
 }
 
-/// The credentials of a request of HTTP that this text repeats: values of header fields, without their scheme, the password
-/// of basic authentication, and values of the query. The beginning of a secret where the text ends counts, too.
+/// Credentials of an HTTP request that this text repeats: header values without their scheme, the password of basic
+/// authentication, and query values. The beginning of a secret at the end of the text counts, too.
 pub(crate) fn repeated(request: &[u8], text: &str) -> Vec<String> {
     let end = request.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap_or(request.len());
     let Ok(head) = std::str::from_utf8(&request[..end]) else { return Vec::new() };
@@ -58,7 +59,7 @@ pub(crate) fn repeated(request: &[u8], text: &str) -> Vec<String> {
     in_query.chain(in_fields).flat_map(|secret| found_in(secret, text)).collect()
 }
 
-/// A secret, if a text has it; or its beginning, if the text ends with that.
+/// The secret if the text contains it, or its beginning if the text ends with that.
 fn found_in(secret: String, text: &str) -> Option<String> {
     if secret.len() < SECRET_BYTES_MIN {
         return None;

@@ -1,4 +1,4 @@
-//! The one open channel of all protocols: a queue, its sessions, and what a protocol adds.
+//! The open channel of all protocols: a queue, its sessions, and a protocol's sender.
 
 use std::{borrow::Cow, future::Future, sync::Arc, time::Duration};
 
@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use tocsin_model::{
     application::{Channel, Rate},
-    conduct::Priority,
     content::PartsUsed,
+    delivery_policy::Priority,
     id::Name,
     receipt::Reason,
 };
@@ -15,50 +15,50 @@ use tokio::{sync::mpsc, task::JoinSet};
 
 use crate::{
     channel::{Answer, Context, Destination, DestinationState, OpenChannel, Outgoing},
-    pending::{Pending, Shared},
+    pending::{DeliveryContext, PendingDelivery},
     protocol::Opened,
     queue::{LaneOf, Queue},
 };
 
-/// How long `close` waits for what is on its way.
+/// Time that `close` waits for messages in flight.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a protocol adds to the queue and its sessions.
+/// The part of a channel that each protocol implements.
 #[async_trait]
-pub(crate) trait FarSide: Send + Sync {
+pub(crate) trait ProtocolSender: Send + Sync {
     /// See `OpenChannel::probe`.
     async fn probe(&self) -> Result<String, Reason>;
     /// See `OpenChannel::down`.
     fn down(&self) -> Option<Reason>;
     /// See `OpenChannel::parts_used`.
     fn parts_used(&self) -> PartsUsed;
-    /// Whether the messages that its sessions take may have several recipients.
+    /// Whether its sessions can send to several recipients at once.
     fn takes_multicasts(&self) -> bool {
         false
     }
-    /// See `OpenChannel::successor`.
-    fn successor(&self, _name: &Name, _channel: &Channel, _context: &Context) -> Option<Opened> {
+    /// See `OpenChannel::reconfigure`.
+    fn reconfigure(&self, _name: &Name, _channel: &Channel, _context: &Context) -> Option<Opened> {
         None
     }
 }
 
 /// A queue with its sessions: the one open channel of all protocols.
 pub(crate) struct Running {
-    shared: Arc<Shared>,
+    shared: Arc<DeliveryContext>,
     queue: Arc<Queue>,
     lane_of: Box<LaneOf>,
-    far_side: Arc<dyn FarSide>,
+    protocol_sender: Arc<dyn ProtocolSender>,
     sessions: JoinSet<()>,
 }
 
 impl Running {
-    /// Starts `sessions` sessions; each is the future that `session` makes. One that panics is started anew. Must be
-    /// called inside a tokio runtime.
+    /// Starts `sessions` sessions; each is the future that `session` returns. A session that panics is restarted.
+    /// Must be called inside a tokio runtime.
     pub fn start<F, S>(
-        shared: Arc<Shared>,
+        shared: Arc<DeliveryContext>,
         queue: Arc<Queue>,
         lane_of: impl for<'a> Fn(&'a str) -> Cow<'a, str> + Send + Sync + 'static,
-        far_side: Arc<dyn FarSide>,
+        protocol_sender: Arc<dyn ProtocolSender>,
         session: F,
     ) -> Box<dyn OpenChannel>
     where
@@ -71,11 +71,11 @@ impl Running {
             sessions.spawn(async move {
                 // The message in hand is answered as its session unwinds, so a poison message cannot loop here.
                 while std::panic::AssertUnwindSafe(session()).catch_unwind().await.is_err() {
-                    tracing::error!(channel = %name, "a session broke off in the middle of our own work and starts anew");
+                    tracing::error!(channel = %name, "a session failed with an internal error and is restarted");
                 }
             });
         }
-        Box::new(Running { shared, queue, lane_of: Box::new(lane_of), far_side, sessions })
+        Box::new(Running { shared, queue, lane_of: Box::new(lane_of), protocol_sender, sessions })
     }
 }
 
@@ -86,22 +86,26 @@ impl OpenChannel for Running {
     }
 
     async fn send_all(&self, outgoing: Vec<Outgoing>, answers: &mpsc::Sender<Answer>) {
-        let pending = match self.far_side.takes_multicasts() {
+        let pending = match self.protocol_sender.takes_multicasts() {
             true => {
-                let mut pending = Pending::all(outgoing, &self.shared, answers);
-                Pending::gather(&mut pending);
+                let mut pending = PendingDelivery::all(outgoing, &self.shared, answers);
+                PendingDelivery::gather(&mut pending);
                 pending
             }
             false if outgoing.iter().all(|outgoing| outgoing.others.is_empty()) => {
-                Pending::all(outgoing, &self.shared, answers)
+                PendingDelivery::all(outgoing, &self.shared, answers)
             }
-            false => Pending::all(outgoing.into_iter().flat_map(Outgoing::into_each).collect(), &self.shared, answers),
+            false => PendingDelivery::all(
+                outgoing.into_iter().flat_map(Outgoing::into_each).collect(),
+                &self.shared,
+                answers,
+            ),
         };
         self.queue.push_all(pending, &*self.lane_of).await;
     }
 
     fn parts_used(&self) -> PartsUsed {
-        self.far_side.parts_used()
+        self.protocol_sender.parts_used()
     }
 
     fn hold(&self, address: &str, priority: Priority) -> Option<Duration> {
@@ -112,12 +116,12 @@ impl OpenChannel for Running {
         self.queue.lanes(|lanes, now| lanes.destinations(limit, now)).unwrap_or_default()
     }
 
-    fn census(&self) -> [usize; DestinationState::ALL.len()] {
-        self.queue.lanes(|lanes, now| lanes.census(now)).unwrap_or_default()
+    fn destination_counts(&self) -> [usize; DestinationState::ALL.len()] {
+        self.queue.lanes(|lanes, now| lanes.destination_counts(now)).unwrap_or_default()
     }
 
-    fn keep_to(&self, rate: Option<Rate>) {
-        self.queue.keep_to(rate);
+    fn set_rate(&self, rate: Option<Rate>) {
+        self.queue.set_rate(rate);
     }
 
     async fn settle(&self) {
@@ -125,20 +129,20 @@ impl OpenChannel for Running {
     }
 
     async fn probe(&self) -> Result<String, Reason> {
-        self.far_side.probe().await
+        self.protocol_sender.probe().await
     }
 
-    fn wind_down(&self) {
+    fn drain(&self) {
         self.queue.close();
     }
 
-    fn successor(&self, name: &Name, channel: &Channel, context: &Context) -> Option<Opened> {
-        let opened = self.far_side.successor(name, channel, context)?;
-        Some(opened.inspect(|open| open.keep_to(channel.flow.rate)))
+    fn reconfigure(&self, name: &Name, channel: &Channel, context: &Context) -> Option<Opened> {
+        let opened = self.protocol_sender.reconfigure(name, channel, context)?;
+        Some(opened.inspect(|open| open.set_rate(channel.flow.rate)))
     }
 
     fn down(&self) -> Option<Reason> {
-        self.far_side.down()
+        self.protocol_sender.down()
     }
 
     async fn close(mut self: Box<Self>) {
@@ -152,19 +156,19 @@ impl OpenChannel for Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // The sessions are aborted with the set; what they hold is answered as it drops.
+        // The sessions are aborted with the set; messages that they hold are answered on drop.
         self.queue.close();
     }
 }
 
-/// How long a session lets its only far side be after so many failures in a row, of which there is at least one: a
-/// second, doubled with each, up to 16.
+/// Back-off of a session with a single destination after consecutive failures (at least one): one second, doubled
+/// with each failure, up to 16.
 pub(crate) fn pause_after(failures: u32) -> Duration {
     Duration::from_secs(1 << failures.saturating_sub(1).min(4))
 }
 
-/// The lane of a protocol with a single far side.
-pub(crate) fn only_lane(_: &str) -> Cow<'_, str> {
+/// Lane of a protocol with a single destination.
+pub(crate) fn single_lane(_: &str) -> Cow<'_, str> {
     "".into()
 }
 
@@ -178,7 +182,7 @@ mod tests {
     struct Nobody;
 
     #[async_trait]
-    impl FarSide for Nobody {
+    impl ProtocolSender for Nobody {
         async fn probe(&self) -> Result<String, Reason> {
             Ok(String::new())
         }
@@ -193,8 +197,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_is_an_answer_too_and_the_session_goes_on() {
-        let (queue, shared) = (Queue::single(1), Shared::new(&"c".parse().expect("a name"), &context()));
+    async fn a_panic_answers_its_message_and_the_session_restarts() {
+        let (queue, shared) = (Queue::single(1), DeliveryContext::new(&"c".parse().expect("a name"), &context()));
         let sessions = queue.clone();
         let session = move || {
             let queue = sessions.clone();
@@ -205,8 +209,8 @@ mod tests {
                 }
             }
         };
-        let open = Running::start(shared, queue, only_lane, Arc::new(Nobody), session);
-        // One place for answers, so that the answer of the panic finds none.
+        let open = Running::start(shared, queue, single_lane, Arc::new(Nobody), session);
+        // One slot for answers, so that the panic finds the channel full.
         let (answers, mut answered) = mpsc::channel(1);
         for (number, address) in ["a", "b", "poison", "poison", "c"].into_iter().enumerate() {
             open.send(outgoing(number as u32, address), &answers).await;
@@ -217,7 +221,7 @@ mod tests {
             shown.push((answer.ticket.ordinal, show(&answer.disposition)));
         }
         shown.sort();
-        let broken = "deferred Internal the attempt broke off in the middle of our own work";
+        let broken = "deferred Internal the attempt failed with an internal error";
         let expected = ["delivered fine", "delivered fine", broken, broken, "delivered fine"];
         assert!(shown.iter().map(|(_, shown)| shown.as_str()).eq(expected), "{shown:?}");
         open.settle().await;

@@ -1,4 +1,4 @@
-//! Proof of a password that does not travel: SCRAM (RFC 5802) with SHA-256 (RFC 7677) or SHA-512.
+//! SCRAM authentication (RFC 5802) with SHA-256 (RFC 7677) or SHA-512.
 
 use std::num::NonZeroU32;
 
@@ -8,10 +8,10 @@ use ring::{
     rand::{SecureRandom, SystemRandom},
 };
 
-/// Rounds that a server may ask for: fewer make the password easy to guess, more keep us busy.
+/// Iterations that a server may ask for: fewer make the password easy to guess, more cost too much time.
 const ITERATIONS: std::ops::RangeInclusive<u32> = 4096..=1_000_000;
 
-/// The hash that both sides use.
+/// The hash function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hash {
     /// SHA-256.
@@ -43,36 +43,36 @@ impl Hash {
     }
 }
 
-/// Whether a name or a password can be said: other letters would need SASLprep (RFC 4013).
+/// Whether a name or a password needs no SASLprep (RFC 4013).
 pub fn can_say(text: &str) -> bool {
     text.bytes().all(|byte| (0x20..0x7f).contains(&byte))
 }
 
-/// Random text for a [`Hello`]; none if the system has no random numbers.
+/// Nonce for a [`Hello`]; none if the system has no random numbers.
 pub fn nonce() -> Option<String> {
     let mut bytes = [0; 18];
     SystemRandom::new().fill(&mut bytes).ok()?;
     Some(BASE64_STANDARD.encode(bytes))
 }
 
-/// The first message of the client.
+/// The client-first message.
 pub struct Hello {
     hash: Hash,
     bare: String,
     nonce: String,
 }
 
-/// The second, and what the server must answer to it.
+/// The client-final message, and the server signature expected in return.
 pub struct Proof {
-    /// What is said.
+    /// The text of the message.
     pub message: String,
-    /// With this the server signs the whole exchange.
+    /// Key of the server signature.
     server_key: hmac::Key,
     exchange: String,
 }
 
 impl Proof {
-    /// Whether the last message of the server proves that it knows the password, too.
+    /// Whether the server-final message proves that the server knows the password.
     pub fn is_answered_by(&self, message: &str) -> bool {
         let signature = message.strip_prefix("v=").and_then(|text| BASE64_STANDARD.decode(text).ok());
         signature.is_some_and(|signature| hmac::verify(&self.server_key, self.exchange.as_bytes(), &signature).is_ok())
@@ -80,30 +80,30 @@ impl Proof {
 }
 
 impl Hello {
-    /// Of a user. `nonce` must be new each time.
+    /// The first message for a user. `nonce` must be new each time.
     pub fn new(hash: Hash, username: &str, nonce: &str) -> Hello {
         let name = username.replace('=', "=3D").replace(',', "=2C");
         Hello { hash, bare: format!("n={name},r={nonce}"), nonce: nonce.to_owned() }
     }
 
-    /// What is said.
+    /// The text of the message.
     pub fn message(&self) -> String {
         format!("n,,{}", self.bare)
     }
 
-    /// Answers the server's challenge (RFC 5802, 3).
+    /// Answers the server-first message (RFC 5802, 3).
     ///
     /// # Errors
-    /// Why the challenge is not sound.
+    /// The defect of the challenge.
     pub fn prove(&self, password: &str, challenge: &str) -> Result<Proof, String> {
-        let wrong = || format!("this is no SCRAM challenge: {challenge}");
+        let wrong = || format!("this is not a SCRAM challenge: {challenge}");
         let mut parts = challenge.split(',');
         let mut part = |name: &str| parts.next().and_then(|part| part.strip_prefix(name)).ok_or_else(wrong);
         let (nonce, salt, iterations) = (part("r=")?, part("s=")?, part("i=")?);
         let salt = BASE64_STANDARD.decode(salt).map_err(|_| wrong())?;
         let iterations: u32 = iterations.parse().map_err(|_| wrong())?;
         if !nonce.starts_with(&self.nonce) || nonce.len() == self.nonce.len() {
-            return Err("the server's SCRAM challenge answers somebody else".into());
+            return Err("the server's SCRAM challenge has another nonce".into());
         }
         let rounds =
             NonZeroU32::new(iterations).filter(|rounds| ITERATIONS.contains(&rounds.get())).ok_or_else(|| {

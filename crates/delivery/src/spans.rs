@@ -1,47 +1,47 @@
-//! What is told of things that stand in a trace, for whoever follows them through many systems.
+//! Trace spans of delivery steps, for distributed tracing.
 //!
-//! The id of a span follows from its trace and from what it is about. So a step that a crash repeats tells the same span
-//! again, and nothing has to be remembered from one step to the next but a place in the trace. Nobody waits for those who
-//! listen: what they have no room for is counted and gone.
+//! A span's id is derived from its trace and its subject. A step that is repeated after a crash reports the same span
+//! again, and steps only pass on the trace position. Reporting never waits: spans that exceed the listener's buffer
+//! are counted and dropped.
 
 use std::sync::Arc;
 
 use tocsin_model::{time::Timestamp, trace_context::TraceContext};
 use tokio::sync::mpsc;
 
-/// Something that took a time, as a part of a trace.
+/// A timed operation within a trace.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Span {
     /// The trace, and the id of this span in it.
     pub context: TraceContext,
-    /// The span that led to it; none where the trace begins.
+    /// The parent span; none for the root.
     pub parent: Option<[u8; 8]>,
-    /// What was done to what.
+    /// Name of the operation.
     pub name: String,
-    /// Who else had a part in it.
+    /// Relation to other systems.
     pub kind: SpanKind,
-    /// When it began.
+    /// Start time.
     pub start: Timestamp,
-    /// When it was over.
+    /// End time.
     pub end: Timestamp,
-    /// What is to be known of it.
+    /// Attributes of the operation.
     pub attributes: Vec<(&'static str, Attribute)>,
-    /// Why it failed, if it did.
+    /// The error, if it failed.
     pub failed: Option<String>,
 }
 
-/// Who else had a part in a span.
+/// Relation of a span to other systems.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpanKind {
-    /// Nobody.
+    /// Inside this system.
     Internal,
-    /// It came from outside.
+    /// Received from another system.
     Consumer,
-    /// It went outside.
+    /// Sent to another system.
     Producer,
 }
 
-/// Something to know of a span.
+/// Value of a span's attribute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Attribute {
     /// A text.
@@ -50,7 +50,7 @@ pub enum Attribute {
     Number(i64),
 }
 
-/// Takes the spans of all steps. By default there is nobody who wants them.
+/// Collector of spans. By default it discards them.
 #[derive(Clone, Default)]
 pub struct Spans(Option<Arc<Sink>>);
 
@@ -60,44 +60,45 @@ struct Sink {
 }
 
 impl Spans {
-    /// Spans for one listener who has room for so many. `sample_ratio` of what comes without a trace begins one.
+    /// A collector and its receiver with a buffer of `room` spans. `sample_ratio` of the work without a trace begins
+    /// one.
     pub fn new(room: usize, sample_ratio: f64) -> (Spans, mpsc::Receiver<Span>) {
         let (sender, receiver) = mpsc::channel(room.max(1));
         (Spans(Some(Arc::new(Sink { sender, sample_ratio }))), receiver)
     }
 
-    /// Whether anybody wants them.
+    /// Whether spans are collected.
     pub fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Whether spans are told of what stands there.
-    pub fn tells_of(&self, context: &TraceContext) -> bool {
+    /// Whether spans of this trace are collected.
+    pub fn is_sampled(&self, context: &TraceContext) -> bool {
         self.is_on() && context.is_sampled()
     }
 
-    /// Begins a trace for what came without one, if it is among what is sampled; `luck` decides, from 0 up to 1.
-    pub fn begin(&self, luck: f64) -> Option<TraceContext> {
-        self.0.as_ref().filter(|sink| luck < sink.sample_ratio)?;
+    /// Begins a trace for work without one, if sampled; `sample`, from 0 up to 1, decides.
+    pub fn begin(&self, sample: f64) -> Option<TraceContext> {
+        self.0.as_ref().filter(|sink| sample < sink.sample_ratio)?;
         let trace = [fastrand::u64(1..), fastrand::u64(..)].map(u64::to_be_bytes).concat();
         Some(TraceContext::begin(trace.try_into().expect("two numbers of eight bytes")))
     }
 
-    /// Tells of one, unless the listener has no room.
-    pub fn tell(&self, span: Span) {
+    /// Reports a span, unless the buffer is full.
+    pub fn report(&self, span: Span) {
         if let Some(sink) = &self.0
             && sink.sender.try_send(span).is_err()
         {
-            metrics::counter!("telemetry_spans_total", "result" => "dropped").increment(1);
+            metrics::counter!("tocsin_telemetry_spans_total", "result" => "dropped").increment(1);
         }
     }
 }
 
-/// The span of a thing in a trace, behind that from which it comes: the same each time for the same thing, and never zero.
+/// Id of a span, derived from its trace and subject: the same each time for the same subject, and never zero.
 pub fn span_id<const N: usize>(context: &TraceContext, thing: [u64; N]) -> [u8; 8] {
     let halves = context.trace.as_chunks::<8>().0.iter().map(|half| u64::from_be_bytes(*half));
     let parts = halves.chain([u64::from_be_bytes(context.span)]).chain(thing);
-    // SplitMix64 over each: what differs in one bit differs in half of them.
+    // SplitMix64 over each: a difference in one bit changes half of the bits.
     let mixed = parts.fold(0u64, |hash, part| {
         let mut hash = (hash ^ part).wrapping_add(0x9e37_79b9_7f4a_7c15);
         hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

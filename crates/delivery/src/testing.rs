@@ -1,4 +1,4 @@
-//! What the tests of all protocols share.
+//! Fixtures that the tests of all protocols share.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use tokio::sync::mpsc;
 
 use crate::{
     channel::{Clock, Context, Facts, Message, OpenChannel, Outgoing, Ticket},
-    signet::Signet,
+    token_signer::TokenSigner,
 };
 
-/// The time at which the tests take place.
+/// The current time in the tests.
 pub(crate) const NOW: &str = "2026-11-21T09:30:00Z";
 
 struct Stopped;
@@ -35,7 +35,7 @@ pub(crate) fn context() -> Context {
         installation: "test".into(),
         data_folder: "/nonexistent".into(),
         networks: Default::default(),
-        signet: Arc::new(Signet::new(&[7; 32])),
+        token_signer: Arc::new(TokenSigner::new(&[7; 32])),
         feeds: None,
         public_url: None,
         programs: Default::default(),
@@ -70,7 +70,7 @@ pub(crate) fn outgoing(ordinal: u32, address: &str) -> Outgoing {
     }
 }
 
-/// The same message to several recipients.
+/// One message to several recipients.
 pub(crate) fn multicast(addresses: &[&str]) -> Vec<Outgoing> {
     let first = outgoing(0, "");
     let to = |(number, address): (usize, &&str)| Outgoing {
@@ -104,12 +104,12 @@ pub(crate) fn message(ordinal: u32) -> Message {
     }
 }
 
-/// What a message says, to be changed.
+/// The content of a message, for changes.
 pub(crate) fn content_of(outgoing: &mut Outgoing) -> &mut Content {
     Arc::make_mut(&mut Arc::make_mut(&mut outgoing.message).content)
 }
 
-/// What becomes of some messages, by their numbers, which are those from 0 on.
+/// Delivers messages and returns their results by number, from 0 on.
 pub(crate) async fn deliver(open: &dyn OpenChannel, messages: Vec<Outgoing>) -> Vec<String> {
     let (answers, mut answered) = mpsc::channel(messages.len().max(1));
     let mut shown = vec![String::new(); messages.len()];
@@ -125,7 +125,7 @@ pub(crate) async fn deliver(open: &dyn OpenChannel, messages: Vec<Outgoing>) -> 
     shown
 }
 
-/// A disposition in a line.
+/// A disposition as one line.
 pub(crate) fn show(disposition: &Disposition) -> String {
     match disposition {
         Disposition::Delivered { reply } => format!("delivered {reply}"),

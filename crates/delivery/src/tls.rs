@@ -1,5 +1,5 @@
-//! Connections of any kind, and whom we trust on them: the system's certificates, and those in a file that the operator
-//! names. There is no way to trust all.
+//! TLS configuration: trust anchors are the system's certificates and those in a file that the operator names.
+//! Verification cannot be disabled.
 
 use std::{path::Path, sync::Arc};
 
@@ -13,11 +13,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::files::Files;
 
-/// A connection of any kind, encrypted or not.
+/// A connection, encrypted or not.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// What a TLS client needs to verify the far side. `path` names the option `ca_file` in problems.
+/// TLS client configuration that verifies the server. `path` names the option `ca_file` in problems.
 ///
 /// # Errors
 /// The file cannot be used.
@@ -25,8 +25,7 @@ pub fn trust(files: &Files, ca_file: Option<&Path>, path: &str) -> Result<Arc<Cl
     Ok(Arc::new(verifier(files, ca_file, path)?.with_no_client_auth()))
 }
 
-/// As `trust`, for a client that can prove itself with a certificate, read from files of the options `certificate_file`
-/// and `key_file`.
+/// As `trust`, with a client certificate, read from the files of the options `certificate_file` and `key_file`.
 ///
 /// # Errors
 /// One of the files cannot be used.
@@ -41,7 +40,7 @@ pub fn trust_and_prove(
     Ok(Arc::new(config.map_err(|error| unusable("certificate_file", certificate_file, &error))?))
 }
 
-/// What a TLS server proves itself with, read from files of the options `certificate_file` and `key_file`.
+/// TLS server configuration with the certificate from the files of the options `certificate_file` and `key_file`.
 ///
 /// # Errors
 /// One of the files cannot be used.
@@ -55,7 +54,7 @@ pub fn prove(files: &Files, certificate_file: &Path, key_file: &Path) -> Result<
     Ok(Arc::new(config.map_err(|error| unusable("certificate_file", certificate_file, &error))?))
 }
 
-/// A chain of certificates and the key of its first.
+/// A certificate chain and the key of its first certificate.
 fn own(
     files: &Files,
     certificate_file: &Path,
@@ -80,7 +79,7 @@ fn verifier(
     path: &str,
 ) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, Problem> {
     let mut roots = RootCertStore::empty();
-    // Unreadable system certificates are not a problem as such: verification then fails, with its own reason.
+    // Unreadable system certificates are no error here: verification fails later, with its own reason.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(file) = ca_file {
         let unusable = |error: &dyn std::fmt::Display| unusable(path, file, error);
@@ -98,4 +97,27 @@ fn verifier(
         .with_safe_default_protocol_versions()
         .expect("the provider supports the default versions")
         .with_root_certificates(roots))
+}
+
+/// Advice for an operator about a failed TLS handshake.
+pub(crate) fn handshake_hint(error: &str) -> &'static str {
+    match error.contains("CaUsedAsEndEntity") {
+        true => {
+            "the certificate of the server is that of an authority (`CA:TRUE`, RFC 5280, 4.2.1.9); a server needs one with \
+             `CA:FALSE`"
+        }
+        false => "`ca_file` names further certificates to trust",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_of_an_authority_is_called_so() {
+        let error = "invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))";
+        assert!(handshake_hint(error).contains("CA:FALSE"));
+        assert!(handshake_hint("invalid peer certificate: UnknownIssuer").contains("`ca_file`"));
+    }
 }

@@ -2,7 +2,7 @@ use std::{io, path::Path};
 
 use tocsin_model::receipt::{Disposition, Reason, ReasonKind};
 
-/// An error of the file system is trouble of our own, and may pass: a disk can be freed.
+/// A file system error is an internal failure and may be temporary: disk space can be freed.
 pub(super) fn classify(path: &Path, error: &io::Error) -> Disposition {
     Disposition::Deferred { reason: reason(path, error), retry_after: None }
 }

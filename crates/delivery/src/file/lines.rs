@@ -1,4 +1,4 @@
-//! A message becomes a line of the file.
+//! Formats a message as a line of the file.
 
 use std::borrow::Cow;
 
@@ -11,17 +11,17 @@ use crate::{
     record::{self, Ending},
 };
 
-/// The columns of a CSV file whose options name none.
+/// Columns of a CSV file without the option `columns`.
 pub(super) const COLUMNS: [&str; 8] = ["id", "timestamp", "application", "type", "address", "subject", "text", "data"];
 
-/// How the lines of a file look.
+/// Line format of a file.
 pub(super) struct Lines {
     format: RecordFormat,
     columns: Vec<String>,
 }
 
 impl Lines {
-    /// `columns` are those of CSV; none are the usual ones.
+    /// `columns` are those of CSV; empty means the default columns.
     pub fn new(format: RecordFormat, columns: &[String]) -> Self {
         let columns = match columns {
             [] => COLUMNS.map(str::to_owned).to_vec(),
@@ -30,7 +30,7 @@ impl Lines {
         Lines { format, columns }
     }
 
-    /// What of a content stands in them.
+    /// Parts of a content that the lines contain.
     pub fn parts_used(&self) -> PartsUsed {
         match self.format {
             RecordFormat::Ndjson => record::RECORD_PARTS,
@@ -43,7 +43,7 @@ impl Lines {
         }
     }
 
-    /// What stands at the top of each file.
+    /// The header line of each file.
     pub fn head(&self) -> Vec<u8> {
         let mut head = Vec::new();
         if self.format == RecordFormat::Csv {
@@ -55,7 +55,7 @@ impl Lines {
         head
     }
 
-    /// Appends the record of a message, with its line end, and nothing else that looks like a line end.
+    /// Appends the record of a message with its line end; the record contains no other line end.
     pub fn write(&self, outgoing: &Outgoing, ending: &mut Ending, out: &mut Vec<u8>) {
         match self.format {
             RecordFormat::Ndjson => record::write_json(outgoing, ending, out),
@@ -71,7 +71,7 @@ impl Lines {
     }
 }
 
-/// What a column says of a message: nothing if there is no such field. No text begins a formula.
+/// Value of a CSV column: empty if there is no such field. No value begins a formula.
 fn cell(column: &str, outgoing: &Outgoing) -> String {
     let (message, facts) = (&outgoing.message, &outgoing.message.facts);
     let text = |part: &Option<_>| part.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -104,15 +104,18 @@ fn cell(column: &str, outgoing: &Outgoing) -> String {
     }
 }
 
-/// Prefixes `'` to what a spreadsheet would run, and to what begins with `'`, so that the prefix can be told apart.
+/// Prefixes `'` to text that a spreadsheet would run as a formula, and to text that begins with `'`, so that the
+/// prefix is unambiguous. Full-width signs begin formulas under East Asian settings.
 pub fn guarded(text: &str) -> Cow<'_, str> {
-    match text.as_bytes().first() {
-        Some(b'=' | b'+' | b'-' | b'@' | b'\t' | b'\r' | b'\'') => Cow::Owned(format!("'{text}")),
+    match text.chars().next() {
+        Some('=' | '+' | '-' | '@' | '＝' | '＋' | '－' | '＠' | '\t' | '\r' | '\'') => {
+            Cow::Owned(format!("'{text}"))
+        }
         _ => Cow::Borrowed(text),
     }
 }
 
-/// A cell as RFC 4180 has it, except that line breaks are written as in the text format: a record is a line.
+/// A cell as in RFC 4180, except that line breaks are written as in the text format: a record is a line.
 fn write_cell(number: usize, text: &str, out: &mut Vec<u8>) {
     if number > 0 {
         out.push(b',');

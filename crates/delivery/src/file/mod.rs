@@ -1,12 +1,12 @@
-//! Records appended to a file, one line each, durable before they are answered.
+//! Appends records to a file, one line each, durable before they are answered (group commit).
 //!
-//! What waits in the queue is written with one write and one `fdatasync`, then answered. A record that a crash left
-//! unfinished is cut off when the file is opened. The file's name comes from the operator; a device's address is a field
-//! of its records and never a name. One channel has one writer, and the file is locked against others.
+//! All queued records are written with one write and one `fdatasync`, then answered. A record that a crash left
+//! unfinished is cut off when the file is opened. The operator names the file; a device's address is a field of its
+//! records and never part of the name. One channel has one writer, and the file is locked against others.
 
-mod classify; // an error of the file system becomes a disposition
-mod lines; // a message becomes a line
-mod options; // what an operator may set
+mod classify; // classifies file system errors
+mod lines; // formats a message as a line
+mod options; // options of the protocol
 mod send; // the writer
 
 #[cfg(test)]
@@ -22,9 +22,9 @@ use crate::{
     channel::{Context, OpenChannel},
     folders::Folders,
     options::read,
-    pending::Shared,
+    pending::DeliveryContext,
     queue::Queue,
-    running::{Running, only_lane},
+    running::{Running, single_lane},
 };
 
 pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
@@ -41,7 +41,7 @@ pub(crate) fn open_with(
     open_after(None, folders, name, channel, context)
 }
 
-/// As `open_with`, in the place of another writer or of none.
+/// As `open_with`, continuing the file of a previous writer if there is one.
 fn open_after(
     before: Option<&send::Writer>,
     folders: &Folders,
@@ -51,9 +51,9 @@ fn open_after(
 ) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
     let options: FileOptions = read(&channel.options, "")?;
     let queue = Queue::single(1);
-    let shared = Shared::new(name, context);
+    let shared = DeliveryContext::new(name, context);
     let writer = send::Writer::open(options, name, context, folders, before, queue.clone());
     let writer = Arc::new(writer.map_err(|problem| vec![problem])?);
     let sessions = writer.clone();
-    Ok(Running::start(shared, queue, only_lane, writer, move || sessions.clone().run()))
+    Ok(Running::start(shared, queue, single_lane, writer, move || sessions.clone().run()))
 }

@@ -13,36 +13,36 @@ use crate::{
 #[derive(Clone, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct FileOptions {
-    /// The file. A relative name lies in the data folder; without one, `<channel>.ndjson`, `.txt` or `.csv` there. Another
-    /// folder must be opened by the configuration: `delivery.allow_folders`. Files of the server's own are refused.
+    /// The file. A relative name lies in the data folder; without one, `<channel>.ndjson`, `.txt` or `.csv` there.
+    /// The configuration must allow any other folder: `delivery.allow_folders`. The server's own files are refused.
     pub path: Option<PathBuf>,
-    /// How a record looks.
+    /// The record format.
     pub format: RecordFormat,
     /// The columns of CSV: `id`, `message_id`, `timestamp`, `application`, `type`, `event`, `address`, `subject`, `text`,
     /// `html`, `data` (all fields as JSON), or the name of a field of the notification; `data.NAME` where it is called
     /// like one of these. Without them `id`, `timestamp`, `application`, `type`, `address`, `subject`, `text`, `data`.
     pub columns: Vec<String>,
-    /// From this size on the file is renamed, with the time in its name, and a fresh one begun.
+    /// At this size the file is renamed, with the time in its name, and a new one begins.
     #[schemars(range(min = 4096))]
     pub rotate_bytes: Option<u64>,
 }
 
-/// How a record looks.
+/// The record format.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RecordFormat {
-    /// A JSON object in a line.
+    /// One JSON object a line.
     #[default]
     Ndjson,
-    /// The content's text in a line; its line breaks are written as `\n`, its backslashes as `\\`.
+    /// The content's text as a line; its line breaks are written as `\n`, its backslashes as `\\`.
     Text,
-    /// A row of cells, quoted where need be (RFC 4180), below a row with the names of the columns. Line breaks are
+    /// A row of cells, quoted if necessary (RFC 4180), below a row with the names of the columns. Line breaks are
     /// written as in `text`, so that a row is a line.
     Csv,
 }
 
 impl RecordFormat {
-    /// What its files are usually called at the end.
+    /// Default file extension.
     pub(super) fn extension(self) -> &'static str {
         match self {
             RecordFormat::Ndjson => "ndjson",

@@ -1,6 +1,7 @@
 use std::{
-    fs::{File, OpenOptions, TryLockError},
+    fs::{File, Metadata, OpenOptions, TryLockError},
     io::{self, Read, Seek, SeekFrom, Write},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -26,19 +27,21 @@ use super::{
 use crate::{
     channel::{Clock, Context},
     folders::Folders,
-    pending::{Pending, answer_all},
+    pending::{PendingDelivery, answer_all},
     protocol::Opened,
     queue::Queue,
     record::Ending,
-    running::FarSide,
+    running::ProtocolSender,
 };
 
-/// Records written together, at most.
+/// Most records written together.
 const BATCH_RECORDS: usize = 4096;
-/// Bytes written together, about.
+/// Approximate bytes written together.
 const BATCH_BYTES: usize = 4 << 20;
+/// Size of a page of the page cache; file systems write and lose whole pages.
+const PAGE_BYTES: u64 = 4096;
 
-/// What a database of SQLite begins with.
+/// First bytes of an SQLite database.
 const SQLITE_START: &[u8] = b"SQLite format 3\0";
 
 /// The writer of a channel.
@@ -52,17 +55,17 @@ pub(super) struct Writer {
     folders: Folders,
 }
 
-/// What a channel wants of its file beside the records.
+/// Properties of the file beside its records.
 #[derive(Clone, Default)]
 pub(super) struct Layout {
-    /// What stands at its top.
+    /// Header of each file.
     pub head: Arc<[u8]>,
     pub rotate_bytes: Option<u64>,
 }
 
 impl Writer {
-    /// Opens the file, makes its folder if need be, and cuts off what a crash left unfinished. A writer that comes after
-    /// another of its channel goes on with the file of that one.
+    /// Opens the file, creates its folder if necessary, and cuts off a record that a crash left unfinished. A writer
+    /// that replaces another one continues its file.
     pub fn open(
         options: FileOptions,
         name: &Name,
@@ -86,7 +89,8 @@ impl Writer {
         Ok(Writer { lines, path, layout, clock: context.clock.clone(), queue, file, folders: folders.clone() })
     }
 
-    /// One batch after the other, until the queue is closed. While one is on its way to the disk the next is composed.
+    /// Writes one batch after the other, until the queue is closed. The next batch is composed while one is being
+    /// written.
     pub async fn run(self: Arc<Self>) {
         let (mut spare, mut ending) = (Vec::new(), Ending::default());
         let mut under_way: Option<UnderWay> = None;
@@ -114,13 +118,13 @@ impl Writer {
         }
     }
 
-    /// Writes records into `bytes`, as many as are written together. Gives their messages.
+    /// Formats a batch of records into `bytes`. Returns their messages.
     async fn compose(
         &self,
-        rest: &mut std::vec::IntoIter<Pending>,
+        rest: &mut std::vec::IntoIter<PendingDelivery>,
         ending: &mut Ending,
         bytes: &mut Vec<u8>,
-    ) -> Vec<Pending> {
+    ) -> Vec<PendingDelivery> {
         bytes.clear();
         let mut written = Vec::with_capacity(rest.len());
         for pending in rest {
@@ -138,8 +142,8 @@ impl Writer {
         written
     }
 
-    /// Sends records on their way to the disk.
-    fn write(&self, bytes: Vec<u8>, mut messages: Vec<Pending>) -> UnderWay {
+    /// Starts writing records to the disk.
+    fn write(&self, bytes: Vec<u8>, mut messages: Vec<PendingDelivery>) -> UnderWay {
         let (file, layout, now) = (self.file.clone(), self.layout.clone(), self.clock.now());
         messages.iter_mut().for_each(|message| message.sent_at = Some(now));
         let writing = tokio::task::spawn_blocking(move || {
@@ -149,7 +153,7 @@ impl Writer {
         UnderWay { messages, writing }
     }
 
-    /// Answers messages whose records are durable, or are not there. Gives the memory of the records back.
+    /// Answers the messages of a finished write. Returns the buffer.
     async fn answer(&self, Ended { messages, bytes, result }: Ended) -> Vec<u8> {
         let disposition = match &result {
             Ok(()) => Disposition::Delivered { reply: "written".into() },
@@ -160,21 +164,21 @@ impl Writer {
     }
 }
 
-/// Records on their way to the disk.
+/// A write in progress.
 struct UnderWay {
-    messages: Vec<Pending>,
+    messages: Vec<PendingDelivery>,
     writing: JoinHandle<(Vec<u8>, io::Result<()>)>,
 }
 
-/// Records that were.
+/// A finished write.
 struct Ended {
-    messages: Vec<Pending>,
+    messages: Vec<PendingDelivery>,
     bytes: Vec<u8>,
     result: io::Result<()>,
 }
 
 impl UnderWay {
-    /// Waits for the end of what is there. Who stops waiting finds it as it was.
+    /// Waits for the end of a write in progress. Cancel-safe.
     async fn end(this: &mut Option<UnderWay>) -> Ended {
         let ended = match this {
             Some(under_way) => (&mut under_way.writing).await,
@@ -187,7 +191,7 @@ impl UnderWay {
 }
 
 #[async_trait]
-impl FarSide for Writer {
+impl ProtocolSender for Writer {
     async fn probe(&self) -> Result<String, Reason> {
         let file = self.file.clone();
         let bytes = tokio::task::spawn_blocking(move || file.lock().probe()).await;
@@ -206,7 +210,7 @@ impl FarSide for Writer {
         self.lines.parts_used()
     }
 
-    fn successor(&self, name: &Name, channel: &Channel, context: &Context) -> Option<Opened> {
+    fn reconfigure(&self, name: &Name, channel: &Channel, context: &Context) -> Option<Opened> {
         (channel.protocol.as_str() == "file")
             .then(|| super::open_after(Some(self), &self.folders, name, channel, context))
     }
@@ -215,9 +219,11 @@ impl FarSide for Writer {
 /// A file of whole records.
 pub(super) struct RecordFile {
     path: PathBuf,
-    /// Missing after trouble whose extent is not known; the next batch opens it anew.
+    /// Missing after a failure of unknown extent; the next batch reopens the file.
     file: Option<File>,
-    /// Up to here the file is known to be whole and durable.
+    /// Identity of the file: device and inode.
+    identity: Option<(u64, u64)>,
+    /// Length up to which the file is known to be whole and durable.
     bytes: u64,
     #[cfg(test)]
     disk_bytes: u64,
@@ -228,6 +234,7 @@ impl RecordFile {
         let (file, bytes) = open_whole(path)?;
         Ok(RecordFile {
             path: path.to_owned(),
+            identity: Some(identity(&file.metadata()?)),
             file: Some(file),
             bytes,
             #[cfg(test)]
@@ -235,22 +242,27 @@ impl RecordFile {
         })
     }
 
-    /// Appends whole records; when it returns they are durable, or not there.
+    /// Appends whole records; when it returns they are durable, or not in the file.
     pub fn append(&mut self, records: &[u8], layout: &Layout, now: Timestamp) -> io::Result<()> {
         if layout.rotate_bytes.is_some_and(|most| self.bytes >= most) {
             self.rotate(now)?;
         }
-        let mut file = match self.file.take() {
+        let mut file = match self.file.take().filter(|file| is_at(file, &self.path)) {
             Some(file) => file,
             None => {
                 let (file, bytes) = open_whole(&self.path)?;
-                // What an unanswered batch left behind was reported as not written.
-                file.set_len(bytes.min(self.bytes))?;
-                self.bytes = bytes.min(self.bytes);
+                let identity = identity(&file.metadata()?);
+                if self.identity == Some(identity) {
+                    // The rest of an unanswered batch was reported as not written.
+                    file.set_len(bytes.min(self.bytes))?;
+                    self.bytes = bytes.min(self.bytes);
+                } else {
+                    (self.identity, self.bytes) = (Some(identity), bytes);
+                }
                 file
             }
         };
-        // A failed sync may have dropped what it could not write, so nothing is assumed about the file after trouble.
+        // A failed sync may have dropped pages, so after a failure nothing is assumed about the file.
         self.bytes = self.bytes.min(file.metadata()?.len());
         file.seek(SeekFrom::Start(self.bytes))?;
         let head = if self.bytes == 0 { &*layout.head } else { &[] };
@@ -273,7 +285,7 @@ impl RecordFile {
         file.sync_data()
     }
 
-    /// As above, on a disk of which the test says how much it holds.
+    /// As above, on a disk whose capacity the test sets.
     #[cfg(test)]
     fn write(&self, file: &mut File, records: &[u8]) -> io::Result<()> {
         let room = usize::try_from(self.disk_bytes - self.bytes.min(self.disk_bytes)).unwrap_or(usize::MAX);
@@ -289,7 +301,7 @@ impl RecordFile {
         self.disk_bytes = disk_bytes;
     }
 
-    /// Gives the file a name with the time in it and begins a fresh one.
+    /// Renames the file, with the time in its name, and begins a new one.
     fn rotate(&mut self, now: Timestamp) -> io::Result<()> {
         let stem = self.path.file_stem().unwrap_or_default().to_string_lossy();
         let extension =
@@ -307,6 +319,7 @@ impl RecordFile {
         std::fs::rename(&self.path, &old)?;
         self.file = None;
         let (file, bytes) = open_whole(&self.path)?;
+        self.identity = Some(identity(&file.metadata()?));
         (self.file, self.bytes) = (Some(file), bytes);
         Ok(())
     }
@@ -319,7 +332,18 @@ impl RecordFile {
     }
 }
 
-/// Opens a file for this writer alone and cuts it after its last whole record. Makes it and its folder durable.
+/// Device and inode of a file.
+fn identity(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+/// Whether a file is still the one of this path. Records in a renamed or removed file would be lost.
+fn is_at(file: &File, path: &Path) -> bool {
+    let (Ok(open), Ok(there)) = (file.metadata(), std::fs::metadata(path)) else { return false };
+    identity(&open) == identity(&there)
+}
+
+/// Opens a file with an exclusive lock and cuts it after its last whole record. Makes it and its folder durable.
 fn open_whole(path: &Path) -> io::Result<(File, u64)> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     folder::make(folder, 0o777)?;
@@ -333,17 +357,10 @@ fn open_whole(path: &Path) -> io::Result<(File, u64)> {
     if start == SQLITE_START {
         return Err(io::Error::other("it is a database of SQLite"));
     }
-    let (length, mut end) = (file.metadata()?.len(), 0);
-    let (mut at, mut chunk) = (length, vec![0; 64 * 1024]);
-    while at > 0 {
-        let size = at.min(chunk.len() as u64) as usize;
-        at -= size as u64;
-        file.seek(SeekFrom::Start(at))?;
-        file.read_exact(&mut chunk[..size])?;
-        if let Some(found) = chunk[..size].iter().rposition(|byte| *byte == b'\n') {
-            end = at + found as u64 + 1;
-            break;
-        }
+    let length = file.metadata()?.len();
+    let mut end = after_last_line(&mut file, length)?;
+    if let Some(hole) = first_hole(&mut file, end)? {
+        end = after_last_line(&mut file, hole)?;
     }
     if end < length {
         tracing::warn!(path = %path.display(), bytes = length - end, "an unfinished record was cut off");
@@ -352,4 +369,33 @@ fn open_whole(path: &Path) -> io::Result<(File, u64)> {
     file.sync_all()?;
     File::open(folder)?.sync_all()?;
     Ok((file, end))
+}
+
+/// Position after the last newline below `below`; 0 if there is none.
+fn after_last_line(file: &mut File, below: u64) -> io::Result<u64> {
+    let (mut at, mut chunk) = (below, vec![0; 64 * 1024]);
+    while at > 0 {
+        let size = at.min(chunk.len() as u64) as usize;
+        at -= size as u64;
+        file.seek(SeekFrom::Start(at))?;
+        file.read_exact(&mut chunk[..size])?;
+        if let Some(found) = chunk[..size].iter().rposition(|byte| *byte == b'\n') {
+            return Ok(at + found as u64 + 1);
+        }
+    }
+    Ok(0)
+}
+
+/// Position of the first hole in the last batches below `end`: zero bytes up to the end of a page. A power loss leaves
+/// holes if it drops some pages of an unsynced write and not others. Its records were never reported as written.
+fn first_hole(file: &mut File, end: u64) -> io::Result<Option<u64>> {
+    let start = end.saturating_sub(3 * BATCH_BYTES as u64) / PAGE_BYTES * PAGE_BYTES;
+    file.seek(SeekFrom::Start(start))?;
+    let mut bytes = vec![0; (end - start) as usize];
+    file.read_exact(&mut bytes)?;
+    let mut pages = bytes.chunks_exact(PAGE_BYTES as usize).enumerate();
+    Ok(pages.find(|(_, page)| page.ends_with(&[0])).map(|(number, page)| {
+        let text = page.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        start + number as u64 * PAGE_BYTES + text as u64
+    }))
 }

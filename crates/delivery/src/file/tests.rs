@@ -80,7 +80,7 @@ async fn records_are_rows_below_the_names_of_their_columns() {
     let folder = tempfile::tempdir().expect("a folder");
     let columns = ["id", "place", "magnitude", "data.address", "nothing", "subject"];
     for _ in 0..2 {
-        // Opened again, it goes on below what is there.
+        // Reopened, it continues below the existing records.
         let channel = open(folder.path(), json!({ "format": "csv", "columns": columns }));
         let mut message = outgoing(0, "ada");
         content_of(&mut message).subject = Some("Say \"hello\", Kobe".into());
@@ -108,7 +108,7 @@ async fn every_string_is_one_record() {
         let text = fs::read_to_string(folder.path().join(format)).expect("text");
         assert_eq!(text.split_terminator('\n').count(), strings.len() + usize::from(format == "csv"));
     }
-    // A reader that is not ours finds every cell again.
+    // An independent reader finds every cell again.
     let mut rows = csv::Reader::from_path(folder.path().join("csv")).expect("CSV");
     assert_eq!(rows.headers().expect("a head"), super::lines::COLUMNS.as_slice());
     let rows: Vec<csv::StringRecord> = rows.records().collect::<Result<_, _>>().expect("rows of equal length");
@@ -139,7 +139,7 @@ async fn no_cell_begins_a_formula_but_a_number_stays_one() {
 async fn an_unfinished_record_is_cut_off() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("log.ndjson");
-    // Longer than what is read at once, and without any line end at all.
+    // Longer than one read, and without any line end.
     for (before, after) in
         [("{}\n{}\n{\"half\": ", 2), ("half", 0), ("", 0), ("{}\n", 1), (&format!("{{}}\n{}", "x".repeat(200_000)), 1)]
     {
@@ -152,7 +152,7 @@ async fn an_unfinished_record_is_cut_off() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_written_is_deferred_and_leaves_nothing() {
+async fn a_failed_write_defers_the_messages_and_leaves_no_partial_record() {
     // Every write to /dev/full finds a full disk.
     let context = context();
     let name = "log".parse().expect("a name");
@@ -171,6 +171,42 @@ async fn what_cannot_be_written_is_deferred_and_leaves_nothing() {
     file.limit_for_tests(u64::MAX);
     file.append(b"{\"b\":1}\n", &layout, now).expect("room again");
     assert_eq!(fs::read(&path).expect("bytes"), b"{}\n{\"b\":1}\n");
+}
+
+/// A power loss can drop a page in the middle of a write that was not synced: the file keeps its length, with zeros.
+#[tokio::test]
+async fn a3_records_around_a_page_that_a_power_loss_dropped_are_cut_off() {
+    for (durable, tail) in [("{}\n{}\n", ""), ("{}\n{}\n", "\"tail\"}\n{}\n"), ("", "}\n")] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("log.ndjson");
+        let mut bytes = durable.as_bytes().to_vec();
+        bytes.resize(3 * 4096, 0);
+        bytes.extend_from_slice(tail.as_bytes());
+        fs::write(&path, bytes).expect("written");
+        let channel = open(folder.path(), json!({}));
+        assert_eq!(deliver(&*channel, many(1)).await, ["delivered written"]);
+        let text = fs::read_to_string(&path).expect("text");
+        assert!(text.starts_with(durable) && !text.contains('\0'), "{text:?}");
+        assert_eq!(text.lines().count(), durable.lines().count() + 1, "{text:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_was_renamed_or_removed_is_begun_anew() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, old) = (folder.path().join("log.ndjson"), folder.path().join("log.1"));
+    let channel = open(folder.path(), json!({}));
+    assert_eq!(deliver(&*channel, many(2)).await, ["delivered written"; 2]);
+    fs::rename(&path, &old).expect("renamed");
+    assert_eq!(deliver(&*channel, many(1)).await, ["delivered written"]);
+    assert_eq!((lines(&old).len(), lines(&path).len()), (2, 1));
+    fs::remove_file(&path).expect("removed");
+    assert_eq!(deliver(&*channel, many(3)).await, ["delivered written"; 3]);
+    assert_eq!(lines(&path).len(), 3);
+    fs::write(folder.path().join("other"), "{}\n{}\n{}\n{}\n").expect("written");
+    fs::rename(folder.path().join("other"), &path).expect("in its place");
+    assert_eq!(deliver(&*channel, many(1)).await, ["delivered written"]);
+    assert_eq!(lines(&path).len(), 5, "what another file holds stays");
 }
 
 #[tokio::test]
@@ -194,12 +230,12 @@ async fn no_name_leads_out_of_the_data_folder_by_accident() {
         (&long, "path: "),
     ] {
         let problems = crate::open(&name, &channel("file", json!({ "path": path }), 1), &context).err();
-        let told = problems.expect(path)[0].to_string();
-        assert!(told.starts_with(expected), "{path:?}: {told}");
+        let problem = problems.expect(path)[0].to_string();
+        assert!(problem.starts_with(expected), "{path:?}: {problem}");
     }
     let written = |at: &Path| fs::read_dir(at).expect("a folder").count();
     assert_eq!((written(folder.path()), written(&inner)), (1, 0), "nothing was made");
-    // What is odd and leads nowhere else is a name like any.
+    // Unusual names that lead nowhere else are accepted.
     drop(crate::open(&name, &channel("file", json!({ "path": "a\nb ..ndjson" }), 1), &context).expect("a name"));
     assert_eq!((written(folder.path()), written(&inner)), (1, 1));
 }
@@ -223,10 +259,11 @@ async fn other_options_take_over_the_file() {
     deliver(&*first, many(1)).await;
     let context = crate::Context { data_folder: folder.path().to_owned(), ..context() };
     let name = "log".parse().expect("a name");
-    let successor = |options| first.successor(&name, &channel("file", options, 8), &context).expect("a successor");
-    let same = successor(json!({ "format": "ndjson", "rotate_bytes": 4096 })).expect("the same file");
-    let other = successor(json!({ "path": "other.ndjson" })).expect("another file");
-    // They write by turns, and nothing is written over.
+    let reconfigure =
+        |options| first.reconfigure(&name, &channel("file", options, 8), &context).expect("a reconfigure");
+    let same = reconfigure(json!({ "format": "ndjson", "rotate_bytes": 4096 })).expect("the same file");
+    let other = reconfigure(json!({ "path": "other.ndjson" })).expect("another file");
+    // The two writers take turns, and nothing is overwritten.
     deliver(&*same, many(2)).await;
     deliver(&*first, many(3)).await;
     first.close().await;
@@ -250,7 +287,7 @@ async fn no_file_of_the_server_is_written_to() {
     let context = crate::Context { data_folder: data.clone(), ..context() };
     let name = "log".parse().expect("a name");
     let folders = crate::folders::Folders { allow: vec![archive.clone()] };
-    let told =
+    let problem =
         |path: &Path| match crate::open_with(&folders, &name, &channel("file", json!({ "path": path }), 1), &context) {
             Ok(_) => String::new(),
             Err(problems) => problems[0].to_string(),
@@ -261,10 +298,10 @@ async fn no_file_of_the_server_is_written_to() {
         (Path::new("copy"), "it is a database of SQLite"),
         (&folder.path().join("out.ndjson"), "`delivery.allow_folders`"),
     ] {
-        let told = told(path);
-        assert!(told.starts_with("path: ") && told.contains(expected), "{path:?}: {told}");
+        let problem = problem(path);
+        assert!(problem.starts_with("path: ") && problem.contains(expected), "{path:?}: {problem}");
     }
-    assert_eq!(told(&archive.join("new/out.ndjson")), "");
+    assert_eq!(problem(&archive.join("new/out.ndjson")), "");
     for name in ["journal.db", "copy"] {
         assert_eq!(fs::read(data.join(name)).expect("bytes"), database, "{name}");
     }

@@ -4,32 +4,32 @@ use tokio::time::Instant;
 
 const PAUSE_MIN: Duration = Duration::from_secs(5);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
-/// A failure without any answer counts as so many with one: it holds a session for the whole time limit.
+/// Weight of a failure without any answer: it holds a session for the whole timeout.
 const SILENCE_COUNTS: u32 = 4;
 
-/// Whether a destination is served: it is let be for a while after failures in a row, longer each time, and then one
-/// message finds out whether it is back.
+/// Circuit breaker of a destination. After consecutive failures it pauses the destination, longer each time; then one
+/// message tests whether it works again.
 #[derive(Debug, Clone)]
 pub(crate) struct Breaker {
-    /// So many in a row are enough; 0: never.
+    /// Consecutive failures that open the circuit; 0: never.
     enough: u32,
-    /// In a row, those without an answer weighted.
+    /// Consecutive failures, those without an answer weighted.
     failures: u32,
-    /// Whether the last attempt got no answer.
+    /// Whether the last attempt timed out.
     silent: bool,
-    /// Pauses in a row.
+    /// Consecutive pauses.
     pauses: u32,
     until: Option<Instant>,
 }
 
-/// Whether messages may go.
+/// State of the circuit breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// As many as the pace allows.
+pub(crate) enum BreakerState {
+    /// Closed circuit: as many messages as the concurrency limit allows.
     Open,
-    /// One at a time: the destination is on trial.
+    /// Half-open: one message at a time.
     Trial,
-    /// None before this time.
+    /// Open circuit: no messages before this time.
     Shut(Instant),
 }
 
@@ -38,11 +38,11 @@ impl Breaker {
         Breaker { enough, failures: 0, silent: false, pauses: 0, until: None }
     }
 
-    pub fn way(&self, now: Instant) -> Way {
+    pub fn way(&self, now: Instant) -> BreakerState {
         match self.until {
-            None => Way::Open,
-            Some(until) if until > now => Way::Shut(until),
-            Some(_) => Way::Trial,
+            None => BreakerState::Open,
+            Some(until) if until > now => BreakerState::Shut(until),
+            Some(_) => BreakerState::Trial,
         }
     }
 
@@ -57,39 +57,39 @@ impl Breaker {
         self.pauses
     }
 
-    /// Whether the last attempt got no answer. Each of that kind holds a session for the whole time limit, so one at a
-    /// time is enough to learn more.
+    /// Whether the last attempt got no answer. Such an attempt holds a session for the whole timeout, so one at a
+    /// time is enough.
     pub fn is_silent(&self) -> bool {
         self.silent
     }
 
-    /// Failures in a row, weighted.
+    /// Consecutive failures, weighted.
     pub fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// The destination answered in earnest. Gives whether that ended a trial.
+    /// Records an answer that shows the destination works. Returns whether that ended a half-open state.
     pub fn succeed(&mut self) -> bool {
         let ended = self.until.is_some();
         (self.failures, self.silent, self.pauses, self.until) = (0, false, 0, None);
         ended
     }
 
-    /// An attempt failed, with an answer or without. Gives the length of the pause if that begins one. `luck` is from 0
-    /// to 1.
-    pub fn fail(&mut self, now: Instant, silent: bool, luck: f64) -> Option<Duration> {
+    /// Records a failure, with or without (`silent`) an answer. Returns the length of the pause if one begins.
+    /// `jitter` is from 0 to 1.
+    pub fn fail(&mut self, now: Instant, silent: bool, jitter: f64) -> Option<Duration> {
         self.failures = self.failures.saturating_add(if silent { SILENCE_COUNTS } else { 1 });
         self.silent = silent && self.enough > 0;
         match self.until {
             // Sent before the pause began.
             Some(until) if until > now => return None,
-            // The trial.
+            // The half-open test.
             Some(_) => {}
             None if self.enough == 0 || self.failures < self.enough => return None,
             None => {}
         }
         let pause = PAUSE_MIN.saturating_mul(1 << self.pauses.min(10)).min(PAUSE_MAX);
-        let pause = pause.mul_f64(0.9 + 0.2 * luck.clamp(0.0, 1.0));
+        let pause = pause.mul_f64(0.9 + 0.2 * jitter.clamp(0.0, 1.0));
         self.pauses += 1;
         self.until = Some(now + pause);
         Some(pause)
@@ -105,7 +105,7 @@ mod tests {
         let (mut breaker, mut now) = (Breaker::new(3), Instant::now());
         assert_eq!(breaker.fail(now, false, 0.5), None);
         assert_eq!(breaker.fail(now, false, 0.5), None);
-        assert!(!breaker.succeed(), "an answer starts the count anew");
+        assert!(!breaker.succeed(), "an answer resets the count");
         assert_eq!(breaker.fail(now, false, 0.5), None);
         assert_eq!(breaker.fail(now, false, 0.5), None);
         let mut pauses = Vec::new();
@@ -113,16 +113,16 @@ mod tests {
         for _ in 0..8 {
             let begun = pause.take().expect("a pause begins");
             pauses.push(begun.as_secs());
-            assert_eq!(breaker.way(now), Way::Shut(now + begun));
+            assert_eq!(breaker.way(now), BreakerState::Shut(now + begun));
             assert_eq!(breaker.fail(now, true, 0.5), None, "what was on its way already changes nothing");
             now += begun;
-            assert_eq!(breaker.way(now), Way::Trial);
+            assert_eq!(breaker.way(now), BreakerState::Trial);
             pause = breaker.fail(now, false, 0.5);
         }
         assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 300, 300]);
         now += Duration::from_secs(300);
         assert!(breaker.succeed(), "the trial ends");
-        assert_eq!((breaker.way(now), breaker.failures()), (Way::Open, 0));
+        assert_eq!((breaker.way(now), breaker.failures()), (BreakerState::Open, 0));
     }
 
     #[test]
@@ -132,6 +132,6 @@ mod tests {
         assert_eq!(breaker.fail(now, true, 0.0), Some(Duration::from_millis(4500)));
         let mut never = Breaker::new(0);
         assert!((0..1000).all(|_| never.fail(now, true, 0.0).is_none()));
-        assert_eq!(never.way(now), Way::Open);
+        assert_eq!(never.way(now), BreakerState::Open);
     }
 }

@@ -8,68 +8,69 @@ use std::{
 use hashbrown::HashMap;
 use tocsin_model::{
     application::{self, Flow},
-    conduct::Priority,
+    delivery_policy::Priority,
 };
-use tocsin_pace::Pace;
+use tocsin_pace::AdaptiveConcurrency;
 use tokio::time::Instant;
 
 use super::{
-    breaker::{Breaker, Way},
+    breaker::{Breaker, BreakerState},
     line::{Line, Waits},
     rate::Meter,
 };
 use crate::channel::{Destination, DestinationState};
 
-/// A lane has room for so many, however full the queue is.
+/// Room of a lane, at least, however full the queue is.
 const LANE_ROOM_MIN: usize = 16;
-/// Destinations that are remembered; beyond that those without trouble are forgotten once nothing is left for them, and
-/// beyond twice that all such.
+/// Remembered destinations. Above this number idle ones without failures are forgotten, above twice the number all
+/// idle ones.
 const REMEMBERED: usize = 10_000;
-/// A destination that had nothing for so long, and no trouble, may be forgotten.
+/// A destination that was idle for this long, without failures, may be forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 const SWEEP_PAUSE: Duration = Duration::from_secs(10);
-/// What has no room comes back after the half of what is before it is done, within these bounds.
+/// Shortest time after which a message without room returns; otherwise half of the time the messages before it take.
 const RETURN_MIN: Duration = Duration::from_secs(1);
 const RETURN_MAX: Duration = Duration::from_secs(900);
-/// How long a far side that asks for less, but not for how long, is let be.
+/// Pause of a destination that asks for less without a time.
 const SLOWER_PAUSE: Duration = Duration::from_secs(1);
-/// A pause up to this is waited for in the queue.
+/// A pause up to this length is waited for in the queue.
 const SHORT_PAUSE: Duration = Duration::from_secs(2);
-/// What waits for a destination on trial comes back after this time.
+/// Messages for a half-open destination return after this time.
 const TRIAL_PAUSE: Duration = Duration::from_secs(3);
-/// A destination this many times slower than usual is a slow one.
+/// A destination this many times slower than usual counts as slow.
 const SLOW: u32 = 8;
-/// Trouble that goes on is told again after this time.
-const TOLD_AGAIN: Duration = Duration::from_secs(900);
+/// Interval at which continued failure is logged again.
+const LOG_INTERVAL: Duration = Duration::from_secs(900);
 const REASON_CHARS_MAX: usize = 200;
-/// A destination that may be served, and gets nothing for so long while messages wait, is reported.
+/// A destination without a message in flight for this long, although messages wait and may leave, is reported.
 const STALLED: Duration = Duration::from_secs(60);
 
-/// What an attempt says about its destination.
+/// Result of an attempt, as far as it concerns the destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Signal {
-    /// It answered in earnest, whatever it said.
+    /// It answered, with success or a proper refusal.
     Fine,
-    /// It was not asked.
+    /// It was not contacted.
     Unasked,
-    /// It asks for less, perhaps for none for a while.
+    /// It asks for a lower rate, or for a pause.
     Slower(Option<Duration>),
     /// It answered that it is broken.
     Failed(String),
-    /// The same, because it has too much to do.
+    /// It answered that it is overloaded.
     Overloaded(String),
     /// It did not answer.
     Silent(String),
 }
 
-/// Who may go next, of all that wait, each for one destination.
+/// Scheduler of all waiting messages, with one queue (lane) per destination.
 ///
-/// Lanes take turns, and in each what presses goes first. One that is slow or dead keeps the others from nothing: of the queue it gets no more than what is
-/// left free, of the sessions as much as are idle, and all slow ones together at most half of them while others have
-/// work. A lane that is alone leaves an eighth of the sessions, so that a newcomer always finds one.
+/// Lanes take turns (round robin); within a lane, higher priority goes first. A slow or dead destination cannot block
+/// others. Its share of the queue is bounded by the free room. It may use idle sessions only, and all slow ones
+/// together at most half of them while others have work. A lane that is alone leaves an eighth of the sessions free
+/// for new destinations.
 #[derive(Clone)]
 pub(crate) struct Lanes<T> {
-    lanes: HashMap<Arc<str>, Lane<T>>,
+    lanes: HashMap<Arc<str>, DestinationLane<T>>,
     turns: VecDeque<Arc<str>>,
     parked: BinaryHeap<Reverse<(Instant, Arc<str>)>>,
     flow: Flow,
@@ -78,7 +79,7 @@ pub(crate) struct Lanes<T> {
     waiting: usize,
     busy: usize,
     slow_busy: usize,
-    /// Lanes with something to do.
+    /// Lanes with messages that wait or are in flight.
     active: usize,
     meter: Option<Meter>,
     usual: Option<Duration>,
@@ -86,19 +87,19 @@ pub(crate) struct Lanes<T> {
 }
 
 #[derive(Clone)]
-struct Lane<T> {
+struct DestinationLane<T> {
     waiting: Line<T>,
     busy: usize,
     state: LaneState,
     /// Whether its key is in `turns`. A key stays there when its lane is emptied, and is skipped then.
     in_turns: bool,
-    pace: Pace,
+    pace: AdaptiveConcurrency,
     breaker: Breaker,
     meter: Option<Meter>,
     paused_until: Option<Instant>,
     slow: bool,
     failing_since: Option<Instant>,
-    told: Option<Instant>,
+    logged_at: Option<Instant>,
     reason: Option<Box<str>>,
     used: Instant,
     /// When a message last left or was answered, or when the first message came into the empty lane.
@@ -122,9 +123,9 @@ enum LaneState {
 
 enum Ready {
     Now,
-    /// When others are done.
+    /// When another lane finishes an attempt.
     Later,
-    /// When one of its own is done.
+    /// When one of its own attempts ends.
     Full,
     At(Instant),
 }
@@ -135,49 +136,49 @@ pub(crate) enum Take<T> {
     Wait(Option<Instant>),
 }
 
-/// What became of a message that was to wait.
+/// Result of adding a message.
 pub(crate) enum Pushed<T> {
-    /// It waits; `wake`: a session may take it.
+    /// The message waits; `wake`: a session may take it.
     Waits { wake: bool },
-    /// There is no room now. It may well be there soon (`None`), or is better asked for after this time.
+    /// The lane is full. Retry soon (`None`) or after this time.
     NoRoom(T, Option<Duration>),
 }
 
-/// What a finished attempt changed.
-pub(crate) struct Done<T> {
-    /// What waited and is better sent later.
+/// Effects of a finished attempt.
+pub(crate) struct AttemptEffect<T> {
+    /// Waiting messages that should be sent later.
     pub returned: Vec<T>,
-    /// Namely after this time.
+    /// When the returned messages are due.
     pub after: Duration,
     pub event: Option<Event>,
 }
 
-/// What an operator may want to know of a destination.
+/// A change of a destination's state that operators should see.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// It is let be for a while. `tell`: it was not told of late.
-    Paused { pause: Duration, reason: Box<str>, failures: u32, tell: bool },
-    /// It is served again.
+    /// The circuit breaker opened. `log`: it was not logged recently.
+    Paused { pause: Duration, reason: Box<str>, failures: u32, log: bool },
+    /// It works again.
     Back { after: Duration },
 }
 
-impl<T: Waits> Lane<T> {
+impl<T: Waits> DestinationLane<T> {
     fn new(flow: &Flow, now: Instant) -> Self {
-        Lane {
+        DestinationLane {
             waiting: Line::new(),
             busy: 0,
             state: LaneState::Empty,
             in_turns: false,
             pace: match flow.pace {
-                application::Pace::Auto => Pace::new(flow.per_destination as usize),
-                application::Pace::Fixed => Pace::fixed(flow.per_destination as usize),
+                application::Pace::Auto => AdaptiveConcurrency::new(flow.per_destination as usize),
+                application::Pace::Fixed => AdaptiveConcurrency::fixed(flow.per_destination as usize),
             },
             breaker: Breaker::new(flow.failures_before_pause),
             meter: flow.rate_per_destination.map(Meter::new),
             paused_until: None,
             slow: false,
             failing_since: None,
-            told: None,
+            logged_at: None,
             reason: None,
             used: now,
             moved: now,
@@ -188,16 +189,16 @@ impl<T: Waits> Lane<T> {
         self.busy > 0 || !self.waiting.is_empty()
     }
 
-    /// Until when nothing may go there.
+    /// End of the pause in which nothing may leave.
     fn shut(&self, now: Instant) -> Option<Instant> {
         let paused = self.paused_until.filter(|until| *until > now);
         match self.breaker.way(now) {
-            Way::Shut(until) => Some(paused.map_or(until, |paused| paused.max(until))),
+            BreakerState::Shut(until) => Some(paused.map_or(until, |paused| paused.max(until))),
             _ => paused,
         }
     }
 
-    /// The time that messages have waited for a destination that may be served and gets nothing.
+    /// Time that messages have waited for a destination that may be served and gets nothing.
     fn unserved(&self, now: Instant) -> Option<Duration> {
         if self.waiting.is_empty() || self.busy > 0 || self.shut(now).is_some() {
             return None;
@@ -209,7 +210,7 @@ impl<T: Waits> Lane<T> {
         Some(now.saturating_duration_since(paused_until.map_or(self.moved, |until| until.max(self.moved))))
     }
 
-    /// When what waits will about have left.
+    /// Expected time until the waiting messages have left.
     fn drained(&self) -> Option<Duration> {
         let count = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
         let by_latency = self.pace.latency().map(|latency| latency * count / self.pace.limit().max(1) as u32);
@@ -219,7 +220,7 @@ impl<T: Waits> Lane<T> {
 }
 
 impl<T: Waits> Lanes<T> {
-    /// For so many sessions, with room for so many messages.
+    /// A scheduler for `sessions` sessions, with room for `room` messages.
     pub fn new(flow: Flow, sessions: usize, room: usize) -> Self {
         Lanes {
             lanes: HashMap::new(),
@@ -238,12 +239,12 @@ impl<T: Waits> Lanes<T> {
         }
     }
 
-    /// From now on messages leave no faster than this, all together.
-    pub fn keep_to(&mut self, meter: Option<Meter>) {
+    /// Sets the rate limit of all messages together.
+    pub fn set_rate(&mut self, meter: Option<Meter>) {
         self.meter = meter;
     }
 
-    /// Messages that wait.
+    /// Number of waiting messages.
     pub fn waiting(&self) -> usize {
         self.waiting
     }
@@ -253,7 +254,7 @@ impl<T: Waits> Lanes<T> {
         !self.turns.is_empty() || !self.parked.is_empty()
     }
 
-    /// The key of a lane; one that is known is not made again.
+    /// The key of a lane; shared if the lane exists.
     pub fn key(&self, text: &str) -> Arc<str> {
         self.lanes.get_key_value(text).map_or_else(|| Arc::from(text), |(key, _)| key.clone())
     }
@@ -262,7 +263,7 @@ impl<T: Waits> Lanes<T> {
     pub fn push(&mut self, key: &Arc<str>, item: T, now: Instant) -> Pushed<T> {
         if !self.lanes.contains_key(key) {
             self.sweep(now);
-            self.lanes.insert(key.clone(), Lane::new(&self.flow, now));
+            self.lanes.insert(key.clone(), DestinationLane::new(&self.flow, now));
         }
         let priority = item.priority();
         if let Some(wait) = self.hold(key, priority, now) {
@@ -284,9 +285,8 @@ impl<T: Waits> Lanes<T> {
         Pushed::Waits { wake: has_new_turn || lane.busy + lane.waiting.len() <= lane.pace.limit() }
     }
 
-    /// Brings the state of a lane in line with its messages. Ends every change of what waits in a lane. Returns whether the
-    /// lane got a turn.
-    fn settle(turns: &mut VecDeque<Arc<str>>, key: &Arc<str>, lane: &mut Lane<T>) -> bool {
+    /// Updates the state of a lane after any change of its waiting messages. Returns whether the lane got a turn.
+    fn settle(turns: &mut VecDeque<Arc<str>>, key: &Arc<str>, lane: &mut DestinationLane<T>) -> bool {
         if lane.waiting.is_empty() {
             lane.state = LaneState::Empty;
         } else if lane.state == LaneState::Empty {
@@ -300,7 +300,7 @@ impl<T: Waits> Lanes<T> {
         has_new_turn
     }
 
-    /// How long a message of this priority for this destination is better not even made.
+    /// Delay before a message of this priority for this destination should be rendered.
     pub fn hold(&self, key: &str, priority: Priority, now: Instant) -> Option<Duration> {
         let lane = self.lanes.get(key)?;
         if let Some(until) = lane.shut(now)
@@ -309,25 +309,25 @@ impl<T: Waits> Lanes<T> {
             return Some(until - now);
         }
         match lane.breaker.way(now) {
-            Way::Shut(until) => return Some(until - now),
-            Way::Trial if lane.is_active() => return Some(TRIAL_PAUSE),
+            BreakerState::Shut(until) => return Some(until - now),
+            BreakerState::Trial if lane.is_active() => return Some(TRIAL_PAUSE),
             _ => {}
         }
         let free = self.room.saturating_sub(self.waiting);
         if lane.waiting.len_of(priority) < free.max(LANE_ROOM_MIN) {
             return None;
         }
-        // A lane that moves has room in a moment; its sender waits for it.
+        // A lane that makes progress has room soon; its sender waits for it.
         lane.drained().filter(|time| *time >= RETURN_MIN).map(|time| (time / 2).clamp(RETURN_MIN, RETURN_MAX))
     }
 
-    /// How long something without room, in a lane that was thought to move, stays away.
+    /// Delay of a message without room, in a lane that was expected to make progress.
     pub fn stay_away(&self, key: &str) -> Duration {
-        let drained = self.lanes.get(key).and_then(Lane::drained).unwrap_or_default();
+        let drained = self.lanes.get(key).and_then(DestinationLane::drained).unwrap_or_default();
         (drained / 2).clamp(RETURN_MIN, RETURN_MAX)
     }
 
-    /// The next message that may go.
+    /// The next message that may leave.
     pub fn take(&mut self, now: Instant) -> Take<T> {
         while let Some(Reverse((at, _))) = self.parked.peek()
             && *at <= now
@@ -389,8 +389,8 @@ impl<T: Waits> Lanes<T> {
         Take::Wait(parked(&self.parked))
     }
 
-    /// Takes what goes next in a lane, from which something was taken just now, as long as it is `like` that, `most` at most.
-    /// All of it leaves in that one attempt, so it is no more than the rates allow in their time.
+    /// Takes further messages from a lane that just had its turn, as long as they are `like` the first, up to `most`.
+    /// All leave in one attempt, so the rate limit bounds their number.
     pub fn take_more(&mut self, key: &Arc<str>, most: usize, now: Instant, like: impl Fn(&T) -> bool) -> Vec<T> {
         let mut taken = Vec::new();
         let Some(lane) = self.lanes.get_mut(key) else { return taken };
@@ -414,7 +414,7 @@ impl<T: Waits> Lanes<T> {
         if let Some(until) = lane.shut(now) {
             return Ready::At(until);
         }
-        let careful = lane.breaker.is_silent() || lane.breaker.way(now) == Way::Trial;
+        let careful = lane.breaker.is_silent() || lane.breaker.way(now) == BreakerState::Trial;
         let limit = if careful { 1 } else { lane.pace.limit() };
         if lane.busy >= limit {
             return Ready::Full;
@@ -424,7 +424,7 @@ impl<T: Waits> Lanes<T> {
         }
         let idle = self.sessions.saturating_sub(self.busy);
         let fits = match self.active {
-            // One session is nobody's reserve.
+            // A single session cannot be kept in reserve.
             ..=1 => self.sessions == 1 || lane.busy < self.sessions - (self.sessions / 8).max(1),
             _ if lane.slow && self.sessions > 1 && self.slow_busy >= self.sessions / 2 => false,
             _ => lane.busy == 0 || lane.busy < idle,
@@ -432,9 +432,16 @@ impl<T: Waits> Lanes<T> {
         if fits { Ready::Now } else { Ready::Later }
     }
 
-    /// An attempt is over; it took so long. `luck` is from 0 to 1.
-    pub fn done(&mut self, key: &Arc<str>, signal: Signal, latency: Duration, now: Instant, luck: f64) -> Done<T> {
-        let mut done = Done { returned: Vec::new(), after: Duration::ZERO, event: None };
+    /// Records a finished attempt and its duration. `jitter` is from 0 to 1.
+    pub fn done(
+        &mut self,
+        key: &Arc<str>,
+        signal: Signal,
+        latency: Duration,
+        now: Instant,
+        jitter: f64,
+    ) -> AttemptEffect<T> {
+        let mut done = AttemptEffect { returned: Vec::new(), after: Duration::ZERO, event: None };
         let usual = self.usual;
         let Some(lane) = self.lanes.get_mut(key) else { return done };
         let full = lane.busy >= lane.pace.limit();
@@ -449,8 +456,8 @@ impl<T: Waits> Lanes<T> {
                 lane.pace.answered(now, latency, true, full);
                 self.usual = Some(usual.map_or(latency, |usual| (usual * 63 + latency) / 64));
                 lane.breaker.succeed();
-                // A pause that was reported is history, also if the destination asked for less in between.
-                if lane.told.take().is_some() {
+                // A pause that was logged is over, even if the destination asked for a lower rate in between.
+                if lane.logged_at.take().is_some() {
                     let after = lane.failing_since.map_or(Duration::ZERO, |since| now - since);
                     done.event = Some(Event::Back { after });
                 }
@@ -473,13 +480,13 @@ impl<T: Waits> Lanes<T> {
                 }
                 lane.failing_since.get_or_insert(now);
                 let reason: Box<str> = reason.chars().take(REASON_CHARS_MAX).collect::<String>().into();
-                if let Some(pause) = lane.breaker.fail(now, silent, luck) {
-                    let tell = lane.told.is_none_or(|told| now - told >= TOLD_AGAIN);
-                    if tell {
-                        lane.told = Some(now);
+                if let Some(pause) = lane.breaker.fail(now, silent, jitter) {
+                    let log = lane.logged_at.is_none_or(|at| now - at >= LOG_INTERVAL);
+                    if log {
+                        lane.logged_at = Some(now);
                     }
                     let failures = lane.breaker.failures();
-                    done.event = Some(Event::Paused { pause, reason: reason.clone(), failures, tell });
+                    done.event = Some(Event::Paused { pause, reason: reason.clone(), failures, log });
                     away = Some(pause);
                 }
                 lane.reason = Some(reason);
@@ -491,20 +498,20 @@ impl<T: Waits> Lanes<T> {
             self.waiting -= done.returned.len();
         }
         self.active -= usize::from(!lane.is_active());
-        // One slow answer makes nobody slow; the usual time is that of all destinations.
+        // One slow answer does not make a destination slow; the usual time is the average of all destinations.
         let slow = lane.breaker.failures() > 0
             || lane.pace.latency().zip(usual).is_some_and(|(own, usual)| own > usual * SLOW + SHORT_PAUSE / 100);
         if slow != lane.slow {
             lane.slow = slow;
             self.slow_busy = if slow { self.slow_busy + lane.busy } else { self.slow_busy.saturating_sub(lane.busy) };
         }
-        // Whether it may go is looked at when its turn comes.
+        // Whether it may leave is checked at its turn.
         lane.state = LaneState::Queued;
         Self::settle(&mut self.turns, key, lane);
         done
     }
 
-    /// Takes all that waits out of the queue.
+    /// Removes all waiting messages.
     pub fn clear(&mut self) -> Vec<T> {
         self.turns.clear();
         self.parked.clear();
@@ -518,7 +525,7 @@ impl<T: Waits> Lanes<T> {
         left
     }
 
-    /// Forgets destinations that nobody needs to remember.
+    /// Forgets idle destinations.
     fn sweep(&mut self, now: Instant) {
         let due = self.swept.is_none_or(|swept| now - swept >= SWEEP_PAUSE);
         let crowded = self.lanes.len() >= 2 * REMEMBERED;
@@ -534,16 +541,16 @@ impl<T: Waits> Lanes<T> {
     }
 
     /// The number of destinations in each state.
-    pub fn census(&self, now: Instant) -> [usize; DestinationState::ALL.len()] {
-        let mut census = [0; DestinationState::ALL.len()];
+    pub fn destination_counts(&self, now: Instant) -> [usize; DestinationState::ALL.len()] {
+        let mut destination_counts = [0; DestinationState::ALL.len()];
         for lane in self.lanes.values() {
-            census[self.state_of(lane, now) as usize] += 1;
+            destination_counts[self.state_of(lane, now) as usize] += 1;
         }
-        census
+        destination_counts
     }
 
-    /// A lane that may be served, and gets nothing for a minute while messages wait, is stalled.
-    fn state_of(&self, lane: &Lane<T>, now: Instant) -> DestinationState {
+    /// A destination is stalled if messages wait and may leave, but none has left for a minute.
+    fn state_of(&self, lane: &DestinationLane<T>, now: Instant) -> DestinationState {
         let is_paced = self.meter.as_ref().is_some_and(|meter| meter.wait(now).is_some());
         if !is_paced && lane.unserved(now).is_some_and(|time| time >= STALLED) {
             return DestinationState::Stalled;
@@ -551,10 +558,10 @@ impl<T: Waits> Lanes<T> {
         DestinationState::of(lane.breaker.way(now))
     }
 
-    /// The destinations, those with trouble first, then those with most to do.
+    /// The destinations: those with failures first, then the busiest.
     pub fn destinations(&self, limit: usize, now: Instant) -> Vec<Destination> {
-        let mut lanes: Vec<(&Arc<str>, &Lane<T>)> = self.lanes.iter().collect();
-        let rank = |(key, lane): &(&Arc<str>, &Lane<T>)| {
+        let mut lanes: Vec<(&Arc<str>, &DestinationLane<T>)> = self.lanes.iter().collect();
+        let rank = |(key, lane): &(&Arc<str>, &DestinationLane<T>)| {
             let trouble = lane.shut(now).is_some() || self.state_of(lane, now) != DestinationState::Open;
             (Reverse((trouble, lane.breaker.failures(), lane.waiting.len(), lane.busy)), Arc::clone(key))
         };
@@ -579,16 +586,16 @@ impl<T: Waits> Lanes<T> {
 }
 
 impl DestinationState {
-    fn of(way: Way) -> Self {
+    fn of(way: BreakerState) -> Self {
         match way {
-            Way::Open => DestinationState::Open,
-            Way::Trial => DestinationState::Trial,
-            Way::Shut(_) => DestinationState::Paused,
+            BreakerState::Open => DestinationState::Open,
+            BreakerState::Trial => DestinationState::Trial,
+            BreakerState::Shut(_) => DestinationState::Paused,
         }
     }
 }
 
 #[cfg(test)]
-mod model; // the state machine against all sequences of events
+mod model; // state-machine model: checks all short sequences of events
 #[cfg(test)]
 mod tests;

@@ -1,35 +1,35 @@
-//! What waits for a far side, in the order in which it leaves: the more urgent first, but nothing waits for ever.
+//! Priority queue of a destination with aging: higher priority leaves first, and no message starves.
 
 use std::collections::VecDeque;
 
-use tocsin_model::conduct::Priority;
+use tocsin_model::delivery_policy::Priority;
 use tokio::time::Instant;
 
-/// Something that waits in a line.
+/// An item of a [`Line`].
 pub(crate) trait Waits {
-    /// How much it presses.
+    /// Its priority.
     fn priority(&self) -> Priority;
-    /// Since when it waits.
+    /// When it was queued.
     fn since(&self) -> Instant;
 }
 
-/// A line for each priority. Of the first in each the one goes first that has waited longest, where what presses less counts
-/// as having come later by its [`Priority::patience`].
+/// One queue per priority with priority aging. The oldest head leaves first, where a lower priority counts as queued
+/// later by its [`Priority::aging`].
 #[derive(Clone)]
 pub(crate) struct Line<T>([VecDeque<T>; Priority::ALL.len()]);
 
 impl<T: Waits> Line<T> {
-    /// Where nothing waits.
+    /// An empty line.
     pub fn new() -> Self {
         Line(Default::default())
     }
 
-    /// How many wait.
+    /// Number of waiting items.
     pub fn len(&self) -> usize {
         self.0.iter().map(VecDeque::len).sum()
     }
 
-    /// How many of this priority wait.
+    /// Number of waiting items of this priority.
     pub fn len_of(&self, priority: Priority) -> usize {
         self.0[priority as usize].len()
     }
@@ -39,28 +39,28 @@ impl<T: Waits> Line<T> {
         self.0.iter().all(VecDeque::is_empty)
     }
 
-    /// Adds one behind those of its priority.
+    /// Adds an item behind those of its priority.
     pub fn push_back(&mut self, item: T) {
         self.0[item.priority() as usize].push_back(item);
     }
 
-    /// Adds one before those of its priority.
+    /// Adds an item before those of its priority.
     pub fn push_front(&mut self, item: T) {
         self.0[item.priority() as usize].push_front(item);
     }
 
-    /// Those of which the first goes first, if any wait.
+    /// The queue whose head leaves next, if any item waits.
     pub fn front(&mut self) -> Option<&mut VecDeque<T>> {
         let waiting = self.0.iter_mut().filter(|line| !line.is_empty());
-        waiting.min_by_key(|line| line.front().map(|first| first.since() + first.priority().patience()))
+        waiting.min_by_key(|line| line.front().map(|first| first.since() + first.priority().aging()))
     }
 
-    /// Takes the one that goes first.
+    /// Takes the next item.
     pub fn pop_front(&mut self) -> Option<T> {
         self.front()?.pop_front()
     }
 
-    /// Takes all of them out.
+    /// Removes all items.
     pub fn drain(&mut self) -> impl Iterator<Item = T> {
         self.0.iter_mut().flat_map(|line| line.drain(..))
     }
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_presses_goes_first_but_not_for_ever() {
+    fn higher_priority_goes_first_with_aging() {
         let start = Instant::now();
         let at = |minutes: u64, priority| One(priority, start + Duration::from_secs(60 * minutes));
         use Priority::{High, Low, Normal, Urgent};
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_back_is_the_first_of_its_priority() {
+    fn an_item_put_back_is_the_first_of_its_priority() {
         let start = Instant::now();
         let mut line = Line::new();
         let (one, other) = (One(Priority::Low, start), One(Priority::Low, start + Duration::from_secs(1)));

@@ -3,25 +3,25 @@ use std::time::Duration;
 use tocsin_model::application::Rate;
 use tokio::time::Instant;
 
-/// Below this, times between messages are kept one by one; what is faster leaves in bursts of this length.
+/// Shorter intervals between messages are not kept one by one; messages leave in bursts of this length.
 const GRAIN: Duration = Duration::from_millis(10);
 
-/// Lets messages through at a rate, evenly: in any span as long as the rate's go no more than its number, and a
-/// hundredth of a second's worth where messages come closer than that.
+/// Rate limiter that spreads messages evenly. No span of the rate's length has more than its number of messages, plus
+/// 10 ms worth of them where the interval is shorter than that.
 #[derive(Debug, Clone)]
 pub struct Meter {
-    /// The time of one message.
+    /// Interval between messages.
     each: Duration,
-    /// What may go in one piece, if it has to.
+    /// Largest burst.
     most: usize,
-    /// How far ahead of the even pace it may be.
+    /// Largest lead over the even pace.
     ahead: Duration,
-    /// When the next one is due at an even pace.
+    /// When the next message is due at an even pace.
     due: Option<Instant>,
 }
 
 impl Meter {
-    /// Even from its first message on.
+    /// A limiter without a history.
     pub fn new(rate: Rate) -> Meter {
         let nanos = rate.per.as_nanos().div_ceil(u128::from(rate.messages.max(1)));
         let each = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
@@ -33,23 +33,23 @@ impl Meter {
         }
     }
 
-    /// When a message may go: `None` for now.
+    /// When a message may leave: `None` for now.
     pub fn wait(&self, now: Instant) -> Option<Instant> {
         let at = self.due?.checked_sub(self.ahead)?;
         (at > now).then_some(at)
     }
 
-    /// Counts a message that goes now.
+    /// Counts a message that leaves now.
     pub fn count(&mut self, now: Instant) {
         self.due = Some(self.due.map_or(now, |due| due.max(now)) + self.each);
     }
 
-    /// How many messages may go as one, all counted at once, without more than the rate's number in its span.
+    /// Most messages that may leave in one burst without exceeding the rate's number in its span.
     pub fn most(&self) -> usize {
         self.most
     }
 
-    /// The time that so many messages take.
+    /// The span of so many messages at the even pace.
     pub fn span(&self, messages: usize) -> Duration {
         self.each.saturating_mul(u32::try_from(messages).unwrap_or(u32::MAX))
     }
@@ -59,7 +59,7 @@ impl Meter {
 mod tests {
     use super::*;
 
-    /// How many leave in each of the first spans, if somebody always waits.
+    /// Messages that leave in each of the first spans if the queue is never empty.
     fn check(messages: u32, per: Duration, expected: [usize; 3]) {
         let (start, mut meter) = (Instant::now(), Meter::new(Rate { messages, per }));
         let (mut now, mut seen) = (start, [0; 3]);
@@ -80,7 +80,7 @@ mod tests {
         check(1, Duration::from_secs(1), [1; 3]);
         check(20, Duration::from_secs(60), [20; 3]);
         check(30, Duration::from_secs(1), [30; 3]);
-        // A hundredth of a second's worth ahead.
+        // 10 ms worth ahead.
         check(10_000, Duration::from_secs(1), [10_100, 10_000, 10_000]);
     }
 

@@ -1,7 +1,7 @@
-//! A request whose response is wanted whole: what an exchange sends, and what comes back.
+//! HTTP requests of exchanges, with the complete response returned.
 //!
-//! The same connections, the same care about where they lead and the same meaning of a status as a channel has. What a
-//! channel makes of contents and devices has no part in it.
+//! Uses the connections, network policy and status classification of the `http` channel, but not its formatting of
+//! contents and devices.
 
 use std::{
     borrow::Cow,
@@ -24,7 +24,7 @@ use tokio::time::timeout;
 use super::{
     classify::by_status,
     connect::{Connections, NoResponse, Target, TcpDial},
-    exchange::Keeping,
+    exchange::ResponseLimits,
     options::RequestMethod,
     request::Request,
     sign::Signer,
@@ -37,7 +37,7 @@ use crate::{
     tls,
 };
 
-/// Longest wish to be tried later that is followed.
+/// Longest `Retry-After` that is respected.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(86_400);
 
 /// Header fields that are written here.
@@ -47,30 +47,30 @@ const OWN_HEADERS: [&str; 4] = ["host", "content-length", "transfer-encoding", "
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct CallOptions {
-    /// The URL. `{NAME}` is the property of the message, escaped; a URL that is nothing but `{NAME}` is the property itself,
-    /// so that a message can say where it goes, within the networks that are open.
+    /// The URL. `{NAME}` is the property of the message, escaped. A URL that is only `{NAME}` is the property itself,
+    /// so that a message can name its destination, within the permitted networks.
     pub url: String,
     /// The method.
     pub method: RequestMethod,
     /// Further header fields for every request; `{NAME}` is the property of the message.
     pub headers: BTreeMap<String, String>,
-    /// Headers of the message that travel on, beside its `Content-Type`.
+    /// Headers of the message to forward, besides its `Content-Type`.
     pub forward: Vec<String>,
-    /// The secret that signs requests, as Standard Webhooks ask: `whsec_` and 24 to 64 bytes in base64.
+    /// Secret that signs requests (Standard Webhooks): `whsec_` and 24 to 64 bytes in base64.
     pub secret: Option<String>,
-    /// Time for the whole request: name, connection, encryption and the complete response.
+    /// Timeout of the whole request: name resolution, connection, encryption and the complete response.
     pub timeout: Wait,
-    /// After this time without a request a connection ends.
+    /// An idle connection is closed after this time.
     pub idle_timeout: Wait,
-    /// Most bytes of a response; a longer one is as good as none.
+    /// Most bytes of a response; a longer one counts as a failure.
     pub reply_bytes: usize,
-    /// Networks that are not public and may be talked to nevertheless: `10.0.0.0/8`, `127.0.0.1`.
+    /// Non-public networks that may be connected to: `10.0.0.0/8`, `127.0.0.1`.
     pub allow_networks: Vec<Network>,
-    /// Hosts that may be talked to wherever their names lead.
+    /// Hosts that may be connected to, whatever address they resolve to.
     pub allow_hosts: Vec<String>,
     /// A file of further certificates to trust, in PEM form.
     pub ca_file: Option<PathBuf>,
-    /// A file with our certificate and those between it and its root, in PEM form.
+    /// A file with our certificate and the intermediate ones, in PEM form.
     pub certificate_file: Option<PathBuf>,
     /// A file with the certificate's private key, in PEM form.
     pub key_file: Option<PathBuf>,
@@ -97,7 +97,7 @@ impl Default for CallOptions {
 }
 
 impl CallOptions {
-    /// The properties that the URL and the headers name.
+    /// The properties in the URL and the headers.
     fn places(&self) -> BTreeSet<&str> {
         std::iter::once(&self.url).chain(self.headers.values()).flat_map(|text| pieces(text).1).collect()
     }
@@ -118,14 +118,21 @@ impl Options for CallOptions {
                 problems.push(problem.hint("give the whole URL as one property: `{callback}`"));
             }
         }
-        // A message's place in a trace goes with it anyway; who forwards it asks for nothing more.
+        // The trace context of a message is always sent, so forwarding its headers changes nothing.
         let own = |name: &String| {
             let (name, is_given) = (name.to_ascii_lowercase(), self.headers.contains_key(name));
             OWN_HEADERS.contains(&name.as_str()) || is_given && ["traceparent", "tracestate"].contains(&name.as_str())
         };
         for name in self.headers.keys().chain(&self.forward) {
             if HeaderName::try_from(name).is_err() || own(name) {
-                problems.push(Problem::at("headers", format!("`{name}` is no header that can be given")));
+                problems.push(Problem::at("headers", format!("`{name}` is a header that the channel writes itself")));
+            }
+        }
+        for (name, value) in &self.headers {
+            // Properties are checked when a message is sent.
+            if HeaderValue::try_from(pieces(value).0.concat()).is_err() {
+                let text = format!("the value of `{name}` has characters that no header field may have");
+                problems.push(Problem::at("headers", text).hint("give one line without control characters"));
             }
         }
         if let Some(Err(text)) = self.secret.as_deref().map(Signer::new) {
@@ -142,55 +149,55 @@ impl Options for CallOptions {
     }
 }
 
-/// What is sent.
+/// A request to send.
 pub struct Call<'a> {
-    /// Its identity for the far side, the same at every attempt: `webhook-id` and `idempotency-key`.
+    /// Identity of the message at the receiver, the same at every attempt: `webhook-id` and `idempotency-key`.
     pub id: &'a str,
-    /// The media type of the body; empty if it is not known.
+    /// Media type of the body; empty if unknown.
     pub content_type: &'a str,
-    /// The headers of the message, names in lower case.
+    /// Headers of the message, names in lower case.
     pub headers: &'a [(String, String)],
-    /// Header fields that say what the message is.
+    /// Header fields that describe the message.
     pub about: &'a [(&'a str, String)],
     /// The body.
     pub body: &'a [u8],
-    /// The text of a property.
+    /// Returns the text of a property.
     pub property: &'a (dyn Fn(&str) -> Option<String> + Sync),
-    /// When the body was signed by somebody else, in seconds since 1970, and the signature.
+    /// Time (seconds since 1970) and signature of the body, if the caller signed it.
     pub signed: Option<(i64, &'a str)>,
 }
 
-/// What came back.
+/// Result of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Returned {
-    /// The far side took it, and says this.
+    /// The receiver accepted it, with this response.
     Taken(Reply),
     /// Another attempt may succeed.
     Deferred {
-        /// Why it did not.
+        /// The failure.
         reason: Reason,
-        /// The far side's wish.
+        /// The receiver's `Retry-After`.
         retry_after: Option<Duration>,
     },
-    /// Never.
+    /// Permanently refused.
     Refused(Reason),
 }
 
-/// What the far side says.
+/// A response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
     /// The status.
     pub status: u16,
     /// The header fields, names in lower case.
     pub headers: Vec<(String, String)>,
-    /// The body, whole.
+    /// The complete body.
     pub body: Vec<u8>,
 }
 
-/// Sends requests to one far side over connections that are kept.
+/// HTTP client of a send port; keeps connections open.
 pub struct Caller {
     options: CallOptions,
-    /// Where all requests go, if no property has a part in it.
+    /// The target, if the URL contains no property.
     fixed: Option<Target>,
     signer: Option<Signer>,
     connections: Connections,
@@ -219,14 +226,14 @@ impl Caller {
         let trust = trust.map_err(within)?;
         let signer = options.secret.as_deref().map(|secret| Signer::new(secret).expect("checked with the options"));
         let networks = networks.with(&options.allow_networks, &options.allow_hosts);
-        let keeping = Keeping { body_bytes_max: options.reply_bytes + 1, headers: true };
-        let connections =
-            Connections::new(Arc::new(TcpDial), (*trust).clone(), networks, options.idle_timeout.0).keeping(keeping);
+        let keeping = ResponseLimits { body_bytes_max: options.reply_bytes + 1, headers: true };
+        let connections = Connections::new(Arc::new(TcpDial), (*trust).clone(), networks, options.idle_timeout.0)
+            .with_limits(keeping);
         let fixed = Some(&options.url).filter(|url| pieces(url).1.is_empty()).and_then(|url| Target::parse(url).ok());
         Ok(Caller { options, fixed, signer, connections, clock })
     }
 
-    /// Whether it signs what it sends.
+    /// Whether it signs requests.
     pub fn signs(&self) -> bool {
         self.signer.is_some()
     }
@@ -236,7 +243,7 @@ impl Caller {
         self.options.places()
     }
 
-    /// Sends a request and waits for its response. Everything the world may answer is a value.
+    /// Sends a request and waits for its response. Every response or failure is a value.
     pub async fn call(&self, call: &Call<'_>) -> Returned {
         let target = match self.target(call) {
             Ok(target) => target,
@@ -286,9 +293,19 @@ impl Caller {
         }
         let url = match whole_place(&self.options.url) {
             Some(name) => (call.property)(name).ok_or_else(|| no_property(name))?,
-            None => fill(&self.options.url, call.property, |text| {
-                url::form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>().replace('+', "%20")
-            })?,
+            None => {
+                let url = fill(&self.options.url, call.property, |text| {
+                    url::form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>().replace('+', "%20")
+                })?;
+                // Dot segments, escaped or not, are removed from a path (RFC 3986, 5.2.4), with the segment before
+                // `..`.
+                if dot_segments(&url) > dot_segments(&pieces(&self.options.url).0.join("x")) {
+                    let text =
+                        "a property would be a segment `.` or `..` of the path, which would lead to another address";
+                    return Err(Reason::new(ReasonKind::Address, text));
+                }
+                url
+            }
         };
         Target::parse(&url).map(Cow::Owned).map_err(|what| Reason::new(ReasonKind::Address, what))
     }
@@ -329,7 +346,7 @@ impl Caller {
     }
 }
 
-/// Whether the far side had said how long its response is.
+/// Whether the response declared its length.
 fn announced(headers: &[(String, String)]) -> bool {
     headers.iter().any(|(name, _)| name == "content-length" || name == "transfer-encoding")
 }
@@ -338,13 +355,19 @@ fn no_property(name: &str) -> Reason {
     Reason::new(ReasonKind::Address, format!("the message has no property `{name}`, which the port needs"))
 }
 
-/// The name in a text that is one place and nothing else.
+/// Number of `.` and `..` segments in the path of a URL.
+fn dot_segments(url: &str) -> usize {
+    let path = url.split(['?', '#']).next().unwrap_or_default();
+    path.split('/').filter(|segment| matches!(*segment, "." | "..")).count()
+}
+
+/// The name in a text that is a single placeholder.
 fn whole_place(text: &str) -> Option<&str> {
     let name = text.strip_prefix('{')?.strip_suffix('}')?;
     (!name.contains(['{', '}'])).then_some(name)
 }
 
-/// What stands between the places of a text, and the names in them; of `a{b}c`: `[a, c]` and `[b]`.
+/// The literals and placeholders of a text; of `a{b}c`: `[a, c]` and `[b]`.
 fn pieces(text: &str) -> (Vec<&str>, Vec<&str>) {
     let (mut constants, mut names, mut rest) = (Vec::new(), Vec::new(), text);
     while let Some((before, name, after)) = rest
@@ -386,6 +409,37 @@ mod tests {
     }
 
     #[test]
+    fn a_property_takes_no_segment_out_of_the_path() {
+        let target = |url: &str, text: &'static str| {
+            let property = move |_: &str| Some(text.to_owned());
+            let caller = open(json!({ "url": url })).unwrap_or_else(|_| panic!("good options"));
+            let call = Call {
+                id: "m-1",
+                content_type: "",
+                headers: &[],
+                about: &[],
+                body: b"",
+                property: &property,
+                signed: None,
+            };
+            caller.target(&call).map(|target| target.path.clone()).map_err(|reason| reason.text.clone())
+        };
+        for (url, text) in [
+            ("https://a.b/orders/{order}/confirm", ".."),
+            ("https://a.b/orders/{order}/confirm", "."),
+            ("https://a.b/orders/{order}", ".."),
+            ("https://a.b/orders/{order}?x=1", ".."),
+            ("https://a.b/orders/{order}{order}/confirm", "."),
+            ("https://a.b/orders/.{order}/confirm", "."),
+        ] {
+            assert!(target(url, text).expect_err("another address").contains("`..`"), "{url} {text}");
+        }
+        assert_eq!(target("https://a.b/orders/{order}.json", "..").as_deref(), Ok("/orders/...json"));
+        assert_eq!(target("https://a.b/orders?x={order}", "..").as_deref(), Ok("/orders?x=.."));
+        assert_eq!(target("https://a.b/orders/{order}/x", "../a").as_deref(), Ok("/orders/..%2Fa/x"));
+    }
+
+    #[test]
     fn properties_choose_the_path_or_the_whole_but_no_part_of_the_host() {
         let property = |name: &str| (name == "order").then(|| "a/b c".to_owned());
         let call = Call {
@@ -409,6 +463,7 @@ mod tests {
             (json!({"url": "ftp://example.org/"}), "send.shop.options.url"),
             (json!({"url": "https://a.b/", "headers": {"Host": "x"}}), "send.shop.options.headers"),
             (json!({"url": "https://a.b/", "headers": {"Traceparent": "x"}}), "send.shop.options.headers"),
+            (json!({"url": "https://a.b/", "headers": {"X-A": "a\r\nX-B: {order}"}}), "send.shop.options.headers"),
             (json!({"url": "https://a.b/", "secret": "x"}), "send.shop.options.secret"),
             (json!({"url": "https://a.b/", "urll": "x"}), "send.shop.options.urll"),
         ] {

@@ -11,35 +11,58 @@ use tocsin_model::{
 use super::options::{AnswerRule, Meaning};
 use crate::repeated::mask;
 
-/// A response, as much of it as we care about.
+/// The relevant parts of a response.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Response {
     pub status: u16,
     /// All values of `Retry-After`, joined by commas.
     pub retry_after: Option<String>,
-    /// Names in lower case; none unless they are asked for.
+    /// Names in lower case; empty unless requested.
     pub headers: Vec<(String, String)>,
-    /// The first 64 KiB, or as much as is asked for.
+    /// The first 64 KiB, or as much as requested.
     pub body: Vec<u8>,
-    /// Whether that is known to be all of it.
+    /// Whether the body is known to be complete.
     pub whole: bool,
-    /// Credentials of the request that its first words repeat.
+    /// Whether the body is known to be incomplete: it broke off, or is longer.
+    pub cut: bool,
+    /// Credentials of the request that the beginning of the body repeats.
     pub repeated: Vec<String>,
 }
 
 impl Response {
-    /// The time that its `Retry-After` asks for, at most `most`.
+    /// The duration of its `Retry-After`, at most `most`.
     pub fn wish(&self, now: Timestamp, most: Duration) -> Option<Duration> {
         http_date::retry_after(self.retry_after.as_deref(), now, most)
     }
 
-    /// The first words of a part of it, without credentials that it repeats.
+    /// The body as JSON, without a byte-order mark.
+    pub fn json(&self) -> Option<Value> {
+        serde_json::from_slice(self.body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&self.body)).ok()
+    }
+
+    /// Verdict where the body decides and is incomplete. The receiver may have accepted the message, so a retry can
+    /// duplicate it; assuming success could lose it.
+    pub fn undecided(&self, wish: Option<Duration>) -> Verdict {
+        let verdict = by_status(self, wish);
+        match verdict.disposition {
+            Disposition::Deferred { .. } => verdict,
+            _ => {
+                let text = format!(
+                    "{}: the body decides what this response means, and it broke off or is too long",
+                    self.status
+                );
+                Verdict::deferred(Reason::new(ReasonKind::Answer, text))
+            }
+        }
+    }
+
+    /// The beginning of a part of the body, without credentials that it repeats.
     fn first_words(&self, text: &[u8]) -> String {
         mask(&excerpt(text), self.repeated.iter().map(String::as_str))
     }
 }
 
-/// What a response means.
+/// Classification of a response.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Verdict {
     pub disposition: Disposition,
@@ -47,7 +70,7 @@ pub(crate) struct Verdict {
 }
 
 impl Verdict {
-    /// It will never be taken.
+    /// The message is permanently refused.
     pub fn refused(kind: ReasonKind, text: impl Into<String>) -> Verdict {
         Verdict { disposition: Disposition::Refused { reason: Reason::new(kind, text) }, load: Load::Fine }
     }
@@ -58,18 +81,18 @@ impl Verdict {
     }
 }
 
-/// What a response says of its far side's load.
+/// Load of the destination, as far as a response shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Load {
-    /// Nothing.
+    /// Normal.
     Fine,
-    /// It wants less.
+    /// The destination asks for a lower rate.
     Less,
-    /// It fails under it, or what stands behind it does.
+    /// The destination or a server behind it is overloaded.
     Over,
 }
 
-/// What responses of a channel mean: its own rules in their order, then what the status says.
+/// Classification rules of a channel: its own rules in order, then the status.
 #[derive(Debug, Default)]
 pub(super) struct Answers(Vec<Rule>);
 
@@ -85,7 +108,7 @@ struct Rule {
 }
 
 impl Answers {
-    /// Compiles the rules; every problem in them.
+    /// Compiles the rules; returns every problem in them.
     pub fn read(given: &[AnswerRule]) -> Result<Answers, Vec<Problem>> {
         let mut problems = Vec::new();
         if given.len() > 64 {
@@ -121,13 +144,34 @@ impl Answers {
         if problems.is_empty() { Ok(Answers(rules)) } else { Err(problems) }
     }
 
-    /// What a response means; a wish to be tried later is followed up to `most`.
+    /// Whether a rule reads the body.
+    pub fn read_bodies(&self) -> bool {
+        self.0.iter().any(|rule| rule.json.is_some() || rule.contains.is_some())
+    }
+
+    /// Whether the missing part of a body could change the verdict.
+    fn lack_the_rest(&self, response: &Response) -> bool {
+        let mut rules = self
+            .0
+            .iter()
+            .filter(|rule| rule.status.as_ref().is_none_or(|statuses| statuses.contains(&response.status)));
+        rules.next().is_some_and(|first| match (&first.json, &first.contains) {
+            (Some(_), _) => true,
+            (None, Some(text)) => !String::from_utf8_lossy(&response.body).contains(text.as_str()),
+            (None, None) => false,
+        })
+    }
+
+    /// Classifies a response; `Retry-After` is respected up to `most`.
     pub fn classify(&self, response: &Response, now: Timestamp, most: Duration) -> Verdict {
         let wish = response.wish(now, most);
         if self.0.is_empty() {
             return by_status(response, wish);
         }
-        let json: Option<Value> = serde_json::from_slice(&response.body).ok();
+        if response.cut && self.lack_the_rest(response) {
+            return response.undecided(wish);
+        }
+        let json = response.json();
         let at = |pointer: &str| json.as_ref().and_then(|json| json.pointer(pointer)).filter(|value| !value.is_null());
         let fits = |rule: &&Rule| {
             rule.status.as_ref().is_none_or(|statuses| statuses.contains(&response.status))
@@ -163,7 +207,7 @@ impl Answers {
     }
 }
 
-/// What a status means where no rule says otherwise.
+/// Classifies a response by its status alone.
 pub(crate) fn by_status(response: &Response, wish: Option<Duration>) -> Verdict {
     let status = response.status;
     let refused = |kind, text: String| Disposition::Refused { reason: Reason::new(kind, text) };
@@ -173,40 +217,41 @@ pub(crate) fn by_status(response: &Response, wish: Option<Duration>) -> Verdict 
             ReasonKind::Answer,
             format!("{status}: redirects are not followed; the device's address must be the final URL"),
         ),
-        408 | 425 | 429 | 500..=599 => {
+        // An invalid status is treated as 500 (RFC 9110, 15).
+        408 | 425 | 429 | 500.. => {
             Disposition::Deferred { reason: Reason::new(ReasonKind::Answer, words(response)), retry_after: wish }
         }
-        410 => refused(ReasonKind::Gone, format!("{}; the far side is gone for good", words(response))),
+        410 => refused(ReasonKind::Gone, format!("{}; the endpoint is gone for good", words(response))),
         _ => refused(ReasonKind::Answer, words(response)),
     };
     let load = match status {
         429 => Load::Less,
-        408 | 425 | 500..=599 if wish.is_some() => Load::Less,
+        408 | 425 | 500.. if wish.is_some() => Load::Less,
         502..=504 => Load::Over,
         _ => Load::Fine,
     };
     Verdict { disposition, load }
 }
 
-/// The status and the beginning of what was said.
+/// The status and the beginning of the body.
 pub(crate) fn words(response: &Response) -> String {
     let said = response.first_words(&response.body);
     if said.is_empty() { response.status.to_string() } else { format!("{} {said}", response.status) }
 }
 
-/// The first words, in one line.
+/// The beginning of a text, in one line.
 pub(super) fn excerpt(text: &[u8]) -> String {
     let text: String = String::from_utf8_lossy(&text[..text.len().min(600)]).chars().take(200).collect();
     let words = text.split(|c: char| c.is_control() || c.is_whitespace()).filter(|word| !word.is_empty());
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// A value of JSON as text, a text without its quotes.
+/// A JSON value as text; strings without quotes.
 fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// `200`, `2xx` or `400-499`.
+/// A range of statuses: `200`, `2xx` or `400-499`.
 fn statuses(text: &str) -> Option<RangeInclusive<u16>> {
     let one = |text: &str| text.trim().parse::<u16>().ok().filter(|status| (100..=599).contains(status));
     if let Some(hundred) = text.strip_suffix("xx") {

@@ -20,40 +20,40 @@ use url::{Host, Url};
 
 use super::{
     classify::Response,
-    exchange::{Broken, Keeping, Wire},
+    exchange::{ExchangeError, Http1Connection, ResponseLimits},
 };
 use crate::{networks::Networks, tls::Stream};
 
-/// Idle connections kept in all; more are closed at once.
+/// Most idle connections; further ones are closed at once.
 const IDLE_MAX: usize = 1024;
-/// A URL longer than this is none.
+/// Longest URL.
 const URL_BYTES_MAX: usize = 4096;
 
-/// Where a request goes.
+/// Target of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
-    pub site: Arc<Site>,
+    pub site: Arc<HttpOrigin>,
     /// Path and query.
     pub path: String,
 }
 
-/// A far side.
+/// An HTTP origin: scheme, host and port.
 #[derive(Debug)]
-pub(crate) struct Site {
-    /// How an address begins that leads here: all before the path, as a parser of URLs writes it.
+pub(crate) struct HttpOrigin {
+    /// The normalised URL up to the path.
     beginning: String,
-    /// Scheme, host and port: what a connection is good for.
+    /// Key of connections: scheme, host and port.
     pub origin: Arc<str>,
     pub secure: bool,
     pub host: String,
     address: Option<IpAddr>,
     pub port: u16,
-    /// The value of `Host`.
+    /// Value of `Host`.
     pub authority: String,
 }
 
 impl Target {
-    /// Reads a device's address. The error says what is wrong with it.
+    /// Parses a device's address. The error says what is wrong with it.
     pub fn parse(text: &str) -> Result<Target, String> {
         if text.len() > URL_BYTES_MAX {
             return Err(format!("the URL is longer than {URL_BYTES_MAX} bytes"));
@@ -85,12 +85,12 @@ impl Target {
         Uri::try_from(&path).map_err(|_| "the URL has no usable path")?;
         let origin = Arc::from(format!("{}://{host}:{port}", url.scheme()));
         let beginning = format!("{}://{authority}", url.scheme());
-        let site = Site { beginning, origin, secure, host, address, port, authority };
+        let site = HttpOrigin { beginning, origin, secure, host, address, port, authority };
         Ok(Target { site: Arc::new(site), path })
     }
 
-    /// The same, where the target before may well be at the same far side: then only the path is new, and one of plain
-    /// characters needs no parser.
+    /// As `parse`, faster if the previous target has the same origin: then only the path is new, and a plain one
+    /// needs no parser.
     pub fn parse_after(latest: Option<&Target>, text: &str) -> Result<Target, String> {
         let plain = |latest: &Target| {
             let path = text.strip_prefix(&*latest.site.beginning).filter(|path| is_plain_path(path))?;
@@ -101,17 +101,17 @@ impl Target {
     }
 }
 
-/// Whether a parser of URLs would give this path and query back as they are: letters, digits and what separates them, and no
-/// segment of dots.
+/// Whether a URL parser would return this path and query unchanged: letters, digits and separators, and no dot
+/// segments.
 fn is_plain_path(path: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_~.?&=".contains(&byte);
     path.starts_with('/') && path.bytes().all(is_plain) && !path.contains("/.")
 }
 
-/// Opens connections to judged addresses.
+/// Opens connections to checked addresses.
 #[async_trait]
 pub(crate) trait Dial: Send + Sync {
-    /// A fresh connection.
+    /// A new connection.
     async fn dial(&self, address: SocketAddr) -> io::Result<Box<dyn Stream>>;
 }
 
@@ -127,17 +127,17 @@ impl Dial for TcpDial {
     }
 }
 
-/// Makes connections and keeps them.
+/// Pool of persistent connections.
 pub(crate) struct Connections {
     dial: Arc<dyn Dial>,
     trust: Arc<ClientConfig>,
     networks: Networks,
     idle_timeout: Duration,
-    keeping: Keeping,
+    limits: ResponseLimits,
     idle: Mutex<Idle>,
 }
 
-/// Connections that wait for their next request, by origin.
+/// Idle connections by origin.
 struct Idle {
     connections: HashMap<Arc<str>, Vec<Connection>>,
     count: usize,
@@ -145,7 +145,7 @@ struct Idle {
 }
 
 impl Idle {
-    /// Closes what has been idle for too long.
+    /// Closes connections that have been idle for too long.
     fn sweep(&mut self, now: Instant, idle_timeout: Duration) {
         self.connections.retain(|_, connections| {
             connections.retain(|connection| now.duration_since(connection.idle_since) < idle_timeout);
@@ -156,7 +156,7 @@ impl Idle {
 }
 
 struct Connection {
-    wire: Wire,
+    wire: Http1Connection,
     idle_since: Instant,
 }
 
@@ -164,7 +164,7 @@ struct Connection {
 pub(crate) enum NoResponse {
     /// Another attempt may succeed.
     Trouble(Reason),
-    /// We do not talk to this address.
+    /// The network policy forbids this address.
     Closed(Reason),
 }
 
@@ -172,13 +172,13 @@ impl Connections {
     pub fn new(dial: Arc<dyn Dial>, mut trust: ClientConfig, networks: Networks, idle_timeout: Duration) -> Self {
         let idle = Idle { connections: HashMap::new(), count: 0, swept: Instant::now() };
         trust.alpn_protocols = vec![b"http/1.1".to_vec()];
-        let (trust, keeping, idle) = (Arc::new(trust), Keeping::default(), Mutex::new(idle));
-        Connections { dial, trust, networks, idle_timeout, keeping, idle }
+        let (trust, limits, idle) = (Arc::new(trust), ResponseLimits::default(), Mutex::new(idle));
+        Connections { dial, trust, networks, idle_timeout, limits, idle }
     }
 
-    /// The same, with so much kept of each response.
-    pub fn keeping(self, keeping: Keeping) -> Self {
-        Connections { keeping, ..self }
+    /// The same pool with other response limits.
+    pub fn with_limits(self, limits: ResponseLimits) -> Self {
+        Connections { limits, ..self }
     }
 
     /// Sends a request and reads the response. The caller bounds the time.
@@ -189,21 +189,21 @@ impl Connections {
             }
             match wire.exchange(request).await {
                 Ok((response, again)) => return Ok(self.keep(target, wire, response, again)),
-                // Nothing of it has left: the far side closed the connection while it was idle.
-                Err(Broken::Before) => {}
-                Err(Broken::After(what)) => return Err(broken(&what)),
+                // No byte of it was sent: the server closed the connection while it was idle.
+                Err(ExchangeError::Before) => {}
+                Err(ExchangeError::After(what)) => return Err(broken(&what)),
             }
         }
-        // Seldom, and large beside the rest: requests over a kept connection need not carry it.
+        // A cold path with large state: requests over an open connection need not carry it.
         let mut wire = Box::pin(self.connect(target)).await?;
         match wire.exchange(request).await {
             Ok((response, again)) => Ok(self.keep(target, wire, response, again)),
-            Err(Broken::Before) => Err(broken("the far side closed the connection")),
-            Err(Broken::After(what)) => Err(broken(&what)),
+            Err(ExchangeError::Before) => Err(broken("the server closed the connection")),
+            Err(ExchangeError::After(what)) => Err(broken(&what)),
         }
     }
 
-    /// The addresses of the target that we talk to.
+    /// The permitted addresses of the target.
     pub async fn addresses(&self, target: &Target) -> Result<Vec<SocketAddr>, NoResponse> {
         let found: Vec<SocketAddr> = match target.site.address {
             Some(address) => vec![SocketAddr::new(address, target.site.port)],
@@ -238,7 +238,7 @@ impl Connections {
         }
     }
 
-    async fn connect(&self, target: &Target) -> Result<Wire, NoResponse> {
+    async fn connect(&self, target: &Target) -> Result<Http1Connection, NoResponse> {
         let mut last = None;
         for address in self.addresses(target).await? {
             match self.dial.dial(address).await {
@@ -250,9 +250,9 @@ impl Connections {
         Err(trouble(ReasonKind::Connection, format!("no connection to {address}: {error}")))
     }
 
-    async fn shake_hands(&self, target: &Target, stream: Box<dyn Stream>) -> Result<Wire, NoResponse> {
+    async fn shake_hands(&self, target: &Target, stream: Box<dyn Stream>) -> Result<Http1Connection, NoResponse> {
         if !target.site.secure {
-            return Ok(Wire::new(stream, self.keeping));
+            return Ok(Http1Connection::new(stream, self.limits));
         }
         let failed = |error: &dyn std::fmt::Display| {
             trouble(ReasonKind::Tls, format!("no encrypted connection to {}: {error}", target.site.host))
@@ -260,12 +260,12 @@ impl Connections {
         let name = ServerName::try_from(target.site.host.clone()).map_err(|error| failed(&error))?;
         let stream =
             TlsConnector::from(self.trust.clone()).connect(name, stream).await.map_err(|error| failed(&error))?;
-        Ok(Wire::new(Box::new(stream), self.keeping))
+        Ok(Http1Connection::new(Box::new(stream), self.limits))
     }
 
-    fn kept(&self, target: &Target) -> Option<Wire> {
+    fn kept(&self, target: &Target) -> Option<Http1Connection> {
         let mut idle = self.idle.lock();
-        // The one used last is the one most likely to live; those below it are older.
+        // The most recently used connection is the most likely to be alive; those below it are older.
         let connection = idle.connections.get_mut(&target.site.origin)?.pop()?;
         idle.count -= 1;
         if connection.idle_since.elapsed() < self.idle_timeout {
@@ -277,7 +277,7 @@ impl Connections {
         None
     }
 
-    fn keep(&self, target: &Target, wire: Wire, response: Response, again: bool) -> Response {
+    fn keep(&self, target: &Target, wire: Http1Connection, response: Response, again: bool) -> Response {
         if again {
             let now = Instant::now();
             let mut idle = self.idle.lock();
@@ -296,7 +296,7 @@ impl Connections {
         response
     }
 
-    /// Closes what has been idle for too long.
+    /// Closes connections that have been idle for too long.
     pub fn sweep(&self) {
         self.idle.lock().sweep(Instant::now(), self.idle_timeout);
     }
@@ -314,7 +314,7 @@ fn broken(what: &str) -> NoResponse {
 mod tests {
     use super::*;
 
-    /// A path that needs no parser is what the parser would have made of it.
+    /// A plain path equals the result of the URL parser.
     #[test]
     fn the_next_address_leads_where_a_parser_says() {
         let latest = Target::parse("http://10.0.0.1:8080/hook/r1").expect("a URL");

@@ -1,5 +1,5 @@
-//! One request and its response: HTTP/1.1 (RFC 9112), as far as who posts messages needs it. Nothing is read ahead but by
-//! chance, no request waits for another task, and a response is bounded in every part.
+//! A minimal HTTP/1.1 client (RFC 9112): one request and its response. It has no pipelining and no task of its own,
+//! and every part of a response is bounded.
 
 use std::{
     future::poll_fn,
@@ -14,44 +14,46 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use super::classify::{Response, excerpt};
 use crate::{repeated::repeated, tls::Stream};
 
-/// A body is read up to this; what is longer is cut, and its connection given up.
+/// Most bytes of a body; a longer one is cut and its connection closed.
 pub(super) const BODY_BYTES_MAX: usize = 64 * 1024;
-/// A head, or the end of a body in chunks, is no longer than this.
+/// The same for channels that classify by the body.
+pub(super) const JUDGED_BODY_BYTES_MAX: usize = 1024 * 1024;
+/// Most bytes of a head or of a chunked trailer.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 const FIELDS_MAX: usize = 128;
 
-/// How much of a response is kept.
+/// Limits on the stored parts of a response.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Keeping {
-    /// A body is read up to this; what is longer is cut.
+pub(crate) struct ResponseLimits {
+    /// Most bytes of a body; a longer one is cut.
     pub body_bytes_max: usize,
-    /// Whether the header fields are kept.
+    /// Whether header fields are kept.
     pub headers: bool,
 }
 
-impl Default for Keeping {
+impl Default for ResponseLimits {
     fn default() -> Self {
-        Keeping { body_bytes_max: BODY_BYTES_MAX, headers: false }
+        ResponseLimits { body_bytes_max: BODY_BYTES_MAX, headers: false }
     }
 }
 
-/// A connection on which one request follows the other.
-pub(super) struct Wire {
+/// A persistent HTTP/1.1 connection.
+pub(super) struct Http1Connection {
     stream: Box<dyn Stream>,
     unread: BytesMut,
-    keeping: Keeping,
+    limits: ResponseLimits,
 }
 
 /// Why there is no response.
 #[derive(Debug)]
-pub(super) enum Broken {
-    /// Nothing of the request has left: the far side had closed the connection while it was idle.
+pub(super) enum ExchangeError {
+    /// No byte of the request was sent: the server had closed the idle connection.
     Before,
-    /// What has happened to it nobody knows.
+    /// The request may or may not have been processed.
     After(String),
 }
 
-/// How long a body is.
+/// Length of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Length {
     Bytes(u64),
@@ -68,12 +70,12 @@ struct Head {
     stays: bool,
 }
 
-impl Wire {
-    pub fn new(stream: Box<dyn Stream>, keeping: Keeping) -> Wire {
-        Wire { stream, unread: BytesMut::new(), keeping }
+impl Http1Connection {
+    pub fn new(stream: Box<dyn Stream>, limits: ResponseLimits) -> Http1Connection {
+        Http1Connection { stream, unread: BytesMut::new(), limits }
     }
 
-    /// Whether the far side has kept it open meanwhile, and said nothing that nobody asked for.
+    /// Whether the connection is still open and has no unexpected input.
     pub fn is_usable(&mut self) -> bool {
         let mut byte = [0; 1];
         let mut room = ReadBuf::new(&mut byte);
@@ -81,29 +83,29 @@ impl Wire {
         self.unread.is_empty() && Pin::new(&mut self.stream).poll_read(&mut context, &mut room).is_pending()
     }
 
-    /// Sends a request and reads its response; and whether the connection is good for another.
-    pub async fn exchange(&mut self, request: &[u8]) -> Result<(Response, bool), Broken> {
+    /// Sends a request and reads its response; returns whether the connection can be reused.
+    pub async fn exchange(&mut self, request: &[u8]) -> Result<(Response, bool), ExchangeError> {
         let sent = self.send(request).await?;
         let head = loop {
-            let head = self.head().await.map_err(Broken::After)?;
-            // Those between are answers to what we never ask (RFC 9110, 15.2).
+            let head = self.head().await.map_err(ExchangeError::After)?;
+            // Interim responses, which we never ask for (RFC 9110, 15.2).
             if head.status >= 200 {
                 break head;
             }
             if head.status == 101 {
-                return Err(Broken::After("it wants to speak another protocol".into()));
+                return Err(ExchangeError::After("it wants to speak another protocol".into()));
             }
         };
-        let (body, whole) = self.body(head.length).await;
+        let (body, whole, cut) = self.body(head.length).await;
         let stays = sent && whole && head.stays && self.unread.is_empty();
         let Head { status, retry_after, headers, .. } = head;
         let repeated = if body.is_empty() { Vec::new() } else { repeated(request, &excerpt(&body)) };
-        Ok((Response { status, retry_after, headers, body, whole, repeated }, stays))
+        Ok((Response { status, retry_after, headers, body, whole, cut, repeated }, stays))
     }
 
-    /// Writes a request. Gives whether all of it was wanted: a far side may answer before, and read no further.
-    async fn send(&mut self, request: &[u8]) -> Result<bool, Broken> {
-        let Wire { stream, unread, .. } = self;
+    /// Writes a request. Returns whether all of it was read: a server may respond before and stop reading.
+    async fn send(&mut self, request: &[u8]) -> Result<bool, ExchangeError> {
+        let Http1Connection { stream, unread, .. } = self;
         let mut at = 0;
         let sent = poll_fn(|context| {
             while at < request.len() {
@@ -132,18 +134,20 @@ impl Wire {
         });
         match sent.await {
             Ok(all) => Ok(all),
-            Err(_) if at == 0 => Err(Broken::Before),
-            // Who breaks off reading a request has often said why.
-            Err(error) if self.unread.is_empty() && self.fill().await.is_err() => Err(Broken::After(error.to_string())),
+            Err(_) if at == 0 => Err(ExchangeError::Before),
+            // A server that stops reading a request has often sent a response.
+            Err(error) if self.unread.is_empty() && self.fill().await.is_err() => {
+                Err(ExchangeError::After(error.to_string()))
+            }
             Err(_) => Ok(false),
         }
     }
 
-    /// Reads more, at least a byte.
+    /// Reads at least one more byte.
     async fn fill(&mut self) -> Result<(), String> {
         self.unread.reserve(4096);
         match self.stream.read_buf(&mut self.unread).await {
-            Ok(0) => Err("the far side closed the connection".into()),
+            Ok(0) => Err("the server closed the connection".into()),
             Ok(_) => Ok(()),
             Err(error) => Err(error.to_string()),
         }
@@ -151,7 +155,7 @@ impl Wire {
 
     async fn head(&mut self) -> Result<Head, String> {
         loop {
-            let found = read_head(&self.unread, self.keeping.headers)?;
+            let found = read_head(&self.unread, self.limits.headers)?;
             if found.as_ref().map_or(self.unread.len(), |(_, length)| *length) > HEAD_BYTES_MAX {
                 return Err(format!("its head takes more than {HEAD_BYTES_MAX} bytes"));
             }
@@ -163,32 +167,37 @@ impl Wire {
         }
     }
 
-    /// The beginning of a body, and whether that is all of it. The status is the answer; a body that breaks off takes
-    /// nothing from it.
-    async fn body(&mut self, length: Length) -> (Vec<u8>, bool) {
+    /// The beginning of a body, whether it is known to be complete, and whether it is known to be incomplete.
+    async fn body(&mut self, length: Length) -> (Vec<u8>, bool, bool) {
         let mut body = Vec::new();
-        let whole = match length {
-            Length::Bytes(count) => self.take(count, &mut body).await,
-            Length::Chunks => self.chunks(&mut body).await,
+        match length {
+            Length::Bytes(count) => {
+                let whole = self.take(count, &mut body).await;
+                (body, whole, !whole)
+            }
+            Length::Chunks => {
+                let whole = self.chunks(&mut body).await;
+                (body, whole, !whole)
+            }
             Length::ToTheEnd => {
-                let most = self.keeping.body_bytes_max;
+                let most = self.limits.body_bytes_max;
                 while body.len() < most && self.take(1, &mut body).await {
                     let rest = self.unread.len().min(most - body.len());
                     self.take(rest as u64, &mut body).await;
                 }
-                false
+                let cut = body.len() >= most;
+                (body, false, cut)
             }
-        };
-        (body, whole)
+        }
     }
 
-    /// Takes so many bytes of a body; not all if it breaks off or is too long.
+    /// Reads `count` bytes of a body; `false` if it breaks off or is too long.
     async fn take(&mut self, mut count: u64, body: &mut Vec<u8>) -> bool {
         while count > 0 {
             if self.unread.is_empty() && self.fill().await.is_err() {
                 return false;
             }
-            let room = self.keeping.body_bytes_max - body.len();
+            let room = self.limits.body_bytes_max - body.len();
             let some = self.unread.len().min(usize::try_from(count).unwrap_or(usize::MAX)).min(room);
             if some == 0 {
                 return false;
@@ -200,7 +209,7 @@ impl Wire {
         true
     }
 
-    /// Takes a body in chunks (RFC 9112, 7.1).
+    /// Reads a chunked body (RFC 9112, 7.1).
     async fn chunks(&mut self, body: &mut Vec<u8>) -> bool {
         loop {
             let Some(line) = self.line().await else { return false };
@@ -214,7 +223,7 @@ impl Wire {
                 return false;
             }
         }
-        // What stands behind the last chunk is of no use to us.
+        // The trailer is not used.
         let mut rest = HEAD_BYTES_MAX;
         loop {
             match self.line().await {
@@ -242,7 +251,7 @@ impl Wire {
     }
 }
 
-/// The head of a response and its length, if it is whole.
+/// The head of a response and its length, if it is complete.
 fn read_head(bytes: &[u8], keep_headers: bool) -> Result<Option<(Head, usize)>, String> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut response = httparse::Response::new(&mut fields);
@@ -276,7 +285,7 @@ fn read_head(bytes: &[u8], keep_headers: bool) -> Result<Option<(Head, usize)>, 
             Some(_) => return Err("it does not say how long it is".into()),
         }
     };
-    // A date has bytes of ASCII only, so what is not UTF-8 is none.
+    // A date consists of ASCII bytes, so a value that is not UTF-8 is invalid.
     let retry_after: Vec<&str> = all("retry-after").filter_map(|field| std::str::from_utf8(field.value).ok()).collect();
     let retry_after = (!retry_after.is_empty()).then(|| retry_after.join(", "));
     let kept = |field: &httparse::Header<'_>| {
@@ -291,7 +300,7 @@ fn read_head(bytes: &[u8], keep_headers: bool) -> Result<Option<(Head, usize)>, 
 mod tests {
     use super::*;
 
-    /// What comes of a response, in pieces of so many bytes: status, body, whether the connection is good for another.
+    /// Reads a response in pieces of several sizes: status, body, whether the connection can be reused.
     async fn check(response: &str, expected: &str) {
         for piece in [1, 7, 100_000] {
             let (near, far) = tokio::io::duplex(1 << 20);
@@ -305,13 +314,13 @@ mod tests {
                 }
                 tokio::io::AsyncWriteExt::shutdown(&mut writing).await.expect("closed");
             });
-            let shown = match Wire::new(Box::new(near), Keeping::default()).exchange(b"ask").await {
+            let shown = match Http1Connection::new(Box::new(near), ResponseLimits::default()).exchange(b"ask").await {
                 Ok((response, again)) => {
                     let body = String::from_utf8_lossy(&response.body).into_owned();
                     format!("{} {body:?} {}", response.status, if again { "again" } else { "over" })
                 }
-                Err(Broken::Before) => "before".to_owned(),
-                Err(Broken::After(what)) => what,
+                Err(ExchangeError::Before) => "before".to_owned(),
+                Err(ExchangeError::After(what)) => what,
             };
             assert_eq!(shown, expected, "{response:?} in pieces of {piece}");
         }
@@ -346,9 +355,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_response_is_none() {
-        check("", "the far side closed the connection").await;
-        check("HTTP/1.1 200", "the far side closed the connection").await;
+    async fn an_invalid_response_is_an_error() {
+        check("", "the server closed the connection").await;
+        check("HTTP/1.1 200", "the server closed the connection").await;
         check("SSH-2.0-OpenSSH_9.2\r\n\r\n", "it is not HTTP: invalid HTTP version").await;
         check("HTTP/1.1 101 Switch\r\n\r\n", "it wants to speak another protocol").await;
     }

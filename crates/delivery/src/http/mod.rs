@@ -1,21 +1,21 @@
-//! Requests to the URL that a device or the channel gives, signed as Standard Webhooks 1.0 asks.
+//! HTTP requests to the URL of the device or the channel, signed as in Standard Webhooks 1.0.
 //!
-//! The body is the content's JSON, or `{id, type, timestamp, data}`, or what the channel's options make of the message's
-//! parts, each escaped for where it stands. Connections are kept and used again. Nothing is followed that redirects, and
-//! private addresses are refused unless the operator opened them: a URL may be the word of a subscriber. Destinations do
-//! not wait for each other: see `crate::flow`.
+//! The body is the content's JSON, or `{id, type, timestamp, data}`, or a template in the channel's options, with
+//! each value escaped for its context. Connections are reused. Redirects are not followed. Private addresses are
+//! refused unless the operator allows them, because a subscriber may choose the URL. Destinations do not wait for
+//! each other: see `crate::flow`.
 
-pub mod call; // a request whose response is wanted whole, outside of any channel
-pub(crate) mod classify; // a response becomes a disposition, by the channel's rules and its status
-pub(crate) mod connect; // a judged address becomes a connection, and is kept for the next request
-mod exchange; // one request and its response
-mod options; // what an operator may set
-mod recipes; // services whose requests and answers are known
-pub(crate) mod request; // what a request says
-mod recipients; // one request for many
+pub mod call; // HTTP requests of exchanges, with the complete response
+pub(crate) mod classify; // classifies responses by the channel's rules and the status
+pub(crate) mod connect; // connection pool with network policy
+mod exchange; // HTTP/1.1 client: one request and its response
+mod options; // options of the protocol
+mod recipes; // presets for known services
+pub(crate) mod request; // formats requests
+mod recipients; // one request for many recipients
 pub(crate) mod send; // the sessions' loop: messages in, answers out
 pub mod sign; // Standard Webhooks signatures
-mod template; // texts with places to fill in, each escaped for where it stands
+mod template; // templates with placeholders, escaped for their context
 
 #[cfg(test)]
 mod tests;
@@ -29,7 +29,7 @@ use tocsin_model::{application::Channel, id::Name, problem::Problem};
 use crate::{
     channel::{Context, OpenChannel},
     options::read,
-    pending::Shared,
+    pending::DeliveryContext,
     queue::Queue,
     running::Running,
     tls,
@@ -46,7 +46,7 @@ pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<
     Ok(start(name, channel, context, options, trust, Arc::new(connect::TcpDial)))
 }
 
-/// Whether requests go to the URL that the device gives, and not to that of a service.
+/// Whether requests go to the device's URL and not to that of a service.
 pub(crate) fn is_endpoint(options: &Map<String, Value>) -> bool {
     let options = read::<HttpOptions>(options, "").and_then(|options| options.complete());
     options.is_ok_and(|options| options.url.is_none())
@@ -62,8 +62,8 @@ fn start(
 ) -> Box<dyn OpenChannel> {
     let recipients = options.recipients.as_ref().map_or(1, |recipients| recipients.most);
     let queue = Queue::shared_by_many(channel.concurrency.max(1) as usize, channel.flow, recipients);
-    let shared = Shared::new(name, context);
-    let courier = Arc::new(send::Courier::new(name, options, dial, trust, context, queue.clone()));
+    let shared = DeliveryContext::new(name, context);
+    let courier = Arc::new(send::HttpSender::new(name, options, dial, trust, context, queue.clone()));
     let (sessions, couriers) = (courier.clone(), courier.clone());
     Running::start(shared, queue, move |address| couriers.lane_of(address), courier, move || sessions.clone().run())
 }

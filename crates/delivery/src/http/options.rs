@@ -21,46 +21,46 @@ use crate::{
 #[derive(Clone, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct HttpOptions {
-    /// A service whose requests and answers are known: `twilio`, `vonage`, `slack`, `slack_bot`, `teams`, `discord`,
-    /// `telegram`, `apprise`. What is given beside it goes before the recipe's own.
+    /// A preset for a known service: `twilio`, `vonage`, `slack`, `slack_bot`, `teams`, `discord`, `telegram`,
+    /// `apprise`. Other options override those of the preset.
     pub recipe: Option<String>,
-    /// What the recipe wants to know, such as `account` and `token`; as `{with.account}` it fills in other options too.
+    /// Parameters of the recipe, such as `account` and `token`; other options may use them as `{with.account}`.
     pub with: BTreeMap<String, String>,
-    /// The URL that all requests go to; without one it is the device's address. Places such as `{address}` may stand after
-    /// the host.
+    /// URL of all requests; default: the device's address. Placeholders such as `{address}` may follow the host.
     pub url: Option<String>,
     /// The method.
     pub method: RequestMethod,
-    /// What a request says: `json`, any JSON whose texts may hold places; `form`, fields of a form; or `text`. Without it
-    /// the content's JSON, or the payload of Standard Webhooks.
+    /// Body of a request: `json`, any JSON with placeholders in its texts; `form`, fields of a form; or `text`.
+    /// Default: the content's JSON, or the payload of Standard Webhooks.
     pub body: Option<Body>,
-    /// For services that take one message for many people: what of `body.json` says who they are. Recipients who are told
-    /// the same, by a notification class with `multicast`, then share a request.
+    /// For services that accept one message for many recipients: how `body.json` lists them. Recipients of the same
+    /// content, of a notification class with `multicast`, then share a request.
     pub recipients: Option<Recipients>,
-    /// What answers mean, where the status does not say it. The first that fits counts.
+    /// Classification of answers, where the status is not enough. The first rule that matches applies.
     pub answers: Vec<AnswerRule>,
-    /// With `password`, sent as HTTP's basic authentication.
+    /// User name for HTTP basic authentication, with `password`.
     pub username: Option<String>,
     /// See `username`.
     pub password: Option<String>,
-    /// The secret that signs requests: `whsec_` and 24 to 64 bytes in base64 for `v1`, or `whsk_` and an ed25519 key of 32
-    /// bytes for `v1a`. Several, separated by spaces, while one replaces another. Without one requests are not signed.
+    /// Secret that signs requests: `whsec_` and 24 to 64 bytes in base64 for `v1`, or `whsk_` and an Ed25519 key of
+    /// 32 bytes for `v1a`. Several, separated by spaces, during a change of keys. Without one, requests are not
+    /// signed.
     pub secret: Option<String>,
-    /// Further header fields for every request; places fill in.
+    /// Further header fields for every request, with placeholders.
     pub headers: BTreeMap<String, String>,
-    /// Time for the whole request: name, connection, encryption and the complete response.
+    /// Timeout of the whole request: name resolution, connection, encryption and the complete response.
     pub timeout: Wait,
-    /// After this time without a request a connection ends.
+    /// An idle connection is closed after this time.
     pub idle_timeout: Wait,
-    /// A far side's wish to be tried later is followed up to this time.
+    /// Longest `Retry-After` of a server that is respected.
     pub retry_after_max: Wait,
-    /// Networks that are not public and may be talked to nevertheless: `10.0.0.0/8`, `127.0.0.1`.
+    /// Non-public networks that may be connected to: `10.0.0.0/8`, `127.0.0.1`.
     pub allow_networks: Vec<Network>,
-    /// Hosts that may be talked to wherever their names lead.
+    /// Hosts that may be connected to, whatever address they resolve to.
     pub allow_hosts: Vec<String>,
     /// A file of further certificates to trust, in PEM form.
     pub ca_file: Option<PathBuf>,
-    /// A file with our certificate and those between it and its root, in PEM form, for far sides that ask for one.
+    /// A file with our certificate and the intermediate ones, in PEM form, for servers that request one.
     pub certificate_file: Option<PathBuf>,
     /// A file with the certificate's private key, in PEM form.
     pub key_file: Option<PathBuf>,
@@ -92,7 +92,7 @@ impl Default for HttpOptions {
     }
 }
 
-/// A method of HTTP.
+/// An HTTP method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum RequestMethod {
@@ -107,7 +107,7 @@ pub enum RequestMethod {
 }
 
 impl RequestMethod {
-    /// Whether a request of it has a body.
+    /// Whether a request with this method has a body.
     pub fn has_body(self) -> bool {
         self != RequestMethod::Get
     }
@@ -124,7 +124,7 @@ impl From<RequestMethod> for Method {
     }
 }
 
-/// What a request says.
+/// Body of a request.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Body {
@@ -136,19 +136,19 @@ pub enum Body {
     Text(String),
 }
 
-/// How one request is for many recipients. None of them is shown to another as long as the service sees to that.
+/// A shared request: the list of its recipients. The service must not show them to each other.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Recipients {
-    /// How many a request is for, at most: 1 to 10,000.
+    /// Most recipients of a request: 1 to 10,000.
     pub most: usize,
-    /// What stands for one of them in the list that replaces `"{recipients}"` in `body.json`: any JSON whose texts may hold
-    /// places. Here, and only here, `{address}` is the recipient's own.
+    /// Item of one recipient in the list that replaces `"{recipients}"` in `body.json`: any JSON with placeholders in
+    /// its texts. Only here `{address}` is the recipient's address.
     #[serde(default = "only_address")]
     pub each: Value,
-    /// Where in a body of JSON (RFC 6901) a list is that tells of each recipient, in the order of the request, such as
-    /// `/results`. `answers` then say what each of its items means, by places in the item. Without it, or if it is not
-    /// there or has another length, the answer is that of all.
+    /// JSON pointer (RFC 6901) to a list with one result per recipient, in the order of the request, such as
+    /// `/results`. `answers` then classify each item, with pointers relative to the item. If the option or the list
+    /// is missing, or its length differs, the answer applies to all.
     pub results: Option<String>,
 }
 
@@ -156,50 +156,50 @@ fn only_address() -> Value {
     "{address}".into()
 }
 
-/// What an answer means. All that is given must fit.
+/// A classification rule for answers. All given conditions must match.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AnswerRule {
     /// `200`, `2xx`, or `400-499`.
     pub status: Option<String>,
-    /// A place in a body of JSON (RFC 6901), such as `/messages/0/status`, at which there must be something.
+    /// JSON pointer (RFC 6901) into the body, such as `/messages/0/status`, at which a value must exist.
     pub json: Option<String>,
-    /// One of these must be at that place; numbers and truth values as text.
+    /// Permitted values at that pointer; numbers and truth values as text.
     pub is: Vec<String>,
-    /// The body holds this text.
+    /// A text that the body must contain.
     pub contains: Option<String>,
-    /// What it means.
+    /// The classification.
     pub means: Meaning,
-    /// A place in a body of JSON at which the seconds to wait are.
+    /// JSON pointer to the seconds to wait.
     pub retry_after: Option<String>,
-    /// A place in a body of JSON at which the words for the receipt are.
+    /// JSON pointer to the text for the receipt.
     pub reply: Option<String>,
 }
 
-/// What an answer means.
+/// Classification of an answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Meaning {
-    /// The far side took it.
+    /// The receiver accepted the message.
     #[default]
     Delivered,
-    /// Never.
+    /// Permanently refused.
     Refused,
-    /// Never, and nothing else for this device: the address is gone for good.
+    /// Permanently refused, and the device's address no longer exists.
     Gone,
     /// Another attempt may succeed.
     Retry,
-    /// The same, and the destination wants less.
+    /// As `retry`, and the destination asks for a lower rate.
     Slower,
-    /// It is not the message: the channel's own credentials or settings are wrong. Tried again, so that nothing is lost.
+    /// The channel's credentials or settings are wrong, not the message. Retried, so that nothing is lost.
     Misconfigured,
 }
 
 impl HttpOptions {
-    /// The options with those of their recipe filled in.
+    /// The options with the defaults of their recipe.
     ///
     /// # Errors
-    /// There is no such recipe, or it misses something.
+    /// An unknown recipe, or a missing parameter.
     pub(super) fn complete(&self) -> Result<HttpOptions, Vec<Problem>> {
         let mut options = self.clone();
         if let Some(name) = &self.recipe {

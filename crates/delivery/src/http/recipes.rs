@@ -1,8 +1,8 @@
-//! Services whose requests and answers are known, so that a channel needs but a name and credentials.
+//! Presets for known services, so that a channel needs only a name and credentials.
 //!
-//! A recipe is a set of options of the channel, written as an operator would write them; what a definition gives beside
-//! it goes before. Each is as the service documents its API. Where a service does not document what it counts, a limit is in
-//! units of UTF-16, which are never fewer than characters.
+//! A recipe is a set of channel options, written as an operator would write them; options in the definition override
+//! it. Each follows the API documentation of the service. Where the documentation does not define the unit of a
+//! limit, UTF-16 units are used, which are never fewer than characters.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -12,10 +12,10 @@ use tocsin_model::problem::{Problem, closest};
 
 use super::options::{AnswerRule, Body, HttpOptions};
 
-/// A service that is known.
+/// A known service.
 pub(super) struct Recipe {
     pub name: &'static str,
-    /// What it wants to know in `with`, and what that is if it is not given.
+    /// Parameters in `with`, with their defaults.
     parameters: &'static [(&'static str, Option<&'static str>)],
     options: Prepared,
 }
@@ -41,7 +41,7 @@ impl Default for Prepared {
 /// The recipe of this name.
 ///
 /// # Errors
-/// There is none.
+/// An unknown name.
 pub(super) fn find(name: &str) -> Result<&'static Recipe, Vec<Problem>> {
     RECIPES.iter().find(|recipe| recipe.name == name).ok_or_else(|| {
         let names = RECIPES.iter().map(|recipe| recipe.name);
@@ -54,7 +54,7 @@ pub(super) fn find(name: &str) -> Result<&'static Recipe, Vec<Problem>> {
 }
 
 impl Recipe {
-    /// Fills in what the options leave open.
+    /// Fills in options that are not given.
     ///
     /// # Errors
     /// A parameter is missing or unknown.
@@ -119,14 +119,14 @@ static RECIPES: LazyLock<[Recipe; 8]> = LazyLock::new(|| {
                     {"status": "401", "means": "misconfigured", "reply": "/message"},
                     {"status": "429", "means": "slower", "reply": "/message"},
                     {"status": "2xx", "json": "/status", "is": ["failed", "undelivered"], "means": "refused", "reply": "/error_message"},
-                    // The number cannot be a phone's, or its owner has said STOP.
+                    // The number is not a phone number, or its owner has replied STOP.
                     {"status": "4xx", "json": "/code", "is": ["21211", "21614", "21610"], "means": "gone", "reply": "/message"},
                     {"status": "4xx", "json": "/message", "means": "refused", "reply": "/message"},
                     {"status": "2xx", "json": "/sid", "means": "delivered", "reply": "/sid"},
                 ],
             }),
         ),
-        // The address is a phone number; the status of HTTP is always 200. https://developer.vonage.com/en/api/sms
+        // The address is a phone number; the HTTP status is always 200. https://developer.vonage.com/en/api/sms
         recipe(
             "vonage",
             &[
@@ -146,7 +146,7 @@ static RECIPES: LazyLock<[Recipe; 8]> = LazyLock::new(|| {
                     {"status": "2xx", "json": "/messages/0/status", "is": ["0"], "means": "delivered", "reply": "/messages/0/message-id"},
                     {"status": "2xx", "json": "/messages/0/status", "is": ["1"], "means": "slower", "reply": "/messages/0/error-text"},
                     {"status": "2xx", "json": "/messages/0/status", "is": ["5"], "means": "retry", "reply": "/messages/0/error-text"},
-                    // Credentials, an account that is barred or empty, an address to send from that is not ours.
+                    // Credentials, an account that is barred or empty, or a sender address that is not ours.
                     {"status": "2xx", "json": "/messages/0/status", "is": ["2", "4", "8", "9", "14", "15", "29"], "means": "misconfigured", "reply": "/messages/0/error-text"},
                     {"status": "2xx", "json": "/messages/0/status", "means": "refused", "reply": "/messages/0/error-text"},
                     {"status": "2xx", "means": "retry"},
@@ -205,7 +205,7 @@ static RECIPES: LazyLock<[Recipe; 8]> = LazyLock::new(|| {
                         },
                     }],
                 }},
-                // Connectors told of trouble in a text with the status 200.
+                // Connectors reported failures in a text with the status 200.
                 "answers": [
                     {"status": "2xx", "contains": "HTTP error 429", "means": "slower"},
                     {"status": "2xx", "contains": "endpoint returned HTTP error", "means": "refused"},
@@ -217,7 +217,7 @@ static RECIPES: LazyLock<[Recipe; 8]> = LazyLock::new(|| {
             "discord",
             &[],
             json!({
-                // Nobody is mentioned, whatever the text says.
+                // No one is mentioned, whatever the text contains.
                 "body": {"json": {"content": "{text|utf16:2000}", "allowed_mentions": {"parse": []}}},
                 "answers": [
                     {"status": "429", "means": "slower", "retry_after": "/retry_after", "reply": "/message"},
@@ -236,7 +236,7 @@ static RECIPES: LazyLock<[Recipe; 8]> = LazyLock::new(|| {
                 "answers": [
                     {"status": "2xx", "json": "/ok", "is": ["true"], "means": "delivered", "reply": "/result/message_id"},
                     {"status": "429", "means": "slower", "retry_after": "/parameters/retry_after", "reply": "/description"},
-                    // Without a bot of this token there is no such page.
+                    // A request with an unknown bot token gets 404.
                     {"status": "401", "means": "misconfigured", "reply": "/description"},
                     {"status": "404", "means": "misconfigured", "reply": "/description"},
                     {"status": "403", "contains": "blocked by the user", "means": "gone", "reply": "/description"},
@@ -256,7 +256,7 @@ static RECIPES: LazyLock<[Recipe; 8]> = LazyLock::new(|| {
                 "body": {"json": {"urls": "{address}", "title": "{subject}", "body": "{text}", "type": "info", "format": "text"}},
                 "answers": [
                     {"status": "204", "means": "refused", "reply": "/error"},
-                    // At least one of the services behind it could not be told.
+                    // At least one of the services behind it failed.
                     {"status": "424", "means": "retry", "reply": "/error"},
                     {"status": "4xx", "json": "/error", "means": "refused", "reply": "/error"},
                 ],

@@ -1,4 +1,4 @@
-//! One request for many: what it says of each, and what its response says of each.
+//! One request for many recipients: its list of recipients, and their results in the response.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use super::{
     options::{Body, HttpOptions},
     template::JsonTemplate,
 };
-use crate::{channel::Outgoing, pending::Pending};
+use crate::{channel::Outgoing, pending::PendingDelivery};
 
-/// More than any service takes at once.
+/// More than any service accepts at once.
 const MOST: usize = 10_000;
 
-/// How requests are shared; the option `recipients`, compiled.
+/// The option `recipients`, compiled.
 #[derive(Debug)]
 pub(super) struct Sharing {
     each: JsonTemplate,
@@ -24,7 +24,7 @@ pub(super) struct Sharing {
 }
 
 impl Sharing {
-    /// Compiles the option; every problem in it and in what it makes of the others. `None`: each request is for one.
+    /// Compiles the option and checks it against the others. `None`: each request is for one recipient.
     pub fn read(options: &HttpOptions, with: &BTreeMap<String, String>) -> Result<Option<Sharing>, Vec<Problem>> {
         let Some(given) = &options.recipients else { return Ok(None) };
         let mut problems = Vec::new();
@@ -45,7 +45,8 @@ impl Sharing {
         }
         match JsonTemplate::read(&given.each, with) {
             Ok(each) if each.has_recipients() => {
-                problems.push(Problem::at("recipients.each", "one recipient is no list of recipients"));
+                problems
+                    .push(Problem::at("recipients.each", "needs the placeholder of one recipient, not `{recipients}`"));
             }
             Ok(each) if problems.is_empty() => {
                 return Ok(Some(Sharing { each, results: given.results.clone() }));
@@ -56,29 +57,34 @@ impl Sharing {
         Err(problems)
     }
 
-    /// What of their content is in a request, beside the body itself.
+    /// Parts of the content in the list, besides the body itself.
     pub fn each(&self) -> &JsonTemplate {
         &self.each
     }
 
-    /// The list that stands for `{recipients}`, in JSON.
+    /// The JSON list that replaces `{recipients}`.
     pub fn list<'o>(&self, recipients: impl Iterator<Item = &'o Outgoing>) -> String {
         let items: Vec<String> = recipients.map(|recipient| self.each.fill(recipient, "")).collect();
         format!("[{}]", items.join(","))
     }
 
-    /// The identity of a request to these recipients, who share a message: the same whenever it is for the same, and another
-    /// for those who are left after some were told, lest a far side that knows it already passes them over.
-    pub fn id(&self, message_id: &str, recipients: &[Pending]) -> String {
+    /// Id of a request to these recipients of one message. It is the same for the same recipients. A retry for the
+    /// remaining ones has another id, so that the server does not ignore it as a duplicate.
+    pub fn id(&self, message_id: &str, recipients: &[PendingDelivery]) -> String {
         let mut hash = Context::new(&SHA256);
         recipients.iter().for_each(|pending| hash.update(&pending.outgoing.id.ordinal.to_be_bytes()));
         format!("{message_id}.{}", digits_of(&hash.finish().as_ref()[..8]))
     }
 
-    /// The response that each of so many recipients got, if this one tells them apart.
+    /// Whether the response body contains results of recipients.
+    pub fn reads_bodies(&self) -> bool {
+        self.results.is_some()
+    }
+
+    /// Splits a response into one per recipient, if it has a result for each.
     pub fn split(&self, response: &Response, recipients: usize) -> Option<Vec<Response>> {
         let pointer = self.results.as_deref().filter(|_| (200..300).contains(&response.status))?;
-        let mut body: Value = serde_json::from_slice(&response.body).ok()?;
+        let mut body = response.json()?;
         let Value::Array(items) = body.pointer_mut(pointer)?.take() else { return None };
         let one =
             |item: Value| Response { body: item.to_string().into_bytes(), headers: Vec::new(), ..response.clone() };

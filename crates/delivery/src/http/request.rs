@@ -1,4 +1,4 @@
-//! What a request says: method, URL, header fields and body, from a channel's options and a message.
+//! Formats requests: method, URL, header fields and body, from a channel's options and a message.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -17,19 +17,19 @@ use super::{
     recipients::Sharing,
     template::{Escape, JsonTemplate, Template},
 };
-use crate::{channel::Outgoing, pending::Pending, record};
+use crate::{channel::Outgoing, pending::PendingDelivery, record};
 
-/// How requests of a channel are made; its options, compiled.
+/// Request format of a channel: its options, compiled.
 #[derive(Debug)]
 pub(super) struct Form {
     pub method: Method,
-    /// Where to; without one, the address of the device is the URL.
+    /// The URL; without one, the device's address is used.
     url: Option<Template>,
     /// Fields that are the same in each request.
     headers: HeaderMap,
     filled: Vec<(HeaderName, Template)>,
     body: Filled,
-    /// Whether requests are for many.
+    /// Sharing of a request among many recipients, if configured.
     pub sharing: Option<Sharing>,
 }
 
@@ -57,7 +57,7 @@ const RESERVED_HEADERS: [&str; 9] = [
 ];
 
 impl Form {
-    /// Compiles the options; every problem in them. `with` are the parameters of the recipe.
+    /// Compiles the options; returns every problem in them. `with` are the parameters of the recipe.
     pub fn read(options: &HttpOptions, with: &BTreeMap<String, String>) -> Result<Form, Vec<Problem>> {
         let mut problems = Vec::new();
         let mut template = |path: String, text: &str| match Template::read(text, with) {
@@ -150,7 +150,7 @@ impl Form {
         if problems.is_empty() { Ok(form) } else { Err(problems) }
     }
 
-    /// Where a request speaks of one recipient that may be for many, and the other way round.
+    /// Problems of placeholders for one recipient in a shared request, and the reverse.
     fn sharing_problems(&self, is_shared: bool) -> Vec<Problem> {
         let Filled::Json(body) = &self.body else { return Vec::new() };
         let (path, what, hint) = match (is_shared, body.has_recipients()) {
@@ -172,7 +172,7 @@ impl Form {
         vec![Problem::at(path, what).hint(hint)]
     }
 
-    /// What of a content is in a request.
+    /// Parts of a content in a request.
     pub fn parts_used(&self) -> PartsUsed {
         let mut used = PartsUsed::NONE;
         match &self.body {
@@ -188,7 +188,7 @@ impl Form {
         used
     }
 
-    /// The URL of a message. The error says why what fills it in makes none.
+    /// The URL of a message. The error says why the inserted values make no valid URL.
     pub fn url<'a>(&'a self, outgoing: &'a Outgoing) -> Result<Cow<'a, str>, String> {
         let Some(url) = &self.url else { return Ok(Cow::from(&*outgoing.address)) };
         if let Some(url) = url.constant() {
@@ -202,14 +202,14 @@ impl Form {
         Ok(filled.into())
     }
 
-    /// The beginning of all URLs, with the host at least, if the address of a device does not say where it goes. No place can
-    /// stand before the path.
+    /// The constant beginning of all URLs, including the host, if the channel has a URL. Placeholders come after the
+    /// host only.
     pub fn destination(&self) -> Option<&str> {
         self.url.as_ref().map(Template::beginning)
     }
 
-    /// The body of a message to these recipients, of which there is one at least.
-    pub fn body(&self, recipients: &[Pending]) -> Bytes {
+    /// The body of a message to these recipients, at least one.
+    pub fn body(&self, recipients: &[PendingDelivery]) -> Bytes {
         let outgoing = &recipients[0].outgoing;
         match &self.body {
             Filled::Standard => record::body(&outgoing.message).into(),
@@ -238,7 +238,7 @@ impl Form {
         }
     }
 
-    /// Writes the header fields of a message. What its templates say goes before what the options say.
+    /// Writes the header fields of a message. Fields of a template override those of the options.
     pub fn write_headers(&self, outgoing: &Outgoing, request: &mut Request) {
         let own = &outgoing.message.content.headers;
         let is_own = |name: &HeaderName| own.iter().any(|(own, _)| own.eq_ignore_ascii_case(name.as_str()));
@@ -246,27 +246,27 @@ impl Form {
             request.field(name.as_str(), value);
         }
         for (name, template) in self.filled.iter().filter(|(name, _)| !is_own(name)) {
-            // Control characters are gone, so anything else is a value.
+            // Control characters have been removed, so anything else is a valid value.
             request.field(name.as_str(), template.fill(outgoing, Escape::Header));
         }
-        // What a request cannot hold, templates cannot make; their checker saw to it.
+        // Templates cannot produce invalid names; the definition's checks ensure that.
         for (name, value) in own.iter().filter(|(name, _)| header_objection(name).is_none()) {
             request.field(name, value);
         }
     }
 }
 
-/// A request as it goes over the wire, while its head is written.
+/// A request in wire form, while its head is being written.
 pub(crate) struct Request {
     bytes: Vec<u8>,
     has_body: bool,
 }
 
-/// Room for a head: most have less.
+/// Initial capacity for a head; most are shorter.
 const HEAD_BYTES: usize = 512;
 
 impl Request {
-    /// Begins it; its body will have about so many bytes.
+    /// Begins a request with a body of about `body_bytes`.
     pub fn new(method: &Method, target: &Target, body_bytes: usize) -> Request {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + body_bytes);
         for part in [method.as_str(), " ", &target.path, " HTTP/1.1\r\nhost: ", &target.site.authority, "\r\n"] {
@@ -275,7 +275,7 @@ impl Request {
         Request { bytes, has_body: *method != Method::GET }
     }
 
-    /// Adds a field of the head. The caller sees to the name; a value that no field can hold is left out with it.
+    /// Adds a header field. The caller guarantees the name; an invalid value drops the field.
     pub fn field(&mut self, name: &str, value: impl AsRef<[u8]>) {
         let value = value.as_ref();
         if value.iter().all(|byte| *byte == b'\t' || !byte.is_ascii_control()) {
@@ -285,7 +285,7 @@ impl Request {
         }
     }
 
-    /// Ends it.
+    /// Completes the request with its body.
     pub fn with_body(mut self, body: &[u8]) -> Vec<u8> {
         if self.has_body {
             self.field("content-length", body.len().to_string());
@@ -296,7 +296,7 @@ impl Request {
     }
 }
 
-/// Whether a segment of a path is resolved wherever the path is read; no way of writing the dots prevents that.
+/// Whether servers would resolve a path segment; escaping the dots does not prevent that.
 fn is_dots(segment: &str) -> bool {
     segment.len() <= 6 && matches!(&*segment.to_ascii_lowercase().replace("%2e", "."), "." | "..")
 }
@@ -310,7 +310,7 @@ fn encoded(text: &str) -> String {
     url::form_urlencoded::byte_serialize(text.as_bytes()).collect()
 }
 
-/// What is wrong with a URL, places in it aside.
+/// The problem of a URL, apart from its placeholders.
 fn url_problem(url: &Template) -> Option<Problem> {
     let beginning = url.constant().unwrap_or_else(|| url.beginning());
     let example = "such as `https://api.example.org/send/{address}`";
@@ -322,13 +322,14 @@ fn url_problem(url: &Template) -> Option<Problem> {
         Ok(_) => {
             let host = beginning.find("//").map_or(0, |at| at + 2);
             let ends = url.constant().is_some() || beginning[host..].contains('/');
-            let problem = Problem::at("url", "the message cannot choose the host: a place stands before the path");
+            let problem =
+                Problem::at("url", "the message cannot choose the host: a placeholder stands before the path");
             (!ends).then(|| problem.hint(example))
         }
     }
 }
 
-/// The value of `Authorization` for a user name and a password.
+/// Value of `Authorization` for basic authentication.
 fn credentials(options: &HttpOptions, with: &BTreeMap<String, String>) -> Result<Option<HeaderValue>, Problem> {
     let fill = |path: &str, text: &Option<String>| match text {
         None => Ok(None),
@@ -337,7 +338,7 @@ fn credentials(options: &HttpOptions, with: &BTreeMap<String, String>) -> Result
                 Some(text) => Ok(Some(text.to_owned())),
                 None => Err(Problem::at(path, "a message cannot choose it")),
             },
-            // Braces are at home in passwords.
+            // Braces are common in passwords, so they are not placeholders here.
             Err(_) => Ok(Some(text.clone())),
         },
     };
@@ -348,6 +349,10 @@ fn credentials(options: &HttpOptions, with: &BTreeMap<String, String>) -> Result
             Err(problem.hint("take it from the environment: `${API_PASSWORD}`"))
         }
         (None, Some(_)) => Err(Problem::at("username", "a password needs a user name")),
+        (Some(name), Some(_)) if name.contains(':') => {
+            let problem = Problem::at("username", "a user name with a colon would be read as two words (RFC 7617, 2)");
+            Err(problem.hint("give what stands behind the colon with the `password`"))
+        }
         (Some(name), Some(password)) => {
             let text = format!("Basic {}", BASE64_STANDARD.encode(format!("{name}:{password}")));
             let mut value = HeaderValue::try_from(text).expect("base64 is a value");

@@ -12,7 +12,9 @@ use tokio::time::timeout;
 use super::{
     classify::{Answers, Load, Response, Verdict},
     connect::{Connections, Dial, NoResponse, Target},
+    exchange::{BODY_BYTES_MAX, JUDGED_BODY_BYTES_MAX, ResponseLimits},
     options::HttpOptions,
+    recipients::Sharing,
     request::{Form, Request},
     sign::Signer,
 };
@@ -20,13 +22,16 @@ use crate::{
     channel::{Clock, Context},
     flow::lanes::Signal,
     options::Wait,
-    pending::{Pending, answer_all},
+    pending::{PendingDelivery, answer_all},
     queue::{Queue, Turn},
-    running::FarSide,
+    running::ProtocolSender,
 };
 
-/// What the sessions of a channel share.
-pub(super) struct Courier {
+/// Bytes for the result of one recipient in a response with a result for each.
+const RESULT_BYTES_MAX: usize = 1024;
+
+/// State that the sessions of a channel share.
+pub(super) struct HttpSender {
     name: Name,
     options: HttpOptions,
     form: Form,
@@ -37,7 +42,7 @@ pub(super) struct Courier {
     queue: Arc<Queue>,
 }
 
-impl Courier {
+impl HttpSender {
     /// The options must be free of problems.
     pub fn new(
         name: &Name,
@@ -53,12 +58,19 @@ impl Courier {
         let form = Form::read(&options, &options.with).expect("checked options make a request");
         let answers = Answers::read(&options.answers).expect("checked options have good rules");
         let networks = context.networks.with(&options.allow_networks, &options.allow_hosts);
-        let connections = Connections::new(dial, (*trust).clone(), networks, options.idle_timeout.0);
+        let results = form.sharing.as_ref().filter(|sharing| sharing.reads_bodies()).and(options.recipients.as_ref());
+        let body_bytes_max = match results {
+            Some(recipients) => JUDGED_BODY_BYTES_MAX.max(recipients.most.saturating_mul(RESULT_BYTES_MAX)),
+            None if answers.read_bodies() => JUDGED_BODY_BYTES_MAX,
+            None => BODY_BYTES_MAX,
+        };
+        let connections = Connections::new(dial, (*trust).clone(), networks, options.idle_timeout.0)
+            .with_limits(ResponseLimits { body_bytes_max, headers: false });
         let clock = context.clock.clone();
-        Courier { name: name.clone(), options, form, answers, signer, connections, clock, queue }
+        HttpSender { name: name.clone(), options, form, answers, signer, connections, clock, queue }
     }
 
-    /// The destination of an address: scheme, host and port as written.
+    /// Key of the destination of an address: scheme, host and port as written.
     pub fn lane_of<'a>(&self, address: &'a str) -> Cow<'a, str> {
         match self.form.destination() {
             None => origin(address),
@@ -66,9 +78,9 @@ impl Courier {
         }
     }
 
-    /// One request after the other, until the queue is closed.
+    /// Sends one request after the other, until the queue is closed.
     pub async fn run(self: Arc<Self>) {
-        // Messages to one destination often follow each other.
+        // Consecutive messages often have the same destination.
         let (mut latest, mut next) = (None, None);
         loop {
             let Some((mut turn, first)) =
@@ -91,11 +103,11 @@ impl Courier {
         }
     }
 
-    /// Makes one request for recipients of the same message, of whom there is one at least. If its response tells them
-    /// apart, `each` is what became of each of them.
+    /// Sends one request for the recipients of a message, at least one. `each` receives their results if the response
+    /// has a result for each.
     async fn attempt(
         &self,
-        recipients: &mut [Pending],
+        recipients: &mut [PendingDelivery],
         latest: &mut Option<Target>,
         each: &mut Vec<Disposition>,
     ) -> Verdict {
@@ -136,10 +148,13 @@ impl Courier {
             request.field("webhook-signature", signer.sign(&id, seconds, &body));
         }
         let request = request.with_body(&body);
-        Pending::sent_together(recipients);
+        PendingDelivery::sent_together(recipients);
         let means =
             |response: &Response| self.answers.classify(response, self.clock.now(), self.options.retry_after_max.0);
         let classify = |response: Response| {
+            if response.cut && self.form.sharing.as_ref().is_some_and(Sharing::reads_bodies) {
+                return response.undecided(response.wish(self.clock.now(), self.options.retry_after_max.0));
+            }
             let own = self.form.sharing.as_ref().and_then(|sharing| sharing.split(&response, recipients.len()));
             each.extend(own.iter().flatten().map(|own| means(own).disposition));
             means(&response)
@@ -148,14 +163,14 @@ impl Courier {
     }
 }
 
-/// What a session does next: what it was given, or what it waits for. Connections that nobody wanted for `idle` are
-/// closed meanwhile. Nothing when the queue is closed.
+/// The next message of a session: `ready`, or the next of the queue. Connections that are idle for `idle` are closed
+/// meanwhile. `None` when the queue is closed.
 pub(crate) async fn next_of(
     queue: &Arc<Queue>,
-    given: Option<(Turn, Pending)>,
+    given: Option<(Turn, PendingDelivery)>,
     connections: &Connections,
     idle: Duration,
-) -> Option<(Turn, Pending)> {
+) -> Option<(Turn, PendingDelivery)> {
     if given.is_some() {
         return given;
     }
@@ -167,7 +182,7 @@ pub(crate) async fn next_of(
     }
 }
 
-/// Sends a request, and says what its response means, or that there is none.
+/// Sends a request and classifies its response, or the failure to get one.
 pub(crate) async fn ask(
     connections: &Connections,
     target: &Target,
@@ -186,7 +201,7 @@ pub(crate) async fn ask(
     }
 }
 
-/// Scheme, host and port of a URL as written. All after the host may be missing.
+/// Scheme, host and port of a URL as written. Everything after the host may be missing.
 pub(crate) fn origin(url: &str) -> Cow<'_, str> {
     let start = url.find("//").map_or(0, |at| at + 2);
     let (mut end, mut at) = (url.len(), None);
@@ -201,13 +216,13 @@ pub(crate) fn origin(url: &str) -> Cow<'_, str> {
         }
     }
     match at {
-        // It will be refused; nobody needs to see the password in a list.
+        // It will be refused; a list of destinations must not show the password.
         Some(at) => format!("{}{}", &url[..start], &url[at + 1..end]).into(),
         None => url[..end].into(),
     }
 }
 
-/// What a verdict says about its destination.
+/// The flow-control signal of a verdict.
 pub(crate) fn signal(verdict: &Verdict) -> Signal {
     match &verdict.disposition {
         Disposition::Deferred { retry_after, .. } if verdict.load == Load::Less => Signal::Slower(*retry_after),
@@ -225,12 +240,12 @@ pub(crate) fn signal(verdict: &Verdict) -> Signal {
 }
 
 #[async_trait]
-impl FarSide for Courier {
-    /// Far sides are the devices' own, so there is none to reach.
+impl ProtocolSender for HttpSender {
+    /// Devices name the endpoints, so there is no server to check.
     async fn probe(&self) -> Result<String, Reason> {
         let signed = if self.signer.is_some() { "signed" } else { "not signed" };
         match self.form.destination() {
-            None => Ok(format!("requests are {signed}; their far sides are named by the devices")),
+            None => Ok(format!("requests are {signed}; devices name the endpoints")),
             Some(url) => Ok(format!("requests are {signed} and go to {}", origin(url))),
         }
     }

@@ -1,9 +1,9 @@
-//! Signatures as Standard Webhooks 1.0 asks.
+//! Signatures of Standard Webhooks 1.0.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use ring::{hmac, signature::Ed25519KeyPair};
 
-/// Signs requests as Standard Webhooks 1.0 asks: for each secret `v1,<base64 of HMAC-SHA256>` or `v1a,<base64 of
+/// Signs requests as in Standard Webhooks 1.0: for each secret `v1,<base64 of HMAC-SHA256>` or `v1a,<base64 of
 /// ed25519>`.
 pub struct Signer {
     keys: Vec<Key>,
@@ -15,13 +15,13 @@ enum Key {
 }
 
 impl Signer {
-    /// Takes one secret, or several separated by spaces. The error never shows the secret.
+    /// Parses one secret, or several separated by spaces. The error never shows the secret.
     pub fn new(secrets: &str) -> Result<Self, String> {
         let keys: Vec<_> = secrets.split_ascii_whitespace().map(Key::read).collect::<Result<_, String>>()?;
         if keys.is_empty() { Err("the secret is empty".into()) } else { Ok(Signer { keys }) }
     }
 
-    /// The value of `webhook-signature`.
+    /// Value of `webhook-signature`.
     pub fn sign(&self, id: &str, timestamp: i64, body: &[u8]) -> String {
         let mut signatures = String::with_capacity(96 * self.keys.len());
         let head = format!("{id}.{timestamp}.");
@@ -66,7 +66,7 @@ impl Key {
         let bytes = decode(encoded, "whsk_")?;
         let pair = match bytes.len() {
             32 => Ed25519KeyPair::from_seed_unchecked(&bytes),
-            // The private key with its public one behind it, as some libraries keep it.
+            // The private key followed by its public key, as some libraries store it.
             64 => Ed25519KeyPair::from_seed_and_public_key(&bytes[..32], &bytes[32..]),
             length => {
                 return Err(format!("a private key has 32 bytes, or 64 with its public key; this one has {length}"));

@@ -1,4 +1,4 @@
-//! Texts with places to fill in, each escaped for where it goes.
+//! Text templates with placeholders, each value escaped for its context.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt::Write};
 
@@ -10,7 +10,7 @@ use tocsin_model::{
 
 use crate::channel::Outgoing;
 
-/// A text with places to fill in: `{address}`, `{text|280}`, `{fields.place}`. `{{` and `}}` are braces.
+/// A text with placeholders: `{address}`, `{text|280}`, `{fields.place}`. `{{` and `}}` are braces.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Template(Vec<Piece>);
 
@@ -20,7 +20,7 @@ enum Piece {
     Place(Source, Vec<Filter>),
 }
 
-/// What fills a place.
+/// Value of a placeholder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Source {
     Address,
@@ -38,21 +38,21 @@ pub(super) enum Source {
     Field(String),
 }
 
-/// Stands in `body.json` for the list of all whom a request is for.
+/// Placeholder in `body.json` for the list of all recipients.
 const RECIPIENTS: &str = "{recipients}";
 
-/// What is done to it before it is escaped.
+/// Transformation of a value before it is escaped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Filter {
-    /// Cut to so many units.
+    /// Cut to this many units.
     Cut(usize, Unit),
-    /// `&`, `<` and `>` as Slack wants them, so that no text makes a mention or a link.
+    /// `&`, `<` and `>` escaped for Slack, so that no text makes a mention or a link.
     Slack,
-    /// For the insides of HTML.
+    /// Escaped for HTML text.
     Html,
 }
 
-/// Where a text goes, and so how what fills it in is escaped.
+/// Context of a template, which decides how values are escaped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Escape {
     /// A part of a URL: everything but letters, digits and `-._~` is percent-encoded.
@@ -63,7 +63,7 @@ pub(super) enum Escape {
     Json,
     /// A header field: control characters become spaces, so that no text makes a second field.
     Header,
-    /// As it is.
+    /// Not escaped.
     Plain,
 }
 
@@ -71,7 +71,7 @@ const NAMES: &str = "`address`, `subject`, `text`, `sms`, `html`, `json`, `messa
                      `timestamp`, `fields` and `fields.<name>`";
 
 impl Template {
-    /// Reads a text. `with` fills in `{with.<name>}` once and for all. The error says what is wrong.
+    /// Parses a template and replaces `{with.<name>}` by the parameters. The error says what is wrong.
     pub fn read(text: &str, with: &BTreeMap<String, String>) -> Result<Template, String> {
         let (mut pieces, mut literal, mut rest) = (Vec::new(), String::new(), text);
         while let Some(at) = rest.find(['{', '}']) {
@@ -106,7 +106,7 @@ impl Template {
         Ok(Template(pieces))
     }
 
-    /// The whole text, if nothing of it depends on the message.
+    /// The whole text, if it does not depend on the message.
     pub fn constant(&self) -> Option<&str> {
         match &self.0[..] {
             [] => Some(""),
@@ -115,7 +115,7 @@ impl Template {
         }
     }
 
-    /// The text before the first place that depends on the message.
+    /// The text before the first placeholder.
     pub fn beginning(&self) -> &str {
         match self.0.first() {
             Some(Piece::Literal(text)) => text,
@@ -123,7 +123,7 @@ impl Template {
         }
     }
 
-    /// What fills the whole text, if that is one place and nothing is done to it.
+    /// The placeholder, if it is the whole text and has no filters.
     pub fn place(&self) -> Option<&Source> {
         match &self.0[..] {
             [Piece::Place(source, filters)] if filters.is_empty() => Some(source),
@@ -131,7 +131,7 @@ impl Template {
         }
     }
 
-    /// Appends the text as this message fills it in. Literals are as they are.
+    /// Appends the text with the values of this message. Literals are not escaped.
     pub fn write(&self, outgoing: &Outgoing, escape: Escape, out: &mut String) {
         for piece in &self.0 {
             match piece {
@@ -149,12 +149,12 @@ impl Template {
         }
     }
 
-    /// Whether it depends on whom the message is for.
+    /// Whether it depends on the recipient.
     pub fn is_personal(&self) -> bool {
         self.0.iter().any(|piece| matches!(piece, Piece::Place(Source::Address, _)))
     }
 
-    /// Notes what it takes of a content.
+    /// Adds the parts of a content that it uses.
     pub fn note_parts(&self, used: &mut PartsUsed) {
         for piece in &self.0 {
             if let Piece::Place(source, _) = piece {
@@ -163,7 +163,7 @@ impl Template {
         }
     }
 
-    /// As `write`, as a text of its own.
+    /// As `write`, returning a new text.
     pub fn fill(&self, outgoing: &Outgoing, escape: Escape) -> String {
         let mut out = String::new();
         self.write(outgoing, escape, &mut out);
@@ -196,7 +196,7 @@ impl Source {
         })
     }
 
-    /// As a text. Without a text of its own, a message says its subject.
+    /// The value as text. A message without a text uses its subject.
     fn value<'a>(&self, outgoing: &'a Outgoing) -> Cow<'a, str> {
         let (message, content) = (&outgoing.message, &outgoing.message.content);
         let part = |part: &'a Option<String>| part.as_deref().unwrap_or_default();
@@ -223,7 +223,7 @@ impl Source {
         }
     }
 
-    /// As JSON.
+    /// The value as JSON.
     pub fn json(&self, outgoing: &Outgoing) -> String {
         let facts = &outgoing.message.facts;
         match self {
@@ -235,7 +235,7 @@ impl Source {
         }
     }
 
-    /// Notes what it takes of a content. What is missing is made up for by another part.
+    /// Adds the parts of a content that it uses, including the substitute for a missing one.
     fn note_parts(&self, used: &mut PartsUsed) {
         match self {
             Source::Subject => used.subject = true,
@@ -247,7 +247,7 @@ impl Source {
         }
     }
 
-    /// Whether it is more than text in JSON.
+    /// Whether its JSON is more than a string.
     pub fn is_json(&self) -> bool {
         matches!(self, Source::Json | Source::Fields | Source::Field(_) | Source::Timestamp)
     }
@@ -276,7 +276,7 @@ impl Filter {
         }
     }
 
-    /// `is_markup`: the text was escaped for HTML or Slack before. Bytes in JSON are counted as JSON writes them.
+    /// `is_markup`: the text is escaped for HTML or Slack already. Bytes in JSON are counted in escaped form.
     fn apply<'a>(&self, text: Cow<'a, str>, escape: Escape, is_markup: bool) -> Cow<'a, str> {
         match self {
             Filter::Cut(most, unit) => {
@@ -298,7 +298,7 @@ impl Filter {
     }
 }
 
-/// The bytes of a character inside a string of JSON.
+/// Bytes of a character in a JSON string.
 fn bytes_in_json(c: char) -> usize {
     match c {
         '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
@@ -327,14 +327,14 @@ fn write_escaped(text: &str, escape: Escape, out: &mut String) {
     }
 }
 
-/// JSON whose texts are templates.
+/// JSON with templates as its texts.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct JsonTemplate(Vec<JsonPiece>);
 
 #[derive(Debug, Clone, PartialEq)]
 enum JsonPiece {
     Raw(String),
-    /// Quotes are in the pieces around it.
+    /// The surrounding pieces contain the quotes.
     Text(Template),
     Value(Source),
     /// The list of recipients.
@@ -342,12 +342,12 @@ enum JsonPiece {
 }
 
 impl JsonTemplate {
-    /// Reads every text of the value; a text that is one place of JSON is replaced by the value itself. The error gives
-    /// the place, as `.a.b[0]`, and what is wrong.
+    /// Parses every text of the value; a text that is a single JSON placeholder is replaced by the JSON value. The
+    /// error has the path, as `.a.b[0]`, and the problem.
     pub fn read(value: &Value, with: &BTreeMap<String, String>) -> Result<JsonTemplate, (String, String)> {
         let mut pieces = Vec::new();
         compile(value, with, "", &mut pieces)?;
-        // What stands next to each other in text is one piece.
+        // Adjacent texts are merged into one piece.
         let mut joined: Vec<JsonPiece> = Vec::new();
         for piece in pieces {
             match (joined.last_mut(), piece) {
@@ -358,7 +358,7 @@ impl JsonTemplate {
         Ok(JsonTemplate(joined))
     }
 
-    /// Notes what it takes of a content.
+    /// Adds the parts of a content that it uses.
     pub fn note_parts(&self, used: &mut PartsUsed) {
         for piece in &self.0 {
             match piece {
@@ -369,17 +369,17 @@ impl JsonTemplate {
         }
     }
 
-    /// Whether something of it depends on whom the message is for.
+    /// Whether it depends on the recipient.
     pub fn is_personal(&self) -> bool {
         self.0.iter().any(|piece| matches!(piece, JsonPiece::Text(template) if template.is_personal()))
     }
 
-    /// Whether it names a list of recipients.
+    /// Whether it contains the list of recipients.
     pub fn has_recipients(&self) -> bool {
         self.0.contains(&JsonPiece::Recipients)
     }
 
-    /// The JSON as this message fills it in, with this list of its recipients.
+    /// The JSON with the values of this message and this list of recipients.
     pub fn fill(&self, outgoing: &Outgoing, recipients: &str) -> String {
         let mut out = String::new();
         for piece in &self.0 {
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn json_stays_json_whatever_fills_it_in() {
+    fn json_stays_valid_for_any_value() {
         let value = json!({"to": "{address}", "n": [1, "{fields.magnitude}", "m {fields.magnitude}"], "all": "{fields}", "{text}": null});
         let template = JsonTemplate::read(&value, &BTreeMap::new()).expect("a template");
         let mut message = outgoing(7, "\"}],\n\u{0}\u{2028}");

@@ -66,29 +66,29 @@ async fn deliver(open: &dyn OpenChannel, addresses: &[&str]) -> Vec<String> {
     all.iter().map(|answer| show(&answer.disposition)).collect()
 }
 
-/// What a scripted far side does with a request.
+/// Action of the scripted server for a request.
 #[derive(Clone)]
 enum Act {
     /// Responds with these bytes.
     Say(&'static str),
-    /// The same, made while the test runs.
+    /// The same with a text made at run time.
     Said(String),
     /// Responds and closes.
     Last(&'static str),
-    /// As request 0: whatever is read from the connection fails.
+    /// For request 0: every read from the connection fails.
     Reset,
     /// Closes.
     Close,
-    /// Does not respond, ever.
+    /// Never responds.
     Silence,
-    /// A body without an end.
+    /// Sends a body without an end.
     Endless,
-    /// A byte a second.
+    /// Sends a byte a second.
     Drip,
 }
 use Act::*;
 
-/// By the number of the connection, of the request on it, and the far side's address.
+/// Chooses an action by the numbers of the connection and of the request on it, and the server's address.
 type Script = fn(u32, u32, SocketAddr) -> Act;
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
@@ -155,7 +155,7 @@ fn is_whole(bytes: &[u8]) -> bool {
     bytes.len() >= end + 4 + length.unwrap_or(0usize)
 }
 
-/// A connection that is torn down as soon as somebody wants to read.
+/// A connection that fails at the first read.
 struct Torn;
 
 impl AsyncRead for Torn {
@@ -197,7 +197,7 @@ fn start_with(
 
 const HOOK: &str = "http://1.1.1.1/hook?a=b";
 
-/// Three requests, one after the other; what becomes of them and how many connections they took.
+/// Sends three requests, one after the other; compares their results and the number of connections.
 async fn check(script: Script, expected: [&str; 3], connections: u32) -> Arc<Scripted> {
     let (open, far) = start(script, json!({}), 1);
     assert_eq!(deliver(&*open, &[HOOK; 3]).await, expected);
@@ -248,7 +248,7 @@ async fn endless_and_slow_responses_are_bounded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_there() {
+async fn an_unreachable_server_defers_messages() {
     let expected = "deferred Connection no connection to 1.1.1.1:80: connection refused";
     check(|_, _, _| Close, [expected; 3], 3).await;
 }
@@ -269,7 +269,7 @@ async fn a_dead_destination_does_not_hold_up_the_others() {
     };
     let (open, _) = start(script, json!({}), 4);
     let (answers, mut answered) = mpsc::channel(64);
-    // The dead one has all it wants before the first of the others comes.
+    // The dead destination has all its messages in flight before the first of the others comes.
     open.send_all((0..20).map(|number| outgoing(number, "http://9.9.9.9/")).collect(), &answers).await;
     tokio::task::yield_now().await;
     let before = tokio::time::Instant::now();
@@ -285,7 +285,7 @@ async fn a_dead_destination_does_not_hold_up_the_others() {
 }
 
 #[tokio::test]
-async fn no_spelling_reaches_what_is_not_public() {
+async fn no_spelling_reaches_a_non_public_address() {
     let (open, far) = start(|_, _, _| Say(OK), json!({}), 1);
     let spellings = [
         "http://127.0.0.1/",
@@ -346,7 +346,7 @@ async fn no_spelling_reaches_what_is_not_public() {
     ];
     for address in spellings {
         let shown = deliver(&*open, &[address]).await;
-        // A name that this machine's resolver does not know is one that nobody reaches.
+        // A name that the resolver does not know is unreachable.
         assert!(
             shown[0].starts_with("refused Address ") || shown[0].contains(" is not found: "),
             "{address}: {shown:?}"
@@ -356,7 +356,7 @@ async fn no_spelling_reaches_what_is_not_public() {
 }
 
 #[tokio::test]
-async fn what_the_operator_opens_is_reached() {
+async fn allowed_private_networks_are_reached() {
     let (open, far) =
         start(|_, _, _| Say(OK), json!({ "allow_networks": ["127.0.0.0/8"], "allow_hosts": ["localhost"] }), 1);
     assert_eq!(
@@ -373,7 +373,7 @@ async fn what_the_operator_opens_is_reached() {
 #[tokio::test(start_paused = true)]
 async fn strangers_are_not_trusted() {
     let (open, _) = start(|_, _, _| Say(OK), json!({}), 1);
-    // The far side speaks no TLS at all.
+    // The server does not support TLS.
     let shown = deliver(&*open, &["https://1.1.1.1/"]).await;
     assert!(shown[0].starts_with("deferred T"), "{shown:?}");
 }
@@ -389,7 +389,7 @@ fn responses_by_status() {
     for status in [200, 201, 202, 204, 299] {
         assert_eq!(shown(status, "fine"), format!("delivered {status}"));
     }
-    for status in [408, 425, 429, 500, 502, 503, 504, 599] {
+    for status in [408, 425, 429, 500, 502, 503, 504, 599, 600, 999] {
         assert_eq!(shown(status, "not\r\n  now"), format!("deferred Answer {status} not now"));
     }
     for status in [400, 401, 403, 404, 405, 413, 415, 422] {
@@ -402,8 +402,29 @@ fn responses_by_status() {
     assert!(shown(500, &"ü".repeat(5000)).chars().count() < 250);
 }
 
+#[test]
+fn an_incomplete_body_decides_nothing() {
+    let rules = json!([
+        {"status": "2xx", "json": "/status", "is": ["1"], "means": "refused"},
+        {"status": "200", "means": "delivered"},
+    ]);
+    let rules: Vec<super::options::AnswerRule> = serde_json::from_value(rules).expect("rules");
+    let (answers, now) = (Answers::read(&rules).expect("good rules"), NOW.parse().expect("a time"));
+    let shown = |answers: &Answers, status, body: &str, cut| {
+        let response = Response { status, body: body.into(), cut, ..Response::default() };
+        show(&answers.classify(&response, now, Duration::from_secs(60)).disposition)
+    };
+    let lost = "the body decides what this response means, and it broke off or is too long";
+    assert_eq!(shown(&answers, 200, r#"{"status": 1"#, true), format!("deferred Answer 200: {lost}"));
+    assert_eq!(shown(&answers, 200, r#"{"status": 1"#, false), "delivered 200 {\"status\": 1");
+    assert_eq!(shown(&answers, 400, "{", true), "refused Answer 400 {", "no rule looks into it");
+    assert_eq!(shown(&Answers::default(), 200, "{", true), "delivered 200", "the status decides");
+    let marked = "\u{feff}{\"status\": \"1\"}";
+    assert_eq!(shown(&answers, 200, marked, false), format!("refused Answer 200 {marked}"), "after a byte-order mark");
+}
+
 #[tokio::test(start_paused = true)]
-async fn what_fills_in_a_part_of_a_path_stays_there() {
+async fn a_value_cannot_leave_its_path_segment() {
     let options = json!({"url": "http://1.1.1.1/v1/send/{address}/now?to={address}"});
     let (open, far) = start_with(Arc::new(|_, _, _| Say(OK)), options, 1);
     let seen = deliver(&*open, &["..", ".", "%2e%2E", "a/../..", "x?y#z"]).await;
@@ -499,7 +520,7 @@ async fn a_published_library_verifies_the_signatures() {
     tokio::spawn(async move { axum::serve(listener, router).await });
 
     let options = json!({ "secret": format!("{SECRET} {OTHER_SECRET}"), "allow_networks": ["127.0.0.1"], "headers": { "x-from": "tocsin" } });
-    // The library compares the time of the request with the machine's.
+    // The library compares the time of the request with the system clock.
     let context = crate::Context { clock: Arc::new(crate::SystemClock), ..context() };
     let name = "hook".parse().expect("a name");
     let open =

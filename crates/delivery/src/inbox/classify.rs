@@ -2,10 +2,10 @@ use std::time::Duration;
 
 use tocsin_model::receipt::{Disposition, Reason};
 
-/// How long a store without room is let be, at least.
+/// Shortest pause after a store failure.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Trouble of the store is our own, and may pass: a disk can be freed.
+/// A store failure is internal and may be temporary: disk space can be freed.
 pub(super) fn classify(reason: &Reason) -> Disposition {
     Disposition::Deferred { reason: reason.clone(), retry_after: Some(PAUSE) }
 }

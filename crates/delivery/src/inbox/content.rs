@@ -1,5 +1,5 @@
-//! A message becomes what an item says. Where it leads is taken from its data: `link`, and `actions` with a label and a link
-//! each; what is no link of the web or of the application stays data, for a page would follow it.
+//! Content of an inbox item. Links are taken from the data: `link`, and `actions` with a label and a link each. A
+//! value that is not a link of the web or of the application stays plain data, because a page would follow it.
 
 use serde_json::{Map, Value};
 use tocsin_model::{
@@ -9,8 +9,8 @@ use tocsin_model::{
 
 use crate::channel::Message;
 
-/// What an item says that carries this message. Its data are the object that its template made as JSON, else the fields of
-/// the notification.
+/// Content of the item for this message. Its data are the JSON object made by its template, else the fields of the
+/// notification.
 pub(super) fn content(message: &Message, channel: &Name) -> InboxContent {
     let made = message.content.json.as_deref().and_then(|json| serde_json::from_str(json).ok());
     let mut data: Map<String, Value> = made.unwrap_or_else(|| (**message.facts.fields).clone());

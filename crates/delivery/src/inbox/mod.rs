@@ -1,12 +1,12 @@
-//! Items for the feeds that subscribers read, durable before they are answered.
+//! Stores items in the feeds of subscribers, durable before they are answered (group commit).
 //!
-//! What waits in the queue goes into the feeds in one commit, then all of it is answered. An item is known by its
-//! notification: a delivery that a crash repeats makes no second one. What several are told word for word is handed over
-//! once. There is no far side; where feeds are kept is the affair of whoever gives the [`Feeds`].
+//! All queued items are stored in one commit, then answered. An item is identified by its notification, so a delivery
+//! repeated after a crash creates no second one. A multicast is stored as one content. There is no server; a
+//! [`FeedStore`] keeps the feeds.
 
-mod classify; // trouble of the store becomes a disposition
-mod content; // a message becomes what an item says
-mod options; // what an operator may set
+mod classify; // classifies store failures
+mod content; // content of an item
+mod options; // options of the protocol
 mod send; // the writer
 
 #[cfg(test)]
@@ -21,31 +21,31 @@ use tocsin_model::{application::Channel, id::Name, inbox::NewItem, problem::Prob
 use crate::{
     channel::{Context, OpenChannel},
     options::read,
-    pending::Shared,
+    pending::DeliveryContext,
     queue::Queue,
-    running::{Running, only_lane},
+    running::{Running, single_lane},
 };
 
-/// Where items go.
+/// Store of inbox items; implemented outside this crate.
 #[async_trait]
-pub trait Feeds: Send + Sync {
-    /// Puts items into their feeds, in their order, in one durable commit. One whose notification was put before changes
-    /// nothing. A feed of more than `items_max` loses its oldest.
+pub trait FeedStore: Send + Sync {
+    /// Adds items to their feeds, in order, in one durable commit. An item whose notification is already stored is
+    /// ignored. A feed with more than `items_max` items loses its oldest.
     ///
     /// # Errors
-    /// Why nothing was stored.
+    /// The reason, if nothing was stored.
     async fn put(&self, items: Vec<NewItem>, items_max: u32) -> Result<(), Reason>;
-    /// How they are: a sentence, or what is wrong.
+    /// Checks the store: a sentence about it, or the failure.
     async fn probe(&self) -> Result<String, Reason>;
 }
 
 pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
     let options: InboxOptions = read(&channel.options, "")?;
     let feeds = context.feeds.clone().ok_or_else(|| vec![Problem::at("", "this program keeps no feeds")])?;
-    // One writer, so that a feed has the order of the deliveries.
+    // A single writer keeps the order of deliveries in each feed.
     let queue = Queue::single(1);
-    let shared = Shared::new(name, context);
+    let shared = DeliveryContext::new(name, context);
     let writer = Arc::new(send::Writer::new(name, options, feeds, queue.clone()));
     let sessions = writer.clone();
-    Ok(Running::start(shared, queue, only_lane, writer, move || sessions.clone().run()))
+    Ok(Running::start(shared, queue, single_lane, writer, move || sessions.clone().run()))
 }

@@ -9,9 +9,9 @@ use tocsin_model::{
 
 use crate::options::Options;
 
-/// Items of a feed, at most, if nothing else is said.
+/// Default limit of items in a feed.
 const ITEMS: u32 = 1_000;
-/// Items that a feed can have at most.
+/// Largest limit of items in a feed.
 pub const ITEMS_MAX: u32 = 10_000;
 const RETENTION_MIN: Duration = Duration::from_secs(60);
 const RETENTION_MAX: Duration = Duration::from_secs(3_660 * 86_400);
@@ -20,9 +20,9 @@ const RETENTION_MAX: Duration = Duration::from_secs(3_660 * 86_400);
 #[derive(Clone, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct InboxOptions {
-    /// How long an item stays, such as `30d`; it goes sooner with its notification class's `expires_after`.
+    /// Retention of an item, such as `30d`; a shorter `expires_after` of its notification class applies.
     pub retention: Retention,
-    /// Items of a feed, at most, those of other channels included. When one more comes, the oldest goes, read or not.
+    /// Most items of a feed, including those of other channels. A further item removes the oldest, read or not.
     #[schemars(range(min = 1, max = 10_000))]
     pub items_max: u32,
 }
@@ -44,7 +44,7 @@ impl Options for InboxOptions {
     }
 }
 
-/// How long an item stays.
+/// Retention of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention(pub Duration);
 

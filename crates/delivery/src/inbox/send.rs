@@ -8,44 +8,44 @@ use tocsin_model::{
     receipt::{Disposition, Reason, ReasonKind},
 };
 
-use super::{Feeds, classify::classify, content::content, options::InboxOptions};
+use super::{FeedStore, classify::classify, content::content, options::InboxOptions};
 use crate::{
     channel::{Message, Outgoing},
-    pending::{Pending, answer_all},
+    pending::{PendingDelivery, answer_all},
     queue::Queue,
     record,
-    running::FarSide,
+    running::ProtocolSender,
 };
 
-/// Items of one commit, at most.
+/// Most items of one commit.
 const BATCH_ITEMS: usize = 4_096;
-/// Bytes of what the items of one commit say, about.
+/// Approximate bytes of the contents in one commit.
 const BATCH_BYTES: usize = 8 << 20;
 
 /// The writer of a channel.
 pub(super) struct Writer {
     name: Name,
     options: InboxOptions,
-    feeds: Arc<dyn Feeds>,
+    feeds: Arc<dyn FeedStore>,
     queue: Arc<Queue>,
 }
 
-/// What goes into one commit.
+/// One commit.
 #[derive(Default)]
 struct Batch {
     items: Vec<NewItem>,
     bytes: usize,
-    waiting: Vec<Pending>,
-    /// What was made of messages that several are told. The message is kept, so that no other takes its place in memory.
+    waiting: Vec<PendingDelivery>,
+    /// Contents of multicasts by message. The message is kept, so that its address in memory is not reused.
     made: HashMap<usize, (Arc<Message>, Arc<InboxContent>)>,
 }
 
 impl Writer {
-    pub fn new(name: &Name, options: InboxOptions, feeds: Arc<dyn Feeds>, queue: Arc<Queue>) -> Self {
+    pub fn new(name: &Name, options: InboxOptions, feeds: Arc<dyn FeedStore>, queue: Arc<Queue>) -> Self {
         Writer { name: name.clone(), options, feeds, queue }
     }
 
-    /// One commit after the other, until the queue is closed. While one is on its way to the disk the next gathers.
+    /// Writes one commit after the other, until the queue is closed. The next one gathers while one is being written.
     pub async fn run(self: Arc<Self>) {
         while let Some(taken) = self.queue.pop_many(BATCH_ITEMS).await {
             let mut batch = Batch::default();
@@ -55,7 +55,7 @@ impl Writer {
                     continue;
                 }
                 let Some(item) = self.item(&pending.outgoing, &mut batch) else {
-                    let text = "there is no such subscriber, so there is no feed of it";
+                    let text = "there is no such subscriber, and so no feed";
                     let reason = Reason::new(ReasonKind::Unreachable, text);
                     pending.answer(Disposition::Refused { reason }).await;
                     continue;
@@ -81,7 +81,7 @@ impl Writer {
                 let said = &message.content;
                 let parts = [&said.subject, &said.text, &said.html, &said.json];
                 batch.bytes += parts.iter().map(|part| part.as_ref().map_or(0, String::len)).sum::<usize>();
-                // Of a message of its own nobody asks again.
+                // The content of a single message is used only once.
                 if Arc::strong_count(message) > 1 {
                     batch.made.insert(Arc::as_ptr(message) as usize, (message.clone(), content.clone()));
                 }
@@ -90,7 +90,7 @@ impl Writer {
         };
         let kept = message.formatted_at + self.options.retention.0;
         let expires_at = message.expires_at.map_or(kept, |expires_at| expires_at.min(kept));
-        // Tests have no notification; each is an item of its own.
+        // Tests have no notification; each is a separate item.
         let id = match outgoing.id {
             id if id.batch.0 == 0 => NotificationId { ordinal: message.formatted_at.as_millis() as u32, ..id },
             id => id,
@@ -112,7 +112,7 @@ impl Writer {
 }
 
 #[async_trait]
-impl FarSide for Writer {
+impl ProtocolSender for Writer {
     async fn probe(&self) -> Result<String, Reason> {
         self.feeds.probe().await
     }

@@ -9,13 +9,13 @@ use tocsin_model::{
     receipt::{Reason, ReasonKind},
 };
 
-use super::Feeds;
+use super::FeedStore;
 use crate::{
     channel::{OpenChannel, Outgoing},
     testing::{channel, content_of, context, deliver, multicast, outgoing},
 };
 
-/// Remembers each commit, and fails as often as it is told.
+/// Records each commit, and fails a configured number of times.
 #[derive(Default)]
 struct Remembering {
     commits: Mutex<Vec<Vec<NewItem>>>,
@@ -23,7 +23,7 @@ struct Remembering {
 }
 
 #[async_trait]
-impl Feeds for Remembering {
+impl FeedStore for Remembering {
     async fn put(&self, items: Vec<NewItem>, _: u32) -> Result<(), Reason> {
         let mut failures = self.failures.lock();
         if *failures > 0 {
@@ -51,7 +51,7 @@ fn to(subscriber: u64, mut outgoing: Outgoing) -> Outgoing {
 }
 
 #[tokio::test]
-async fn what_waits_goes_into_the_feeds_together() {
+async fn waiting_items_are_stored_in_one_commit() {
     let feeds = Arc::new(Remembering::default());
     let open = open(&feeds, json!({ "retention": "30d" }));
     let mut messages: Vec<Outgoing> = (0..5).map(|number| to(number.into(), outgoing(number, "x"))).collect();
@@ -85,7 +85,7 @@ async fn what_waits_goes_into_the_feeds_together() {
 }
 
 #[tokio::test]
-async fn what_several_are_told_is_handed_over_once() {
+async fn a_multicast_shares_one_stored_content() {
     let feeds = Arc::new(Remembering::default());
     let open = open(&feeds, json!({}));
     let messages = multicast(&["a", "b", "c"]).into_iter().zip(1..).map(|(outgoing, number)| to(number, outgoing));

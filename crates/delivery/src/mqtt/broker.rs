@@ -4,28 +4,28 @@ use rumqttc::{TlsConfiguration, Transport};
 use rustls::ClientConfig;
 use tocsin_model::problem::Problem;
 
-/// How often a connection shows that it is there.
+/// Keep-alive interval of a connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
-/// A broker of MQTT as options name it: where it is, and how we log in.
+/// An MQTT broker in options: address and login.
 #[derive(Clone, Copy)]
 pub struct Broker<'a> {
-    /// Its name or address.
+    /// Host name or address.
     pub host: &'a str,
-    /// Its port, if it is not the usual one.
+    /// Port; the default depends on `tls`.
     pub port: Option<u16>,
     /// Whether the connection is encrypted.
     pub tls: bool,
-    /// A user name to log in with.
+    /// User name.
     pub username: Option<&'a str>,
-    /// Its password.
+    /// Password.
     pub password: Option<&'a str>,
-    /// Time to connect.
+    /// Connect timeout.
     pub timeout: Duration,
 }
 
 impl Broker<'_> {
-    /// Everything that is wrong with it.
+    /// Every problem of these options.
     pub fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         if self.host.is_empty() {
@@ -38,12 +38,12 @@ impl Broker<'_> {
         problems
     }
 
-    /// Its port.
+    /// The port, with its default.
     pub fn port(&self) -> u16 {
         self.port.unwrap_or(if self.tls { 8883 } else { 1883 })
     }
 
-    /// How to connect, under a name that the broker knows us by.
+    /// Connection options with this client id.
     pub fn connect(&self, client_id: String, trust: &Arc<ClientConfig>) -> rumqttc::v5::MqttOptions {
         let mut connect = rumqttc::v5::MqttOptions::new(client_id, self.host, self.port());
         connect.set_keep_alive(KEEP_ALIVE).set_connection_timeout(self.timeout.as_secs().max(1));

@@ -4,14 +4,14 @@ use rumqttc::v5::{
 };
 use tocsin_model::receipt::{Disposition, Reason, ReasonKind};
 
-/// What the answer to a message means.
+/// Disposition of a PUBACK.
 pub(super) fn acknowledged(reason: PubAckReason) -> Disposition {
     let later = |text: &str| Disposition::Deferred { reason: Reason::new(ReasonKind::Answer, text), retry_after: None };
     let never = |kind, text: &str| Disposition::Refused { reason: Reason::new(kind, text) };
     match reason {
-        PubAckReason::Success => Disposition::Delivered { reply: "taken by the broker".into() },
+        PubAckReason::Success => Disposition::Delivered { reply: "accepted by the broker".into() },
         PubAckReason::NoMatchingSubscribers => {
-            Disposition::Delivered { reply: "taken by the broker; nobody subscribes to the topic at present".into() }
+            Disposition::Delivered { reply: "accepted by the broker; the topic has no subscribers at present".into() }
         }
         PubAckReason::NotAuthorized => never(ReasonKind::Answer, "0x87: we may not write to this topic"),
         PubAckReason::TopicNameInvalid => never(ReasonKind::Address, "0x90: the broker takes no such topic"),
@@ -23,8 +23,7 @@ pub(super) fn acknowledged(reason: PubAckReason) -> Disposition {
     }
 }
 
-/// The first answer to a message that is to arrive exactly once: it is as good as the answer to another, or no answer
-/// yet.
+/// Disposition of a PUBREC (QoS 2): final if it refuses, else the PUBCOMP decides.
 pub(super) fn received(reason: PubRecReason) -> Option<Disposition> {
     Some(acknowledged(match reason {
         PubRecReason::Success | PubRecReason::NoMatchingSubscribers => return None,
@@ -38,7 +37,7 @@ pub(super) fn received(reason: PubRecReason) -> Option<Disposition> {
     }))
 }
 
-/// The last answer to a message that is to arrive exactly once.
+/// Disposition of a PUBCOMP (QoS 2).
 pub(super) fn completed(reason: PubCompReason) -> Disposition {
     match reason {
         PubCompReason::Success => acknowledged(PubAckReason::Success),
@@ -46,7 +45,7 @@ pub(super) fn completed(reason: PubCompReason) -> Disposition {
     }
 }
 
-/// Why there is no connection any more, or none yet.
+/// Reason of a failed or lost connection.
 pub(super) fn broken(error: &ConnectionError) -> Reason {
     let kind = match error {
         ConnectionError::Timeout(_) => ReasonKind::Timeout,

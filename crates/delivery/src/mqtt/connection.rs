@@ -14,58 +14,58 @@ use tocsin_model::receipt::{Disposition, Reason, ReasonKind};
 use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
 
 use super::classify;
-use crate::pending::Pending;
+use crate::pending::PendingDelivery;
 
-/// What happened on the connection, as it comes.
+/// An event of the connection.
 type Happening = Result<Event, ConnectionError>;
 
-/// A connection, from the attempt to make it to its end. Its protocol runs in a task of its own, which ends with it.
+/// A connection, from connecting to its end. Its protocol runs in its own task, which ends with it.
 pub(super) struct Connection {
     client: AsyncClient,
     happenings: mpsc::Receiver<Happening>,
     protocol: JoinHandle<()>,
-    /// What the broker said at the beginning.
+    /// The broker's CONNACK.
     greeting: Option<Greeting>,
-    /// Published, but without a number yet, in their order.
-    unnumbered: VecDeque<Held>,
-    /// By the number that the protocol gave them.
-    numbered: HashMap<u16, Held>,
+    /// Published, but without a packet identifier yet, in order.
+    unnumbered: VecDeque<UnacknowledgedPublish>,
+    /// By packet identifier.
+    numbered: HashMap<u16, UnacknowledgedPublish>,
 }
 
-/// What a broker says of itself.
+/// Properties of a broker, from its CONNACK.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Greeting {
-    /// The largest packet that it takes, in bytes.
+    /// The largest packet that it accepts, in bytes.
     pub packet_bytes_max: Option<u32>,
 }
 
-/// A message on its way, and until when its answer may come.
-struct Held {
-    pending: Pending,
+/// A message in flight, and the deadline of its acknowledgement.
+struct UnacknowledgedPublish {
+    pending: PendingDelivery,
     deadline: Instant,
 }
 
-/// What comes of listening for a moment.
+/// Result of one `listen`.
 pub(super) enum Heard {
-    /// The broker lets us in.
+    /// The broker accepted the connection.
     Greeted,
-    /// A message has its answer.
-    Answer(Box<Pending>, Disposition),
-    /// Nothing that matters here.
+    /// A message was acknowledged.
+    Answer(Box<PendingDelivery>, Disposition),
+    /// An event of no importance here.
     Nothing,
-    /// The connection is over.
+    /// The connection ended.
     Over(Reason),
 }
 
 impl Connection {
-    /// Begins to connect; at most `window` messages will be on their way at a time.
+    /// Begins to connect; at most `window` messages are in flight at a time.
     pub fn open(options: MqttOptions, window: usize) -> Connection {
         let (client, mut events) = AsyncClient::new(options, window);
         let (sender, happenings) = mpsc::channel(window);
         let protocol = tokio::spawn(async move {
             loop {
                 let happening = events.poll().await;
-                // After trouble the library would connect again and send what we have given up.
+                // After a failure the library would reconnect and resend messages that we have given up.
                 let over = happening.is_err();
                 if sender.send(happening).await.is_err() || over {
                     return;
@@ -86,44 +86,44 @@ impl Connection {
         self.greeting
     }
 
-    /// How many messages are on their way.
+    /// Number of messages in flight.
     pub fn held(&self) -> usize {
         self.unnumbered.len() + self.numbered.len()
     }
 
-    /// When the first of them should have its answer.
+    /// The earliest deadline of an acknowledgement.
     pub fn deadline(&self) -> Option<Instant> {
         self.unnumbered.iter().chain(self.numbered.values()).map(|held| held.deadline).min()
     }
 
-    /// Hands a message over. Gives it back if the connection is over.
+    /// Publishes a message. Returns it if the connection has ended.
     pub fn publish(
         &mut self,
-        mut pending: Pending,
+        mut pending: PendingDelivery,
         topic: String,
         (quality, retain): (QoS, bool),
         body: bytes::Bytes,
         properties: PublishProperties,
         deadline: Instant,
-    ) -> Result<(), Box<Pending>> {
+    ) -> Result<(), Box<PendingDelivery>> {
         match self.client.try_publish_with_properties(topic, quality, retain, body, properties) {
             Ok(()) => {
                 pending.sent();
-                self.unnumbered.push_back(Held { pending, deadline });
+                self.unnumbered.push_back(UnacknowledgedPublish { pending, deadline });
                 Ok(())
             }
             Err(_) => Err(Box::new(pending)),
         }
     }
 
-    /// Waits for the next thing that happens. Nothing is lost if the wait is given up.
+    /// Waits for the next event. Cancel-safe.
     pub async fn listen(&mut self) -> Heard {
         let event = match self.happenings.recv().await {
             Some(Ok(event)) => event,
             Some(Err(error)) => return Heard::Over(classify::broken(&error)),
             None => return Heard::Over(Reason::new(ReasonKind::Connection, "the connection to the broker is over")),
         };
-        let answer = |held: Option<Held>, disposition| match held {
+        let answer = |held: Option<UnacknowledgedPublish>, disposition| match held {
             Some(held) => Heard::Answer(Box::new(held.pending), disposition),
             None => Heard::Nothing,
         };
@@ -157,16 +157,16 @@ impl Connection {
         }
     }
 
-    /// Says goodbye and ends; gives back what has no answer.
-    pub async fn close(mut self) -> Vec<Pending> {
+    /// Disconnects; returns unacknowledged messages.
+    pub async fn close(mut self) -> Vec<PendingDelivery> {
         if self.client.disconnect().await.is_ok() {
             while !matches!(self.listen().await, Heard::Over(_)) {}
         }
         self.abandon()
     }
 
-    /// Ends at once; gives back what has no answer.
-    pub fn abandon(mut self) -> Vec<Pending> {
+    /// Drops the connection; returns unacknowledged messages.
+    pub fn abandon(mut self) -> Vec<PendingDelivery> {
         let numbered = std::mem::take(&mut self.numbered).into_values();
         std::mem::take(&mut self.unnumbered).into_iter().chain(numbered).map(|held| held.pending).collect()
     }

@@ -1,13 +1,13 @@
-//! Messages to the topics of an MQTT 5 broker.
+//! Publishes messages to the topics of an MQTT 5 broker.
 //!
-//! The address of a device is a topic, behind the channel's prefix. A message is delivered when the broker has answered
-//! for it: PUBACK, or PUBCOMP where it is to arrive exactly once. A connection that breaks is not resumed: what it had not
-//! answered is tried again under the same id, which stands among the message's user properties.
+//! A device's address is a topic below the channel's prefix. A message is delivered when the broker has acknowledged
+//! it: PUBACK, or PUBCOMP with QoS 2. A broken connection is not resumed: unacknowledged messages are sent again
+//! under the same id, which is among the user properties.
 
-mod broker; // where a broker is, and how we log in
-mod classify; // what a broker says becomes a disposition
-mod connection; // a connection, and the messages on it that are not answered yet
-mod options; // what an operator may set
+mod broker; // address of a broker and login
+mod classify; // classifies a broker's acknowledgements
+mod connection; // a connection and its unacknowledged messages
+mod options; // options of the protocol
 mod send; // the session: messages in, answers out
 
 #[cfg(test)]
@@ -22,20 +22,20 @@ use tocsin_model::{application::Channel, id::Name, problem::Problem};
 use crate::{
     channel::{Context, OpenChannel},
     options::read,
-    pending::Shared,
+    pending::DeliveryContext,
     queue::Queue,
-    running::{Running, only_lane},
+    running::{Running, single_lane},
     tls,
 };
 
 pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
     let options: MqttOptions = read(&channel.options, "")?;
     let trust = tls::trust(&context.files, options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
-    // One connection carries all; what is on its way over it is bounded by the channel's concurrency.
+    // One connection carries all messages; the channel's concurrency bounds those in flight.
     let queue = Queue::single(1);
-    let shared = Shared::new(name, context);
+    let shared = DeliveryContext::new(name, context);
     let window = channel.concurrency.clamp(1, options::WINDOW_MAX) as usize;
     let publisher = Arc::new(send::Publisher::new(name, options, trust, context, window, queue.clone()));
     let session = publisher.clone();
-    Ok(Running::start(shared, queue, only_lane, publisher, move || session.clone().run()))
+    Ok(Running::start(shared, queue, single_lane, publisher, move || session.clone().run()))
 }

@@ -8,9 +8,9 @@ use tocsin_model::problem::Problem;
 use super::Broker;
 use crate::options::{Options, Wait};
 
-/// Messages on their way over a connection, at most.
+/// Most messages in flight on a connection.
 pub(super) const WINDOW_MAX: u32 = 1024;
-/// The longest topic, in bytes.
+/// Longest topic in bytes.
 const TOPIC_BYTES_MAX: usize = 1024;
 
 /// Options of a channel with the protocol `mqtt`.
@@ -18,26 +18,26 @@ const TOPIC_BYTES_MAX: usize = 1024;
 #[serde(default)]
 #[schemars(extend("required" = ["host"]))]
 pub struct MqttOptions {
-    /// The broker's name or address.
+    /// Host name or address of the broker.
     pub host: String,
-    /// Its port; without it 1883, encrypted 8883.
+    /// Port; 1883 by default, 8883 with `tls`.
     pub port: Option<u16>,
     /// Whether the connection is encrypted.
     pub tls: bool,
-    /// What stands before a device's address in the topic: `notices/`. A device can then write to no other topic.
+    /// Prefix of all topics, before a device's address: `notices/`. A device cannot write to any other topic.
     pub topic_prefix: String,
-    /// 1: a message arrives at least once; 2: exactly once on its way to the broker.
+    /// Quality of service. 1: at least once; 2: exactly once up to the broker.
     #[schemars(range(min = 1, max = 2))]
     pub qos: u8,
-    /// Whether the broker keeps the latest message of each topic for whoever comes later.
+    /// Whether the broker retains the latest message of each topic for later subscribers.
     pub retain: bool,
-    /// The name of the connection; without it one is made of the installation and the channel.
+    /// Client id of the connection; by default made of the installation and the channel.
     pub client_id: Option<String>,
-    /// A user name to log in with.
+    /// User name for login.
     pub username: Option<String>,
-    /// Its password.
+    /// Password for login.
     pub password: Option<String>,
-    /// Time to connect, and time for the broker's answer.
+    /// Timeout of connecting and of each acknowledgement.
     pub timeout: Wait,
     /// A file of further certificates to trust, in PEM form.
     pub ca_file: Option<PathBuf>,
@@ -68,7 +68,7 @@ impl Options for MqttOptions {
             problems.push(Problem::at("topic_prefix", "a topic that is written to holds no `+`, `#` or NUL"));
         }
         if !(1..=2).contains(&self.qos) {
-            let text = "1 (at least once) or 2 (exactly once); with 0 nobody would say that it arrived";
+            let text = "1 (at least once) or 2 (exactly once); with 0 the broker does not acknowledge it";
             problems.push(Problem::at("qos", text));
         }
         problems

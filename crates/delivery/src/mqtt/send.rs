@@ -17,13 +17,13 @@ use super::{
 };
 use crate::{
     channel::{Clock, Context, Message},
-    pending::Pending,
+    pending::PendingDelivery,
     queue::Queue,
     record,
-    running::{FarSide, pause_after},
+    running::{ProtocolSender, pause_after},
 };
 
-/// Room in a packet for all but topic and content.
+/// Room in a packet for everything but topic and content.
 const PACKET_HEAD_BYTES: usize = 1024;
 
 /// The session of a channel.
@@ -52,7 +52,7 @@ impl Publisher {
         Publisher { name, options, trust, client_id, clock, window, queue, trouble: Mutex::new(None) }
     }
 
-    /// One connection after the other, until the queue is closed.
+    /// Serves one connection after the other, until the queue is closed.
     pub async fn run(self: Arc<Self>) {
         let mut failures = 0;
         // A connection is made when there is something to send.
@@ -66,9 +66,9 @@ impl Publisher {
         }
     }
 
-    /// Sends over one connection until it is over or the queue is closed. Gives whether the broker ever let us in, and
-    /// why the connection is over.
-    async fn serve(&self, first: Vec<Pending>) -> (bool, Option<Reason>) {
+    /// Sends over one connection until it ends or the queue is closed. Returns whether the broker accepted it, and
+    /// why it ended.
+    async fn serve(&self, first: Vec<PendingDelivery>) -> (bool, Option<Reason>) {
         let mut connection = self.connect(self.client_id.clone());
         let (mut waiting, mut open, mut greeted) = (first, true, false);
         let over = loop {
@@ -114,7 +114,7 @@ impl Publisher {
         match over {
             None => {
                 let patience = self.options.timeout.0;
-                // Nothing waits for an answer, so nothing is lost if the goodbye takes too long.
+                // No message is unacknowledged, so a slow disconnect loses nothing.
                 let _ = timeout(patience, connection.close()).await;
                 (greeted, None)
             }
@@ -134,7 +134,7 @@ impl Publisher {
         Connection::open(options, self.window)
     }
 
-    fn publish(&self, connection: &mut Connection, pending: Pending) -> Result<(), Unsent> {
+    fn publish(&self, connection: &mut Connection, pending: PendingDelivery) -> Result<(), Unsent> {
         if let Some(reason) = pending.too_late() {
             return Err(Unsent::Refused(Box::new(pending), reason));
         }
@@ -149,7 +149,7 @@ impl Publisher {
             let text = format!("with {} bytes it is larger than the broker takes ({most})", body.len());
             return Err(Unsent::Refused(Box::new(pending), Reason::new(ReasonKind::Answer, text)));
         }
-        // What is worth nothing later need not be kept by the broker either.
+        // The broker need not retain a message that expires either.
         let seconds =
             message.expires_at.map(|at| at.since(self.clock.now()).as_secs().clamp(1, u32::MAX.into()) as u32);
         let properties = PublishProperties {
@@ -165,23 +165,23 @@ impl Publisher {
     }
 }
 
-/// What goes with a message beside its body.
+/// User properties of a message.
 fn user_properties(message: &Message) -> Vec<(String, String)> {
     let own = [("id", message.message_id.clone()), ("type", message.facts.class.to_string())];
     own.into_iter().chain(message.trace_headers()).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// Why a message is not on its way.
+/// Why a message was not published.
 enum Unsent {
-    /// It never will be.
-    Refused(Box<Pending>, Reason),
-    /// The connection is over.
-    Lost(Box<Pending>),
+    /// It can never be published.
+    Refused(Box<PendingDelivery>, Reason),
+    /// The connection ended.
+    Lost(Box<PendingDelivery>),
 }
 
 #[async_trait]
-impl FarSide for Publisher {
-    /// Logs in under another name, so that the session's own connection is not taken over.
+impl ProtocolSender for Publisher {
+    /// Logs in with another client id, so that the session's own connection is not taken over.
     async fn probe(&self) -> Result<String, Reason> {
         let mut connection = self.connect(format!("{}-probe", self.client_id));
         let greeting = async {

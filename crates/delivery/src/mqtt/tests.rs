@@ -19,14 +19,14 @@ use crate::{
     testing::{channel, content_of, context, deliver, outgoing},
 };
 
-/// A mosquitto of Debian.
+/// A Mosquitto broker of the system.
 struct Broker {
     child: Child,
     port: u16,
 }
 
 impl Broker {
-    /// On this port, or on a free one; with further lines of configuration.
+    /// Starts it on this port, or on a free one; with further lines of configuration.
     fn start(folder: &Path, port: Option<u16>, lines: &str) -> Broker {
         let free = || TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
         let port = port.unwrap_or_else(free);
@@ -41,7 +41,7 @@ impl Broker {
             .expect("mosquitto is there: `make setup` installs it");
         let mut log = BufReader::new(child.stderr.take().expect("it is piped")).lines().map_while(Result::ok);
         assert!(log.by_ref().any(|line| line.ends_with(" running")), "mosquitto does not start");
-        // Whoever stops reading stops the broker.
+        // A full pipe of its log would block the broker.
         std::thread::spawn(move || log.for_each(drop));
         Broker { child, port }
     }
@@ -65,7 +65,7 @@ fn many(count: u32) -> Vec<Outgoing> {
     (0..count).map(|number| outgoing(number, "kobe/quakes")).collect()
 }
 
-/// The messages that a subscriber gets: their topic, their id, their content; `count` of them.
+/// Subscribes and collects `count` messages: topic, id and content.
 async fn subscribed(port: u16, count: usize) -> tokio::task::JoinHandle<Vec<(String, String, Value)>> {
     let mut options = rumqttc::v5::MqttOptions::new("reader", "127.0.0.1", port);
     options.set_keep_alive(Duration::from_secs(60));
@@ -91,13 +91,13 @@ async fn subscribed(port: u16, count: usize) -> tokio::task::JoinHandle<Vec<(Str
 }
 
 #[tokio::test]
-async fn a_subscriber_gets_what_the_broker_has_answered_for() {
+async fn subscribers_receive_every_acknowledged_message() {
     let folder = tempfile::tempdir().expect("a folder");
     let broker = Broker::start(folder.path(), None, "allow_anonymous true\nmax_queued_messages 0");
     for qos in [1, 2] {
         let reader = subscribed(broker.port, 300).await;
         let channel = open(broker.port, json!({ "qos": qos }));
-        assert_eq!(deliver(&*channel, many(300)).await, vec!["delivered taken by the broker"; 300]);
+        assert_eq!(deliver(&*channel, many(300)).await, vec!["delivered accepted by the broker"; 300]);
         assert_eq!(channel.down(), None);
         assert!(channel.probe().await.is_ok_and(|text| text.ends_with("lets us in")));
         let got = reader.await.expect("a reader");
@@ -108,14 +108,14 @@ async fn a_subscriber_gets_what_the_broker_has_answered_for() {
         let wrong = deliver(&*channel, vec![outgoing(0, "#"), outgoing(1, "a\0b")]).await;
         assert!(wrong.iter().all(|shown| shown.starts_with("refused Address")), "{wrong:?}");
         let alone = deliver(&*channel, vec![outgoing(0, "nobody")]).await;
-        let note = if qos == 1 { "; nobody subscribes to the topic at present" } else { "" };
-        assert_eq!(alone, [format!("delivered taken by the broker{note}")]);
+        let note = if qos == 1 { "; the topic has no subscribers at present" } else { "" };
+        assert_eq!(alone, [format!("delivered accepted by the broker{note}")]);
         channel.close().await;
     }
 }
 
 #[tokio::test]
-async fn a_broker_that_is_gone_or_does_not_let_us_in_is_trouble() {
+async fn an_unreachable_or_refusing_broker_takes_the_channel_down() {
     let folder = tempfile::tempdir().expect("a folder");
     let broker = Broker::start(folder.path(), None, "allow_anonymous false");
     let channel = open(broker.port, json!({}));
@@ -131,12 +131,12 @@ async fn a_broker_that_is_gone_or_does_not_let_us_in_is_trouble() {
     assert!(shown[0].starts_with("deferred Connection no connection to the broker"), "{shown:?}");
     let _broker = Broker::start(folder.path(), Some(port), "allow_anonymous true");
     let shown = deliver(&*channel, many(1)).await;
-    assert!(shown[0].starts_with("delivered taken by the broker"), "{shown:?}");
+    assert!(shown[0].starts_with("delivered accepted by the broker"), "{shown:?}");
     assert_eq!(channel.down(), None);
 }
 
 #[tokio::test]
-async fn what_is_larger_than_the_broker_takes_is_refused_before_it_costs_the_connection() {
+async fn messages_above_the_packet_limit_are_refused_before_sending() {
     let folder = tempfile::tempdir().expect("a folder");
     let broker = Broker::start(folder.path(), None, "allow_anonymous true\nmax_packet_size 4096");
     let channel = open(broker.port, json!({}));

@@ -4,7 +4,7 @@ use async_nats::{
 };
 use tocsin_model::receipt::{Disposition, Reason, ReasonKind};
 
-/// What an acknowledgement, or its absence, means.
+/// Disposition of a publish, from its acknowledgement or failure.
 pub(super) fn publish(result: Result<&PublishAck, (PublishErrorKind, String)>) -> Disposition {
     let (kind, text) = match result {
         Ok(ack) => {
@@ -28,7 +28,7 @@ pub(super) fn publish(result: Result<&PublishAck, (PublishErrorKind, String)>) -
     }
 }
 
-/// Why there is no connection.
+/// Reason of a failed connection.
 pub(super) fn connect(kind: &ConnectErrorKind, text: String) -> Reason {
     let kind = match kind {
         ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => ReasonKind::Authentication,

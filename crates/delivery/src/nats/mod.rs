@@ -1,13 +1,13 @@
-//! Messages that a stream of NATS JetStream keeps.
+//! Publishes messages to a NATS JetStream stream.
 //!
-//! The address of a device is a subject, behind the channel's prefix. A message is delivered when the stream has
-//! acknowledged it, and `Nats-Msg-Id` is the same at every attempt, so that within its duplicate window a stream takes
-//! each message once. Subjects that no stream listens to are trouble: without a stream nobody would keep the message.
+//! A device's address is a subject below the channel's prefix. A message is delivered when the stream has
+//! acknowledged it. `Nats-Msg-Id` is the same at every attempt, so that the stream's duplicate window removes
+//! repetitions. A subject without a stream is a failure, because the message would not be stored.
 
-mod classify; // what a stream or a connection says becomes a disposition
-mod options; // what an operator may set
+mod classify; // classifies acknowledgements and connection errors
+mod options; // options of the protocol
 mod send; // the session: messages in, answers out
-mod system; // where a system is, and how we log in
+mod system; // servers of a NATS system and login
 
 #[cfg(test)]
 mod tests;
@@ -21,9 +21,9 @@ use tocsin_model::{application::Channel, id::Name, problem::Problem};
 use crate::{
     channel::{Context, OpenChannel},
     options::read,
-    pending::Shared,
+    pending::DeliveryContext,
     queue::Queue,
-    running::{Running, only_lane},
+    running::{Running, single_lane},
     tls,
 };
 
@@ -32,11 +32,11 @@ pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<
     let trust = tls::trust(&context.files, options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
     let shown = format!("tocsin {} {name}", context.installation);
     let connect = options.system().connect(&context.files, &trust, shown).map_err(|problem| vec![problem])?;
-    // One connection carries all; what is on its way over it is bounded by the channel's concurrency.
+    // One connection carries all messages; the channel's concurrency bounds those in flight.
     let queue = Queue::single(1);
-    let shared = Shared::new(name, context);
+    let shared = DeliveryContext::new(name, context);
     let window = channel.concurrency.max(1) as usize;
     let publisher = Arc::new(send::Publisher::new(name, options, connect, window, queue.clone()));
     let session = publisher.clone();
-    Ok(Running::start(shared, queue, only_lane, publisher, move || session.clone().run()))
+    Ok(Running::start(shared, queue, single_lane, publisher, move || session.clone().run()))
 }

@@ -7,7 +7,7 @@ use tocsin_model::problem::Problem;
 use super::System;
 use crate::options::{Options, Wait};
 
-/// The longest subject, in bytes.
+/// Longest subject in bytes.
 const SUBJECT_BYTES_MAX: usize = 256;
 
 /// Options of a channel with the protocol `nats`.
@@ -18,17 +18,17 @@ pub struct NatsOptions {
     /// Servers of one system, tried in turn: `nats://broker.example.org:4222`, or `tls://…` for encrypted connections
     /// only.
     pub servers: Vec<String>,
-    /// What stands before a device's address in the subject: `notices.`. A device can then write to no other subject.
+    /// Prefix of all subjects, before a device's address: `notices.`. A device cannot write to any other subject.
     pub subject_prefix: String,
-    /// A token to log in with.
+    /// Token for login.
     pub token: Option<String>,
-    /// A user name to log in with.
+    /// User name for login.
     pub username: Option<String>,
-    /// Its password.
+    /// Password for login.
     pub password: Option<String>,
-    /// A file of credentials to log in with, as `nsc` writes it.
+    /// Credentials file for login, as `nsc` writes it.
     pub credentials_file: Option<PathBuf>,
-    /// Time to connect, and time for the stream's acknowledgement.
+    /// Timeout of connecting and of each acknowledgement.
     pub timeout: Wait,
     /// A file of further certificates to trust, in PEM form.
     pub ca_file: Option<PathBuf>,

@@ -20,10 +20,10 @@ use super::{
     options::{NatsOptions, subject},
 };
 use crate::{
-    pending::Pending,
+    pending::PendingDelivery,
     queue::Queue,
     record,
-    running::{FarSide, pause_after},
+    running::{ProtocolSender, pause_after},
 };
 
 /// The session of a channel.
@@ -31,29 +31,29 @@ pub(super) struct Publisher {
     name: Name,
     options: NatsOptions,
     connect: ConnectOptions,
-    /// Messages that are not acknowledged yet, at most.
+    /// Most unacknowledged messages.
     window: usize,
     queue: Arc<Queue>,
     reached: Mutex<Reached>,
 }
 
-/// How it stands with the system.
+/// State of the connection.
 #[derive(Default)]
 struct Reached {
     client: Option<Client>,
-    /// Why there is no connection, as far as one was tried for.
+    /// The latest connection failure, if any.
     trouble: Option<Reason>,
 }
 
-/// A message whose acknowledgement has come, or will not.
-type Acknowledged = BoxFuture<'static, (Pending, Disposition)>;
+/// A message with the result of its publish.
+type Acknowledged = BoxFuture<'static, (PendingDelivery, Disposition)>;
 
 impl Publisher {
     pub fn new(name: &Name, options: NatsOptions, connect: ConnectOptions, window: usize, queue: Arc<Queue>) -> Self {
         Publisher { name: name.clone(), options, connect, window, queue, reached: Mutex::default() }
     }
 
-    /// Until the queue is closed. What is on its way then is still acknowledged.
+    /// Runs until the queue is closed, and then waits for the remaining acknowledgements.
     pub async fn run(self: Arc<Self>) {
         let mut on_their_way: FuturesUnordered<Acknowledged> = FuturesUnordered::new();
         let (mut open, mut failures) = (true, 0);
@@ -86,11 +86,12 @@ impl Publisher {
         }
     }
 
-    /// The connection, which is made with the first message and finds its way back by itself when it breaks.
+    /// The client, connected with the first message; it reconnects automatically.
     async fn client(&self) -> Result<Client, Reason> {
         let known = self.reached.lock().client.clone();
         if let Some(client) = known {
-            // What is published meanwhile would be kept by the client and sent whenever it is back.
+            // The client would buffer messages published meanwhile and send them after the reconnect, whenever that
+            // is.
             return match client.connection_state() {
                 State::Connected => Ok(client),
                 _ => Err(Reason::new(ReasonKind::Connection, "the connection broke and is not back yet")),
@@ -110,8 +111,8 @@ impl Publisher {
         }
     }
 
-    /// Hands a message over; what comes back is its acknowledgement.
-    async fn publish(&self, context: &jetstream::Context, mut pending: Pending) -> Acknowledged {
+    /// Publishes a message; the future returned waits for its acknowledgement.
+    async fn publish(&self, context: &jetstream::Context, mut pending: PendingDelivery) -> Acknowledged {
         let at_once = |pending, disposition| -> Acknowledged { Box::pin(async move { (pending, disposition) }) };
         if let Some(reason) = pending.too_late() {
             return at_once(pending, Disposition::Refused { reason });
@@ -156,13 +157,13 @@ impl Publisher {
     }
 }
 
-/// What a stream knows a message by: several recipients of one message are several messages to it.
-fn identity(pending: &Pending) -> String {
+/// `Nats-Msg-Id` of a message; each recipient of a multicast gets its own.
+fn identity(pending: &PendingDelivery) -> String {
     format!("{}.{}", pending.outgoing.message.message_id, pending.outgoing.ticket.ordinal)
 }
 
 #[async_trait]
-impl FarSide for Publisher {
+impl ProtocolSender for Publisher {
     async fn probe(&self) -> Result<String, Reason> {
         let client = self.client().await?;
         let info = client.server_info();

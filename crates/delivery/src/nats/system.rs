@@ -6,25 +6,25 @@ use tocsin_model::problem::Problem;
 
 use crate::files::Files;
 
-/// A system of NATS as options name it: where it is, and how we log in.
+/// A NATS system in options: servers and login.
 #[derive(Clone, Copy)]
 pub struct System<'a> {
-    /// Its servers.
+    /// The servers.
     pub servers: &'a [String],
-    /// A token to log in with.
+    /// Token for login.
     pub token: Option<&'a str>,
-    /// A user name to log in with.
+    /// User name for login.
     pub username: Option<&'a str>,
-    /// Its password.
+    /// Password for login.
     pub password: Option<&'a str>,
-    /// A file of credentials to log in with.
+    /// Credentials file for login.
     pub credentials_file: Option<&'a Path>,
-    /// Time to connect, and for each answer.
+    /// Timeout of connecting and of each answer.
     pub timeout: Duration,
 }
 
 impl System<'_> {
-    /// Everything that is wrong with it.
+    /// Every problem of these options.
     pub fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         if self.servers.is_empty() {
@@ -57,10 +57,10 @@ impl System<'_> {
         problems
     }
 
-    /// How to connect, under a name that the system shows.
+    /// Connection options with this client name.
     ///
     /// # Errors
-    /// The file of credentials cannot be read.
+    /// The credentials file cannot be read.
     pub fn connect(&self, files: &Files, trust: &Arc<ClientConfig>, name: String) -> Result<ConnectOptions, Problem> {
         let mut connect = ConnectOptions::new()
             .name(name)
@@ -84,7 +84,7 @@ impl System<'_> {
         }
     }
 
-    /// The servers, of a system without problems.
+    /// The parsed servers; there must be no problems.
     pub fn addresses(&self) -> Vec<ServerAddr> {
         self.servers.iter().map(|server| server.parse().expect("checked options have good addresses")).collect()
     }

@@ -15,14 +15,14 @@ use crate::{
     testing::{channel, context, deliver, outgoing},
 };
 
-/// A nats-server of Debian that keeps streams.
+/// A nats-server of the system with JetStream.
 struct Server {
     child: Child,
     port: u16,
 }
 
 impl Server {
-    /// On this port, or on a free one.
+    /// Starts it on this port, or on a free one.
     fn start(folder: &Path, port: Option<u16>) -> Server {
         let port = port.map_or("-1".to_owned(), |port| port.to_string());
         let mut child = Command::new("nats-server")
@@ -42,7 +42,7 @@ impl Server {
                 break;
             }
         }
-        // Whoever stops reading stops the server.
+        // A full pipe of its log would block the server.
         std::thread::spawn(move || log.for_each(drop));
         Server { child, port: port.expect("it says where it listens") }
     }
@@ -104,7 +104,7 @@ async fn a_stream_keeps_each_message_once() {
     expected.sort();
     assert_eq!(ids, expected);
 
-    // What no stream listens to is not taken for delivered.
+    // A subject without a stream is not delivered.
     let mut lost = outgoing(0, "kobe.storms");
     lost.id.batch = NotificationBatchId(8);
     assert_eq!(

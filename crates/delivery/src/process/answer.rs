@@ -6,10 +6,10 @@ use tocsin_model::{
     receipt::{Disposition, Reason, ReasonKind},
 };
 
-/// A wish to be tried later is followed up to this time.
+/// Longest `retry_after_seconds` that is respected.
 const RETRY_AFTER_MAX: f64 = 24.0 * 3600.0;
 
-/// What a program says of one message.
+/// A program's answer to one message.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -31,7 +31,7 @@ enum Outcome {
     Refused,
 }
 
-/// Reads a line. The error says what is wrong with it.
+/// Parses an answer. The error says what is wrong with it.
 pub(super) fn read(line: &[u8]) -> Result<(NotificationId, Disposition), String> {
     let line: Line = serde_json::from_slice(line).map_err(|error| error.to_string())?;
     let reason = |usual: &str| Reason::new(ReasonKind::Answer, line.reason.clone().unwrap_or_else(|| usual.to_owned()));

@@ -1,4 +1,4 @@
-//! A program that makes of each message what it likes, line by line as channels talk to programs:
+//! Transforms messages by a program, in JSON lines as channels use them:
 //!
 //! ```json
 //! {"id": "m-41", "content_type": "application/json", "properties": {"order": 7}, "body": "{...}"}
@@ -6,8 +6,8 @@
 //! {"id": "m-42", "outcome": "refused", "reason": "no such customer"}
 //! ```
 //!
-//! The first goes in, one of the others comes back. A body that is not UTF-8 is in `body_base64`, both ways. Programs are
-//! started when they are needed and kept; one that does not answer in time, or ends, is not asked again.
+//! The first line is a request, the others are possible answers. A body that is not UTF-8 is in `body_base64`, both
+//! ways. Programs are started on demand and kept running; one that times out or ends is not used again.
 
 use std::{
     collections::BTreeMap,
@@ -25,14 +25,14 @@ use tokio::{io::AsyncWriteExt, sync::Semaphore, time::timeout};
 use super::{command, program::Program};
 use crate::programs::Programs;
 
-/// Programs that run at the same time for one step.
+/// Most programs that run at the same time for one step.
 const PROGRAMS_MAX: usize = 4;
-/// A body of 64 MiB in base64, with what is about it.
+/// A body of 64 MiB in base64, with the other fields.
 const LINE_BYTES_MAX: u64 = 96 << 20;
-/// Time that a program has to end by itself when it is not asked again.
+/// Time that a program has to end after its input is closed.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// A message for a program, and as it comes back.
+/// A message for a program, and its result.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Changed {
     /// The media type of the body.
@@ -43,7 +43,7 @@ pub struct Changed {
     pub body: Vec<u8>,
 }
 
-/// Programs of one kind.
+/// Pool of running programs of one kind.
 pub struct Changer {
     name: Name,
     program: PathBuf,
@@ -55,7 +55,7 @@ pub struct Changer {
 }
 
 #[derive(Serialize)]
-struct Question<'a> {
+struct ChangeRequest<'a> {
     id: &'a str,
     content_type: &'a str,
     properties: &'a Map<String, Value>,
@@ -91,10 +91,10 @@ enum Outcome {
 }
 
 impl Changer {
-    /// Reads what a definition says of a program. Nothing is started. `name` is told in the log.
+    /// Reads the definition of a program, without starting it. `name` is used in the log.
     ///
     /// # Errors
-    /// What is wrong, with paths that begin with `path`.
+    /// Problems of the definition; their paths begin with `path`.
     pub fn open(
         name: &Name,
         given: &[String],
@@ -126,10 +126,10 @@ impl Changer {
         })
     }
 
-    /// Gives a message to a program, and what it makes of it.
+    /// Transforms a message.
     ///
     /// # Errors
-    /// Why there is nothing, in words: it refused, did not answer in time, ended, or said what is no answer.
+    /// A sentence: the program refused, timed out, ended, or gave an invalid answer.
     pub async fn change(&self, id: &str, message: &Changed) -> Result<Changed, String> {
         let _room = self.room.acquire().await.map_err(|_| "the programs are closed".to_owned())?;
         let idle = self.idle.lock().pop();
@@ -151,7 +151,7 @@ impl Changer {
                 self.idle.lock().push(program);
                 Err(format!("the program refuses it: {refusal}"))
             }
-            // What it says next may answer this question: nobody listens to it any more.
+            // A late answer could be taken for that of the next message, so the program is not used again.
             Err(trouble) => Err(format!("{trouble} ({})", program.end(GRACE).await)),
         }
     }
@@ -163,14 +163,14 @@ impl Changer {
     }
 }
 
-/// What an answer gives; the rest stays as it was.
-struct Given {
+/// The changes in an answer; absent fields stay as they were.
+struct ChangeResponse {
     content_type: Option<String>,
     properties: Map<String, Value>,
     body: Option<Vec<u8>>,
 }
 
-impl Given {
+impl ChangeResponse {
     fn over(self, before: &Changed) -> Changed {
         let mut properties = before.properties.clone();
         properties.extend(self.properties);
@@ -187,7 +187,7 @@ fn question(id: &str, message: &Changed) -> Vec<u8> {
         Ok(text) => Body::Body(text),
         Err(_) => Body::BodyBase64(BASE64_STANDARD.encode(&message.body)),
     };
-    let question = Question { id, content_type: &message.content_type, properties: &message.properties, body };
+    let question = ChangeRequest { id, content_type: &message.content_type, properties: &message.properties, body };
     let mut line = serde_json::to_vec(&question).expect("a question is always JSON");
     line.push(b'\n');
     line
@@ -201,9 +201,9 @@ async fn ask(program: &mut Program, question: &[u8]) -> Result<Vec<u8>, String> 
     program.lines.recv().await.ok_or_else(ended)
 }
 
-/// What a line says: an answer, a refusal, or nothing that can be used.
-fn read(id: &str, line: &[u8]) -> Result<Result<Given, String>, String> {
-    let wrong = |why: &dyn std::fmt::Display| format!("the program wrote a line that is no answer: {why}");
+/// Parses an answer: a result, a refusal, or an error if it is neither.
+fn read(id: &str, line: &[u8]) -> Result<Result<ChangeResponse, String>, String> {
+    let wrong = |why: &dyn std::fmt::Display| format!("the program wrote an invalid answer: {why}");
     let answer: Answer = serde_json::from_slice(line).map_err(|error| wrong(&error))?;
     if answer.id != id {
         return Err(wrong(&format!("it is about `{}`, not `{id}`", answer.id)));
@@ -217,7 +217,7 @@ fn read(id: &str, line: &[u8]) -> Result<Result<Given, String>, String> {
         (None, None) => None,
     };
     Ok(match answer.outcome {
-        Outcome::Done => Ok(Given { content_type: answer.content_type, properties: answer.properties, body }),
+        Outcome::Done => Ok(ChangeResponse { content_type: answer.content_type, properties: answer.properties, body }),
         Outcome::Refused => Err(answer.reason.unwrap_or_else(|| "it does not say why".to_owned())),
     })
 }

@@ -7,7 +7,7 @@ use tocsin_model::problem::Problem;
 use super::command;
 use crate::options::{Options, Wait};
 
-/// Messages on their way to one program, at most.
+/// Most messages in flight to one program.
 const WINDOW_MAX: u32 = 4096;
 
 /// Options of a channel with the protocol `process`.
@@ -15,17 +15,17 @@ const WINDOW_MAX: u32 = 4096;
 #[serde(default)]
 #[schemars(extend("required" = ["command"]))]
 pub struct ProcessOptions {
-    /// The program, by its whole path, and its arguments; no shell reads them. The configuration must allow it:
-    /// `delivery.allow_programs`. As many of it run as the channel's `concurrency` says.
+    /// Absolute path of the program, and its arguments; no shell is involved. The configuration must allow it:
+    /// `delivery.allow_programs`. The channel's `concurrency` is the number of its instances.
     pub command: Vec<String>,
-    /// Variables that the program finds in its environment, besides `PATH`; it gets no others of the server's.
+    /// Environment variables of the program, besides `PATH`; it gets no others of the server's.
     pub environment: BTreeMap<String, String>,
-    /// Messages that one program may hold without having answered them.
+    /// Most unanswered messages of one program.
     #[schemars(range(min = 1, max = 4096))]
     pub window: u32,
-    /// Time for an answer; then the message is tried again later.
+    /// Timeout of an answer; the message is then retried later.
     pub timeout: Wait,
-    /// Time that a program has to end by itself when its input has ended; then it is killed.
+    /// Time that a program has to end after its input is closed; then it is killed.
     pub grace: Wait,
 }
 

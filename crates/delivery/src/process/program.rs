@@ -10,29 +10,29 @@ use tokio::{
     time::timeout,
 };
 
-/// A line of answers is read up to this; what is longer comes in pieces, which are no answers.
+/// Longest line of an answer; longer lines are split, and the pieces are not valid answers.
 pub(super) const ANSWER_BYTES_MAX: u64 = 64 * 1024;
-/// The same of what it complains about.
+/// Longest line of standard error.
 const COMPLAINT_BYTES_MAX: u64 = 64 * 1024;
-/// Lines that are read ahead.
+/// Most lines that are read ahead.
 const LINES_AHEAD: usize = 256;
-/// How long the last words of a program that has ended are waited for: a child of its own may hold its output open.
+/// Time limit for the last output of an ended program: its child processes may hold the output open.
 const LAST_WORDS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A running program.
 pub(super) struct Program {
     child: Child,
-    /// Where messages go; gone when its input has ended.
+    /// Standard input; none once it was closed.
     pub input: Option<ChildStdin>,
-    /// What it says, until its output ends.
+    /// Lines of its standard output, until it ends.
     pub lines: mpsc::Receiver<Vec<u8>>,
     last_words: Arc<Mutex<String>>,
     complaints: JoinHandle<()>,
 }
 
 impl Program {
-    /// Starts a program in a process group of its own, so that Ctrl-C in the server's terminal does not reach it. Its lines
-    /// are read up to `line_bytes_max`.
+    /// Starts a program in its own process group, so that Ctrl-C in the server's terminal does not reach it. Its
+    /// lines are read up to `line_bytes_max`.
     ///
     /// # Errors
     /// The operating system's.
@@ -75,7 +75,7 @@ impl Program {
         Ok(Program { child, input, lines, last_words, complaints })
     }
 
-    /// Ends its input and waits for its end; after `grace` it is killed. Says how it ended, with its last words.
+    /// Closes its input and waits for its end; after `grace` it is killed. Returns its exit status and last output.
     pub async fn end(mut self, grace: Duration) -> String {
         drop(self.input.take());
         let status = match timeout(grace, self.child.wait()).await {
@@ -94,7 +94,7 @@ impl Program {
     }
 }
 
-/// The next line, without its end; `None` when there are no more.
+/// The next line, without its end; `None` at the end of the output.
 async fn next_line(reader: &mut BufReader<impl AsyncRead + Unpin>, bytes_max: u64) -> Option<Vec<u8>> {
     let mut line = Vec::new();
     match reader.take(bytes_max).read_until(b'\n', &mut line).await {

@@ -24,15 +24,15 @@ use super::{
 };
 use crate::{
     channel::Context,
-    pending::Pending,
+    pending::PendingDelivery,
     queue::Queue,
     record,
-    running::{FarSide, pause_after},
+    running::{ProtocolSender, pause_after},
 };
 
-/// While so much waits to be written to a program, no more messages are taken for it.
+/// While this many bytes wait to be written, no more messages are taken.
 const UNWRITTEN_MAX: usize = 1 << 20;
-/// Of so many lines that are no answers the log tells for each run of a program.
+/// Invalid answers that are logged for each run of a program.
 const UNREADABLE_TOLD: usize = 10;
 
 /// The sessions of a channel, each with a program.
@@ -42,31 +42,31 @@ pub(super) struct Sessions {
     path: PathBuf,
     folder: PathBuf,
     queue: Arc<Queue>,
-    /// Why the program cannot do its work, as far as is known.
+    /// The latest failure of the program, if any.
     trouble: Mutex<Option<Reason>>,
 }
 
-/// How the run of a program came to its end.
+/// End of a program's run.
 enum End {
-    /// The channel is closed.
+    /// The channel was closed.
     Closed,
-    /// By itself, after it had answered something.
+    /// The program ended after at least one answer.
     Served,
-    /// It has done nothing.
+    /// The program ended without an answer.
     Failed,
 }
 
-/// Messages that a program holds.
+/// Unanswered messages of a program.
 #[derive(Default)]
-struct Held {
-    messages: HashMap<NotificationId, Pending>,
-    /// When their time for an answer is over, the first first; some are answered already.
+struct UnansweredMessages {
+    messages: HashMap<NotificationId, PendingDelivery>,
+    /// Deadlines of answers, the earliest first; some messages are answered already.
     deadlines: VecDeque<(Instant, NotificationId)>,
-    /// How the last line that was written ends.
+    /// Cached end of the last record.
     ending: record::Ending,
 }
 
-impl Held {
+impl UnansweredMessages {
     fn deadline(&mut self) -> Option<Instant> {
         while let Some((deadline, id)) = self.deadlines.front() {
             if self.messages.contains_key(id) {
@@ -84,7 +84,7 @@ impl Sessions {
         Sessions { name: name.clone(), options, path, folder, queue, trouble: Mutex::new(None) }
     }
 
-    /// One program after the other, until the queue is closed.
+    /// Runs one program after the other, until the queue is closed.
     pub async fn run(self: Arc<Self>) {
         let mut failures = 0;
         while let Some(first) = self.queue.pop_many(1).await {
@@ -114,9 +114,9 @@ impl Sessions {
         }
     }
 
-    /// Lets a program work until it ends or the channel closes.
-    async fn serve(&self, mut program: Program, first: Vec<Pending>) -> End {
-        let (mut held, mut unwritten, mut written) = (Held::default(), Vec::new(), 0);
+    /// Serves a program until it ends or the channel closes.
+    async fn serve(&self, mut program: Program, first: Vec<PendingDelivery>) -> End {
+        let (mut held, mut unwritten, mut written) = (UnansweredMessages::default(), Vec::new(), 0);
         let (mut open, mut served, mut unreadable) = (true, false, 0);
         let mut waiting = Some(first);
         loop {
@@ -148,7 +148,7 @@ impl Sessions {
                             written = 0;
                         }
                     }
-                    // It reads no more, but may still answer what it has read.
+                    // It reads no more, but may still answer earlier messages.
                     Err(_) => {
                         program.input = None;
                         (written, unwritten) = (0, Vec::new());
@@ -172,8 +172,8 @@ impl Sessions {
         if served { End::Served } else { End::Failed }
     }
 
-    /// Puts a message among those that the program holds and its line among what is to be written.
-    async fn hand_over(&self, mut pending: Pending, held: &mut Held, unwritten: &mut Vec<u8>) {
+    /// Records a message as unanswered and queues its line for writing.
+    async fn hand_over(&self, mut pending: PendingDelivery, held: &mut UnansweredMessages, unwritten: &mut Vec<u8>) {
         if let Some(reason) = pending.too_late() {
             return pending.answer(Disposition::Refused { reason }).await;
         }
@@ -185,8 +185,13 @@ impl Sessions {
         held.messages.insert(id, pending);
     }
 
-    /// The message that a line is about, and what it says of it. What is no answer is told to the log.
-    fn hear(&self, line: &[u8], held: &mut Held, unreadable: &mut usize) -> Option<(Pending, Disposition)> {
+    /// The message that an answer is about, and its disposition. Invalid answers are logged.
+    fn hear(
+        &self,
+        line: &[u8],
+        held: &mut UnansweredMessages,
+        unreadable: &mut usize,
+    ) -> Option<(PendingDelivery, Disposition)> {
         let wrong = match answer::read(line) {
             Ok((id, disposition)) => match held.messages.remove(&id) {
                 Some(pending) => return Some((pending, disposition)),
@@ -197,12 +202,12 @@ impl Sessions {
         *unreadable += 1;
         if *unreadable <= UNREADABLE_TOLD {
             let line: String = String::from_utf8_lossy(&line[..line.len().min(1_000)]).chars().take(200).collect();
-            tracing::warn!(channel = %self.name, %wrong, line = %line.escape_debug(), "the program wrote a line that is no answer");
+            tracing::warn!(channel = %self.name, %wrong, line = %line.escape_debug(), "the program wrote an invalid answer");
         }
         None
     }
 
-    async fn time_out(&self, held: &mut Held) {
+    async fn time_out(&self, held: &mut UnansweredMessages) {
         let now = Instant::now();
         while held.deadline().is_some_and(|deadline| deadline <= now) {
             let (_, id) = held.deadlines.pop_front().expect("there is a first");
@@ -214,7 +219,7 @@ impl Sessions {
         }
     }
 
-    async fn give_up(&self, messages: Vec<Pending>, why: &str) {
+    async fn give_up(&self, messages: Vec<PendingDelivery>, why: &str) {
         let reason = Reason::new(ReasonKind::Connection, why);
         tracing::warn!(channel = %self.name, "{}", reason.text);
         *self.trouble.lock() = Some(reason.clone());
@@ -232,8 +237,8 @@ async fn write(input: &mut Option<ChildStdin>, bytes: &[u8]) -> std::io::Result<
 }
 
 #[async_trait]
-impl FarSide for Sessions {
-    /// Starts nothing: what the program would do is its own affair.
+impl ProtocolSender for Sessions {
+    /// Does not start the program, because that could have side effects.
     async fn probe(&self) -> Result<String, Reason> {
         match self.down() {
             Some(reason) => Err(reason),

@@ -9,7 +9,7 @@ use crate::{
     testing::{channel, context, deliver, outgoing, show},
 };
 
-/// A channel to a program that is this script of the shell, in a folder of its own.
+/// Opens a channel to a shell script as its program, in its own folder.
 fn open(folder: &Path, script: &str, options: Value) -> Box<dyn OpenChannel> {
     let program = folder.join("program");
     fs::write(&program, format!("#!/bin/sh\n{script}\n")).expect("a program");
@@ -29,7 +29,7 @@ fn many(count: u32) -> Vec<Outgoing> {
     (0..count).map(|number| outgoing(number, "+41 79 000 00 00")).collect()
 }
 
-/// Answers every message with its own number.
+/// Answers every message as delivered, with its own number.
 const TAKES_ALL: &str = r#"exec sed -u 's/.*"id":"\(n-[0-9]*-\)\([0-9]*\)".*/{"id": "\1\2", "outcome": "delivered", "reply": "number \2"}/'"#;
 
 #[tokio::test]
@@ -62,7 +62,7 @@ async fn it_gets_the_record_and_only_the_environment_that_it_is_given() {
 }
 
 #[tokio::test]
-async fn answers_come_in_any_order_and_what_is_no_answer_is_passed_over() {
+async fn answers_come_in_any_order_and_invalid_lines_are_ignored() {
     let folder = tempfile::tempdir().expect("a folder");
     let script = r#"
         head -n 3 > /dev/null
@@ -86,9 +86,9 @@ async fn a_program_that_does_not_answer_has_its_time() {
 }
 
 #[tokio::test]
-async fn what_a_program_leaves_behind_is_tried_again_and_it_is_started_anew() {
+async fn unanswered_messages_are_retried_and_the_program_is_restarted() {
     let folder = tempfile::tempdir().expect("a folder");
-    // The first run takes one message to its end; the second finds that the first was there.
+    // The first run answers one message; the second detects that it is not the first.
     let script = format!(
         "if [ -e first ]; then {TAKES_ALL}; fi; touch first; head -n 1 > /dev/null; echo 'no credit' >&2; exit 3"
     );
@@ -102,8 +102,8 @@ async fn what_a_program_leaves_behind_is_tried_again_and_it_is_started_anew() {
     assert_eq!(channel.down(), None);
 }
 
-/// As `deliver` for one message, on a clock that only goes on while nothing runs: the pause before a new start passes,
-/// and the program still has the time that it needs.
+/// As `deliver` for one message, on a clock that advances only while nothing runs: restart delays pass at once, and
+/// the program still has the time it needs.
 async fn deliver_while_paused(open: &dyn OpenChannel) -> Vec<String> {
     let (answers, mut answered) = mpsc::channel(1);
     open.send_all(many(1), &answers).await;
@@ -113,7 +113,7 @@ async fn deliver_while_paused(open: &dyn OpenChannel) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_program_that_is_not_there_or_not_allowed_is_told_when_the_channel_opens() {
+async fn a_missing_or_forbidden_program_is_reported_when_the_channel_opens() {
     let folder = tempfile::tempdir().expect("a folder");
     let name = "own".parse().expect("a name");
     let open = |command: &str, allow: &[&Path]| {

@@ -1,4 +1,4 @@
-//! Who we are to a mail server: AUTH (RFC 4954) with PLAIN, LOGIN, SCRAM-SHA-256 (RFC 7677), OAUTHBEARER (RFC 7628) and
+//! SMTP authentication: AUTH (RFC 4954) with PLAIN, LOGIN, SCRAM-SHA-256 (RFC 7677), OAUTHBEARER (RFC 7628) and
 //! XOAUTH2.
 
 use std::path::{Path, PathBuf};
@@ -13,17 +13,17 @@ use crate::{
     scram::{self, Hello},
 };
 
-/// A token is no longer than this.
+/// Longest token.
 const TOKEN_BYTES_MAX: usize = 16 * 1024;
 
-/// What proves who we are.
+/// Credentials of a client.
 #[derive(Debug, Clone)]
 pub(super) enum Credentials {
     Password {
         username: String,
         password: String,
     },
-    /// An access token of OAuth 2.0, read from its file for every session, as it is replaced every hour or so.
+    /// An OAuth 2.0 access token, read from its file for every session because it is replaced about once an hour.
     Token {
         username: String,
         file: PathBuf,
@@ -32,7 +32,7 @@ pub(super) enum Credentials {
 }
 
 impl Credentials {
-    /// The secrets in the forms in which they travel, which a server may repeat.
+    /// The secrets in their encoded forms, which a server may repeat.
     fn forms(&self) -> Vec<String> {
         match self {
             Credentials::Password { username, password } => {
@@ -54,7 +54,7 @@ fn failed(text: impl Into<String>) -> Reason {
     Reason::new(ReasonKind::Authentication, text)
 }
 
-/// Proves who we are, in the safest way that the server offers.
+/// Authenticates with the safest mechanism that the server offers.
 pub(super) async fn authenticate(
     session: &mut Session,
     credentials: &Credentials,
@@ -117,13 +117,13 @@ fn read_token(file: &Path, files: &Files) -> Result<String, Reason> {
     }
 }
 
-/// The message of RFC 7628.
+/// The initial response of OAUTHBEARER (RFC 7628).
 fn oauthbearer(username: &str, token: &str) -> String {
     let name = username.replace('=', "=3D").replace(',', "=2C");
     format!("n,a={name},\x01auth=Bearer {token}\x01\x01")
 }
 
-/// The message of Google's mechanism before it.
+/// The initial response of XOAUTH2, Google's older mechanism.
 fn xoauth2(username: &str, token: &str) -> String {
     format!("user={username}\x01auth=Bearer {token}\x01\x01")
 }
@@ -140,14 +140,14 @@ async fn bearer(session: &mut Session, username: &str, token: &str) -> Result<Re
     if reply.code != 334 {
         return Ok(reply);
     }
-    // What is wrong with the token, in JSON; the refusal itself follows our empty answer.
+    // The error of the token, in JSON; the refusal itself follows our empty answer.
     let why = BASE64_STANDARD.decode(reply.text.trim()).unwrap_or_default();
     let mut reply = session.ask(end).await?;
     reply.text = format!("{} {}", reply.text, String::from_utf8_lossy(&why));
     Ok(reply)
 }
 
-/// Both sides prove that they know the password, which does not travel.
+/// SCRAM: client and server prove that they know the password without sending it.
 async fn prove(session: &mut Session, username: &str, password: &str) -> Result<Reply, Reason> {
     let nonce = scram::nonce().ok_or_else(|| failed("the system has no random numbers"))?;
     let hello = Hello::new(scram::Hash::Sha256, username, &nonce);
@@ -177,5 +177,5 @@ fn decoded(reply: &Reply) -> Result<String, Reason> {
     let bytes = BASE64_STANDARD.decode(reply.text.trim()).ok();
     bytes
         .and_then(|bytes| String::from_utf8(bytes).ok())
-        .ok_or_else(|| failed(format!("this is no challenge: {}", reply.words())))
+        .ok_or_else(|| failed(format!("this is not a challenge: {}", reply.words())))
 }

@@ -7,7 +7,7 @@ use tocsin_model::receipt::{Disposition, Reason, ReasonKind};
 pub(super) struct Reply {
     /// From 200 to 599.
     pub code: u16,
-    /// Its text; its lines end in line feeds.
+    /// The text; its lines end in line feeds.
     pub text: String,
 }
 
@@ -16,23 +16,23 @@ impl Reply {
         self.code / 100 == 2
     }
 
-    /// The server ends the session with this reply.
+    /// Whether the server ends the session with this reply.
     pub fn closing(&self) -> bool {
         self.code == 421
     }
 
-    /// Code and text in a line.
+    /// Code and text in one line.
     pub fn words(&self) -> String {
         format!("{} {}", self.code, self.text.replace('\n', " "))
     }
 
-    /// Why this reply stands in the way of the whole session.
+    /// The reason why the session cannot go on, from this reply.
     pub fn reason(&self, doing: &str) -> Reason {
         let kind = if self.wants_authentication() { ReasonKind::Authentication } else { ReasonKind::Answer };
         Reason::new(kind, format!("{doing}: {}", self.words()))
     }
 
-    /// Whether it says, by its enhanced status code (RFC 3463), that nobody has the address.
+    /// Whether its enhanced status code (RFC 3463) says that the mailbox does not exist.
     fn says_unknown(&self) -> bool {
         let status = self.text.split_whitespace().next().unwrap_or_default();
         matches!(status, "5.1.1" | "5.1.2" | "5.1.3" | "5.1.6" | "5.1.10")
@@ -43,7 +43,7 @@ impl Reply {
     }
 }
 
-/// Which of our commands a reply is about.
+/// The command that a reply belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     Mail,
@@ -52,13 +52,13 @@ pub(super) enum Stage {
     Content,
 }
 
-/// What a reply means for the mail.
+/// Classifies a reply to a command of one mail.
 pub(super) fn classify(stage: Stage, reply: &Reply) -> Disposition {
     let deferred =
         |kind| Disposition::Deferred { reason: Reason::new(kind, reply.words()), retry_after: None::<Duration> };
     match (reply.code, stage) {
         (200..=299, Stage::Content) => Disposition::Delivered { reply: reply.words() },
-        // Our credentials are the trouble, not this mail.
+        // The cause is our credentials, not this mail.
         (530 | 534 | 535 | 538, _) => deferred(ReasonKind::Authentication),
         // Too many recipients for now: RFC 5321, 4.5.3.1.10.
         (552, Stage::Recipient) => deferred(ReasonKind::Answer),
@@ -70,105 +70,112 @@ pub(super) fn classify(stage: Stage, reply: &Reply) -> Disposition {
     }
 }
 
-/// What the replies to MAIL, RCPT and DATA mean together, sent one by one or ahead of each other.
+/// Result of an envelope: the replies to MAIL, RCPT and DATA together, with or without PIPELINING.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Ruling {
-    /// One for each recipient, in order; `None`: all of them are taken.
-    pub recipients: Option<Vec<Fate>>,
-    pub next: Next,
+pub(super) struct EnvelopeResult {
+    /// One for each recipient, in order; `None`: all are accepted.
+    pub recipients: Option<Vec<RecipientResult>>,
+    pub next: NextStep,
 }
 
-/// What the envelope decides about one recipient.
+/// Result of the envelope for one recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Fate {
-    /// The reply to the content is theirs.
+pub(super) enum RecipientResult {
+    /// Accepted; the reply to the content decides.
     Taken,
-    /// Decided.
+    /// Decided by the envelope.
     Over(Disposition),
-    /// Nothing was said about them, or that they are too many for one mail: they deserve another.
+    /// Not decided, or over the server's limit for one mail: send another mail.
     Later,
 }
 
-/// How the session goes on.
+/// The next step of the session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum NextStep {
     /// The server waits for the content, for at least one recipient.
     Content,
-    /// It takes nothing of this mail; the session goes on after clearing up.
-    ClearUp(ClearUp),
+    /// All recipients are rejected; the session goes on after this action.
+    Abort(AbortAction),
     /// The server ends the session.
     Closing(Reason),
 }
 
-/// What leaves the server ready for the next mail.
+/// Action that aborts a mail so that the server is ready for the next one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ClearUp {
-    /// RSET forgets the envelope.
+pub(super) enum AbortAction {
+    /// RSET discards the envelope.
     Reset,
     /// DATA was accepted without a recipient: a single dot ends it (RFC 2920, 3.1).
     Dot,
-    /// No safe way: the connection is given up.
+    /// No safe way: the connection is closed.
     Hangup,
 }
 
-/// The replies to an envelope. Those to `count` recipients and to DATA are missing where the command was not sent because
-/// of what came before, or not read because the server ends the session.
-pub(super) fn rule(mail: &Reply, recipients: &[Reply], count: usize, data: Option<&Reply>) -> Ruling {
+/// Classifies the replies to an envelope. Replies to `count` recipients and to DATA are missing where the command was
+/// not sent because of an earlier reply, or where the server ended the session.
+pub(super) fn classify_envelope(
+    mail: &Reply,
+    recipients: &[Reply],
+    count: usize,
+    data: Option<&Reply>,
+) -> EnvelopeResult {
     if let Some(reply) = [mail].into_iter().chain(recipients).chain(data).find(|reply| reply.closing()) {
         let refused = |reply: &Reply| (mail.positive() && reply.code >= 500).then(|| classify(Stage::Recipient, reply));
-        let fate = |reply: Option<&Reply>| reply.and_then(refused).map_or(Fate::Later, Fate::Over);
-        let recipients = Some((0..count).map(|at| fate(recipients.get(at))).collect());
-        return Ruling { recipients, next: Next::Closing(Reason::new(ReasonKind::Answer, reply.words())) };
+        let result =
+            |reply: Option<&Reply>| reply.and_then(refused).map_or(RecipientResult::Later, RecipientResult::Over);
+        let recipients = Some((0..count).map(|at| result(recipients.get(at))).collect());
+        return EnvelopeResult { recipients, next: NextStep::Closing(Reason::new(ReasonKind::Answer, reply.words())) };
     }
     let go = data.is_some_and(|data| data.code == 354);
     if go && mail.positive() && recipients.len() == count && recipients.iter().all(Reply::positive) {
-        return Ruling { recipients: None, next: Next::Content };
+        return EnvelopeResult { recipients: None, next: NextStep::Content };
     }
     if !mail.positive() {
         // With an accepted recipient a dot could deliver an empty mail.
-        let clear_up = match (go, recipients.iter().any(Reply::positive)) {
-            (true, true) => ClearUp::Hangup,
-            (true, false) => ClearUp::Dot,
-            (false, _) => ClearUp::Reset,
+        let abort_action = match (go, recipients.iter().any(Reply::positive)) {
+            (true, true) => AbortAction::Hangup,
+            (true, false) => AbortAction::Dot,
+            (false, _) => AbortAction::Reset,
         };
-        let over = Fate::Over(classify(Stage::Mail, mail));
-        return Ruling { recipients: Some(vec![over; count]), next: Next::ClearUp(clear_up) };
+        let over = RecipientResult::Over(classify(Stage::Mail, mail));
+        return EnvelopeResult { recipients: Some(vec![over; count]), next: NextStep::Abort(abort_action) };
     }
     let any = recipients.iter().any(Reply::positive);
-    let fates = recipients.iter().map(|reply| match reply {
-        reply if reply.positive() => Fate::Taken,
-        // Too many for one mail (RFC 5321, 4.5.3.1.10): as some were taken, the others are not too many for the next.
-        reply if any && matches!(reply.code, 452 | 552) => Fate::Later,
-        reply => Fate::Over(classify(Stage::Recipient, reply)),
+    let results = recipients.iter().map(|reply| match reply {
+        reply if reply.positive() => RecipientResult::Taken,
+        // Over the limit for one mail (RFC 5321, 4.5.3.1.10): some were accepted, so the others may fit into the next
+        // mail.
+        reply if any && matches!(reply.code, 452 | 552) => RecipientResult::Later,
+        reply => RecipientResult::Over(classify(Stage::Recipient, reply)),
     });
-    let mut fates: Vec<Fate> = fates.collect();
-    fates.resize(count, Fate::Later);
+    let mut results: Vec<RecipientResult> = results.collect();
+    results.resize(count, RecipientResult::Later);
     if !any {
-        let clear_up = if go { ClearUp::Dot } else { ClearUp::Reset };
-        return Ruling { recipients: Some(fates), next: Next::ClearUp(clear_up) };
+        let abort_action = if go { AbortAction::Dot } else { AbortAction::Reset };
+        return EnvelopeResult { recipients: Some(results), next: NextStep::Abort(abort_action) };
     }
     if go {
-        return Ruling { recipients: Some(fates), next: Next::Content };
+        return EnvelopeResult { recipients: Some(results), next: NextStep::Content };
     }
-    let (disposition, clear_up) = match data {
-        Some(data) if data.code >= 400 => (classify(Stage::Data, data), ClearUp::Reset),
+    let (disposition, abort_action) = match data {
+        Some(data) if data.code >= 400 => (classify(Stage::Data, data), AbortAction::Reset),
         _ => {
             let words = data.map_or_else(String::new, Reply::words);
-            let reason = Reason::new(ReasonKind::Answer, format!("this is no answer to DATA: {words}"));
-            (Disposition::Deferred { reason, retry_after: None }, ClearUp::Hangup)
+            let reason = Reason::new(ReasonKind::Answer, format!("this is not a valid reply to DATA: {words}"));
+            (Disposition::Deferred { reason, retry_after: None }, AbortAction::Hangup)
         }
     };
-    for fate in fates.iter_mut().filter(|fate| **fate == Fate::Taken) {
-        *fate = Fate::Over(disposition.clone());
+    for result in results.iter_mut().filter(|result| **result == RecipientResult::Taken) {
+        *result = RecipientResult::Over(disposition.clone());
     }
-    Ruling { recipients: Some(fates), next: Next::ClearUp(clear_up) }
+    EnvelopeResult { recipients: Some(results), next: NextStep::Abort(abort_action) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Replies by their codes: MAIL, the recipients, DATA; `-` where there is none.
+    /// Reply codes of MAIL, the recipients and DATA; `-` where there is none.
     fn check(codes: &str, expected: &str) {
         let reply = |code: &str| Reply { code: code.parse().expect("a code"), text: "x".into() };
         let words: Vec<&str> = codes.split(' ').collect();
@@ -176,25 +183,25 @@ mod tests {
         let all = &words[1..words.len() - 1];
         let recipients: Vec<Reply> = all.iter().filter(|code| **code != "-").map(|code| reply(code)).collect();
         let data = (data != "-").then(|| reply(data));
-        let ruling = rule(&mail, &recipients, all.len(), data.as_ref());
-        let fates = ruling.recipients.unwrap_or_else(|| vec![Fate::Taken; all.len()]);
-        let fates = fates.iter().map(|fate| match fate {
-            Fate::Taken => "taken",
-            Fate::Later => "later",
-            Fate::Over(Disposition::Deferred { .. }) => "deferred",
-            Fate::Over(Disposition::Refused { .. }) => "refused",
-            Fate::Over(Disposition::Delivered { .. }) => "delivered",
+        let envelope_result = classify_envelope(&mail, &recipients, all.len(), data.as_ref());
+        let results = envelope_result.recipients.unwrap_or_else(|| vec![RecipientResult::Taken; all.len()]);
+        let results = results.iter().map(|result| match result {
+            RecipientResult::Taken => "taken",
+            RecipientResult::Later => "later",
+            RecipientResult::Over(Disposition::Deferred { .. }) => "deferred",
+            RecipientResult::Over(Disposition::Refused { .. }) => "refused",
+            RecipientResult::Over(Disposition::Delivered { .. }) => "delivered",
         });
-        let next = match ruling.next {
-            Next::Content => "content".to_owned(),
-            Next::ClearUp(how) => format!("{how:?}"),
-            Next::Closing(_) => "closing".to_owned(),
+        let next = match envelope_result.next {
+            NextStep::Content => "content".to_owned(),
+            NextStep::Abort(how) => format!("{how:?}"),
+            NextStep::Closing(_) => "closing".to_owned(),
         };
-        assert_eq!(format!("{} -> {next}", fates.collect::<Vec<_>>().join(" ")), expected, "{codes}");
+        assert_eq!(format!("{} -> {next}", results.collect::<Vec<_>>().join(" ")), expected, "{codes}");
     }
 
     #[test]
-    fn an_address_that_nobody_has_is_told_apart() {
+    fn unknown_addresses_are_distinguished_from_other_refusals() {
         let kind = |code, text: &str| match classify(Stage::Recipient, &Reply { code, text: text.into() }) {
             Disposition::Refused { reason } => Some(reason.kind),
             _ => None,

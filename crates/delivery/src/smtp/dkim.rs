@@ -1,5 +1,5 @@
-//! Signatures of the domain: DKIM (RFC 6376) with RSA and, by RFC 8463, Ed25519. Headers and body are canonicalised the
-//! relaxed way, which survives what mail servers do to spaces and line folds.
+//! DKIM signatures (RFC 6376) with RSA and Ed25519 (RFC 8463). Headers and body use relaxed canonicalization, which
+//! tolerates changes of white space and line folds by mail servers.
 
 use std::path::PathBuf;
 
@@ -16,8 +16,8 @@ use tocsin_model::problem::Problem;
 
 use crate::files::Files;
 
-/// Header fields that are signed, and whether one that is added later breaks the signature ("oversigned"): what a reader
-/// sees and what decides how the mail is shown must be ours alone.
+/// Signed header fields, and whether a field added later breaks the signature ("oversigned"). Fields that readers see
+/// or that decide how the mail is displayed are oversigned.
 const SIGNED: &[(&str, bool)] = &[
     ("From", true),
     ("To", true),
@@ -35,13 +35,13 @@ const SIGNED: &[(&str, bool)] = &[
     ("List-Unsubscribe-Post", true),
 ];
 
-/// A key with which the mails of a domain are signed.
+/// A DKIM key of a domain.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DkimOptions {
-    /// The name of the key: its public half is the TXT record of `selector._domainkey.domain`.
+    /// The selector: the public key is the TXT record of `selector._domainkey.domain`.
     pub selector: String,
-    /// The domain that signs. Without one: that of the sender.
+    /// The signing domain. Default: the domain of the sender.
     #[serde(default)]
     pub domain: Option<String>,
     /// The private key in PEM form: RSA of 2048 bits or more, or Ed25519. Take it from the environment.
@@ -53,7 +53,7 @@ pub struct DkimOptions {
 }
 
 impl DkimOptions {
-    /// What is wrong, without a look at any file. Paths are relative: `selector`.
+    /// Every problem, without reading files. Paths are relative: `selector`.
     pub fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         let is_dns_name = |text: &str| {
@@ -82,7 +82,7 @@ impl DkimOptions {
     }
 }
 
-/// A key that signs.
+/// A key that can sign.
 pub(super) struct DkimKey {
     domain: String,
     selector: String,
@@ -95,7 +95,7 @@ enum Secret {
 }
 
 impl Secret {
-    /// Reads a private key in PEM form.
+    /// Parses a private key in PEM form.
     fn parse(pem: &[u8], path: &str) -> Result<Secret, Problem> {
         let unusable = |why: String| {
             Problem::at(path, format!("this private key cannot be used: {why}"))
@@ -110,7 +110,7 @@ impl Secret {
                 RsaKeyPair::from_der(der.secret_pkcs1_der()).map_err(|error| unusable(error.to_string())).and_then(rsa)
             }
             Ok(PrivateKeyDer::Pkcs8(der)) => {
-                // OpenSSL writes Ed25519 keys without their public half.
+                // OpenSSL writes Ed25519 keys without their public key.
                 if let Ok(key) = Ed25519KeyPair::from_pkcs8_maybe_unchecked(der.secret_pkcs8_der()) {
                     return Ok(Secret::Ed25519(key));
                 }
@@ -125,7 +125,7 @@ impl Secret {
 }
 
 impl DkimKey {
-    /// Reads the key, from its file if it has one. `sender` is the domain of the sender; `path` leads to the options.
+    /// Opens the key, from its file if it has one. `sender` is the domain of the sender; `path` leads to the options.
     ///
     /// # Errors
     /// The file cannot be read, or holds no key that can sign.
@@ -142,7 +142,7 @@ impl DkimKey {
         Ok(DkimKey { domain, selector: options.selector.clone(), secret })
     }
 
-    /// Where the public half belongs in DNS, and what stands there.
+    /// Name and value of the DNS record with the public key.
     pub fn record(&self) -> (String, String) {
         let (kind, public) = match &self.secret {
             Secret::Rsa(key) => ("rsa", public_key_info(key.public_key().as_ref())),
@@ -152,7 +152,7 @@ impl DkimKey {
         (name, format!("v=DKIM1; k={kind}; p={}", BASE64_STANDARD.encode(public)))
     }
 
-    /// The header field that signs a mail, with its line end.
+    /// The signature header field of a mail, with its line end.
     fn header(&self, mail: &Digested, at_seconds: i64) -> String {
         let algorithm = match &self.secret {
             Secret::Rsa(_) => "rsa-sha256",
@@ -187,8 +187,8 @@ impl DkimKey {
     }
 }
 
-/// The header fields that sign a mail, one for each key; they stand in front of it. Its lines end in CR LF, and no dots are
-/// stuffed yet.
+/// The signature header fields of a mail, one for each key, to be put in front of it. The mail's lines end in CR LF,
+/// and no dots are stuffed yet.
 pub(super) fn sign(keys: &[DkimKey], mail: &[u8], at_seconds: i64) -> String {
     if keys.is_empty() {
         return String::new();
@@ -197,13 +197,13 @@ pub(super) fn sign(keys: &[DkimKey], mail: &[u8], at_seconds: i64) -> String {
     keys.iter().map(|key| key.header(&digested, at_seconds)).collect()
 }
 
-/// A mail as all its signatures see it.
+/// Digest of a mail that all signatures share.
 struct Digested {
-    /// The names of the signed header fields, with colons between.
+    /// Names of the signed header fields, separated by colons.
     names: String,
     /// The signed header fields, canonical, in that order.
     headers: Vec<u8>,
-    /// The hash of the canonical body, in base64.
+    /// Hash of the canonical body, in base64.
     body_hash: String,
 }
 
@@ -212,7 +212,7 @@ impl Digested {
         let (fields, body) = split(mail);
         let (mut names, mut headers, mut column) = (String::new(), Vec::with_capacity(1024), 0);
         for (name, oversigned) in SIGNED {
-            // The last comes first: RFC 6376, 5.4.2.
+            // Fields of one name are signed from the last: RFC 6376, 5.4.2.
             let found = fields.iter().rev().filter(|field| is_named(field, name));
             let mut times = usize::from(*oversigned);
             for field in found {
@@ -237,7 +237,7 @@ impl Digested {
     }
 }
 
-/// The header fields, each with its line ends, and the body.
+/// Splits a mail into header fields, each with its line ends, and body.
 fn split(mail: &[u8]) -> (Vec<&[u8]>, &[u8]) {
     let mut fields: Vec<&[u8]> = Vec::with_capacity(16);
     let (mut start, mut at) = (0, 0);
@@ -262,7 +262,7 @@ fn is_named(field: &[u8], name: &str) -> bool {
     field[..end].trim_ascii_end().eq_ignore_ascii_case(name.as_bytes())
 }
 
-/// RFC 6376, 3.4.2.
+/// Relaxed header canonicalization: RFC 6376, 3.4.2.
 fn relaxed_header(field: &[u8], out: &mut Vec<u8>) {
     let colon = field.iter().position(|byte| *byte == b':').unwrap_or(field.len());
     out.extend(field[..colon].trim_ascii_end().iter().map(u8::to_ascii_lowercase));
@@ -282,7 +282,7 @@ fn relaxed_header(field: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// RFC 6376, 3.4.4.
+/// Relaxed body canonicalization: RFC 6376, 3.4.4.
 fn relaxed_body(body: &[u8], out: &mut Vec<u8>) {
     let mut empty_lines = 0;
     for line in body.split_inclusive(|byte| *byte == b'\n') {
@@ -310,7 +310,7 @@ fn relaxed_body(body: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// An RSA public key with its algorithm, as verifiers read it: SubjectPublicKeyInfo of RFC 5280, in DER.
+/// SubjectPublicKeyInfo (RFC 5280) of an RSA public key, in DER.
 fn public_key_info(rsa: &[u8]) -> Vec<u8> {
     const ALGORITHM: &[u8] = &[0x30, 13, 6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1, 5, 0];
     fn element(tag: u8, content: &[&[u8]]) -> Vec<u8> {
@@ -335,7 +335,7 @@ pub(super) mod tests {
         DkimOptions { selector: selector.into(), domain: None, key: Some(pem.into()), key_file: None }
     }
 
-    /// Canonical headers and body in one text.
+    /// Compares the canonical headers and body.
     fn check(mail: &str, headers: &str, body: &str) {
         let (fields, rest) = split(mail.as_bytes());
         let (mut head, mut canonical) = (Vec::new(), Vec::new());

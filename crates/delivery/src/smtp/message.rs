@@ -39,7 +39,7 @@ pub(super) const RESERVED_HEADERS: &[&str] = &[
     "Return-Path",
 ];
 
-/// A mail address with the name shown for it.
+/// A mail address with its display name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mailbox {
     pub name: Option<String>,
@@ -47,21 +47,21 @@ pub(super) struct Mailbox {
 }
 
 impl Mailbox {
-    /// Reads `name@domain` or `Shown Name <name@domain>`.
+    /// Parses `name@domain` or `Shown Name <name@domain>`.
     pub fn parse(text: &str) -> Option<Mailbox> {
         let Ok(found) = mailbox::Mailbox::parse(text) else { return Mailbox::parse_loosely(text) };
-        // Some read encoded words even where they stand in quotes.
+        // Some programs decode encoded words even within quotes.
         let name = found.name.as_deref().map(|name| clean(name).replace("=?", "= ?"));
         Some(Mailbox { name: name.filter(|name| !name.is_empty()), address: found.address() })
     }
 
-    /// As versions before read senders, whose names could hold quotes at any place.
+    /// Parses senders as earlier versions did, with quotes anywhere in the name.
     fn parse_loosely(text: &str) -> Option<Mailbox> {
         let text = text.trim();
         let (name, address) = match text.strip_suffix('>') {
             Some(rest) => {
                 let (name, address) = rest.rsplit_once('<')?;
-                // Some read encoded words even where they stand in quotes.
+                // Some programs decode encoded words even within quotes.
                 let name = clean(name.trim().trim_matches('"')).replace("=?", "= ?");
                 (Some(name).filter(|name| !name.is_empty()), address)
             }
@@ -70,7 +70,7 @@ impl Mailbox {
         is_address(address).then(|| Mailbox { name, address: address.to_owned() })
     }
 
-    /// With the address as it stands on the wire.
+    /// The mailbox with its address in wire form.
     pub fn on_wire(self) -> Mailbox {
         Mailbox { address: on_wire(&self.address).into_owned(), name: self.name }
     }
@@ -84,7 +84,7 @@ impl Mailbox {
     }
 }
 
-/// On which side of an address an ASCII letter may stand.
+/// Parts of an address in which an ASCII letter may occur.
 const SIDES: [u8; 128] = {
     let (mut sides, mut at) = ([0; 128], 0);
     while at < 128 {
@@ -97,18 +97,18 @@ const SIDES: [u8; 128] = {
     }
     sides
 };
-/// The left one.
+/// The local part.
 const LOCAL: u8 = 1;
-/// A label of the right one.
+/// A label of the domain.
 const LABEL: u8 = 2;
 
-/// Whether this can be a mail address (RFC 5321, 4.1.2, with the wider letters of RFC 6531). Quoted left sides are not
-/// taken: nobody has one, and they are where injections live.
+/// Whether this is a mail address (RFC 5321, 4.1.2, with the characters of RFC 6531). Quoted local parts are refused:
+/// they are unused in practice and a means of injection.
 pub(super) fn is_address(text: &str) -> bool {
     let Some(at) = text.bytes().rposition(|byte| byte == b'@') else { return false };
     let (local, domain) = (&text[..at], &text[at + 1..]);
     let wide = |c: char| !c.is_control() && !c.is_whitespace() && !is_invisible(c);
-    // Nearly all are in ASCII, and there are many of them in a mail to many.
+    // Fast path: nearly all are ASCII, and a multicast has many.
     let fits = |part: &str, side: u8| match part.is_ascii() {
         true => part.bytes().all(|byte| SIDES[usize::from(byte)] & side != 0),
         false => part.chars().all(|c| SIDES.get(c as usize).map_or_else(|| wide(c), |sides| sides & side != 0)),
@@ -124,13 +124,13 @@ pub(super) fn is_address(text: &str) -> bool {
     (1..=64).contains(&local.len()) && (1..=255).contains(&domain.len()) && local_fits && domain_fits
 }
 
-/// Whether this is a mail address, also in a form that versions before stored: with blanks around it, a display name or
-/// `mailto:`.
+/// Whether this is a mail address, also in a form that earlier versions stored: with blanks around it, a display name
+/// or `mailto:`.
 pub(super) fn is_mailbox(text: &str) -> bool {
     is_address(text) || mailbox::Mailbox::parse(text).is_ok()
 }
 
-/// An address as servers read it: its domain in ASCII (RFC 5890), so that only the left side may need SMTPUTF8.
+/// Wire form of an address: its domain in ASCII (RFC 5890), so that only the local part may need SMTPUTF8.
 pub(super) fn on_wire(address: &str) -> Cow<'_, str> {
     if address.is_ascii() && is_address(address) {
         return address.into();
@@ -138,19 +138,19 @@ pub(super) fn on_wire(address: &str) -> Cow<'_, str> {
     mailbox::Mailbox::parse(address).map_or_else(|_| address.into(), |found| found.on_wire().into())
 }
 
-/// A token of RFC 5322 that names a header field.
+/// Whether this is a header field name (RFC 5322).
 pub(super) fn is_header_name(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
-/// What a header value may hold: one line, nothing that could end it. Whatever breaks or steers lines becomes a space.
+/// A text as a header value: one line; control and line-break characters become spaces.
 pub(super) fn clean(text: &str) -> Cow<'_, str> {
     let breaks = |c: char| c.is_control() || is_invisible(c);
     if text.contains(breaks) { text.replace(breaks, " ").into() } else { text.into() }
 }
 
-/// The value of a field that is text for people (RFC 5322, 2.2.1). A text that looks encoded is encoded, so that its readers
-/// see the text and not what somebody hid in it.
+/// Value of an unstructured field (RFC 5322, 2.2.1). A text that looks like an encoded word is encoded, so that
+/// readers see the text itself and no hidden one.
 fn unstructured(text: &str) -> HeaderType<'_> {
     let text = clean(text);
     match text.contains("=?") {
@@ -159,7 +159,7 @@ fn unstructured(text: &str) -> HeaderType<'_> {
     }
 }
 
-/// A text as encoded words (RFC 2047), each with whole letters.
+/// A text as encoded words (RFC 2047), each with whole characters.
 fn encoded_words(text: &str) -> String {
     // 45 bytes become 60 letters; a word has up to 75.
     let (mut words, mut rest) = (Vec::new(), text);
@@ -171,28 +171,28 @@ fn encoded_words(text: &str) -> String {
     words.join(" ")
 }
 
-/// Line and paragraph separators, and what turns the direction of text so that a subject reads as something else.
+/// Line and paragraph separators, and bidirectional controls, which can make a subject read as something else.
 fn is_invisible(c: char) -> bool {
     matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// What all mails of a channel have in common.
-pub(super) struct Letterhead {
+/// Header fields that all mails of a channel share.
+pub(super) struct HeaderTemplate {
     pub from: Mailbox,
     pub reply_to: Option<Mailbox>,
     pub headers: BTreeMap<String, String>,
     pub precedence: Precedence,
     pub list_id: bool,
     pub list_unsubscribe: bool,
-    /// Whether mails say where they stand in a trace.
+    /// Whether mails carry a trace header.
     pub trace_header: bool,
     pub keys: Vec<DkimKey>,
-    /// That of the latest mail, for others who are told the same.
+    /// The latest pattern, reused for other recipients of the same content.
     pub latest: Mutex<Option<Arc<Pattern>>>,
 }
 
-/// A mail without what is its recipient's own, in whole lines: what stands before `To`, between that and `Message-ID`, and
-/// behind it.
+/// A rendered mail without its recipient's fields, in whole lines: the parts before `To`, between `To` and
+/// `Message-ID`, and after it.
 pub(super) struct Pattern {
     content: Arc<Content>,
     seconds: i64,
@@ -203,19 +203,19 @@ pub(super) struct Pattern {
     dotted: bool,
 }
 
-/// The only recipient of a mail.
-pub(super) struct Addressee<'a> {
-    /// As it stands on the wire.
+/// The recipient of a mail with a single recipient.
+pub(super) struct MailRecipient<'a> {
+    /// Address in wire form.
     pub address: &'a str,
     pub unsubscribe: Option<&'a str>,
 }
 
-impl Letterhead {
-    /// Writes the mail as it goes over the wire: RFC 5322 and MIME, dots stuffed, with the final dot. Appends to `out`.
-    /// A mail to several names nobody in particular.
-    pub fn write(&self, message: &Message, to: Option<Addressee<'_>>, out: &mut Vec<u8>) {
+impl HeaderTemplate {
+    /// Appends the mail in wire form to `out`: RFC 5322 and MIME, dots stuffed, with the final dot. A mail to several
+    /// recipients names none of them in `To`.
+    pub fn write(&self, message: &Message, to: Option<MailRecipient<'_>>, out: &mut Vec<u8>) {
         let pattern = self.pattern(message);
-        // The lines of the recipient begin with the name of a field.
+        // Lines of the recipient begin with a field name, so they never begin with a dot.
         if self.keys.is_empty() && !pattern.dotted {
             self.write_lines(message, to, &pattern, out);
         } else {
@@ -230,12 +230,12 @@ impl Letterhead {
     }
 
     /// Appends the mail in whole lines, without signatures.
-    fn write_lines(&self, message: &Message, to: Option<Addressee<'_>>, pattern: &Pattern, out: &mut Vec<u8>) {
+    fn write_lines(&self, message: &Message, to: Option<MailRecipient<'_>>, pattern: &Pattern, out: &mut Vec<u8>) {
         let Pattern { before, between, behind, .. } = pattern;
         out.reserve(before.len() + between.len() + behind.len() + 512);
         out.extend_from_slice(before);
         match &to {
-            Some(Addressee { address, .. }) => {
+            Some(MailRecipient { address, .. }) => {
                 write_field("To", &Address::new_address(None::<&str>, *address), out);
             }
             None => write_field("To", &Raw::new("undisclosed-recipients:;"), out),
@@ -252,7 +252,7 @@ impl Letterhead {
         out.extend_from_slice(behind);
     }
 
-    /// What this mail has in common with others that say the same.
+    /// The cached pattern of this mail's content, rendered if necessary.
     fn pattern(&self, message: &Message) -> Arc<Pattern> {
         let seconds = message.formatted_at.as_millis().div_euclid(1000);
         if let Some(latest) = &*self.latest.lock()
@@ -312,10 +312,10 @@ impl Letterhead {
     }
 }
 
-/// Stands where each mail has its own.
+/// Placeholder of the parts that differ for each mail.
 const OWN: &str = "own";
 
-/// What is before and behind the first line that begins so. There is one: we wrote it, in one line.
+/// The parts before and after the only line with this beginning. We wrote that line ourselves, unfolded.
 fn cut_line<'l>(lines: &'l [u8], begins: &str) -> (&'l [u8], &'l [u8]) {
     let mut at = 0;
     for line in lines.split_inclusive(|byte| *byte == b'\n') {
@@ -334,7 +334,7 @@ fn write_field(name: &str, value: &impl Header, out: &mut Vec<u8>) {
     value.write_header(out, name.len() + 2);
 }
 
-/// The message id, with only what an id may hold (RFC 5322, 3.6.4).
+/// The message id, restricted to the characters of RFC 5322, 3.6.4.
 fn message_id(id: &str, domain: &str) -> String {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let mut text: String = id.chars().map(|c| if fits(c) { c } else { '-' }).collect();
@@ -343,15 +343,15 @@ fn message_id(id: &str, domain: &str) -> String {
     text
 }
 
-/// Those who are told one class by one application are a list (RFC 2919).
+/// The list id (RFC 2919): one list per notification class and application.
 fn list_id(facts: &Facts, domain: &str) -> String {
     format!("<{}.{}.{domain}>", facts.class, facts.application)
 }
 
-/// Makes every line end CR LF, the last one too, so that no server can see another end of the mail than we do. No mail holds
-/// a NUL (RFC 5322, 4.1).
+/// Ends every line with CR LF, including the last one, so that no server sees an earlier end of the mail (SMTP
+/// smuggling). NUL bytes are removed (RFC 5322, 4.1).
 fn whole_lines(plain: Vec<u8>) -> Vec<u8> {
-    // Nearly all are whole already. Without branches this looks at many bytes at once.
+    // Fast path: nearly all are whole already. Without branches this checks many bytes at once.
     let broken = |bad, (byte, next): (&u8, &u8)| bad | (*byte == 0) | ((*byte == b'\r') != (*next == b'\n'));
     if plain.ends_with(b"\r\n") && plain[0] != b'\n' && !plain.iter().zip(&plain[1..]).fold(false, broken) {
         return plain;
@@ -367,7 +367,7 @@ fn whole_lines(plain: Vec<u8>) -> Vec<u8> {
     out
 }
 
-/// Appends whole lines with their dots stuffed (RFC 5321, 4.5.2).
+/// Appends whole lines with dot-stuffing (RFC 5321, 4.5.2).
 fn stuff(lines: &[u8], out: &mut Vec<u8>) {
     for line in lines.split_inclusive(|byte| *byte == b'\n') {
         if line[0] == b'.' {

@@ -1,20 +1,20 @@
-//! Mails to a mail server: RFC 5321 with PIPELINING, SIZE, SMTPUTF8, STARTTLS and AUTH.
+//! Sends mail to a mail server: RFC 5321 with PIPELINING, SIZE, SMTPUTF8, STARTTLS and AUTH.
 //!
-//! Each of `concurrency` sessions stays open and carries many mails. Where the server offers PIPELINING (RFC 2920), the
-//! content of one mail and the envelope of the next travel in one flight: one round trip a mail. A mail whose session
-//! breaks before its content was sent is tried again on a fresh session at once; afterwards it is deferred.
+//! Each of `concurrency` sessions stays open and carries many mails. With PIPELINING (RFC 2920), the content of one
+//! mail and the envelope of the next travel together: one round trip a mail. If a session fails before a mail's
+//! content was sent, the mail is sent again on a new session at once, and deferred after that.
 //!
-//! A multicast is one mail with up to `recipients_max` recipients, whose addresses stand in the envelope only. Each has
-//! its own answer: the server's reply to its RCPT, or to the content if that was taken.
+//! A multicast is one mail with up to `recipients_max` recipients, whose addresses are only in the envelope. Each has
+//! its own answer: the server's reply to its RCPT, or to the content if RCPT was accepted.
 
-mod options; // what an operator may set
+mod options; // options of the protocol
 mod send; // the sessions' loop: messages in, answers out
-mod servers; // which server a session goes to
-mod session; // one conversation: commands and replies on a connection
-mod auth; // who we are to the server
-mod message; // a notification becomes a mail
-mod dkim; // which its domain signs
-mod classify; // the server's replies become a disposition
+mod servers; // selects a server for each session: fail-over and weights
+mod session; // one SMTP session: commands and replies on a connection
+mod auth; // authentication with the server
+mod message; // formats a notification as a mail
+mod dkim; // DKIM signatures
+mod classify; // classifies the server's replies
 
 #[cfg(test)]
 mod tests;
@@ -28,9 +28,9 @@ use tocsin_model::{application::Channel, id::Name, problem::Problem};
 use crate::{
     channel::{Context, OpenChannel},
     options::read,
-    pending::Shared,
+    pending::DeliveryContext,
     queue::Queue,
-    running::{Running, only_lane},
+    running::{Running, single_lane},
 };
 
 pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
@@ -46,9 +46,15 @@ fn start(
 ) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
     let queue = Queue::single(concurrency.max(1) as usize);
     let servers = Servers::open(name, &options, context).map_err(|problem| vec![problem])?;
-    let courier =
-        Arc::new(send::Courier::new(options, &context.files, context.signet.clone(), servers, dial, queue.clone())?);
-    let shared = Shared::new(name, context);
+    let courier = Arc::new(send::SmtpSender::new(
+        options,
+        &context.files,
+        context.token_signer.clone(),
+        servers,
+        dial,
+        queue.clone(),
+    )?);
+    let shared = DeliveryContext::new(name, context);
     let sessions = courier.clone();
-    Ok(Running::start(shared, queue, only_lane, courier, move || sessions.clone().run()))
+    Ok(Running::start(shared, queue, single_lane, courier, move || sessions.clone().run()))
 }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     options::{Options, Wait},
-    signet::RETURN_LOCAL_MAX,
+    token_signer::RETURN_LOCAL_MAX,
 };
 
 /// Options of a channel with the protocol `smtp`.
@@ -18,77 +18,76 @@ use crate::{
 #[serde(default)]
 #[schemars(extend("required" = ["from"]))]
 pub struct SmtpOptions {
-    /// The mail server: a name or an address.
+    /// Host name or address of the mail server.
     pub host: Option<String>,
-    /// Several mail servers, in place of `host`. What one does not say itself is taken from the channel: `port`, `tls`,
+    /// Several mail servers, in place of `host`. Defaults of a server are the channel's options: `port`, `tls`,
     /// `ca_file`, `username`, `password`, `token_file`.
     pub servers: Vec<ServerOptions>,
-    /// Which of several servers a new session goes to. A server that does not let us in is left alone for half a second,
-    /// then longer each time, up to a minute, and the others take over.
+    /// Distribution of new sessions over several servers. A server that refuses a session is paused for half a
+    /// second, then longer each time, up to a minute, and the others take over.
     pub balance: Balance,
-    /// The server's port. Without one: 465 with `tls: implicit`, 587 with a user name, else 25.
+    /// Port of the server. Default: 465 with `tls: implicit`, 587 with a user name, else 25.
     pub port: Option<u16>,
-    /// Whether the conversation is encrypted. Certificates are always verified.
+    /// Whether the connection is encrypted. Certificates are always verified.
     pub tls: TlsMode,
     /// A file of further certificates to trust, in PEM form.
     pub ca_file: Option<PathBuf>,
-    /// Who we are to the server.
+    /// User name for login.
     pub username: Option<String>,
-    /// The proof of it, shown by SCRAM-SHA-256, PLAIN or LOGIN, whichever the server offers first in this order.
+    /// Password for login, by SCRAM-SHA-256, PLAIN or LOGIN: the first of these that the server offers.
     pub password: Option<String>,
-    /// A file with an access token of OAuth 2.0, in place of a password; read anew for each session. Shown by OAUTHBEARER
-    /// or XOAUTH2.
+    /// A file with an OAuth 2.0 access token, in place of a password; read again for each session. Used by
+    /// OAUTHBEARER or XOAUTH2.
     pub token_file: Option<PathBuf>,
-    /// Whether password or token may travel over a connection that is not encrypted.
+    /// Whether the password or token may be sent over an unencrypted connection.
     pub allow_plain_auth: bool,
     /// The sender, `name@domain` or `Shown Name <name@domain>`.
     pub from: Option<String>,
-    /// The address to which servers return what they cannot deliver. Without one: the sender's.
+    /// The envelope sender, to which servers return undeliverable mail. Default: the sender.
     pub return_path: Option<String>,
-    /// Where answers go, if not to the sender.
+    /// The address for replies, if not the sender.
     pub reply_to: Option<String>,
-    /// Whether each mail has a return address of its own, `local+...@domain` with the `return_path`: it names the
-    /// notification and is signed, so that what comes back is known and cannot be forged. The mail server that takes in
-    /// `return_path` must pass on what stands behind a `+`.
+    /// Whether each mail has its own return address (VERP), `local+...@domain` with the `return_path`: it names the
+    /// notification and is signed, so that a bounce is recognised and cannot be forged. The mail server that receives
+    /// `return_path` must accept the part after a `+`.
     pub return_path_signed: bool,
-    /// Whether an address of which the server says, in answer to it and for good, that nobody has it (`5.1.1`, `5.1.2`,
-    /// `5.1.3`, `5.1.6` or `5.1.10`) is suppressed, for all applications, as if the mail had bounced.
+    /// Whether an address is suppressed, for all applications, when the server permanently rejects it as unknown
+    /// (`5.1.1`, `5.1.2`, `5.1.3`, `5.1.6` or `5.1.10`), as if the mail had bounced.
     pub suppress_unknown: bool,
-    /// Whether mails say in `List-Id` which class of which application they are of, as `<class.application.domain>` with the
-    /// domain of `from` (RFC 2919): mail programs sort by it. A field of that name in `headers` or in a template comes
-    /// first.
+    /// Whether mails carry `List-Id` with their class and application, as `<class.application.domain>` with the
+    /// domain of `from` (RFC 2919), for filters of mail programs. A field of that name in `headers` or in a template
+    /// takes precedence.
     pub list_id: bool,
-    /// Whether mails to one recipient carry the link of `List-Unsubscribe`, which ends the subscription with one click (RFC
-    /// 8058). There is a link once `http.public_url` is configured.
+    /// Whether mails to one recipient carry a `List-Unsubscribe` link, which ends the subscription with one click
+    /// (RFC 8058). The link requires `http.public_url`.
     pub list_unsubscribe: bool,
-    /// Whether mails say in `X-Trace-Parent` where their event stands in a trace, if it does (W3C Trace Context).
+    /// Whether mails carry `X-Trace-Parent` if their event belongs to a trace (W3C Trace Context).
     pub trace_header: bool,
-    /// The name by which we introduce ourselves. Without one: the address of our side of the connection.
+    /// The client's name in EHLO. Default: the local address of the connection.
     pub ehlo: Option<String>,
     /// Further header fields for every mail.
     pub headers: BTreeMap<String, String>,
-    /// What the header field `Precedence` says: programs that answer for people on holiday look at it.
+    /// Value of the header field `Precedence`, which automatic responders respect.
     pub precedence: Precedence,
-    /// Keys with which the domain signs every mail (DKIM), a signature for each. Two or three: more are passed over by
-    /// verifiers.
+    /// DKIM keys that sign every mail, one signature for each. Two or three: verifiers ignore more.
     pub dkim: Vec<DkimOptions>,
-    /// Whether commands are sent ahead of their replies where the server offers it.
+    /// Whether commands are sent ahead of their replies if the server offers PIPELINING.
     pub pipelining: bool,
-    /// Mails after which a session makes room for a fresh one.
+    /// Mails after which a session is replaced by a new one.
     #[schemars(range(min = 1))]
     pub messages_per_session: u32,
-    /// Recipients of one mail, at most, where the same content goes to several. They do not see each other's addresses.
+    /// Most recipients of one mail, if several get the same content. They do not see each other's addresses.
     #[schemars(range(min = 1, max = 1000))]
     pub recipients_max: u32,
-    /// After this time without a mail a session ends.
+    /// An idle session is closed after this time.
     pub idle_timeout: Wait,
-    /// Time for the connection and the encryption.
+    /// Timeout of connecting and of the TLS handshake.
     pub connect_timeout: Wait,
-    /// Time for the greeting and the reply to each command.
+    /// Timeout of the greeting and of the reply to each command.
     pub reply_timeout: Wait,
-    /// Time for the reply to a mail's content.
+    /// Timeout of the reply to a mail's content.
     pub content_timeout: Wait,
-    /// How long a mail waits for a server that cannot be reached before it is deferred.
+    /// Time that a mail waits for an unreachable server before it is deferred.
     pub patience: Wait,
 }
 
@@ -96,27 +95,27 @@ pub struct SmtpOptions {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ServerOptions {
-    /// Its name or address.
+    /// Host name or address.
     pub host: String,
-    /// Its port.
+    /// Port.
     #[serde(default)]
     pub port: Option<u16>,
-    /// Whether the conversation is encrypted.
+    /// Whether the connection is encrypted.
     #[serde(default)]
     pub tls: Option<TlsMode>,
     /// A file of further certificates to trust, in PEM form.
     #[serde(default)]
     pub ca_file: Option<PathBuf>,
-    /// Who we are to the server.
+    /// User name for login.
     #[serde(default)]
     pub username: Option<String>,
-    /// The proof of it.
+    /// Password for login.
     #[serde(default)]
     pub password: Option<String>,
-    /// A file with an access token of OAuth 2.0.
+    /// A file with an OAuth 2.0 access token.
     #[serde(default)]
     pub token_file: Option<PathBuf>,
-    /// Its share of the sessions with `balance: weighted`: one of weight 3 gets three times as many as one of weight 1.
+    /// Its share of the sessions with `balance: weighted`: weight 3 gets three times as many as weight 1.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 1000))]
     pub weight: u32,
@@ -127,7 +126,7 @@ fn one() -> u32 {
 }
 
 impl ServerOptions {
-    /// Its port, given or by custom.
+    /// The port, given or default.
     pub fn port_or_custom(&self) -> u16 {
         self.port.unwrap_or(match (self.tls, &self.username) {
             (Some(TlsMode::Implicit), _) => 465,
@@ -137,18 +136,18 @@ impl ServerOptions {
     }
 }
 
-/// Which of several servers a session goes to.
+/// Distribution of sessions over several servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Balance {
-    /// The first that lets us in; the others are its reserve.
+    /// The first server that accepts a session; the others are its fall-back.
     #[default]
     Ordered,
     /// Each gets sessions in proportion to its weight.
     Weighted,
 }
 
-/// What the header field `Precedence` says.
+/// Value of the header field `Precedence`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Precedence {
@@ -157,22 +156,22 @@ pub enum Precedence {
     Bulk,
     /// `list`.
     List,
-    /// There is none.
+    /// No such field.
     None,
 }
 
-/// Whether the conversation is encrypted.
+/// Encryption of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TlsMode {
     /// Never.
     Off,
-    /// By STARTTLS if the server offers it. Whoever sits in between can hide the offer.
+    /// STARTTLS if the server offers it. An attacker in between can hide the offer.
     #[default]
     IfOffered,
-    /// By STARTTLS, or the server is not used.
+    /// STARTTLS; a server without it is not used.
     Required,
-    /// From the first byte.
+    /// TLS from the first byte.
     Implicit,
 }
 
@@ -215,7 +214,7 @@ impl Default for SmtpOptions {
 }
 
 impl SmtpOptions {
-    /// The servers, each with what the channel says for all.
+    /// The servers with the channel's defaults filled in.
     pub fn servers(&self) -> Vec<ServerOptions> {
         let only = self.host.iter().map(|host| ServerOptions { host: host.clone(), weight: 1, ..Default::default() });
         let all = self.servers.iter().cloned().chain(only);
@@ -223,7 +222,7 @@ impl SmtpOptions {
             port: server.port.or(self.port),
             tls: server.tls.or(Some(self.tls)),
             ca_file: server.ca_file.or_else(|| self.ca_file.clone()),
-            // Who names somebody else does not mean the channel's password.
+            // Another user name does not use the channel's password.
             password: server.password.or_else(|| self.password.clone().filter(|_| server.username.is_none())),
             token_file: server.token_file.or_else(|| self.token_file.clone().filter(|_| server.username.is_none())),
             username: server.username.or_else(|| self.username.clone()),
@@ -232,26 +231,26 @@ impl SmtpOptions {
         .collect()
     }
 
-    /// What is wrong with the server at this place of `servers`, or with the only one.
+    /// Every problem of a server; `path` leads to it in `servers`, or to the channel's options.
     fn server_problems(&self, path: &str, server: &ServerOptions) -> Vec<Problem> {
         let mut problems = Vec::new();
-        let mut tell = |key: &str, message: &str, hint: &str| {
+        let mut report = |key: &str, message: &str, hint: &str| {
             problems.push(Problem::at(format!("{path}{key}"), message).hint(hint))
         };
         if !is_host(&server.host) {
-            tell("host", "this is not a host name or address", "give it without scheme and port");
+            report("host", "this is not a host name or address", "give it without scheme and port");
         }
         match (&server.username, &server.password, &server.token_file) {
             (Some(_), None, None) => {
-                tell("password", "a user name needs a password", "take it from the environment: `${SMTP_PASSWORD}`")
+                report("password", "a user name needs a password", "take it from the environment: `${SMTP_PASSWORD}`")
             }
-            (None, Some(_), _) => tell("username", "a password needs a user name", "give `username` as well"),
-            (None, _, Some(_)) => tell("username", "a token needs a user name", "give `username` as well"),
+            (None, Some(_), _) => report("username", "a password needs a user name", "give `username` as well"),
+            (None, _, Some(_)) => report("username", "a token needs a user name", "give `username` as well"),
             (Some(_), Some(_), Some(_)) => {
-                tell("token_file", "there is a password already", "leave one of them out");
+                report("token_file", "there is a password already", "leave one of them out");
             }
             (Some(_), ..) if server.tls == Some(TlsMode::Off) && !self.allow_plain_auth => {
-                tell(
+                report(
                     "tls",
                     "the password would travel in clear text",
                     "set `tls: required`, or `allow_plain_auth: true` if that is meant",
@@ -260,7 +259,7 @@ impl SmtpOptions {
             _ => {}
         }
         if !(1..=1000).contains(&server.weight) {
-            tell("weight", "a weight is from 1 to 1000", "leave it out for 1");
+            report("weight", "a weight is from 1 to 1000", "leave it out for 1");
         }
         problems
     }
@@ -280,7 +279,7 @@ impl Options for SmtpOptions {
                     Problem::at("host", "the mail server is missing")
                         .hint("give its name or address, such as `mail.example.org`"),
                 );
-                // What is said for it can be judged all the same.
+                // Its options can be checked all the same.
                 let unnamed = SmtpOptions { host: Some("missing".into()), ..self.clone() };
                 problems.extend(unnamed.servers().iter().flat_map(|server| self.server_problems("", server)));
             }
@@ -299,36 +298,44 @@ impl Options for SmtpOptions {
                 problem
             }));
         }
-        let mut tell = |path: &str, message: &str, hint: &str| problems.push(Problem::at(path, message).hint(hint));
+        let mut report = |path: &str, message: &str, hint: &str| problems.push(Problem::at(path, message).hint(hint));
         let mailbox = "write `name@domain` or `Shown Name <name@domain>`";
         match self.from.as_deref().map(Mailbox::parse) {
-            None => tell("from", "the sender is missing", mailbox),
-            Some(None) => tell("from", "this is not a mail address", mailbox),
+            None => report("from", "the sender is missing", mailbox),
+            Some(None) => report("from", "this is not a mail address", mailbox),
             Some(Some(_)) => {}
         }
         if self.reply_to.as_deref().is_some_and(|text| Mailbox::parse(text).is_none()) {
-            tell("reply_to", "this is not a mail address", mailbox);
+            report("reply_to", "this is not a mail address", mailbox);
         }
         if self.return_path.as_deref().is_some_and(|text| !is_address(text)) {
-            tell("return_path", "this is not a mail address", "write `bounces@example.org`, without a shown name");
+            report("return_path", "this is not a mail address", "write `bounces@example.org`, without a shown name");
         }
         match self.return_path.as_deref().and_then(|address| address.rsplit_once('@')) {
             None if self.return_path_signed => {
-                tell("return_path", "a signed return address needs one to start from", "such as `bounces@example.org`");
+                report(
+                    "return_path",
+                    "a signed return address needs one to start from",
+                    "such as `bounces@example.org`",
+                );
             }
             Some((local, _)) if self.return_path_signed && local.len() > RETURN_LOCAL_MAX => {
-                tell("return_path", "its left side leaves no room for the signature", "20 letters at most");
+                report("return_path", "its left side leaves no room for the signature", "20 letters at most");
             }
             _ => {}
         }
         if self.ehlo.as_deref().is_some_and(|name| !is_host(name.trim_matches(['[', ']']))) {
-            tell("ehlo", "this is not a host name", "give the full name of this machine, such as `tocsin.example.org`");
+            report(
+                "ehlo",
+                "this is not a host name",
+                "give the full name of this machine, such as `tocsin.example.org`",
+            );
         }
         if self.messages_per_session == 0 {
-            tell("messages_per_session", "a session carries at least one mail", "leave it out for 10000");
+            report("messages_per_session", "a session carries at least one mail", "leave it out for 10000");
         }
         if !(1..=1000).contains(&self.recipients_max) {
-            tell(
+            report(
                 "recipients_max",
                 "a mail has from 1 to 1000 recipients",
                 "leave it out for 50; servers take 100 at least",
@@ -337,9 +344,9 @@ impl Options for SmtpOptions {
         for name in self.headers.keys() {
             let path = format!("headers.{name}");
             if !is_header_name(name) {
-                tell(&path, "this is not the name of a header field", "letters, digits and `-`");
+                report(&path, "this is not the name of a header field", "letters, digits and `-`");
             } else if RESERVED_HEADERS.iter().any(|reserved| reserved.eq_ignore_ascii_case(name)) {
-                tell(&path, "this header field is written by the channel itself", "leave it out");
+                report(&path, "this header field is written by the channel itself", "leave it out");
             }
         }
         problems

@@ -10,49 +10,49 @@ use tocsin_model::{
 use tokio::time::{Instant, timeout};
 
 use super::{
-    classify::{ClearUp, Fate, Next, Stage, classify},
+    classify::{AbortAction, NextStep, RecipientResult, Stage, classify},
     dkim::DkimKey,
-    message::{Addressee, Letterhead, Mailbox, is_mailbox, on_wire},
+    message::{HeaderTemplate, MailRecipient, Mailbox, is_mailbox, on_wire},
     options::SmtpOptions,
-    servers::{Servers, Tenure},
+    servers::{ServerLease, Servers},
     session::{Dial, Envelope, Extensions, Session},
 };
 use crate::{
     files::Files,
-    pending::Pending,
+    pending::PendingDelivery,
     queue::{Queue, take_first},
-    running::FarSide,
-    signet::{Returned, Signet},
+    running::ProtocolSender,
+    token_signer::{Returned, TokenSigner},
 };
 
-/// What the sessions of a channel share.
-pub(super) struct Courier {
+/// State that the sessions of a channel share.
+pub(super) struct SmtpSender {
     options: SmtpOptions,
-    letterhead: Letterhead,
-    /// The address for what comes back, as it stands on the wire.
+    header_template: HeaderTemplate,
+    /// The envelope sender in wire form.
     return_path: String,
-    signet: Arc<Signet>,
+    token_signer: Arc<TokenSigner>,
     servers: Arc<Servers>,
     dial: Arc<dyn Dial>,
     queue: Arc<Queue>,
 }
 
-/// A session, and which server it is with.
-struct Open {
+/// A session and its server.
+struct OpenSession {
     session: Session,
-    tenure: Tenure,
-    /// Whether it has answered a mail.
-    fruitful: bool,
+    lease: ServerLease,
+    /// Whether it has completed a mail.
+    has_answered: bool,
 }
 
-/// A mail that is ready for the wire, to one recipient or several.
-struct Letter {
-    recipients: Pending,
+/// A mail in wire form, to one or more recipients.
+struct OutgoingMail {
+    recipients: PendingDelivery,
     envelope: Envelope,
     content: Vec<u8>,
 }
 
-impl Courier {
+impl SmtpSender {
     /// The options must be free of problems.
     ///
     /// # Errors
@@ -60,11 +60,11 @@ impl Courier {
     pub fn new(
         options: SmtpOptions,
         files: &Files,
-        signet: Arc<Signet>,
+        token_signer: Arc<TokenSigner>,
         servers: Servers,
         dial: Arc<dyn Dial>,
         queue: Arc<Queue>,
-    ) -> Result<Courier, Vec<Problem>> {
+    ) -> Result<SmtpSender, Vec<Problem>> {
         let from = options.from.as_deref().and_then(Mailbox::parse).expect("checked options have a sender").on_wire();
         let keys = options.dkim.iter().enumerate();
         let keys = keys.map(|(at, key)| DkimKey::open(key, from.domain(), &format!("dkim[{at}]"), files));
@@ -78,7 +78,7 @@ impl Courier {
             tracing::info!(name, text, "mails are signed, which can be verified while this TXT record stands in DNS");
         }
         let return_path = on_wire(options.return_path.as_deref().unwrap_or(&from.address)).into_owned();
-        let letterhead = Letterhead {
+        let header_template = HeaderTemplate {
             from,
             reply_to: options.reply_to.as_deref().and_then(Mailbox::parse).map(Mailbox::on_wire),
             headers: options.headers.clone(),
@@ -89,21 +89,21 @@ impl Courier {
             keys,
             latest: Mutex::default(),
         };
-        Ok(Courier { options, letterhead, return_path, signet, servers: Arc::new(servers), dial, queue })
+        Ok(SmtpSender { options, header_template, return_path, token_signer, servers: Arc::new(servers), dial, queue })
     }
 
-    /// One session after the other, until the queue is closed.
+    /// Runs one session after the other, until the queue is closed.
     pub async fn run(self: Arc<Self>) {
-        let (mut session, mut held): (Option<Open>, _) = (None, VecDeque::new());
+        let (mut session, mut held): (Option<OpenSession>, _) = (None, VecDeque::new());
         let limit = self.options.recipients_max as usize;
         loop {
-            if session.as_ref().is_some_and(|open: &Open| self.servers.is_stand_in(open.tenure.at))
+            if session.as_ref().is_some_and(|open: &OpenSession| self.servers.is_fallback(open.lease.at))
                 && let Some(open) = session.take()
             {
                 open.session.quit().await;
             }
             if session.is_none() && held.is_empty() && self.servers.others_work() && !self.queue.is_closed() {
-                self.servers.vacancy().await;
+                self.servers.free_slot().await;
                 continue;
             }
             let recipients = match (take_first(&mut held, limit), session.is_some()) {
@@ -124,7 +124,7 @@ impl Courier {
                 Some(open) => open,
                 None => match self.connect(recipients.queued() + self.options.patience.0).await {
                     Ok(open) => open,
-                    // A server may allow fewer sessions than we would have: the others send what this one took.
+                    // A server may allow fewer sessions than we would open: other sessions send these messages.
                     Err(_) if self.servers.others_work() => {
                         self.queue.put_back([recipients]);
                         self.queue.put_back(held.drain(..));
@@ -143,12 +143,12 @@ impl Courier {
         }
     }
 
-    /// A session, as soon as a server lets us in. At the deadline: why none does, and how long it may take.
-    async fn connect(&self, deadline: Instant) -> Result<Open, (Reason, Duration)> {
+    /// Opens a session with a server. At the deadline: the failure, and how long it may last.
+    async fn connect(&self, deadline: Instant) -> Result<OpenSession, (Reason, Duration)> {
         loop {
             let entry = self.servers.enter(deadline).await?;
             match Session::open(&self.options, entry.server(), &*self.dial).await {
-                Ok(session) => return Ok(Open { session, tenure: entry.opened(), fruitful: false }),
+                Ok(session) => return Ok(OpenSession { session, lease: entry.opened(), has_answered: false }),
                 Err(reason) => {
                     entry.failed(&reason);
                     if self.servers.others_work() {
@@ -159,8 +159,8 @@ impl Courier {
         }
     }
 
-    /// An address that nobody has counts as bounced only if the channel wants it.
-    fn told(&self, disposition: Disposition) -> Disposition {
+    /// Converts an unknown address into a bounce only if the channel has `suppress_unknown`.
+    fn with_suppression(&self, disposition: Disposition) -> Disposition {
         match disposition {
             Disposition::Refused { reason } if reason.kind == ReasonKind::Bounced && !self.options.suppress_unknown => {
                 Disposition::Refused { reason: Reason { kind: ReasonKind::Answer, ..reason } }
@@ -169,58 +169,69 @@ impl Courier {
         }
     }
 
-    /// A session broke. One that never answered a mail tells something about its server.
-    async fn broken(&self, open: Open, recipients: Option<Pending>, reason: &Reason, held: &mut VecDeque<Pending>) {
-        if !open.fruitful {
-            self.servers.fruitless(open.tenure.at, reason);
+    /// Handles a failed session. One that never completed a mail counts against its server.
+    async fn broken(
+        &self,
+        open: OpenSession,
+        recipients: Option<PendingDelivery>,
+        reason: &Reason,
+        held: &mut VecDeque<PendingDelivery>,
+    ) {
+        if !open.has_answered {
+            self.servers.mark_bad(open.lease.at, reason);
         }
         if let Some(recipients) = recipients {
             hold_or_defer(recipients, reason, held).await;
         }
     }
 
-    /// Delivers `first`, and with it whatever else is waiting. Gives the session back if it is still good, and in `held`
-    /// those that deserve another mail or session.
-    async fn converse(&self, mut open: Open, first: Pending, held: &mut VecDeque<Pending>) -> Option<Open> {
-        let mut letter = self.prepare(first, &open.session.extensions).await;
+    /// Delivers `first` and everything else that waits. Returns the session if it is still usable; mails that need
+    /// another attempt go to `held`.
+    async fn converse(
+        &self,
+        mut open: OpenSession,
+        first: PendingDelivery,
+        held: &mut VecDeque<PendingDelivery>,
+    ) -> Option<OpenSession> {
+        let mut mail = self.prepare(first, &open.session.extensions).await;
         let mut sent_ahead = false;
-        while let Some(Letter { recipients, envelope, content }) = letter.take() {
+        while let Some(OutgoingMail { recipients, envelope, content }) = mail.take() {
             if !sent_ahead {
                 open.session.mails += 1;
             }
-            let ruling = match open.session.envelope(&envelope, sent_ahead).await {
-                Ok(ruling) => ruling,
+            let envelope_result = match open.session.envelope(&envelope, sent_ahead).await {
+                Ok(envelope_result) => envelope_result,
                 Err(reason) => {
                     self.broken(open, Some(recipients), &reason, held).await;
                     return None;
                 }
             };
-            let (mut taken, later) = match ruling.recipients {
+            let (mut taken, later) = match envelope_result.recipients {
                 None => (Some(recipients), None),
-                Some(fates) => self.part(recipients, fates).await,
+                Some(results) => self.part(recipients, results).await,
             };
-            if let Next::Closing(reason) = &ruling.next {
+            if let NextStep::Closing(reason) = &envelope_result.next {
                 self.broken(open, later, reason, held).await;
                 return None;
             }
-            if !open.fruitful {
-                self.servers.fruitful(open.tenure.at);
-                open.fruitful = true;
+            if !open.has_answered {
+                self.servers.mark_good(open.lease.at);
+                open.has_answered = true;
             }
             let session = &mut open.session;
             if let Some(later) = later {
-                session.recipients_max = taken.as_ref().map_or(0, Pending::count);
+                session.recipients_max = taken.as_ref().map_or(0, PendingDelivery::count);
                 held.push_back(later);
             }
-            let mut out = match &ruling.next {
-                Next::ClearUp(ClearUp::Hangup) | Next::Closing(_) => return None,
-                Next::ClearUp(ClearUp::Reset) => b"RSET\r\n".to_vec(),
-                Next::ClearUp(ClearUp::Dot) => b".\r\n".to_vec(),
-                Next::Content => content,
+            let mut out = match &envelope_result.next {
+                NextStep::Abort(AbortAction::Hangup) | NextStep::Closing(_) => return None,
+                NextStep::Abort(AbortAction::Reset) => b"RSET\r\n".to_vec(),
+                NextStep::Abort(AbortAction::Dot) => b".\r\n".to_vec(),
+                NextStep::Content => content,
             };
-            let stays = session.mails < self.options.messages_per_session && !self.servers.is_stand_in(open.tenure.at);
+            let stays = session.mails < self.options.messages_per_session && !self.servers.is_fallback(open.lease.at);
             let next = match session.extensions.pipelining && stays {
-                true => self.next_letter(session, held).await,
+                true => self.next_mail(session, held).await,
                 false => None,
             };
             if let Some(next) = &next {
@@ -231,11 +242,11 @@ impl Courier {
                 taken.sent();
             }
             let written = session.write(&out).await;
-            let (told, stays) = match (written, ruling.next) {
-                (Ok(()), Next::Content) => match session.reply(self.options.content_timeout.0).await {
+            let (disposition, stays) = match (written, envelope_result.next) {
+                (Ok(()), NextStep::Content) => match session.reply(self.options.content_timeout.0).await {
                     Ok(reply) => (Some(classify(Stage::Content, &reply)), !reply.closing()),
-                    // The reply to the content is lost: the mail may have been taken. It will come again under the same
-                    // id.
+                    // The reply to the content is lost: the server may have accepted the mail. It is sent again under
+                    // the same id.
                     Err(reason) => (Some(Disposition::Deferred { reason, retry_after: None }), false),
                 },
                 (Err(reason), _) => (Some(Disposition::Deferred { reason, retry_after: None }), false),
@@ -244,7 +255,7 @@ impl Courier {
                     (None, reply.is_ok_and(|reply| reply.positive() || (reply.code >= 500 && out.starts_with(b"."))))
                 }
             };
-            if let (Some(taken), Some(disposition)) = (taken, told) {
+            if let (Some(taken), Some(disposition)) = (taken, disposition) {
                 taken.answer(disposition).await;
             }
             if !stays {
@@ -255,7 +266,7 @@ impl Courier {
                 return None;
             }
             sent_ahead = next.is_some();
-            letter = next;
+            mail = next;
         }
         if open.session.mails >= self.options.messages_per_session {
             open.session.quit().await;
@@ -264,33 +275,37 @@ impl Courier {
         Some(open)
     }
 
-    /// Parts the recipients of a mail by what its envelope came to: those for whom the content is, and those who deserve
+    /// Splits the recipients of a mail by the result of the envelope: those who get the content, and those who need
     /// another mail. The others are answered.
-    async fn part(&self, recipients: Pending, fates: Vec<Fate>) -> (Option<Pending>, Option<Pending>) {
+    async fn part(
+        &self,
+        recipients: PendingDelivery,
+        results: Vec<RecipientResult>,
+    ) -> (Option<PendingDelivery>, Option<PendingDelivery>) {
         let (mut taken, mut later) = (Vec::new(), Vec::new());
-        for (recipient, fate) in recipients.into_each().into_iter().zip(fates) {
-            match fate {
-                Fate::Taken => taken.push(recipient),
-                Fate::Later => later.push(recipient),
-                Fate::Over(disposition) => recipient.answer(self.told(disposition)).await,
+        for (recipient, result) in recipients.into_each().into_iter().zip(results) {
+            match result {
+                RecipientResult::Taken => taken.push(recipient),
+                RecipientResult::Later => later.push(recipient),
+                RecipientResult::Over(disposition) => recipient.answer(self.with_suppression(disposition)).await,
             }
         }
-        (Pending::together(taken), Pending::together(later))
+        (PendingDelivery::together(taken), PendingDelivery::together(later))
     }
 
-    /// The next mail that can be sent, if one is waiting.
-    async fn next_letter(&self, session: &mut Session, held: &mut VecDeque<Pending>) -> Option<Letter> {
+    /// The next waiting mail that can be sent.
+    async fn next_mail(&self, session: &mut Session, held: &mut VecDeque<PendingDelivery>) -> Option<OutgoingMail> {
         let limit = session.recipients_max.min(self.options.recipients_max as usize);
         loop {
             let recipients = take_first(held, limit).or_else(|| self.queue.try_pop_multicast(limit))?;
-            if let Some(letter) = self.prepare(recipients, &session.extensions).await {
-                return Some(letter);
+            if let Some(mail) = self.prepare(recipients, &session.extensions).await {
+                return Some(mail);
             }
         }
     }
 
-    /// Makes a mail ready for the wire; answers those recipients for whom that cannot be.
-    async fn prepare(&self, mut recipients: Pending, extensions: &Extensions) -> Option<Letter> {
+    /// Formats a mail for the wire; answers recipients to whom it cannot be sent.
+    async fn prepare(&self, mut recipients: PendingDelivery, extensions: &Extensions) -> Option<OutgoingMail> {
         if let Some(reason) = recipients.too_late() {
             recipients.answer(Disposition::Refused { reason }).await;
             return None;
@@ -303,10 +318,10 @@ impl Courier {
                     Some(reason) => recipient.answer(Disposition::Refused { reason }).await,
                 }
             }
-            recipients = Pending::together(ready)?;
+            recipients = PendingDelivery::together(ready)?;
         }
-        match self.write_letter(&recipients, extensions) {
-            Ok((envelope, content)) => Some(Letter { recipients, envelope, content }),
+        match self.write_mail(&recipients, extensions) {
+            Ok((envelope, content)) => Some(OutgoingMail { recipients, envelope, content }),
             Err(reason) => {
                 recipients.answer(Disposition::Refused { reason }).await;
                 None
@@ -314,7 +329,7 @@ impl Courier {
         }
     }
 
-    /// Why nothing can be sent to this address, if so.
+    /// The reason why nothing can be sent to this address, if any.
     fn judge(&self, address: &str, extensions: &Extensions) -> Option<Reason> {
         if !is_mailbox(address) {
             return Some(Reason::new(
@@ -322,7 +337,7 @@ impl Courier {
                 format!("`{}` is not a mail address", address.escape_debug()),
             ));
         }
-        let ours = self.return_path.is_ascii() && self.letterhead.from.address.is_ascii();
+        let ours = self.return_path.is_ascii() && self.header_template.from.address.is_ascii();
         let is_ascii = ours && on_wire(address).is_ascii();
         if !extensions.smtputf8 && !is_ascii {
             return Some(Reason::new(
@@ -333,15 +348,15 @@ impl Courier {
         None
     }
 
-    /// The mail to its recipients; or why the server will not take it.
-    fn write_letter(&self, recipients: &Pending, extensions: &Extensions) -> Result<(Envelope, Vec<u8>), Reason> {
+    /// Formats the mail for its recipients; the error says why the server would not accept it.
+    fn write_mail(&self, recipients: &PendingDelivery, extensions: &Extensions) -> Result<(Envelope, Vec<u8>), Reason> {
         let first = &recipients.outgoing;
         let mut content = Vec::with_capacity(2048);
         let addresses = || first.addresses().map(on_wire);
         let is_multicast = first.count() > 1;
         let alone = on_wire(&first.address);
-        let to = (!is_multicast).then(|| Addressee { address: &alone, unsubscribe: first.unsubscribe.as_deref() });
-        self.letterhead.write(&first.message, to, &mut content);
+        let to = (!is_multicast).then(|| MailRecipient { address: &alone, unsubscribe: first.unsubscribe.as_deref() });
+        self.header_template.write(&first.message, to, &mut content);
         let mut from = match (self.options.return_path_signed, is_multicast) {
             (false, _) => format!("<{}>", self.return_path),
             (true, false) => self.signed_return_path(Returned::Notification(first.id)),
@@ -355,9 +370,9 @@ impl Courier {
             from.push_str(" SIZE=");
             from.push_str(&content.len().to_string());
         }
-        // Content is in 7 bits, which no server on its way needs to change, and no signature breaks; only such an address
-        // makes header fields wide.
-        let ours = from.is_ascii() && self.letterhead.from.address.is_ascii();
+        // Content is 7-bit, so that no relay needs to change it and signatures stay valid; only such an address makes
+        // header fields UTF-8.
+        let ours = from.is_ascii() && self.header_template.from.address.is_ascii();
         if !ours || !addresses().all(|address| address.is_ascii()) {
             from.push_str(if extensions.eight_bit { " BODY=8BITMIME SMTPUTF8" } else { " SMTPUTF8" });
         }
@@ -365,12 +380,12 @@ impl Courier {
     }
 
     fn signed_return_path(&self, returned: Returned) -> String {
-        format!("<{}>", self.signet.return_address(&self.return_path, returned))
+        format!("<{}>", self.token_signer.return_address(&self.return_path, returned))
     }
 }
 
-/// What was not sent when its session broke gets one fresh session: servers end sessions whenever they like.
-async fn hold_or_defer(mut recipients: Pending, reason: &Reason, held: &mut VecDeque<Pending>) {
+/// Requeues a mail that was not sent when its session failed, once: servers may end sessions at any time.
+async fn hold_or_defer(mut recipients: PendingDelivery, reason: &Reason, held: &mut VecDeque<PendingDelivery>) {
     recipients.breaks += 1;
     if recipients.breaks == 1 {
         held.push_back(recipients);
@@ -380,7 +395,7 @@ async fn hold_or_defer(mut recipients: Pending, reason: &Reason, held: &mut VecD
 }
 
 #[async_trait]
-impl FarSide for Courier {
+impl ProtocolSender for SmtpSender {
     async fn probe(&self) -> Result<String, Reason> {
         let (mut texts, mut last) = (Vec::new(), None);
         for server in self.servers.all() {

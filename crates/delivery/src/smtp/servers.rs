@@ -1,5 +1,5 @@
-//! Which server a session goes to: the first that works, or each in proportion to its weight. One that fails is left
-//! alone for a while, longer each time, and then tried by a single session before the others follow.
+//! Selects the server of a session: fail-over in order, or by weight. Each server has a circuit breaker: after a
+//! failure it is paused, longer each time, and then a single session probes it before others follow.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,16 +23,16 @@ use crate::{Context, files::Files, tls};
 
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// Wrong credentials do not become right by trying, and too many tries lock accounts.
+/// Wrong credentials stay wrong, and too many attempts lock accounts.
 const AUTHENTICATION_PAUSE_MIN: Duration = Duration::from_secs(30);
-/// Trouble that goes on is told again after this time.
-const TOLD_AGAIN: Duration = Duration::from_secs(900);
-/// A server that lets so many sessions in and then ends each before it answers any mail has failed.
-const FRUITLESS_MAX: u32 = 3;
-/// How long a session waits for a server to let one more in before it looks again whether there is anything to do.
-const VACANCY_PATIENCE: Duration = Duration::from_secs(1);
+/// Interval at which continued failure is logged again.
+const LOG_INTERVAL: Duration = Duration::from_secs(900);
+/// A server fails after this many sessions in a row that it accepts and then ends before any mail is answered.
+const BAD_SESSIONS_MAX: u32 = 3;
+/// Time that a session waits for a free slot of a server before it looks again whether there is work.
+const SLOT_WAIT: Duration = Duration::from_secs(1);
 
-/// A mail server, with everything that opening a session takes.
+/// A mail server with everything needed to open a session.
 pub(super) struct Server {
     pub host: String,
     pub port: u16,
@@ -43,7 +43,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// The options must be free of problems. `path` leads to them.
+    /// Opens the options, which must be free of problems. `path` leads to them.
     ///
     /// # Errors
     /// The file of further certificates cannot be used.
@@ -59,13 +59,13 @@ impl Server {
         Ok(Server { host: options.host, port, tls, trust, credentials, weight: i64::from(options.weight.max(1)) })
     }
 
-    /// Where it is, as operators write it.
+    /// Host and port, for logs and reasons.
     pub fn place(&self) -> String {
         format!("{}:{}", self.host, self.port)
     }
 }
 
-/// The servers of a channel, and which of them let us in.
+/// The servers of a channel and their circuit breakers.
 pub(super) struct Servers {
     all: Vec<Server>,
     balance: Balance,
@@ -75,14 +75,14 @@ pub(super) struct Servers {
 
 struct Gate {
     failures: u32,
-    fruitless: u32,
-    /// Until when the server is left alone, and why. Stays until a session was opened.
+    bad_sessions: u32,
+    /// End and reason of the pause. Stays until a session was opened.
     closed: Option<(Instant, Reason)>,
-    /// When the log was told last that it is left alone; nothing while it is not.
-    told: Option<Instant>,
-    /// A session is finding out whether the server works again.
+    /// When the pause was last logged; none while the server works.
+    logged_at: Option<Instant>,
+    /// Whether a session probes the server.
     probing: bool,
-    /// Sessions that are open.
+    /// Number of open sessions.
     live: usize,
     credit: i64,
     opened: metrics::Counter,
@@ -96,15 +96,15 @@ impl Gate {
     }
 }
 
-/// What the gates say.
+/// Result of selecting a server.
 enum Choice {
     Enter(usize),
-    /// All are closed, for this reason; the first may be tried then, or is being tried now.
+    /// All are paused, for this reason; the first may be probed at this time, or is being probed now.
     Closed(Reason, Option<Instant>),
 }
 
 impl Servers {
-    /// The servers of a channel; its options must be free of problems.
+    /// Opens the servers of a channel; its options must be free of problems.
     ///
     /// # Errors
     /// Files that cannot be used.
@@ -116,14 +116,14 @@ impl Servers {
         let all = all?;
         let gate = |server: &Server| {
             let (application, channel, place) = (context.application.clone(), name.to_string(), server.place());
-            let count = |outcome: &'static str| metrics::counter!("deliver_smtp_sessions_total", "application" => application.clone(), "channel" => channel.clone(), "server" => place.clone(), "outcome" => outcome);
-            let is_closed = metrics::gauge!("deliver_smtp_server_closed", "application" => application.clone(), "channel" => channel.clone(), "server" => place.clone());
+            let count = |outcome: &'static str| metrics::counter!("tocsin_deliver_smtp_sessions_total", "application" => application.clone(), "channel" => channel.clone(), "server" => place.clone(), "outcome" => outcome);
+            let is_closed = metrics::gauge!("tocsin_deliver_smtp_server_closed", "application" => application.clone(), "channel" => channel.clone(), "server" => place.clone());
             is_closed.set(0.0);
             Gate {
                 failures: 0,
-                fruitless: 0,
+                bad_sessions: 0,
                 closed: None,
-                told: None,
+                logged_at: None,
                 probing: false,
                 live: 0,
                 credit: 0,
@@ -136,12 +136,12 @@ impl Servers {
         Ok(Servers { all, balance: options.balance, gates, changed: Notify::new() })
     }
 
-    /// All of them.
+    /// All servers.
     pub fn all(&self) -> &[Server] {
         &self.all
     }
 
-    /// A server that may be asked for a session. At the deadline: why there is none, and how long that may take.
+    /// Selects a server for a new session. At the deadline: the failure, and how long it may last.
     pub async fn enter(self: &Arc<Self>, deadline: Instant) -> Result<Entry, (Reason, Duration)> {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
@@ -162,8 +162,8 @@ impl Servers {
         }
     }
 
-    /// Waits while no server lets more sessions in and there are others at work, but not for long.
-    pub async fn vacancy(&self) {
+    /// Waits briefly for a free slot while no server accepts more sessions and other sessions work.
+    pub async fn free_slot(&self) {
         let mut changed = std::pin::pin!(self.changed.notified());
         changed.as_mut().enable();
         let now = Instant::now();
@@ -174,22 +174,21 @@ impl Servers {
             }
             gates.iter().filter(|gate| !gate.probing).filter_map(|gate| Some(gate.closed.as_ref()?.0)).min()
         };
-        let until = first.unwrap_or(now + VACANCY_PATIENCE).min(now + VACANCY_PATIENCE);
+        let until = first.unwrap_or(now + SLOT_WAIT).min(now + SLOT_WAIT);
         tokio::select! {
             () = sleep_until(until) => {}
             () = changed => {}
         }
     }
 
-    /// Whether there are sessions, and no server lets more in: what waits is theirs.
+    /// Whether other sessions exist and no server accepts more, so that they will send the waiting mails.
     pub fn others_work(&self) -> bool {
         let (gates, now) = (self.gates.lock(), Instant::now());
         gates.iter().any(|gate| gate.live > 0) && !gates.iter().any(|gate| gate.may_enter(now))
     }
 
-    /// Whether a session with this server should make room for one with a server that comes before it and may be tried
-    /// again.
-    pub fn is_stand_in(&self, at: usize) -> bool {
+    /// Whether a session with this server should give way to one with a preferred server that may be tried again.
+    pub fn is_fallback(&self, at: usize) -> bool {
         if at == 0 || self.balance == Balance::Weighted {
             return false;
         }
@@ -202,7 +201,7 @@ impl Servers {
         let may_enter = |gate: &Gate| gate.may_enter(now);
         let chosen = match self.balance {
             Balance::Ordered => gates.iter().position(may_enter),
-            // Smooth: with weights 2 and 1 the sessions go A B A, A B A.
+            // Smooth weighted round robin: with weights 2 and 1 the sessions go A B A, A B A.
             Balance::Weighted => {
                 let mut total = 0;
                 for (gate, server) in gates.iter_mut().zip(&self.all).filter(|(gate, _)| may_enter(gate)) {
@@ -225,12 +224,12 @@ impl Servers {
         let first = closed.min_by_key(|(probing, (until, _))| (*probing, *until));
         match first {
             Some((probing, (until, reason))) => Choice::Closed(reason.clone(), (!probing).then_some(*until)),
-            // Only a closed gate is probed, so this is a channel without servers, which the options do not allow.
+            // Only a paused server is probed, so this channel has no servers, which the options do not allow.
             None => Choice::Closed(Reason::new(ReasonKind::Internal, "there is no mail server"), None),
         }
     }
 
-    /// Closes the gate of a server for a while, longer each time. Sessions that failed together count once.
+    /// Pauses a server, longer each time. Sessions that failed together count once.
     fn shut_out(&self, at: usize, reason: &Reason, started: Instant) {
         let mut gates = self.gates.lock();
         let gate = &mut gates[at];
@@ -243,12 +242,12 @@ impl Servers {
         let pause =
             first.saturating_mul(1 << gate.failures.min(10)).min(PAUSE_MAX).mul_f64(0.8 + 0.4 * fastrand::f64());
         gate.failures += 1;
-        gate.fruitless = 0;
+        gate.bad_sessions = 0;
         gate.is_closed.set(1.0);
         let server = self.all[at].place();
         let pause_ms = pause.as_millis() as u64;
-        if gate.told.is_none_or(|told| told.elapsed() >= TOLD_AGAIN) {
-            gate.told = Some(Instant::now());
+        if gate.logged_at.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
+            gate.logged_at = Some(Instant::now());
             tracing::warn!(server, reason = %reason.text, pause_ms, "a mail server does not let us in and is left alone for a while, each time longer");
         } else {
             tracing::debug!(server, reason = %reason.text, pause_ms, "a mail server does not let us in still");
@@ -258,25 +257,25 @@ impl Servers {
         self.changed.notify_waiters();
     }
 
-    /// A session of this server answered its first mail.
-    pub fn fruitful(&self, at: usize) {
+    /// Records that a session of this server completed its first mail.
+    pub fn mark_good(&self, at: usize) {
         let mut gates = self.gates.lock();
-        (gates[at].failures, gates[at].fruitless) = (0, 0);
+        (gates[at].failures, gates[at].bad_sessions) = (0, 0);
     }
 
-    /// A session of this server ended before it answered any mail.
-    pub fn fruitless(&self, at: usize, reason: &Reason) {
+    /// Records that a session of this server ended before it completed any mail.
+    pub fn mark_bad(&self, at: usize, reason: &Reason) {
         let count = {
             let mut gates = self.gates.lock();
-            gates[at].fruitless += 1;
-            gates[at].fruitless
+            gates[at].bad_sessions += 1;
+            gates[at].bad_sessions
         };
-        if count >= FRUITLESS_MAX {
+        if count >= BAD_SESSIONS_MAX {
             self.shut_out(at, reason, Instant::now());
         }
     }
 
-    /// Why no server lets us in, if so. One that only takes no more sessions than it has is not down.
+    /// The failure of all servers, if none works. A server that only refuses more sessions is not down.
     pub fn down(&self) -> Option<Reason> {
         let gates = self.gates.lock();
         let first = gates.first()?.closed.as_ref()?.1.clone();
@@ -284,7 +283,7 @@ impl Servers {
     }
 }
 
-/// Leave to ask a server for a session. Who drops it has not found out anything.
+/// Permission to open a session with a server. If dropped, nothing is recorded.
 pub(super) struct Entry {
     servers: Arc<Servers>,
     at: usize,
@@ -297,8 +296,8 @@ impl Entry {
         &self.servers.all[self.at]
     }
 
-    /// There is a session: the others may follow.
-    pub fn opened(mut self) -> Tenure {
+    /// Records an opened session; other sessions may follow.
+    pub fn opened(mut self) -> ServerLease {
         self.is_open = false;
         let mut gates = self.servers.gates.lock();
         let gate = &mut gates[self.at];
@@ -307,32 +306,32 @@ impl Entry {
         gate.probing = false;
         gate.live += 1;
         let reopened = gate.closed.take().is_some();
-        let told = gate.told.take().is_some();
+        let was_logged = gate.logged_at.take().is_some();
         drop(gates);
-        if told {
+        if was_logged {
             tracing::info!(server = self.server().place(), "a mail server lets us in again");
         }
         if reopened {
             self.servers.changed.notify_waiters();
         }
-        Tenure { servers: self.servers.clone(), at: self.at }
+        ServerLease { servers: self.servers.clone(), at: self.at }
     }
 
-    /// There is none.
+    /// Records a failure to open a session.
     pub fn failed(mut self, reason: &Reason) {
         self.is_open = false;
         self.servers.shut_out(self.at, reason, self.started);
     }
 }
 
-/// A session with a server, until it is dropped.
-pub(super) struct Tenure {
+/// A session's slot at a server, freed on drop.
+pub(super) struct ServerLease {
     servers: Arc<Servers>,
-    /// The server's place in the list.
+    /// Index of the server.
     pub at: usize,
 }
 
-impl Drop for Tenure {
+impl Drop for ServerLease {
     fn drop(&mut self) {
         let none_left = {
             let mut gates = self.servers.gates.lock();

@@ -13,19 +13,19 @@ use tokio_rustls::TlsConnector;
 
 use super::{
     auth::authenticate,
-    classify::{Reply, Ruling, rule},
+    classify::{EnvelopeResult, Reply, classify_envelope},
     options::{SmtpOptions, TlsMode},
     servers::Server,
 };
-use crate::tls::Stream;
+use crate::tls::{Stream, handshake_hint};
 
-/// A reply longer than this is no reply.
+/// Longest reply.
 const REPLY_BYTES_MAX: usize = 64 * 1024;
 
-/// Makes connections.
+/// Opens connections.
 #[async_trait]
 pub(super) trait Dial: Send + Sync {
-    /// A fresh connection to a server, and the address of our side if it has one.
+    /// A new connection to a server, and its local address if it has one.
     async fn dial(&self, host: &str, port: u16) -> io::Result<(Box<dyn Stream>, Option<IpAddr>)>;
 }
 
@@ -36,14 +36,15 @@ pub(super) struct TcpDial;
 impl Dial for TcpDial {
     async fn dial(&self, host: &str, port: u16) -> io::Result<(Box<dyn Stream>, Option<IpAddr>)> {
         let stream = TcpStream::connect((host, port)).await?;
-        // Without it the last segment of a mail waits for the delayed acknowledgement of the one before.
+        // Without it (TCP_NODELAY) the last segment of a mail waits for the delayed acknowledgement of the one
+        // before.
         stream.set_nodelay(true)?;
         let local = stream.local_addr().ok().map(|address| address.ip());
         Ok((Box::new(stream), local))
     }
 }
 
-/// What the server offers: RFC 5321, 4.1.1.1.
+/// The extensions that the server offers: RFC 5321, 4.1.1.1.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Extensions {
     pub pipelining: bool,
@@ -70,7 +71,7 @@ impl Extensions {
                 "SIZE" => extensions.size = Some(words.next().and_then(|size| size.parse().ok()).unwrap_or(0)),
                 "STARTTLS" => extensions.starttls = true,
                 "AUTH" => extensions.auth.extend(words.map(str::to_ascii_uppercase)),
-                // As some servers wrote it before there was a standard; its mechanisms go on behind it.
+                // The pre-standard form `AUTH=`; further mechanisms follow it.
                 old if old.starts_with("AUTH=") => {
                     extensions.auth.push(old["AUTH=".len()..].to_owned());
                     extensions.auth.extend(words.map(str::to_ascii_uppercase));
@@ -82,20 +83,20 @@ impl Extensions {
     }
 }
 
-/// The commands before the content of a mail, as they go over the wire.
+/// Commands of a mail before its content, in wire form.
 pub(super) struct Envelope {
     commands: Vec<u8>,
     recipients: usize,
 }
 
-/// One conversation.
+/// An SMTP session.
 pub(super) struct Session {
     stream: Box<dyn Stream>,
     unread: BytesMut,
     pub extensions: Extensions,
-    /// Mails begun.
+    /// Number of mails begun.
     pub mails: u32,
-    /// Recipients that the server takes with one mail, as far as it has told.
+    /// Recipients that the server accepts for one mail, as far as known from its replies.
     pub recipients_max: usize,
     reply_timeout: Duration,
     greeting: String,
@@ -103,7 +104,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Connects to a server, encrypts and authenticates.
+    /// Connects to a server, starts TLS and authenticates.
     pub async fn open(options: &SmtpOptions, server: &Server, dial: &dyn Dial) -> Result<Session, Reason> {
         let limit = options.connect_timeout.0;
         let (stream, local) = match timeout(limit, dial.dial(&server.host, server.port)).await {
@@ -173,7 +174,7 @@ impl Session {
         if reply.code != 220 {
             return Err(Reason::new(ReasonKind::Tls, format!("STARTTLS: {} {}", reply.code, reply.text)));
         }
-        // Whatever came along in clear text was not said by the server we are about to verify (CVE-2011-0411).
+        // Bytes received before the TLS handshake are discarded: they are not authenticated (CVE-2011-0411).
         if !self.unread.is_empty() {
             return Err(Reason::new(ReasonKind::Tls, "the server sent more than its reply to STARTTLS"));
         }
@@ -190,7 +191,8 @@ impl Session {
         match timeout(options.connect_timeout.0, handshake).await {
             Ok(Ok(stream)) => Ok(Session { stream: Box::new(stream), encrypted: true, ..self }),
             Ok(Err(error)) => Err(failed(format!(
-                "no encrypted connection to {host}: {error}; `ca_file` names further certificates to trust"
+                "no encrypted connection to {host}: {error}; {}",
+                handshake_hint(&error.to_string())
             ))),
             Err(_) => Err(failed(format!("no encrypted connection to {host} within {}", options.connect_timeout))),
         }
@@ -202,7 +204,7 @@ impl Session {
     }
 
     /// Reads the replies to an envelope; sends it first, unless it was sent ahead.
-    pub async fn envelope(&mut self, envelope: &Envelope, sent_ahead: bool) -> Result<Ruling, Reason> {
+    pub async fn envelope(&mut self, envelope: &Envelope, sent_ahead: bool) -> Result<EnvelopeResult, Reason> {
         let count = envelope.recipients;
         let mut replies = Vec::with_capacity(count);
         if sent_ahead || self.extensions.pipelining {
@@ -215,7 +217,7 @@ impl Session {
             }
             let closing = mail.closing() || replies.last().is_some_and(Reply::closing);
             let data = if closing { None } else { Some(self.reply(self.reply_timeout).await?) };
-            return Ok(rule(&mail, &replies, count, data.as_ref()));
+            return Ok(classify_envelope(&mail, &replies, count, data.as_ref()));
         }
         let mut commands = envelope.commands.split_inclusive(|byte| *byte == b'\n');
         let mut next = || commands.next().expect("MAIL, a RCPT for each recipient, and DATA");
@@ -230,10 +232,10 @@ impl Session {
         }
         let go = replies.iter().any(Reply::positive) && !replies.last().is_some_and(Reply::closing);
         let data = if go { Some(self.ask(next()).await?) } else { None };
-        Ok(rule(&mail, &replies, count, data.as_ref()))
+        Ok(classify_envelope(&mail, &replies, count, data.as_ref()))
     }
 
-    /// The next reply, without its words if it says yes and no more: nobody reads them.
+    /// The next reply; the text of a simple positive reply is dropped, because it is not used.
     async fn verdict(&mut self) -> Result<Reply, Reason> {
         match take_yes(&mut self.unread) {
             Some(yes) => Ok(yes),
@@ -283,7 +285,7 @@ impl Session {
         }
     }
 
-    /// Says goodbye; whether it is heard does not matter.
+    /// Sends QUIT, without waiting for the reply.
     pub async fn quit(mut self) {
         let goodbye = async {
             if self.write(b"QUIT\r\n").await.is_ok() {
@@ -293,7 +295,7 @@ impl Session {
         let _ = timeout(Duration::from_secs(2), goodbye).await;
     }
 
-    /// The server in a sentence.
+    /// A sentence about the server.
     pub fn describe(&self) -> String {
         let encrypted = if self.encrypted { "encrypted" } else { "not encrypted" };
         let pipelining = if self.extensions.pipelining { "pipelining" } else { "no pipelining" };
@@ -302,7 +304,8 @@ impl Session {
 }
 
 impl Envelope {
-    /// From whom, with what follows it in the command, and to how many and whom, each as it stands on the wire.
+    /// Builds MAIL (the sender with its parameters), RCPT for `count` recipients, and DATA; addresses are in wire
+    /// form.
     pub fn new<'a>(from: &str, count: usize, recipients: impl Iterator<Item = Cow<'a, str>>) -> Envelope {
         let mut commands = Vec::with_capacity(128 + 48 * count);
         commands.extend_from_slice(b"MAIL FROM:");
@@ -330,7 +333,7 @@ fn broken(error: &io::Error) -> Reason {
     Reason::new(ReasonKind::Connection, format!("the connection broke: {error}"))
 }
 
-/// The name of a client without one: RFC 5321, 4.1.3.
+/// EHLO argument of a client without a name, an address literal: RFC 5321, 4.1.3.
 fn literal(local: Option<IpAddr>) -> String {
     match local {
         Some(IpAddr::V4(address)) => format!("[{address}]"),
@@ -339,7 +342,7 @@ fn literal(local: Option<IpAddr>) -> String {
     }
 }
 
-/// Takes a reply from the front of what was read if it is one whole line that says yes; without its words.
+/// Takes a positive one-line reply from the front of the buffer, without its text.
 fn take_yes(unread: &mut BytesMut) -> Option<Reply> {
     let digits = match unread.first_chunk::<4>()? {
         [b'2', tens @ b'0'..=b'9', ones @ b'0'..=b'9', b' '] => [tens, ones].map(|digit| u16::from(digit - b'0')),
@@ -350,7 +353,7 @@ fn take_yes(unread: &mut BytesMut) -> Option<Reply> {
     Some(Reply { code: 200 + 10 * digits[0] + digits[1], text: String::new() })
 }
 
-/// Takes a whole reply from the front of what was read; `None` if it is not complete. Keeps its line breaks.
+/// Takes a complete reply from the front of the buffer; `None` if it is not complete. Keeps its line breaks.
 fn take_reply(unread: &mut BytesMut) -> Result<Option<Reply>, Reason> {
     let (mut at, mut code, mut text) = (0, None, String::new());
     loop {
@@ -364,7 +367,7 @@ fn take_reply(unread: &mut BytesMut) -> Result<Option<Reply>, Reason> {
             _ => {
                 return Err(Reason::new(
                     ReasonKind::Connection,
-                    format!("this is no reply: {}", String::from_utf8_lossy(line)),
+                    format!("this is not an SMTP reply: {}", String::from_utf8_lossy(line)),
                 ));
             }
         };
@@ -390,7 +393,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replies_are_taken_whole() {
+    fn only_complete_replies_are_parsed() {
         let mut unread = BytesMut::from(&b"250-a\r\n250-b c\r\n250 d\r\n354 go\r\n25"[..]);
         assert_eq!(take_reply(&mut unread), Ok(Some(Reply { code: 250, text: "a\nb c\nd".into() })));
         assert_eq!(take_reply(&mut unread), Ok(Some(Reply { code: 354, text: "go".into() })));

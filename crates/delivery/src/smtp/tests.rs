@@ -1,20 +1,20 @@
-//! Against a scripted server, on a simulated clock; and against Postfix.
+//! Tests against a scripted server on a simulated clock, and against Postfix.
 
-mod far_end; // a server that does what its script says
-mod faults; // what goes wrong in a conversation, and what becomes of each recipient
+mod scripted_server; // a scripted mail server
+mod faults; // faults of a session and the results of its recipients
 mod failover; // several servers
 mod access; // encryption and credentials
-mod mails; // what leaves is what was meant, whatever the text
-mod signatures; // DKIM, verified by another's library
-mod sink; // a sink that is not ours
-mod postfix; // a whole mail server that is not ours
+mod mails; // formatted mails, checked by independent parsers
+mod signatures; // DKIM signatures, verified by an independent library
+mod sink; // Postfix's smtp-sink
+mod postfix; // a complete Postfix
 
 use std::sync::{Arc, atomic::Ordering};
 
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use self::far_end::{Encryption, Script, Scripted};
+use self::scripted_server::{Encryption, Script, Scripted};
 use super::{options::SmtpOptions, session::Dial};
 use crate::{
     channel::{Answer, OpenChannel, Outgoing},
@@ -31,12 +31,12 @@ pub fn start(
     (start_at(server.clone(), json!({ "host": "far.example" }), options), server)
 }
 
-/// A channel with one session.
+/// Opens a channel with one session.
 pub fn start_at(dial: Arc<dyn Dial>, place: serde_json::Value, options: serde_json::Value) -> Box<dyn OpenChannel> {
     start_some(1, dial, place, options)
 }
 
-/// A channel with so many sessions.
+/// Opens a channel with several sessions.
 pub fn start_some(
     sessions: u32,
     dial: Arc<dyn Dial>,
@@ -73,7 +73,7 @@ pub async fn deliver_all(open: &dyn OpenChannel, mails: Vec<Outgoing>) -> Vec<St
     all.iter().map(|answer| show(&answer.disposition)).collect()
 }
 
-/// Three mails through one session; what becomes of them, and how often the server was called.
+/// Sends three mails through one session; compares the results and the number of connections.
 pub async fn check(script: Script, expected: [&str; 3], connections: u32) -> Arc<Scripted> {
     check_with(script, json!({}), expected, connections).await
 }

@@ -7,7 +7,8 @@ use tocsin_model::{
 
 use crate::http::classify::{Load, Response, Verdict, by_status, words};
 
-/// What a push service means (RFC 8030, 5 and 7.3; RFC 8292, 4.2). A wish to be tried later is followed up to `most`.
+/// Classifies the response of a push service (RFC 8030, 5 and 7.3; RFC 8292, 4.2). `Retry-After` is respected up to
+/// `most`.
 pub(super) fn classify(response: &Response, now: Timestamp, most: Duration) -> Verdict {
     let wish = response.wish(now, most);
     let fine = |disposition| Verdict { disposition, load: Load::Fine };
@@ -17,7 +18,7 @@ pub(super) fn classify(response: &Response, now: Timestamp, most: Duration) -> V
         404 | 410 => fine(Disposition::Refused {
             reason: Reason::new(ReasonKind::Gone, format!("{said}; the browser has no such subscription any more")),
         }),
-        // Our key, or the clock: not the fault of the message. Tried again, so that nothing is lost.
+        // A problem of our key or clock, not of the message: retried, so that nothing is lost.
         401 | 403 => fine(Disposition::Deferred {
             reason: Reason::new(
                 ReasonKind::Authentication,

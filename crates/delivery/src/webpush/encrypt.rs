@@ -1,4 +1,4 @@
-//! A text becomes a body that one browser can read: RFC 8291 over RFC 8188, as one record.
+//! Encrypts a text for one browser: RFC 8291 over RFC 8188, as a single record.
 
 use ring::{
     aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey},
@@ -9,19 +9,19 @@ use ring::{
 
 use super::subscription::Keys;
 
-/// The size of a record: all of what push services take.
+/// Record size: the maximum that push services must accept.
 const RECORD_BYTES: u32 = 4_096;
 /// Salt, record size, and the length and bytes of our public key.
 const HEAD_BYTES: usize = 16 + 4 + 1 + 65;
 /// The tag, and the byte that ends the text.
 const TAIL_BYTES: usize = 16 + 1;
-/// The longest text that push services must take (RFC 8030, 7.2; RFC 8291, 4).
+/// Longest text that push services must accept (RFC 8030, 7.2; RFC 8291, 4).
 pub(super) const TEXT_BYTES_MAX: usize = RECORD_BYTES as usize - HEAD_BYTES - TAIL_BYTES;
 
-/// Encrypts a text for a browser, each time with a fresh key of ours.
+/// Encrypts a text for a browser, each time with a new key pair.
 ///
 /// # Errors
-/// The browser's key is no point of the curve, or the system has no random numbers.
+/// The browser's key is not a point of the curve, or the system has no random numbers.
 pub(super) fn encrypt(text: &[u8], browser: &Keys) -> Result<Vec<u8>, &'static str> {
     let random = SystemRandom::new();
     let mut salt = [0; 16];
@@ -33,7 +33,7 @@ pub(super) fn encrypt(text: &[u8], browser: &Keys) -> Result<Vec<u8>, &'static s
         .map_err(|_| "`keys.p256dh` is not a point of the curve P-256")
 }
 
-/// The body, given what both sides agree on.
+/// Builds the body from the shared secret.
 pub(super) fn seal(text: &[u8], browser: &Keys, public: &[u8], shared: &[u8], salt: &[u8; 16]) -> Vec<u8> {
     let info = [b"WebPush: info\0", browser.public.as_slice(), public].concat();
     let input: [u8; 32] = derive(&browser.auth, shared, &info);

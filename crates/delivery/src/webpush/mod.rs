@@ -4,13 +4,13 @@
 //! A device's address is the push subscription that the browser gave, as JSON. Its endpoint is judged like any address that
 //! a subscriber names; connections, destinations and waits are those of the `http` protocol.
 
-mod classify; // a response of a push service becomes a disposition
-mod encrypt; // a text becomes a body that one browser can read
-mod options; // what an operator may set
-mod payload; // what a message says to a service worker
+mod classify; // classifies responses of push services
+mod encrypt; // encrypts a text for one browser
+mod options; // options of the protocol
+mod payload; // payload for the service worker
 mod send; // the sessions
-mod subscription; // a device's address
-mod vapid; // who we are to push services
+mod subscription; // a device's address: a push subscription
+mod vapid; // VAPID: key and tokens of the application server
 
 #[cfg(test)]
 mod tests;
@@ -26,7 +26,7 @@ use crate::{
     channel::{Context, OpenChannel},
     http::connect::{Dial, TcpDial},
     options::read,
-    pending::Shared,
+    pending::DeliveryContext,
     queue::Queue,
     running::Running,
     tls,
@@ -37,8 +37,8 @@ pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<
     let trust = tls::trust(&context.files, options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
     let dial: Arc<dyn Dial> = Arc::new(TcpDial);
     let queue = Queue::shared(channel.concurrency.max(1) as usize, channel.flow);
-    let shared = Shared::new(name, context);
-    let courier = Arc::new(send::Courier::new(name, options, dial, trust, context, queue.clone()));
+    let shared = DeliveryContext::new(name, context);
+    let courier = Arc::new(send::WebPushSender::new(name, options, dial, trust, context, queue.clone()));
     let sessions = courier.clone();
     Ok(Running::start(shared, queue, send::lane_of, courier, move || sessions.clone().run()))
 }

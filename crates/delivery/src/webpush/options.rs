@@ -15,33 +15,33 @@ use crate::{
 #[serde(default)]
 #[schemars(extend("required" = ["public_key", "private_key", "subject"]))]
 pub struct WebPushOptions {
-    /// The public VAPID key in base64 for URLs, which browsers are given as `applicationServerKey`; `tocsin vapid-key` makes
-    /// both.
+    /// The public VAPID key in base64url, for the `applicationServerKey` of browsers; `tocsin vapid-key` generates
+    /// both keys.
     pub public_key: String,
-    /// The private VAPID key in base64 for URLs. Take it from the environment: `${VAPID_PRIVATE_KEY}`.
+    /// The private VAPID key in base64url. Take it from the environment: `${VAPID_PRIVATE_KEY}`.
     pub private_key: String,
-    /// How push services reach whoever runs this: `mailto:ops@example.org`, or an address of the web.
+    /// Contact of the operator for push services: `mailto:ops@example.org`, or a web address.
     pub subject: String,
-    /// How many seconds a push service keeps a message for a browser that is away; 0 is not at all. It keeps it for less if the
-    /// notification expires sooner.
+    /// Seconds that a push service keeps a message for an offline browser; 0: not at all. A notification that expires
+    /// sooner shortens it.
     #[schemars(range(min = 0, max = 2_419_200))]
     pub ttl_seconds: u32,
-    /// Time for the whole request: name, connection, encryption and the complete response.
+    /// Timeout of the whole request: name resolution, connection, encryption and the complete response.
     pub timeout: Wait,
-    /// After this time without a request a connection ends.
+    /// An idle connection is closed after this time.
     pub idle_timeout: Wait,
-    /// A push service's wish to be tried later is followed up to this time.
+    /// Longest `Retry-After` of a push service that is respected.
     pub retry_after_max: Wait,
-    /// Networks that are not public and may be talked to nevertheless: `10.0.0.0/8`, `127.0.0.1`. With one, endpoints need no
-    /// encrypted connection.
+    /// Non-public networks that may be connected to: `10.0.0.0/8`, `127.0.0.1`. With one, endpoints need no
+    /// encryption.
     pub allow_networks: Vec<Network>,
-    /// Hosts that may be talked to wherever their names lead.
+    /// Hosts that may be connected to, whatever address they resolve to.
     pub allow_hosts: Vec<String>,
     /// A file of further certificates to trust, in PEM form.
     pub ca_file: Option<PathBuf>,
 }
 
-/// The longest that push services keep messages: four weeks.
+/// Longest time that push services keep messages: four weeks.
 const TTL_SECONDS_MAX: u32 = 28 * 86_400;
 
 impl Default for WebPushOptions {

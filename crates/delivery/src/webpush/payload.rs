@@ -1,15 +1,15 @@
-//! What a message says to a service worker, and under which topic.
+//! Payload of a message for a service worker, with its topic and urgency.
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use ring::digest;
 use serde::Serialize;
 use serde_json::{Map, Value};
-use tocsin_model::{conduct::Priority, length::floor_boundary};
+use tocsin_model::{delivery_policy::Priority, length::floor_boundary};
 
 use super::encrypt::TEXT_BYTES_MAX;
 use crate::channel::Message;
 
-/// What a service worker is told if no template says otherwise.
+/// Default payload, if no template makes one.
 #[derive(Serialize)]
 struct Payload<'a> {
     /// The same at every attempt.
@@ -18,17 +18,17 @@ struct Payload<'a> {
     title: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     body: Option<&'a str>,
-    /// Where its reader ends the subscription.
+    /// Unsubscribe link of the recipient.
     #[serde(skip_serializing_if = "Option::is_none")]
     unsubscribe: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<&'a Map<String, Value>>,
 }
 
-/// The payload: the JSON that a template made, or `{id, title, body, unsubscribe, data}`, shortened if need be.
+/// The payload: the JSON made by a template, or `{id, title, body, unsubscribe, data}`, shortened if necessary.
 ///
 /// # Errors
-/// What a template made is too long: how long it is.
+/// The length of a template's JSON that is too long.
 pub(super) fn payload(message: &Message, unsubscribe: Option<&str>) -> Result<Vec<u8>, usize> {
     let said = &message.content;
     if let Some(json) = &said.json {
@@ -47,7 +47,7 @@ pub(super) fn payload(message: &Message, unsubscribe: Option<&str>) -> Result<Ve
         payload.data = None;
         bytes = write(&payload);
     }
-    // Escapes make it longer than its letters, so that it may take some rounds; each cuts what is too much at least.
+    // Escapes lengthen the text, so several rounds may be needed; each removes at least the excess.
     while bytes.len() > TEXT_BYTES_MAX {
         let Some(text) = payload.body.filter(|text| !text.is_empty()).or(payload.title) else {
             return Err(bytes.len());
@@ -64,8 +64,8 @@ pub(super) fn payload(message: &Message, unsubscribe: Option<&str>) -> Result<Ve
     Ok(bytes)
 }
 
-/// The value of `Topic`, from the content's header of this name: of messages with the same topic that wait for a browser only
-/// the last is told. What is no topic (RFC 8030, 5.4) becomes one that differs from those of other texts.
+/// Value of `Topic`, from the content's header of this name: a push service keeps only the latest message of a topic
+/// for an offline browser. An invalid topic (RFC 8030, 5.4) is replaced by a hash.
 pub(super) fn topic(message: &Message) -> Option<String> {
     let (_, text) = message.content.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("topic"))?;
     let is_topic = (1..=32).contains(&text.len())

@@ -25,18 +25,18 @@ use crate::{
         request::Request,
         send::{ask, next_of, origin, signal},
     },
-    pending::Pending,
+    pending::PendingDelivery,
     queue::Queue,
-    running::FarSide,
+    running::ProtocolSender,
 };
 
-/// What the sessions of a channel share.
-pub(super) struct Courier {
+/// State that the sessions of a channel share.
+pub(super) struct WebPushSender {
     name: Name,
     options: WebPushOptions,
     vapid: Vapid,
     connections: Connections,
-    /// Whether far sides are known to be the operator's own, so that encryption is theirs to choose.
+    /// Whether the operator has allowed private networks, so that unencrypted endpoints are accepted.
     allows_plain: bool,
     clock: Arc<dyn Clock>,
     queue: Arc<Queue>,
@@ -50,7 +50,7 @@ pub(super) fn lane_of(address: &str) -> Cow<'_, str> {
     }
 }
 
-impl Courier {
+impl WebPushSender {
     /// The options must be free of problems.
     pub fn new(
         name: &Name,
@@ -65,10 +65,18 @@ impl Courier {
         let networks = context.networks.with(&options.allow_networks, &options.allow_hosts);
         let connections = Connections::new(dial, (*trust).clone(), networks, options.idle_timeout.0);
         let allows_plain = !options.allow_networks.is_empty();
-        Courier { name: name.clone(), options, vapid, connections, allows_plain, clock: context.clock.clone(), queue }
+        WebPushSender {
+            name: name.clone(),
+            options,
+            vapid,
+            connections,
+            allows_plain,
+            clock: context.clock.clone(),
+            queue,
+        }
     }
 
-    /// One request after the other, until the queue is closed.
+    /// Sends one request after the other, until the queue is closed.
     pub async fn run(self: Arc<Self>) {
         let mut next = None;
         loop {
@@ -83,7 +91,7 @@ impl Courier {
         }
     }
 
-    async fn attempt(&self, pending: &mut Pending) -> Verdict {
+    async fn attempt(&self, pending: &mut PendingDelivery) -> Verdict {
         if let Some(reason) = pending.too_late() {
             return Verdict::refused(reason.kind, reason.text);
         }
@@ -105,7 +113,7 @@ impl Courier {
         let payload = match payload(message, pending.outgoing.unsubscribe.as_deref()) {
             Ok(payload) => payload,
             Err(bytes) => {
-                let text = format!("the message has {bytes} bytes; browsers are told up to {TEXT_BYTES_MAX}");
+                let text = format!("the message has {bytes} bytes; a push service accepts up to {TEXT_BYTES_MAX}");
                 return Verdict::refused(ReasonKind::Format, text);
             }
         };
@@ -119,7 +127,7 @@ impl Courier {
                 "the token for the push service could not be signed",
             ));
         };
-        // A message that is worth sending has a moment left at least.
+        // A message that has not expired has at least a moment left.
         let left = message.expires_at.map_or(u64::MAX, |end| end.since(now).as_secs().max(1));
         let ttl = u64::from(self.options.ttl_seconds).min(left);
         let mut request = Request::new(&Method::POST, &target, body.len());
@@ -139,8 +147,8 @@ impl Courier {
 }
 
 #[async_trait]
-impl FarSide for Courier {
-    /// Push services are named by the devices, so there is none to reach.
+impl ProtocolSender for WebPushSender {
+    /// Push services are named by the devices, so there is no server to check.
     async fn probe(&self) -> Result<String, Reason> {
         Ok(format!("messages are signed with the key {}", self.vapid.public()))
     }

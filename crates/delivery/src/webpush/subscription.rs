@@ -1,4 +1,4 @@
-//! A device's address: the `PushSubscription` that a browser gave, as its `JSON.stringify` writes it.
+//! A device's address: the `PushSubscription` of a browser, as its `JSON.stringify` writes it.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use base64::{
 };
 use serde::Deserialize;
 
-/// Browsers write base64 for URLs; some libraries write it with padding.
+/// Browsers write base64url; some libraries add padding.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::URL_SAFE,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
@@ -32,27 +32,27 @@ struct WrittenKeys<'a> {
     auth: Cow<'a, str>,
 }
 
-/// Where a browser is reached, and how it reads.
+/// Endpoint and keys of a push subscription.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Subscription {
     /// The push service's URL for it.
     pub endpoint: String,
-    /// When it ends, in milliseconds since 1970, if that is known.
+    /// Its expiration time in milliseconds since 1970, if known.
     pub ends_at_millis: Option<f64>,
     pub keys: Keys,
 }
 
-/// What a browser reads with.
+/// Encryption keys of a browser.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Keys {
-    /// Its public key, uncompressed.
+    /// Public key, uncompressed.
     pub public: [u8; 65],
-    /// Its secret.
+    /// Authentication secret.
     pub auth: [u8; 16],
 }
 
 impl Subscription {
-    /// Reads a device's address. The error says what is wrong with it.
+    /// Parses a device's address. The error says what is wrong with it.
     pub fn read(address: &str) -> Result<Subscription, String> {
         let written: Written<'_> = serde_json::from_str(address)
             .map_err(|error| format!("this is not the JSON of a push subscription: {error}"))?;
@@ -67,12 +67,12 @@ impl Subscription {
     }
 }
 
-/// So many bytes, if a text is these in base64 for URLs.
+/// Decodes base64url of exactly `N` bytes.
 pub(super) fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
     BASE64.decode(text.trim()).ok()?.try_into().ok()
 }
 
-/// Only the endpoint of an address, whatever else is there; empty if there is none.
+/// The endpoint of an address, without checking the rest; empty if there is none.
 pub(super) fn endpoint(address: &str) -> Cow<'_, str> {
     #[derive(Deserialize)]
     struct Endpoint<'a> {
@@ -82,10 +82,10 @@ pub(super) fn endpoint(address: &str) -> Cow<'_, str> {
     serde_json::from_str::<Endpoint<'_>>(address).map(|found| found.endpoint).unwrap_or_default()
 }
 
-/// What is wrong with a text that should be a push subscription, if anything.
+/// Checks that a text is a push subscription.
 ///
 /// # Errors
-/// A sentence about it.
+/// A sentence about the first problem.
 pub fn check_subscription(address: &str) -> Result<(), String> {
     Subscription::read(address).map(drop)
 }

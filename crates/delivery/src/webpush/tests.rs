@@ -12,7 +12,7 @@ use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use parking_lot::Mutex;
 use ring::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
 use serde_json::{Value, json};
-use tocsin_model::conduct::Priority;
+use tocsin_model::delivery_policy::Priority;
 
 use super::{
     check_subscription,
@@ -115,7 +115,7 @@ fn a_topic_is_short_and_plain() {
     assert!(long.len() == 32 && other.len() == 32 && long != other, "{long} {other}");
 }
 
-/// A push service that answers as its path says, and remembers what came.
+/// A push service that answers as its path says, and records requests.
 #[derive(Clone, Default)]
 struct Service(Arc<Mutex<Vec<(String, HeaderMap, Bytes)>>>);
 
@@ -175,7 +175,7 @@ async fn answers_of_push_services_become_dispositions() {
             "ann@example.org".into(),
             "refused Address this is not the JSON of a push subscription: expected value at line 1 column 1",
         ),
-        // The last one: the push service is let be for a while.
+        // The last one: the push service is paused.
         (of("429-7"), "deferred Answer 429 because"),
     ];
     for (number, (address, expected)) in cases.into_iter().enumerate() {
@@ -183,7 +183,7 @@ async fn answers_of_push_services_become_dispositions() {
         outgoing.ticket.ordinal = 0;
         assert_eq!(deliver(&*open, vec![outgoing]).await, [expected], "{number}");
     }
-    // Nobody opened this one's network.
+    // No option allows this one's network.
     let (closed, _) = self::open(json!({}));
     let said = deliver(&*closed, vec![outgoing(0, &of("201"))]).await;
     assert_eq!(said, ["refused Address the endpoint of a push service starts with `https://`"]);
@@ -192,7 +192,7 @@ async fn answers_of_push_services_become_dispositions() {
 }
 
 #[tokio::test]
-async fn requests_say_who_we_are_and_how_long_they_last() {
+async fn requests_carry_vapid_tokens_ttl_and_urgency() {
     let service = Service::default();
     let address = service.start().await;
     let (open, public) = open(json!({ "allow_networks": ["127.0.0.1"], "ttl_seconds": 600 }));
@@ -209,12 +209,12 @@ async fn requests_say_who_we_are_and_how_long_they_last() {
     let header = |headers: &HeaderMap, name: &str| {
         headers.get(name).map(|value| value.to_str().expect("text").to_owned()).unwrap_or_default()
     };
-    let mut told: Vec<String> = seen
+    let mut received: Vec<String> = seen
         .iter()
         .map(|(_, headers, _)| ["ttl", "urgency", "topic"].map(|name| header(headers, name)).join(" "))
         .collect();
-    told.sort();
-    assert_eq!(told, ["60 high quake", "600 low ", "600 normal "]);
+    received.sort();
+    assert_eq!(received, ["60 high quake", "600 low ", "600 normal "]);
     for (_, headers, body) in seen.iter() {
         assert_eq!(header(headers, "content-encoding"), "aes128gcm");
         assert_eq!((&body[16..21], body.len() <= 4_096), (&[0, 0, 16, 0, 65][..], true));

@@ -1,4 +1,4 @@
-//! Who we are to push services: a key, and a token for each of them (RFC 8292).
+//! VAPID (RFC 8292): the application server's key, and a token for each push service.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -14,23 +14,23 @@ use tocsin_model::time::Timestamp;
 
 use super::subscription::bytes;
 
-/// How long a token is good; push services take at most a day.
+/// Validity of a token; push services accept at most a day.
 const LASTS: Duration = Duration::from_secs(12 * 3_600);
-/// One that is good for less than this is made anew.
+/// A token with less validity left is renewed.
 const SPARE: Duration = Duration::from_secs(3_600);
-/// Push services whose tokens are kept. There are a handful; beyond the bound all are made anew.
+/// Most cached tokens, one per push service. There are few push services; a full cache is cleared.
 const KEPT: usize = 1_000;
 
-/// A key pair, each part in base64 for URLs without padding, as browsers and other libraries write it.
+/// A key pair, each part in base64url without padding, as browsers and other libraries write it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct VapidKey {
-    /// What browsers are given as `applicationServerKey`.
+    /// The public key, for `applicationServerKey` of browsers.
     pub public: String,
-    /// What nobody is given.
+    /// The private key; secret.
     pub private: String,
 }
 
-/// Makes a key pair.
+/// Generates a key pair.
 ///
 /// # Errors
 /// The system has no random numbers.
@@ -38,7 +38,7 @@ pub fn generate_key() -> Result<VapidKey, &'static str> {
     let failed = |_| "the system has no random numbers";
     let document =
         EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new()).map_err(failed)?;
-    // PKCS #8 of RFC 5915: the private key stands behind the head, the public key at the end.
+    // PKCS #8 of RFC 5915: the private key follows the head, the public key is at the end.
     let document = document.as_ref();
     let (private, public) = (&document[36..68], &document[document.len() - 65..]);
     let key =
@@ -46,7 +46,7 @@ pub fn generate_key() -> Result<VapidKey, &'static str> {
     Vapid::new(&key.public, &key.private, "").map(|_| key).map_err(|_| "the key that was made is not one")
 }
 
-/// Signs what goes to push services.
+/// Signs requests to push services.
 pub(super) struct Vapid {
     pair: EcdsaKeyPair,
     random: SystemRandom,
@@ -56,7 +56,7 @@ pub(super) struct Vapid {
 }
 
 impl Vapid {
-    /// The error names the option that is wrong, and never shows a key.
+    /// The error names the invalid option, and never shows a key.
     pub fn new(public: &str, private: &str, subject: &str) -> Result<Vapid, (&'static str, &'static str)> {
         let public: [u8; 65] = bytes(public)
             .filter(|key: &[u8; 65]| key[0] == 4)
@@ -71,12 +71,12 @@ impl Vapid {
         Ok(Vapid { pair, random, public, subject: subject.to_owned(), tokens: Mutex::default() })
     }
 
-    /// The public key, as browsers want it.
+    /// The public key, in the form that browsers use.
     pub fn public(&self) -> &str {
         &self.public
     }
 
-    /// The value of `Authorization` for the push service of this origin.
+    /// Value of `Authorization` for the push service of this origin.
     pub fn authorization(&self, origin: &Arc<str>, now: Timestamp) -> Option<HeaderValue> {
         let mut tokens = self.tokens.lock();
         if let Some((value, end)) = tokens.get(origin)
@@ -105,7 +105,7 @@ impl Vapid {
     }
 }
 
-/// The origin as RFC 6454 writes it: without the port that its scheme has anyhow.
+/// The origin as in RFC 6454: without the default port of its scheme.
 fn audience(origin: &str) -> &str {
     match origin.split_once("://") {
         Some(("https", _)) => origin.strip_suffix(":443").unwrap_or(origin),

@@ -1,8 +1,8 @@
-//! The state machine of a destination's queue, and the sessions that take from it, against sequences of events: push, take,
+//! State-machine model of a destination's queue and its sessions, checked against sequences of events: push, take,
 //! answer, pause, expiry, drain and the passing of time.
 //!
-//! [`World`] is the lanes with a model of their sessions. A session sleeps until it is woken or its time has come, as in
-//! `Queue`. After each event these must hold:
+//! [`World`] is the lanes with a model of their sessions. A session sleeps until it is woken or its time has come, as
+//! in `Queue`. After each event these must hold:
 //!
 //! - the state of each lane fits its messages, and no bound is exceeded (`check_invariants`),
 //! - no session sleeps while a message may leave, nor beyond the time when one may (`check_wakes`),
@@ -66,7 +66,7 @@ struct World {
 impl World {
     fn new(flow: Flow, sessions: usize, rate: Option<Rate>) -> World {
         let mut lanes = Lanes::new(flow, sessions, ROOM);
-        lanes.keep_to(rate.map(Meter::new));
+        lanes.set_rate(rate.map(Meter::new));
         World {
             lanes,
             keys: KEYS.map(Arc::from),
@@ -196,7 +196,7 @@ impl World {
         Ok(())
     }
 
-    /// Lets all sessions that are awake look, until none is.
+    /// Lets all awake sessions look for work until none is awake.
     fn look_all(&mut self) -> Result<(), String> {
         for _ in 0..100 {
             let Some(number) = self.sessions.iter().position(|session| *session == Session::Awake) else {
@@ -205,7 +205,7 @@ impl World {
             self.look(number);
             self.check_invariants()?;
         }
-        Err("a session looks for ever".into())
+        Err("a session looks forever".into())
     }
 
     /// No session sleeps while a message may leave, nor beyond the time when one may.
@@ -259,7 +259,7 @@ impl World {
         self.clone().check_progress()
     }
 
-    /// Equal for states that behave alike from now on.
+    /// Hash of the state; equal for states that behave alike from now on.
     fn fingerprint(&self) -> u64 {
         let mut hash = DefaultHasher::new();
         let ahead = |at: Instant| at.saturating_duration_since(self.now);
@@ -310,7 +310,7 @@ fn rate_of(text: &str) -> Rate {
     text.parse().expect("a rate")
 }
 
-/// All sequences of up to `depth` events; states that behave alike are followed once.
+/// Checks all sequences of up to `depth` events; equivalent states are followed once.
 fn check_all(flow: Flow, sessions: usize, rate: Option<&str>, depth: usize) -> usize {
     let mut acts: Vec<Act> = vec![Act::Push(0), Act::Push(1), Act::Pass(1_000), Act::Pass(5_000)];
     for number in 0..sessions {
@@ -346,13 +346,13 @@ fn check_all(flow: Flow, sessions: usize, rate: Option<&str>, depth: usize) -> u
 
 #[test]
 fn b1_a_drained_destination_is_served_again() {
-    // Four sessions, so that two may be under way while one is left for others.
+    // Four sessions, so that two may be in flight while one is left for others.
     let mut world = World::new(flow(2, 3, None), 4, None);
     for _ in 0..3 {
         world.act(Act::Push(0));
     }
     world.look_all().expect("it looks");
-    // Both of those under way are answered with a wish for later; the queue is drained while it is full.
+    // Both attempts in flight are answered with a request for a later time; the queue is drained while it is full.
     for number in 0..4 {
         world.act(Act::Answer(number, Answer::Slower(Some(3))));
     }

@@ -24,7 +24,7 @@ impl Play {
         Play { lanes: Lanes::new(flow, sessions, 64), now: Instant::now(), number: 0 }
     }
 
-    /// Puts in a message for each letter; gives those that found no room.
+    /// Pushes a message for each letter; returns those that found no room.
     fn push(&mut self, keys: &str) -> String {
         keys.chars()
             .filter(|key| {
@@ -34,7 +34,7 @@ impl Play {
             .collect()
     }
 
-    /// What may go now, at most as many as there are sessions.
+    /// Takes the messages that may leave now, at most as many as there are sessions.
     fn take(&mut self) -> String {
         let mut taken = String::new();
         while self.lanes.busy < self.lanes.sessions
@@ -45,7 +45,7 @@ impl Play {
         taken
     }
 
-    fn done(&mut self, key: &str, signal: Signal, millis: u64) -> Done<u32> {
+    fn done(&mut self, key: &str, signal: Signal, millis: u64) -> AttemptEffect<u32> {
         self.lanes.done(&Arc::from(key), signal, Duration::from_millis(millis), self.now, 0.5)
     }
 
@@ -72,7 +72,7 @@ fn lanes_take_turns_and_leave_room() {
     play.push("bbbbc");
     assert_eq!(play.take(), "bc", "one is left for a newcomer");
     play.fine("aaa");
-    // Nobody takes more than are idle then.
+    // No lane takes more than the idle sessions.
     assert_eq!(play.take(), "ba");
     let mut alone = Play::new(1, Flow::default());
     alone.push("ab");
@@ -82,7 +82,7 @@ fn lanes_take_turns_and_leave_room() {
 }
 
 #[test]
-fn what_goes_along_leaves_the_lane_as_it_was() {
+fn taking_more_of_a_multicast_keeps_the_lane_state() {
     let mut play = Play::new(8, Flow { per_destination: 1, pace: application::Pace::Fixed, ..Flow::default() });
     play.push("aaaaabaa");
     assert_eq!(play.take(), "ab", "one each");
@@ -116,7 +116,7 @@ fn what_goes_along_leaves_the_lane_as_it_was() {
 fn one_that_is_alone_leaves_an_eighth() {
     let mut play = Play::new(8, Flow::default());
     play.lanes.push(&Arc::from("a"), 0, play.now);
-    play.lanes.lanes.get_mut("a").expect("it is there").pace = Pace::new(3);
+    play.lanes.lanes.get_mut("a").expect("it is there").pace = AdaptiveConcurrency::new(3);
     play.push("aaaaaaaaaaaa");
     assert_eq!(play.take(), "aaa", "never more than its bound");
     let mut play = Play::new(4, Flow::default());
@@ -149,7 +149,7 @@ fn failures_pause_a_destination_and_one_message_ends_the_pause() {
     let mut events = Vec::new();
     for number in 0..5 {
         play.pass(100);
-        // What is done makes room for more of it in earnest; here two fail that were sent before.
+        // An answer to a recent message makes room for more; here two fail that were sent before.
         play.lanes.lanes.get_mut("a").expect("it is there").busy += usize::from(number > 2);
         let done = play.done("a", silent(), 100);
         returned.extend(done.returned);
@@ -157,11 +157,11 @@ fn failures_pause_a_destination_and_one_message_ends_the_pause() {
     }
     assert_eq!(returned.len(), 7, "what waited goes back");
     let reason = "no answer".into();
-    assert_eq!(events, [Event::Paused { pause: Duration::from_secs(5), reason, failures: 20, tell: true }]);
+    assert_eq!(events, [Event::Paused { pause: Duration::from_secs(5), reason, failures: 20, log: true }]);
     assert_eq!(play.push("a"), "a", "and what comes now");
     assert_eq!(play.lanes.hold("a", Priority::Normal, play.now), Some(Duration::from_secs(5)));
     assert_eq!(play.lanes.hold("b", Priority::Normal, play.now), None);
-    assert_eq!(play.lanes.census(play.now), [1, 0, 1, 0]);
+    assert_eq!(play.lanes.destination_counts(play.now), [1, 0, 1, 0]);
     let shown = &play.lanes.destinations(1, play.now)[0];
     assert_eq!((shown.name.as_str(), shown.state), ("a", DestinationState::Paused));
     assert_eq!(shown.reason.as_deref(), Some("no answer"));
@@ -170,7 +170,7 @@ fn failures_pause_a_destination_and_one_message_ends_the_pause() {
     assert_eq!(play.push("aaa"), "aa", "one finds out");
     assert_eq!(play.take(), "a");
     assert_eq!(play.lanes.hold("a", Priority::Normal, play.now), Some(TRIAL_PAUSE));
-    assert!(matches!(play.done("a", silent(), 1).event, Some(Event::Paused { tell: false, .. })));
+    assert!(matches!(play.done("a", silent(), 1).event, Some(Event::Paused { log: false, .. })));
     assert_eq!(play.lanes.hold("a", Priority::Normal, play.now).map(|wait| wait.as_secs()), Some(10));
 
     play.pass(10_000);
@@ -183,20 +183,20 @@ fn failures_pause_a_destination_and_one_message_ends_the_pause() {
 }
 
 #[test]
-fn who_asks_for_less_gets_less() {
+fn a_destination_that_asks_for_less_is_slowed_down() {
     let mut play = Play::new(8, Flow::default());
     play.push("aaaaaaaaaa");
     play.take();
     let done = play.done("a", Signal::Slower(Some(Duration::from_secs(60))), 10);
     assert_eq!((done.returned.len(), done.after), (5, Duration::from_secs(60)));
     assert_eq!(play.lanes.hold("a", Priority::Normal, play.now), Some(Duration::from_secs(60)));
-    assert_eq!(play.lanes.census(play.now), [1, 0, 0, 0], "it is no failure");
+    assert_eq!(play.lanes.destination_counts(play.now), [1, 0, 0, 0], "it is no failure");
     play.pass(60_000);
     play.push("aaaaaaaaaa");
     assert_eq!(play.take(), "", "four are on their way, and two may be");
     play.fine("aaaa");
     assert_eq!(play.take(), "aa");
-    // A short pause is waited for.
+    // A short pause is waited for in the queue.
     let done = play.done("a", Signal::Slower(None), 10);
     assert!(done.returned.is_empty());
     assert_eq!(play.take(), "");
@@ -221,8 +221,8 @@ fn each_destination_keeps_its_rate() {
     assert_eq!(seen, ["ab", "ab", "ab", ""]);
 }
 
-/// Many destinations, one of them dead and one slow, beside the same without those two: what each message of the others
-/// waits, in ticks of a millisecond, is the same but for a hair.
+/// Compares waiting times with and without one dead and one slow destination: messages of the others wait equally
+/// long, within a small tolerance. Times are ticks of a millisecond.
 #[test]
 fn a_dead_and_a_slow_destination_cost_the_others_nothing() {
     fn run(with_trouble: bool) -> Vec<u64> {
@@ -230,15 +230,15 @@ fn a_dead_and_a_slow_destination_cost_the_others_nothing() {
         play.lanes.room = 4096;
         let start = play.now;
         let millis = |now: Instant| (now - start).as_millis() as u64;
-        let mut luck = fastrand::Rng::with_seed(7);
-        // When a session is free again, with what it serves.
+        let mut rng = fastrand::Rng::with_seed(7);
+        // When a session is free again, with its destination.
         let mut under_way: BinaryHeap<Reverse<(u64, String)>> = BinaryHeap::new();
         let mut pushed: HashMap<u32, u64> = HashMap::new();
         let mut waits = Vec::new();
         for tick in 0..20_000u64 {
-            // Six messages a tick for anybody, and one every ten ticks for each of the two.
+            // Six messages a tick for random destinations, and one every ten ticks for each of the two.
             for _ in 0..6 {
-                let name = Arc::from(format!("n{}", luck.u32(2..names)));
+                let name = Arc::from(format!("n{}", rng.u32(2..names)));
                 play.number += 1;
                 pushed.insert(play.number, tick);
                 assert!(matches!(play.lanes.push(&name, play.number, play.now), Pushed::Waits { .. }));
@@ -266,7 +266,7 @@ fn a_dead_and_a_slow_destination_cost_the_others_nothing() {
                 let takes = match &*name {
                     "dead" => 15_000,
                     "slow" => 5_000,
-                    _ => 3 + luck.u64(0..5),
+                    _ => 3 + rng.u64(0..5),
                 };
                 if let Some(since) = pushed.remove(&number) {
                     waits.push(tick - since + takes);

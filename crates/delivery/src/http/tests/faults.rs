@@ -1,12 +1,12 @@
-//! The fault table: what a far end may do to us, and what becomes of the message and of its destination.
+//! Fault table: faults of a server, and their effect on the message and its destination.
 
-use tocsin_model::conduct::Priority;
+use tocsin_model::delivery_policy::Priority;
 
 use super::*;
 use crate::channel::DestinationState;
 
-/// Sends three messages one after the other; what becomes of the first, how the destination stands then, and how long
-/// it took in seconds.
+/// Sends three messages one after the other; compares the result of the first, the state of the destination and the
+/// duration in seconds.
 async fn check(script: Script, expected: &str, state: DestinationState, limit: u32, seconds: u64) {
     let (open, _) = start(script, json!({}), 1);
     let before = tokio::time::Instant::now();
@@ -34,7 +34,7 @@ async fn each_fault_has_its_answer() {
     check(|_, _, _| Say("HTTP/1.1 503 Later\r\nContent-Length: 0\r\n\r\n"), "deferred Answer 503", Open, 2, 0).await;
     check(
         |_, _, _| Say("HTTP/1.1 410 Gone\r\nContent-Length: 0\r\n\r\n"),
-        "refused Gone 410; the far side is gone for good",
+        "refused Gone 410; the endpoint is gone for good",
         Open,
         5,
         0,
@@ -55,7 +55,7 @@ async fn each_fault_has_its_answer() {
         .await;
     check(|_, _, _| Close, "deferred Connection no connection", Open, 2, 0).await;
     check(|_, _, _| Reset, "deferred Connection no response", Open, 2, 0).await;
-    // The status is the answer; that its words break off takes nothing from it.
+    // The status is the answer, even if the body breaks off.
     check(|_, _, _| Last("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nonly this"), "delivered 200", Open, 5, 0).await;
     check(
         |_, _, _| Last("HTTP/1.1 500 Oops\r\nContent-Length: 100\r\n\r\nonly this"),
@@ -65,7 +65,7 @@ async fn each_fault_has_its_answer() {
         0,
     )
     .await;
-    // Of a body as long as a film the connection is worth no more than its first bytes.
+    // The connection is closed after the first bytes of a huge body.
     check(
         |_, _, _| Last("HTTP/1.1 503 Later\r\nContent-Length: 10737418240\r\n\r\nthe beginning"),
         "deferred Answer 503 the beginning",
@@ -74,7 +74,7 @@ async fn each_fault_has_its_answer() {
         0,
     )
     .await;
-    // A body that says it is packed is not unpacked, however much it would become.
+    // A compressed body is not decompressed, so it cannot exhaust memory.
     check(
         |_, _, _| Say("HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\n\x1f\x0b\x08\x00"),
         "delivered 200",
@@ -98,11 +98,11 @@ async fn a_dead_destination_is_paused_and_its_messages_come_back_untried() {
     assert_eq!(far.connections.load(Ordering::SeqCst), 5, "five at first, and no more");
     let found = &open.destinations(1)[0];
     assert_eq!((found.state, found.failures), (DestinationState::Paused, 20));
-    assert_eq!(open.census(), [0, 0, 1, 0]);
+    assert_eq!(open.destination_counts(), [0, 0, 1, 0]);
     assert!(open.hold(HOOK, Priority::Normal).is_some_and(|wait| wait.as_secs() <= 6));
     assert_eq!(open.hold("http://1.1.1.2/", Priority::Normal), None);
     tokio::time::advance(Duration::from_secs(6)).await;
-    assert_eq!((open.census(), open.hold(HOOK, Priority::Normal)), ([0, 1, 0, 0], None));
+    assert_eq!((open.destination_counts(), open.hold(HOOK, Priority::Normal)), ([0, 1, 0, 0], None));
 }
 
 #[tokio::test(start_paused = true)]
@@ -119,7 +119,7 @@ async fn a_wish_for_later_is_kept_by_the_destination() {
     assert_eq!(deliver(&*open, &[HOOK]).await, ["delivered 200"]);
 }
 
-/// Certificates of every wrong kind, and a client that must prove itself.
+/// Invalid certificates of every kind, and a client certificate.
 #[tokio::test]
 async fn certificates_are_looked_at_from_both_sides() {
     use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
@@ -202,7 +202,7 @@ async fn certificates_are_looked_at_from_both_sides() {
             json!({"certificate_file": client, "key_file": client_key}),
             "delivered 200",
         ),
-        // The far side's no comes with the first answer or instead of it.
+        // The server's refusal comes with the first answer or instead of it.
         ("asked for ours, and have none", leaf("localhost", &ours_issuer, false), true, json!({}), "deferred "),
         (
             "asked for ours, and have a stranger's",
@@ -225,10 +225,10 @@ async fn certificates_are_looked_at_from_both_sides() {
             assert!(shown[0].contains("certificate") || shown[0].contains("UnknownIssuer"), "{case}: {shown:?}");
         }
     }
-    assert!(named.lock().iter().all(|name| name.as_deref() == Some("localhost")), "each was told who is meant");
+    assert!(named.lock().iter().all(|name| name.as_deref() == Some("localhost")), "each request names its host");
     drop(theirs);
 
-    // One that speaks nothing newer than TLS 1.0 answers with its alert: there is no version that both know.
+    // A server with only TLS 1.0 answers with an alert: there is no common version.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
     tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! Each recipe against a far end that answers as its service documents: what it is sent, and what its answers mean.
+//! Tests of each recipe against a server that answers as the service documents.
 
 use super::*;
 use crate::http::{
@@ -6,7 +6,7 @@ use crate::http::{
     recipes,
 };
 
-/// What a service is sent, and what becomes of one message for each of its answers.
+/// Compares the request to a service, and the result of one message for each of its answers.
 async fn check(options: Value, address: &str, expected_request: &str, answers: &[(&str, &str)]) {
     for (answer, expected) in answers {
         let (status, body) = answer.split_once(' ').unwrap_or((answer, ""));
@@ -15,7 +15,7 @@ async fn check(options: Value, address: &str, expected_request: &str, answers: &
         let (open, far) = start_with(Arc::new(move |_, _, _| Said(response.clone())), options.clone(), 1);
         assert_eq!(deliver(&*open, &[address]).await, [*expected], "{answer}");
         let heads = far.heads.lock();
-        // Of the fields only those that make the request the service's own.
+        // Only the header fields that are specific to the service.
         let (head, body) = heads[0].split_once("\r\n\r\n").expect("a request");
         let kept = head.lines().filter(|line| {
             let name = line.split(':').next().unwrap_or_default();
@@ -38,7 +38,7 @@ fn every_recipe_is_tested_here() {
 }
 
 #[test]
-fn what_is_given_beside_a_recipe_is_kept() {
+fn options_override_those_of_a_recipe() {
     let given = json!({"recipe": "slack", "url": "http://1.1.1.1", "method": "PUT"});
     let mut options: HttpOptions = serde_json::from_value(given).expect("options");
     recipes::find("slack").and_then(|recipe| recipe.apply(&mut options)).expect("it is applied");
@@ -226,7 +226,7 @@ async fn apprise() {
 }
 
 #[test]
-fn what_a_recipe_wants_is_said() {
+fn missing_recipe_parameters_are_reported() {
     let shown = |options: Value| {
         let problems = crate::check(&"http".parse().expect("a name"), options.as_object().expect("an object"), "o");
         problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
@@ -250,6 +250,6 @@ fn what_a_recipe_wants_is_said() {
     );
     assert_eq!(
         shown(json!({"url": "https://a.{fields.place}/x"})),
-        "o.url: the message cannot choose the host: a place stands before the path; such as `https://api.example.org/send/{address}`"
+        "o.url: the message cannot choose the host: a placeholder stands before the path; such as `https://api.example.org/send/{address}`"
     );
 }

@@ -1,4 +1,4 @@
-//! Services that take one message for many recipients.
+//! Services that accept one message for many recipients.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ fn options(recipients: Value) -> Value {
     })
 }
 
-/// What becomes of a message to five, and the bodies of the requests, with their ids under `id`.
+/// Sends a message to five recipients; returns the results and the bodies of the requests, with their ids under `id`.
 async fn send(answers: &'static [&'static str], recipients: Value) -> (Vec<String>, Vec<Value>) {
     let script = move |_, request: u32, _| match request {
         0 => Say(""),
@@ -67,7 +67,8 @@ async fn messages_that_differ_do_not() {
 
 #[tokio::test(start_paused = true)]
 async fn each_recipient_has_its_own_result() {
-    let told = r#"207 {"results": [{"status": "ok"}, {"status": "gone"}, {"status": "later", "why": "full"}, {}, 7]}"#;
+    let answer =
+        r#"207 {"results": [{"status": "ok"}, {"status": "gone"}, {"status": "later", "why": "full"}, {}, 7]}"#;
     let expected = [
         "delivered 207",
         "refused Gone 207 {\"status\":\"gone\"}",
@@ -75,9 +76,9 @@ async fn each_recipient_has_its_own_result() {
         "delivered 207",
         "delivered 207",
     ];
-    let answers: &'static [&'static str] = Box::leak(Box::new([told]));
+    let answers: &'static [&'static str] = Box::leak(Box::new([answer]));
     assert_eq!(send(answers, json!({"most": 9, "results": "/results"})).await.0, expected);
-    // What is not told apart is that of all.
+    // A result that is not listed separately is that of all.
     for (answer, expected) in [
         (r#"200 {"results": [{"status": "gone"}]}"#, "delivered 200"),
         (r#"200 {"result": 1}"#, "delivered 200"),
@@ -90,8 +91,29 @@ async fn each_recipient_has_its_own_result() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn long_result_lists_are_read_completely_and_invalid_ones_are_ignored() {
+    let results = (0..5).map(|number| match number % 2 {
+        0 => json!({"status": "ok", "pad": "x".repeat(30_000)}),
+        _ => json!({"status": "gone", "pad": "x".repeat(30_000)}),
+    });
+    let long = format!("200 {}", json!({"results": results.collect::<Vec<_>>()}));
+    let answers: &'static [&'static str] = Box::leak(Box::new([&*Box::leak(long.into_boxed_str())]));
+    let shown = send(answers, json!({"most": 9, "results": "/results"})).await.0;
+    let short: Vec<&str> = shown.iter().map(|shown| &shown[..12]).collect();
+    assert_eq!(short, ["delivered 20", "refused Gone", "delivered 20", "refused Gone", "delivered 20"]);
+    let script = |_, request: u32, _| match request {
+        0 => Say(""),
+        _ => Last("HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{\"results\": ["),
+    };
+    let (open, _) = start_with(Arc::new(script), options(json!({"most": 9, "results": "/results"})), 1);
+    let all = deliver_all(&*open, multicast(&PEOPLE)).await;
+    let lost = "deferred Answer 200: the body decides what this response means, and it broke off or is too long";
+    assert_eq!(all.iter().map(|answer| show(&answer.disposition)).collect::<Vec<_>>(), [lost; 5]);
+}
+
 #[test]
-fn what_does_not_fit_together_is_refused() {
+fn contradictory_recipient_options_are_refused() {
     let with = |key: &str, value: Value| {
         let mut options = options(json!({"most": 10}));
         options[key] = value;
@@ -103,7 +125,7 @@ fn what_does_not_fit_together_is_refused() {
         (
             options(json!({"most": 2, "each": "{recipients}"})),
             "recipients.each",
-            "one recipient is no list of recipients",
+            "needs the placeholder of one recipient, not `{recipients}`",
         ),
         (options(json!({"most": 2, "each": ["{adress}"]})), "recipients.each[0]", "`adress` fills no place"),
         (with("url", Value::Null), "recipients", "each device has a URL of its own"),

@@ -5,10 +5,10 @@ use rustls::{ServerConfig, pki_types::PrivateKeyDer};
 use serde_json::json;
 use tokio_rustls::TlsAcceptor;
 
-use super::{OK, check_with, deliver, far_end::*, start};
+use super::{OK, check_with, deliver, scripted_server::*, start};
 
 #[tokio::test(start_paused = true)]
-async fn wrong_credentials_refuse_nobody() {
+async fn wrong_credentials_defer_mails() {
     let script: Script = |connection, mail, heard| match heard.split(' ').next() {
         Some("EHLO") => Say("250-far.example\r\n250 AUTH LOGIN PLAIN"),
         Some("AUTH") => Say("535 5.7.8 no"),
@@ -38,7 +38,7 @@ async fn credentials_in_both_ways_and_never_in_the_open() {
     assert!(!server.seen.lock().heard.iter().any(|heard| heard.contains("AUTH")));
 }
 
-/// A certificate for a host, which ends in this year, the server that shows it, and a file that trusts it.
+/// A certificate for a host with its final year, the server that uses it, and a file that trusts it.
 fn certificate(host: &str, end: i32, folder: &tempfile::TempDir) -> (Encryption, PathBuf) {
     let mut parameters = CertificateParams::new([host.to_owned()]).expect("a host name");
     // Names that differ, as those of different authorities do.
@@ -91,7 +91,7 @@ async fn encryption_that_cannot_be_trusted_is_refused_with_its_reason() {
     for (encryption, script, trusted, expected) in [
         (expired, with_tls as Script, &expired_file, "certificate expired"),
         (other, with_tls, &other_file, "certificate not valid for name \"far.example\""),
-        // Nobody vouches for it: it is its own witness.
+        // Self-signed, and not trusted.
         (good.clone(), with_tls, &other_file, "UnknownIssuer"),
         (Encryption::Old, with_tls, &file, "peer is incompatible"),
         (good, fine, &file, "the server does not offer STARTTLS"),
@@ -107,14 +107,14 @@ async fn encryption_that_cannot_be_trusted_is_refused_with_its_reason() {
 
 #[tokio::test(start_paused = true)]
 async fn scram_is_preferred_and_travels_in_the_open() {
-    // The server's half of RFC 7677 would need our nonce; that the exchange begins this way is what is ours.
+    // The server's part of RFC 7677 would need our nonce, so only the beginning of the exchange is checked.
     let script: Script = |connection, mail, heard| match heard.split(' ').next().unwrap_or_default() {
         "EHLO" => Say("250-far.example\r\n250 AUTH PLAIN SCRAM-SHA-256"),
         "AUTH" => Say("334 cj1zb21lYm9keSBlbHNlLHM9QUFBQSxpPTQwOTY="),
         _ => fine(connection, mail, heard),
     };
     let (open, server) = start(script, json!({ "username": "me", "password": "secret" }), None);
-    let expected = ["deferred Authentication the server's SCRAM challenge answers somebody else"];
+    let expected = ["deferred Authentication the server's SCRAM challenge has another nonce"];
     assert_eq!(deliver(&*open, &["a@b.example"]).await, expected);
     let seen = server.seen.lock();
     assert!(seen.heard.iter().any(|heard| heard.starts_with("AUTH SCRAM-SHA-256 biwsbj1tZSxyP")), "{:?}", seen.heard);

@@ -2,10 +2,10 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use serde_json::json;
 
-use super::{OK, deliver, far_end::*, start_at, start_some};
+use super::{OK, deliver, scripted_server::*, start_at, start_some};
 use crate::channel::OpenChannel;
 
-/// A channel with these servers, in this order.
+/// Opens a channel with these servers, in this order.
 fn start_all(
     servers: &[(&'static str, u32, Script)],
     options: serde_json::Value,
@@ -21,7 +21,7 @@ fn dead(_: u32, _: u32, _: &str) -> Act {
 
 #[tokio::test(start_paused = true)]
 async fn the_next_server_takes_over_at_once_and_hands_back() {
-    // The first is away for its first three calls.
+    // The first refuses its first three connections.
     let script: Script = |connection, mail, heard| if connection <= 3 { Close } else { fine(connection, mail, heard) };
     let (open, hosts) =
         start_all(&[("a.example", 1, script), ("b.example", 1, fine)], json!({ "messages_per_session": 1 }));
@@ -30,7 +30,7 @@ async fn the_next_server_takes_over_at_once_and_hands_back() {
     assert_eq!(before.elapsed(), Duration::ZERO, "nobody waits for the first while there is the second");
     assert_eq!((hosts["a.example"].connections(), hosts["b.example"].connections()), (1, 3));
     assert!(open.down().is_none());
-    // One session finds out each time, later each time, until the first is back.
+    // One session probes each time, with growing delays, until the first is back.
     for _ in 0..3 {
         tokio::time::sleep(Duration::from_secs(10)).await;
         assert_eq!(deliver(&*open, &["a@b.example"; 2]).await, [OK; 2]);
@@ -47,14 +47,14 @@ async fn a_stand_in_makes_room_for_the_first_when_that_is_back() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(deliver(&*open, &["a@b.example"; 3]).await, [OK; 3]);
     let contents = |host| hosts[host].seen.lock().contents.len();
-    // The session with the stand-in was waiting for mail, so it takes one more before it makes room.
+    // The session with the fall-back server was waiting for mail, so it sends one more before it gives way.
     assert_eq!((contents("a.example") + contents("b.example"), contents("b.example") <= 4), (6, true));
     assert_eq!((hosts["a.example"].connections(), hosts["b.example"].connections()), (2, 1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_allows_few_sessions_is_not_down() {
-    // It allows one session of ours. The others leave the mails to it.
+    // It allows one session of ours. The other sessions leave the mails to it.
     let script: Script = |connection, mail, heard| match heard {
         "" if connection > 1 => Last("421 too many connections"),
         _ => fine(connection, mail, heard),
@@ -77,7 +77,7 @@ async fn weights_share_the_sessions() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_servers_away_is_told_by_the_first() {
+async fn if_all_servers_fail_the_reason_is_that_of_the_first() {
     let (open, _) = start_all(&[("a.example", 1, dead), ("b.example", 1, dead)], json!({}));
     let shown = deliver(&*open, &["a@b.example"; 2]).await;
     assert!(shown.iter().all(|shown| shown.starts_with("deferred Connection no connection to ")), "{shown:?}");

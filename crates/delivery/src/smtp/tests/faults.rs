@@ -6,7 +6,7 @@ use std::sync::{
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::{OK, check, check_with, deliver, deliver_all, far_end::*, start};
+use super::{OK, check, check_with, deliver, deliver_all, scripted_server::*, start};
 use crate::testing::{content_of, multicast, outgoing, show};
 
 #[tokio::test(start_paused = true)]
@@ -71,7 +71,7 @@ async fn a_refused_sender_never_sends_an_empty_mail() {
         (1, Some("MAIL")) => Say("451 try later"),
         _ => fine(connection, mail, heard),
     };
-    // RCPT and DATA are accepted all the same, so the only safe thing is another connection.
+    // RCPT and DATA are accepted all the same, so the only safe way is another connection.
     let server = check(script, ["deferred Answer 451 try later", OK, OK], 2).await;
     assert_eq!(server.seen.lock().contents.len(), 2);
     let script: Script = |connection, mail, heard| match (mail, heard.split(' ').next()) {
@@ -82,7 +82,7 @@ async fn a_refused_sender_never_sends_an_empty_mail() {
     check(script, ["refused Answer 553 no such sender", OK, OK], 1).await;
 }
 
-/// One content for several recipients: what becomes of each, and the commands of each flight.
+/// Sends one content to several recipients; compares their results and the commands of each flight.
 async fn check_multicast(
     script: Script,
     options: serde_json::Value,
@@ -127,7 +127,7 @@ async fn each_recipient_of_a_multicast_gets_its_own_answer() {
     ] {
         check_multicast(script, options, &FOUR, &expected, flights).await;
     }
-    // The content is refused for those whose envelope was taken.
+    // The content is refused for those whose envelope was accepted.
     let script: Script = |connection, mail, heard| match heard {
         "RCPT TO:<a@b.example>" => Say("550 5.1.1 no such user"),
         "." => Say("452 4.3.1 disk full"),
@@ -140,7 +140,7 @@ async fn each_recipient_of_a_multicast_gets_its_own_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn recipients_who_are_too_many_for_one_mail_get_the_next() {
+async fn recipients_above_the_limit_of_one_mail_get_the_next() {
     static TAKEN: AtomicU32 = AtomicU32::new(0);
     let script: Script = |connection, mail, heard| match heard.split(' ').next().unwrap_or_default() {
         "MAIL" => {
@@ -150,7 +150,7 @@ async fn recipients_who_are_too_many_for_one_mail_get_the_next() {
         "RCPT" if TAKEN.fetch_add(1, Ordering::SeqCst) >= 3 => Say("452 4.5.3 too many recipients"),
         _ => fine(connection, mail, heard),
     };
-    // The second mail asks for no more than the first was given.
+    // The second mail has no more recipients than the server accepted for the first.
     let flights = "EHLO | MAIL RCPT RCPT RCPT RCPT RCPT RCPT RCPT DATA | From . MAIL RCPT RCPT RCPT DATA | From . MAIL RCPT DATA \
                    | From . | QUIT";
     let seven = [&FOUR[..], &["i@j.example", "k@l.example", "m@n.example"]].concat();
@@ -161,7 +161,7 @@ async fn recipients_who_are_too_many_for_one_mail_get_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_multicast_whose_session_ends_goes_on_with_those_not_decided() {
+async fn after_a_session_ends_a_multicast_continues_with_undecided_recipients() {
     let script: Script = |connection, mail, heard| match (connection, heard) {
         (1, "RCPT TO:<a@b.example>") => Say("550 5.1.1 no such user"),
         (1, "RCPT TO:<e@f.example>") => Last("421 enough"),
@@ -172,7 +172,7 @@ async fn a_multicast_whose_session_ends_goes_on_with_those_not_decided() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_reply_to_a_multicast_defers_those_whom_it_concerns() {
+async fn a_lost_reply_to_a_multicast_defers_its_recipients() {
     let script: Script = |connection, mail, heard| match (connection, heard) {
         (_, "RCPT TO:<a@b.example>") => Say("550 5.1.1 no such user"),
         (1, ".") => Close,
@@ -260,9 +260,9 @@ async fn silence_is_bounded() {
         Some("MAIL") => Silence,
         _ => fine(connection, mail, heard),
     };
-    // After three such sessions the server is left alone, and whoever waited long enough is deferred.
+    // After three such sessions the server is paused, and mails that have waited long enough are deferred.
     check(script, ["deferred Timeout no reply within 60 s"; 3], 3).await;
-    // A letter now and then does not make a reply.
+    // Single letters at intervals do not complete a reply.
     let script: Script = |connection, mail, heard| match (connection, heard.split(' ').next()) {
         (1, Some("DATA")) => Drip("354 go on"),
         _ => fine(connection, mail, heard),
@@ -294,7 +294,7 @@ async fn a_server_that_does_not_greet_us_gets_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_content_that_breaks_off_is_not_sent_twice_at_once() {
-    // The connection breaks while the content is on its way: nobody can know whether it was taken.
+    // The connection fails while the content is being sent: it is unknown whether the server accepted it.
     let script: Script = |connection, mail, heard| match (connection, heard) {
         (1, "DATA") => Last("354 go on"),
         _ => fine(connection, mail, heard),
@@ -317,7 +317,7 @@ async fn a_reply_without_end_is_no_reply() {
     let (open, _) = start(script, json!({}), None);
     let shown = deliver(&*open, &["a@b.example", "c@d.example", "e@f.example"]).await;
     assert_eq!(shown[0], "deferred Connection the server's reply has no end");
-    assert_eq!(shown[1..], ["deferred Connection this is no reply: hello", OK]);
+    assert_eq!(shown[1..], ["deferred Connection this is not an SMTP reply: hello", OK]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -327,7 +327,7 @@ async fn a_server_that_is_away_for_a_moment_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_stays_away_defers_everything_in_time() {
+async fn an_unreachable_server_defers_all_mails_in_time() {
     let script: Script = |_, _, _| Close;
     let (open, server) = start(script, json!({}), None);
     let before = tokio::time::Instant::now();
@@ -342,7 +342,7 @@ async fn a_server_that_stays_away_defers_everything_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_size_is_told_and_its_limit_kept() {
+async fn size_is_declared_and_its_limit_respected() {
     let (open, server) = start(fine, json!({}), None);
     let (answers, mut answered) = mpsc::channel(4);
     let mut large = outgoing(0, "a@b.example");
@@ -358,7 +358,7 @@ async fn the_size_is_told_and_its_limit_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_late_or_goes_nowhere_is_not_sent() {
+async fn expired_and_unaddressable_mails_are_not_sent() {
     let (open, server) = start(fine, json!({}), None);
     let (answers, mut answered) = mpsc::channel(4);
     let mut late = outgoing(0, "a@b.example");
@@ -379,7 +379,7 @@ async fn sessions_make_room_and_do_not_sit_idle() {
     check_with(fine, json!({ "messages_per_session": 2 }), [OK, OK, OK], 2).await;
     let (open, server) = start(fine, json!({ "idle_timeout": "5s" }), None);
     deliver(&*open, &["a@b.example"]).await;
-    // The clock is simulated: this moves it on as soon as everyone waits.
+    // The clock is simulated: this advances it as soon as all tasks wait.
     tokio::time::sleep(std::time::Duration::from_secs(6)).await;
     deliver(&*open, &["a@b.example"]).await;
     assert_eq!(server.connections(), 2);
@@ -387,7 +387,7 @@ async fn sessions_make_room_and_do_not_sit_idle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closing_and_dropping_answer_what_waits() {
+async fn closing_and_dropping_answer_waiting_messages() {
     let script: Script = |connection, mail, heard| if heard == "." { Silence } else { fine(connection, mail, heard) };
     for close in [true, false] {
         let (open, _) = start(script, json!({}), None);
@@ -399,7 +399,7 @@ async fn closing_and_dropping_answer_what_waits() {
         } else {
             drop(open);
         }
-        // Whether one was begun decides whether it counts as an attempt.
+        // Whether the mail was begun decides whether it counts as an attempt.
         let (mut begun, mut untried) = (0, 0);
         while let Some(answer) = answered.recv().await {
             match show(&answer.disposition).as_str() {

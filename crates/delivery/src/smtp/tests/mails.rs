@@ -9,13 +9,13 @@ use serde_json::json;
 use tocsin_model::trace_context::TraceContext;
 use tokio::sync::mpsc;
 
-use super::{OK, deliver, deliver_all, far_end::*, start};
+use super::{OK, deliver, deliver_all, scripted_server::*, start};
 use crate::{
-    channel::{Message, Place},
+    channel::{Message, TracePosition},
     options::read,
-    signet::Returned,
     smtp::options::SmtpOptions,
     testing::{content_of, context, message, multicast, outgoing, show},
+    token_signer::Returned,
 };
 
 #[tokio::test(start_paused = true)]
@@ -79,7 +79,7 @@ async fn one_click_ends_the_subscription_of_a_mail_to_one() {
         let (open, server) = start(fine, options, None);
         let mut mails = multicast(&["a@b.example", "c@d.example", "e@f.example"]);
         mails.iter_mut().for_each(|mail| mail.unsubscribe = Some(link.into()));
-        // The last is a mail of its own.
+        // The last is a separate mail.
         mails[2].message = Arc::new(message(2));
         assert_eq!(deliver_all(&*open, mails).await, [OK; 3]);
         let seen = server.seen.lock();
@@ -113,7 +113,7 @@ async fn a_mail_says_where_it_stands_in_a_trace_if_it_may() {
     for (options, expected) in [(json!({}), 0), (json!({ "trace_header": true }), 1)] {
         let (open, server) = start(fine, options, None);
         let mut mail = outgoing(0, "a@b.example");
-        let place = Place { context: context.clone(), parent: None, of: mail.id, attempt: 1 };
+        let place = TracePosition { context: context.clone(), parent: None, of: mail.id, attempt: 1 };
         mail.message = Arc::new(Message { place: Some(place), ..message(0) });
         assert_eq!(deliver_all(&*open, vec![mail]).await, [OK]);
         let seen = server.seen.lock();
@@ -127,14 +127,14 @@ async fn return_addresses_are_signed() {
     let (open, server) = start(fine, options, None);
     assert_eq!(deliver(&*open, &["a@b.example"]).await, [OK]);
     assert_eq!(deliver_all(&*open, multicast(&["a@b.example", "c@d.example"])).await, [OK; 2]);
-    let (signet, seen) = (context().signet, server.seen.lock());
+    let (token_signer, seen) = (context().token_signer, server.seen.lock());
     let senders: Vec<&str> =
         seen.heard.iter().filter_map(|heard| heard.strip_prefix("MAIL FROM:<")?.split('>').next()).collect();
     assert!(
         senders.iter().all(|sender| sender.starts_with("back+") && sender.ends_with("@near.example")),
         "{senders:?}"
     );
-    let returned: Vec<_> = senders.iter().map(|sender| signet.returned(sender)).collect();
+    let returned: Vec<_> = senders.iter().map(|sender| token_signer.returned(sender)).collect();
     assert_eq!(
         returned,
         [Some(Returned::Notification(outgoing(0, "").id)), Some(Returned::Multicast(outgoing(0, "").id.batch))]
@@ -196,7 +196,7 @@ async fn no_string_makes_a_header_or_ends_a_mail() {
     }
 }
 
-/// Reads mails, a JSON text in each line; says the addresses of `From` and `Reply-To` of each.
+/// Python: parses mails, one JSON text a line; prints the addresses of `From` and `Reply-To` of each.
 const ADDRESSES: &str = "
 import json, sys
 from email import message_from_string, policy

@@ -1,4 +1,4 @@
-//! A Postfix of its own in a temporary folder, with TLS and passwords, which keeps what it takes in its queue.
+//! A Postfix in a temporary folder, with TLS and passwords, which keeps accepted mails in its queue.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +20,7 @@ use crate::{
 
 const PASSWORD: &str = "correct horse";
 
-/// What most programs of a mail server need; only the first two are reached from outside.
+/// Postfix services that a mail server needs; only the first two listen.
 const SERVICES: &str = "\
 127.0.0.1:PLAIN inet n - n - - smtpd
 127.0.0.1:WRAPPED inet n - n - - smtpd -o smtpd_tls_wrappermode=yes
@@ -109,7 +109,7 @@ impl Postfix {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    /// How many mails in the queue each recipient has.
+    /// The number of queued mails of each recipient.
     fn queued(&self) -> BTreeMap<String, usize> {
         let listed = Command::new("/usr/sbin/postqueue")
             .arg("-c")
@@ -117,7 +117,7 @@ impl Postfix {
             .arg("-j")
             .output()
             .expect("postqueue is installed");
-        // A mail that goes from one queue to another while they are listed stands in both.
+        // A mail that moves between queues during the listing appears in both.
         let mut queued: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for line in String::from_utf8_lossy(&listed.stdout).lines() {
             let mail: serde_json::Value = serde_json::from_str(line).expect("JSON");
@@ -130,7 +130,7 @@ impl Postfix {
         queued.into_iter().map(|(address, mails)| (address, mails.len())).collect()
     }
 
-    /// A channel to it.
+    /// Opens a channel to it.
     fn open(&self, port: u16, more: serde_json::Value) -> Box<dyn OpenChannel> {
         let mut options = json!({
             "host": "127.0.0.1", "port": port, "tls": "required", "from": "bells@near.example",
@@ -160,7 +160,7 @@ fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port()
 }
 
-/// Makes the one user who may send. Debian's Postfix looks for the options of SASL below those of its own.
+/// Creates the one user who may send. Debian's Postfix looks for SASL options below its own configuration.
 fn set_password(at: &Path) {
     let users = at.join("config/sasl/users");
     let options = format!(
@@ -196,7 +196,7 @@ async fn slow_postfix_keeps_every_recipient_once() {
     open.close().await;
     assert!(postfix.log().contains("sasl_method=SCRAM-SHA-256, sasl_username=tocsin@mta.example"));
 
-    // TLS from the first byte, one mail for many, of whom it takes 30 at a time; two it does not take.
+    // Implicit TLS, one mail for many recipients, of whom it accepts 30 at a time; two are refused.
     let open = postfix.open(postfix.wrapped, json!({ "tls": "implicit", "recipients_max": 50 }));
     let addresses: Vec<String> = (0..200)
         .map(|number| match number {

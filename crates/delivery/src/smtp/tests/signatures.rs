@@ -6,25 +6,25 @@ use std::{
 
 use serde_json::json;
 
-use super::{OK, deliver, deliver_all, far_end::*, start};
+use super::{OK, deliver, deliver_all, scripted_server::*, start};
 use crate::{
     smtp::dkim::{DkimKey, tests::key},
     testing::{multicast, outgoing},
 };
 
-/// A private key, as the guide makes it.
+/// Generates a private key as the guide describes.
 fn openssl(arguments: &[&str]) -> String {
     let made = Command::new("openssl").args(arguments).stderr(Stdio::null()).output().expect("openssl is installed");
     assert!(made.status.success(), "openssl {arguments:?}");
     String::from_utf8(made.stdout).expect("PEM")
 }
 
-/// What dkimpy says of the signatures of each mail.
+/// Results of dkimpy for the signatures of each mail.
 fn verify(mails: &[String], records: &[(String, String)]) -> Vec<Vec<bool>> {
     let records: serde_json::Map<_, _> =
         records.iter().map(|(name, text)| (name.clone(), text.clone().into())).collect();
     let question = json!({ "mails": mails, "records": records }).to_string();
-    // Debian's own interpreter: it is the one that sees Debian's packages.
+    // Debian's own interpreter, which finds Debian's packages.
     let mut python = Command::new("/usr/bin/python3")
         .args(["-c", include_str!("verify_dkim.py")])
         .stdin(Stdio::piped())
@@ -37,7 +37,7 @@ fn verify(mails: &[String], records: &[(String, String)]) -> Vec<Vec<bool>> {
     serde_json::from_slice(&answer.stdout).expect("JSON")
 }
 
-/// A content as it was meant, not as it travels.
+/// A content without dot-stuffing.
 fn unstuffed(content: &str) -> String {
     content.split_inclusive("\r\n").map(|line| line.strip_prefix('.').unwrap_or(line)).collect()
 }
@@ -76,7 +76,7 @@ async fn an_independent_library_verifies_both_kinds_of_keys() {
     let contents: Vec<String> = server.seen.lock().contents.iter().map(|content| unstuffed(content)).collect();
     assert_eq!(verify(&contents, &records), vec![vec![true; 3]; 6]);
 
-    // What is changed or added on the way shows.
+    // Changes and additions break the signature.
     let first = &contents[0];
     let broken = [
         first.replace("short", "shorT"),

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::deliver;
 use crate::testing::{channel, context};
 
-/// Postfix's own sink takes our mails: a peer that nobody here wrote.
+/// Postfix's smtp-sink accepts our mails: an independent implementation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_sink_of_postfix_takes_them() {
     let program = ["/usr/sbin/smtp-sink", "/usr/lib/postfix/sbin/smtp-sink", "/usr/local/sbin/smtp-sink"]
@@ -13,7 +13,7 @@ async fn the_sink_of_postfix_takes_them() {
         .find(|path| std::path::Path::new(path).exists())
         .expect("smtp-sink is installed: it comes with the package postfix");
     let folder = tempfile::tempdir().expect("a folder");
-    // Opening the socket for it would need its cooperation, so a free port is taken and given.
+    // A socket cannot be passed to it, so a free port is chosen first.
     let port =
         std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port();
     let mut command = tokio::process::Command::new(program);

@@ -1,4 +1,4 @@
-//! A mail server that does what its script says.
+//! A scripted mail server.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::{smtp::session::Dial, tls::Stream};
 
-/// What the scripted server does with a command.
+/// An action of the scripted server.
 #[derive(Clone, Copy)]
 pub enum Act {
     /// Replies; the line end is added.
@@ -28,16 +28,16 @@ pub enum Act {
     Close,
     /// Replies, with ten seconds between its letters.
     Drip(&'static str),
-    /// Does not reply, ever.
+    /// Never replies.
     Silence,
 }
 pub use Act::*;
 
-/// What the server does, by the number of the connection, of the mail over all connections, and what it hears: a
-/// command, `.` for the end of a content, or nothing for a fresh connection.
+/// Chooses an action by the number of the connection, of the mail over all connections, and the input: a command, `.`
+/// for the end of a content, or nothing for a new connection.
 pub type Script = fn(u32, u32, &str) -> Act;
 
-/// A server with everything, where nothing goes wrong.
+/// A server with all extensions and without faults.
 pub fn fine(_: u32, _: u32, heard: &str) -> Act {
     match heard.split([' ', ':']).next().unwrap_or_default() {
         "" => Say("220 far.example ready"),
@@ -48,14 +48,14 @@ pub fn fine(_: u32, _: u32, heard: &str) -> Act {
     }
 }
 
-/// What the server saw.
+/// Log of the server.
 #[derive(Default)]
-pub struct Seen {
-    /// Everything that was heard, a line for each command, `CONTENT` for a content.
+pub struct ServerLog {
+    /// All input, a line for each command, `CONTENT` for a content.
     pub heard: Vec<String>,
     /// The commands of each read.
     pub flights: Vec<String>,
-    /// Contents whose end was heard, as they came over the wire.
+    /// Complete contents in wire form.
     pub contents: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ pub struct Scripted {
     pub tls: Option<Encryption>,
     pub connections: AtomicU32,
     pub mails: Arc<AtomicU32>,
-    pub seen: Arc<Mutex<Seen>>,
+    pub seen: Arc<Mutex<ServerLog>>,
 }
 
 #[async_trait]
@@ -87,7 +87,7 @@ async fn serve(
     connection: u32,
     script: Script,
     mails: Arc<AtomicU32>,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<ServerLog>>,
     mut tls: Option<Encryption>,
 ) {
     let (mut unread, mut content, mut awaited) = (Vec::with_capacity(1 << 20), None::<String>, vec![String::new()]);
@@ -130,7 +130,7 @@ async fn serve(
                 Ok(_) => seen.lock().flights.push(flight(&unread)),
             }
         }
-        // One line at a time: what it is depends on the reply to the one before.
+        // One line at a time: its meaning depends on the previous reply.
         let Some(end) = unread.iter().position(|byte| *byte == b'\n') else { continue };
         let line = String::from_utf8(unread.drain(..=end).collect()).expect("UTF-8");
         assert!(line.ends_with("\r\n") && !line[..line.len() - 2].contains(['\r', '\n']), "{line:?}");
@@ -163,17 +163,17 @@ fn flight(bytes: &[u8]) -> String {
     text.lines().filter_map(known).collect::<Vec<_>>().join(" ")
 }
 
-/// How the server answers a TLS client.
+/// The server's response to a TLS client.
 #[derive(Clone)]
 pub enum Encryption {
-    /// As a server of today.
+    /// A current TLS server.
     Modern(TlsAcceptor),
-    /// In TLS 1.0, the only version that it knows.
+    /// A server that supports only TLS 1.0.
     Old,
 }
 
 impl Encryption {
-    async fn accept(self, mut stream: Box<dyn Stream>, seen: &Mutex<Seen>) -> Option<Box<dyn Stream>> {
+    async fn accept(self, mut stream: Box<dyn Stream>, seen: &Mutex<ServerLog>) -> Option<Box<dyn Stream>> {
         match self {
             Encryption::Modern(acceptor) => {
                 let encrypted = acceptor.accept(stream).await.ok()?;
@@ -196,7 +196,7 @@ impl Encryption {
     }
 }
 
-/// Several servers, by their names.
+/// Several servers by name.
 pub struct Hosts(pub BTreeMap<&'static str, Arc<Scripted>>);
 
 #[async_trait]

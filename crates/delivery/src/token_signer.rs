@@ -1,5 +1,5 @@
-//! Signs what leaves so that it is known when it comes back: links that end a subscription, return addresses, and passes to
-//! the feed of a subscriber. Nobody can make one, and one is good for nothing but what it was made for.
+//! Signs tokens (HMAC) that return to us: unsubscribe links, return addresses (VERP), inbox passes and device claims.
+//! A token cannot be forged, and one kind cannot be used as another.
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use ring::hmac;
@@ -10,84 +10,89 @@ use tocsin_model::{
 
 /// Bytes of the signature in a link: 128 bits.
 const LINK_BYTES: usize = 16;
-/// Letters of the signature in a return address: 100 bits, as its left side has 64 letters at most.
+/// Letters of the signature in a return address: 100 bits, as a local part has at most 64 letters.
 const RETURN_LETTERS: usize = 20;
-/// The longest left side of an address that still has room for what is signed.
+/// Longest local part of the base address that leaves room for the signed part.
 pub(crate) const RETURN_LOCAL_MAX: usize = 20;
 
-/// The seal of an installation.
-pub struct Signet {
+/// Signs and verifies tokens with keys derived from the installation's secret.
+pub struct TokenSigner {
     links: hmac::Key,
     returns: hmac::Key,
     passes: hmac::Key,
     claims: hmac::Key,
 }
 
-impl std::fmt::Debug for Signet {
+impl std::fmt::Debug for TokenSigner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Signet")
+        f.write_str("TokenSigner")
     }
 }
 
-/// Leave to look at the feed of one subscriber, which its holder shows in place of a key.
+/// Permission to read the feed of one subscriber, used in place of an API key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InboxPass {
-    /// Whose feed.
+    /// The subscriber.
     pub subscriber: SubscriberNumber,
-    /// Whether its holder may mark what is there.
+    /// Whether the holder may mark items.
     pub may_mark: bool,
-    /// From then on it is good for nothing. Whole seconds.
+    /// End of validity. Whole seconds.
     pub expires_at: Timestamp,
 }
 
-/// What shows that somebody gets what is sent to a device of a subscriber.
+/// Proof that a user receives what is sent to a subscriber's device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim<'a> {
-    /// Whose device.
+    /// The subscriber.
     pub subscriber: SubscriberNumber,
-    /// Its channel and address, which the claim does not tell, and holds for as long as they are the same.
+    /// Channel and address of the device. They are signed but not contained, so the claim is void when they change.
     pub device: (&'a str, &'a str),
-    /// From then on it is good for nothing. Whole seconds.
+    /// End of validity. Whole seconds.
     pub expires_at: Timestamp,
 }
 
-/// How a claim begins.
+/// Prefix of a claim.
 const CLAIM: &str = "claim";
 
-/// How a pass begins, so that nobody takes it for a key.
+/// Prefix of a pass; no API key begins with it.
 const PASS: &str = "inbox";
 
-/// What a return address stands for.
+/// The subject of a return address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Returned {
-    /// A notification, so one recipient.
+    /// One notification, so one recipient.
     Notification(NotificationId),
-    /// A mail to several recipients of a notification batch: which of them must be said by what comes back.
+    /// A mail to several recipients of a notification batch; the bounce must name the recipient.
     Multicast(NotificationBatchId),
 }
 
-impl Signet {
-    /// The seal that belongs to a secret. Each use has a key of its own.
-    pub fn new(secret: &[u8; 32]) -> Signet {
+impl TokenSigner {
+    /// Derives one key for each use from the secret.
+    pub fn new(secret: &[u8; 32]) -> TokenSigner {
         let root = hmac::Key::new(hmac::HMAC_SHA256, secret);
         let key = |purpose: &str| hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&root, purpose.as_bytes()).as_ref());
-        Signet { links: key("unsubscribe"), returns: key("return address"), passes: key("inbox"), claims: key("claim") }
+        TokenSigner {
+            links: key("unsubscribe"),
+            returns: key("return address"),
+            passes: key("inbox"),
+            claims: key("claim"),
+        }
     }
 
-    /// What a link that ends a subscription says; letters, digits, `-` and `_`.
+    /// The token of an unsubscribe link; letters, digits, `-` and `_`.
     pub fn token(&self, subscription: SubscriptionId) -> String {
         let number = subscription.0.to_string();
         let tag = hmac::sign(&self.links, number.as_bytes());
         format!("{number}-{}", BASE64_URL_SAFE_NO_PAD.encode(&tag.as_ref()[..LINK_BYTES]))
     }
 
-    /// The subscription that a link ends, if we made it.
+    /// The subscription of an unsubscribe token with a valid signature.
     pub fn subscription(&self, token: &str) -> Option<SubscriptionId> {
         let subscription = SubscriptionId(token.split_once('-')?.0.parse().ok()?);
         is_same(&self.token(subscription), token).then_some(subscription)
     }
 
-    /// A pass as its holder shows it; letters, digits, `.`, `-` and `_`.
+    /// The text of a pass; letters, digits, `.`, `-` and `_`.
     pub fn inbox_pass(&self, pass: &InboxPass) -> String {
         let right = if pass.may_mark { "w" } else { "r" };
         let seconds = pass.expires_at.as_millis().div_euclid(1_000);
@@ -96,7 +101,7 @@ impl Signet {
         format!("{what}.{}", BASE64_URL_SAFE_NO_PAD.encode(&tag.as_ref()[..LINK_BYTES]))
     }
 
-    /// The pass that somebody shows, if we made it; it may have expired. `None` also for what looks like none.
+    /// The pass in a text with a valid signature; it may have expired. `None` for any other text.
     pub fn shown_pass(&self, text: &str) -> Option<InboxPass> {
         let [PASS, subscriber, right, seconds, _] = text.split('.').collect::<Vec<_>>()[..] else { return None };
         let pass = InboxPass {
@@ -107,7 +112,7 @@ impl Signet {
         is_same(&self.inbox_pass(&pass), text).then_some(pass)
     }
 
-    /// A claim as it is sent to its device; letters, digits, `.`, `-` and `_`.
+    /// The text of a claim, sent to its device; letters, digits, `.`, `-` and `_`.
     pub fn claim(&self, claim: &Claim<'_>) -> String {
         let seconds = claim.expires_at.as_millis().div_euclid(1_000);
         let what = format!("{CLAIM}.{}.{seconds}", base36(claim.subscriber.0));
@@ -116,7 +121,7 @@ impl Signet {
         format!("{what}.{}", BASE64_URL_SAFE_NO_PAD.encode(&tag.as_ref()[..LINK_BYTES]))
     }
 
-    /// When a claim to one of these devices of a subscriber ends, if we made it; that may have been.
+    /// End of validity of a claim to one of these devices, if the signature is valid; it may have passed.
     pub fn shown_claim<'a>(
         &self,
         text: &str,
@@ -129,14 +134,13 @@ impl Signet {
         devices.any(is_ours).then_some(expires_at)
     }
 
-    /// The address to which servers return what they could not deliver: that of `base`, with what is returned and its
-    /// signature behind a `+`.
+    /// Return path for bounces (VERP): `base` with the subject and its signature after a `+`.
     pub fn return_address(&self, base: &str, returned: Returned) -> String {
         let (local, domain) = base.rsplit_once('@').unwrap_or((base, "localhost"));
         format!("{local}+{}@{domain}", self.sealed(returned))
     }
 
-    /// What came back to an address of ours, in whatever case it was written on its way; `None` if we did not make it.
+    /// The subject of a return address, in any case of letters; `None` without a valid signature.
     pub fn returned(&self, address: &str) -> Option<Returned> {
         let (local, _) = address.rsplit_once('@')?;
         let (_, sealed) = local.rsplit_once('+')?;
@@ -168,7 +172,7 @@ impl Signet {
     }
 }
 
-/// Compares without telling by its time how much is the same.
+/// Compares in constant time.
 fn is_same(ours: &str, theirs: &str) -> bool {
     ours.len() == theirs.len() && ours.bytes().zip(theirs.bytes()).fold(0, |other, (a, b)| other | (a ^ b)) == 0
 }
@@ -191,7 +195,7 @@ mod tests {
 
     #[test]
     fn links_are_known_and_cannot_be_made() {
-        let (ours, theirs) = (Signet::new(&[7; 32]), Signet::new(&[8; 32]));
+        let (ours, theirs) = (TokenSigner::new(&[7; 32]), TokenSigner::new(&[8; 32]));
         let token = ours.token(SubscriptionId(15));
         assert_eq!(token.len(), "15-".len() + 22, "{token}");
         assert_eq!(ours.subscription(&token), Some(SubscriptionId(15)));
@@ -216,13 +220,13 @@ mod tests {
 
     #[test]
     fn claims_are_known_and_cannot_be_made() {
-        let signet = Signet::new(&[7; 32]);
+        let token_signer = TokenSigner::new(&[7; 32]);
         let subscriber = SubscriberNumber(71);
         let expires_at = Timestamp::from_millis(1_800_000_000_000);
         let device = ("email", "ann@example.org");
-        let claim = signet.claim(&Claim { subscriber, device, expires_at });
+        let claim = token_signer.claim(&Claim { subscriber, device, expires_at });
         let shown =
-            |text: &str, number, device| signet.shown_claim(text, SubscriberNumber(number), [device].into_iter());
+            |text: &str, number, device| token_signer.shown_claim(text, SubscriberNumber(number), [device].into_iter());
         assert_eq!(shown(&claim, 71, device), Some(expires_at));
         for (text, number, device) in [
             (claim.as_str(), 72, device),
@@ -230,18 +234,18 @@ mod tests {
             (&claim, 71, ("sms", "ann@example.org")),
             (&claim.replace(".18", ".19"), 71, device),
             (&claim[1..], 71, device),
-            (&Signet::new(&[8; 32]).claim(&Claim { subscriber, device, expires_at }), 71, device),
+            (&TokenSigner::new(&[8; 32]).claim(&Claim { subscriber, device, expires_at }), 71, device),
             ("claim.1z.99999999999999999999.x", 71, device),
             ("", 71, device),
         ] {
             assert_eq!(shown(text, number, device), None, "{text}");
         }
-        assert_eq!(signet.shown_pass(&claim), None);
+        assert_eq!(token_signer.shown_pass(&claim), None);
     }
 
     #[test]
     fn passes_are_known_and_cannot_be_made() {
-        let (ours, theirs) = (Signet::new(&[7; 32]), Signet::new(&[8; 32]));
+        let (ours, theirs) = (TokenSigner::new(&[7; 32]), TokenSigner::new(&[8; 32]));
         let pass = InboxPass {
             subscriber: SubscriberNumber(77),
             may_mark: false,
@@ -270,7 +274,7 @@ mod tests {
 
     #[test]
     fn return_addresses_are_known_and_cannot_be_made() {
-        let (ours, theirs) = (Signet::new(&[7; 32]), Signet::new(&[8; 32]));
+        let (ours, theirs) = (TokenSigner::new(&[7; 32]), TokenSigner::new(&[8; 32]));
         let one = Returned::Notification(NotificationId { batch: NotificationBatchId(3), ordinal: 41 });
         let most = Returned::Notification(NotificationId { batch: NotificationBatchId(u64::MAX), ordinal: u32::MAX });
         let many = Returned::Multicast(NotificationBatchId(3));
