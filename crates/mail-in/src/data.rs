@@ -1,58 +1,58 @@
-//! The text of a mail after DATA: up to a dot alone in a line, where lines end with CR LF and with nothing else.
+//! Decoder of the mail data after DATA: it ends at a line with a single dot, where only CR LF ends a line.
 //!
-//! Servers that find an end where others find none have been led to take one mail for two (smuggling), so this looks more
-//! closely than a mail needs.
+//! Servers that disagree about the end of a mail can be made to see one mail as two (SMTP smuggling), so this decoder
+//! is stricter than necessary.
 
-/// A text that comes in pieces.
+/// A decoder of mail data that arrives in pieces.
 #[derive(Debug)]
 pub(crate) struct Data {
-    place: Place,
+    state: DataState,
     bytes_max: usize,
-    /// Whether it is longer; then it is only read to its end.
+    /// Whether the mail is longer than the limit; then the rest is only skipped.
     pub is_too_long: bool,
-    /// Whether a CR or an LF stands alone in it, which RFC 5321, section 2.3.8 forbids: servers that take it for the end of a
-    /// line read another text.
+    /// Whether it contains a CR or an LF alone, which RFC 5321, section 2.3.8 forbids: servers that take it for the
+    /// end of a line read another text.
     pub has_bare_break: bool,
 }
 
-/// What came last.
+/// Position in the line, by the last bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum DataState {
     LineStart,
     Within,
     Cr,
-    /// A dot at the start of a line: it stands for itself only if it ends the text.
+    /// A dot at the start of a line: it is kept only if it ends the data.
     Dot,
     DotCr,
 }
 
 impl Data {
     pub fn new(bytes_max: usize) -> Data {
-        Data { place: Place::LineStart, bytes_max, is_too_long: false, has_bare_break: false }
+        Data { state: DataState::LineStart, bytes_max, is_too_long: false, has_bare_break: false }
     }
 
-    /// Takes what belongs to the text out of what came, and says whether its end was there.
+    /// Decodes data from the received bytes, and returns whether its end was reached.
     pub fn take(&mut self, bytes: &mut std::slice::Iter<'_, u8>, text: &mut Vec<u8>) -> bool {
         while let Some(byte) = bytes.next() {
-            let (place, said): (_, &[u8]) = match (self.place, *byte) {
-                (Place::LineStart, b'.') => (Place::Dot, b""),
-                (Place::Cr, b'\n') => (Place::LineStart, b"\n"),
-                (Place::Dot, b'\r') => (Place::DotCr, b""),
-                (Place::DotCr, b'\n') => return true,
-                (Place::DotCr, b'\r') => (Place::Cr, b"\r\r"),
-                (Place::DotCr, _) => {
+            let (state, decoded): (_, &[u8]) = match (self.state, *byte) {
+                (DataState::LineStart, b'.') => (DataState::Dot, b""),
+                (DataState::Cr, b'\n') => (DataState::LineStart, b"\n"),
+                (DataState::Dot, b'\r') => (DataState::DotCr, b""),
+                (DataState::DotCr, b'\n') => return true,
+                (DataState::DotCr, b'\r') => (DataState::Cr, b"\r\r"),
+                (DataState::DotCr, _) => {
                     self.put(b"\r", text);
-                    (Place::Within, std::slice::from_ref(byte))
+                    (DataState::Within, std::slice::from_ref(byte))
                 }
-                (_, b'\r') => (Place::Cr, b"\r"),
-                (_, _) => (Place::Within, std::slice::from_ref(byte)),
+                (_, b'\r') => (DataState::Cr, b"\r"),
+                (_, _) => (DataState::Within, std::slice::from_ref(byte)),
             };
-            // An LF that ends no line, and a CR behind which no LF comes.
-            let is_after_cr = matches!(self.place, Place::Cr | Place::DotCr);
+            // An LF without a preceding CR, or a CR without a following LF.
+            let is_after_cr = matches!(self.state, DataState::Cr | DataState::DotCr);
             self.has_bare_break |= is_after_cr != (*byte == b'\n');
-            self.put(said, text);
-            self.place = place;
-            if place == Place::Within {
+            self.put(decoded, text);
+            self.state = state;
+            if state == DataState::Within {
                 let rest = bytes.as_slice();
                 let end = rest.iter().position(|byte| matches!(byte, b'\r' | b'\n')).unwrap_or(rest.len());
                 let (plain, rest) = rest.split_at(end);
@@ -63,13 +63,13 @@ impl Data {
         false
     }
 
-    fn put(&mut self, said: &[u8], text: &mut Vec<u8>) {
-        if text.len() + said.len() > self.bytes_max {
+    fn put(&mut self, decoded: &[u8], text: &mut Vec<u8>) {
+        if text.len() + decoded.len() > self.bytes_max {
             self.is_too_long = true;
         }
         match self.is_too_long {
             true => *text = Vec::new(),
-            false => text.extend_from_slice(said),
+            false => text.extend_from_slice(decoded),
         }
     }
 }
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_dot_alone_in_a_line_ends_a_text() {
+    fn only_a_line_with_a_single_dot_ends_the_data() {
         let check = |came: &str, expected: Option<(&str, &str)>| {
             for size in 1..=came.len() {
                 let (mut data, mut text, mut rest, mut ended) = (Data::new(100), Vec::new(), Vec::new(), false);
@@ -105,14 +105,14 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_too_long_is_read_to_its_end() {
+    fn data_above_the_limit_is_skipped_to_its_end() {
         let (mut data, mut text) = (Data::new(3), Vec::new());
         assert!(!data.take(&mut b"abcd\r\n".iter(), &mut text) && data.is_too_long);
         assert!(data.take(&mut b"more\r\n.\r\n".iter(), &mut text) && text.is_empty());
     }
 
     #[test]
-    fn c12_a_bare_line_break_is_found_wherever_it_stands() {
+    fn c12_bare_line_breaks_are_found_at_any_position() {
         for (came, expected) in [
             ("a\r\nb\r\n.\r\n", false),
             (".\r\n", false),

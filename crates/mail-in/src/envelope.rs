@@ -1,62 +1,62 @@
-//! Who sends to whom, and who decides about it.
+//! Envelope of a mail, and the handler that accepts it.
 
 use std::net::SocketAddr;
 
 use async_trait::async_trait;
 
-/// What was said about a mail before it came.
+/// The envelope of a mail (RFC 5321).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Envelope {
-    /// Where returns go; empty for mails that must not return.
+    /// The reverse-path; empty for mails to which no bounce may be sent.
     pub from: String,
-    /// Its recipients, as they were written; at least one.
+    /// The recipients, as written by the client; at least one.
     pub to: Vec<String>,
-    /// Where the connection comes from.
+    /// The address of the client.
     pub peer: SocketAddr,
-    /// What the client calls itself.
+    /// The host name given by the client in EHLO.
     pub host: String,
-    /// As whom it has logged in.
+    /// The user who logged in.
     pub user: Option<String>,
     /// Whether the connection is encrypted.
     pub encrypted: bool,
 }
 
-/// Why something is not taken, in the words that the sender hears.
+/// A negative reply to the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{code} {status} {text}")]
-pub struct Refusal {
-    /// 4xx: try again later; 5xx: do not.
+pub struct ErrorReply {
+    /// 4xx: temporary; 5xx: permanent.
     pub code: u16,
-    /// The status of RFC 3463: `5.1.1`.
+    /// The enhanced status code (RFC 3463), such as `5.1.1`.
     pub status: &'static str,
-    /// What is wrong and what to do, in one line.
+    /// The reason and what to do, in one line.
     pub text: String,
 }
 
-/// Longest text of an answer: with code and status a line of SMTP is at most 512 bytes long.
+/// Maximum length of the text: with code and status a reply line has at most 512 bytes.
 const TEXT_BYTES_MAX: usize = 480;
 
-impl Refusal {
-    /// An answer. What no line can hold is left out of the text.
-    pub fn new(code: u16, status: &'static str, text: impl Into<String>) -> Refusal {
+impl ErrorReply {
+    /// Creates a reply. Characters that are not allowed in a line are replaced by `?`.
+    pub fn new(code: u16, status: &'static str, text: impl Into<String>) -> ErrorReply {
         let plain = |letter: char| if letter.is_ascii() && !letter.is_ascii_control() { letter } else { '?' };
         let text: String = text.into().chars().map(plain).take(TEXT_BYTES_MAX).collect();
-        Refusal { code, status, text }
+        ErrorReply { code, status, text }
     }
 }
 
-/// Whoever wants the mail.
+/// Accepts mail.
 #[async_trait]
 pub trait Handler: Send + Sync {
-    /// Whether there is such a recipient.
+    /// Checks a recipient.
     ///
     /// # Errors
-    /// What the sender is told; the other recipients of the mail are not concerned.
-    fn judge(&self, recipient: &str) -> Result<(), Refusal>;
+    /// The reply for this recipient; other recipients of the mail are not affected.
+    fn check_recipient(&self, recipient: &str) -> Result<(), ErrorReply>;
 
-    /// Takes a mail. The sender hears that it is taken when this returns, so it must be safe by then.
+    /// Accepts a mail. The client gets an acknowledgement when this returns, so the mail must be stored by then.
     ///
     /// # Errors
-    /// What the sender is told.
-    async fn take(&self, envelope: Envelope, mail: Vec<u8>) -> Result<(), Refusal>;
+    /// The reply to the client.
+    async fn accept(&self, envelope: Envelope, mail: Vec<u8>) -> Result<(), ErrorReply>;
 }

@@ -1,26 +1,26 @@
-//! Mail comes in: conversations in SMTP and LMTP, within bounds, and one question to whoever wants the mail.
+//! Mail server for incoming mail: SMTP and LMTP sessions with limits, and a handler that accepts the mail.
 //!
-//! A [`Handler`] says which recipients there are, and takes mails. Its answer is the answer to the sender: a mail is said
-//! to be taken only after [`Handler::take`] has returned, so whoever returns when it is durable loses none. A sender that
-//! hears no answer sends the mail again; to know it again is for the handler.
+//! A [`Handler`] decides which recipients exist, and accepts mails. Its result is the reply to the client: a mail is
+//! acknowledged only after [`Handler::accept`] has returned, so a handler that returns after a durable write loses no
+//! mail. A client without a reply sends the mail again; the handler must detect duplicates.
 //!
-//! Knows nothing of what is in a mail, and sends none on: it is no relay, whatever the recipients are called.
+//! The server does not parse mails and does not relay them, whatever the recipients are.
 
-pub mod envelope; // who sends to whom, and why not
-pub mod patterns; // which recipients there are
-pub mod serve; // the listener, and the bounds of all conversations
+pub mod envelope; // envelope of a mail, handler, error replies
+pub mod patterns; // address patterns of recipients
+pub mod serve; // listener and limits
 
-mod data; // the text after DATA
+mod data; // mail data after DATA
 mod login; // AUTH PLAIN
-mod session; // one conversation
+mod session; // session state machine
 
-#[doc(hidden)]
+#[doc(hidden)] // session without a socket, for fuzz targets
 pub mod fuzzing; // a session without a socket, for fuzz targets
 
 #[cfg(test)]
 mod tests;
 
-pub use envelope::{Envelope, Handler, Refusal};
+pub use envelope::{Envelope, ErrorReply, Handler};
 pub use login::Login;
 pub use patterns::Patterns;
-pub use serve::{Access, Bounds, Server, Setting};
+pub use serve::{Access, Server, ServerLimits, ServerSettings};

@@ -1,24 +1,24 @@
-//! Which recipients there are: addresses with `*` for whatever may stand there.
+//! Address patterns of recipients, with `*` for any characters.
 
-/// Patterns of addresses, none of which tells small letters from large ones.
+/// A set of case-insensitive address patterns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Patterns(Vec<String>);
 
 impl Patterns {
-    /// By these texts, such as `alarms@example.org`, `*@alarms.example.org`, `meter-*@example.org`, `*`.
+    /// Creates the set from texts such as `alarms@example.org`, `*@alarms.example.org`, `meter-*@example.org`, `*`.
     pub fn new(patterns: &[String]) -> Patterns {
         Patterns(patterns.iter().map(|pattern| pattern.to_lowercase()).collect())
     }
 
-    /// Whether one of them is this address.
+    /// Whether one of the patterns matches this address.
     pub fn matches(&self, address: &str) -> bool {
         let address = address.to_lowercase();
-        self.0.iter().any(|pattern| is_like(pattern, &address))
+        self.0.iter().any(|pattern| matches_pattern(pattern, &address))
     }
 }
 
-/// Whether a text is like a pattern. Takes time in proportion to both.
-fn is_like(pattern: &str, text: &str) -> bool {
+/// Whether a text matches a pattern. Takes time proportional to both.
+fn matches_pattern(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
     let Some(mut rest) = text.strip_prefix(first) else { return false };
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_star_is_whatever_stands_there() {
+    fn a_star_matches_any_characters() {
         let check = |pattern: &str, address: &str, expected: bool| {
             assert_eq!(Patterns::new(&[pattern.to_owned()]).matches(address), expected, "{pattern} {address}");
         };

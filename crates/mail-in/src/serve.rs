@@ -1,4 +1,4 @@
-//! The listener: takes connections within bounds, and lets conversations end when it is closed.
+//! The listener: accepts connections within limits, and lets sessions end when it is closed.
 
 use std::{
     collections::HashMap,
@@ -18,28 +18,28 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{envelope::Handler, login::Login, session};
 
-/// Bounds of all conversations.
+/// Limits of the server and its sessions.
 #[derive(Debug, Clone)]
-pub struct Bounds {
-    /// Most connections; one more is told 421.
+pub struct ServerLimits {
+    /// Maximum number of connections; further ones get 421.
     pub connections_max: usize,
-    /// Most connections from one address; one more is told 421.
+    /// Maximum number of connections from one address; further ones get 421.
     pub connections_per_address_max: usize,
-    /// Largest mail, in bytes; a larger one is refused with 552.
+    /// Maximum size of a mail in bytes; larger ones are refused with 552.
     pub mail_bytes_max: usize,
-    /// Most recipients of one mail; one more is told 452, and senders send it in another one.
+    /// Maximum number of recipients of one mail; further ones get 452, and clients send them another mail.
     pub recipients_max: usize,
-    /// Most mails of one connection; then it ends with 421, so that others have their turn.
+    /// Maximum number of mails in one connection; then it ends with 421, so that other clients are served.
     pub mails_max: u32,
-    /// A conversation in which nothing is said for so long ends with 421.
+    /// A session without a complete command for this time ends with 421.
     pub idle: Duration,
-    /// How long a mail may take to come, from its first byte to its last.
+    /// Maximum time for the transfer of one mail.
     pub mail_timeout: Duration,
 }
 
-impl Default for Bounds {
+impl Default for ServerLimits {
     fn default() -> Self {
-        Bounds {
+        ServerLimits {
             connections_max: 50,
             connections_per_address_max: 20,
             mail_bytes_max: 10 << 20,
@@ -51,31 +51,31 @@ impl Default for Bounds {
     }
 }
 
-/// Who may talk to us, and how.
+/// Requirements for clients.
 #[derive(Clone, Default)]
 pub struct Access {
-    /// Our certificate; without one connections stay plain.
+    /// The certificate of the server; without one there is no encryption.
     pub tls: Option<Arc<ServerConfig>>,
-    /// Whether mail is taken over encrypted connections only.
+    /// Whether mail is accepted only over encrypted connections.
     pub require_tls: bool,
-    /// The only user who may send, after a login over an encrypted connection; without one everybody may.
+    /// The only user who may send, after a login over an encrypted connection; without one a login is not required.
     pub login: Option<Login>,
 }
 
-/// All that a server of mail needs.
-pub struct Setting {
-    /// What we call ourselves.
+/// Settings of a mail server.
+pub struct ServerSettings {
+    /// The host name in the greeting.
     pub host: String,
-    /// Who may talk to us.
+    /// The requirements for clients.
     pub access: Access,
-    /// Within which bounds.
-    pub bounds: Bounds,
-    /// Who wants the mail.
+    /// The limits.
+    pub limits: ServerLimits,
+    /// The handler that accepts mail.
     pub handler: Arc<dyn Handler>,
 }
 
-/// A server that takes mail until it is closed or dropped. Dropping it breaks off all conversations: their senders will
-/// send again.
+/// A mail server that runs until it is closed or dropped. Dropping it aborts all sessions: their clients will send
+/// again.
 pub struct Server {
     address: SocketAddr,
     stop: CancellationToken,
@@ -83,11 +83,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at an address.
+    /// Starts listening at an address.
     ///
     /// # Errors
-    /// It is taken, or not of this machine.
-    pub async fn start(address: SocketAddr, setting: Setting) -> io::Result<Server> {
+    /// The address is in use, or does not belong to this machine.
+    pub async fn start(address: SocketAddr, setting: ServerSettings) -> io::Result<Server> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
         let stop = CancellationToken::new();
@@ -95,12 +95,12 @@ impl Server {
         Ok(Server { address, stop, task })
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Takes no more, lets what was begun be answered for so long, and ends.
+    /// Stops accepting connections and commands, waits up to `patience` for running mails, and ends.
     pub async fn close(mut self, patience: Duration) {
         self.stop.cancel();
         let _ = timeout(patience, &mut self.task).await;
@@ -113,16 +113,16 @@ impl Drop for Server {
     }
 }
 
-/// How many connections come from where.
+/// Number of connections for each client address.
 #[derive(Default)]
-struct Guests(HashMap<IpAddr, usize>);
+struct ConnectionCounts(HashMap<IpAddr, usize>);
 
-impl Guests {
-    fn come(&mut self, address: IpAddr) {
+impl ConnectionCounts {
+    fn add(&mut self, address: IpAddr) {
         *self.0.entry(address).or_default() += 1;
     }
 
-    fn go(&mut self, address: IpAddr) {
+    fn remove(&mut self, address: IpAddr) {
         if let Some(count) = self.0.get_mut(&address) {
             *count -= 1;
             if *count == 0 {
@@ -136,33 +136,34 @@ impl Guests {
     }
 }
 
-async fn listen(listener: TcpListener, setting: Arc<Setting>, stop: CancellationToken) {
-    // Dropping the set breaks them off.
+async fn listen(listener: TcpListener, setting: Arc<ServerSettings>, stop: CancellationToken) {
+    // Dropping the set aborts the sessions.
     let mut sessions: JoinSet<IpAddr> = JoinSet::new();
-    let mut guests = Guests::default();
+    let mut connections = ConnectionCounts::default();
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => break,
             Some(ended) = sessions.join_next() => {
                 if let Ok(address) = ended {
-                    guests.go(address);
+                    connections.remove(address);
                 }
                 continue;
             }
             accepted = listener.accept() => accepted,
         };
         let Ok((stream, peer)) = accepted else {
-            // Out of file descriptors: conversations that end free some.
+            // Out of file descriptors: sessions that end will free some.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
         let address = peer.ip().to_canonical();
-        let bounds = &setting.bounds;
-        if sessions.len() >= bounds.connections_max || guests.count(address) >= bounds.connections_per_address_max {
+        let limits = &setting.limits;
+        if sessions.len() >= limits.connections_max || connections.count(address) >= limits.connections_per_address_max
+        {
             refuse(&stream);
             continue;
         }
-        guests.come(address);
+        connections.add(address);
         sessions.spawn(converse_as(address, stream, peer, setting.clone(), stop.clone()));
     }
     drop(listener);
@@ -173,21 +174,21 @@ async fn converse_as(
     address: IpAddr,
     stream: TcpStream,
     peer: SocketAddr,
-    setting: Arc<Setting>,
+    setting: Arc<ServerSettings>,
     stop: CancellationToken,
 ) -> IpAddr {
-    // A task of its own, so that a conversation that panics still gives its place back.
+    // A separate task, so that a panic in the session does not prevent the cleanup.
     let mut talk = Abort(tokio::spawn(async move { session::converse(stream, peer, &setting, &stop).await }));
     match (&mut talk.0).await {
         Ok(Ok(())) => {}
-        // A conversation that breaks off is the sender's to repeat.
-        Ok(Err(error)) => tracing::debug!(%peer, %error, "a conversation broke off"),
-        Err(error) => tracing::error!(%peer, %error, "a conversation ended badly"),
+        // After a broken connection the client sends again.
+        Ok(Err(error)) => tracing::debug!(%peer, %error, "an SMTP session was interrupted"),
+        Err(error) => tracing::error!(%peer, %error, "an SMTP session panicked"),
     }
     address
 }
 
-/// A task that ends with whoever waits for it.
+/// A task that is aborted when its owner is dropped.
 struct Abort(JoinHandle<io::Result<()>>);
 
 impl Drop for Abort {
@@ -196,7 +197,7 @@ impl Drop for Abort {
     }
 }
 
-/// Says that there is no room, if the socket takes it at once.
+/// Replies that there are too many connections, if the socket accepts it immediately.
 fn refuse(stream: &TcpStream) {
-    let _ = stream.try_write(b"421 4.3.2 too many connections, come back later\r\n");
+    let _ = stream.try_write(b"421 4.3.2 too many connections, try again later\r\n");
 }

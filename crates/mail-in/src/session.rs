@@ -1,5 +1,5 @@
-//! One conversation in SMTP (RFC 5321) or LMTP (RFC 2033): commands that came together are answered together (RFC 2920), a
-//! mail comes whole (DATA) or in chunks (RFC 3030).
+//! State machine of one session in SMTP (RFC 5321) or LMTP (RFC 2033), with pipelining (RFC 2920) and mail data by
+//! DATA or in chunks (BDAT, RFC 3030).
 
 use std::{io, net::SocketAddr, slice::Iter, time::Duration};
 
@@ -18,62 +18,63 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     data::Data,
-    envelope::{Envelope, Refusal},
-    serve::Setting,
+    envelope::{Envelope, ErrorReply},
+    serve::ServerSettings,
 };
 
-/// Bytes read at once.
+/// Number of bytes read at once.
 const READ_BYTES: usize = 32 << 10;
-/// Longest line of a command, with its line break. RFC 4954, section 4 has the longest: the answer of a login.
+/// Maximum length of a command line, with its line break. The longest is the response of a login (RFC 4954, section
+/// 4).
 const LINE_BYTES_MAX: usize = 12_288;
-/// Most commands of one conversation that fail, before it ends.
+/// Maximum number of failed commands in one session.
 const ERRORS_MAX: u32 = 100;
-/// Most commands between two mails, beside recipients.
+/// Maximum number of commands between two mails, without recipients.
 const COMMANDS_MAX: u32 = 1_000;
-/// Most logins of one conversation that fail.
+/// Maximum number of failed logins in one session.
 const LOGINS_MAX: u32 = 3;
-/// How long a handshake of TLS may take.
+/// Maximum duration of a TLS handshake.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(30);
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// What the next bytes are.
+/// Expected input.
 enum State {
     Command,
-    /// The answer of a client to AUTH PLAIN.
+    /// The response of the client to AUTH PLAIN.
     Login,
     Data(Data),
     Chunk(BdatReceiver),
-    /// What is not wanted is read and forgotten; then this is said.
-    Forget(DummyDataReceiver, Refusal),
-    /// A handshake of TLS.
+    /// Refused data is read and discarded; then this reply is sent.
+    Discard(DummyDataReceiver, ErrorReply),
+    /// A TLS handshake.
     Handshake,
-    /// The conversation is over.
-    Over,
+    /// The session has ended.
+    Closed,
 }
 
-/// A mail that is announced.
-struct Announced {
+/// A mail transaction that has begun.
+struct MailTransaction {
     from: String,
     to: Vec<String>,
 }
 
 struct Session<'a> {
-    setting: &'a Setting,
+    setting: &'a ServerSettings,
     peer: SocketAddr,
     state: State,
-    /// The line of a command that is coming.
+    /// The incomplete command line.
     line: Vec<u8>,
     host: Option<String>,
     is_lmtp: bool,
     is_encrypted: bool,
     user: Option<String>,
-    mail: Option<Announced>,
+    mail: Option<MailTransaction>,
     body: Vec<u8>,
-    /// Whether chunks of the mail have come; then its rest comes in chunks too.
+    /// Whether the mail data arrives in chunks; then the rest must be in chunks too.
     is_chunked: bool,
-    /// When the mail that is coming must be whole.
+    /// Deadline of the current mail transfer.
     deadline: Option<Instant>,
     replies: Vec<u8>,
     errors: u32,
@@ -82,52 +83,56 @@ struct Session<'a> {
     mails: u32,
 }
 
-/// Talks until the other side quits, says nothing for too long, or goes away, or we are to stop.
+/// Runs a session until the client quits, is idle for too long or disconnects, or the server stops.
 pub(crate) async fn converse(
     stream: TcpStream,
     peer: SocketAddr,
-    setting: &Setting,
+    setting: &ServerSettings,
     stop: &CancellationToken,
 ) -> io::Result<()> {
-    // Replies are small and waited for.
+    // Replies are small, and clients wait for them.
     stream.set_nodelay(true)?;
     let mut session = Session::new(setting, peer);
     let mut stream: Box<dyn Stream> = Box::new(stream);
     let mut buffer = vec![0u8; READ_BYTES];
+    let mut last_activity = Instant::now();
     loop {
+        // Incomplete commands do not extend the idle time; a mail transfer has its own deadline.
+        if !session.replies.is_empty() || session.deadline.is_some() {
+            last_activity = Instant::now();
+        }
         session.flush(&mut stream).await?;
         match session.state {
-            State::Over => return stream.shutdown().await,
+            State::Closed => return stream.shutdown().await,
             State::Handshake => {
                 stream = session.encrypt(stream).await?;
                 continue;
             }
             _ => {}
         }
-        let idle = Instant::now() + setting.bounds.idle;
+        let idle = last_activity + setting.limits.idle;
         let until = session.deadline.map_or(idle, |deadline| deadline.min(idle));
         let read = tokio::select! {
             biased;
             () = stop.cancelled() => {
-                session.end("421 4.3.2 this server stops, come back later");
+                session.end("421 4.3.2 this server is stopping, try again later");
                 continue;
             }
             read = timeout_at(until, stream.read(&mut buffer)) => read,
         };
         match read {
-            Err(_) => session.end("421 4.4.2 it took too long"),
+            Err(_) => session.end("421 4.4.2 timeout"),
             Ok(read) => match read? {
                 0 => return Ok(()),
-                length => session.hear(&mut stream, &buffer[..length]).await?,
+                length => session.receive(&mut stream, &buffer[..length]).await?,
             },
         }
     }
 }
 
-/// A mail in whose text a CR or an LF stands alone.
-/// Replies to these pieces of a client's bytes, without a socket.
-pub(crate) async fn replies_to(setting: &Setting, peer: SocketAddr, pieces: &[&[u8]]) -> Vec<u8> {
-    // More than all replies: commands, mistakes and mails of a session are bounded.
+/// Runs a session with these pieces of client bytes, without a socket. Returns the replies.
+pub(crate) async fn replies_to(setting: &ServerSettings, peer: SocketAddr, pieces: &[&[u8]]) -> Vec<u8> {
+    // More than all replies: commands, errors and mails of a session are limited.
     const REPLIES_BYTES_MAX: usize = 16 << 20;
     const FAILED: &str = "a stream in memory takes all replies";
     let mut session = Session::new(setting, peer);
@@ -135,8 +140,8 @@ pub(crate) async fn replies_to(setting: &Setting, peer: SocketAddr, pieces: &[&[
     let mut stream: Box<dyn Stream> = Box::new(near);
     session.flush(&mut stream).await.expect(FAILED);
     for piece in pieces {
-        if !matches!(session.state, State::Over) {
-            session.hear(&mut stream, piece).await.expect(FAILED);
+        if !matches!(session.state, State::Closed) {
+            session.receive(&mut stream, piece).await.expect(FAILED);
             session.flush(&mut stream).await.expect(FAILED);
         }
     }
@@ -146,17 +151,18 @@ pub(crate) async fn replies_to(setting: &Setting, peer: SocketAddr, pieces: &[&[
     replies
 }
 
-fn bare_break() -> Refusal {
-    Refusal::new(554, "5.6.0", "a bare CR or LF is in the mail: lines end with CR LF (RFC 5321, 2.3.8)")
+/// The reply to a mail that contains a CR or an LF alone.
+fn bare_break() -> ErrorReply {
+    ErrorReply::new(554, "5.6.0", "the mail contains a bare CR or LF: lines end with CR LF (RFC 5321, 2.3.8)")
 }
 
-/// A command in which one does.
-fn bare_break_in_command() -> Refusal {
-    Refusal::new(521, "5.5.2", "a bare CR or LF is in a command: lines end with CR LF (RFC 5321, 2.3.8)")
+/// The reply to a command that contains a CR or an LF alone.
+fn bare_break_in_command() -> ErrorReply {
+    ErrorReply::new(521, "5.5.2", "the command contains a bare CR or LF: lines end with CR LF (RFC 5321, 2.3.8)")
 }
 
 impl<'a> Session<'a> {
-    fn new(setting: &'a Setting, peer: SocketAddr) -> Session<'a> {
+    fn new(setting: &'a ServerSettings, peer: SocketAddr) -> Session<'a> {
         let mut session = Session {
             setting,
             peer,
@@ -176,14 +182,14 @@ impl<'a> Session<'a> {
             quiet_commands: 0,
             mails: 0,
         };
-        session.say(&format!("220 {} ESMTP Tocsin", setting.host));
+        session.reply(&format!("220 {} ESMTP Tocsin", setting.host));
         session
     }
 
-    /// Takes what came, and leaves the replies to it.
-    async fn hear(&mut self, stream: &mut Box<dyn Stream>, bytes: &[u8]) -> io::Result<()> {
+    /// Processes received bytes, and adds the replies.
+    async fn receive(&mut self, stream: &mut Box<dyn Stream>, bytes: &[u8]) -> io::Result<()> {
         let mut bytes = bytes.iter();
-        // A chunk may be empty, so that it is whole before its first byte.
+        // A chunk may be empty, and is then complete before its first byte.
         while !bytes.as_slice().is_empty() || matches!(self.state, State::Chunk(_)) {
             match &mut self.state {
                 State::Command | State::Login => {
@@ -193,7 +199,7 @@ impl<'a> Session<'a> {
                             let answer = String::from_utf8_lossy(line.trim_ascii_end()).into_owned();
                             self.log_in(&answer);
                         }
-                        _ => self.hear_command(&line),
+                        _ => self.receive_command(&line),
                     }
                 }
                 State::Data(data) => {
@@ -215,29 +221,29 @@ impl<'a> Session<'a> {
                     self.state = State::Command;
                     match is_last {
                         true => self.complete(stream, None).await?,
-                        false => self.say("250 2.0.0 go on"),
+                        false => self.reply("250 2.0.0 chunk received"),
                     }
                 }
-                State::Forget(rest, refusal) => {
+                State::Discard(rest, refusal) => {
                     if rest.ingest(&mut bytes) {
                         let refusal = refusal.clone();
                         self.state = State::Command;
                         self.refuse(&refusal);
                     }
                 }
-                // What comes before a handshake, without protection, must not count after it.
+                // Bytes received before a handshake, without protection, must not be used after it.
                 State::Handshake => {
                     self.replies.clear();
-                    self.end("501 5.5.1 nothing may follow STARTTLS before its answer");
+                    self.end("501 5.5.1 STARTTLS must be the last command before its reply");
                 }
-                State::Over => break,
+                State::Closed => break,
             }
         }
         Ok(())
     }
 
-    /// Takes a whole line, once its CR LF has come. A CR or an LF alone ends no line (RFC 5321, section 2.3.8): what a server
-    /// before this one took for text must not become a command here, so the conversation ends.
+    /// Takes a complete line that ends with CR LF. A CR or an LF alone does not end a line (RFC 5321, section 2.3.8):
+    /// text that was data for a previous server must not become a command here, so the session ends.
     fn take_line(&mut self, bytes: &mut Iter<'_, u8>) -> Option<Vec<u8>> {
         for byte in bytes {
             let is_after_cr = self.line.last() == Some(&b'\r');
@@ -251,7 +257,7 @@ impl<'a> Session<'a> {
                 return Some(std::mem::take(&mut self.line));
             }
             if self.line.len() >= LINE_BYTES_MAX {
-                // What follows may be the middle of anything.
+                // The following bytes may be the middle of something else.
                 self.line.clear();
                 self.end("421 4.7.0 the line is too long");
                 return None;
@@ -260,7 +266,7 @@ impl<'a> Session<'a> {
         None
     }
 
-    fn hear_command(&mut self, line: &[u8]) {
+    fn receive_command(&mut self, line: &[u8]) {
         self.quiet_commands += 1;
         if self.quiet_commands > COMMANDS_MAX {
             return self.end("421 4.7.0 too many commands without a mail");
@@ -270,15 +276,15 @@ impl<'a> Session<'a> {
                 let request = request.into_owned();
                 self.answer(request);
             }
-            // A line that holds no whole command.
-            Err(Error::NeedsMoreData { .. }) => self.mistake("500 5.5.2 the command is not complete"),
-            Err(Error::UnknownCommand) => self.mistake("500 5.5.1 unknown command"),
-            Err(Error::InvalidSenderAddress) => self.mistake("501 5.1.7 the sender is not an address"),
-            Err(Error::InvalidRecipientAddress) => self.mistake("501 5.1.3 the recipient is not an address"),
-            Err(Error::SyntaxError { syntax }) => self.mistake(&format!("501 5.5.4 it should be: {syntax}")),
-            Err(Error::InvalidParameter { .. }) => self.mistake("501 5.5.4 a parameter cannot be understood"),
-            Err(Error::UnsupportedParameter { .. }) => self.mistake("555 5.5.4 a parameter is not supported"),
-            // What follows may be the middle of anything.
+            // The line is not a complete command.
+            Err(Error::NeedsMoreData { .. }) => self.reply_error("500 5.5.2 the command is not complete"),
+            Err(Error::UnknownCommand) => self.reply_error("500 5.5.1 unknown command"),
+            Err(Error::InvalidSenderAddress) => self.reply_error("501 5.1.7 the sender is not an address"),
+            Err(Error::InvalidRecipientAddress) => self.reply_error("501 5.1.3 the recipient is not an address"),
+            Err(Error::SyntaxError { syntax }) => self.reply_error(&format!("501 5.5.4 expected: {syntax}")),
+            Err(Error::InvalidParameter { .. }) => self.reply_error("501 5.5.4 a parameter is invalid"),
+            Err(Error::UnsupportedParameter { .. }) => self.reply_error("555 5.5.4 a parameter is not supported"),
+            // The following bytes may be the middle of something else.
             Err(_) => self.end("421 4.7.0 the line is too long"),
         }
     }
@@ -290,71 +296,71 @@ impl<'a> Session<'a> {
             Request::Helo { host } => {
                 self.forget_mail();
                 (self.host, self.is_lmtp) = (Some(host), false);
-                self.say(&format!("250 {}", self.setting.host));
+                self.reply(&format!("250 {}", self.setting.host));
             }
             Request::StartTls => match self.setting.access.tls {
-                _ if self.is_encrypted => self.mistake("503 5.5.1 the connection is encrypted"),
-                None => self.mistake("502 5.5.1 this server has no certificate"),
+                _ if self.is_encrypted => self.reply_error("503 5.5.1 the connection is already encrypted"),
+                None => self.reply_error("502 5.5.1 this server has no certificate"),
                 Some(_) => {
-                    self.say("220 2.0.0 begin");
+                    self.reply("220 2.0.0 ready for TLS");
                     self.state = State::Handshake;
                 }
             },
             Request::Auth { mechanism, initial_response } => self.begin_login(mechanism, &initial_response),
             Request::Mail { from } => match self.may_send(&from) {
                 Ok(()) => {
-                    self.mail = Some(Announced { from: from.address, to: Vec::new() });
-                    self.say("250 2.1.0 ok");
+                    self.mail = Some(MailTransaction { from: from.address, to: Vec::new() });
+                    self.reply("250 2.1.0 ok");
                 }
                 Err(refusal) => self.refuse(&refusal),
             },
-            Request::Rcpt { to } => match self.judge(&to.address) {
+            Request::Rcpt { to } => match self.check_recipient(&to.address) {
                 Ok(()) => {
                     self.mail.as_mut().expect("it was judged").to.push(to.address);
                     self.quiet_commands -= 1;
-                    self.say("250 2.1.5 ok");
+                    self.reply("250 2.1.5 ok");
                 }
-                // Recipients that are too many for one mail are no mistake: they are told again with the next.
-                Err(refusal) if refusal.code == 452 => self.say(&refusal.to_string()),
+                // Too many recipients for one mail are not an error: the client sends them another mail.
+                Err(refusal) if refusal.code == 452 => self.reply(&refusal.to_string()),
                 Err(refusal) => self.refuse(&refusal),
             },
-            Request::Data => match self.may_come() {
-                Ok(()) if self.is_chunked => self.mistake("503 5.5.1 the mail comes in chunks: BDAT"),
+            Request::Data => match self.may_send_data() {
+                Ok(()) if self.is_chunked => self.reply_error("503 5.5.1 the mail has chunks: use BDAT"),
                 Ok(()) => {
-                    self.state = State::Data(Data::new(self.setting.bounds.mail_bytes_max));
-                    self.deadline = Some(Instant::now() + self.setting.bounds.mail_timeout);
-                    self.say("354 go on, end with a dot");
+                    self.state = State::Data(Data::new(self.setting.limits.mail_bytes_max));
+                    self.deadline = Some(Instant::now() + self.setting.limits.mail_timeout);
+                    self.reply("354 send the mail, end with CR LF . CR LF");
                 }
                 Err(refusal) => self.refuse(&refusal),
             },
             Request::Bdat { chunk_size, is_last } => {
-                let room = self.setting.bounds.mail_bytes_max.saturating_sub(self.body.len());
-                let judged = self.may_come().and_then(|()| match chunk_size <= room {
+                let room = self.setting.limits.mail_bytes_max.saturating_sub(self.body.len());
+                let judged = self.may_send_data().and_then(|()| match chunk_size <= room {
                     true => Ok(()),
                     false => Err(self.too_large()),
                 });
                 if let Err(refusal) = judged {
                     self.forget_mail();
-                    // A chunk comes whether it is wanted or not.
+                    // The client sends the chunk even if it is refused.
                     return match chunk_size {
                         0 => self.refuse(&refusal),
-                        size => self.state = State::Forget(DummyDataReceiver::new_bdat(size), refusal),
+                        size => self.state = State::Discard(DummyDataReceiver::new_bdat(size), refusal),
                     };
                 }
                 self.is_chunked = true;
-                let deadline = Instant::now() + self.setting.bounds.mail_timeout;
+                let deadline = Instant::now() + self.setting.limits.mail_timeout;
                 self.deadline.get_or_insert(deadline);
                 self.state = State::Chunk(BdatReceiver::new(chunk_size, is_last));
             }
             Request::Rset => {
                 self.forget_mail();
-                self.say("250 2.0.0 forgotten");
+                self.reply("250 2.0.0 reset");
             }
-            Request::Noop { .. } => self.say("250 2.0.0 ok"),
-            Request::Vrfy { .. } => self.say("252 2.5.0 send it, and see"),
-            Request::Help { .. } => self.say("214 2.0.0 see RFC 5321"),
+            Request::Noop { .. } => self.reply("250 2.0.0 ok"),
+            Request::Vrfy { .. } => self.reply("252 2.5.0 cannot verify, send the mail"),
+            Request::Help { .. } => self.reply("214 2.0.0 see RFC 5321"),
             Request::Quit => self.end("221 2.0.0 bye"),
-            _ => self.mistake("502 5.5.1 not offered here"),
+            _ => self.reply_error("502 5.5.1 command not implemented"),
         }
     }
 
@@ -364,7 +370,7 @@ impl<'a> Session<'a> {
         let mut hello = EhloResponse::new(&self.setting.host);
         hello.capabilities =
             EXT_PIPELINING | EXT_8BIT_MIME | EXT_SMTP_UTF8 | EXT_SIZE | EXT_ENHANCED_STATUS_CODES | EXT_CHUNKING;
-        hello.size = self.setting.bounds.mail_bytes_max;
+        hello.size = self.setting.limits.mail_bytes_max;
         if self.setting.access.tls.is_some() && !self.is_encrypted {
             hello.capabilities |= EXT_START_TLS;
         }
@@ -375,18 +381,18 @@ impl<'a> Session<'a> {
         hello.write(&mut self.replies).expect("memory takes every reply");
     }
 
-    /// Whether a mail of this sender may be announced.
-    fn may_send(&self, from: &MailFrom<String>) -> Result<(), Refusal> {
-        let bounds = &self.setting.bounds;
-        let refuse = |code, status, text| Err(Refusal::new(code, status, text));
+    /// Whether a mail from this sender can begin.
+    fn may_send(&self, from: &MailFrom<String>) -> Result<(), ErrorReply> {
+        let limits = &self.setting.limits;
+        let refuse = |code, status, text| Err(ErrorReply::new(code, status, text));
         if self.host.is_none() {
-            return refuse(503, "5.5.1", "say EHLO or LHLO first");
+            return refuse(503, "5.5.1", "send EHLO or LHLO first");
         }
         if self.mail.is_some() {
-            return refuse(503, "5.5.1", "a mail is under way; RSET ends it");
+            return refuse(503, "5.5.1", "a mail has begun; RSET cancels it");
         }
         if self.setting.access.require_tls && !self.is_encrypted {
-            return refuse(530, "5.7.0", "mail is taken over encrypted connections only: say STARTTLS first");
+            return refuse(530, "5.7.0", "mail is accepted over encrypted connections only: send STARTTLS first");
         }
         if self.setting.access.login.is_some() && self.user.is_none() {
             return match self.is_encrypted {
@@ -394,37 +400,37 @@ impl<'a> Session<'a> {
                 false => refuse(530, "5.7.0", "log in first: STARTTLS, then AUTH PLAIN"),
             };
         }
-        if from.size > bounds.mail_bytes_max {
+        if from.size > limits.mail_bytes_max {
             return Err(self.too_large());
         }
         if from.flags & MAIL_BODY_BINARYMIME != 0 {
-            return refuse(501, "5.5.4", "BODY=BINARYMIME is not offered here");
+            return refuse(501, "5.5.4", "BODY=BINARYMIME is not supported");
         }
-        if self.mails >= bounds.mails_max {
-            return refuse(451, "4.7.0", "enough for one connection; open another one");
+        if self.mails >= limits.mails_max {
+            return refuse(451, "4.7.0", "too many mails in this connection; open another one");
         }
         Ok(())
     }
 
-    fn judge(&self, recipient: &str) -> Result<(), Refusal> {
-        let Some(mail) = &self.mail else { return Err(Refusal::new(503, "5.5.1", "say MAIL first")) };
-        if mail.to.len() >= self.setting.bounds.recipients_max {
-            return Err(Refusal::new(452, "4.5.3", "too many recipients for one mail; send it to the others next"));
+    fn check_recipient(&self, recipient: &str) -> Result<(), ErrorReply> {
+        let Some(mail) = &self.mail else { return Err(ErrorReply::new(503, "5.5.1", "send MAIL first")) };
+        if mail.to.len() >= self.setting.limits.recipients_max {
+            return Err(ErrorReply::new(452, "4.5.3", "too many recipients for one mail; send it to the others next"));
         }
-        self.setting.handler.judge(recipient)
+        self.setting.handler.check_recipient(recipient)
     }
 
-    /// Whether the mail may come now.
-    fn may_come(&self) -> Result<(), Refusal> {
+    /// Whether mail data can be sent now.
+    fn may_send_data(&self) -> Result<(), ErrorReply> {
         match &self.mail {
-            None => Err(Refusal::new(503, "5.5.1", "say MAIL first")),
-            Some(mail) if mail.to.is_empty() => Err(Refusal::new(503, "5.5.1", "no recipient was accepted")),
+            None => Err(ErrorReply::new(503, "5.5.1", "send MAIL first")),
+            Some(mail) if mail.to.is_empty() => Err(ErrorReply::new(503, "5.5.1", "no recipient was accepted")),
             Some(_) => Ok(()),
         }
     }
 
-    /// Gives the mail that has come to whoever wants it, and says what they say: in LMTP for each recipient.
-    async fn complete(&mut self, stream: &mut Box<dyn Stream>, wrong: Option<Refusal>) -> io::Result<()> {
+    /// Passes the complete mail to the handler, and replies with its result; in LMTP for each recipient.
+    async fn complete(&mut self, stream: &mut Box<dyn Stream>, wrong: Option<ErrorReply>) -> io::Result<()> {
         let mail = self.mail.take().expect("it was announced");
         let body = std::mem::take(&mut self.body);
         self.forget_mail();
@@ -441,13 +447,13 @@ impl<'a> Session<'a> {
             user: self.user.clone(),
             encrypted: self.is_encrypted,
         };
-        // Others may take long; whoever waits should have heard the rest by then.
+        // The handler may take long; the client should get the other replies before.
         self.flush(stream).await?;
-        let taken = self.setting.handler.take(envelope, body).await;
+        let taken = self.setting.handler.accept(envelope, body).await;
         (self.mails, self.quiet_commands) = (self.mails + 1, 0);
         for _ in 0..answers {
             match &taken {
-                Ok(()) => self.say("250 2.0.0 taken"),
+                Ok(()) => self.reply("250 2.0.0 accepted"),
                 Err(refusal) => self.refuse(refusal),
             }
         }
@@ -457,14 +463,15 @@ impl<'a> Session<'a> {
     fn begin_login(&mut self, mechanism: u64, answer: &str) {
         let offered = self.setting.access.login.is_some();
         match (offered, self.is_encrypted, self.user.is_some()) {
-            (false, ..) => self.mistake("502 5.5.1 nobody logs in here"),
-            (_, false, _) => self.mistake("538 5.7.11 say STARTTLS first: a password is not taken in the clear"),
-            (.., true) => self.mistake("503 5.5.1 you have logged in"),
-            _ if self.mail.is_some() => self.mistake("503 5.5.1 not while a mail is under way"),
-            _ if mechanism != AUTH_PLAIN => self.mistake("504 5.5.4 only PLAIN is offered here"),
+            (false, ..) => self.reply_error("502 5.5.1 no login is required"),
+            (_, false, _) => self
+                .reply_error("538 5.7.11 send STARTTLS first: passwords are accepted over encrypted connections only"),
+            (.., true) => self.reply_error("503 5.5.1 already logged in"),
+            _ if self.mail.is_some() => self.reply_error("503 5.5.1 a mail has begun"),
+            _ if mechanism != AUTH_PLAIN => self.reply_error("504 5.5.4 only PLAIN is supported"),
             _ if answer.is_empty() => {
                 self.state = State::Login;
-                self.say("334 ");
+                self.reply("334 ");
             }
             _ => self.log_in(answer),
         }
@@ -473,21 +480,21 @@ impl<'a> Session<'a> {
     fn log_in(&mut self, answer: &str) {
         let login = self.setting.access.login.as_ref().expect("a login was offered");
         if answer == "*" {
-            return self.mistake("501 5.7.0 as you wish");
+            return self.reply_error("501 5.7.0 login cancelled");
         }
-        if login.is_proved(answer) {
+        if login.is_valid(answer) {
             self.user = Some(login.user.clone());
-            return self.say("235 2.7.0 welcome");
+            return self.reply("235 2.7.0 logged in");
         }
         self.logins += 1;
         tracing::warn!(peer = %self.peer, "a login for mail failed");
         match self.logins >= LOGINS_MAX {
-            true => self.end("421 4.7.0 too many logins failed"),
-            false => self.mistake("535 5.7.8 user name or password is wrong"),
+            true => self.end("421 4.7.0 too many failed logins"),
+            false => self.reply_error("535 5.7.8 user name or password is wrong"),
         }
     }
 
-    /// Encrypts the connection, and forgets what was said before.
+    /// Encrypts the connection, and resets the session.
     async fn encrypt(&mut self, stream: Box<dyn Stream>) -> io::Result<Box<dyn Stream>> {
         let tls = self.setting.access.tls.clone().expect("a certificate is there");
         let handshake = timeout(HANDSHAKE_PATIENCE, TlsAcceptor::from(tls).accept(stream)).await;
@@ -499,36 +506,36 @@ impl<'a> Session<'a> {
         Ok(Box::new(encrypted))
     }
 
-    fn too_large(&self) -> Refusal {
-        let most = self.setting.bounds.mail_bytes_max;
-        Refusal::new(552, "5.3.4", format!("too large: a mail has at most {most} bytes here"))
+    fn too_large(&self) -> ErrorReply {
+        let most = self.setting.limits.mail_bytes_max;
+        ErrorReply::new(552, "5.3.4", format!("too large: the limit for a mail is {most} bytes"))
     }
 
     fn forget_mail(&mut self) {
         (self.mail, self.body, self.is_chunked, self.deadline) = (None, Vec::new(), false, None);
     }
 
-    fn say(&mut self, reply: &str) {
+    fn reply(&mut self, reply: &str) {
         self.replies.extend_from_slice(reply.as_bytes());
         self.replies.extend_from_slice(b"\r\n");
     }
 
-    fn refuse(&mut self, refusal: &Refusal) {
-        self.mistake(&refusal.to_string());
+    fn refuse(&mut self, refusal: &ErrorReply) {
+        self.reply_error(&refusal.to_string());
     }
 
-    /// Says what is wrong; whoever does only wrong is sent away.
-    fn mistake(&mut self, reply: &str) {
-        self.say(reply);
+    /// Replies with an error; the session ends after too many.
+    fn reply_error(&mut self, reply: &str) {
+        self.reply(reply);
         self.errors += 1;
         if self.errors > ERRORS_MAX {
-            self.end("421 4.7.0 too many mistakes");
+            self.end("421 4.7.0 too many errors");
         }
     }
 
     fn end(&mut self, reply: &str) {
-        self.say(reply);
-        self.state = State::Over;
+        self.reply(reply);
+        self.state = State::Closed;
     }
 
     async fn flush(&mut self, stream: &mut Box<dyn Stream>) -> io::Result<()> {
@@ -536,7 +543,7 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         let late = |_| io::Error::from(io::ErrorKind::TimedOut);
-        timeout(self.setting.bounds.idle, stream.write_all(&self.replies)).await.map_err(late)??;
+        timeout(self.setting.limits.idle, stream.write_all(&self.replies)).await.map_err(late)??;
         stream.flush().await?;
         self.replies.clear();
         Ok(())

@@ -1,4 +1,4 @@
-//! Conversations with a server, as clients have them.
+//! Sessions with a server, from the client's side.
 
 use std::{io::Cursor, sync::Arc, time::Duration};
 
@@ -10,55 +10,55 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-use crate::{Access, Bounds, Envelope, Handler, Login, Patterns, Refusal, Server, Setting};
+use crate::{Access, Envelope, ErrorReply, Handler, Login, Patterns, Server, ServerLimits, ServerSettings};
 
-/// Takes what is for `*@x`, and refuses what says so.
-struct Taker(mpsc::UnboundedSender<(Envelope, String)>);
+/// Accepts recipients at `*@x`, and defers mails that contain `later`.
+struct TestHandler(mpsc::UnboundedSender<(Envelope, String)>);
 
 #[async_trait]
-impl Handler for Taker {
-    fn judge(&self, recipient: &str) -> Result<(), Refusal> {
+impl Handler for TestHandler {
+    fn check_recipient(&self, recipient: &str) -> Result<(), ErrorReply> {
         match Patterns::new(&["*@x".to_owned()]).matches(recipient) {
             true => Ok(()),
-            false => Err(Refusal::new(550, "5.1.1", "nobody is called that here")),
+            false => Err(ErrorReply::new(550, "5.1.1", "no such mailbox")),
         }
     }
 
-    async fn take(&self, envelope: Envelope, mail: Vec<u8>) -> Result<(), Refusal> {
+    async fn accept(&self, envelope: Envelope, mail: Vec<u8>) -> Result<(), ErrorReply> {
         let text = String::from_utf8_lossy(&mail).into_owned();
         if text.contains("later") {
-            return Err(Refusal::new(451, "4.3.0", "not now"));
+            return Err(ErrorReply::new(451, "4.3.0", "not now"));
         }
-        self.0.send((envelope, text)).map_err(|_| Refusal::new(451, "4.3.0", "nobody is there"))
+        self.0.send((envelope, text)).map_err(|_| ErrorReply::new(451, "4.3.0", "the test has ended"))
     }
 }
 
-struct Stage {
+struct TestServer {
     server: Server,
     taken: mpsc::UnboundedReceiver<(Envelope, String)>,
 }
 
-async fn start(access: Access, bounds: Bounds) -> Stage {
+async fn start(access: Access, limits: ServerLimits) -> TestServer {
     let (sender, taken) = mpsc::unbounded_channel();
-    let setting = Setting { host: "mx.x".to_owned(), access, bounds, handler: Arc::new(Taker(sender)) };
+    let setting = ServerSettings { host: "mx.x".to_owned(), access, limits, handler: Arc::new(TestHandler(sender)) };
     let server = Server::start("127.0.0.1:0".parse().expect("an address"), setting).await.expect("it listens");
-    Stage { server, taken }
+    TestServer { server, taken }
 }
 
-fn small() -> Bounds {
-    Bounds { mail_bytes_max: 200, recipients_max: 2, ..Bounds::default() }
+fn small() -> ServerLimits {
+    ServerLimits { mail_bytes_max: 200, recipients_max: 2, ..ServerLimits::default() }
 }
 
-/// Says everything at once and reads until the server hangs up.
+/// Sends everything at once, and reads until the server closes the connection.
 async fn say_all(mut stream: impl AsyncRead + AsyncWrite + Unpin, words: &[u8]) -> String {
     stream.write_all(words).await.expect("it reads");
     let mut replies = Vec::new();
-    // Whoever is sent away may find the connection reset behind the words.
+    // The connection may be reset after the server closes it.
     let _ = stream.read_to_end(&mut replies).await;
     String::from_utf8(replies).expect("text").replace('\r', "")
 }
 
-impl Stage {
+impl TestServer {
     async fn connect(&self) -> TcpStream {
         TcpStream::connect(self.server.address()).await.expect("it listens")
     }
@@ -78,9 +78,9 @@ fn codes(replies: &str) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn a_pipelined_conversation() {
-    let mut stage = start(Access::default(), small()).await;
-    let replies = stage
+async fn a_pipelined_session() {
+    let mut server = start(Access::default(), small()).await;
+    let replies = server
         .talk(
             "EHLO me\nMAIL FROM:<a@y> BODY=8BITMIME SMTPUTF8\nRCPT TO:<grüße@x>\nRCPT TO:<b@z>\nRCPT TO:<b@x>\nRCPT TO:<c@x>\n\
             DATA\nSubject: hi\n\n..dot\nend\n.\nMAIL FROM:<>\nRCPT TO:<b@x>\nDATA\n.\nMAIL FROM:<>\nRCPT TO:<b@x>\n\
@@ -95,26 +95,26 @@ async fn a_pipelined_conversation() {
         ],
         "{replies}"
     );
-    assert!(replies.contains("550 5.1.1 nobody is called that here"), "{replies}");
-    let (envelope, text) = stage.taken.try_recv().expect("a mail");
+    assert!(replies.contains("550 5.1.1 no such mailbox"), "{replies}");
+    let (envelope, text) = server.taken.try_recv().expect("a mail");
     assert_eq!((envelope.from.as_str(), text.as_str()), ("a@y", "Subject: hi\r\n\r\n.dot\r\nend\r\n"));
     assert_eq!(envelope.to, ["grüße@x", "b@x"]);
     assert_eq!((envelope.host.as_str(), envelope.user, envelope.encrypted), ("me", None, false));
-    assert_eq!(stage.texts(), [""], "an empty mail is one");
+    assert_eq!(server.texts(), [""], "an empty mail is one");
 }
 
 #[tokio::test]
-async fn each_recipient_has_an_answer_in_lmtp() {
-    let stage = start(Access::default(), small()).await;
-    let replies = stage.talk("LHLO me\nMAIL FROM:<a@y>\nRCPT TO:<a@x>\nRCPT TO:<b@x>\nDATA\n.\nQUIT\n").await;
+async fn each_recipient_has_a_reply_in_lmtp() {
+    let server = start(Access::default(), small()).await;
+    let replies = server.talk("LHLO me\nMAIL FROM:<a@y>\nRCPT TO:<a@x>\nRCPT TO:<b@x>\nDATA\n.\nQUIT\n").await;
     assert_eq!(codes(&replies), ["220", "250", "250", "250", "250", "354", "250", "250", "221"], "{replies}");
 }
 
 #[tokio::test]
-async fn a_mail_comes_in_chunks() {
-    let mut stage = start(Access::default(), small()).await;
+async fn a_mail_can_be_sent_in_chunks() {
+    let mut server = start(Access::default(), small()).await;
     let to = "MAIL FROM:<a@y>\nRCPT TO:<a@x>\n";
-    let replies = stage
+    let replies = server
         .talk(&format!(
             "EHLO me\n{to}BDAT 5\none\nBDAT 5 LAST\ntwo\n{to}BDAT 5\nsix\nDATA\nBDAT 0 LAST\nBDAT 5\none\n{to}BDAT 402 LAST\n{}\n\
             BDAT 5\none\nQUIT\n",
@@ -129,13 +129,13 @@ async fn a_mail_comes_in_chunks() {
         ],
         "{replies}"
     );
-    assert_eq!(stage.texts(), ["one\r\ntwo\r\n", "six\r\n"]);
+    assert_eq!(server.texts(), ["one\r\ntwo\r\n", "six\r\n"]);
 }
 
 #[tokio::test]
-async fn mistakes_are_answered_and_survived() {
-    let mut stage = start(Access::default(), small()).await;
-    let replies = stage
+async fn errors_get_a_reply_and_do_not_end_the_session() {
+    let mut server = start(Access::default(), small()).await;
+    let replies = server
         .talk(
             "MAIL FROM:<a@y>\nHELO me\nRCPT TO:<b@x>\nDATA\nNONSENSE\nMAIL FROM:<a@y> SIZE=9999\nMAIL FROM:<a@y>\nMAIL FROM:<b@y>\nDATA\n\
             RCPT TO:<nobody@z>\nDATA\nRSET\nSTARTTLS\nAUTH PLAIN AGEAYg==\nVRFY b\nEXPN b\nNOOP\nMAIL FROM:<a@y> BODY=BINARYMIME\nQUIT\n",
@@ -149,25 +149,25 @@ async fn mistakes_are_answered_and_survived() {
         ],
         "{replies}"
     );
-    assert_eq!(stage.texts(), [""; 0]);
+    assert_eq!(server.texts(), [""; 0]);
 }
 
 #[tokio::test]
-async fn a_large_mail_is_refused_and_the_next_is_taken() {
-    let mut stage = start(Access::default(), small()).await;
+async fn a_large_mail_is_refused_and_the_next_is_accepted() {
+    let mut server = start(Access::default(), small()).await;
     let large = "a long line of text\n".repeat(20_000);
-    let replies = stage
+    let replies = server
         .talk(&format!(
             "EHLO me\nMAIL FROM:<a@y>\nRCPT TO:<b@x>\nDATA\n{large}.\nMAIL FROM:<a@y>\nRCPT TO:<b@x>\nDATA\nsmall\n.\nQUIT\n"
         ))
         .await;
     assert_eq!(codes(&replies), ["220", "250", "250", "250", "354", "552", "250", "250", "354", "250", "221"]);
-    assert_eq!(stage.texts(), ["small\r\n"]);
+    assert_eq!(server.texts(), ["small\r\n"]);
 }
 
-/// What ends a mail, and what only looks like it: a second mail must never come out of the text of a first.
+/// Possible and apparent ends of a mail: a second mail must never be extracted from the data of the first.
 #[tokio::test]
-async fn only_a_dot_alone_in_a_line_ends_a_mail() {
+async fn only_a_line_with_a_single_dot_ends_a_mail() {
     let ends = [
         "\n.\n",
         "\n.\r",
@@ -182,13 +182,13 @@ async fn only_a_dot_alone_in_a_line_ends_a_mail() {
         ".\r\n",
     ];
     for end in ends {
-        let mut stage = start(Access::default(), Bounds::default()).await;
+        let mut server = start(Access::default(), ServerLimits::default()).await;
         let words = format!(
             "EHLO me\r\nMAIL FROM:<a@y>\r\nRCPT TO:<b@x>\r\nDATA\r\none{end}MAIL FROM:<evil@y>\r\nRCPT TO:<b@x>\r\nDATA\r\ntwo\r\n.\r\nQUIT\r\n"
         );
-        let replies = say_all(stage.connect().await, words.as_bytes()).await;
-        let texts = stage.texts();
-        // One mail in any case: with a bare CR or LF it is refused, else all of it is its text.
+        let replies = say_all(server.connect().await, words.as_bytes()).await;
+        let texts = server.texts();
+        // One mail in any case: with a bare CR or LF it is refused, otherwise all of it is its data.
         let has_bare_break = end.replace("\r\n", "").contains(['\r', '\n']);
         assert_eq!(texts.len(), usize::from(!has_bare_break), "{end:?}: {replies} {texts:?}");
         assert_eq!(replies.matches("\n554 ").count(), usize::from(has_bare_break), "{end:?}: {replies}");
@@ -198,67 +198,83 @@ async fn only_a_dot_alone_in_a_line_ends_a_mail() {
 }
 
 #[tokio::test]
-async fn a_conversation_byte_by_byte() {
-    let mut stage = start(Access::default(), small()).await;
-    let mut stream = stage.connect().await;
+async fn a_session_byte_by_byte() {
+    let mut server = start(Access::default(), small()).await;
+    let mut stream = server.connect().await;
     stream.set_nodelay(true).expect("a socket option");
     for byte in b"EHLO me\r\nMAIL FROM:<a@y>\r\nRCPT TO:<b@x>\r\nDATA\r\nx\r\n..\r\n.\r\nQUIT\r\n" {
         stream.write_all(&[*byte]).await.expect("it reads");
     }
     let replies = say_all(stream, b"").await;
-    assert!(replies.ends_with("250 2.0.0 taken\n221 2.0.0 bye\n"), "{replies}");
-    assert_eq!(stage.texts(), ["x\r\n.\r\n"]);
+    assert!(replies.ends_with("250 2.0.0 accepted\n221 2.0.0 bye\n"), "{replies}");
+    assert_eq!(server.texts(), ["x\r\n.\r\n"]);
 }
 
 #[tokio::test]
-async fn bounds_hold() {
-    let none = Bounds { connections_max: 0, ..Bounds::default() };
+async fn limits_are_enforced() {
+    let none = ServerLimits { connections_max: 0, ..ServerLimits::default() };
     let replies = start(Access::default(), none).await.talk("").await;
-    assert_eq!(replies, "421 4.3.2 too many connections, come back later\n");
+    assert_eq!(replies, "421 4.3.2 too many connections, try again later\n");
 
-    let one = Bounds { connections_per_address_max: 1, ..Bounds::default() };
-    let stage = start(Access::default(), one).await;
-    let mut first = stage.connect().await;
+    let one = ServerLimits { connections_per_address_max: 1, ..ServerLimits::default() };
+    let server = start(Access::default(), one).await;
+    let mut first = server.connect().await;
     first.read_exact(&mut [0; 4]).await.expect("a greeting");
-    assert_eq!(codes(&stage.talk("").await), ["421"]);
+    assert_eq!(codes(&server.talk("").await), ["421"]);
 
-    let stage = start(Access::default(), Bounds { mails_max: 1, ..Bounds::default() }).await;
+    let server = start(Access::default(), ServerLimits { mails_max: 1, ..ServerLimits::default() }).await;
     let mail = "MAIL FROM:<a@y>\nRCPT TO:<b@x>\nDATA\n.\n";
-    let replies = stage.talk(&format!("EHLO me\n{mail}MAIL FROM:<a@y>\nQUIT\n")).await;
+    let replies = server.talk(&format!("EHLO me\n{mail}MAIL FROM:<a@y>\nQUIT\n")).await;
     assert_eq!(codes(&replies), ["220", "250", "250", "250", "354", "250", "451", "221"]);
 
-    let stage = start(Access::default(), Bounds::default()).await;
-    assert!(stage.talk(&"x".repeat(100_000)).await.ends_with("421 4.7.0 the line is too long\n"));
-    assert!(stage.talk(&"NONSENSE\n".repeat(200)).await.ends_with("421 4.7.0 too many mistakes\n"));
-    assert!(stage.talk(&"NOOP\n".repeat(2_000)).await.ends_with("421 4.7.0 too many commands without a mail\n"));
+    let server = start(Access::default(), ServerLimits::default()).await;
+    assert!(server.talk(&"x".repeat(100_000)).await.ends_with("421 4.7.0 the line is too long\n"));
+    assert!(server.talk(&"NONSENSE\n".repeat(200)).await.ends_with("421 4.7.0 too many errors\n"));
+    assert!(server.talk(&"NOOP\n".repeat(2_000)).await.ends_with("421 4.7.0 too many commands without a mail\n"));
 
-    let hasty = Bounds { idle: Duration::from_millis(1), ..Bounds::default() };
+    let hasty = ServerLimits { idle: Duration::from_millis(1), ..ServerLimits::default() };
     assert_eq!(codes(&start(Access::default(), hasty).await.talk("").await), ["220", "421"]);
-    let hasty = Bounds { mail_timeout: Duration::from_millis(1), ..Bounds::default() };
+    let hasty = ServerLimits { mail_timeout: Duration::from_millis(1), ..ServerLimits::default() };
     let begun = "EHLO me\nMAIL FROM:<a@y>\nRCPT TO:<b@x>\nDATA\nnever whole\n";
-    assert!(start(Access::default(), hasty).await.talk(begun).await.ends_with("421 4.4.2 it took too long\n"));
+    assert!(start(Access::default(), hasty).await.talk(begun).await.ends_with("421 4.4.2 timeout\n"));
 }
 
 #[tokio::test]
-async fn more_recipients_than_one_mail_may_have_end_no_conversation() {
-    let mut stage = start(Access::default(), small()).await;
+async fn an_incomplete_command_does_not_extend_the_idle_time() {
+    let limits = ServerLimits { idle: Duration::from_millis(300), ..ServerLimits::default() };
+    let server = start(Access::default(), limits).await;
+    let (mut reading, mut writing) = server.connect().await.into_split();
+    let dripping = tokio::spawn(async move {
+        while writing.write_all(b"N").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
+    let mut replies = Vec::new();
+    let _ = tokio::time::timeout(Duration::from_secs(20), reading.read_to_end(&mut replies)).await.expect("it is cut");
+    dripping.abort();
+    assert!(String::from_utf8_lossy(&replies).ends_with("421 4.4.2 timeout\r\n"));
+}
+
+#[tokio::test]
+async fn too_many_recipients_do_not_end_the_session() {
+    let mut server = start(Access::default(), small()).await;
     let recipients = "RCPT TO:<b@x>\n".repeat(300);
-    let replies = stage.talk(&format!("EHLO me\nMAIL FROM:<a@y>\n{recipients}DATA\n.\nQUIT\n")).await;
+    let replies = server.talk(&format!("EHLO me\nMAIL FROM:<a@y>\n{recipients}DATA\n.\nQUIT\n")).await;
     assert_eq!(codes(&replies).iter().filter(|code| **code == "452").count(), 298);
-    assert!(replies.ends_with("250 2.0.0 taken\n221 2.0.0 bye\n"), "{replies}");
-    assert_eq!(stage.taken.try_recv().expect("a mail").0.to.len(), 2);
+    assert!(replies.ends_with("250 2.0.0 accepted\n221 2.0.0 bye\n"), "{replies}");
+    assert_eq!(server.taken.try_recv().expect("a mail").0.to.len(), 2);
 }
 
 #[tokio::test]
-async fn a_server_that_stops_says_so() {
-    let stage = start(Access::default(), Bounds::default()).await;
-    let mut stream = stage.connect().await;
+async fn a_stopping_server_replies_421() {
+    let server = start(Access::default(), ServerLimits::default()).await;
+    let mut stream = server.connect().await;
     stream.read_exact(&mut [0; 4]).await.expect("a greeting");
-    stage.server.close(Duration::from_secs(60)).await;
-    assert!(say_all(stream, b"").await.ends_with("421 4.3.2 this server stops, come back later\n"));
+    server.server.close(Duration::from_secs(60)).await;
+    assert!(say_all(stream, b"").await.ends_with("421 4.3.2 this server is stopping, try again later\n"));
 }
 
-/// An access with a certificate, and who trusts it.
+/// An access with a certificate, and a client that trusts it.
 fn encrypted() -> (Access, TlsConnector) {
     let made = rcgen::generate_simple_self_signed(vec!["mx.x".to_owned()]).expect("a certificate");
     let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).expect("a key");
@@ -280,11 +296,11 @@ fn encrypted() -> (Access, TlsConnector) {
     (access, TlsConnector::from(Arc::new(config)))
 }
 
-async fn start_tls(stage: &Stage, connector: &TlsConnector) -> impl AsyncRead + AsyncWrite + Unpin + use<> {
-    let mut stream = stage.connect().await;
+async fn start_tls(server: &TestServer, connector: &TlsConnector) -> impl AsyncRead + AsyncWrite + Unpin + use<> {
+    let mut stream = server.connect().await;
     stream.write_all(b"EHLO me\r\nMAIL FROM:<a@y>\r\nSTARTTLS\r\n").await.expect("it reads");
     let mut replies = Vec::new();
-    while !replies.ends_with(b"220 2.0.0 begin\r\n") {
+    while !replies.ends_with(b"220 2.0.0 ready for TLS\r\n") {
         replies.push(stream.read_u8().await.expect("it answers"));
     }
     let replies = String::from_utf8(replies).expect("text");
@@ -293,43 +309,43 @@ async fn start_tls(stage: &Stage, connector: &TlsConnector) -> impl AsyncRead + 
 }
 
 #[tokio::test]
-async fn only_the_user_sends_and_only_encrypted() {
+async fn sending_requires_a_login_and_encryption() {
     let (access, connector) = encrypted();
     let login = Login { user: "meters".to_owned(), password: "pass".to_owned() };
     let access = Access { require_tls: true, login: Some(login), ..access };
-    let mut stage = start(access, Bounds::default()).await;
-    // AUTH of somebody else, then with the password in the next line.
+    let mut server = start(access, ServerLimits::default()).await;
+    // A login with a wrong password, then with the correct one on a separate line.
     let words = "EHLO me\r\nMAIL FROM:<a@y>\r\nAUTH PLAIN AG1ldGVycwBwYXN6\r\nAUTH LOGIN\r\nAUTH PLAIN\r\nAG1ldGVycwBwYXNz\r\n\
         MAIL FROM:<a@y>\r\nRCPT TO:<b@x>\r\nDATA\r\nsafe\r\n.\r\nSTARTTLS\r\nQUIT\r\n";
-    let replies = say_all(start_tls(&stage, &connector).await, words.as_bytes()).await;
+    let replies = say_all(start_tls(&server, &connector).await, words.as_bytes()).await;
     assert_eq!(
         codes(&replies),
         ["250", "530", "535", "504", "334", "235", "250", "250", "354", "250", "503", "221"],
         "{replies}"
     );
     assert!(replies.contains("AUTH PLAIN\n"), "{replies}");
-    let (envelope, _) = stage.taken.try_recv().expect("a mail");
+    let (envelope, _) = server.taken.try_recv().expect("a mail");
     assert_eq!((envelope.user.as_deref(), envelope.encrypted), (Some("meters"), true));
 
-    let replies = stage.talk("EHLO me\nMAIL FROM:<a@y>\nAUTH PLAIN AG1ldGVycwBwYXNz\nQUIT\n").await;
+    let replies = server.talk("EHLO me\nMAIL FROM:<a@y>\nAUTH PLAIN AG1ldGVycwBwYXNz\nQUIT\n").await;
     assert_eq!(codes(&replies), ["220", "250", "530", "538", "221"], "{replies}");
     let wrong = "AUTH PLAIN AG1ldGVycwBwYXN6\r\n".repeat(5);
-    let replies = say_all(start_tls(&stage, &connector).await, wrong.as_bytes()).await;
+    let replies = say_all(start_tls(&server, &connector).await, wrong.as_bytes()).await;
     assert_eq!(codes(&replies), ["535", "535", "421"], "{replies}");
 }
 
 #[tokio::test]
-async fn what_is_said_before_a_handshake_does_not_count_after_it() {
+async fn bytes_sent_before_a_handshake_are_not_used_after_it() {
     let (access, _) = encrypted();
-    let mut stage = start(access, Bounds::default()).await;
-    let replies = stage.talk("EHLO me\nSTARTTLS\nMAIL FROM:<a@y>\nRCPT TO:<b@x>\nDATA\nevil\n.\nQUIT\n").await;
+    let mut server = start(access, ServerLimits::default()).await;
+    let replies = server.talk("EHLO me\nSTARTTLS\nMAIL FROM:<a@y>\nRCPT TO:<b@x>\nDATA\nevil\n.\nQUIT\n").await;
     assert_eq!(codes(&replies), ["220", "501"], "{replies}");
-    assert_eq!(stage.texts(), [""; 0]);
+    assert_eq!(server.texts(), [""; 0]);
 }
 
-/// Whatever comes, in whatever pieces: no panic, and an end. The seed of a case that fails is in its message.
+/// Random input in random pieces: no panic, and the session ends. The seed of a failing case is in the message.
 #[tokio::test]
-async fn nonsense_is_survived() {
+async fn random_input_does_not_break_the_server() {
     let words: [&[u8]; 16] = [
         b"EHLO me\r\n",
         b"LHLO me\r\n",
@@ -350,7 +366,7 @@ async fn nonsense_is_survived() {
     ];
     let seed: u64 = std::env::var("SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(4_711);
     let cases: u64 = std::env::var("CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(100);
-    let mut stage = start(Access::default(), small()).await;
+    let mut server = start(Access::default(), small()).await;
     for case in seed..seed + cases {
         let mut random = case.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut next = |below: usize| {
@@ -361,7 +377,7 @@ async fn nonsense_is_survived() {
         for _ in 0..next(40) {
             std::io::Write::write_all(&mut text, words[next(words.len())]).expect("memory");
         }
-        let mut stream = stage.connect().await;
+        let mut stream = server.connect().await;
         let text = text.into_inner();
         for piece in text.chunks(next(50) + 1) {
             if stream.write_all(piece).await.is_err() {
@@ -372,13 +388,13 @@ async fn nonsense_is_survived() {
         let replies = say_all(stream, b"").await;
         assert!(replies.starts_with("220 "), "SEED={case}: {replies}");
     }
-    stage.texts();
-    assert_eq!(codes(&stage.talk("QUIT\n").await), ["220", "221"]);
+    server.texts();
+    assert_eq!(codes(&server.talk("QUIT\n").await), ["220", "221"]);
 }
 
 #[tokio::test]
-async fn c12_a_bare_line_break_ends_no_command() {
-    let stage = start(Access::default(), small()).await;
+async fn c12_a_bare_line_break_does_not_end_a_command() {
+    let server = start(Access::default(), small()).await;
     for words in [
         "EHLO me\nMAIL FROM:<a@y>\r\n",
         "EHLO me\rMAIL FROM:<a@y>\r\n",
@@ -387,9 +403,10 @@ async fn c12_a_bare_line_break_ends_no_command() {
         "EHLO me\r\n\nQUIT\r\n",
         "EHLO me\r\nMAIL FROM:<a@y>\r\nRCPT TO:<a@x>\nDATA\r\n.\r\n",
     ] {
-        let replies = say_all(stage.connect().await, words.as_bytes()).await;
+        let replies = say_all(server.connect().await, words.as_bytes()).await;
         assert!(
-            replies.ends_with("521 5.5.2 a bare CR or LF is in a command: lines end with CR LF (RFC 5321, 2.3.8)\n"),
+            replies
+                .ends_with("521 5.5.2 the command contains a bare CR or LF: lines end with CR LF (RFC 5321, 2.3.8)\n"),
             "{words:?}: {replies}"
         );
         assert!(!replies.contains("221") && !replies.contains("354"), "{words:?}: {replies}");
@@ -398,21 +415,21 @@ async fn c12_a_bare_line_break_ends_no_command() {
 
 #[tokio::test]
 async fn c12_a_mail_with_a_bare_line_break_is_refused_and_is_one_mail() {
-    let mut stage = start(Access::default(), Bounds { mail_bytes_max: 2_000, ..small() }).await;
+    let mut server = start(Access::default(), ServerLimits { mail_bytes_max: 2_000, ..small() }).await;
     let smuggled = "MAIL FROM:<evil@y>\r\nRCPT TO:<b@x>\r\nDATA\r\nsecond\r\n";
     for end in ["\n.\n", "\n.\r\n", "\r\n.\n", "\r.\r", "\r\n.\r", "\r.\r\n", "\n.\r", "\r\n.\r\r\n", "\r\n\0.\n"] {
         let words = format!("EHLO me\r\nMAIL FROM:<a@y>\r\nRCPT TO:<a@x>\r\nDATA\r\nfirst{end}{smuggled}.\r\nQUIT\r\n");
-        let replies = say_all(stage.connect().await, words.as_bytes()).await;
+        let replies = say_all(server.connect().await, words.as_bytes()).await;
         assert_eq!(codes(&replies), ["220", "250", "250", "250", "354", "554", "221"], "{end:?}: {replies}");
-        assert_eq!(stage.texts(), Vec::<String>::new(), "{end:?}");
+        assert_eq!(server.texts(), Vec::<String>::new(), "{end:?}");
     }
-    // In LMTP each recipient has its answer, and a mail as it should be is taken afterwards.
+    // In LMTP each recipient gets a reply, and a correct mail is accepted afterwards.
     let words = "LHLO me\r\nMAIL FROM:<a@y>\r\nRCPT TO:<a@x>\r\nRCPT TO:<b@x>\r\nDATA\r\na\nb\r\n.\r\n\
                  MAIL FROM:<a@y>\r\nRCPT TO:<a@x>\r\nDATA\r\ngood\r\n.\r\nQUIT\r\n";
-    let replies = say_all(stage.connect().await, words.as_bytes()).await;
+    let replies = say_all(server.connect().await, words.as_bytes()).await;
     assert_eq!(
         codes(&replies),
         ["220", "250", "250", "250", "250", "354", "554", "554", "250", "250", "354", "250", "221"]
     );
-    assert_eq!(stage.texts(), ["good\r\n"]);
+    assert_eq!(server.texts(), ["good\r\n"]);
 }
