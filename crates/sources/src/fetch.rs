@@ -1,4 +1,4 @@
-//! Pages are fetched: by conditional requests, within bounds, from addresses that may be asked.
+//! Fetches pages by conditional HTTP requests, within bounds, from allowed addresses.
 
 use std::{
     collections::BTreeMap,
@@ -28,37 +28,37 @@ use tocsin_delivery::{
 use tocsin_model::{charset, http_date, problem::Problem};
 
 use crate::{
-    due::Due,
-    known::hash,
-    source::{Setting, Trouble},
+    due::PollSchedule,
+    seen_items::hash,
+    source::{SourceError, SourceSettings},
 };
 
-/// The longest wait that a far side may ask for.
+/// Longest `Retry-After` that is honoured.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
 
-/// Where a page is and when it is fetched: options of all kinds that fetch pages.
+/// Address and time of polling: options of all kinds that fetch pages.
 #[derive(Clone, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct FetchOptions {
-    /// The address of the page: `https://…` or `http://…`. Redirections are not followed.
+    /// The address of the page: `https://…` or `http://…`. Redirects are not followed.
     pub url: String,
     /// Headers of each request, such as `Authorization`.
     pub headers: BTreeMap<String, String>,
-    /// How long after a request the next is made.
+    /// Interval between requests.
     pub every: Wait,
-    /// When requests are made, in place of `every`: a schedule as rules have it, such as
-    /// `DTSTART;TZID=Europe/Vienna:20270101T080000` and in a second line `RRULE:FREQ=HOURLY`. What was missed is made up for
-    /// once.
+    /// Schedule of requests, instead of `every`: in the form of rule schedules, such as
+    /// `DTSTART;TZID=Europe/Vienna:20270101T080000` and in a second line `RRULE:FREQ=HOURLY`. Missed times are made up
+    /// for once.
     pub schedule: Option<String>,
-    /// Time for a whole answer.
+    /// Time limit for a whole response.
     pub timeout: Wait,
     /// Longest page, in bytes.
     pub page_bytes_max: usize,
-    /// Networks that are not public and may be asked nevertheless: `10.0.0.0/8`, `127.0.0.1`.
+    /// Non-public networks that may be contacted: `10.0.0.0/8`, `127.0.0.1`.
     pub allow_networks: Vec<Network>,
-    /// Hosts that may be asked wherever they lead.
+    /// Hosts that may be contacted at any address.
     pub allow_hosts: Vec<String>,
-    /// A file of further certificates to trust, in PEM form.
+    /// A file of additional certificates to trust, in PEM form.
     pub ca_file: Option<PathBuf>,
 }
 
@@ -79,11 +79,11 @@ impl Default for FetchOptions {
 }
 
 impl FetchOptions {
-    /// What is wrong with them.
+    /// Problems of the options.
     pub(crate) fn problems(&self) -> Vec<Problem> {
-        let mut problems = Due::problems(self.schedule.as_deref());
+        let mut problems = PollSchedule::problems(self.schedule.as_deref());
         match Url::parse(&self.url) {
-            _ if self.url.is_empty() => problems.push(Problem::at("url", "is missing: which page is fetched?")),
+            _ if self.url.is_empty() => problems.push(Problem::at("url", "is missing: the address of the page")),
             Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => {}
             _ => problems
                 .push(Problem::at("url", "is not the address of a page, such as `https://example.org/feed.xml`")),
@@ -98,22 +98,22 @@ impl FetchOptions {
     }
 }
 
-/// What the far side said of a page, for the next request.
+/// HTTP validators of a page, for the next conditional request.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Validators {
-    /// A hash of the options with which the page was fetched and read: what a server said of one page says nothing of another,
-    /// and a page that was read by other options is to be read again.
+    /// A hash of the options that determine fetching and parsing. Validators of one page do not apply to another, and a
+    /// page must be parsed again after a change of options.
     #[serde(default)]
     pub of: String,
     etag: Option<String>,
     last_modified: Option<String>,
 }
 
-/// The answer to a request.
+/// The response to a request.
 pub(crate) enum Fetched {
-    /// The page is as it was.
+    /// The page has not changed.
     Unchanged,
-    /// The page, and the charset that its media type names.
+    /// The page, and the charset of its media type.
     Page { body: Vec<u8>, charset: Option<String>, validators: Validators },
 }
 
@@ -127,10 +127,10 @@ pub(crate) struct Fetch {
     options: String,
 }
 
-/// Gives only addresses that may be asked.
-struct Judging(Arc<Networks>);
+/// A DNS resolver that returns only allowed addresses.
+struct GuardedResolver(Arc<Networks>);
 
-impl Resolve for Judging {
+impl Resolve for GuardedResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let networks = self.0.clone();
         Box::pin(async move {
@@ -157,13 +157,13 @@ fn closed(host: &str, address: IpAddr, what: &str) -> String {
 }
 
 impl Fetch {
-    /// By options that were checked.
-    pub fn new(options: &FetchOptions, setting: &Setting) -> Result<Fetch, Vec<Problem>> {
+    /// From checked options.
+    pub fn new(options: &FetchOptions, setting: &SourceSettings) -> Result<Fetch, Vec<Problem>> {
         let context = &setting.context;
         let at_url = |text: String| vec![Problem::at("url", text)];
         let url = Url::parse(&options.url).map_err(|error| at_url(error.to_string()))?;
         let networks = Arc::new(context.networks.with(&options.allow_networks, &options.allow_hosts));
-        // An address as such is not resolved, so nobody else would judge it.
+        // A literal IP address is not resolved, so it is checked here.
         let host = url.host_str().unwrap_or_default();
         if let Ok(address) = host.trim_matches(['[', ']']).parse() {
             networks.judge(host, address).map_err(|what| at_url(closed(host, address, what)))?;
@@ -180,11 +180,11 @@ impl Fetch {
             .timeout(options.timeout.0)
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
-            .dns_resolver(Judging(networks))
+            .dns_resolver(GuardedResolver(networks))
             .tls_backend_preconfigured((*trust).clone())
             .build()
             .map_err(|error| at_url(chain(&error)))?;
-        // How often a page is asked for says nothing of what it says.
+        // The polling interval does not affect the content.
         let read =
             setting.options.iter().filter(|(name, _)| !matches!(name.as_str(), "every" | "schedule" | "timeout"));
         let read: serde_json::Map<String, serde_json::Value> =
@@ -194,8 +194,8 @@ impl Fetch {
         Ok(Fetch { client, url, bytes_max: options.page_bytes_max, clock, options: of })
     }
 
-    /// Fetches the page, unless it is as it was.
-    pub async fn fetch(&self, known: &Validators) -> Result<Fetched, Trouble> {
+    /// Fetches the page, unless it has not changed.
+    pub async fn fetch(&self, known: &Validators) -> Result<Fetched, SourceError> {
         let mut request = self.client.get(self.url.clone());
         let none = Validators::default();
         let known = if known.of == self.options { known } else { &none };
@@ -212,13 +212,16 @@ impl Fetch {
         let charset = header(CONTENT_TYPE).and_then(|content_type| charset::of_media_type(&content_type));
         let coding = header(CONTENT_ENCODING);
         match answer.status() {
-            // A server that has nothing to say says nothing of what it said before.
+            // A response without content does not invalidate the previous one.
             StatusCode::NOT_MODIFIED | StatusCode::NO_CONTENT => return Ok(Fetched::Unchanged),
             StatusCode::OK => {}
             status => {
                 let wishes = answer.headers().get_all(RETRY_AFTER).iter().filter_map(|value| value.to_str().ok());
                 let retry_after = http_date::retry_after(wishes, self.clock.now(), RETRY_AFTER_MAX);
-                return Err(Trouble { retry_after, ..Trouble::of(format!("{} answers {status}", self.shown())) });
+                return Err(SourceError {
+                    retry_after,
+                    ..SourceError::of(format!("{} answers {status}", self.shown()))
+                });
             }
         }
         let mut body = Vec::new();
@@ -235,42 +238,42 @@ impl Fetch {
         Ok(Fetched::Page { body, charset, validators })
     }
 
-    /// A body that the server packed, though it was not asked to. One that was cut off is an error.
-    fn unpacked(&self, body: &[u8], coding: &str) -> Result<Vec<u8>, Trouble> {
+    /// Decompresses a body that the server compressed without being asked. A truncated one is an error.
+    fn unpacked(&self, body: &[u8], coding: &str) -> Result<Vec<u8>, SourceError> {
         let mut out = Vec::new();
         let limit = self.bytes_max as u64 + 1;
         let read = match coding.to_ascii_lowercase().as_str() {
             "gzip" | "x-gzip" => flate2::read::MultiGzDecoder::new(body).take(limit).read_to_end(&mut out),
             "deflate" => flate2::read::ZlibDecoder::new(body).take(limit).read_to_end(&mut out),
             other => {
-                return Err(Trouble::of(format!(
-                    "{} answers in the coding `{other}`, which was not asked for",
+                return Err(SourceError::of(format!(
+                    "{} responds with the content coding `{other}`, which was not requested",
                     self.shown()
                 )));
             }
         };
-        read.map_err(|error| Trouble::new(format!("the page of {} cannot be unpacked", self.shown()), error))?;
+        read.map_err(|error| SourceError::new(format!("the page of {} cannot be unpacked", self.shown()), error))?;
         match out.len() > self.bytes_max {
             true => Err(self.too_long()),
             false => Ok(out),
         }
     }
 
-    fn too_long(&self) -> Trouble {
-        Trouble::of(format!("the page is longer than {} bytes; `page_bytes_max` can be raised", self.bytes_max))
+    fn too_long(&self) -> SourceError {
+        SourceError::of(format!("the page is longer than {} bytes; `page_bytes_max` can be raised", self.bytes_max))
     }
 
-    /// The address without what may be secret in it.
+    /// The address without possible secrets.
     fn shown(&self) -> String {
         format!("{}{}", self.url.origin().ascii_serialization(), self.url.path())
     }
 
-    fn trouble(&self, error: &reqwest::Error) -> Trouble {
-        Trouble::new(format!("{} cannot be fetched", self.shown()), chain(error))
+    fn trouble(&self, error: &reqwest::Error) -> SourceError {
+        SourceError::new(format!("{} cannot be fetched", self.shown()), chain(error))
     }
 }
 
-/// An error with what caused it; without the address, which may hold a key.
+/// An error with its causes; without the address, which may contain a key.
 fn chain(error: &reqwest::Error) -> String {
     let mut causes = Vec::new();
     let mut cause: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(error);

@@ -1,4 +1,4 @@
-//! Parsers of files, feeds and mails, for fuzz targets.
+//! Entry points for fuzz targets: parsers of files, feeds and mails.
 
 use std::{
     io::{BufReader, Cursor},
@@ -26,10 +26,10 @@ pub enum FileFormat {
     Xml,
 }
 
-/// The items of a file as debug texts, read in pieces of so many bytes.
+/// The items of a file as debug texts, read in chunks of `piece` bytes.
 ///
 /// # Errors
-/// Why it has none that can be read.
+/// The file cannot be parsed.
 pub fn read_file(format: FileFormat, text: &[u8], piece: usize) -> Result<Vec<String>, String> {
     let (format, items) = match format {
         FileFormat::Ndjson => (Format::Ndjson, ""),
@@ -55,7 +55,7 @@ pub fn read_file(format: FileFormat, text: &[u8], piece: usize) -> Result<Vec<St
 /// The entries of a feed as debug texts.
 ///
 /// # Errors
-/// Why it is none.
+/// The body is not a feed.
 pub fn read_feed(body: &[u8]) -> Result<Vec<String>, String> {
     feed::debug_entries(body)
 }

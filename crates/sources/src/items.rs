@@ -1,13 +1,13 @@
-//! Texts become items, one after the other, in bounded memory.
+//! Parses texts into items, one by one, in bounded memory.
 //!
-//! A text is read twice: once to its end, to find what is wrong with it before anything of it is accepted, and once to
-//! take its items. The second reading may begin behind any number of items.
+//! A text is read twice: first to its end, to find problems before any item is accepted, then to take its items. The
+//! second pass can start after any number of items.
 
-mod csv; // records with a head
-mod json; // the elements of an array somewhere in a document
-mod lines; // one JSON value in a line
-mod xml; // elements by their path
-mod xsd; // what an XML Schema says of them
+mod csv; // CSV records with a header
+mod json; // elements of an array in a JSON document
+mod lines; // one JSON value per line
+mod xml; // XML elements at a path
+mod xsd; // paths and types from an XML Schema
 
 use std::{
     io::{BufRead, Read},
@@ -24,31 +24,31 @@ use tocsin_model::{
 pub(crate) use xml::Element;
 pub(crate) use xsd::Schema;
 
-/// Something that may be an event.
+/// A parsed item, a candidate for an event.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Item {
     /// A JSON value.
     Json(Vec<u8>),
     /// A record with the names of its columns.
     Cells { names: Arc<[String]>, cells: Vec<Cell> },
-    /// An element with all below it.
+    /// An XML element with its descendants.
     Xml(Element),
-    /// A JSON value whose texts are read as the types of their fields.
+    /// A JSON value whose texts are parsed as the types of their fields.
     Texts(serde_json::Value),
-    /// A piece of a text that is no item, behind which others can be read.
+    /// An unreadable item; further items can follow.
     Unreadable { problem: Problem, text: Vec<u8> },
 }
 
 /// A cell of a record.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Cell {
-    /// NULL, or a cell that the record lacks.
+    /// NULL, or a cell missing from the record.
     Null,
     /// A text.
     Text(String),
-    /// Bytes that are no text in UTF-8: no value of a field.
+    /// Bytes that are not UTF-8: not a valid field value.
     Binary(Vec<u8>),
-    /// A value that is too long, of this many bytes: no value of a field.
+    /// A value that is too long, of this many bytes: not a valid field value.
     TooLong(usize),
 }
 
@@ -56,7 +56,7 @@ impl Cell {
     /// The text, if there is one.
     ///
     /// # Errors
-    /// The reason why it is no value of a field.
+    /// The reason why it is not a valid field value.
     pub fn text(&self) -> Result<Option<&str>, String> {
         match self {
             Cell::Null => Ok(None),
@@ -79,7 +79,7 @@ impl Cell {
 }
 
 impl Item {
-    /// The item as text, for whoever looks at it.
+    /// The item as text, for display.
     pub fn shown(&self) -> Vec<u8> {
         match self {
             Item::Json(bytes) => bytes.clone(),
@@ -99,75 +99,75 @@ impl Item {
     }
 }
 
-/// An item and where it stands: its line, or its number where lines mean little.
+/// An item and its position: its line, or its number where lines mean little.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Placed {
+pub(crate) struct PositionedItem {
     pub line: Option<u32>,
     pub item: Item,
 }
 
-/// The items of a text in order. After an error there are no more.
-pub(crate) type Items = Box<dyn Iterator<Item = Result<Placed, Problem>> + Send>;
+/// The items of a text in order. An error ends the sequence.
+pub(crate) type Items = Box<dyn Iterator<Item = Result<PositionedItem, Problem>> + Send>;
 
 /// A text that is being read.
 pub(crate) type Text = Box<dyn BufRead + Send>;
 
-/// How a text holds its items.
+/// The format of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
-    /// A JSON object in each line.
+    /// A JSON object per line.
     #[default]
     Ndjson,
     /// A JSON document with one item, or an array of them.
     Json,
-    /// Comma-separated values with a head.
+    /// Comma-separated values with a header.
     Csv,
     /// XML.
     Xml,
 }
 
-/// What there is to know of texts before they are read.
+/// Options of parsing texts.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Layout {
     pub format: Format,
-    /// Where the items lie: names with dots for JSON, with slashes for XML; empty: the document itself.
+    /// The path of the items: names with dots for JSON, with slashes for XML; empty: the document itself.
     pub items: String,
-    /// The delimiter between cells; `None`: the first line names or shows it.
+    /// The delimiter between cells; `None`: detected from the first line.
     pub delimiter: Option<u8>,
-    /// The name of their character encoding; `None`: they say it, or are in UTF-8.
+    /// The character encoding; `None`: declared in the text, or UTF-8.
     pub encoding: Option<String>,
-    /// The names of columns where texts have no head.
+    /// The names of the columns for texts without a header.
     pub columns: Vec<String>,
     /// Longest item.
     pub item_bytes_max: usize,
-    /// Strictness of the XML reader.
+    /// Strictness of the XML parser.
     pub xml: Xml,
-    /// The names of columns that CSV must have. A text for people that says what went wrong has none of them.
+    /// Columns that CSV must have. A human-readable error page has none of them.
     pub wanted: Vec<String>,
 }
 
-/// Strictness of the XML reader.
+/// Strictness of the XML parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Xml {
-    /// A document type is refused, and so are entities that XML itself does not have.
+    /// Document type declarations and undefined entities are rejected.
     #[default]
     Plain,
-    /// A feed: a document type is passed over unread. Entities of HTML stand for their characters, and others for themselves.
+    /// For feeds: a document type declaration is skipped. HTML entities are replaced, unknown ones are kept as text.
     Feed,
 }
 
 impl Layout {
-    /// Looks at what can only be said of a text as a whole, without taking items. `charset` is that of its media type, if it
-    /// names one; else a byte-order mark, the declaration of XML, or UTF-8 decide.
+    /// Checks a text as a whole, without taking items. `charset` is that of its media type, if it names one; else a
+    /// byte-order mark, the XML declaration, or UTF-8 apply.
     pub fn examine(&self, text: Text, charset: Option<&str>) -> Result<(), Problem> {
         match self.format {
-            Format::Json => json::examine(self.decoded(text, charset)),
+            Format::Json => json::examine(self.decoded(text, charset), &self.items),
             Format::Ndjson | Format::Csv | Format::Xml => Ok(()),
         }
     }
 
-    /// The items of a text that was examined, with the same `charset`.
+    /// The items of a checked text, with the same `charset`.
     pub fn items(&self, text: Text, charset: Option<&str>) -> Items {
         let text = self.decoded(text, charset);
         match self.format {
@@ -178,7 +178,7 @@ impl Layout {
         }
     }
 
-    /// A text as UTF-8 without a byte-order mark.
+    /// Decodes a text to UTF-8 without a byte-order mark.
     fn decoded(&self, text: Text, charset: Option<&str>) -> Text {
         let syntax = match self.format {
             Format::Xml => Syntax::Xml,
@@ -189,11 +189,11 @@ impl Layout {
         Box::new(Utf8Reader::new(text, syntax, charset))
     }
 
-    /// What is wrong with it.
+    /// Problems of the options.
     pub fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         if self.format == Format::Xml && self.items.trim_matches('/').is_empty() {
-            let problem = Problem::at("items", "is missing: which elements are the events?");
+            let problem = Problem::at("items", "is missing: the path of the elements that are events");
             problems.push(problem.hint("give their path: `/orders/order`"));
         }
         if matches!(self.format, Format::Ndjson | Format::Csv) && !self.items.is_empty() {
@@ -213,24 +213,24 @@ fn too_long(bytes_max: usize) -> Problem {
     Problem::at("", format!("is longer than {bytes_max} bytes")).hint("`item_bytes_max` can be raised")
 }
 
-/// A line that was not read.
-enum Unread {
-    /// It is longer; what was read of it is there.
+/// A line that was not read completely.
+enum LineError {
+    /// The line is too long; its beginning has been read.
     TooLong,
     /// The text cannot be read.
     Broken(Problem),
 }
 
-/// Reads up to the end of a line into `line`, which is emptied first, and at most so many bytes.
-fn read_line(text: &mut (impl BufRead + ?Sized), line: &mut Vec<u8>, bytes_max: usize) -> Result<bool, Unread> {
+/// Reads a line of at most so many bytes into `line`, which is cleared first.
+fn read_line(text: &mut (impl BufRead + ?Sized), line: &mut Vec<u8>, bytes_max: usize) -> Result<bool, LineError> {
     line.clear();
     let limit = bytes_max as u64 + 1;
     let read = text.take(limit).read_until(b'\n', line);
-    read.map_err(|error| Unread::Broken(unreadable(&error)))?;
+    read.map_err(|error| LineError::Broken(unreadable(&error)))?;
     match line.last() {
         None => Ok(false),
         Some(b'\n') => Ok(true),
-        Some(_) if line.len() > bytes_max => Err(Unread::TooLong),
+        Some(_) if line.len() > bytes_max => Err(LineError::TooLong),
         Some(_) => Ok(true),
     }
 }
@@ -239,13 +239,13 @@ fn unreadable(error: &std::io::Error) -> Problem {
     Problem::at("", format!("cannot be read: {error}"))
 }
 
-/// A line number for people.
+/// A line number for display.
 fn line_number(number: u64) -> Option<u32> {
     u32::try_from(number).ok()
 }
 
 #[cfg(test)]
-pub(crate) fn of_text(layout: &Layout, text: &[u8]) -> Vec<Result<Placed, Problem>> {
+pub(crate) fn of_text(layout: &Layout, text: &[u8]) -> Vec<Result<PositionedItem, Problem>> {
     let open = || -> Text { Box::new(std::io::Cursor::new(text.to_vec())) };
     match layout.examine(open(), None) {
         Ok(()) => layout.items(open(), None).collect(),

@@ -1,4 +1,4 @@
-//! Which kinds of sources there are. A new one is a folder like its siblings and a line in [`KINDS`].
+//! The registry of kinds of sources. A new kind is a folder like its siblings and a line in [`KINDS`].
 
 use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value};
@@ -12,34 +12,34 @@ use tocsin_model::{
 
 use crate::{
     directory, feed, kafka, mail, mqtt, nats, outbox, poll, process, query,
-    source::{Context, OpenSource, Setting},
+    source::{Context, OpenSource, SourceSettings},
 };
 
-/// What a kind is, for reference pages and checks.
+/// The description of a kind, for reference pages and checks.
 pub struct KindDescription {
-    /// Its name in definitions.
+    /// Name in definitions.
     pub name: &'static str,
-    /// Where its events come from, in one line.
+    /// The summary, one line.
     pub summary: &'static str,
     /// The JSON Schema of its options.
     pub schema: fn() -> Schema,
     check: Check,
     closed: Closed,
-    open: fn(Setting, Vec<Mark>) -> Opened,
+    open: fn(SourceSettings, Vec<Mark>) -> Opened,
 }
 
-/// Problems of options, with the fields of a class if they may speak of some.
+/// Checks options, with the fields of a class where mappings refer to them.
 type Check = fn(&Map<String, Value>, Option<&Fields>, &str) -> Vec<Problem>;
-/// What is not open, of options in which there are no problems.
+/// Lists options that the configuration does not allow; the options have no problems otherwise.
 type Closed = fn(&Map<String, Value>, &Context) -> Vec<Problem>;
 type Opened = Result<Box<dyn OpenSource>, Vec<Problem>>;
 
-/// The options of a kind, which may speak of the fields of an event class.
+/// The options of a kind, which may refer to fields of an event class.
 pub(crate) trait SourceOptions: Options + JsonSchema {
-    /// What does not fit the fields of the class; paths are relative: `fields.place`.
+    /// Mismatches with the fields of the class; paths are relative: `fields.place`.
     fn misfits(&self, fields: &Fields) -> Vec<Problem>;
 
-    /// What of them the operator of the machine has not opened; paths are relative: `listen`.
+    /// Options that the server's configuration does not allow; paths are relative: `listen`.
     fn closed(&self, _context: &Context) -> Vec<Problem> {
         Vec::new()
     }
@@ -48,46 +48,42 @@ pub(crate) trait SourceOptions: Options + JsonSchema {
 static KINDS: [KindDescription; 10] = [
     describe::<directory::DirectoryOptions>(
         "directory",
-        "files that are dropped into a folder: lines of JSON, JSON, CSV or XML",
+        "files dropped into a folder: JSON lines, JSON, CSV or XML",
         directory::open,
     ),
     describe::<poll::PollOptions>(
         "poll",
-        "a page with items that is fetched again and again: JSON, GeoJSON, lines of JSON, CSV or XML",
+        "a polled page with items: JSON, GeoJSON, JSON lines, CSV or XML",
         poll::open,
     ),
-    describe::<feed::FeedOptions>(
-        "feed",
-        "a feed in RSS or Atom: its new items, and those that have changed",
-        feed::open,
-    ),
+    describe::<feed::FeedOptions>("feed", "new and changed items of an RSS or Atom feed", feed::open),
     describe::<query::QueryOptions>(
         "query",
-        "a query of PostgreSQL, MySQL, MariaDB or SQLite, each time for what is beyond a high-water mark",
+        "a repeated query of PostgreSQL, MySQL, MariaDB or SQLite with a high-water mark",
         query::open,
     ),
     describe::<outbox::OutboxOptions>(
         "outbox",
-        "a table of PostgreSQL, MySQL, MariaDB or SQLite whose rows are taken and deleted, or marked",
+        "an outbox table of PostgreSQL, MySQL, MariaDB or SQLite, whose rows are taken and deleted, or marked",
         outbox::open,
     ),
-    describe::<nats::NatsOptions>("nats", "messages of a stream of NATS JetStream", nats::open),
-    describe::<kafka::KafkaOptions>("kafka", "messages of topics of Kafka", kafka::open),
+    describe::<nats::NatsOptions>("nats", "messages of a NATS JetStream stream", nats::open),
+    describe::<kafka::KafkaOptions>("kafka", "messages of Kafka topics", kafka::open),
     describe::<mqtt::MqttOptions>("mqtt", "messages of topics of an MQTT 5 broker", mqtt::open),
-    describe::<mail::MailOptions>("mail", "mail that comes in by SMTP or LMTP", mail::open),
-    describe::<process::ProcessOptions>("process", "lines of JSON from a program of yours", process::open),
+    describe::<mail::MailOptions>("mail", "mail received by SMTP or LMTP", mail::open),
+    describe::<process::ProcessOptions>("process", "JSON lines from a program", process::open),
 ];
 
-/// The kinds that can give messages as they are.
+/// The kinds that can produce messages.
 pub const LOCATIONS: [&str; 7] = ["directory", "mail", "nats", "kafka", "mqtt", "outbox", "query"];
 
-/// Options that say how texts hold items and where the fields of a class are in these.
+/// Options of parsing items and mapping them to fields.
 const ITEM_OPTIONS: [&str; 7] = ["format", "items", "schema", "fields", "delimiter", "columns", "item_bytes_max"];
 
 const fn describe<T: SourceOptions>(
     name: &'static str,
     summary: &'static str,
-    open: fn(Setting, Vec<Mark>) -> Opened,
+    open: fn(SourceSettings, Vec<Mark>) -> Opened,
 ) -> KindDescription {
     KindDescription {
         name,
@@ -110,13 +106,13 @@ fn check_options<T: SourceOptions>(given: &Map<String, Value>, fields: Option<&F
     }
 }
 
-/// All kinds that run by themselves, in the order in which they are best explained.
+/// All kinds, in the order of the reference page.
 pub fn kinds() -> &'static [KindDescription] {
     &KINDS
 }
 
-/// Every problem in the kind and the options of a source, their paths starting with `path` (`sources.drop`). Touches
-/// neither disk nor network.
+/// All problems in the kind and options of a source, with paths that start with `path` (`sources.drop`). No disk or
+/// network access.
 pub fn check(source: &Source, fields: &Fields, path: &str) -> Vec<Problem> {
     match find(source.kind.as_str()) {
         Ok(kind) => (kind.check)(&source.options, Some(fields), &format!("{path}.options")),
@@ -124,15 +120,15 @@ pub fn check(source: &Source, fields: &Fields, path: &str) -> Vec<Problem> {
     }
 }
 
-/// What of the options of a source the operator of the machine has not opened, so that it cannot run; paths start with `path`
-/// (`sources.drop`). Looks at the disk for folders.
+/// Options of a source that the server's configuration does not allow, so that it cannot run; paths start with `path`
+/// (`sources.drop`). Checks folders on disk.
 pub fn closed(source: &Source, context: &Context, path: &str) -> Vec<Problem> {
     let found = find(source.kind.as_str()).map_or_else(|_| Vec::new(), |kind| (kind.closed)(&source.options, context));
     found.into_iter().map(|problem| Problem { path: format!("{path}.options.{}", problem.path), ..problem }).collect()
 }
 
-/// Every problem in the kind and the options of a location, which gives messages as they are; their paths start with `path`
-/// (`receive.orders.locations.drop`). Touches neither disk nor network.
+/// All problems in the kind and options of a receive location; paths start with `path`
+/// (`receive.orders.locations.drop`). No disk or network access.
 pub fn check_location(kind: &str, options: &Map<String, Value>, path: &str) -> Vec<Problem> {
     if !LOCATIONS.contains(&kind) {
         let problem = Problem::at(format!("{path}.kind"), format!("`{kind}` is not a kind of location"));
@@ -144,23 +140,24 @@ pub fn check_location(kind: &str, options: &Map<String, Value>, path: &str) -> V
     }
     let path = format!("{path}.options");
     let of_items = ITEM_OPTIONS.iter().filter(|name| options.contains_key(**name));
-    let misplaced: Vec<Problem> = of_items.map(|name| misplaced(&format!("{path}.{name}"))).collect();
-    if !misplaced.is_empty() {
-        return misplaced;
+    let event_option_problem: Vec<Problem> =
+        of_items.map(|name| event_option_problem(&format!("{path}.{name}"))).collect();
+    if !event_option_problem.is_empty() {
+        return event_option_problem;
     }
     find(kind).map_or_else(|problem| vec![problem], |kind| (kind.check)(options, None, &path))
 }
 
-fn misplaced(path: &str) -> Problem {
-    let problem = Problem::at(path, "is for events: a location gives messages as they come");
-    problem.hint("steps of the port take messages apart and reshape them; `properties` take values out of them")
+fn event_option_problem(path: &str) -> Problem {
+    let problem = Problem::at(path, "is for events: a location receives whole messages");
+    problem.hint("use steps of the port to split and transform messages, and `properties` to extract values")
 }
 
-/// Opens a source where its marks say that it stopped. Must be called inside a tokio runtime.
+/// Opens a source at its marks. Must be called inside a tokio runtime.
 ///
 /// # Errors
-/// Every problem in its options, including folders and programs that may not be used; paths are relative: `folder`.
-pub fn open(kind: &str, setting: Setting, marks: Vec<Mark>) -> Opened {
+/// All problems in its options, including folders and programs that are not allowed; paths are relative: `folder`.
+pub fn open(kind: &str, setting: SourceSettings, marks: Vec<Mark>) -> Opened {
     let kind = find(kind).map_err(|problem| vec![problem])?;
     (kind.open)(setting, marks)
 }
@@ -184,13 +181,13 @@ mod tests {
 
     use super::*;
 
-    /// Options that sound like secrets and are none.
+    /// Options with secret-like names that are not secrets.
     const NONE: [(&str, &str); 4] =
         [("webpush", "public_key"), ("poll", "key"), ("outbox", "key"), ("smtp", "headers")];
 
-    /// Options whose names tell of secrets, each with the shape of its value and the list that it stands in.
+    /// Options whose names indicate secrets, each with the shape of its value and the list that contains it.
     fn secrets(schema: &Value) -> Vec<(String, bool, Option<String>)> {
-        let tells = |name: &str| {
+        let names_secret = |name: &str| {
             let words = ["password", "secret", "token", "key", "headers", "environment", "credential"];
             words.iter().any(|word| name.contains(word)) && !name.ends_with("_file")
         };
@@ -200,7 +197,7 @@ mod tests {
             if let Some(definition) = definition {
                 let inner = secrets(&schema["$defs"][definition]).into_iter();
                 found.extend(inner.map(|(inner, is_map, _)| (inner, is_map, Some(name.clone()))));
-            } else if tells(name) {
+            } else if names_secret(name) {
                 found.push((name.clone(), option["type"] == "object", None));
             }
         }
@@ -208,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn locations_are_of_kinds_that_give_messages_as_they_are() {
+    fn locations_must_be_of_kinds_that_produce_messages() {
         let check = |kind: &str, options: Value| {
             let problems = check_location(kind, options.as_object().expect("an object"), "at");
             problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")

@@ -1,46 +1,49 @@
-//! Events in, from where they happen: how a source gives batches, and what it must remember so that none comes twice.
+//! Sources: event ingestion with exactly-once checkpoints.
 //!
-//! A [`source::OpenSource`] is a running instance of a kind. Whoever runs it asks for the next
-//! [`source::Portion`], has its events accepted **in one commit** with its marks, and then says so. The marks are all
-//! that a source knows of its past: one that is opened with the marks of its last accepted portion goes on exactly behind
-//! it, whatever died in between.
+//! A [`source::OpenSource`] is a running source of some kind. Its host asks for the next [`source::SourceBatch`],
+//! stores the batch **in one commit** with its marks (checkpoints), and then confirms it. The marks are the whole state
+//! of a source: opened with the marks of its last stored batch, it continues exactly after that batch, whatever crashed
+//! in between.
 //!
-//! Every kind is a folder of the same shape: `options` (what an operator may set), and the loop that waits, reads and,
-//! after acceptance, tells the far side. What reads texts apart from I/O is `items` and `mapping`, which all kinds share.
-//! This room knows no journal; time comes from a clock.
+//! Every kind is a folder of the same shape: `options` (the options of an operator), and a loop that waits, reads and,
+//! after acceptance, acknowledges to the server. Parsers without I/O are in `items` and `mapping`, shared by all kinds.
+//! This crate has no access to the journal; time comes from a clock.
 
-pub mod source; // what every kind promises: portions with marks
-pub mod supervise; // a source runs: it rests while it is held, and is opened again after trouble
-pub mod kind; // which kinds there are; options are checked, sources opened
+pub mod source; // the interface of all kinds: batches with checkpoints
+pub mod supervise; // supervisor: runs a source, holds it, restarts it with back-off
+pub mod kind; // the registry of kinds: option checks, opening
 
-pub mod directory; // files that are dropped into a folder
-pub mod poll; // pages with items, fetched again and again
-pub mod feed; // RSS and Atom
-pub mod query; // a query with a high-water mark
-pub mod outbox; // a table that is emptied
-pub mod nats; // a stream of NATS JetStream
-pub mod kafka; // topics of Kafka
-pub mod mqtt; // topics of an MQTT broker
-pub mod mail; // mail that comes in by SMTP or LMTP
-pub mod process; // lines of JSON from a program
+pub mod directory; // files dropped into a folder
+pub mod poll; // pages with items, polled
+pub mod feed; // RSS, Atom and JSON Feed, polled
+pub mod query; // SQL query with a high-water mark
+pub mod outbox; // SQL outbox table, emptied
+pub mod nats; // NATS JetStream streams
+pub mod kafka; // Kafka topics
+pub mod mqtt; // MQTT topics
+pub mod mail; // SMTP and LMTP server for incoming mail
+pub mod process; // JSON lines from a program
 
-mod tray; // what was taken becomes events, or messages as they are
-mod items; // texts become items, one after the other: lines, JSON, CSV, XML
-mod sql; // databases that are asked
-mod page; // the loop of kinds that fetch pages
-mod fetch; // conditional requests within bounds
-mod known; // which items were told before
-mod due; // when to ask
-mod mapping; // an item becomes a row of the event class
-mod reference; // the page that explains every option
+mod batch_builder; // builds batches of events or messages
+mod items; // parsers of items: lines, JSON, CSV, XML
+mod sql; // SQL databases
+mod page; // the polling loop of `poll` and `feed`
+mod fetch; // conditional HTTP requests within bounds
+mod seen_items; // change detection and de-duplication of page items
+mod due; // poll times: interval or schedule
+mod mapping; // maps items to rows of the event class
+mod reference; // generates the reference page of source options
 
 #[doc(hidden)]
-pub mod fuzzing; // parsers for fuzz targets
+pub mod fuzzing; // entry points for fuzz targets
 
 #[cfg(test)]
-mod testing; // what the tests of all kinds share
+mod testing; // test harness shared by all kinds
 
 pub use kind::{KindDescription, check, check_location, closed, kinds, open};
 pub use reference::reference_page;
-pub use source::{Context, Folders, Gives, Listeners, Message, OpenSource, Portion, Refusal, Setting, Trouble};
+pub use source::{
+    Context, Folders, Listeners, Message, OpenSource, RejectedItem, SourceBatch, SourceError, SourceOutput,
+    SourceSettings,
+};
 pub use supervise::SourceState;

@@ -1,4 +1,4 @@
-//! An item becomes a row of the event class: by the names of its fields, or by a mapping from fields to paths.
+//! Maps an item to a row of the event class: by field names, or by configured paths.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,23 +14,23 @@ use crate::items::{Cell, Element, Item};
 /// The byte-order mark of UTF-8.
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// How items are read as rows.
+/// The mapping of items to rows.
 pub(crate) struct Mapping {
     fields: Fields,
-    /// Where each field comes from; empty: fields have the names that items give them.
+    /// The path of each field; empty: items use the field names.
     paths: Vec<(usize, Path)>,
 }
 
-/// One value of an item, as a text.
+/// A pointer to one value of an item, as text.
 pub(crate) struct Pointer(Path);
 
 impl Pointer {
-    /// By a path that was checked.
+    /// From a checked path.
     pub fn new(path: &str) -> Option<Pointer> {
         parse_path(path).ok().map(Pointer)
     }
 
-    /// What stands there.
+    /// The value.
     pub fn text(&self, item: &Item) -> Option<String> {
         match item {
             Item::Json(bytes) => {
@@ -53,34 +53,34 @@ fn json_text(json: &Json) -> Option<String> {
     }
 }
 
-/// What is wrong with a path that an option gives.
+/// The problem of a path in an option.
 pub(crate) fn path_problem(option: &str, path: &str) -> Option<Problem> {
     let message = parse_path(path).err()?;
     Some(Problem::at(option, message).hint("such as `id`, `properties.updated`, `@id`"))
 }
 
-/// Where in an item a value lies.
+/// A path to a value in an item.
 #[derive(Debug, Clone, PartialEq)]
 struct Path(Vec<Segment>);
 
 #[derive(Debug, Clone, PartialEq)]
 enum Segment {
-    /// What has this name: a member, a column, an element.
+    /// A name: of a member, a column, an element.
     Name(Arc<str>),
     /// An attribute of an element.
     Attribute(Arc<str>),
-    /// The item of a list with this number, from 0.
+    /// An item of a list by its index, from 0.
     Index(usize),
 }
 
 impl Mapping {
-    /// By these paths. They were checked.
+    /// From checked paths.
     pub fn new(fields: &Fields, paths: &BTreeMap<String, String>) -> Mapping {
         let parse = |(field, path): (&String, &String)| Some((fields.position(field)?, parse_path(path).ok()?));
         Mapping { fields: fields.clone(), paths: paths.iter().filter_map(parse).collect() }
     }
 
-    /// The paths of an operator, or each field's own name, for items that have more members than a class needs.
+    /// The configured paths, or each field's own name, for items with more members than the class has.
     pub fn or_names(fields: &Fields, given: &BTreeMap<String, String>) -> BTreeMap<String, String> {
         match given.is_empty() {
             true => fields.iter().map(|field| (field.name.to_string(), field.name.to_string())).collect(),
@@ -88,7 +88,7 @@ impl Mapping {
         }
     }
 
-    /// The names of columns that a record must have: those of the paths, or of the required fields.
+    /// The columns that a record must have: those of the paths, or of the required fields.
     pub fn names(&self) -> Vec<String> {
         match self.paths.is_empty() {
             true => {
@@ -99,7 +99,7 @@ impl Mapping {
         }
     }
 
-    /// What is wrong with paths of fields; problems lie at `fields.name`.
+    /// Problems of field paths, at `fields.name`.
     pub fn problems(fields: &Fields, paths: &BTreeMap<String, String>) -> Vec<Problem> {
         let mut problems = Vec::new();
         for (field, path) in paths {
@@ -123,14 +123,14 @@ impl Mapping {
         problems
     }
 
-    /// Reads an item.
+    /// Maps an item.
     ///
     /// # Errors
-    /// Every problem, by field.
+    /// All problems, by field.
     pub fn row(&self, item: &Item) -> Result<Row, Vec<Problem>> {
         match item {
             Item::Unreadable { problem, .. } => Err(vec![problem.clone()]),
-            // Programs write a byte-order mark before each of their messages.
+            // Some programs write a byte-order mark before each message.
             Item::Json(bytes) if bytes.starts_with(BOM) => self.row(&Item::Json(bytes[BOM.len()..].to_vec())),
             Item::Json(bytes) if bytes.trim_ascii().is_empty() => {
                 Err(vec![Problem::at("", "is empty, and should be a JSON value")])
@@ -138,6 +138,11 @@ impl Mapping {
             Item::Json(bytes) if self.paths.is_empty() => self.fields.row_from_json(bytes),
             Item::Json(bytes) => {
                 let json: Json = serde_json::from_slice(bytes).map_err(|error| vec![not_json(&error)])?;
+                if !self.paths.iter().any(|(_, path)| path.may_match(&json)) {
+                    let found = if json.is_array() { "a list" } else { "a single value or null" };
+                    let problem = Problem::at("", format!("is {found}, which no path of `fields` matches"));
+                    return Err(vec![problem.hint("an item is an object; the path `$` is the item itself")]);
+                }
                 self.row_by(|path, _| Some(Value::from(path.in_json(&json)?.clone())))
             }
             Item::Cells { names, cells } if self.paths.is_empty() => {
@@ -152,7 +157,7 @@ impl Mapping {
             Item::Cells { names, cells } => {
                 let unknown = |path: &Path| !path.in_names(names);
                 if let Some((at, path)) = self.paths.iter().find(|(_, path)| unknown(path)) {
-                    let message = format!("comes from the column `{}`, which is not there", path.shown());
+                    let message = format!("refers to the column `{}`, which does not exist", path.shown());
                     return Err(vec![Problem::at(self.fields[*at].name.as_str(), message)]);
                 }
                 let mapped =
@@ -182,7 +187,7 @@ impl Mapping {
         self.fields.row(named)
     }
 
-    /// The value of a text whose field has its name; what has no field is left to the check of the class.
+    /// The value of a text, by the type of the field with its name; unknown names are left to the class check.
     fn by_name(&self, name: &str, text: &str) -> Value {
         match self.fields.position(name) {
             Some(at) => self.fields[at].kind.read_text(text),
@@ -191,7 +196,7 @@ impl Mapping {
     }
 }
 
-/// Looks for cells that are no values of fields.
+/// Checks for cells that are not valid field values.
 fn check_cells<'a>(mut named: impl Iterator<Item = (&'a str, &'a Cell)>) -> Result<(), Vec<Problem>> {
     match named.find_map(|(name, cell)| Some((name, cell.text().err()?))) {
         Some((name, reason)) => Err(vec![Problem::at(name, reason)]),
@@ -207,7 +212,7 @@ fn not_json(error: &serde_json::Error) -> Problem {
     Problem::at("", format!("is not JSON: {message}"))
 }
 
-/// Reads `a.b[0].c`, `a/b/@c`, `["a.b"]`; `$` and `.` are the item itself.
+/// Parses `a.b[0].c`, `a/b/@c`, `["a.b"]`; `$` and `.` are the item itself.
 fn parse_path(text: &str) -> Result<Path, String> {
     let mut segments = Vec::new();
     let mut rest = text.strip_prefix('$').unwrap_or(text);
@@ -239,6 +244,15 @@ fn parse_path(text: &str) -> Result<Path, String> {
 }
 
 impl Path {
+    /// Whether the path can match a value in an item of this type.
+    fn may_match(&self, json: &Json) -> bool {
+        match self.0.first() {
+            None => true,
+            Some(Segment::Index(_)) => json.is_array(),
+            Some(Segment::Name(_) | Segment::Attribute(_)) => json.is_object(),
+        }
+    }
+
     fn in_json<'a>(&self, json: &'a Json) -> Option<&'a Json> {
         self.0.iter().try_fold(json, |json, segment| match segment {
             Segment::Name(name) | Segment::Attribute(name) => json.get(&**name),
@@ -246,7 +260,8 @@ impl Path {
         })
     }
 
-    /// The name of the column, if it is one name. Columns may have any name, so the whole path is tried as one.
+    /// The name of the column, if it is a single name. Column names are arbitrary, so the whole path is tried as one
+    /// name.
     fn shown(&self) -> String {
         let shown = self.0.iter().map(|segment| match segment {
             Segment::Name(name) => name.to_string(),
@@ -324,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_become_what_the_class_wants() {
+    fn texts_are_parsed_by_the_types_of_the_class() {
         let fields = fields(&[
             ("big", FieldType::Boolean),
             ("count", FieldType::Integer),
@@ -357,7 +372,23 @@ mod tests {
     }
 
     #[test]
-    fn d_a_byte_order_mark_before_a_message_is_passed_over() {
+    fn an_item_that_no_path_matches_is_refused() {
+        let fields = fields(&[("place", FieldType::String), ("size", FieldType::Number)]);
+        let row = |path: &str, item: &str| {
+            let paths = BTreeMap::from([("size".to_owned(), path.to_owned())]);
+            Mapping::new(&fields, &paths).row(&Item::Json(item.into())).map(|row| fields.to_json(&row))
+        };
+        for item in ["7", "null", "true", "\"x\"", "[{\"size\": 7}]"] {
+            let problems = row("size", item).expect_err("no object");
+            assert!(problems[0].message.contains("no path of `fields` matches"), "{item}: {problems:?}");
+        }
+        assert_eq!(row("size", "{}").as_deref(), Ok("{}"));
+        assert_eq!(row("$", "7").as_deref(), Ok(r#"{"size":7.0}"#));
+        assert_eq!(row("$[1]", "[1, 7]").as_deref(), Ok(r#"{"size":7.0}"#));
+    }
+
+    #[test]
+    fn d_a_byte_order_mark_before_a_message_is_ignored() {
         let fields = fields(&[("place", FieldType::String)]);
         let paths = BTreeMap::from([("place".to_owned(), "place".to_owned())]);
         for paths in [BTreeMap::new(), paths] {

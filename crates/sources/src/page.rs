@@ -1,4 +1,4 @@
-//! A page is asked for again and again, and what is new on it is taken: the loop of all kinds that fetch pages.
+//! The polling loop of kinds that fetch pages: fetches a page repeatedly and takes new and changed items.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -19,21 +19,21 @@ use tocsin_model::{
 use tokio::task::spawn_blocking;
 
 use crate::{
-    due::Due,
+    due::PollSchedule,
     fetch::{Fetch, FetchOptions, Fetched, Validators},
-    known::{Change, Known, hash},
-    source::{OpenSource, PORTION_EVENTS_MAX, Portion, Refusal, Setting, Trouble, stored},
+    seen_items::{Change, SeenItems, hash},
+    source::{BATCH_EVENTS_MAX, OpenSource, RejectedItem, SourceBatch, SourceError, SourceSettings, stored},
 };
 
-/// The part with what the far side said of the page.
+/// The part of the marks with the HTTP validators of the page.
 const VALIDATORS: &str = "validators";
 /// The part with the time of the last poll.
 const POLLED: &str = "polled";
 
-/// The part with the page that the known items are of: an [`Origin`].
+/// The part with the page of the seen items: an [`Origin`].
 const ORIGIN: &str = "origin";
 
-/// The page of the known items, and the rule by which their versions are made.
+/// The page of the seen items, and the rule by which their versions are computed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Origin {
     page: String,
@@ -42,63 +42,63 @@ struct Origin {
 
 /// An item of a page.
 pub(crate) struct PageItem {
-    /// What it is known by.
+    /// The identity of the item.
     pub key: String,
-    /// The key by which it is known if several items of the page have the first one.
+    /// Identity if several items of the page have the first key.
     pub second_key: Option<String>,
-    /// The first key, if the second one has taken its place.
+    /// The first key, if the second one has replaced it.
     pub shared_key: Option<String>,
-    /// What differs when it has changed.
+    /// The version, which differs after a change.
     pub version: String,
-    /// The item, in case it is no event.
+    /// The source text, in case it is rejected.
     pub text: Bytes,
-    /// Makes it a row.
+    /// Converts it to a row.
     pub row: RowMaker,
 }
 
-/// Makes a row of an item, told whether it is new or updated.
+/// Converts an item to a row, for a new or updated item.
 pub(crate) type RowMaker = Box<dyn FnOnce(Change) -> Result<Row, Vec<Problem>> + Send>;
 
-/// Reads the items of a page, with the charset that its media type names.
-pub(crate) type Reader = Arc<dyn Fn(&[u8], Option<&str>) -> Result<Vec<PageItem>, Trouble> + Send + Sync>;
+/// Parses the items of a page, with the charset of its media type.
+pub(crate) type Reader = Arc<dyn Fn(&[u8], Option<&str>) -> Result<Vec<PageItem>, SourceError> + Send + Sync>;
 
-/// How changes are taken.
+/// The handling of changes.
 pub(crate) struct Policy {
-    /// Whether an item that has changed is an event as well.
+    /// Whether a changed item is an event as well.
     pub updates: bool,
-    /// For how many polls an item that is gone is remembered.
+    /// The number of polls for which a removed item is remembered.
     pub retention: u32,
-    /// The rule by which versions are made. Versions of another rule say nothing of a change.
+    /// The rule by which versions are computed. Versions of different rules are not comparable.
     pub versions_by: String,
 }
 
-/// A page that is polled.
+/// A polled page.
 pub(crate) struct Poller {
     fetch: Fetch,
-    due: Due,
+    due: PollSchedule,
     clock: Arc<dyn Clock>,
     fields: Fields,
     read: Reader,
     policy: Policy,
-    known: Known,
+    known: SeenItems,
     validators: Validators,
     polled: Option<Timestamp>,
     origin: Origin,
-    /// The origin of the known items, if it is stored.
+    /// The origin of the seen items, if it is stored.
     known_origin: Option<Origin>,
-    /// What the last poll found and is still to be taken.
-    ready: VecDeque<Portion>,
+    /// Batches of the last poll that are still to be taken.
+    ready: VecDeque<SourceBatch>,
 }
 
 impl Poller {
     pub fn open(
-        setting: &Setting,
+        setting: &SourceSettings,
         options: &FetchOptions,
         marks: &[Mark],
         read: Reader,
         policy: Policy,
     ) -> Result<Poller, Vec<Problem>> {
-        // A query may hold a key that changes, and the scheme of a page does while the page stays.
+        // A query string may contain a rotating key, and the scheme of a page may change while the page stays.
         let page = options.url.split(['?', '#']).next().unwrap_or_default();
         let page = page.split_once("://").map_or(page, |(_, page)| page);
         let origin = Origin { page: hash(&[page.as_bytes()]), versions_by: policy.versions_by.clone() };
@@ -106,47 +106,48 @@ impl Poller {
             fetch: Fetch::new(options, setting)?,
             known_origin: stored(marks, ORIGIN)?,
             origin,
-            due: Due::new(options.every.0, options.schedule.as_deref()),
+            due: PollSchedule::new(options.every.0, options.schedule.as_deref()),
             clock: setting.context.clock.clone(),
-            fields: setting.gives.fields(),
+            fields: setting.output.fields(),
             read,
             policy,
-            known: Known::read(marks)?,
+            known: SeenItems::read(marks)?,
             validators: stored(marks, VALIDATORS)?.unwrap_or_default(),
             polled: stored(marks, POLLED)?,
             ready: VecDeque::new(),
         })
     }
 
-    /// Asks once, and makes portions of what is new.
-    async fn poll(&mut self) -> Result<(), Trouble> {
+    /// Polls once, and builds batches of new and changed items.
+    async fn poll(&mut self) -> Result<(), SourceError> {
         let now = self.clock.now();
         let fetched = self.fetch.fetch(&self.validators).await?;
         self.polled = Some(now);
         let received_at = self.clock.now();
         let polled = Mark::set(POLLED, serde_json::to_vec(&now).expect("a time is JSON"));
         let Fetched::Page { body, charset, validators } = fetched else {
-            self.ready.push_back(Portion { marks: vec![polled], ..Portion::default() });
+            self.ready.push_back(SourceBatch { marks: vec![polled], ..SourceBatch::default() });
             return Ok(());
         };
         let read = self.read.clone();
         let items = spawn_blocking(move || read(&body, charset.as_deref()))
             .await
-            .map_err(|error| Trouble::new("reading broke", error))??;
+            .map_err(|error| SourceError::new("reading broke", error))??;
         let items = self.identified(items);
         let keys = items.iter().flat_map(|item| [Some(&item.key), item.shared_key.as_ref()]);
         let keys: Vec<String> = keys.flatten().cloned().collect();
         let (mut is_read, is_empty) = (false, items.is_empty());
         for items in chunks(items) {
-            let portion = self.portion(items, received_at, &mut is_read);
-            if !portion.marks.is_empty() {
-                self.ready.push_back(portion);
+            let batch = self.batch(items, received_at, &mut is_read);
+            if !batch.marks.is_empty() {
+                self.ready.push_back(batch);
             }
         }
-        // Only behind all items: a crash before asks for the whole page again, and knows what was taken.
+        // Only after all items: after a crash before that, the whole page is fetched again, and the seen items are
+        // known.
         let mut last = self.ready.pop_back().unwrap_or_default();
         last.marks.push(polled);
-        // A page of which nothing can be read is a failure, and not a page from which all items are gone.
+        // A page without readable items is an error, not a page from which all items are gone.
         if is_read || is_empty {
             last.marks.extend(self.known.end_poll(keys.iter().map(String::as_str), self.policy.retention));
             last.marks.push(Mark::set(VALIDATORS, serde_json::to_vec(&validators).expect("it is JSON")));
@@ -160,7 +161,7 @@ impl Poller {
         Ok(())
     }
 
-    /// Gives each item a key of its own. Of two that are the same the first stays.
+    /// Gives each item a unique key. Of duplicates the first is kept.
     fn identified(&self, items: Vec<PageItem>) -> Vec<PageItem> {
         let mut counts: HashMap<String, usize> = HashMap::new();
         for item in &items {
@@ -182,36 +183,36 @@ impl Poller {
         identified
     }
 
-    /// Judges an item by its page, its version and the rule of both.
-    fn judge(&self, item: &PageItem) -> Judged {
-        let Some(change) = self.known.judge(&item.key, &item.version) else { return Judged::Known };
+    /// Decides on an item by its page, its version and the rule of both.
+    fn judge(&self, item: &PageItem) -> ItemOutcome {
+        let Some(change) = self.known.judge(&item.key, &item.version) else { return ItemOutcome::Seen };
         match (&self.known_origin, change) {
-            (Some(known), Change::Updated) if known.page != self.origin.page => Judged::Event(Change::New),
-            (Some(known), Change::Updated) if known.versions_by != self.origin.versions_by => Judged::Remembered,
-            (_, Change::Updated) if !self.policy.updates => Judged::Remembered,
-            (_, change) => Judged::Event(change),
+            (Some(known), Change::Updated) if known.page != self.origin.page => ItemOutcome::Event(Change::New),
+            (Some(known), Change::Updated) if known.versions_by != self.origin.versions_by => ItemOutcome::Remembered,
+            (_, Change::Updated) if !self.policy.updates => ItemOutcome::Remembered,
+            (_, change) => ItemOutcome::Event(change),
         }
     }
 
-    fn portion(&mut self, items: Vec<PageItem>, received_at: Timestamp, is_read: &mut bool) -> Portion {
+    fn batch(&mut self, items: Vec<PageItem>, received_at: Timestamp, is_read: &mut bool) -> SourceBatch {
         let mut packer = EventPacker::new(self.fields.clone());
-        let mut portion =
-            Portion { since: Some(self.clock.now()), received_at: Some(received_at), ..Portion::default() };
+        let mut batch =
+            SourceBatch { since: Some(self.clock.now()), received_at: Some(received_at), ..SourceBatch::default() };
         for item in items {
             let judged = self.judge(&item);
             let PageItem { key, second_key, shared_key, version, text, row } = item;
-            if let Judged::Known = judged {
-                *is_read |= self.known.is_good(&key);
+            if let ItemOutcome::Seen = judged {
+                *is_read |= self.known.was_accepted(&key);
                 continue;
             }
             if let Some(shared) = shared_key.filter(|shared| !self.known.is_shared(shared)) {
-                portion.marks.push(self.known.share(&shared));
+                batch.marks.push(self.known.share(&shared));
             }
             let made = match judged {
-                Judged::Event(change) => row(change).map(Some),
+                ItemOutcome::Event(change) => row(change).map(Some),
                 _ => Ok(None),
             };
-            portion.marks.push(match made.is_ok() {
+            batch.marks.push(match made.is_ok() {
                 true => self.known.remember(&key, &version, second_key.as_deref()),
                 false => self.known.remember_refused(&key, &version, second_key.as_deref()),
             });
@@ -220,21 +221,21 @@ impl Poller {
                     row.iter().for_each(|row| packer.push(row));
                     *is_read = true;
                 }
-                Err(problems) => portion.refused.push(Refusal::new(&problems, text)),
+                Err(problems) => batch.refused.push(RejectedItem::new(&problems, text)),
             }
         }
-        portion.events = packer.finish();
-        portion
+        batch.events = packer.finish();
+        batch
     }
 }
 
-/// The outcome for an item.
-enum Judged {
-    /// Nothing: it is known.
-    Known,
-    /// It is known, and its version is remembered anew.
+/// The decision on an item.
+enum ItemOutcome {
+    /// Known.
+    Seen,
+    /// Known, but its version is stored again.
     Remembered,
-    /// It becomes an event.
+    /// New or changed; becomes an event.
     Event(Change),
 }
 
@@ -242,7 +243,7 @@ fn chunks(items: Vec<PageItem>) -> Vec<Vec<PageItem>> {
     let mut chunks: Vec<Vec<PageItem>> = Vec::new();
     for item in items {
         match chunks.last_mut() {
-            Some(chunk) if chunk.len() < PORTION_EVENTS_MAX => chunk.push(item),
+            Some(chunk) if chunk.len() < BATCH_EVENTS_MAX => chunk.push(item),
             _ => chunks.push(vec![item]),
         }
     }
@@ -251,17 +252,17 @@ fn chunks(items: Vec<PageItem>) -> Vec<Vec<PageItem>> {
 
 #[async_trait]
 impl OpenSource for Poller {
-    async fn next(&mut self) -> Result<Portion, Trouble> {
+    async fn next(&mut self) -> Result<SourceBatch, SourceError> {
         loop {
-            if let Some(portion) = self.ready.pop_front() {
-                return Ok(portion);
+            if let Some(batch) = self.ready.pop_front() {
+                return Ok(batch);
             }
             self.due.wait(self.polled, &self.clock).await;
             self.poll().await?;
         }
     }
 
-    async fn accepted(&mut self) -> Result<(), Trouble> {
+    async fn accepted(&mut self) -> Result<(), SourceError> {
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! The page of the reference that explains every option of every kind, made from their schemas.
+//! Generates the reference page of source options from their schemas.
 
 use tocsin_delivery::reference::section;
 
@@ -10,7 +10,7 @@ pub fn reference_page() -> String {
         "# Source options\n\n<!-- Generated from the code; `UPDATE=1 cargo test -p tocsin-sources` writes it anew. -->\n\n\
          What stands under `options` of a source, for each `kind`; `http` has none. A text may name a variable of the \
          environment, `${DATABASE_PASSWORD}`. Times are written `500ms`, `30s`, `5m` or `2h`. What the kinds do with them is \
-         told in the guide: [sources](../guide/sources.md).\n",
+         described in the guide: [sources](../guide/sources.md).\n",
     );
     for kind in kinds() {
         section(&mut page, kind.name, kind.summary, &(kind.schema)().to_value());

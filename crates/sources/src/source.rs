@@ -1,4 +1,4 @@
-//! What every kind promises: portions of events in order, each with the marks that say how far the source has come.
+//! The interface of all kinds of sources: batches of events in order, with marks (checkpoints).
 
 use std::{
     fmt,
@@ -14,43 +14,43 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tocsin_delivery::{Clock, files::Files, networks::Networks, programs::Programs};
 use tocsin_model::{event::PackedEvents, field::Fields, id::Name, mark::Mark, problem::Problem, time::Timestamp};
 
-/// Most events of one portion.
-pub const PORTION_EVENTS_MAX: usize = 1_000;
-/// A portion ends with the event that brings it to this many bytes.
-pub const PORTION_BYTES_MAX: usize = 1 << 20;
+/// Most events of one batch.
+pub const BATCH_EVENTS_MAX: usize = 1_000;
+/// A batch ends with the event that reaches this many bytes.
+pub const BATCH_BYTES_MAX: usize = 1 << 20;
 
-/// What a source may use of this installation.
+/// The environment of sources on this server.
 #[derive(Clone)]
 pub struct Context {
     /// The time.
     pub clock: Arc<dyn Clock>,
-    /// Folders that the server has for sources lie below it.
+    /// The parent of the server's folders for sources.
     pub data_folder: PathBuf,
-    /// Which non-public networks and hosts sources may ask.
+    /// The non-public networks and hosts that sources may connect to.
     pub networks: Networks,
-    /// Which programs they may start.
+    /// The programs that they may start.
     pub programs: Programs,
-    /// Files that they may read if their options name them: certificates, keys, credentials.
+    /// The files that they may read if their options name them: certificates, keys, credentials.
     pub files: Files,
-    /// Which folders they may empty.
+    /// The folders whose files they may take.
     pub folders: Folders,
-    /// Where they may listen.
+    /// The addresses that they may listen on.
     pub listeners: Listeners,
 }
 
-/// Where sources may listen. A definition may come over the network from whoever holds a key, so only the operator of the
-/// machine can let others than its own programs in.
+/// The addresses that sources may listen on. Definitions can be uploaded by any holder of a key, so only the server's
+/// operator may open ports to other hosts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listeners {
-    /// Addresses with ports; one without an address (`0.0.0.0`, `[::]`) stands for all of them.
+    /// Addresses with ports; a wildcard address (`0.0.0.0`, `[::]`) allows all addresses.
     pub allow: Vec<SocketAddr>,
 }
 
-/// Ports below it are those of the system's services.
+/// Lower ports are reserved for system services.
 const OWN_PORTS: u16 = 1_024;
 
 impl Listeners {
-    /// Whether a source may listen there. The error says why not.
+    /// Checks whether a source may listen on an address. The error is the reason.
     pub fn judge(&self, address: SocketAddr) -> Result<(), String> {
         let is_own = address.ip().to_canonical().is_loopback() && (address.port() >= OWN_PORTS || address.port() == 0);
         let is_open = |open: &SocketAddr| {
@@ -67,8 +67,8 @@ impl Listeners {
     }
 }
 
-/// The folders that sources may take files from. A definition may come over the network from whoever holds a key, and a
-/// source renames what it reads, so only the operator of the machine can open folders outside the data folder.
+/// The folders that sources may take files from. Definitions can be uploaded by any holder of a key, and a source
+/// renames files, so only the server's operator may open folders outside the data folder.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Folders {
     /// Folders, with all below them.
@@ -76,8 +76,8 @@ pub struct Folders {
 }
 
 impl Folders {
-    /// Where a source finds its files: below `drop` in the data folder, or in a folder that is open. The error says why
-    /// not.
+    /// Resolves the folder of a source: below `drop` in the data folder, or in an allowed folder. The error is the
+    /// reason why it is not allowed.
     pub fn judge(&self, folder: &Path, data_folder: &Path) -> Result<PathBuf, String> {
         if folder.is_relative() {
             let inside = folder.components().all(|part| matches!(part, Component::Normal(_)));
@@ -91,166 +91,163 @@ impl Folders {
         match self.allow.iter().any(allows) {
             true => Ok(found),
             false => Err(format!(
-                "{} may not be emptied by a source; `sources.allow_folders` in the configuration can open it",
+                "{} is not open to sources; `sources.allow_folders` in the configuration can open it",
                 found.display()
             )),
         }
     }
 }
 
-/// What a source is to do.
+/// The settings of a source.
 #[derive(Clone)]
-pub struct Setting {
-    /// Its application, or the exchange whose location it is.
+pub struct SourceSettings {
+    /// The application, or the exchange of its location.
     pub application: Name,
-    /// Its name.
+    /// The name of the source.
     pub name: Name,
-    /// The name under which far sides know it, where they keep something for it: one for each source of this server.
-    pub far_name: String,
-    /// What it gives.
-    pub gives: Gives,
-    /// Its options, as the definition gives them.
+    /// Name for remote servers that store state for it: unique among the sources of this server.
+    pub remote_name: String,
+    /// The kind of its output.
+    pub output: SourceOutput,
+    /// The options, from the definition.
     pub options: serde_json::Map<String, serde_json::Value>,
-    /// What it may use.
+    /// The environment of the source.
     pub context: Context,
 }
 
-/// What a source makes of what it takes.
+/// The output of a source.
 #[derive(Debug, Clone)]
-pub enum Gives {
+pub enum SourceOutput {
     /// Events of a class with these fields.
     Events(Fields),
-    /// Messages as they come. A file of more than so many bytes is refused; what is longer elsewhere is given all the same.
+    /// Messages as received. Larger files are rejected; in other kinds, larger messages are delivered nevertheless.
     Messages {
-        /// See above.
+        /// The size limit of files.
         bytes_max: usize,
     },
 }
 
-impl Gives {
+impl SourceOutput {
     /// The fields of events.
     pub(crate) fn fields(&self) -> Fields {
         match self {
-            Gives::Events(fields) => fields.clone(),
-            Gives::Messages { .. } => Fields::default(),
+            SourceOutput::Events(fields) => fields.clone(),
+            SourceOutput::Messages { .. } => Fields::default(),
         }
     }
 }
 
-/// Something that came, as it is.
+/// A received message.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Message {
-    /// The media type, where the far side says it.
+    /// The media type, where the server reports it.
     pub content_type: String,
-    /// What the far side says of it, names in lower case.
+    /// The headers, with names in lower case.
     pub headers: Vec<(String, String)>,
-    /// What it says.
+    /// The body of the message.
     pub body: Bytes,
 }
 
-/// Some events or messages, and what to remember when they are accepted.
+/// A batch of events or messages, and the checkpoints to store with it.
 #[derive(Debug, Clone, Default)]
-pub struct Portion {
-    /// The events; there may be none.
+pub struct SourceBatch {
+    /// The events; possibly none.
     pub events: PackedEvents,
-    /// The messages, of a source that gives these.
+    /// The messages, of a source of messages.
     pub messages: Vec<Message>,
-    /// To be stored in one commit with them.
+    /// The marks (checkpoints), to be stored in one commit with the batch.
     pub marks: Vec<Mark>,
-    /// Since when the oldest of them could have been taken; `None`: that is not known.
+    /// The time from which the oldest item could have been taken; `None` if unknown.
     pub since: Option<Timestamp>,
-    /// When the first of them was here, before it was read; `None`: when the portion was given.
+    /// The time when the first item was received, before parsing; `None`: when the batch was delivered.
     pub received_at: Option<Timestamp>,
-    /// How much waits at the far side behind this portion, in its own units (files, messages); `None`: unknown.
+    /// The backlog at the server after this batch, in its own units (files, messages); `None` if unknown.
     pub waiting: Option<u64>,
-    /// What could not be taken, and will not be given again.
-    pub refused: Vec<Refusal>,
+    /// Items that were rejected, and will not be delivered again.
+    pub refused: Vec<RejectedItem>,
 }
 
-/// Reads a mark that is JSON. A mark that is there and cannot be read is an error: a source that went on without it would lose
-/// what came since, or take all of it again.
+/// Reads a mark as JSON. An unreadable mark is an error: without it, a source would lose items, or take all of them
+/// again.
 pub(crate) fn stored<T: DeserializeOwned>(marks: &[Mark], part: &str) -> Result<Option<T>, Vec<Problem>> {
     let found = marks.iter().find(|mark| &*mark.part == part);
     found.and_then(read_mark).transpose()
 }
 
-/// Reads the value of a mark, if it has one.
+/// Parses the value of a mark, if it has one.
 pub(crate) fn read_mark<T: DeserializeOwned>(mark: &Mark) -> Option<Result<T, Vec<Problem>>> {
     let read = serde_json::from_slice(mark.value.as_ref()?);
     Some(read.map_err(|error| {
-        let text = format!("cannot go on: what is stored of `{}` cannot be read: {error}", mark.part);
-        vec![
-            Problem::at("", text)
-                .hint("a version that stored it can; or give the source another name, and it begins anew"),
-        ]
+        let text = format!("cannot continue: the stored mark of `{}` cannot be read: {error}", mark.part);
+        vec![Problem::at("", text).hint("use the version that stored it; or rename the source, and it starts anew")]
     }))
 }
 
-/// Something that is no event of the class.
+/// An item that is not a valid event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
-    /// What is wrong with it.
+pub struct RejectedItem {
+    /// The reason.
     pub reason: String,
-    /// What came; cut if it is long.
+    /// The item; truncated if it is long.
     pub item: Bytes,
 }
 
-/// Of a refused item so much is kept.
+/// Most bytes kept of a rejected item.
 const REFUSED_BYTES_MAX: usize = 4 << 10;
 
-impl Refusal {
-    /// An item with all that is wrong with it.
-    pub(crate) fn new(problems: &[Problem], item: impl Into<Bytes>) -> Refusal {
+impl RejectedItem {
+    /// A rejected item with all its problems.
+    pub(crate) fn new(problems: &[Problem], item: impl Into<Bytes>) -> RejectedItem {
         let reason = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
         let item: Bytes = item.into();
-        Refusal { reason, item: item.slice(..item.len().min(REFUSED_BYTES_MAX)) }
+        RejectedItem { reason, item: item.slice(..item.len().min(REFUSED_BYTES_MAX)) }
     }
 }
 
-/// Why a source cannot go on now. It is opened again later.
+/// An error of a source. It is reopened later.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trouble {
-    /// What is in the way.
+pub struct SourceError {
+    /// The message.
     pub text: String,
-    /// How long the far side asks to be left alone.
+    /// The pause that the server asks for.
     pub retry_after: Option<Duration>,
 }
 
-impl Trouble {
-    /// What was done, and what went wrong.
-    pub fn new(what: impl fmt::Display, error: impl fmt::Display) -> Trouble {
-        Trouble::of(format!("{what}: {error}"))
+impl SourceError {
+    /// The failed action, and the error.
+    pub fn new(what: impl fmt::Display, error: impl fmt::Display) -> SourceError {
+        SourceError::of(format!("{what}: {error}"))
     }
 
-    /// What is in the way.
-    pub fn of(text: impl Into<String>) -> Trouble {
-        Trouble { text: text.into(), retry_after: None }
+    /// A message.
+    pub fn of(text: impl Into<String>) -> SourceError {
+        SourceError { text: text.into(), retry_after: None }
     }
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for SourceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-/// A source that runs. It is asked by one task; dropping it, or what `next` returned, at any time loses nothing.
+/// A running source. It is used by one task; dropping it, or the future of `next`, at any time loses nothing.
 #[async_trait]
 pub trait OpenSource: Send {
-    /// Waits for what comes next. A portion without events and marks says only that all is well.
+    /// Waits for the next batch. A batch without events and marks only signals that the source works.
     ///
     /// # Errors
-    /// What is in the way; then the source is dropped, and opened anew after a pause.
-    async fn next(&mut self) -> Result<Portion, Trouble>;
+    /// The source failed; it is dropped, and reopened after a pause.
+    async fn next(&mut self) -> Result<SourceBatch, SourceError>;
 
-    /// Hears that the last portion is durable with its marks, and lets the far side know. After a crash in between it is
-    /// not called: the marks say what is left to do.
+    /// Confirms that the last batch is stored with its marks; the source acknowledges it to the server. After a crash
+    /// in between, this is not called: the marks contain the pending acknowledgements.
     ///
     /// # Errors
     /// As of `next`.
-    async fn accepted(&mut self) -> Result<(), Trouble>;
+    async fn accepted(&mut self) -> Result<(), SourceError>;
 
-    /// Lets go of the far side before the source is dropped, where it should know.
+    /// Disconnects from the server before the source is dropped, where the protocol requires it.
     async fn close(&mut self) {}
 }
 
@@ -259,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sources_listen_where_they_may() {
+    fn listen_addresses_must_be_allowed() {
         let address = |text: &str| text.parse::<SocketAddr>().expect("an address");
         let listeners = Listeners { allow: vec![address("0.0.0.0:25"), address("192.0.2.1:2525")] };
         for open in ["127.0.0.1:2525", "[::1]:1024", "127.0.0.1:0", "0.0.0.0:25", "192.0.2.7:25", "192.0.2.1:2525"] {
@@ -271,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn only_open_folders_are_emptied() {
+    fn only_allowed_folders_are_read() {
         let root = tempfile::tempdir().expect("a folder");
         let path = |name: &str| root.path().join(name);
         for name in ["data", "in/quakes", "other"] {

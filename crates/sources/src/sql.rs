@@ -1,13 +1,13 @@
-//! Databases that sources ask: SQLite, PostgreSQL, MySQL and MariaDB. Rows come as names and texts, which the mapping reads
-//! as the types of the event class. Marks and keys keep the type of the database ([`SqlValue`]).
+//! SQL databases: SQLite, PostgreSQL, MySQL and MariaDB. Rows are names and texts, which the mapping parses as the
+//! types of the event class. Marks and keys keep the type of the database ([`SqlValue`]).
 //!
-//! A statement is one statement; its mark or key is its parameter. Queries run in a transaction that cannot write,
-//! with a limit of time in the database itself.
+//! A statement is a single statement; its mark or key is its parameter. Queries run in a read-only transaction, with a
+//! time limit enforced by the database.
 
 mod mysql;
 mod postgres;
 mod sqlite;
-mod value; // marks and keys, with the type that the database gave them
+mod value; // marks and keys, with their database types
 
 #[cfg(test)]
 pub(crate) mod servers;
@@ -24,62 +24,62 @@ use url::Url;
 pub(crate) use value::SqlValue;
 
 use crate::{
+    batch_builder::BatchBuilder,
     items::{Cell, Item},
     mapping::Mapping,
-    source::{Context, Message, PORTION_BYTES_MAX, PORTION_EVENTS_MAX, Trouble},
-    tray::Tray,
+    source::{BATCH_BYTES_MAX, BATCH_EVENTS_MAX, Context, Message, SourceError},
 };
 
-/// Where in a statement its parameter stands.
+/// The placeholder of the parameter in a statement.
 pub(crate) const PARAMETER: &str = ":mark";
-/// Longest value of a cell that is taken; a longer one is no value of a field.
+/// Longest cell value; a longer one is not a valid field value.
 const CELL_BYTES_MAX: usize = 1 << 20;
-/// Rows of one mark are read up to this number, so that a portion never ends between two of them.
-pub(crate) const TIES_MAX: usize = 10 * PORTION_EVENTS_MAX;
-/// Bytes of such rows.
+/// Rows with one mark are read up to this number, so that a batch never splits them.
+pub(crate) const TIES_MAX: usize = 10 * BATCH_EVENTS_MAX;
+/// Most bytes of such rows.
 const TIES_BYTES_MAX: usize = 64 << 20;
 
-/// Rows of a query.
+/// The rows of a query.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Rows {
     /// The names of the columns.
     pub names: Arc<[String]>,
     /// The cells of each row.
     pub rows: Vec<Vec<Cell>>,
-    /// The value of the mark column in each row, with its type; empty if the query has no mark column.
+    /// The value of the mark column per row, with its type; empty if the query has no mark column.
     pub marks: Vec<SqlValue>,
-    /// Cells that stand in JSON as they are: numbers, truth values, documents.
+    /// Cells that are written as raw JSON: numbers, booleans, documents.
     bare: Vec<Vec<bool>>,
-    /// Whether there may be more: these are as many as one portion takes, and one beyond if they have marks.
+    /// Whether there may be more: there are as many rows as one batch takes, plus one if they have marks.
     pub more: bool,
 }
 
-/// How much a portion has taken.
+/// Counts the rows and bytes of a batch.
 #[derive(Debug, Clone)]
-struct Taking {
+struct BatchCounter {
     rows: usize,
     bytes: usize,
     rows_max: usize,
-    /// Whether one row beyond the portion is read, whose mark shows whether the last group goes on.
+    /// Whether one row beyond the batch is read, whose mark shows whether the last group continues.
     has_marks: bool,
     is_full: bool,
 }
 
-impl Taking {
-    fn new(ask: &Ask<'_>) -> Taking {
-        Taking { rows: 0, bytes: 0, rows_max: ask.rows_max, has_marks: ask.mark_column.is_some(), is_full: false }
+impl BatchCounter {
+    fn new(ask: &QueryRequest<'_>) -> BatchCounter {
+        BatchCounter { rows: 0, bytes: 0, rows_max: ask.rows_max, has_marks: ask.mark_column.is_some(), is_full: false }
     }
 
-    /// Counts a row. Gives whether it is the last one.
+    /// Counts a row. Returns whether it is the last one.
     fn ends_with(&mut self, bytes: usize) -> bool {
         (self.rows, self.bytes) = (self.rows + 1, self.bytes + bytes);
-        let bytes_max = if self.rows_max > PORTION_EVENTS_MAX { TIES_BYTES_MAX } else { PORTION_BYTES_MAX };
+        let bytes_max = if self.rows_max > BATCH_EVENTS_MAX { TIES_BYTES_MAX } else { BATCH_BYTES_MAX };
         let was_full = std::mem::replace(&mut self.is_full, self.rows >= self.rows_max || self.bytes >= bytes_max);
         was_full || self.is_full && !self.has_marks
     }
 }
 
-/// A row that was read: its cells, which of them stand in JSON as they are, and its mark.
+/// A row: its cells, which of them are raw JSON, and its mark.
 struct RowRead {
     cells: Vec<(Cell, bool)>,
     mark: Option<SqlValue>,
@@ -97,7 +97,7 @@ impl Rows {
         rows
     }
 
-    /// A row as a message: a JSON object with its columns. Bytes that are no text in UTF-8 are in Base64.
+    /// A row as a message: a JSON object of its columns. Bytes that are not UTF-8 are in Base64.
     ///
     /// # Errors
     /// A cell is too long.
@@ -106,7 +106,7 @@ impl Rows {
         let member = |((name, cell), is_bare): ((&String, &Cell), &bool)| {
             let value: Box<RawValue> = match cell {
                 Cell::Null => RawValue::NULL.to_owned(),
-                // A document or a number of the database stands as it is, digit by digit.
+                // Documents and numbers are written as in the database, digit by digit.
                 Cell::Text(text) if *is_bare => match RawValue::from_string(text.clone()) {
                     Ok(raw) => raw,
                     Err(_) => raw_text(text),
@@ -129,23 +129,24 @@ impl Rows {
         Item::Cells { names: self.names.clone(), cells: self.rows[at].clone() }
     }
 
-    /// Takes a row, as an event or as a message.
-    pub fn take_into(&self, tray: &mut Tray, mapping: &Mapping, at: usize) {
-        match tray.gives_messages().then(|| self.message(at)) {
-            Some(Err(problem)) => tray.refuse(&[problem], self.item(at).shown()),
-            Some(Ok(message)) => tray.portion.messages.push(message),
-            None => tray.take(mapping, || self.item(at), Message::default, None),
+    /// Adds a row to a batch, as an event or as a message.
+    pub fn take_into(&self, builder: &mut BatchBuilder, mapping: &Mapping, at: usize) {
+        match builder.gives_messages().then(|| self.message(at)) {
+            Some(Err(problem)) => builder.reject(&[problem], self.item(at).shown()),
+            Some(Ok(message)) => builder.batch.messages.push(message),
+            None => builder.take(mapping, || self.item(at), Message::default, None),
         }
     }
 
-    /// The number of rows to take so that no two of one mark are parted. The rows behind them stay for the next query. `None`: all of them have one mark, and there may be more.
+    /// The number of rows to take so that rows with one mark stay together. The remaining rows are left for the next
+    /// query. `None`: all rows have one mark, and there may be more.
     pub fn whole_marks(&self) -> Option<usize> {
         let last = self.marks.last();
         if !self.more || last.is_none() {
             return Some(self.rows.len());
         }
         let whole = self.marks.iter().rposition(|mark| Some(mark) != last)? + 1;
-        // Rows without a mark alone are no progress.
+        // Rows without a mark do not advance the position.
         self.marks[..whole].iter().any(|mark| *mark != SqlValue::Null).then_some(whole)
     }
 }
@@ -158,54 +159,54 @@ fn too_long(name: &str, bytes: usize) -> Problem {
     Problem::at(name, format!("has {bytes} bytes, and a cell has at most {CELL_BYTES_MAX}"))
 }
 
-/// The position of a column among these names.
-fn position_of(names: &[String], name: &str) -> Result<usize, Trouble> {
+/// The index of a column.
+fn position_of(names: &[String], name: &str) -> Result<usize, SourceError> {
     let mut found = names.iter().enumerate().filter(|(_, known)| *known == name).map(|(at, _)| at);
     match (found.next(), found.next()) {
         (Some(at), None) => Ok(at),
         (Some(_), Some(_)) => {
-            Err(Trouble::of(format!("the query gives the column `{name}` twice; name each with `AS`")))
+            Err(SourceError::of(format!("the query returns the column `{name}` twice; name each with `AS`")))
         }
-        (None, _) => Err(Trouble::of(format!("the query gives no column `{name}`, but {}", names.join(", ")))),
+        (None, _) => Err(SourceError::of(format!("the query returns no column `{name}`, but {}", names.join(", ")))),
     }
 }
 
-/// A query with its mark.
+/// A query with its parameter.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ask<'a> {
+pub(crate) struct QueryRequest<'a> {
     /// The statement.
     pub query: &'a str,
-    /// The column whose values are marks or keys.
+    /// The column of the marks or keys.
     pub mark_column: Option<&'a str>,
     /// The parameter.
     pub mark: &'a SqlValue,
-    /// Most rows of the portion.
+    /// Most rows of the batch.
     pub rows_max: usize,
 }
 
 /// A connection to a database.
 #[async_trait]
 pub(crate) trait Database: Send {
-    /// The first rows of a query, as many as one portion takes.
-    async fn query(&mut self, ask: Ask<'_>) -> Result<Rows, Trouble>;
+    /// The first rows of a query, as many as one batch takes.
+    async fn query(&mut self, ask: QueryRequest<'_>) -> Result<Rows, SourceError>;
 
-    /// Runs a statement that writes, once for each of these values, in one transaction.
-    async fn run(&mut self, statement: &str, marks: &[SqlValue]) -> Result<(), Trouble>;
+    /// Executes a write statement once for each of these values, in one transaction.
+    async fn run(&mut self, statement: &str, marks: &[SqlValue]) -> Result<(), SourceError>;
 
-    /// Keeps others away from what this source takes, as long as the connection lives.
-    async fn lock(&mut self, name: &str) -> Result<(), Trouble>;
+    /// Takes an exclusive lock on this source's data, for the lifetime of the connection.
+    async fn lock(&mut self, name: &str) -> Result<(), SourceError>;
 
-    /// Rings the bell when somebody notifies the channel.
-    async fn listen(&mut self, channel: &str, bell: Arc<Notify>) -> Result<(), Trouble>;
+    /// Signals the bell on each notification of the channel.
+    async fn listen(&mut self, channel: &str, wakeup: Arc<Notify>) -> Result<(), SourceError>;
 
-    /// A name as it stands in a statement.
+    /// A quoted identifier.
     fn quoted(&self, name: &str) -> String;
 }
 
-/// Which database an address leads to.
+/// Problems of a database address.
 pub(crate) fn problems(address: &str) -> Vec<Problem> {
     if address.is_empty() {
-        return vec![Problem::at("database", "is missing: which database is asked?")];
+        return vec![Problem::at("database", "is missing: the address of the database")];
     }
     let hint = "such as `postgres://user:${PASSWORD}@host/name`, `mysql://user:${PASSWORD}@host/name` or `sqlite:/path/file.db`";
     match Url::parse(address) {
@@ -217,21 +218,27 @@ pub(crate) fn problems(address: &str) -> Vec<Problem> {
     }
 }
 
-/// What is wrong with a query that should have a parameter.
+/// The problem of a query without the required parameter.
 pub(crate) fn statement_problem(option: &str, statement: &str) -> Option<Problem> {
-    let problem = Problem::at(option, format!("has no `{PARAMETER}`, so it would give the same rows for ever"));
-    (!statement.contains(PARAMETER))
+    let problem = Problem::at(option, format!("has no `{PARAMETER}`, so it would always return the same rows"));
+    (pieces(statement).len() < 2)
         .then(|| problem.hint(format!("such as `SELECT ... WHERE id > {PARAMETER} ORDER BY id`")))
 }
 
-/// Connects.
+/// Connects to the database.
 ///
 /// # Errors
-/// The far side does not answer or refuses, in its words. The address may hold a password and is not told.
-pub(crate) async fn connect(address: &str, timeout: Duration, context: &Context) -> Result<Box<dyn Database>, Trouble> {
-    let url = Url::parse(address).map_err(|error| Trouble::new("the address of the database cannot be read", error))?;
+/// The server does not respond or refuses, with its message. The address is not included, since it may contain a
+/// password.
+pub(crate) async fn connect(
+    address: &str,
+    timeout: Duration,
+    context: &Context,
+) -> Result<Box<dyn Database>, SourceError> {
+    let url =
+        Url::parse(address).map_err(|error| SourceError::new("the address of the database cannot be read", error))?;
     let connecting = async {
-        Ok::<Box<dyn Database>, Trouble>(match url.scheme() {
+        Ok::<Box<dyn Database>, SourceError>(match url.scheme() {
             "sqlite" => Box::new(sqlite::Sqlite::open(url.path(), timeout, context)?),
             "mysql" | "mariadb" => Box::new(mysql::Mysql::connect(&url, timeout).await?),
             _ => Box::new(postgres::Postgres::connect(&url, timeout).await?),
@@ -239,21 +246,52 @@ pub(crate) async fn connect(address: &str, timeout: Duration, context: &Context)
     };
     match tokio::time::timeout(timeout, connecting).await {
         Ok(connected) => connected,
-        Err(_) => Err(Trouble::of("the database does not answer in time")),
+        Err(_) => Err(SourceError::of("the database does not answer in time")),
     }
 }
 
-/// What of a database the operator of the machine has not opened: the folder of a file. Servers are asked by name when they
-/// are connected to.
-pub(crate) fn closed(address: &str, context: &Context) -> Vec<Problem> {
+/// Parts of a database address that the configuration does not allow: the folder of a file. Servers are checked at
+/// connection time.
+pub(crate) fn not_allowed(address: &str, context: &Context) -> Vec<Problem> {
     let file = Url::parse(address).ok().filter(|url| url.scheme() == "sqlite");
     let judged = file.map(|url| sqlite::judge(url.path(), context));
     judged.and_then(Result::err).map(|text| Problem::at("database", text)).into_iter().collect()
 }
 
-/// A statement with each parameter as a database writes it; gives how many there are.
+/// The pieces of a statement between its parameters. Texts, quoted names and comments contain no parameters, nor do
+/// longer words.
+fn pieces(statement: &str) -> Vec<&str> {
+    let (mut pieces, mut from, mut at) = (Vec::new(), 0, 0);
+    while let Some(first) = statement.as_bytes().get(at) {
+        let rest = &statement[at..];
+        let end = |of: &str| rest[1..].find(of).map_or(rest.len(), |found| 1 + found + of.len());
+        at += match first {
+            b'\'' => end("'"),
+            b'"' => end("\""),
+            b'`' => end("`"),
+            b'-' if rest.starts_with("--") => end("\n"),
+            b'/' if rest.starts_with("/*") => end("*/"),
+            // A PostgreSQL cast, to a type of this name.
+            b':' if rest.starts_with("::") => 2,
+            b':' if rest.starts_with(PARAMETER) => {
+                let is_longer = rest[PARAMETER.len()..].starts_with(|c: char| c.is_alphanumeric() || c == '_');
+                if !is_longer {
+                    pieces.push(&statement[from..at]);
+                    from = at + PARAMETER.len();
+                }
+                PARAMETER.len()
+            }
+            _ => rest.chars().next().map_or(1, char::len_utf8),
+        };
+    }
+    pieces.push(&statement[from..]);
+    // Databases differ in the escaping of quotes, so if there is no other parameter, quoted ones count.
+    if pieces.len() < 2 { statement.split(PARAMETER).collect() } else { pieces }
+}
+
+/// Replaces each parameter by the placeholder of a database; returns their number.
 fn with_parameters(statement: &str, write: impl Fn(usize) -> String) -> (String, usize) {
-    let mut pieces = statement.split(PARAMETER);
+    let mut pieces = pieces(statement).into_iter();
     let mut text = pieces.next().unwrap_or_default().to_owned();
     let mut count = 0;
     for piece in pieces {
@@ -269,7 +307,7 @@ fn text_cell(text: String) -> Cell {
     if text.len() > CELL_BYTES_MAX { Cell::TooLong(text.len()) } else { Cell::Text(text) }
 }
 
-/// The cell of some bytes: a text if they are one in UTF-8.
+/// The cell of some bytes: text if they are UTF-8.
 fn bytes_cell(bytes: Vec<u8>) -> Cell {
     match String::from_utf8(bytes) {
         Ok(text) => text_cell(text),
@@ -283,10 +321,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_are_written_as_the_database_has_them() {
+    fn parameters_use_the_placeholders_of_the_database() {
         let statement = "SELECT :mark, x FROM y WHERE id > :mark";
         assert_eq!(with_parameters(statement, |_| "$1".into()).0, "SELECT $1, x FROM y WHERE id > $1");
         assert_eq!(with_parameters(statement, |_| "?".into()), ("SELECT ?, x FROM y WHERE id > ?".into(), 2));
+        let statement = "SELECT ':mark', \":mark\", é::mark, :marker -- :mark\n FROM y /* :mark */ WHERE id>:mark";
+        let expected = "SELECT ':mark', \":mark\", é::mark, :marker -- :mark\n FROM y /* :mark */ WHERE id>$1";
+        assert_eq!(with_parameters(statement, |_| "$1".into()), (expected.into(), 1));
+        assert_eq!(with_parameters(r"WHERE x = '\'' AND id > :mark", |_| "?".into()).1, 1);
     }
 
     #[test]
@@ -300,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_of_databases() {
+    fn addresses_must_be_of_databases() {
         for good in ["postgres://a:b@c/d", "mysql://a@c:3307/d", "sqlite:/a/b.db", "mariadb://c/d"] {
             assert!(problems(good).is_empty(), "{good}");
         }

@@ -1,7 +1,7 @@
-//! A source runs: on a task of its own, which opens it, takes its portions, lets it rest while it is held, and opens it again
-//! after trouble, with pauses that grow.
+//! Supervisor of a source: a task that opens it, takes its batches, pauses it while it is held, and reopens it after an
+//! error with exponential back-off and jitter.
 //!
-//! What becomes of portions is for a [`Host`], which stores each in one commit with its marks.
+//! A [`SourceHost`] stores each batch in one commit with its marks.
 
 use std::{fs, io::Write, path::Path, sync::Arc, time::Duration};
 
@@ -11,38 +11,38 @@ use tocsin_model::{folder, time::Timestamp};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::source::{OpenSource, Portion, Refusal, Trouble};
+use crate::source::{OpenSource, RejectedItem, SourceBatch, SourceError};
 
-/// The pause after the first trouble; each further one doubles it.
+/// The pause after the first error; each further one doubles it.
 pub const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// The longest pause.
 pub const PAUSE_MAX: Duration = Duration::from_secs(300);
-/// After so much trouble in a row a source counts as failed. It is still tried.
+/// Consecutive errors after which a source counts as failed. It is still retried.
 const FAILED_AFTER: u32 = 10;
-/// A source that ran for so long begins to count anew.
+/// After running this long, the error count is reset.
 const HEALTHY_AFTER: Duration = Duration::from_secs(60);
-/// The file of refused items begins anew at this size; the one before is kept.
+/// The file of rejected items is rotated at this size; one previous file is kept.
 const REFUSED_BYTES_MAX: u64 = 16 << 20;
 
-/// How a source is doing.
+/// The state of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SourceState {
-    /// It is being opened.
+    /// Being opened.
     Starting,
-    /// It takes what comes, or waits for some.
+    /// Reads items, or waits for some.
     Running,
-    /// There is no room for what it took, which is offered again.
+    /// Waits to store a batch for which there is no space.
     Waiting,
-    /// It may not run, and is opened again when it may.
+    /// Stopped by an operator, or outside its service window; reopened when it may run.
     Held,
-    /// It had trouble and is opened again after a pause.
+    /// Closed by an error; reopened after a pause.
     BackingOff,
-    /// It had trouble many times in a row; it is still opened again.
+    /// Closed by many consecutive errors; still reopened.
     Failed,
 }
 
 impl SourceState {
-    /// All of them.
+    /// All states.
     pub const ALL: [SourceState; 6] = [
         SourceState::Starting,
         SourceState::Running,
@@ -52,7 +52,7 @@ impl SourceState {
         SourceState::Failed,
     ];
 
-    /// As it is written: `backing_off`.
+    /// The name in API and metrics: `backing_off`.
     pub const fn word(self) -> &'static str {
         match self {
             SourceState::Starting => "starting",
@@ -65,27 +65,27 @@ impl SourceState {
     }
 }
 
-/// How a source is doing, and what was in its way.
+/// The health of a source.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Health {
-    /// How it does.
+    /// The state of the source.
     pub state: SourceState,
-    /// Since when.
+    /// The time of the last state change.
     pub since: Timestamp,
-    /// What is or was last in the way.
+    /// The present or last error.
     pub reason: Option<String>,
-    /// How often in a row.
+    /// The number of consecutive errors.
     pub failures: u32,
-    /// When it is opened again.
+    /// The time of the next attempt.
     pub retry_at: Option<Timestamp>,
-    /// How long the oldest of the last portion had waited to be taken.
+    /// The age of the oldest item of the last batch, when it was taken.
     pub lag: Option<Duration>,
-    /// How much waits at the far side, in its own units.
+    /// The backlog at the server, in its own units.
     pub waiting: Option<u64>,
 }
 
 impl Health {
-    /// Of one that is about to be opened.
+    /// The health of a source before it is opened.
     pub fn new(now: Timestamp) -> Health {
         let state = SourceState::Starting;
         Health { state, since: now, reason: None, failures: 0, retry_at: None, lag: None, waiting: None }
@@ -95,7 +95,7 @@ impl Health {
         (self.state, self.since, self.retry_at) = (state, now, None);
     }
 
-    /// There is no room for what was taken. Gives whether that is new.
+    /// Records that the batch cannot be stored for lack of space. Returns whether that is new.
     pub fn wait(&mut self, why: String, now: Timestamp) -> bool {
         let is_new = self.state != SourceState::Waiting;
         if is_new {
@@ -105,7 +105,7 @@ impl Health {
         is_new
     }
 
-    /// What was taken is durable.
+    /// Records that the batch is stored.
     pub fn taken(&mut self, since: Option<Timestamp>, now: Timestamp) {
         if self.state != SourceState::Running {
             (self.state, self.since) = (SourceState::Running, now);
@@ -114,92 +114,92 @@ impl Health {
         self.lag = since.map(|since| now.since(since));
     }
 
-    /// Notes what was in the way. Gives the pause until the next life; luck is from 0 to 1.
-    fn back_off(&mut self, trouble: Trouble, luck: f64, now: Timestamp) -> Duration {
+    /// Records an error. Returns the pause until the next attempt; `jitter` is from 0 to 1.
+    fn back_off(&mut self, error: SourceError, jitter: f64, now: Timestamp) -> Duration {
         self.failures = self.failures.saturating_add(1);
         let doubled = PAUSE_MIN.saturating_mul(1 << self.failures.saturating_sub(1).min(16)).min(PAUSE_MAX);
-        let pause = doubled.mul_f64(0.75 + luck / 2.0).max(trouble.retry_after.unwrap_or_default());
+        let pause = doubled.mul_f64(0.75 + jitter / 2.0).max(error.retry_after.unwrap_or_default());
         let state = if self.failures >= FAILED_AFTER { SourceState::Failed } else { SourceState::BackingOff };
         if self.state != state {
             (self.state, self.since) = (state, now);
         }
-        (self.reason, self.retry_at) = (Some(trouble.text), Some(now + pause));
+        (self.reason, self.retry_at) = (Some(error.text), Some(now + pause));
         pause
     }
 }
 
-/// What became of a portion.
+/// The outcome of storing a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Taken {
-    /// It is durable with its marks.
+pub enum StoreOutcome {
+    /// Stored with its marks.
     Stored,
-    /// The source may not run any more, or is to end; nothing of it was stored, and it will be given again.
+    /// The source is held or stopping; nothing was stored, and the batch will be delivered again.
     NotNow,
 }
 
-/// Who has a source run, and stores what it gives.
+/// The host of a source: stores its batches and controls it.
 #[async_trait]
-pub trait Host: Send + Sync + 'static {
-    /// How it does.
+pub trait SourceHost: Send + Sync + 'static {
+    /// The health of the source, which the supervisor updates.
     fn health(&self) -> &Mutex<Health>;
 
     /// The time.
     fn now(&self) -> Timestamp;
 
-    /// A number from 0 to 1, so that not all are opened at the same moment.
-    fn luck(&self) -> f64;
+    /// Random jitter from 0 to 1, so that sources do not reconnect at the same time.
+    fn jitter(&self) -> f64;
 
-    /// Why the source may not run now, if it may not.
-    fn holds(&self) -> Option<String>;
+    /// The reason why the source is held, if it is.
+    fn hold_reason(&self) -> Option<String>;
 
-    /// Waits until it may, or may not.
+    /// Waits until the source may run (`may`), or must be held (not `may`).
     async fn until(&self, may: bool);
 
-    /// Opens it with its marks.
-    async fn open(&self) -> Result<Box<dyn OpenSource>, Trouble>;
+    /// Opens the source with its stored marks.
+    async fn open(&self) -> Result<Box<dyn OpenSource>, SourceError>;
 
-    /// Stores a portion with its marks; waits while there is no room, but not when it is told to stop.
-    async fn take(&self, portion: Portion, stop: &CancellationToken) -> Result<Taken, Trouble>;
+    /// Stores a batch with its marks; waits while there is no space, unless `stop` is cancelled.
+    async fn take(&self, batch: SourceBatch, stop: &CancellationToken) -> Result<StoreOutcome, SourceError>;
 
-    /// Tells of trouble in logs and metrics.
-    fn troubled(&self, trouble: &Trouble, failures: u32);
+    /// Reports an error in logs and metrics.
+    fn report_error(&self, error: &SourceError, failures: u32);
 }
 
-/// A source that runs.
-pub struct Running<H> {
-    /// Who has it run.
+/// A supervised source.
+pub struct RunningSource<H> {
+    /// The host of the source.
     pub host: Arc<H>,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
-impl<H: Host> Running<H> {
-    /// Runs it until it is ended.
-    pub fn start(host: H) -> Running<H> {
+impl<H: SourceHost> RunningSource<H> {
+    /// Starts a source; it runs until `end` or `abandon`.
+    pub fn start(host: H) -> RunningSource<H> {
         let (host, stop) = (Arc::new(host), CancellationToken::new());
         let task = tokio::spawn(run(host.clone(), stop.clone()));
-        Running { host, stop, task }
+        RunningSource { host, stop, task }
     }
 
-    /// Ends some. What they have taken is stored, or will be taken again.
-    pub async fn end(running: Vec<Running<H>>) {
+    /// Ends sources gracefully. Batches they have taken are stored, or will be delivered again.
+    pub async fn end(running: Vec<RunningSource<H>>) {
         running.iter().for_each(|running| running.stop.cancel());
         for running in running {
             let _ = running.task.await;
         }
     }
 
-    /// Ends it at once, as a crash would.
+    /// Aborts the source at once, like a crash.
     pub async fn abandon(self) {
         self.task.abort();
         let _ = self.task.await;
     }
 }
 
-/// Runs a source until it is told to stop.
-async fn run<H: Host>(host: Arc<H>, stop: CancellationToken) {
+/// Runs a source until it is stopped.
+async fn run<H: SourceHost>(host: Arc<H>, stop: CancellationToken) {
     loop {
-        if let Some(reason) = host.holds() {
+        if let Some(reason) = host.hold_reason() {
             let mut health = host.health().lock();
             health.set(SourceState::Held, host.now());
             health.reason = Some(reason);
@@ -209,13 +209,13 @@ async fn run<H: Host>(host: Arc<H>, stop: CancellationToken) {
             () = host.until(true) => {}
         }
         let began = host.now();
-        // A task of its own, so that a source that panics is only a source in trouble.
-        let mut life = Abort(tokio::spawn(live(host.clone(), stop.clone())));
-        let trouble = match (&mut life.0).await {
+        // A separate task, so that a panic in a source is only an error of this source.
+        let mut life = Abort(tokio::spawn(run_once(host.clone(), stop.clone())));
+        let error = match (&mut life.0).await {
             Ok(Ok(())) if stop.is_cancelled() => return,
             Ok(Ok(())) => continue,
-            Ok(Err(trouble)) => trouble,
-            Err(error) => Trouble::new("it broke", error),
+            Ok(Err(error)) => error,
+            Err(error) => SourceError::new("it broke", error),
         };
         let now = host.now();
         let (pause, failures) = {
@@ -223,9 +223,9 @@ async fn run<H: Host>(host: Arc<H>, stop: CancellationToken) {
             if now.since(began) >= HEALTHY_AFTER {
                 health.failures = 0;
             }
-            (health.back_off(trouble.clone(), host.luck(), now), health.failures)
+            (health.back_off(error.clone(), host.jitter(), now), health.failures)
         };
-        host.troubled(&trouble, failures);
+        host.report_error(&error, failures);
         tokio::select! {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(pause) => {}
@@ -233,8 +233,8 @@ async fn run<H: Host>(host: Arc<H>, stop: CancellationToken) {
     }
 }
 
-/// From one opening to the next: until it is to rest or to end.
-async fn live<H: Host>(host: Arc<H>, stop: CancellationToken) -> Result<(), Trouble> {
+/// From one opening to the next: until it is held or stopped.
+async fn run_once<H: SourceHost>(host: Arc<H>, stop: CancellationToken) -> Result<(), SourceError> {
     {
         let mut health = host.health().lock();
         health.set(SourceState::Starting, host.now());
@@ -245,24 +245,24 @@ async fn live<H: Host>(host: Arc<H>, stop: CancellationToken) -> Result<(), Trou
     let mut source = host.open().await?;
     host.health().lock().set(SourceState::Running, host.now());
     loop {
-        let portion = tokio::select! {
+        let batch = tokio::select! {
             biased;
             () = stop.cancelled() => break,
             () = host.until(false) => break,
-            portion = source.next() => portion?,
+            batch = source.next() => batch?,
         };
-        host.health().lock().waiting = portion.waiting;
-        match host.take(portion, &stop).await? {
-            Taken::Stored => source.accepted().await?,
-            Taken::NotNow => break,
+        host.health().lock().waiting = batch.waiting;
+        match host.take(batch, &stop).await? {
+            StoreOutcome::Stored => source.accepted().await?,
+            StoreOutcome::NotNow => break,
         }
     }
     source.close().await;
     Ok(())
 }
 
-/// A task that ends with whoever waits for it.
-struct Abort(JoinHandle<Result<(), Trouble>>);
+/// A task that is aborted on drop.
+struct Abort(JoinHandle<Result<(), SourceError>>);
 
 impl Drop for Abort {
     fn drop(&mut self) {
@@ -270,25 +270,30 @@ impl Drop for Abort {
     }
 }
 
-/// Keeps refused items in a file, one in a line, before their source forgets them.
+/// Appends rejected items to a file as JSON lines, before their source drops them.
 ///
 /// # Errors
-/// They are not kept.
-pub async fn keep_refused(folder: &Path, name: String, refused: Vec<Refusal>, now: Timestamp) -> Result<(), Trouble> {
+/// The file cannot be written.
+pub async fn store_rejected(
+    folder: &Path,
+    name: String,
+    refused: Vec<RejectedItem>,
+    now: Timestamp,
+) -> Result<(), SourceError> {
     let folder = folder.join("refused");
     let kept = tokio::task::spawn_blocking(move || append(&folder, &name, &refused, now)).await;
-    kept.map_err(|error| Trouble::new("keeping what is refused broke", error))?
-        .map_err(|error| Trouble::new("what is refused cannot be kept", error))
+    kept.map_err(|error| SourceError::new("storing rejected items failed", error))?
+        .map_err(|error| SourceError::new("rejected items cannot be stored", error))
 }
 
-fn append(folder: &Path, name: &str, refused: &[Refusal], now: Timestamp) -> std::io::Result<()> {
+fn append(folder: &Path, name: &str, refused: &[RejectedItem], now: Timestamp) -> std::io::Result<()> {
     folder::make(folder, 0o777)?;
     let file = folder.join(format!("{name}.ndjson"));
     if fs::metadata(&file).is_ok_and(|metadata| metadata.len() > REFUSED_BYTES_MAX) {
         fs::rename(&file, file.with_extension("ndjson.1"))?;
     }
     let mut out = fs::OpenOptions::new().create(true).append(true).open(file)?;
-    for Refusal { reason, item } in refused {
+    for RejectedItem { reason, item } in refused {
         let line = serde_json::json!({ "at": now, "reason": reason, "item": String::from_utf8_lossy(item) });
         out.write_all(format!("{line}\n").as_bytes())?;
     }

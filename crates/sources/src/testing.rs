@@ -1,4 +1,4 @@
-//! What the tests of all kinds share.
+//! The test harness shared by all kinds.
 
 use std::{
     path::{Path, PathBuf},
@@ -16,12 +16,12 @@ use tocsin_model::{
 };
 use tokio::time::timeout;
 
-use crate::source::{Context, Folders, Gives, Message, OpenSource, Portion, Setting, Trouble};
+use crate::source::{Context, Folders, Message, OpenSource, SourceBatch, SourceError, SourceOutput, SourceSettings};
 
-/// Longer than anything takes that works.
+/// A generous limit for anything that works.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The fields of the class whose events the tests take.
+/// The fields of the test event class.
 pub(crate) fn fields() -> Fields {
     fields_of(&[("id", FieldType::String), ("magnitude", FieldType::Number), ("tags", FieldType::List)])
 }
@@ -44,19 +44,19 @@ pub(crate) fn shown(events: &PackedEvents) -> Vec<String> {
     (0..events.count()).map(|at| fields.to_json(&events.row(&fields, at).expect("a row"))).collect()
 }
 
-/// A line of JSON as it comes back.
+/// A line of JSON as it is read back.
 pub(crate) fn taken(line: &str) -> String {
     let mut packer = EventPacker::new(fields());
     packer.push(&fields().row_from_json(line.as_bytes()).expect("a row"));
     shown(&packer.finish()).remove(0)
 }
 
-/// A source, and what a journal holds of it.
+/// A source, and its marks in a simulated journal.
 pub(crate) struct Harness {
     kind: &'static str,
     pub options: Json,
-    pub gives: Gives,
-    /// Folders that are open beside the data folder.
+    pub output: SourceOutput,
+    /// Allowed folders besides the data folder.
     pub folders: Vec<PathBuf>,
     pub data: tempfile::TempDir,
     pub marks: Vec<Mark>,
@@ -69,7 +69,7 @@ impl Harness {
         Harness {
             kind,
             options,
-            gives: Gives::Events(fields()),
+            output: SourceOutput::Events(fields()),
             folders: Vec::new(),
             data,
             marks: Vec::new(),
@@ -77,7 +77,7 @@ impl Harness {
         }
     }
 
-    /// Opens the source with its marks, whatever became of the one before.
+    /// Opens the source with its marks, replacing the previous one.
     pub fn open(&mut self) {
         self.source = None;
         let context = Context {
@@ -89,11 +89,11 @@ impl Harness {
             files: tocsin_delivery::files::Files::new(vec![std::env::temp_dir()], "/nonexistent".into()),
             listeners: Default::default(),
         };
-        let setting = Setting {
+        let setting = SourceSettings {
             application: "app".parse().expect("a name"),
             name: "source".parse().expect("a name"),
-            far_name: "tocsin:app:in:source".to_owned(),
-            gives: self.gives.clone(),
+            remote_name: "tocsin:app:in:source".to_owned(),
+            output: self.output.clone(),
             options: self.options.as_object().expect("an object").clone(),
             context,
         };
@@ -105,7 +105,7 @@ impl Harness {
         if self.source.is_none() {
             self.open();
         }
-        &mut **self.source.as_mut().expect("it was opened")
+        &mut **self.source.as_mut().expect("the source is open")
     }
 
     /// A crash.
@@ -113,25 +113,25 @@ impl Harness {
         self.source = None;
     }
 
-    pub async fn try_next(&mut self) -> Result<Portion, Trouble> {
+    pub async fn try_next(&mut self) -> Result<SourceBatch, SourceError> {
         timeout(PATIENCE, self.source().next()).await.expect("in time")
     }
 
-    /// The next portion. It is asked for again while another source takes from there, as the platform does: a database
-    /// holds the lock of a crashed source until it sees that its connection is gone.
-    pub async fn next(&mut self) -> Portion {
+    /// The next batch. Retries while another source holds the lock, as the platform does: a database keeps the lock of
+    /// a crashed source until it notices the closed connection.
+    pub async fn next(&mut self) -> SourceBatch {
         let asked = async {
             loop {
                 match self.source().next().await {
-                    Err(trouble) if trouble.text.starts_with("another source takes") => continue,
+                    Err(error) if error.text.starts_with("another source takes") => continue,
                     answered => return answered,
                 }
             }
         };
-        timeout(PATIENCE, asked).await.expect("in time").unwrap_or_else(|trouble| panic!("{trouble}"))
+        timeout(PATIENCE, asked).await.expect("in time").unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// What the journal does in one commit.
+    /// Commits marks like the journal.
     pub fn commit(&mut self, marks: Vec<Mark>) {
         for mark in marks {
             self.marks.retain(|known| known.part != mark.part);
@@ -141,23 +141,23 @@ impl Harness {
         }
     }
 
-    /// Takes the next portion whole, and gives its events.
+    /// Takes the next batch, and returns its events.
     pub async fn take(&mut self) -> Vec<String> {
-        let portion = self.next().await;
-        self.commit(portion.marks);
-        self.source().accepted().await.unwrap_or_else(|trouble| panic!("{trouble}"));
-        shown(&portion.events)
+        let batch = self.next().await;
+        self.commit(batch.marks);
+        self.source().accepted().await.unwrap_or_else(|error| panic!("{error}"));
+        shown(&batch.events)
     }
 
-    /// Takes the next portion whole, and gives its messages.
+    /// Takes the next batch, and returns its messages.
     pub async fn take_messages(&mut self) -> Vec<Message> {
-        let portion = self.next().await;
-        self.commit(portion.marks);
-        self.source().accepted().await.unwrap_or_else(|trouble| panic!("{trouble}"));
-        portion.messages
+        let batch = self.next().await;
+        self.commit(batch.marks);
+        self.source().accepted().await.unwrap_or_else(|error| panic!("{error}"));
+        batch.messages
     }
 
-    /// Takes portions until there are so many events.
+    /// Takes batches until there are this many events.
     pub async fn take_events(&mut self, count: usize) -> Vec<String> {
         let mut events = Vec::new();
         while events.len() < count {

@@ -1,4 +1,4 @@
-//! A file that is being read, in portions.
+//! Reads a file, in parts.
 
 use std::{
     ffi::OsStr,
@@ -16,64 +16,64 @@ use tocsin_model::{
 
 use super::folder::Identity;
 use crate::{
-    items::{Items, Layout, Placed, Text},
+    items::{Items, Layout, PositionedItem, Text},
     mapping::Mapping,
-    source::{Gives, Message, PORTION_BYTES_MAX, PORTION_EVENTS_MAX},
+    source::{BATCH_BYTES_MAX, BATCH_EVENTS_MAX, Message, SourceOutput},
 };
 
-/// Most problems that are told of one file.
+/// Most problems reported per file.
 const PROBLEMS_MAX: usize = 100;
 
-/// How files become rows, or messages.
-pub(super) struct Reading {
+/// The conversion of files to rows or messages.
+pub(super) struct FileReader {
     pub layout: Layout,
     pub mapping: Mapping,
-    pub gives: Gives,
+    pub output: SourceOutput,
     pub file_bytes_max: u64,
 }
 
-/// A file that was found good, somewhere between its beginning and its end.
-pub(super) struct Opened {
+/// An open file that passed the check, at a position.
+pub(super) struct OpenFile {
     path: PathBuf,
     identity: Identity,
     items: Items,
-    /// How many items were taken.
+    /// The number of items taken.
     pub taken: u64,
 }
 
-/// Some of a file.
-pub(super) struct Part {
+/// A part of a file.
+pub(super) struct FilePart {
     pub events: PackedEvents,
-    /// The file itself, where it is a message.
+    /// The whole file, as a message.
     pub message: Option<Message>,
-    /// Whether that was all.
+    /// Whether it is the last part.
     pub is_last: bool,
 }
 
-/// Why a file cannot be taken.
+/// The error of a file.
 #[derive(Debug)]
-pub(super) enum Refused {
-    /// Something is wrong with what it says.
+pub(super) enum FileError {
+    /// The content is invalid.
     Problems(Vec<Problem>),
-    /// It cannot be read now.
+    /// The file cannot be read now.
     Io(io::Error),
 }
 
-impl From<io::Error> for Refused {
+impl From<io::Error> for FileError {
     fn from(error: io::Error) -> Self {
-        Refused::Io(error)
+        FileError::Io(error)
     }
 }
 
-impl Reading {
-    /// Opens a file behind so many items. Unless some were taken already, it is read to its end before.
-    pub fn open(&self, path: &Path, identity: Identity, taken: u64) -> Result<Opened, Refused> {
+impl FileReader {
+    /// Opens a file at an item. A file of which no item was taken is checked to its end first.
+    pub fn open(&self, path: &Path, identity: Identity, taken: u64) -> Result<OpenFile, FileError> {
         if identity.bytes > self.file_bytes_max {
             let message = format!("has {} bytes; at most {} are read", identity.bytes, self.file_bytes_max);
-            return Err(Refused::Problems(vec![Problem::at("", message).hint("`file_bytes_max` can be raised")]));
+            return Err(FileError::Problems(vec![Problem::at("", message).hint("`file_bytes_max` can be raised")]));
         }
-        if matches!(self.gives, Gives::Messages { .. }) {
-            return Ok(Opened { path: path.to_owned(), identity, items: Box::new(std::iter::empty()), taken });
+        if matches!(self.output, SourceOutput::Messages { .. }) {
+            return Ok(OpenFile { path: path.to_owned(), identity, items: Box::new(std::iter::empty()), taken });
         }
         if taken == 0 {
             self.check(path, identity)?;
@@ -84,12 +84,12 @@ impl Reading {
                 return Err(changed());
             }
         }
-        Ok(Opened { path: path.to_owned(), identity, items, taken })
+        Ok(OpenFile { path: path.to_owned(), identity, items, taken })
     }
 
-    /// Reads a file to its end and tells what is wrong with it.
-    fn check(&self, path: &Path, identity: Identity) -> Result<(), Refused> {
-        self.layout.examine(text_of(path, identity)?, None).map_err(|problem| Refused::Problems(vec![problem]))?;
+    /// Reads a file to its end and reports its problems.
+    fn check(&self, path: &Path, identity: Identity) -> Result<(), FileError> {
+        self.layout.examine(text_of(path, identity)?, None).map_err(|problem| FileError::Problems(vec![problem]))?;
         let mut problems = Vec::new();
         for (at, item) in self.layout.items(text_of(path, identity)?, None).enumerate() {
             match item {
@@ -98,37 +98,37 @@ impl Reading {
             }
             if problems.len() >= PROBLEMS_MAX {
                 problems.truncate(PROBLEMS_MAX);
-                problems.push(Problem::at("", "has more problems than are told here"));
+                problems.push(Problem::at("", "has further problems, not listed here"));
                 break;
             }
         }
-        // What was read while somebody wrote may be wrong only for that.
+        // A change during reading can be the cause of problems.
         still_is(path, identity)?;
-        if problems.is_empty() { Ok(()) } else { Err(Refused::Problems(problems)) }
+        if problems.is_empty() { Ok(()) } else { Err(FileError::Problems(problems)) }
     }
 
     /// The next part of an open file.
-    pub fn next(&self, opened: &mut Opened) -> Result<Part, Refused> {
-        let Gives::Events(fields) = &self.gives else { return self.whole(opened) };
+    pub fn next(&self, opened: &mut OpenFile) -> Result<FilePart, FileError> {
+        let SourceOutput::Events(fields) = &self.output else { return self.whole(opened) };
         let mut packer = EventPacker::new(fields.clone());
         let mut is_last = false;
-        while packer.count() < PORTION_EVENTS_MAX as u32 && packer.bytes() < PORTION_BYTES_MAX {
+        while packer.count() < BATCH_EVENTS_MAX as u32 && packer.bytes() < BATCH_BYTES_MAX {
             match opened.items.next() {
                 None => {
                     is_last = true;
                     break;
                 }
-                Some(Ok(item)) => packer.push(&self.row(&item, opened.taken).map_err(Refused::Problems)?),
-                Some(Err(problem)) => return Err(Refused::Problems(vec![problem])),
+                Some(Ok(item)) => packer.push(&self.row(&item, opened.taken).map_err(FileError::Problems)?),
+                Some(Err(problem)) => return Err(FileError::Problems(vec![problem])),
             }
             opened.taken += 1;
         }
         still_is(&opened.path, opened.identity)?;
-        Ok(Part { events: packer.finish(), message: None, is_last })
+        Ok(FilePart { events: packer.finish(), message: None, is_last })
     }
 
     /// An open file as one message.
-    fn whole(&self, opened: &mut Opened) -> Result<Part, Refused> {
+    fn whole(&self, opened: &mut OpenFile) -> Result<FilePart, FileError> {
         let mut body = Vec::new();
         text_of(&opened.path, opened.identity)?.take(self.file_bytes_max).read_to_end(&mut body)?;
         still_is(&opened.path, opened.identity)?;
@@ -136,10 +136,10 @@ impl Reading {
         let name = opened.path.file_name().and_then(OsStr::to_str).unwrap_or_default().to_owned();
         let headers = vec![("file-name".to_owned(), name)];
         let message = Message { content_type: String::new(), headers, body: body.into() };
-        Ok(Part { events: PackedEvents::default(), message: Some(message), is_last: true })
+        Ok(FilePart { events: PackedEvents::default(), message: Some(message), is_last: true })
     }
 
-    fn row(&self, placed: &Placed, at: u64) -> Result<Row, Vec<Problem>> {
+    fn row(&self, placed: &PositionedItem, at: u64) -> Result<Row, Vec<Problem>> {
         let place = |problem: Problem| match placed.line {
             Some(line) => Problem { line: Some(line), column: problem.column, ..problem },
             None if problem.path.is_empty() => Problem { path: format!("[{at}]"), line: None, column: None, ..problem },
@@ -149,8 +149,8 @@ impl Reading {
     }
 }
 
-/// The text of the file of this identity. Links are not followed.
-fn text_of(path: &Path, identity: Identity) -> Result<Text, Refused> {
+/// The text of the file with this identity. Symbolic links are not followed.
+fn text_of(path: &Path, identity: Identity) -> Result<Text, FileError> {
     let file = File::options().read(true).custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32).open(path)?;
     match Identity::of(&file.metadata()?) == identity {
         true => Ok(Box::new(BufReader::with_capacity(64 << 10, file))),
@@ -158,14 +158,14 @@ fn text_of(path: &Path, identity: Identity) -> Result<Text, Refused> {
     }
 }
 
-fn still_is(path: &Path, identity: Identity) -> Result<(), Refused> {
+fn still_is(path: &Path, identity: Identity) -> Result<(), FileError> {
     match Identity::of(&fs::symlink_metadata(path)?) == identity {
         true => Ok(()),
         false => Err(changed()),
     }
 }
 
-fn changed() -> Refused {
+fn changed() -> FileError {
     let problem = Problem::at("", "was changed while it was read");
-    Refused::Problems(vec![problem.hint("write files elsewhere and move them here when they are whole")])
+    FileError::Problems(vec![problem.hint("write files elsewhere and move them here when they are whole")])
 }

@@ -1,4 +1,4 @@
-//! What becomes of a file: it gets a name that says so, once for ever.
+//! Completes or rejects a file: it gets a unique new name.
 
 use std::{fs, io, path::Path};
 
@@ -6,23 +6,27 @@ use rustix::fs::{CWD, RenameFlags};
 use serde_json::json;
 use tocsin_model::{problem::Problem, time::Timestamp};
 
-use super::options::Done;
+use super::options::CompletionAction;
 
-/// Tries of a name that is taken.
+/// Most attempts to find a free name.
 const COUNTERS_MAX: u32 = 100_000;
 
-/// Takes a file away whose events are all accepted.
-pub(super) fn done(folder: &Path, name: &str, done: Done, now: Timestamp) -> io::Result<()> {
+/// Most bytes of a name kept before `.20261122T101500Z.100000.err.json` and a leading dot: names in file systems have
+/// at most 255 bytes.
+const NAME_BYTES_MAX: usize = 220;
+
+/// Completes a file whose events are all accepted.
+pub(super) fn done(folder: &Path, name: &str, done: CompletionAction, now: Timestamp) -> io::Result<()> {
     match done {
-        Done::Remove => fs::remove_file(folder.join(name))?,
-        Done::Rename => {
+        CompletionAction::Remove => fs::remove_file(folder.join(name))?,
+        CompletionAction::Rename => {
             move_aside(folder, name, "done", now)?;
         }
     }
     sync(folder)
 }
 
-/// Takes a file away that cannot be taken, and says why. Gives its new name.
+/// Rejects a file, and writes the problems next to it. Returns its new name.
 pub(super) fn refuse(
     folder: &Path,
     name: &str,
@@ -34,7 +38,7 @@ pub(super) fn refuse(
     let reasons = json!({ "file": name, "at": now, "accepted": accepted, "problems": problems });
     let mut text = serde_json::to_vec_pretty(&reasons).expect("it is JSON");
     text.push(b'\n');
-    // Under a name that nobody reads until it is whole.
+    // Under a hidden name until it is complete.
     let hidden = folder.join(format!(".{new}.json"));
     fs::write(&hidden, text)?;
     fs::File::open(&hidden)?.sync_all()?;
@@ -43,16 +47,18 @@ pub(super) fn refuse(
     Ok(new)
 }
 
-/// `NAME.20261122T101500Z.1.done`; never in the place of another file.
+/// `NAME.20261122T101500Z.1.done`; never replaces another file.
 fn move_aside(folder: &Path, name: &str, ending: &str, now: Timestamp) -> io::Result<String> {
     let time: String = now.to_string().chars().take(19).filter(|c| !matches!(c, '-' | ':')).collect();
+    // Long names are truncated: a file that cannot be renamed would block those behind it.
+    let kept = &name[..name.floor_char_boundary(NAME_BYTES_MAX)];
     for counter in 1..=COUNTERS_MAX {
-        let new = format!("{name}.{time}Z.{counter}.{ending}");
+        let new = format!("{kept}.{time}Z.{counter}.{ending}");
         let (from, to) = (folder.join(name), folder.join(&new));
         match rustix::fs::renameat_with(CWD, &from, CWD, &to, RenameFlags::NOREPLACE) {
             Ok(()) => return Ok(new),
             Err(rustix::io::Errno::EXIST) => {}
-            // A file system that cannot promise it: nobody else gives such names, since the folder is locked.
+            // The file system does not support it; no other process uses such names, since the folder is locked.
             Err(rustix::io::Errno::INVAL) if !to.exists() => {
                 fs::rename(from, to)?;
                 return Ok(new);

@@ -1,4 +1,4 @@
-//! Which file is next.
+//! Scans the folder for the next file.
 
 use std::{collections::HashMap, fs, io, os::unix::fs::MetadataExt, path::Path, time::Duration};
 
@@ -7,45 +7,46 @@ use tokio::time::Instant;
 
 use super::options::Order;
 
-/// Most files that are looked at in one go; what is beyond waits for the next.
-const FILES_MAX: usize = 100_000;
+/// Most pending files per scan; further ones wait for the next scan. Completed files do not count, since nothing else
+/// removes them.
+const FILES_MAX: usize = if cfg!(test) { 1_000 } else { 100_000 };
 
-/// What tells a file from another one of its name, and from itself before it was changed.
+/// The identity of a file: distinguishes it from another file of the same name, and from itself before a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Identity {
     pub inode: u64,
     pub bytes: u64,
-    /// When it was changed last, in nanoseconds since 1970.
+    /// The time of the last change, in nanoseconds since 1970.
     pub changed: i128,
 }
 
 impl Identity {
-    /// Of a regular file.
+    /// The identity of a regular file.
     pub fn of(metadata: &fs::Metadata) -> Identity {
         let changed = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
         Identity { inode: metadata.ino(), bytes: metadata.len(), changed }
     }
 }
 
-/// The files of a folder, and since when each has looked as it does.
+/// The files of a folder, and the time since which each is unchanged.
 #[derive(Default)]
 pub(super) struct Files {
     seen: HashMap<String, (Identity, Instant)>,
 }
 
-/// What a look into the folder found.
+/// The result of a scan.
 #[derive(Debug, PartialEq)]
-pub(super) struct Found {
+pub(super) struct FolderScan {
     /// The next file to read, if one has settled.
     pub next: Option<(String, Identity)>,
-    /// How many there are besides it.
+    /// The number of other files.
     pub others: u64,
-    /// When one that is there may have settled.
-    pub look_again: Option<Duration>,
+    /// The time until a present file may have settled.
+    pub rescan_after: Option<Duration>,
 }
 
 impl Files {
-    /// Looks through the folder. A name that is no text cannot be a mark, so it is passed over.
+    /// Scans the folder. A name that is not UTF-8 cannot be stored in a mark, so the file is skipped.
     pub fn look(
         &mut self,
         folder: &Path,
@@ -53,22 +54,25 @@ impl Files {
         order: Order,
         settle: Duration,
         now: Instant,
-    ) -> io::Result<Found> {
+    ) -> io::Result<FolderScan> {
         let mut present = HashMap::new();
-        for entry in fs::read_dir(folder)?.take(FILES_MAX) {
+        for entry in fs::read_dir(folder)? {
             let entry = entry?;
             let Ok(name) = entry.file_name().into_string() else { continue };
-            if is_ours(&name) || !matches(pattern, &name) {
+            if is_managed_name(&name) || !matches(pattern, &name) {
                 continue;
             }
             let metadata = match fs::symlink_metadata(entry.path()) {
                 Ok(metadata) => metadata,
-                // One that is gone by now was taken away again.
+                // The file has been removed in the meantime.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(error),
             };
             if !metadata.is_file() {
                 continue;
+            }
+            if present.len() >= FILES_MAX {
+                break;
             }
             let identity = Identity::of(&metadata);
             let since = match self.seen.get(&name) {
@@ -81,35 +85,35 @@ impl Files {
         Ok(self.next(order, settle, now))
     }
 
-    fn next(&self, order: Order, settle: Duration, now: Instant) -> Found {
+    fn next(&self, order: Order, settle: Duration, now: Instant) -> FolderScan {
         let first = self.seen.iter().min_by(|(name, (file, _)), (other_name, (other, _))| match order {
             Order::Name => name.cmp(other_name),
             Order::Changed => (file.changed, name).cmp(&(other.changed, other_name)),
         });
         let Some((name, (identity, since))) = first else {
-            return Found { next: None, others: 0, look_again: None };
+            return FolderScan { next: None, others: 0, rescan_after: None };
         };
-        // A file that is first holds up those behind it until it has settled: the order is promised.
+        // An unsettled file blocks those behind it, since the order is guaranteed.
         let rest = settle.saturating_sub(now.duration_since(*since));
         let others = self.seen.len() as u64 - 1;
         match rest.is_zero() {
-            true => Found { next: Some((name.clone(), *identity)), others, look_again: None },
-            false => Found { next: None, others, look_again: Some(rest) },
+            true => FolderScan { next: Some((name.clone(), *identity)), others, rescan_after: None },
+            false => FolderScan { next: None, others, rescan_after: Some(rest) },
         }
     }
 
-    /// Whether a file of this name is there.
+    /// Whether a file of this name is present.
     pub fn has(&self, name: &str) -> bool {
         self.seen.contains_key(name)
     }
 }
 
-/// Names that we give, and those of files that somebody is still writing.
-fn is_ours(name: &str) -> bool {
+/// Names of completed or rejected files, and of files that are still being written.
+fn is_managed_name(name: &str) -> bool {
     name.starts_with('.') || [".done", ".err", ".err.json", ".tmp", ".part"].iter().any(|ending| name.ends_with(ending))
 }
 
-/// Whether a name is of a pattern with `*` and `?`.
+/// Whether a name matches a pattern with `*` and `?`.
 fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
     let (mut at, mut of, mut star) = (0, 0, None);
@@ -124,7 +128,7 @@ fn matches(pattern: &str, name: &str) -> bool {
                 at += 1;
             }
             _ => match star {
-                // The last star takes one character more.
+                // Backtracking: the last star matches one more character.
                 Some((from, taken)) => {
                     star = Some((from, taken + 1));
                     of = from + 1;
@@ -142,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_are_of_names() {
+    fn patterns_match_names() {
         for (pattern, name) in
             [("*", "a"), ("*.csv", "x.csv"), ("a?c*", "abcd"), ("*a*b", "xaxbxab"), ("", ""), ("**", "a")]
         {
@@ -151,6 +155,18 @@ mod tests {
         for (pattern, name) in [("*.csv", "x.csv.gz"), ("a?", "a"), ("a", "b"), ("", "a"), ("*a*b", "xaxbx")] {
             assert!(!matches(pattern, name), "{pattern} {name}");
         }
+    }
+
+    #[test]
+    fn completed_files_do_not_count_towards_the_limit() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for number in 0..2 * FILES_MAX {
+            fs::write(folder.path().join(format!("{number}.done")), "").expect("written");
+        }
+        fs::write(folder.path().join("a"), "1").expect("written");
+        let mut files = Files::default();
+        let found = files.look(folder.path(), "*", Order::Name, Duration::ZERO, Instant::now()).expect("read");
+        assert_eq!(found.next.map(|(name, _)| name).as_deref(), Some("a"));
     }
 
     #[test]
@@ -163,15 +179,15 @@ mod tests {
             let now = start + Duration::from_secs(seconds);
             files.look(folder.path(), "*", Order::Name, settle, now).expect("read")
         };
-        assert_eq!(look(0), Found { next: None, others: 0, look_again: None });
+        assert_eq!(look(0), FolderScan { next: None, others: 0, rescan_after: None });
         for name in ["b", "a", ".hidden", "x.done", "y.err", "y.err.json", "z.part"] {
             write(name, "1");
         }
         fs::create_dir(folder.path().join("0")).expect("made");
         std::os::unix::fs::symlink("/etc/passwd", folder.path().join("1")).expect("linked");
-        assert_eq!(look(1), Found { next: None, others: 1, look_again: Some(settle) });
+        assert_eq!(look(1), FolderScan { next: None, others: 1, rescan_after: Some(settle) });
         write("a", "12");
-        assert_eq!(look(2).look_again, Some(settle), "it has changed");
+        assert_eq!(look(2).rescan_after, Some(settle), "it has changed");
         let found = look(4);
         assert_eq!(found.next.map(|(name, identity)| (name, identity.bytes)), Some(("a".to_owned(), 2)));
     }

@@ -1,19 +1,19 @@
-//! Files that are dropped into a folder.
+//! Takes files from a watched folder.
 //!
-//! Who drops a file writes it elsewhere on the same file system, or under a name that begins with a dot, and moves it
-//! here. As not everybody does, a file is only read when it has not changed for a while. It is read twice: to see whether
-//! all of it can be taken, and to take it, in portions. A file of which something is wrong is not taken at all: it becomes
-//! `NAME.TIME.COUNTER.err`, with the reasons beside it in `NAME.TIME.COUNTER.err.json`. One that was taken becomes
+//! Producers write a file elsewhere on the same file system, or under a name that begins with a dot, and move it here.
+//! Since not all producers do, a file is read only when it has been unchanged for a while. It is read twice: to check
+//! it completely, and to take it in batches. An invalid file is rejected as a whole: it is renamed to
+//! `NAME.TIME.COUNTER.err`, with the problems in `NAME.TIME.COUNTER.err.json`. A completed file is renamed to
 //! `NAME.TIME.COUNTER.done`.
 //!
-//! The mark of a file says how many of its items are accepted. It is told from a later file of the same name by its inode,
-//! size and time.
+//! The mark (checkpoint) of a file is the number of accepted items. Inode, size and time distinguish the file from a
+//! later one of the same name.
 
-mod options; // what an operator may set
-mod file; // a file that is being read, in portions
-mod finish; // what becomes of it: `.done`, `.err` and the reasons
-mod folder; // which file is next
-mod watch; // the loop
+mod options; // the options of an operator
+mod file; // reads a file in parts
+mod finish; // renames completed and rejected files
+mod folder; // scans the folder for the next file
+mod watch; // the watch loop
 
 #[cfg(test)]
 mod suites;
@@ -24,9 +24,9 @@ pub use options::DirectoryOptions;
 use tocsin_delivery::options::read;
 use tocsin_model::{mark::Mark, problem::Problem};
 
-use crate::source::{OpenSource, Setting};
+use crate::source::{OpenSource, SourceSettings};
 
-pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
+pub(crate) fn open(setting: SourceSettings, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: DirectoryOptions = read(&setting.options, "")?;
     let at_folder = |text: String| vec![Problem::at("folder", text)];
     let path = options.folder(&setting.context).map_err(|problem| vec![problem])?;
@@ -34,6 +34,6 @@ pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSou
         tocsin_model::folder::make(&path, 0o777)
             .map_err(|error| at_folder(format!("{} cannot be made: {error}", path.display())))?;
     }
-    let watch = watch::Watch::open(setting, options, path, marks).map_err(|trouble| at_folder(trouble.text))?;
+    let watch = watch::FolderWatcher::open(setting, options, path, marks).map_err(|trouble| at_folder(trouble.text))?;
     Ok(Box::new(watch))
 }

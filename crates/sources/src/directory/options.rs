@@ -17,68 +17,68 @@ use crate::{
 #[serde(default)]
 #[schemars(extend("required" = ["folder"]))]
 pub struct DirectoryOptions {
-    /// The folder that is watched, without those in it. A relative one lies below `drop` in the data folder and is made; any
-    /// other must be opened by the configuration: `sources.allow_folders`.
+    /// The watched folder, without subfolders. A relative path is below `drop` in the data folder and is created; any
+    /// other folder must be allowed by the configuration: `sources.allow_folders`.
     pub folder: PathBuf,
-    /// Which files are read, by their names: `*` is any text and `?` any character.
+    /// Pattern of file names: `*` is any text and `?` any character.
     pub pattern: String,
-    /// How files hold their items.
+    /// Format of the files.
     pub format: Format,
-    /// Where in a file the items lie. For `json` a path to an array or to one item, such as `features`; without it the
+    /// Path of the items in a file. For `json` a path to an array or to one item, such as `features`; default the
     /// document itself. For `xml` the path of the elements, such as `/orders/order` or `//order`.
     pub items: String,
-    /// The text of an XML Schema, in place of `items` and `fields`: its first element that comes many times is the item, and
-    /// what it declares in there by the name of a field is the field. What the schema says of types must fit the class.
+    /// The text of an XML Schema, instead of `items` and `fields`: its first repeated element is the item, and
+    /// declarations in it with the name of a field are the field. Types in the schema must match the class.
     pub schema: Option<String>,
-    /// Where in an item each field of the event class comes from: `{magnitude: properties.mag, id: '@id'}`. Without it items
-    /// name the fields themselves.
+    /// Path of each field of the event class in an item: `{magnitude: properties.mag, id: '@id'}`. Default: the names
+    /// of the fields.
     pub fields: BTreeMap<String, String>,
-    /// The delimiter between the cells of CSV: one character of ASCII. Without it a first line `sep=;` names it, else it is the
-    /// one of `,`, `;`, tab and `|` that stands in the head most often.
+    /// Delimiter between CSV cells: one ASCII character. Default: that of a first line `sep=;`, else the most frequent
+    /// of `,`, `;`, tab and `|` in the header.
     pub delimiter: Option<char>,
-    /// The character encoding of files, such as `windows-1252`. Without it a byte-order mark or the declaration of XML names
-    /// it, and other files are in UTF-8.
+    /// Character encoding of files, such as `windows-1252`. Default: that of a byte-order mark or the XML declaration,
+    /// else UTF-8.
     pub encoding: Option<String>,
-    /// The names of the columns of CSV files without a head.
+    /// Names of the columns of CSV files without a header.
     pub columns: Vec<String>,
-    /// Which file is next: the first by its name or the oldest by the time of its last change.
+    /// Order of files: by name, or by the time of the last change.
     pub order: Order,
-    /// A file is read when it has not changed for this long.
+    /// Time without changes after which a file is read.
     pub settle: Wait,
-    /// How often the folder is looked through, whatever the operating system says of changes.
+    /// Interval of scans, in addition to change notifications of the operating system.
     pub rescan: Wait,
-    /// What becomes of a file whose events are all accepted.
-    pub done: Done,
-    /// Longest file, in bytes. A longer one is refused unread.
+    /// Action for a file whose events are all accepted.
+    pub done: CompletionAction,
+    /// Longest file, in bytes. A longer one is rejected unread.
     pub file_bytes_max: u64,
     /// Longest item, in bytes.
     #[schemars(range(min = 1, max = 67108864))]
     pub item_bytes_max: usize,
 }
 
-/// Which file is next.
+/// Order of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// The first by its name.
+    /// By name.
     #[default]
     Name,
-    /// The oldest by the time of its last change, then by name.
+    /// By the time of the last change, then by name.
     Changed,
 }
 
-/// What becomes of a file that was taken.
+/// Action for a completed file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Done {
-    /// It stays in the folder as `NAME.TIME.COUNTER.done`.
+pub enum CompletionAction {
+    /// The file is kept in the folder as `NAME.TIME.COUNTER.done`.
     #[default]
     Rename,
-    /// It is removed.
+    /// The file is removed.
     Remove,
 }
 
-/// Most bytes of an item that an operator may allow.
+/// Highest configurable item size, in bytes.
 const ITEM_BYTES_MAX: usize = 64 << 20;
 
 impl Default for DirectoryOptions {
@@ -96,7 +96,7 @@ impl Default for DirectoryOptions {
             order: Order::default(),
             settle: Wait::seconds(1),
             rescan: Wait::seconds(10),
-            done: Done::default(),
+            done: CompletionAction::default(),
             file_bytes_max: 1 << 30,
             item_bytes_max: 1 << 20,
         }
@@ -104,7 +104,7 @@ impl Default for DirectoryOptions {
 }
 
 impl DirectoryOptions {
-    /// How its files are read.
+    /// The parsing options of its files.
     pub(crate) fn layout(&self) -> Layout {
         let items = match self.schema() {
             Some(Ok(schema)) if self.items.is_empty() => schema.items,
@@ -126,7 +126,7 @@ impl DirectoryOptions {
         self.schema.as_deref().map(Schema::read)
     }
 
-    /// Where each field comes from.
+    /// The path of each field.
     pub(crate) fn paths(&self, fields: &Fields) -> BTreeMap<String, String> {
         match self.schema() {
             Some(Ok(schema)) if self.fields.is_empty() => schema.paths(fields),
@@ -144,24 +144,24 @@ impl Options for DirectoryOptions {
         };
         problems.extend(self.layout().problems());
         if self.folder.as_os_str().is_empty() {
-            problems.push(Problem::at("folder", "is missing: where are the files dropped?"));
+            problems.push(Problem::at("folder", "is missing: the folder of the files"));
         }
         if self.pattern.is_empty() || self.pattern.contains('/') {
-            problems.push(Problem::at("pattern", "is for names of files, such as `*.csv`"));
+            problems.push(Problem::at("pattern", "must be a pattern of file names, such as `*.csv`"));
         }
         let is_wrong = |c: char| !c.is_ascii() || matches!(c, '"' | '\n' | '\r' | '\0');
         if self.delimiter.is_some_and(is_wrong) {
-            problems.push(Problem::at("delimiter", "is one character of ASCII, such as `;`"));
+            problems.push(Problem::at("delimiter", "must be one ASCII character, such as `;`"));
         }
         if !(1..=ITEM_BYTES_MAX).contains(&self.item_bytes_max) {
-            problems.push(Problem::at("item_bytes_max", format!("is at least 1 and at most {ITEM_BYTES_MAX}")));
+            problems.push(Problem::at("item_bytes_max", format!("must be from 1 to {ITEM_BYTES_MAX}")));
         }
         problems
     }
 }
 
 impl DirectoryOptions {
-    /// The folder, if files may be taken from it.
+    /// The folder, if it is allowed.
     pub fn folder(&self, context: &Context) -> Result<PathBuf, Problem> {
         context.folders.judge(&self.folder, &context.data_folder).map_err(|text| Problem::at("folder", text))
     }

@@ -1,4 +1,4 @@
-//! Published suites of bad and odd files through the watcher: each is taken rightly, or put aside with a clear reason.
+//! Published suites of malformed and unusual files: each is taken correctly, or rejected with a clear reason.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 use tocsin_model::field::FieldType;
 
 use crate::{
-    source::Gives,
+    source::SourceOutput,
     testing::{Harness, fields_of},
 };
 
@@ -18,7 +18,7 @@ fn testdata(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(name)
 }
 
-/// Drops all files of a folder, and gives for each its events or the first reason against it.
+/// Drops all files of a folder, and returns for each its events or the first problem.
 async fn drop_all(
     from: &Path,
     options: Json,
@@ -30,13 +30,13 @@ async fn drop_all(
         options[key] = json!(value);
     }
     let mut harness = Harness::new("directory", options);
-    harness.gives = Gives::Events(fields_of(&names.iter().map(|name| (*name, kind)).collect::<Vec<_>>()));
+    harness.output = SourceOutput::Events(fields_of(&names.iter().map(|name| (*name, kind)).collect::<Vec<_>>()));
     harness.open();
     let folder = harness.data.path().join("drop/in");
     let mut files = 0;
     for entry in fs::read_dir(from).expect("the suite is there") {
         let entry = entry.expect("an entry");
-        // The folder is looked through while files come, so each is there at once.
+        // The folder is scanned while files arrive, so each is moved in atomically.
         let elsewhere = harness.data.path().join(entry.file_name());
         fs::copy(entry.path(), &elsewhere).expect("copied");
         fs::rename(elsewhere, folder.join(entry.file_name())).expect("moved");
@@ -45,15 +45,15 @@ async fn drop_all(
     let mut outcomes = BTreeMap::new();
     let mut events: BTreeMap<String, Vec<Json>> = BTreeMap::new();
     while outcomes.len() < files {
-        let portion = harness.next().await;
-        let file = portion.marks.iter().find(|mark| mark.value.is_some()).map(|mark| mark.part.to_string());
+        let batch = harness.next().await;
+        let file = batch.marks.iter().find(|mark| mark.value.is_some()).map(|mark| mark.part.to_string());
         if let Some(file) = file {
-            let fields = &harness.gives.fields();
-            let rows = (0..portion.events.count()).map(|at| portion.events.row(fields, at).expect("a row"));
+            let fields = &harness.output.fields();
+            let rows = (0..batch.events.count()).map(|at| batch.events.row(fields, at).expect("a row"));
             let rows = rows.map(|row| serde_json::from_str(&fields.to_json(&row)).expect("JSON"));
             events.entry(file).or_default().extend(rows.collect::<Vec<Json>>());
         }
-        harness.commit(portion.marks);
+        harness.commit(batch.marks);
         harness.source().accepted().await.expect("taken away");
         for entry in fs::read_dir(&folder).expect("a folder") {
             let name = entry.expect("an entry").file_name().into_string().expect("text");
@@ -77,7 +77,7 @@ fn original(name: &str) -> String {
     name.rsplitn(4, '.').last().expect("a name").to_owned()
 }
 
-/// What became of a JSON text, in one word: `taken`, `JSON` if only its type does not fit the class, or the reason.
+/// The outcome of a JSON text, in one word: `taken`, `JSON` if only its type does not fit the class, or the problem.
 fn word(outcome: &Result<Vec<Json>, String>) -> String {
     match outcome {
         Ok(_) => "taken".to_owned(),
@@ -87,7 +87,7 @@ fn word(outcome: &Result<Vec<Json>, String>) -> String {
 }
 
 #[tokio::test]
-async fn slow_json_is_told_from_what_is_not() {
+async fn slow_valid_json_is_distinguished_from_invalid() {
     let options = json!({"format": "json", "fields": {"value": "$"}});
     let outcomes = drop_all(&testdata("json-parsing"), options, FieldType::List, &["value"]).await;
     assert_eq!(outcomes.len(), 318);
@@ -110,7 +110,7 @@ async fn slow_json_is_told_from_what_is_not() {
 }
 
 #[tokio::test]
-async fn every_csv_says_what_its_json_says() {
+async fn every_csv_equals_its_json() {
     let folder = testdata("csv-spectrum/csvs");
     for entry in fs::read_dir(&folder).expect("the suite is there") {
         let path = entry.expect("an entry").path();
@@ -118,7 +118,7 @@ async fn every_csv_says_what_its_json_says() {
         let expected = testdata("csv-spectrum/json").join(format!("{name}.json"));
         let expected: Vec<serde_json::Map<String, Json>> =
             match serde_json::from_slice(&fs::read(expected).expect("read")).expect("JSON") {
-                // One of them shows its only record by itself, and with another number than its CSV.
+                // One of them shows its only record as an object, and with another number than its CSV.
                 Json::Object(mut row) => {
                     row.insert("Contact Phone Number".to_owned(), json!("2095257564"));
                     vec![row]
@@ -126,7 +126,7 @@ async fn every_csv_says_what_its_json_says() {
                 rows => serde_json::from_value(rows).expect("records"),
             };
         let columns: Vec<String> = expected[0].keys().cloned().collect();
-        // Columns may have names that no field can have.
+        // Columns can have names that are not valid for fields.
         let names: Vec<String> = (0..columns.len()).map(|at| format!("column_{at}")).collect();
         let mapping: BTreeMap<&String, &String> = names.iter().zip(&columns).collect();
         let alone = tempfile::tempdir().expect("a folder");
@@ -146,7 +146,7 @@ async fn every_csv_says_what_its_json_says() {
 }
 
 #[tokio::test]
-async fn no_bomb_of_xml_goes_off() {
+async fn xml_bombs_are_rejected() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../formatting/testdata/xml-bombs");
     let options = json!({"format": "xml", "items": "//*", "fields": {"text": "."}});
     let outcomes = drop_all(&folder, options, FieldType::String, &["text"]).await;
@@ -155,10 +155,10 @@ async fn no_bomb_of_xml_goes_off() {
         match text.contains("<!DOCTYPE") {
             true => assert_eq!(
                 outcome.as_ref().expect_err(name),
-                "has a document type declaration, which is not read here",
+                "has a document type declaration, which is not supported",
                 "{name}"
             ),
-            // Stylesheets that would write or run, and schemas that would load others, are elements like any.
+            // Stylesheets that would write or run, and schemas that would load others, are ordinary elements.
             false => assert_eq!(outcome.as_ref().map(Vec::len), Ok(1), "{name}"),
         }
     }

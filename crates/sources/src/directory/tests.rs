@@ -3,11 +3,11 @@ use std::{fs, path::PathBuf};
 use serde_json::{Value as Json, json};
 
 use crate::{
-    source::Gives,
+    source::SourceOutput,
     testing::{Harness, shown, taken},
 };
 
-/// A folder that is watched.
+/// A watched folder.
 struct Dropped(Harness);
 
 impl Dropped {
@@ -25,14 +25,14 @@ impl Dropped {
         self.0.data.path().join("drop/in")
     }
 
-    /// As somebody should: written elsewhere, then moved.
+    /// The recommended way: written elsewhere, then moved.
     fn put(&self, name: &str, text: impl AsRef<[u8]>) {
         let elsewhere = self.0.data.path().join(name);
         fs::write(&elsewhere, text).expect("written");
         fs::rename(elsewhere, self.folder().join(name)).expect("moved");
     }
 
-    /// Takes portions until no file and nothing to remember is left, and gives their events.
+    /// Takes batches until no file and nothing to forget is left, and returns their events.
     async fn take_all(&mut self) -> Vec<String> {
         let mut events = Vec::new();
         loop {
@@ -52,7 +52,7 @@ impl Dropped {
         names
     }
 
-    /// The reasons of the one file that was refused.
+    /// The problems of the one rejected file.
     fn reasons(&self) -> Json {
         let name = self.names().into_iter().find(|name| name.ends_with(".err.json")).expect("there is one");
         serde_json::from_slice(&fs::read(self.folder().join(name)).expect("read")).expect("JSON")
@@ -64,7 +64,7 @@ fn lines(count: usize) -> String {
 }
 
 #[tokio::test]
-async fn files_are_taken_in_order_and_get_a_name_that_says_so() {
+async fn files_are_taken_in_order_and_renamed() {
     let mut dropped = Dropped::new(json!({}));
     dropped.put("b.ndjson", lines(1));
     dropped.put("a.ndjson", "{\"id\": \"first\"}\n");
@@ -73,6 +73,20 @@ async fn files_are_taken_in_order_and_get_a_name_that_says_so() {
     let names = dropped.names();
     assert_eq!(names.len(), 3, "{names:?}");
     assert!(names[1].starts_with("a.ndjson.20") && names[1].ends_with("Z.1.done"), "{names:?}");
+}
+
+#[tokio::test]
+async fn a_file_with_the_longest_name_is_rejected_and_the_next_is_taken() {
+    let mut dropped = Dropped::new(json!({}));
+    // 255 bytes, the limit of file systems; an ending would exceed it. `é` has two bytes.
+    dropped.put(&format!("a{}", "é".repeat(127)), "{\"id\": \"long\"}\n");
+    dropped.put(&format!("b{}", "x".repeat(254)), "nonsense\n");
+    dropped.put("c.ndjson", "{\"id\": \"next\"}\n");
+    assert_eq!(dropped.take_all().await, [r#"{"id":"long"}"#, r#"{"id":"next"}"#]);
+    let names = dropped.names();
+    assert!(names[0].starts_with("aé") && names[0].ends_with("Z.1.done"), "{names:?}");
+    assert!(names.iter().any(|name| name.starts_with("bx") && name.ends_with("Z.1.err")), "{names:?}");
+    assert!(names.iter().all(|name| name.len() <= 255), "{names:?}");
 }
 
 #[tokio::test]
@@ -97,7 +111,7 @@ async fn csv_and_mapped_json_are_read() {
 }
 
 #[tokio::test]
-async fn a_bad_file_is_put_aside_whole_with_every_reason() {
+async fn an_invalid_file_is_rejected_whole_with_all_problems() {
     let mut dropped = Dropped::new(json!({}));
     let text = format!("{}{{\"magnitude\": 1}}\n{{\"id\": 7}}\nnonsense\n", lines(1_500));
     dropped.put("bad.ndjson", text);
@@ -115,18 +129,18 @@ async fn a_bad_file_is_put_aside_whole_with_every_reason() {
 }
 
 #[tokio::test]
-async fn a_large_file_goes_on_where_a_crash_left_it() {
+async fn a_large_file_continues_after_a_crash() {
     let mut dropped = Dropped::new(json!({}));
     dropped.put("large.ndjson", lines(2_500));
     let mut events = Vec::new();
     let first = dropped.0.next().await;
     assert_eq!(first.events.count(), 1_000);
-    // A crash before the commit, one after it but before the source heard of it, and one after the last.
+    // A crash before the commit, one after it but before the confirmation, and one after the last.
     dropped.0.open();
     for _ in 0..3 {
-        let portion = dropped.0.next().await;
-        events.extend(shown(&portion.events));
-        dropped.0.commit(portion.marks);
+        let batch = dropped.0.next().await;
+        events.extend(shown(&batch.events));
+        dropped.0.commit(batch.marks);
         dropped.0.open();
     }
     events.extend(dropped.take_all().await);
@@ -139,10 +153,10 @@ async fn a_large_file_goes_on_where_a_crash_left_it() {
 async fn a_file_of_the_same_name_is_another_file() {
     let mut dropped = Dropped::new(json!({}));
     dropped.put("a", "{\"id\": \"1\"}");
-    let portion = dropped.0.next().await;
-    dropped.0.commit(portion.marks);
+    let batch = dropped.0.next().await;
+    dropped.0.commit(batch.marks);
     dropped.0.source().accepted().await.expect("taken away");
-    // Its mark is there still.
+    // Its mark still exists.
     dropped.0.open();
     dropped.put("a", "{\"id\": \"2\"}");
     assert_eq!(dropped.take_all().await, [r#"{"id":"2"}"#]);
@@ -161,7 +175,7 @@ async fn bounds_are_kept() {
 }
 
 #[tokio::test]
-async fn two_sources_do_not_share_a_folder() {
+async fn two_sources_cannot_share_a_folder() {
     let dropped = Dropped::new(json!({}));
     let folder = dropped.folder();
     let lock = fs::File::open(folder).expect("open");
@@ -169,9 +183,9 @@ async fn two_sources_do_not_share_a_folder() {
 }
 
 #[tokio::test]
-async fn a_location_gives_files_whole_and_refuses_those_that_are_too_long() {
+async fn a_location_takes_whole_files_and_rejects_long_ones() {
     let mut dropped = Dropped::new(json!({ "pattern": "*.xml" }));
-    dropped.0.gives = Gives::Messages { bytes_max: 12 };
+    dropped.0.output = SourceOutput::Messages { bytes_max: 12 };
     dropped.0.crash();
     dropped.0.open();
     dropped.put("a.xml", "<order/>");
@@ -180,7 +194,7 @@ async fn a_location_gives_files_whole_and_refuses_those_that_are_too_long() {
     dropped.put("d.txt", "not asked for");
     let first = dropped.0.next().await;
     dropped.0.crash();
-    // It was not stored, so it comes again; it was stored then, and does not come again.
+    // First it was not stored, so it comes again; then it was stored, and does not come again.
     let again = dropped.0.next().await;
     assert_eq!((&first.messages, first.marks.len()), (&again.messages, 1));
     let file = |name: &str| vec![("file-name".to_owned(), name.to_owned())];
@@ -254,7 +268,7 @@ async fn d_xml_is_read_by_its_names_and_another_document_is_refused() {
 }
 
 #[tokio::test]
-async fn d_a_file_that_is_half_taken_is_not_gone_on_with_by_another_definition() {
+async fn d_a_partly_taken_file_is_not_continued_by_another_definition() {
     let mut dropped = Dropped::new(json!({"format": "json", "items": "a"}));
     let items = (0..1_500).map(|number| format!("{{\"id\": \"q{number}\"}}")).collect::<Vec<_>>().join(",");
     dropped.put("a.json", format!("{{\"a\": [{items}], \"b\": [{{\"id\": \"x\"}}]}}"));
@@ -268,7 +282,7 @@ async fn d_a_file_that_is_half_taken_is_not_gone_on_with_by_another_definition()
 }
 
 #[tokio::test]
-async fn d_a_folder_that_goes_is_trouble_and_not_empty() {
+async fn d_a_missing_folder_is_an_error_and_not_empty() {
     let mut dropped = Dropped::new(json!({}));
     dropped.put("a.ndjson", lines(1));
     assert_eq!(dropped.take_all().await.len(), 1);
@@ -276,21 +290,21 @@ async fn d_a_folder_that_goes_is_trouble_and_not_empty() {
     fs::rename(&folder, folder.with_extension("moved")).expect("moved");
     assert!(dropped.0.try_next().await.expect_err("it is gone").text.contains("cannot look through"));
     fs::create_dir(&folder).expect("made");
-    let trouble = dropped.0.try_next().await.expect_err("it is another one").text;
-    assert!(trouble.contains("is another folder"), "{trouble}");
+    let error = dropped.0.try_next().await.expect_err("it is another one").text;
+    assert!(error.contains("is another folder"), "{error}");
 }
 
 #[tokio::test]
-async fn b9_a_portion_says_when_its_first_item_was_here() {
+async fn b9_a_batch_has_the_receipt_time_of_its_first_item() {
     use tocsin_delivery::Clock as _;
     let mut dropped = Dropped::new(json!({}));
     dropped.put("a.ndjson", lines(1_500));
     for _ in 0..2 {
         let before = tocsin_delivery::SystemClock.now();
-        let portion = dropped.0.next().await;
-        let received_at = portion.received_at.expect("a file was opened");
+        let batch = dropped.0.next().await;
+        let received_at = batch.received_at.expect("a file was opened");
         assert!(before <= received_at && received_at <= tocsin_delivery::SystemClock.now(), "{received_at}");
-        dropped.0.commit(portion.marks);
+        dropped.0.commit(batch.marks);
         dropped.0.source().accepted().await.expect("accepted");
     }
 }

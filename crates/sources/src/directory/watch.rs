@@ -1,4 +1,4 @@
-//! The loop: waits for files, reads them in order, and takes them away when they are accepted.
+//! The watch loop: waits for files, reads them in order, and renames them when they are accepted.
 
 use std::{collections::HashMap, fs::File, os::unix::fs::MetadataExt, path::PathBuf, sync::Arc, time::Duration};
 
@@ -12,73 +12,75 @@ use tocsin_model::{mark::Mark, problem::Problem, time::Timestamp};
 use tokio::{sync::Notify, task::spawn_blocking, time::Instant};
 
 use super::{
-    file::{Opened, Part, Reading, Refused},
+    file::{FileError, FilePart, FileReader, OpenFile},
     finish,
-    folder::{Files, Found, Identity},
+    folder::{Files, FolderScan, Identity},
     options::DirectoryOptions,
 };
 use crate::{
     items::Layout,
-    known::hash,
     mapping::Mapping,
-    source::{Gives, OpenSource, Portion, Setting, Trouble},
+    seen_items::hash,
+    source::{OpenSource, SourceBatch, SourceError, SourceOutput, SourceSettings},
 };
 
-/// What is remembered of a file.
+/// The stored state of a file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Progress {
     file: Identity,
-    /// How many of its items are accepted.
+    /// The number of accepted items.
     taken: u64,
     /// Whether these are all.
     done: bool,
-    /// A hash of the options that say what its items are. Empty as the version before stored it.
+    /// A hash of the options that determine its items. Empty if stored by an older version.
     #[serde(default)]
     layout: String,
 }
 
-/// A folder that is watched.
-pub(super) struct Watch {
-    setting: Setting,
+/// A watched folder.
+pub(super) struct FolderWatcher {
+    setting: SourceSettings,
     options: DirectoryOptions,
     folder: PathBuf,
-    reading: Arc<Reading>,
-    /// A hash of the options that say what the items of a file are.
+    reading: Arc<FileReader>,
+    /// A hash of the options that determine the items of a file.
     layout: String,
     files: Files,
     progress: HashMap<String, Progress>,
-    current: Option<(String, Opened)>,
-    /// When the current file was opened, until its first part is given.
+    current: Option<(String, OpenFile)>,
+    /// The time when the current file was opened, until its first part is delivered.
     opened_at: Option<Timestamp>,
-    /// Parts to forget with the next commit.
+    /// Parts of the marks to remove with the next commit.
     gone: Vec<String>,
     changed: Arc<Notify>,
     _watcher: Option<notify::RecommendedWatcher>,
-    /// Keeps other servers away from the folder.
+    /// Locks the folder against other sources.
     lock: File,
 }
 
-impl Watch {
+impl FolderWatcher {
     pub fn open(
-        setting: Setting,
+        setting: SourceSettings,
         options: DirectoryOptions,
         folder: PathBuf,
         marks: Vec<Mark>,
-    ) -> Result<Watch, Trouble> {
-        let lock = File::open(&folder).map_err(|error| Trouble::new(folder.display(), error))?;
-        lock.try_lock().map_err(|_| Trouble::of(format!("another source takes the files of {}", folder.display())))?;
-        // Any part may be the name of a file, so those of a source of another kind that had this name are passed over.
+    ) -> Result<FolderWatcher, SourceError> {
+        let lock = File::open(&folder).map_err(|error| SourceError::new(folder.display(), error))?;
+        lock.try_lock()
+            .map_err(|_| SourceError::of(format!("another source takes the files of {}", folder.display())))?;
+        // Any part may be the name of a file, so unreadable ones, from a source of another kind with this name, are
+        // skipped.
         let read = |mark: Mark| Some((mark.part.into(), serde_json::from_slice(&mark.value?).ok()?));
-        let fields = setting.gives.fields();
-        let file_bytes_max = match setting.gives {
-            Gives::Events(_) => options.file_bytes_max,
-            Gives::Messages { bytes_max } => options.file_bytes_max.min(bytes_max as u64),
+        let fields = setting.output.fields();
+        let file_bytes_max = match setting.output {
+            SourceOutput::Events(_) => options.file_bytes_max,
+            SourceOutput::Messages { bytes_max } => options.file_bytes_max.min(bytes_max as u64),
         };
         let mapping = Mapping::new(&fields, &options.paths(&fields));
-        let reading = Arc::new(Reading {
+        let reading = Arc::new(FileReader {
             layout: Layout { wanted: mapping.names(), ..options.layout() },
             mapping,
-            gives: setting.gives.clone(),
+            output: setting.output.clone(),
             file_bytes_max,
         });
         let layout = format!("{:?} {:?} {:?}", options.format, options.items, options.schema);
@@ -86,7 +88,7 @@ impl Watch {
         let watcher = watcher(&folder, changed.clone())
             .inspect_err(|error| tracing::info!(source = %setting.name, %error, "changes are found by looking only"))
             .ok();
-        Ok(Watch {
+        Ok(FolderWatcher {
             progress: marks.into_iter().filter_map(read).collect(),
             setting,
             options,
@@ -107,8 +109,8 @@ impl Watch {
         self.setting.context.clock.now()
     }
 
-    /// Waits until there is a file to go on with, or something to forget.
-    async fn find(&mut self) -> Result<Option<u64>, Trouble> {
+    /// Waits until there is a file to read, or a mark to remove.
+    async fn find(&mut self) -> Result<Option<u64>, SourceError> {
         loop {
             let changed = self.changed.clone();
             let changed = changed.notified();
@@ -123,9 +125,9 @@ impl Watch {
             if !self.gone.is_empty() {
                 return Ok(None);
             }
-            let patience = found.look_again.unwrap_or(Duration::MAX).min(self.options.rescan.0);
-            // A file that is being written is not looked at for each of its writes.
-            if found.look_again.is_some() {
+            let patience = found.rescan_after.unwrap_or(Duration::MAX).min(self.options.rescan.0);
+            // A file that is being written is not scanned for each write.
+            if found.rescan_after.is_some() {
                 tokio::time::sleep(patience).await;
             } else {
                 let _ = tokio::time::timeout(patience, changed).await;
@@ -133,7 +135,7 @@ impl Watch {
         }
     }
 
-    async fn look(&mut self) -> Result<Found, Trouble> {
+    async fn look(&mut self) -> Result<FolderScan, SourceError> {
         self.still_there()?;
         let mut files = std::mem::take(&mut self.files);
         let (folder, options, now) = (self.folder.clone(), self.options.clone(), Instant::now());
@@ -141,38 +143,40 @@ impl Watch {
             let found = files.look(&folder, &options.pattern, options.order, options.settle.0, now);
             (files, found)
         };
-        let (files, found) = spawn_blocking(look).await.map_err(|error| Trouble::new("looking broke", error))?;
+        let (files, found) = spawn_blocking(look).await.map_err(|error| SourceError::new("looking broke", error))?;
         self.files = files;
-        found.map_err(|error| Trouble::new(format!("cannot look through {}", self.folder.display()), error))
+        found.map_err(|error| SourceError::new(format!("cannot look through {}", self.folder.display()), error))
     }
 
-    /// A folder that was unmounted, moved or replaced is not one from which all files are gone.
-    fn still_there(&self) -> Result<(), Trouble> {
+    /// A folder that was unmounted, moved or replaced is an error, not an empty folder.
+    fn still_there(&self) -> Result<(), SourceError> {
         let gone =
-            |error: std::io::Error| Trouble::new(format!("cannot look through {}", self.folder.display()), error);
+            |error: std::io::Error| SourceError::new(format!("cannot look through {}", self.folder.display()), error);
         let (opened, there) = (self.lock.metadata().map_err(gone)?, std::fs::metadata(&self.folder).map_err(gone)?);
         match (opened.dev(), opened.ino()) == (there.dev(), there.ino()) {
             true => Ok(()),
-            false => Err(Trouble::of(format!("{} is another folder than when it was opened", self.folder.display()))),
+            false => {
+                Err(SourceError::of(format!("{} is another folder than when it was opened", self.folder.display())))
+            }
         }
     }
 
-    /// Opens a file where it was left. Gives whether there is something of it to take.
-    async fn begin(&mut self, name: String, identity: Identity) -> Result<bool, Trouble> {
+    /// Opens a file at its position. Returns whether items are left.
+    async fn begin(&mut self, name: String, identity: Identity) -> Result<bool, SourceError> {
         let known = self.progress.get(&name).filter(|progress| progress.file == identity);
-        // So many items of another kind say nothing of where the next one of this kind is.
+        // A position among items of another kind is meaningless.
         let is_other = |progress: &Progress| !progress.layout.is_empty() && progress.layout != self.layout;
         if let Some(taken) =
             known.filter(|known| !known.done && known.taken > 0 && is_other(known)).map(|known| known.taken)
         {
-            let text = format!("was read by another definition when {taken} of its items were accepted");
-            let problem = Problem::at("", text).hint("drop the items that are left in a file of their own");
-            return self.refuse(&name, taken, Refused::Problems(vec![problem])).map(|()| false);
+            let text = format!("was read with another definition when {taken} of its items were accepted");
+            let problem = Problem::at("", text).hint("put the remaining items into a new file");
+            return self.refuse(&name, taken, FileError::Problems(vec![problem])).map(|()| false);
         }
         let taken = match known {
-            // It was accepted whole, and then something came in between.
+            // It was accepted completely before a crash.
             Some(progress) if progress.done => {
-                self.take_away(&name)?;
+                self.complete(&name)?;
                 return Ok(false);
             }
             Some(progress) => progress.taken,
@@ -181,7 +185,7 @@ impl Watch {
         self.opened_at = Some(self.now());
         let (reading, path) = (self.reading.clone(), self.folder.join(&name));
         let open = spawn_blocking(move || reading.open(&path, identity, taken));
-        match open.await.map_err(|error| Trouble::new("reading broke", error))? {
+        match open.await.map_err(|error| SourceError::new("reading broke", error))? {
             Ok(opened) => {
                 self.progress
                     .insert(name.clone(), Progress { file: identity, taken, done: false, layout: self.layout.clone() });
@@ -192,15 +196,15 @@ impl Watch {
         }
     }
 
-    /// The next part of the file that is being read.
-    async fn part(&mut self) -> Result<Option<Part>, Trouble> {
+    /// The next part of the current file.
+    async fn part(&mut self) -> Result<Option<FilePart>, SourceError> {
         let Some((name, mut opened)) = self.current.take() else { return Ok(None) };
         let reading = self.reading.clone();
         let next = spawn_blocking(move || {
             let part = reading.next(&mut opened);
             (opened, part)
         });
-        let (opened, part) = next.await.map_err(|error| Trouble::new("reading broke", error))?;
+        let (opened, part) = next.await.map_err(|error| SourceError::new("reading broke", error))?;
         let accepted = self.progress.get(&name).map_or(0, |progress| progress.taken);
         match part {
             Ok(part) => {
@@ -211,47 +215,47 @@ impl Watch {
         }
     }
 
-    /// Puts a file aside that cannot be taken.
-    fn refuse(&mut self, name: &str, accepted: u64, refused: Refused) -> Result<(), Trouble> {
+    /// Rejects a file.
+    fn refuse(&mut self, name: &str, accepted: u64, refused: FileError) -> Result<(), SourceError> {
         let problems = match refused {
-            Refused::Problems(problems) => problems,
-            Refused::Io(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            FileError::Problems(problems) => problems,
+            FileError::Io(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 self.gone.push(name.to_owned());
                 return Ok(());
             }
-            // It is set aside, so that the files behind it do not wait for a change of its rights.
-            Refused::Io(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            // It is rejected, so that it does not block the files behind it until its permissions change.
+            FileError::Io(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                 let problem = Problem::at("", format!("cannot be read: {error}"));
-                vec![problem.hint("let the user of the server read it, and drop it anew")]
+                vec![problem.hint("make it readable for the server's user, and drop it again")]
             }
-            Refused::Io(error) => return Err(Trouble::new(format!("cannot read {name}"), error)),
+            FileError::Io(error) => return Err(SourceError::new(format!("cannot read {name}"), error)),
         };
         let moved = finish::refuse(&self.folder, name, accepted, &problems, self.now())
-            .map_err(|error| Trouble::new(format!("cannot put {name} aside"), error))?;
+            .map_err(|error| SourceError::new(format!("cannot rename {name}"), error))?;
         let first = problems.first().map(ToString::to_string).unwrap_or_default();
         tracing::warn!(
             application = %self.setting.application, source = %self.setting.name, file = moved, reason = first,
-            "a file is not taken"
+            "a file is rejected"
         );
         self.gone.push(name.to_owned());
-        metrics::counter!("source_files_total", "result" => "refused").increment(1);
+        metrics::counter!("tocsin_source_files_total", "result" => "refused").increment(1);
         Ok(())
     }
 
-    fn take_away(&mut self, name: &str) -> Result<(), Trouble> {
+    fn complete(&mut self, name: &str) -> Result<(), SourceError> {
         match finish::done(&self.folder, name, self.options.done, self.now()) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(Trouble::new(format!("cannot put {name} aside"), error));
+                return Err(SourceError::new(format!("cannot rename {name}"), error));
             }
-            // Somebody took it away by hand.
+            // It was removed manually.
             _ => {}
         }
         self.gone.push(name.to_owned());
-        metrics::counter!("source_files_total", "result" => "taken").increment(1);
+        metrics::counter!("tocsin_source_files_total", "result" => "taken").increment(1);
         Ok(())
     }
 
-    /// Files of which something is remembered and that are not there any more.
+    /// Marks of files that are not present any more.
     fn forget_absent(&mut self) {
         let absent = self.progress.keys().filter(|name| !self.files.has(name) && !self.gone.contains(name));
         let absent: Vec<String> = absent.cloned().collect();
@@ -267,7 +271,7 @@ impl Watch {
     }
 }
 
-/// Rings when files come or change.
+/// Signals when files arrive or change.
 fn watcher(folder: &std::path::Path, changed: Arc<Notify>) -> notify::Result<notify::RecommendedWatcher> {
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
         if is_change(&event) {
@@ -278,36 +282,36 @@ fn watcher(folder: &std::path::Path, changed: Arc<Notify>) -> notify::Result<not
     Ok(watcher)
 }
 
-/// Whether an event says that there may be something else in the folder. That a file or the folder itself was opened, read or
-/// closed does not: the look that follows opens and reads it as well, and would ring for the next one.
+/// Whether an event can change the result of a scan. Opening, reading or closing does not: the scan itself does that,
+/// and would trigger the next one.
 fn is_change(event: &notify::Result<notify::Event>) -> bool {
     match event {
         Ok(event) => match event.kind {
             EventKind::Access(access) => access == AccessKind::Close(AccessMode::Write),
             _ => true,
         },
-        // An event that was lost may have been any.
+        // A lost event may have been a change.
         Err(_) => true,
     }
 }
 
 #[async_trait]
-impl OpenSource for Watch {
-    async fn next(&mut self) -> Result<Portion, Trouble> {
+impl OpenSource for FolderWatcher {
+    async fn next(&mut self) -> Result<SourceBatch, SourceError> {
         let mut waiting = None;
         loop {
             if self.current.is_none() {
                 waiting = self.find().await?;
             }
             if self.current.is_none() {
-                return Ok(Portion { marks: self.forgotten(), ..Portion::default() });
+                return Ok(SourceBatch { marks: self.forgotten(), ..SourceBatch::default() });
             }
-            // The first part of a file was here when the file was opened to be checked.
+            // The first part of a file is received when the file is opened for the check.
             let received_at = self.opened_at.take().or_else(|| Some(self.now()));
-            let Some(Part { events, message, is_last }) = self.part().await? else { continue };
+            let Some(FilePart { events, message, is_last }) = self.part().await? else { continue };
             let (name, opened) = self.current.as_ref().expect("a part is of the current file");
             let (name, taken) = (name.clone(), opened.taken);
-            let progress = self.progress.get_mut(&name).expect("it is made when a file is opened");
+            let progress = self.progress.get_mut(&name).expect("it is created when a file is opened");
             (progress.taken, progress.done) = (taken, is_last);
             let value = serde_json::to_vec(progress).expect("it is JSON");
             let since = Timestamp(i64::try_from(progress.file.changed / 1_000).unwrap_or(0));
@@ -315,7 +319,7 @@ impl OpenSource for Watch {
             let mut marks = self.forgotten();
             marks.push(Mark::set(name, value));
             let messages = message.into_iter().collect();
-            return Ok(Portion {
+            return Ok(SourceBatch {
                 events,
                 messages,
                 marks,
@@ -327,10 +331,10 @@ impl OpenSource for Watch {
         }
     }
 
-    async fn accepted(&mut self) -> Result<(), Trouble> {
+    async fn accepted(&mut self) -> Result<(), SourceError> {
         let done = self.current.take_if(|(name, _)| self.progress.get(name).is_some_and(|progress| progress.done));
         match done {
-            Some((name, _)) => self.take_away(&name),
+            Some((name, _)) => self.complete(&name),
             None => Ok(()),
         }
     }
@@ -343,7 +347,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn b25_reading_a_folder_is_no_change_of_it() {
+    fn b25_reading_a_folder_is_not_a_change() {
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join("there"), "x").expect("written");
         let (sender, events) = mpsc::channel();
@@ -359,7 +363,7 @@ mod tests {
             assert_eq!(fs::read(folder.path().join("there")).expect("read"), b"x");
         }
         fs::write(folder.path().join("new"), "x").expect("written");
-        // Events come in their order: the first that counts is of the new file.
+        // Events are in order: the first relevant one is for the new file.
         let first = events.recv_timeout(crate::testing::PATIENCE).expect("an event").expect("of the folder");
         assert!(first.paths.iter().all(|path| path.ends_with("new")) && !first.paths.is_empty(), "{first:?}");
     }

@@ -1,7 +1,7 @@
-//! The items of RSS, Atom and JSON Feed, as one.
+//! The items of RSS, Atom and JSON Feed in a common form.
 //!
-//! A format's own elements count; those of other vocabularies (Dublin Core, iTunes, Media RSS, Atom in RSS) stand in where the
-//! format has none of its own.
+//! A format's own elements take precedence; those of other vocabularies (Dublin Core, iTunes, Media RSS, Atom in RSS)
+//! are used where the format has none of its own.
 
 use std::io::Cursor;
 
@@ -14,9 +14,9 @@ use tocsin_model::{
 };
 use url::Url;
 
-use crate::items::{Element, Format, Item, Layout, Placed, Xml};
+use crate::items::{Element, Format, Item, Layout, PositionedItem, Xml};
 
-/// What an item may have, beside how it changed.
+/// The members of an item, except the kind of change.
 pub(super) const MEMBERS: [&str; 9] =
     ["id", "title", "link", "summary", "content", "author", "published", "updated", "categories"];
 
@@ -27,33 +27,33 @@ const DC_TERMS: &str = "http://purl.org/dc/terms/";
 const ITUNES: &str = "http://www.itunes.com/dtds/podcast-1.0.dtd";
 const MEDIA: &str = "http://search.yahoo.com/mrss/";
 const PRISM: &str = "http://prismstandard.org/namespaces/basic/2.0/";
-/// A namespace that stands for that of the item's own format.
+/// Placeholder for the namespace of the item's own format.
 const OWN: &str = "";
 
-/// An item that was read.
+/// A parsed item.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Entry {
-    /// Its members.
+    /// The members of the item.
     pub members: Map<String, Value>,
-    /// Its dates as they are written, by which a change is seen of one that is uncertain.
+    /// Dates as written, to detect changes of uncertain dates.
     pub written: Map<String, Value>,
-    /// Dates that are no certain time, and why.
+    /// Dates that cannot be converted to a time, and why.
     pub uncertain: Vec<String>,
 }
 
-/// Context in which a feed is read.
+/// The context of parsing a feed.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FeedContext {
-    /// The address of the feed, which relative links are relative to.
+    /// The address of the feed, the base of relative links.
     pub url: Option<Url>,
-    /// The zone of dates that name none.
+    /// The time zone of dates without one.
     pub zone: Option<TimeZone>,
 }
 
-/// Reads the items of a feed, in its order.
+/// Parses the items of a feed, in its order.
 ///
 /// # Errors
-/// It is none of the sorts of feeds.
+/// The body is not a supported feed.
 pub(super) fn entries(
     body: &[u8],
     charset: Option<&str>,
@@ -112,25 +112,25 @@ fn root(body: &[u8], charset: Option<&str>) -> Result<Element, Problem> {
         delimiter: None,
         encoding: None,
         columns: Vec::new(),
-        // Decoded, a text may take three times its bytes.
+        // Decoding can triple the size of a text.
         item_bytes_max: body.len() * 3,
         xml: Xml::Feed,
         wanted: Vec::new(),
     };
-    // Programs write empty lines before the declaration, where XML has none.
+    // Some programs write empty lines before the declaration, which XML does not allow.
     let mut items = layout.items(Box::new(Cursor::new(text.to_vec())), charset);
     let found = items.next().transpose()?;
-    // The document is read to its end: what is cut off may be cut off anywhere.
+    // The document is read to its end, so that truncation is detected.
     if let Some(Err(problem)) = items.next() {
         return Err(problem);
     }
     match found {
-        Some(Placed { item: Item::Xml(element), .. }) => Ok(element),
+        Some(PositionedItem { item: Item::Xml(element), .. }) => Ok(element),
         _ => Err(Problem::at("", "has no root element")),
     }
 }
 
-/// The address that relative ones below an element are relative to (XML Base).
+/// The base address below an element (XML Base).
 fn base_of(element: &Element, outer: Option<&Url>) -> Option<Url> {
     match element.attributes.iter().find(|(name, _)| name == "xml:base") {
         Some((_, base)) => resolved(base, outer).and_then(|base| Url::parse(&base).ok()).or_else(|| outer.cloned()),
@@ -138,7 +138,7 @@ fn base_of(element: &Element, outer: Option<&Url>) -> Option<Url> {
     }
 }
 
-/// An address, absolute if it can be made so.
+/// An address, absolute if possible.
 fn resolved(address: &str, base: Option<&Url>) -> Option<String> {
     let address = address.trim();
     if address.is_empty() {
@@ -150,7 +150,7 @@ fn resolved(address: &str, base: Option<&Url>) -> Option<String> {
     }
 }
 
-/// The first child that has one of these names and says something, in the order of the names.
+/// The first child with one of these names that is not empty, in the order of the names.
 fn first<'a>(item: &'a Element, names: &[(&str, &str)]) -> Option<(&'a Element, String)> {
     names.iter().find_map(|(namespace, name)| {
         let fits = |child: &&Element| child.name == *name && is_of(child, item, namespace);
@@ -161,7 +161,7 @@ fn first<'a>(item: &'a Element, names: &[(&str, &str)]) -> Option<(&'a Element, 
     })
 }
 
-/// Whether an element is of this namespace. Feeds forget to declare the usual prefixes, and give them other addresses.
+/// Whether an element is of this namespace. Feeds often do not declare the usual prefixes, or declare other addresses.
 fn is_of(child: &Element, item: &Element, namespace: &str) -> bool {
     let usual = match namespace {
         OWN => {
@@ -188,7 +188,7 @@ fn entry(item: &Element, base: Option<&Url>, feed_author: Option<&str>, context:
     let is_permanent = |guid: &Element| guid.attribute("isPermaLink").is_none_or(|value| value != "false");
     let link = link(item, base).or_else(|| {
         let (element, text) = guid.as_ref().filter(|(element, _)| is_permanent(element))?;
-        // Only an address leads anywhere: many a guid is not one, and does not say so.
+        // Only a URL is a link: many guids are not URLs, although they do not say so.
         let is_address = Url::parse(text).is_ok_and(|url| matches!(url.scheme(), "http" | "https"));
         is_address.then(|| resolved(text, base_of(element, base).as_ref())).flatten()
     });
@@ -243,7 +243,7 @@ impl Entry {
                 entry.members.insert(name.to_owned(), Value::String(text));
             }
         }
-        // What has no identity is known by where it leads, or by its title.
+        // Without an identity, an item is identified by its link, or by its title.
         if !entry.members.contains_key("id")
             && let Some(known) = entry.members.get("link").or_else(|| entry.members.get("title")).cloned()
         {
@@ -264,7 +264,7 @@ impl Entry {
     }
 }
 
-/// A text construct of Atom as plain text: HTML in it is markup, not text.
+/// An Atom text construct as plain text: HTML in it is markup.
 fn plain(element: &Element, text: String) -> String {
     let is_html = element.namespace.contains("/Atom") || element.namespace.contains("/atom");
     match element.attribute("type") {
@@ -283,7 +283,7 @@ fn author_of(item: &Element) -> Option<String> {
         part("name").or_else(|| part("email")).filter(|text| !text.is_empty())
     });
     named.or_else(|| {
-        // A person without a name is only an author of RSS.
+        // A person without a name is an author only in RSS.
         let names = [(OWN, "author"), (DC, "creator"), (ITUNES, "author"), (MEDIA, "credit")];
         first(item, &names).filter(|(element, _)| element.children.is_empty()).map(|(_, text)| text).or_else(|| {
             let (person, _) = first(item, &[(ATOM, "author")])?;
@@ -305,8 +305,8 @@ fn categories(item: &Element) -> Vec<String> {
     names.iter().map(|(namespace, name)| of(namespace, name)).find(|found| !found.is_empty()).unwrap_or_default()
 }
 
-/// The address of the item itself: the text of RSS, or Atom's link with the relation `alternate`, which is also meant where
-/// none is named. Of several the one to an HTML page, else the first.
+/// The link to the item itself: the text of RSS, or Atom's link with the relation `alternate`, which is the default. Of
+/// several, the one to an HTML page, else the first.
 fn link(item: &Element, base: Option<&Url>) -> Option<String> {
     for namespace in [OWN, ATOM] {
         let links = item.children.iter().filter(|child| child.name == "link" && is_of(child, item, namespace));
@@ -330,7 +330,8 @@ fn link(item: &Element, base: Option<&Url>) -> Option<String> {
     None
 }
 
-/// The items of a JSON Feed (<https://www.jsonfeed.org/version/1.1/>). An item that is no object is wrong by itself.
+/// The items of a JSON Feed (<https://www.jsonfeed.org/version/1.1/>). An item that is not an object is invalid by
+/// itself.
 fn json_entries(
     body: &[u8],
     charset: Option<&str>,
@@ -359,7 +360,7 @@ fn json_entries(
 fn json_entry(item: &Map<String, Value>, feed: &Map<String, Value>, context: &FeedContext) -> Entry {
     let text = |name: &str| match item.get(name)? {
         Value::String(text) => Some(text.trim().to_owned()).filter(|text| !text.is_empty()),
-        // Identities that are numbers are read as texts.
+        // Numeric identities are converted to text.
         Value::Number(number) => Some(number.to_string()),
         _ => None,
     };
@@ -398,7 +399,7 @@ mod tests {
         assert_eq!(json!(members), expected);
     }
 
-    /// The items of RSS with this inside of the only one.
+    /// The items of an RSS feed with this content in its only item.
     fn rss(item: &str) -> Vec<Entry> {
         let feed = format!(
             "<rss version='2.0' xmlns:itunes='{ITUNES}' xmlns:media='{MEDIA}' xmlns:content='{CONTENT}' xmlns:dc='{DC}' \
@@ -408,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn rss_and_atom_are_read_as_one() {
+    fn rss_and_atom_have_a_common_form() {
         check(
             &format!(
                 "<rss version='2.0' xmlns:dc='{DC}' xmlns:content='{CONTENT}'><channel><title>T</title><item><title>A &amp; B</title>\
@@ -440,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_feed_is_reported() {
+    fn documents_that_are_not_feeds_are_reported() {
         for wrong in [
             "<html/>",
             "",
@@ -485,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn d_elements_of_other_namespaces_stand_in_only_where_there_are_none() {
+    fn d_elements_of_other_namespaces_are_only_a_fallback() {
         let found = read(include_bytes!("../../testdata/feeds/namespaces.xml"));
         assert_eq!(
             json!(found[0].members),

@@ -1,11 +1,11 @@
-//! A feed in RSS, Atom or JSON Feed: its new items, and those that have changed.
+//! Polls an RSS, Atom or JSON Feed: new items, and changed ones.
 //!
-//! An item is known by its `guid` or `id`. One that has gone from the feed is still known for some polls, so that it is not
-//! new when it comes back. An identity that several items of a feed have is none: these are known by their link, title and
-//! date as well.
+//! An item is identified by its `guid` or `id`. A removed item is remembered for some polls, so that it is not new when
+//! it returns. An identity shared by several items of a feed is not unique: these items are identified by link, title
+//! and date as well.
 
-mod entry; // RSS, Atom and JSON Feed as one
-mod options; // what an operator may set
+mod entry; // RSS, Atom and JSON Feed in a common form
+mod options; // the options of an operator
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ use url::Url;
 
 use crate::{
     items::Item,
-    known::hash,
     mapping::Mapping,
     page::{PageItem, Policy, Poller},
-    source::{OpenSource, Setting, Trouble},
+    seen_items::hash,
+    source::{OpenSource, SourceError, SourceSettings},
 };
 
 /// The entries of a feed as debug texts, for fuzz targets.
@@ -32,15 +32,15 @@ pub(crate) fn debug_entries(body: &[u8]) -> Result<Vec<String>, String> {
     Ok(entries.iter().map(|entry| format!("{entry:?}")).collect())
 }
 
-pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
+pub(crate) fn open(setting: SourceSettings, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: FeedOptions = read(&setting.options, "")?;
     let policy = Policy {
         updates: options.updates,
         retention: options.retention,
-        // What is looked at decides what a version is.
+        // The members that determine a version are part of the version rule.
         versions_by: hash(&options.version.iter().map(String::as_bytes).collect::<Vec<_>>()),
     };
-    let fields = setting.gives.fields();
+    let fields = setting.output.fields();
     let mapping = Arc::new(Mapping::new(&fields, &Mapping::or_names(&fields, &options.fields)));
     let version = options.version.clone();
     let context = FeedContext {
@@ -48,15 +48,15 @@ pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSou
         zone: options.time_zone.as_deref().and_then(|zone| TimeZone::get(zone).ok()),
     };
     let source = (setting.application.clone(), setting.name.clone());
-    let read = move |body: &[u8], charset: Option<&str>| -> Result<Vec<PageItem>, Trouble> {
+    let read = move |body: &[u8], charset: Option<&str>| -> Result<Vec<PageItem>, SourceError> {
         let entries = entry::entries(body, charset, &context);
-        let entries = entries.map_err(|problem| Trouble::new("the feed cannot be read", problem))?;
+        let entries = entries.map_err(|problem| SourceError::new("the feed cannot be read", problem))?;
         let uncertain = entries.iter().flatten().flat_map(|entry| &entry.uncertain);
         let count = uncertain.clone().count();
         if let Some(first) = uncertain.into_iter().next() {
             let (application, name) = &source;
             tracing::warn!(%application, source = %name, count, first, "dates without a certain time zone are left out");
-            metrics::counter!("source_left_out_total", "reason" => "date").increment(count as u64);
+            metrics::counter!("tocsin_source_filtered_total", "reason" => "date").increment(count as u64);
         }
         Ok(entries.into_iter().map(|entry| item(entry, &version, &mapping)).collect())
     };
@@ -72,7 +72,7 @@ fn item(entry: Result<Entry, Problem>, version: &[String], mapping: &Arc<Mapping
     let Entry { mut members, written, uncertain } = entry;
     let Some(key) = members.get("id").and_then(Value::as_str).map(str::to_owned) else {
         let text = serde_json::to_vec(&members).expect("it is JSON");
-        let problem = Problem::at("id", "is missing, and so are link and title: the item cannot be known again");
+        let problem = Problem::at("id", "is missing, and so are link and title: the item has no identity");
         return PageItem { text: text.into(), ..wrong(problem) };
     };
     let member =
@@ -83,10 +83,10 @@ fn item(entry: Result<Entry, Problem>, version: &[String], mapping: &Arc<Mapping
     let second_key = format!("#{}", hash(&more.iter().map(String::as_bytes).collect::<Vec<_>>()));
     let text = serde_json::to_vec(&members).expect("it is JSON").into();
     let mapping = mapping.clone();
-    let row = move |change: crate::known::Change| {
+    let row = move |change: crate::seen_items::Change| {
         members.insert("change".to_owned(), change.word().into());
         let row = mapping.row(&Item::Json(serde_json::to_vec(&members).expect("it is JSON")));
-        // Where a date is wanted that was left out, it is said why.
+        // For a missing date that a field requires, the reason is added.
         row.map_err(|mut problems| {
             problems.extend(uncertain.into_iter().map(|reason| Problem::at("", reason)));
             problems
@@ -95,11 +95,11 @@ fn item(entry: Result<Entry, Problem>, version: &[String], mapping: &Arc<Mapping
     PageItem { key, second_key: Some(second_key), shared_key: None, version, text, row: Box::new(row) }
 }
 
-/// An item that is none. It is known by its reason, so that it is set aside once.
+/// An invalid item. It is identified by its error, so that it is rejected once.
 fn wrong(problem: Problem) -> PageItem {
     let reason = problem.to_string();
     let key = format!("#{}", hash(&[b"wrong", reason.as_bytes()]));
-    let row = move |_: crate::known::Change| Err(vec![problem]);
+    let row = move |_: crate::seen_items::Change| Err(vec![problem]);
     PageItem {
         key,
         second_key: None,

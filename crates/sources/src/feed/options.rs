@@ -13,20 +13,20 @@ use crate::{fetch::FetchOptions, kind::SourceOptions, mapping::Mapping};
 #[serde(default)]
 #[schemars(extend("required" = ["url"]))]
 pub struct FeedOptions {
-    /// Where the feed is, and when it is fetched.
+    /// Address and time of polling.
     #[serde(flatten)]
     pub fetch: FetchOptions,
-    /// Where each field of the event class comes from: `id`, `title`, `link`, `summary`, `content`, `author`, `published`,
-    /// `updated`, `categories`, and `change`, which is `new` or `updated`. Without it fields have these names.
+    /// Member for each field of the event class: `id`, `title`, `link`, `summary`, `content`, `author`, `published`,
+    /// `updated`, `categories`, and `change`, which is `new` or `updated`. Default: the names of the fields.
     pub fields: BTreeMap<String, String>,
-    /// Whether an item that has changed is an event again.
+    /// Whether a changed item is an event again.
     pub updates: bool,
-    /// Which of an item's members are looked at to tell whether it has changed.
+    /// The members of an item that determine whether it has changed.
     pub version: Vec<String>,
-    /// The time zone of dates that name none, such as `Europe/Vienna`. Without it they are left out: a date without a certain
-    /// zone is no time.
+    /// Time zone of dates without one, such as `Europe/Vienna`. Without it they are left out: a date without a zone is
+    /// not a certain time.
     pub time_zone: Option<String>,
-    /// For how many polls an item that is gone from the feed is still known, so that it is not new when it comes back.
+    /// Number of polls for which an item removed from the feed is remembered, so that it is not new when it returns.
     pub retention: u32,
 }
 
@@ -48,7 +48,7 @@ impl Options for FeedOptions {
         let mut problems = self.fetch.problems();
         if let Some(zone) = self.time_zone.as_deref().filter(|zone| jiff::tz::TimeZone::get(zone).is_err()) {
             let problem = Problem::at("time_zone", format!("`{}` is not a time zone", zone.escape_debug()));
-            problems.push(problem.hint("take a name of the IANA database, such as `Europe/Vienna`"));
+            problems.push(problem.hint("use a name of the IANA database, such as `Europe/Vienna`"));
         }
         for (at, member) in self.version.iter().enumerate() {
             if !MEMBERS.contains(&member.as_str()) {

@@ -5,12 +5,12 @@ use tocsin_model::{
     problem::Problem,
 };
 
-use super::{Cell, Item, Layout, Placed, Text, line_number, too_long, unreadable};
+use super::{Cell, Item, Layout, PositionedItem, Text, line_number, too_long, unreadable};
 
-/// Records with the names of their columns (RFC 4180; lines end with LF, CRLF or CR).
+/// CSV records with the names of their columns (RFC 4180; lines end with LF, CRLF or CR).
 ///
-/// The delimiter is that of the options, else the one that a first line `sep=;` names, else the one of the head. A record
-/// that is wrong is an item of its own, so that its reader decides what becomes of the others.
+/// The delimiter is that of the options, else that of a first line `sep=;`, else detected from the header. An invalid
+/// record is an item of its own, so that the caller decides about the others.
 pub(super) struct Records {
     text: Text,
     scanner: Scanner,
@@ -23,7 +23,7 @@ pub(super) struct Records {
     ended: bool,
 }
 
-/// A record that was cut out, and the number of its first line.
+/// A raw record, and the number of its first line.
 struct Record {
     line: u64,
     bytes: Vec<u8>,
@@ -45,7 +45,7 @@ impl Records {
         }
     }
 
-    /// Cuts the next record out. A quote that is never closed takes no memory: what is too long is given up.
+    /// Splits off the next record. An unclosed quote takes no memory: a record that is too long is dropped.
     fn cut(&mut self) -> Result<Option<Record>, Problem> {
         let line = self.line;
         let mut bytes = Vec::new();
@@ -74,7 +74,7 @@ impl Records {
         }
     }
 
-    /// The next record with something in it.
+    /// The next record that is not empty.
     fn record(&mut self) -> Result<Option<Record>, Problem> {
         loop {
             match self.cut()? {
@@ -84,7 +84,7 @@ impl Records {
         }
     }
 
-    /// The delimiter, which the first record names or shows.
+    /// The delimiter, from the first record.
     fn delimiter(&mut self, first: &mut Option<Record>) -> Result<u8, Problem> {
         if let Some(named) = first.as_ref().and_then(|record| csv_text::named_delimiter(&record.bytes)) {
             self.delimiter = Some(named);
@@ -98,7 +98,7 @@ impl Records {
         Ok(delimiter)
     }
 
-    fn items(&mut self) -> Result<Option<Placed>, Problem> {
+    fn items(&mut self) -> Result<Option<PositionedItem>, Problem> {
         let is_first = self.line == 1;
         let mut record = self.record()?;
         let delimiter = match self.delimiter {
@@ -126,12 +126,12 @@ impl Records {
             match cells.and_then(|cells| csv_text::fitted(cells, names.len())) {
                 Ok(Some(cells)) => {
                     let cells = cells.into_iter().map(Cell::Text).collect();
-                    return Ok(Some(Placed { line: line_of, item: Item::Cells { names, cells } }));
+                    return Ok(Some(PositionedItem { line: line_of, item: Item::Cells { names, cells } }));
                 }
                 Ok(None) => record = self.record()?,
                 Err(problem) => {
                     let item = Item::Unreadable { problem: at_line(line, problem), text: bytes };
-                    return Ok(Some(Placed { line: line_of, item }));
+                    return Ok(Some(PositionedItem { line: line_of, item }));
                 }
             }
         }
@@ -142,19 +142,19 @@ fn at_line(line: u64, problem: Problem) -> Problem {
     Problem { line: line_number(line), ..problem }
 }
 
-/// Names of columns, the first of them.
+/// The first column names, for messages.
 fn shown(names: &[String]) -> String {
     let first: Vec<String> = names.iter().take(20).map(|name| name.chars().take(60).collect()).collect();
     first.join(", ")
 }
 
 fn unclosed() -> Problem {
-    Problem::at("", "has a quote that is never closed, so nothing behind it can be read")
+    Problem::at("", "has a quote that is never closed, so the rest cannot be read")
         .hint("close it, or double a quote that belongs to the text of a quoted cell")
 }
 
 impl Iterator for Records {
-    type Item = Result<Placed, Problem>;
+    type Item = Result<PositionedItem, Problem>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.ended {
@@ -175,8 +175,8 @@ mod tests {
         let shown: Vec<String> = of_text(&layout(Format::Csv, ""), text)
             .into_iter()
             .map(|found| match found {
-                Ok(Placed { item: Item::Unreadable { problem, .. }, .. }) => format!("! {problem}"),
-                Ok(Placed { line, item: Item::Cells { cells, .. } }) => {
+                Ok(PositionedItem { item: Item::Unreadable { problem, .. }, .. }) => format!("! {problem}"),
+                Ok(PositionedItem { line, item: Item::Cells { cells, .. } }) => {
                     let cells: Vec<&str> = cells.iter().filter_map(|cell| cell.text().expect("text")).collect();
                     format!("{}:{}", line.unwrap_or(0), cells.join("|"))
                 }
@@ -217,21 +217,21 @@ mod tests {
 
     #[test]
     fn d_a_quote_that_is_never_closed_is_found_with_its_line() {
-        let unclosed = "has a quote that is never closed, so nothing behind it can be read; \
+        let unclosed = "has a quote that is never closed, so the rest cannot be read; \
                         close it, or double a quote that belongs to the text of a quoted cell";
         check(b"a,b\n1,2\n3,\"x\n4,5\n", &format!("2:1|2 ! 3: {unclosed}"));
         check(b"a,\"b\n1,2\n", &format!("! 1: {unclosed}"));
     }
 
     #[test]
-    fn d_the_delimiter_is_named_or_seen() {
+    fn d_the_delimiter_is_declared_or_detected() {
         check(b"a;b\n1,5;2\n", "2:1,5|2");
         check(b"a\tb\n1\t2\n", "2:1|2");
         check(b"sep=;\r\na;b\r\n1;2\r\n", "3:1|2");
         check(b"sep=|\na|\"b,c\"\n1|2\n", "3:1|2");
         check(b"a,b,\n1,2,\n3,4\n,,\n", "2:1|2 3:3|4");
         check(b"a, b \n5\" pipe,\"\"\"q\"\"\"\n", "2:5\" pipe|\"q\"");
-        check(b"a,,b\n1,2,3\n", "! 1: has no name for column 2 in its head");
+        check(b"a,,b\n1,2,3\n", "! 1: has no name for column 2 in its header");
         check(b"\n\n", "! is empty: it has no first line with the names of columns");
         check(
             b"a,b\n1,\0\n2,x\n",

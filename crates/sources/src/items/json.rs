@@ -1,17 +1,21 @@
-use std::io::{BufRead, Read};
+use std::{
+    fmt,
+    io::{BufRead, Read},
+};
 
-use serde::de::{Deserialize, IgnoredAny};
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use tocsin_model::problem::Problem;
 
-use super::{Item, Placed, Text, too_long, unreadable};
+use super::{Item, PositionedItem, Text, too_long, unreadable};
 
-/// How deep a document may be nested, as the reader of items has it.
+/// Deepest nesting of a document, as in the item parser.
 const DEPTH_MAX: usize = 127;
 
-/// Whether a text is one JSON document (RFC 8259).
-pub(super) fn examine(text: Text) -> Result<(), Problem> {
-    let mut reader = serde_json::Deserializer::from_reader(Shallow { text, depth: Depth::default() });
-    IgnoredAny::deserialize(&mut reader).and_then(|_| reader.end()).map_err(|error| {
+/// Checks that a text is one JSON document (RFC 8259), without duplicate names in the objects on the path to the items.
+pub(super) fn examine(text: Text, path: &str) -> Result<(), Problem> {
+    let path = names_of(path);
+    let mut reader = serde_json::Deserializer::from_reader(DepthLimitedReader { text, depth: Depth::default() });
+    Along(&path).deserialize(&mut reader).and_then(|()| reader.end()).map_err(|error| {
         let mut message = error.to_string();
         if let Some(at) = message.rfind(" at line ") {
             message.truncate(at);
@@ -22,7 +26,77 @@ pub(super) fn examine(text: Text) -> Result<(), Problem> {
     })
 }
 
-/// Follows how deep a text is nested.
+/// The names of a path.
+fn names_of(path: &str) -> Vec<String> {
+    let path = path.strip_prefix('$').unwrap_or(path);
+    path.split(['.', '/']).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+/// Skips a value. On the path to the items, duplicate names are an error, since one of the members would be lost.
+struct Along<'p>(&'p [String]);
+
+impl<'de> DeserializeSeed<'de> for Along<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        match self.0 {
+            [] => IgnoredAny::deserialize(deserializer).map(drop),
+            _ => deserializer.deserialize_any(self),
+        }
+    }
+}
+
+impl<'de> Visitor<'de> for Along<'_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a JSON value")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let (mut is_there, name) = (false, &self.0[0]);
+        while let Some(key) = map.next_key::<String>()? {
+            match (key == *name, is_there) {
+                (true, true) => return Err(A::Error::custom(format!("`{name}` is given twice"))),
+                (true, false) => map.next_value_seed(Along(&self.0[1..]))?,
+                (false, _) => drop(map.next_value::<IgnoredAny>()?),
+            }
+            is_there |= key == *name;
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        while list.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+}
+
+/// Tracks the nesting depth of a text.
 #[derive(Default)]
 struct Depth {
     depth: usize,
@@ -44,13 +118,13 @@ impl Depth {
     }
 }
 
-/// A text that must not be nested too deep: who skips values keeps a byte for each level.
-struct Shallow {
+/// A reader that limits the nesting depth: skipping values takes a byte per level.
+struct DepthLimitedReader {
     text: Text,
     depth: Depth,
 }
 
-impl Read for Shallow {
+impl Read for DepthLimitedReader {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let count = self.text.read(buffer)?;
         for byte in &buffer[..count] {
@@ -63,7 +137,7 @@ impl Read for Shallow {
     }
 }
 
-/// The elements of the array at a path, or the one value there. The text is known to be JSON.
+/// The elements of the array at a path, or the single value there. The text is valid JSON.
 pub(super) struct Elements {
     text: Text,
     path: Vec<String>,
@@ -79,17 +153,15 @@ enum State {
     Ended,
 }
 
-/// What ends a document.
+/// The error for a truncated document.
 const ENDS_EARLY: &str = "ends early";
 
 impl Elements {
     pub fn new(text: Text, path: &str, bytes_max: usize) -> Elements {
-        let path = path.strip_prefix('$').unwrap_or(path);
-        let path = path.split(['.', '/']).filter(|name| !name.is_empty()).map(str::to_owned).collect();
-        Elements { text, path, bytes_max, state: State::Before, number: 0 }
+        Elements { text, path: names_of(path), bytes_max, state: State::Before, number: 0 }
     }
 
-    /// Goes to the value at the path. Gives whether it is an array, which it enters.
+    /// Moves to the value at the path. Returns whether it is an array, which is entered.
     fn find(&mut self) -> Result<bool, Problem> {
         for name in std::mem::take(&mut self.path) {
             if self.peek()? != b'{' {
@@ -107,7 +179,7 @@ impl Elements {
         Ok(is_array)
     }
 
-    /// Goes to the value of a member of the object that was entered. The first of this name counts.
+    /// Moves to the value of a member of the current object. The first of duplicate names is used.
     fn enter(&mut self, name: &str) -> Result<bool, Problem> {
         loop {
             match self.peek()? {
@@ -129,7 +201,7 @@ impl Elements {
         }
     }
 
-    /// The next byte that is not a space.
+    /// The next byte that is not white space.
     fn peek(&mut self) -> Result<u8, Problem> {
         loop {
             let bytes = self.text.fill_buf().map_err(|error| unreadable(&error))?;
@@ -141,7 +213,7 @@ impl Elements {
         }
     }
 
-    /// Reads a value, into `out` if it is wanted.
+    /// Reads a value, into `out` if it is given.
     fn value(&mut self, mut out: Option<&mut Vec<u8>>) -> Result<(), Problem> {
         let mut depth = Depth::default();
         let mut length = 0;
@@ -168,7 +240,7 @@ impl Elements {
             }
             length += taken;
             if let Some(out) = out.as_deref_mut() {
-                // One byte more than an item may have says that it is too long; the rest is passed over.
+                // One byte above the item limit marks it as too long; the rest is skipped.
                 let room = (self.bytes_max + 1).saturating_sub(out.len());
                 out.extend_from_slice(&bytes[..taken.min(room)]);
             }
@@ -179,7 +251,7 @@ impl Elements {
         }
     }
 
-    fn element(&mut self) -> Result<Option<Placed>, Problem> {
+    fn element(&mut self) -> Result<Option<PositionedItem>, Problem> {
         if self.state == State::Before {
             self.state = if self.find()? { State::Inside } else { State::Ended };
             if self.state == State::Ended {
@@ -197,19 +269,19 @@ impl Elements {
         self.take().map(Some)
     }
 
-    fn take(&mut self) -> Result<Placed, Problem> {
+    fn take(&mut self) -> Result<PositionedItem, Problem> {
         let mut bytes = Vec::new();
         self.value(Some(&mut bytes))?;
         let item = match bytes.len() > self.bytes_max {
             true => Item::Unreadable { problem: too_long(self.bytes_max), text: bytes },
             false => Item::Json(bytes),
         };
-        Ok(Placed { line: None, item })
+        Ok(PositionedItem { line: None, item })
     }
 }
 
 impl Iterator for Elements {
-    type Item = Result<Placed, Problem>;
+    type Item = Result<PositionedItem, Problem>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.state == State::Ended {
@@ -235,7 +307,7 @@ mod tests {
         let shown: Vec<String> = found
             .into_iter()
             .map(|found| match found {
-                Ok(Placed { item: Item::Json(bytes), .. }) => String::from_utf8(bytes).expect("text"),
+                Ok(PositionedItem { item: Item::Json(bytes), .. }) => String::from_utf8(bytes).expect("text"),
                 Ok(other) => panic!("{other:?}"),
                 Err(problem) => format!("! {problem}"),
             })
@@ -257,7 +329,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_json_is_told_before_the_first_item() {
+    fn a_duplicate_list_of_items_is_rejected() {
+        for twice in [r#"{"a": {"b": [1]}, "a": {"b": [2]}}"#, r#"{"a": {"b": [1], "\u0062": [2]}}"#] {
+            let found = of_text(&layout(Format::Json, "a.b"), twice.as_bytes());
+            assert!(matches!(&found[..], [Err(problem)] if problem.message.ends_with("is given twice")), "{found:?}");
+        }
+        check("a.b", r#"{"x": 1, "x": 2, "a": {"y": 1, "y": 1, "b": [{"z": 1, "z": 2}]}}"#, r#"{"z": 1, "z": 2}"#);
+        check("a.b", r#"{"b": [1e400], "c": null, "a": {"b": [1]}}"#, "1");
+    }
+
+    #[test]
+    fn invalid_json_is_reported_before_the_first_item() {
         for wrong in ["", "[1,]", "{\"a\": 1", "[1] x", "[1][2]", "{'a': 1}", "nul", "[1", "\"\u{1}\""] {
             let found = of_text(&layout(Format::Json, ""), wrong.as_bytes());
             assert!(
@@ -274,8 +356,10 @@ mod tests {
     fn d_a_long_item_takes_no_memory_and_others_follow() {
         let layout = Layout { item_bytes_max: 10, ..layout(Format::Json, "") };
         let found = of_text(&layout, format!("[1, \"{}\", 2]", "x".repeat(1_000_000)).as_bytes());
-        let Ok(Placed { item: Item::Unreadable { problem, text }, .. }) = &found[1] else { panic!("{found:?}") };
+        let Ok(PositionedItem { item: Item::Unreadable { problem, text }, .. }) = &found[1] else {
+            panic!("{found:?}")
+        };
         assert!(problem.message.contains("longer than 10 bytes") && text.len() == 11);
-        assert!(matches!(&found[2], Ok(Placed { item: Item::Json(bytes), .. }) if bytes == b"2"));
+        assert!(matches!(&found[2], Ok(PositionedItem { item: Item::Json(bytes), .. }) if bytes == b"2"));
     }
 }

@@ -14,43 +14,43 @@ use quick_xml::{
 };
 use tocsin_model::problem::Problem;
 
-use super::{Item, Layout, Placed, Text, Xml, too_long};
+use super::{Item, Layout, PositionedItem, Text, Xml, too_long};
 
-/// How deep elements may be nested.
+/// Deepest nesting of elements.
 const DEPTH_MAX: usize = 127;
 /// Most elements of one item.
 const ELEMENTS_MAX: usize = 500_000;
-/// What is read from the text at once, beyond what an item needs.
+/// Bytes read at once in addition to the size limit of an item.
 const SLACK_BYTES: usize = 64 << 10;
 
-/// An element with all below it.
+/// An element with its descendants.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Element {
-    /// Its name without its prefix.
+    /// Name without its prefix.
     pub name: String,
-    /// Its prefix, as it is written; empty without one.
+    /// Prefix as written; empty without one.
     pub prefix: String,
     /// The name of its namespace; empty without one.
     pub namespace: Arc<str>,
-    /// Its attributes with their names as they are written.
+    /// Attributes with their names as written.
     pub attributes: Vec<(String, String)>,
-    /// Its own text, without that of its children.
+    /// Own text, without that of its descendants.
     pub text: String,
     pub children: Vec<Element>,
-    /// Its place in the own text of its parent, in bytes.
+    /// Position in the parent's own text, in bytes.
     pub at: usize,
 }
 
 impl Element {
-    /// The value of an attribute of this name as it is written, else of one with this name behind a prefix.
+    /// The value of an attribute with this qualified name, else of one with this local name.
     pub fn attribute(&self, name: &str) -> Option<&str> {
         let exact = self.attributes.iter().find(|(known, _)| known == name);
         let found = exact.or_else(|| self.attributes.iter().find(|(known, _)| local(known) == name));
         found.map(|(_, value)| value.as_str())
     }
 
-    /// The children of a name: with a prefix those that are written so, without one those in the namespace of this element,
-    /// else in any.
+    /// The children of a name: a prefixed name matches as written; a local name matches in the namespace of this
+    /// element, else in any.
     pub fn children_of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Element> {
         let (prefix, name) = name.split_once(':').map_or((None, name), |(prefix, name)| (Some(prefix), name));
         let fits = move |child: &&Element| child.name == name && prefix.is_none_or(|prefix| child.prefix == prefix);
@@ -59,7 +59,7 @@ impl Element {
         self.children.iter().filter(fits).filter(move |child| !own_alone || is_own(child))
     }
 
-    /// The string value of XPath 1.0, section 5.2: its text and that of all below it, in the order of the document.
+    /// The string value (XPath 1.0, section 5.2): its text and that of all descendants, in document order.
     pub fn whole_text(&self) -> Cow<'_, str> {
         if self.children.is_empty() {
             return Cow::Borrowed(&self.text);
@@ -79,8 +79,8 @@ impl Element {
         whole.push_str(&self.text[from..]);
     }
 
-    /// Its attributes and its children with their string values. Of several with one name those without a namespace of their
-    /// own count: elements of other vocabularies stand in only where there is none.
+    /// Attributes and children with their string values. Of several with one name, those without a foreign
+    /// namespace take precedence.
     pub fn leaves(&self) -> impl Iterator<Item = (&str, Cow<'_, str>)> {
         let is_own = |name: &str| self.children.iter().any(|own| own.name == name && own.namespace == self.namespace);
         let children = self
@@ -88,7 +88,7 @@ impl Element {
             .iter()
             .filter(move |child| child.namespace == self.namespace || !is_own(&child.name))
             .map(|child| (child.name.as_str(), child.whole_text()));
-        // What XML and XML Schema themselves say of an element is not of its vocabulary.
+        // Attributes of XML and XML Schema are not data.
         let is_meta = |name: &str| name.starts_with("xml:") || name.starts_with("xsi:");
         let is_second =
             |name: &str| name.contains(':') && self.attributes.iter().any(|(known, _)| known == local(name));
@@ -101,40 +101,59 @@ impl Element {
     }
 }
 
-/// A name without its prefix.
+/// A text, checked for characters that XML does not allow; in feeds it is not checked.
+fn characters(text: Cow<'_, str>, xml: Xml) -> Result<Cow<'_, str>, Problem> {
+    let is_none = |c: &char| matches!(c, '\0'..='\x08' | '\x0b' | '\x0c' | '\x0e'..='\x1f' | '\u{fffe}' | '\u{ffff}');
+    match text.chars().find(is_none).filter(|_| xml == Xml::Plain) {
+        Some(found) => Err(ill_formed(&format!("the character U+{:04X} is in it", u32::from(found)))),
+        None => Ok(text),
+    }
+}
+
+/// Whether a text is an XML name.
+fn is_name(text: &str) -> bool {
+    let starts = |c: char| c.is_ascii_alphabetic() || matches!(c, '_' | ':') || !c.is_ascii();
+    text.starts_with(starts) && text.chars().all(|c| starts(c) || c.is_ascii_digit() || matches!(c, '-' | '.'))
+}
+
+fn ill_formed(what: &str) -> Problem {
+    Problem::at("", format!("is not well-formed XML: {what}"))
+}
+
+/// The local name.
 fn local(name: &str) -> &str {
     name.rsplit(':').next().unwrap_or(name)
 }
 
-/// The elements at a path, such as `/orders/order`, `/orders/*` or `//order`. What a document type would declare is not
-/// read: a document that has one is refused.
+/// The elements at a path, such as `/orders/order`, `/orders/*` or `//order`. A document with a document type
+/// declaration is rejected.
 pub(super) struct Elements {
-    reader: NsReader<std::io::BufReader<Measured>>,
-    /// Bytes that were read since the last item began or ended.
+    reader: NsReader<std::io::BufReader<LimitedReader>>,
+    /// Bytes read since the last item began or ended.
     measured: Arc<AtomicUsize>,
     bytes_max: usize,
     path: Vec<String>,
     anywhere: bool,
     xml: Xml,
-    /// The namespace of the last element, which the next one often has too.
+    /// The namespace of the last element, since the next one often has the same.
     namespace: Arc<str>,
     /// The names of the open elements above items.
     open: Vec<String>,
     roots: usize,
-    /// Elements of the item that is being read.
+    /// The number of elements in the current item.
     elements: usize,
     number: u64,
     ended: bool,
 }
 
-/// Refuses to read more for one item than it may have.
-struct Measured {
+/// A reader with a size limit per item.
+struct LimitedReader {
     text: Text,
     measured: Arc<AtomicUsize>,
     bytes_max: usize,
 }
 
-impl Read for Measured {
+impl Read for LimitedReader {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let before = self.measured.load(Ordering::Relaxed);
         if before > self.bytes_max.saturating_add(SLACK_BYTES) {
@@ -150,10 +169,12 @@ impl Elements {
     pub fn new(text: Text, layout: &Layout) -> Elements {
         let (path, bytes_max) = (layout.items.as_str(), layout.item_bytes_max);
         let measured = Arc::new(AtomicUsize::new(0));
-        let text = Measured { text, measured: measured.clone(), bytes_max };
+        let text = LimitedReader { text, measured: measured.clone(), bytes_max };
         let names = path.split('/').filter(|name| !name.is_empty());
+        let mut reader = NsReader::from_reader(std::io::BufReader::new(text));
+        reader.config_mut().check_comments = layout.xml == Xml::Plain;
         Elements {
-            reader: NsReader::from_reader(std::io::BufReader::new(text)),
+            reader,
             xml: layout.xml,
             namespace: Arc::from(""),
             measured,
@@ -173,7 +194,7 @@ impl Elements {
         loop {
             buffer.clear();
             self.measured.store(0, Ordering::Relaxed);
-            match self.reader.read_event_into(&mut buffer).map_err(|error| self.broken(&error))? {
+            match self.reader.read_event_into(&mut buffer).map_err(|error| self.syntax_problem(&error))? {
                 Event::Start(start) => {
                     self.enter(&start)?;
                     if self.is_item() {
@@ -202,7 +223,7 @@ impl Elements {
         }
     }
 
-    /// An element without what is inside.
+    /// An element without its content.
     fn below(&mut self, start: &BytesStart<'_>) -> Result<Element, Problem> {
         let mut attributes = Vec::new();
         for attribute in start.attributes() {
@@ -212,12 +233,15 @@ impl Elements {
                 continue;
             }
             let value = match self.xml {
-                Xml::Plain => quick_xml::escape::unescape(&attribute.value),
+                Xml::Plain => quick_xml::escape::unescape_with(&attribute.value, quick_xml::escape::resolve_xml_entity),
                 Xml::Feed => quick_xml::escape::unescape_with(&attribute.value, html_entity),
             };
+            if self.xml == Xml::Plain && attribute.value.contains('<') {
+                return Err(ill_formed("the value of an attribute holds `<`"));
+            }
             let value = match (value, self.xml) {
-                (Ok(value), _) => value.into_owned(),
-                // An entity that nothing declares stands for itself.
+                (Ok(value), xml) => characters(value, xml)?.into_owned(),
+                // An undeclared entity is kept as text.
                 (Err(_), Xml::Feed) => attribute.value.to_string(),
                 (Err(error), Xml::Plain) => {
                     return Err(Problem::at("", format!("has an attribute that cannot be read: {error}")));
@@ -233,12 +257,15 @@ impl Elements {
             self.namespace = namespace.into();
         }
         let name: &str = start.name().into_inner();
+        if self.xml == Xml::Plain && !is_name(name) {
+            return Err(ill_formed(&format!("`{name}` is not the name of an element")));
+        }
         let (prefix, name) = name.split_once(':').unwrap_or(("", name));
         let (name, prefix) = (name.to_owned(), prefix.to_owned());
         Ok(Element { name, prefix, namespace: self.namespace.clone(), attributes, ..Element::default() })
     }
 
-    /// Counts an element within an item: what they take in memory is many times what they take in a text.
+    /// Counts an element of an item: in memory, elements are many times larger than in the text.
     fn count(&mut self) -> Result<(), Problem> {
         self.elements += 1;
         match self.elements > ELEMENTS_MAX {
@@ -250,7 +277,10 @@ impl Elements {
     fn enter(&mut self, start: &BytesStart<'_>) -> Result<(), Problem> {
         self.roots += usize::from(self.open.is_empty());
         self.open.push(name_of(start));
-        // A page that says what went wrong is no document without items.
+        if let Some(name) = self.open.last().filter(|name| self.xml == Xml::Plain && !is_name(name)) {
+            return Err(ill_formed(&format!("`{name}` is not the name of an element")));
+        }
+        // An error page is not a document without items.
         let is_other = |wanted: &&String| {
             let found = self.open[0].as_str();
             wanted.as_str() != "*" && wanted.as_str() != found && wanted.as_str() != local(found)
@@ -259,7 +289,7 @@ impl Elements {
         if let (1, Some(root)) = (self.open.len(), root) {
             let text =
                 format!("has the root element `{}`, and its items are at `/{}`", self.open[0], self.path.join("/"));
-            return Err(Problem::at("", text).hint(format!("items are looked for in `{root}`: correct `items`")));
+            return Err(Problem::at("", text).hint(format!("the configured root is `{root}`: correct `items`")));
         }
         match (self.roots, self.open.len()) {
             (2.., _) => Err(Problem::at("", "has more than one root element")),
@@ -277,16 +307,16 @@ impl Elements {
         names.len() == self.path.len() && names.iter().zip(&self.path).all(fits)
     }
 
-    /// Reads what is inside an element, to its end.
+    /// Reads the content of an element, to its end.
     fn content(&mut self, element: Element) -> Result<Element, Problem> {
         self.elements = 0;
         let mut stack = vec![element];
         let mut buffer = Vec::new();
         loop {
             buffer.clear();
-            let event = self.reader.read_event_into(&mut buffer).map_err(|error| self.broken(&error))?;
+            let event = self.reader.read_event_into(&mut buffer).map_err(|error| self.syntax_problem(&error))?;
             let xml = self.xml;
-            let top = stack.last_mut().expect("it returns with the last");
+            let top = stack.last_mut().expect("the stack is not empty");
             match event {
                 Event::Start(start) => {
                     let element = self.below(&start)?;
@@ -301,11 +331,17 @@ impl Elements {
                     self.count()?;
                     top.children.push(child);
                 }
-                Event::Text(text) => top.text.push_str(&text.xml10_content()),
-                Event::CData(text) => top.text.push_str(&text.xml10_content()),
+                Event::Text(text) => {
+                    let text = characters(text.xml10_content(), xml)?;
+                    if xml == Xml::Plain && text.contains("]]>") {
+                        return Err(ill_formed("a text holds `]]>`"));
+                    }
+                    top.text.push_str(&text);
+                }
+                Event::CData(text) => top.text.push_str(&characters(text.xml10_content(), xml)?),
                 Event::GeneralRef(reference) => top.text.push_str(&self::reference(&reference, xml)?),
                 Event::End(_) => {
-                    let done = stack.pop().expect("it returns with the last");
+                    let done = stack.pop().expect("the stack is not empty");
                     match stack.last_mut() {
                         Some(parent) => parent.children.push(Element { at: parent.text.len(), ..done }),
                         None => return Ok(done),
@@ -325,11 +361,11 @@ impl Elements {
         }
     }
 
-    fn broken(&self, error: &quick_xml::Error) -> Problem {
+    fn syntax_problem(&self, error: &quick_xml::Error) -> Problem {
         match error {
             quick_xml::Error::Io(error) => match error.kind() {
                 std::io::ErrorKind::FileTooLarge => too_long(self.bytes_max),
-                // The encoding, which says itself what to do.
+                // The encoding error, which contains a hint.
                 std::io::ErrorKind::InvalidData => Problem::at("", error.to_string()),
                 _ => super::unreadable(error),
             },
@@ -341,11 +377,11 @@ impl Elements {
     }
 }
 
-/// What no item is made of. Nothing is looked up that a document type declares.
+/// Events outside of items. Document type declarations are not evaluated.
 fn outside(event: &Event<'_>, xml: Xml) -> Result<(), Problem> {
     match event {
         Event::DocType(_) if xml == Xml::Plain => {
-            let problem = Problem::at("", "has a document type declaration, which is not read here");
+            let problem = Problem::at("", "has a document type declaration, which is not supported");
             Err(problem.hint("leave `<!DOCTYPE ...>` and its entities out"))
         }
         _ => Ok(()),
@@ -361,26 +397,26 @@ fn name_of(start: &BytesStart<'_>) -> String {
     name.to_owned()
 }
 
-/// The character that an entity of HTML stands for.
+/// The character of an HTML entity.
 fn html_entity(name: &str) -> Option<&'static str> {
     quick_xml::escape::resolve_html5_entity(name)
 }
 
-/// What a reference stands for: a character by its number, or one of the five that XML itself has.
+/// The text of a reference: a character by its number, or one of XML's five predefined entities.
 fn reference(reference: &quick_xml::events::BytesRef<'_>, xml: Xml) -> Result<String, Problem> {
     let name: &str = reference;
     if let Ok(Some(character)) = reference.resolve_char_ref() {
-        return Ok(character.to_string());
+        return Ok(characters(character.to_string().into(), xml)?.into_owned());
     }
     match (quick_xml::escape::resolve_xml_entity(name), xml) {
         (Some(text), _) => Ok(text.to_owned()),
         (None, Xml::Feed) => Ok(html_entity(name).map_or_else(|| format!("&{name};"), str::to_owned)),
-        (None, Xml::Plain) => Err(Problem::at("", format!("has the entity `&{name};`, which is not read here"))),
+        (None, Xml::Plain) => Err(Problem::at("", format!("has the entity `&{name};`, which is not supported"))),
     }
 }
 
 impl Iterator for Elements {
-    type Item = Result<Placed, Problem>;
+    type Item = Result<PositionedItem, Problem>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.ended {
@@ -391,7 +427,7 @@ impl Iterator for Elements {
         let at = self.number;
         self.number += 1;
         element.map(|found| match found {
-            Ok(element) => Ok(Placed { line: None, item: Item::Xml(element) }),
+            Ok(element) => Ok(PositionedItem { line: None, item: Item::Xml(element) }),
             Err(problem) => Err(Problem { path: format!("[{at}]"), ..problem }),
         })
     }
@@ -413,7 +449,7 @@ mod tests {
         let shown: Vec<String> = of_text(&layout(Format::Xml, path), text.as_bytes())
             .into_iter()
             .map(|found| match found {
-                Ok(Placed { item: Item::Xml(element), .. }) => show(&element),
+                Ok(PositionedItem { item: Item::Xml(element), .. }) => show(&element),
                 Ok(other) => panic!("{other:?}"),
                 Err(problem) => format!("! {problem}"),
             })
@@ -432,21 +468,41 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_xml_is_told() {
+    fn documents_that_are_not_well_formed_are_refused() {
+        for (text, what) in [
+            ("<a><b>\u{1}</b></a>", "the character U+0001 is in it"),
+            ("<a><b>&#1;</b></a>", "the character U+0001 is in it"),
+            ("<a><b c='\0'/></a>", "the character U+0000 is in it"),
+            ("<a><b>\u{fffe}</b></a>", "the character U+FFFE is in it"),
+            ("<a><b c='x<y'/></a>", "the value of an attribute holds `<`"),
+            ("<a><b>x]]>y</b></a>", "a text holds `]]>`"),
+            ("<a><1b/></a>", "`1b` is not the name of an element"),
+            ("<a><b><-c/></b></a>", "`-c` is not the name of an element"),
+        ] {
+            check("/a/b", text, &format!("! [0]: is not well-formed XML: {what}"));
+        }
+        let refused = |text: &str| of_text(&layout(Format::Xml, "/a/b"), text.as_bytes()).iter().any(Result::is_err);
+        assert!(refused("<a><!-- x -- y --><b/></a>"));
+        assert!(refused("<a><b c='&nbsp;'/></a>"), "XML itself has no such entity");
+        check("/a/b", "<a><b c='&gt;&#9;'>\t&lt;ü</b></a>", "b(@c=>\t <ü)");
+    }
+
+    #[test]
+    fn invalid_xml_is_reported() {
         check("/a/b", "", "! [0]: has no root element");
         check("/a/b", "<a><b/>", "b(), ! [1]: ends before `a` does");
         check(
             "/b/c",
             "<a/>",
-            "! [0]: has the root element `a`, and its items are at `/b/c`; items are looked for in `b`: correct `items`",
+            "! [0]: has the root element `a`, and its items are at `/b/c`; the configured root is `b`: correct `items`",
         );
         check("/a", "<a/><a/>", "a(), ! [1]: has more than one root element");
         check("/a/b", "<a/>x", "! [0]: has text outside of its root element");
-        check("/a", "<a>&nbsp;</a>", "! [0]: has the entity `&nbsp;`, which is not read here");
+        check("/a", "<a>&nbsp;</a>", "! [0]: has the entity `&nbsp;`, which is not supported");
         check(
             "/a",
             "<!DOCTYPE a [<!ENTITY x 'y'>]><a>&x;</a>",
-            "! [0]: has a document type declaration, which is not read here; leave `<!DOCTYPE ...>` and its entities out",
+            "! [0]: has a document type declaration, which is not supported; leave `<!DOCTYPE ...>` and its entities out",
         );
         check(
             "/a",
@@ -479,7 +535,7 @@ mod tests {
         let value = |inner: &str| {
             let text = format!("<orders><order><note>{inner}</note></order></orders>");
             match &of_text(&layout(Format::Xml, "/orders/order"), text.as_bytes())[..] {
-                [Ok(Placed { item: Item::Xml(element), .. })] => {
+                [Ok(PositionedItem { item: Item::Xml(element), .. })] => {
                     element.leaves().next().map(|(name, value)| format!("{name}={value}")).unwrap_or_default()
                 }
                 other => panic!("{other:?}"),
@@ -498,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn c3_other_encodings_are_read() {
+    fn c3_other_encodings_are_decoded() {
         let text = "<?xml version='1.0' encoding='UTF-16'?><a><b>é€</b></a>";
         let units = |order: fn(u16) -> [u8; 2]| -> Vec<u8> {
             format!("\u{feff}{text}").encode_utf16().flat_map(order).collect()
@@ -506,13 +562,13 @@ mod tests {
         let declared = b"<?xml version='1.0' encoding='windows-1252'?><a><b>\xe9\x80</b></a>".to_vec();
         for bytes in [units(u16::to_be_bytes), units(u16::to_le_bytes), declared] {
             let found = of_text(&layout(Format::Xml, "/a/b"), &bytes);
-            let [Ok(Placed { item: Item::Xml(element), .. })] = &found[..] else { panic!("{found:?}") };
+            let [Ok(PositionedItem { item: Item::Xml(element), .. })] = &found[..] else { panic!("{found:?}") };
             assert_eq!(element.text, "é€");
         }
         let open = || -> Text { Box::new(std::io::Cursor::new(b"<a><b>\xe9</b></a>".to_vec())) };
         let layout = layout(Format::Xml, "/a/b");
         let found: Vec<_> = layout.items(open(), Some("iso-8859-1")).collect();
-        let [Ok(Placed { item: Item::Xml(element), .. })] = &found[..] else { panic!("{found:?}") };
+        let [Ok(PositionedItem { item: Item::Xml(element), .. })] = &found[..] else { panic!("{found:?}") };
         assert_eq!(element.text, "é");
         assert!(layout.items(open(), Some("klingon")).next().expect("one").is_err());
         assert!(layout.items(open(), None).next().expect("one").is_err(), "it is not UTF-8");

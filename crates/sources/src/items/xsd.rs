@@ -1,8 +1,8 @@
-//! The part of an XML Schema that describes events: which elements come many times, and what is in each of them.
+//! The event structure in an XML Schema: the repeated elements, and their contents.
 //!
-//! Read are declarations of elements and attributes, with named and anonymous types, sequences, choices and extensions.
-//! Imports and includes are not followed. Each declaration is looked at once, so that the work is linear in the length of the
-//! schema, whatever refers to what.
+//! Supported are declarations of elements and attributes, with named and anonymous types, sequences, choices and
+//! extensions. Imports and includes are not followed. Each declaration is visited once, so the work is linear in the
+//! length of the schema, whatever the references.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
@@ -16,23 +16,23 @@ use tocsin_model::{
 
 use super::{Element, Format, Item, Layout, Xml};
 
-/// How deep declarations may lead into each other.
+/// Deepest chain of declarations.
 const DEPTH_MAX: usize = 16;
 
-/// What of a schema matters here.
+/// The relevant part of a schema.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Schema {
-    /// The path of the elements that come many times.
+    /// The path of the repeated elements.
     pub items: String,
-    /// Path and type of what is in each, by name.
+    /// Path and type of their contents, by name.
     leaves: BTreeMap<String, (String, FieldType)>,
 }
 
 impl Schema {
-    /// Reads the text of a schema.
+    /// Parses a schema.
     ///
     /// # Errors
-    /// It is not XML or no schema, or no element in it comes many times.
+    /// The text is not XML or not a schema, or no element is repeated.
     pub fn read(text: &str) -> Result<Schema, Problem> {
         let layout = Layout {
             format: Format::Xml,
@@ -57,8 +57,8 @@ impl Schema {
                 return Ok(Schema { items: path, leaves });
             }
         }
-        let problem = Problem::at("schema", "declares no element that comes many times");
-        Err(problem.hint("give the one that is the event `maxOccurs=\"unbounded\"`"))
+        let problem = Problem::at("schema", "declares no repeated element");
+        Err(problem.hint("set `maxOccurs=\"unbounded\"` on the element that is the event"))
     }
 
     /// The path of each field that the schema declares by its name.
@@ -67,7 +67,7 @@ impl Schema {
         fields.iter().filter_map(|field| path(field.name.as_str())).collect()
     }
 
-    /// Fields whose type is another in the schema.
+    /// Fields with another type in the schema.
     pub fn misfits(&self, fields: &Fields) -> Vec<Problem> {
         let misfit = |name: &str, kind: FieldType| {
             let (_, declared) = self.leaves.get(name)?;
@@ -90,7 +90,7 @@ fn at_schema(problem: Problem) -> Problem {
     Problem { path: "schema".to_owned(), ..problem }
 }
 
-/// All declarations at the top of a schema, by their kind and name.
+/// The top-level declarations of a schema, by kind and name.
 struct Declarations<'a>(HashMap<(&'a str, &'a str), &'a Element>);
 
 /// The identity of an element of the schema.
@@ -109,7 +109,7 @@ impl<'a> Declarations<'a> {
         Declarations(named)
     }
 
-    /// A declaration at the top, by its kind and its name, without a prefix.
+    /// A top-level declaration, by kind and local name.
     fn named(&self, kind: &str, name: &str) -> Option<&'a Element> {
         let name = name.rsplit(':').next()?;
         self.0.get(&(kind, name)).copied()
@@ -129,7 +129,7 @@ impl<'a> Declarations<'a> {
         inside.or_else(|| self.named("complexType", element.attribute("type")?))
     }
 
-    /// The elements and attributes that are declared in a type, and in those that it extends.
+    /// The elements and attributes declared in a type and its base types.
     fn parts(&self, of: &'a Element) -> Vec<&'a Element> {
         let mut parts = Vec::new();
         self.add_parts(of, 0, &mut BTreeSet::new(), &mut parts);
@@ -157,7 +157,7 @@ impl<'a> Declarations<'a> {
         }
     }
 
-    /// The first element below this one that comes many times, and its path. `seen` are types that have none.
+    /// The first repeated descendant element, and its path. `seen` are types without one.
     fn repeated(
         &self,
         element: &'a Element,
@@ -176,7 +176,7 @@ impl<'a> Declarations<'a> {
         below.into_iter().find_map(|part| self.repeated(part, &path, depth + 1, seen))
     }
 
-    /// The parts of an element that have a value, by name; of two with one name the one that lies higher counts.
+    /// The parts of an element that have a value, by name; of duplicates, the one higher up.
     fn leaves(&self, item: &'a Element) -> BTreeMap<String, (String, FieldType)> {
         let mut leaves = BTreeMap::new();
         let mut seen = BTreeSet::new();
@@ -198,7 +198,7 @@ impl<'a> Declarations<'a> {
         leaves
     }
 
-    /// The type of the text of an element or of the value of an attribute.
+    /// The type of the text of an element or of an attribute value.
     fn kind(&self, part: &'a Element, depth: usize) -> FieldType {
         let simple = part.children.iter().find(|child| child.name == "simpleType");
         let restriction = |simple: &'a Element| simple.children.iter().find(|child| child.name == "restriction");
@@ -251,7 +251,7 @@ mod tests {
     </xs:schema>"#;
 
     #[test]
-    fn a_schema_tells_what_to_read() {
+    fn a_schema_gives_paths_and_types() {
         let schema = Schema::read(STOCKS).expect("a schema");
         assert_eq!(schema.items, "/stocks/stock");
         let fields =
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_schema_is_told() {
+    fn invalid_schemas_are_reported() {
         for wrong in ["", "<a/>", "<schema/>", "<!DOCTYPE a><schema/>", "<schema><element name='a'/></schema>"] {
             assert_eq!(Schema::read(wrong).expect_err(wrong).path, "schema");
         }
@@ -274,7 +274,8 @@ mod tests {
 
     #[test]
     fn a21_a_schema_that_refers_to_itself_is_read_once() {
-        // Each type has ten parts of its own type and of the next: by paths they would be as many as 20 to the power of 16.
+        // Each type has ten parts of its own type and ten of the next: the number of paths would be 20 to the power of
+        // 16.
         let part = |at: usize, name: usize| format!("<xs:element name='e{name}' type='T{at}'/>");
         let kind = |at: usize| {
             let own: String = (0..10).map(|name| part(at, name)).collect();
@@ -287,7 +288,7 @@ mod tests {
                 "<xs:schema xmlns:xs='http://www.w3.org/2001/XMLSchema'><xs:element name='root' type='T0'/>{kinds}<xs:complexType name='T40'><xs:sequence>{last}</xs:sequence></xs:complexType></xs:schema>"
             )
         };
-        assert!(Schema::read(&with("<xs:element name='leaf' type='xs:int'/>")).is_err(), "nothing comes many times");
+        assert!(Schema::read(&with("<xs:element name='leaf' type='xs:int'/>")).is_err(), "no element is repeated");
         let bases = "<xs:complexType name='B'><xs:complexContent><xs:extension base='B'/><xs:extension base='B'/></xs:complexContent></xs:complexType>";
         let text = with("").replace("<xs:element name='root' type='T0'/>", &format!("<xs:element name='root'><xs:complexType><xs:sequence><xs:element name='item' type='T0' maxOccurs='unbounded'/><xs:element name='b' type='B'/></xs:sequence></xs:complexType></xs:element>{bases}"));
         let schema = Schema::read(&text).expect("a schema");

@@ -1,4 +1,4 @@
-//! Who leads which partition, and what can be asked of them.
+//! Cluster metadata: partition leaders, log offsets, and the consumer group.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -19,27 +19,27 @@ use uuid::Uuid;
 
 use super::{
     connection::{Access, Connection, check},
+    offset::{Partition, PartitionOffset},
     options::Address,
-    place::{Part, Place},
 };
-use crate::source::Trouble;
+use crate::source::SourceError;
 
-/// The newest versions of requests that we know. All that we ask for is in them, and brokers from 0.11 on speak some that
-/// is no newer.
+/// The newest supported request versions. They have all features that we use; brokers from 0.11 on support versions
+/// that are not newer.
 pub(super) const FETCH_VERSION: i16 = 13;
 const METADATA_VERSION: i16 = 12;
 const LIST_OFFSETS_VERSION: i16 = 7;
 const FIND_COORDINATOR_VERSION: i16 = 3;
 const OFFSET_COMMIT_VERSION: i16 = 8;
 
-/// How long a broker waits for messages.
+/// Long-poll time for messages.
 pub(super) const FETCH_WAIT: Duration = Duration::from_secs(5);
-/// Most bytes of an answer, and of a partition in it, unless a single batch is longer.
+/// Most bytes of a response, and of a partition in it, unless a single batch is longer.
 const FETCH_BYTES_MAX: i32 = 4 << 20;
 const PARTITION_BYTES_MAX: i32 = 1 << 20;
-/// A source takes from at most so many partitions.
+/// Most partitions of a source.
 const PARTITIONS_MAX: usize = 4_096;
-/// How often a commit is tried while the coordinator of a group is being found, and the pause in between.
+/// Most attempts to commit while the group coordinator is being elected, and the pause in between.
 const COMMITS_MAX: u32 = 10;
 const COMMIT_PAUSE: Duration = Duration::from_millis(200);
 
@@ -47,23 +47,23 @@ fn topic_name(name: &str) -> TopicName {
     TopicName(StrBytes::from_string(name.to_owned()))
 }
 
-/// One of the ends of a log.
+/// An end of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum LogEnd {
     First,
     Last,
 }
 
-/// The part of a cluster that matters to us.
+/// The relevant part of a cluster's metadata.
 pub(super) struct Cluster {
     brokers: BTreeMap<i32, Address>,
-    /// Each partition with the id of its topic, its leader and the leader's epoch.
-    parts: BTreeMap<Part, (String, i32, i32)>,
+    /// The partitions with the id of their topic, their leader and the leader's epoch.
+    parts: BTreeMap<Partition, (String, i32, i32)>,
     topics: Vec<(Arc<str>, Uuid)>,
 }
 
-/// A connection to the first broker that answers.
-async fn connect(addresses: &[Address], access: &Access) -> Result<Connection, Trouble> {
+/// A connection to the first broker that responds.
+async fn connect(addresses: &[Address], access: &Access) -> Result<Connection, SourceError> {
     let mut troubles = Vec::new();
     for address in addresses {
         match Connection::open(address, access).await {
@@ -71,12 +71,12 @@ async fn connect(addresses: &[Address], access: &Access) -> Result<Connection, T
             Err(trouble) => troubles.push(trouble.text),
         }
     }
-    Err(Trouble::of(troubles.join("; ")))
+    Err(SourceError::of(troubles.join("; ")))
 }
 
 impl Cluster {
-    /// Asks for the partitions of these topics.
-    pub async fn find(addresses: &[Address], topics: &[String], access: &Access) -> Result<Cluster, Trouble> {
+    /// Fetches the metadata of these topics.
+    pub async fn find(addresses: &[Address], topics: &[String], access: &Access) -> Result<Cluster, SourceError> {
         let mut connection = connect(addresses, access).await?;
         let wanted = topics.iter().map(|topic| MetadataRequestTopic::default().with_name(Some(topic_name(topic))));
         let request =
@@ -84,7 +84,7 @@ impl Cluster {
         let answer = connection.ask(request, METADATA_VERSION, Duration::ZERO).await?;
         let mut brokers = BTreeMap::new();
         for broker in answer.brokers {
-            let port = u16::try_from(broker.port).map_err(|_| Trouble::of("a broker has no port"))?;
+            let port = u16::try_from(broker.port).map_err(|_| SourceError::of("a broker has an invalid port"))?;
             let address = Address { host: broker.host.to_string(), port };
             brokers.insert(broker.node_id.0, address);
         }
@@ -94,46 +94,48 @@ impl Cluster {
             match ResponseError::try_from_code(topic.error_code) {
                 None => {}
                 Some(ResponseError::UnknownTopicOrPartition) => {
-                    return Err(Trouble::of(format!("the topic `{name}` is not there, or hidden from our user")));
+                    return Err(SourceError::of(format!(
+                        "the topic `{name}` does not exist, or the user has no access"
+                    )));
                 }
-                Some(error) => return Err(Trouble::new(format!("the topic `{name}`"), error)),
+                Some(error) => return Err(SourceError::new(format!("the topic `{name}`"), error)),
             }
             let shared: Arc<str> = name.into();
             topics.push((shared.clone(), topic.topic_id));
             for part in topic.partitions {
-                let key = Part { topic: shared.clone(), number: part.partition_index };
+                let key = Partition { topic: shared.clone(), number: part.partition_index };
                 parts.insert(key, (topic.topic_id.to_string(), part.leader_id.0, part.leader_epoch));
             }
         }
         if parts.len() > PARTITIONS_MAX {
             let text = format!("the topics have {} partitions; a source takes from {PARTITIONS_MAX}", parts.len());
-            return Err(Trouble::of(text));
+            return Err(SourceError::of(text));
         }
         Ok(Cluster { brokers, parts, topics })
     }
 
-    /// All partitions, each with the id of its topic.
-    pub fn parts(&self) -> impl Iterator<Item = (&Part, &str)> {
+    /// All partitions, with the id of their topic.
+    pub fn parts(&self) -> impl Iterator<Item = (&Partition, &str)> {
         self.parts.iter().map(|(part, (topic, ..))| (part, &**topic))
     }
 
-    /// Whether there is this partition.
-    pub fn leads(&self, part: &Part) -> bool {
+    /// Whether this partition exists.
+    pub fn leads(&self, part: &Partition) -> bool {
         self.parts.contains_key(part)
     }
 
-    /// The id of a topic; zeros if brokers do not know it.
+    /// The id of a topic; zeros if brokers do not support ids.
     fn id_of(&self, topic: &str) -> Uuid {
         self.topics.iter().find(|(name, _)| **name == *topic).map_or(Uuid::nil(), |(_, id)| *id)
     }
 
-    /// The name of a topic that is answered by name or, by newer brokers, by its id.
+    /// The name of a topic in a response, identified by name or, by newer brokers, by id.
     pub fn name_of(&self, topic: &FetchableTopicResponse) -> Option<Arc<str>> {
         let is_it = |name: &str, id: &Uuid| *name == **topic.topic || (!id.is_nil() && *id == topic.topic_id);
         self.topics.iter().find(|(name, id)| is_it(name, id)).map(|(name, _)| name.clone())
     }
 
-    /// Whether every partition has a leader whose address we know.
+    /// Whether every partition has a leader with a known address.
     pub fn is_whole(&self) -> bool {
         self.parts.values().all(|(_, leader, _)| self.brokers.contains_key(leader))
     }
@@ -143,8 +145,8 @@ impl Cluster {
         self.brokers.iter().map(|(broker, address)| (*broker, address))
     }
 
-    /// The request for messages behind these places, of the partitions that a broker leads; `None` if it leads none.
-    pub fn fetch(&self, broker: i32, places: &BTreeMap<Part, Place>) -> Option<FetchRequest> {
+    /// The fetch request for the partitions that a broker leads, from these offsets; `None` if it leads none.
+    pub fn fetch(&self, broker: i32, places: &BTreeMap<Partition, PartitionOffset>) -> Option<FetchRequest> {
         let mut topics: BTreeMap<&str, Vec<FetchPartition>> = BTreeMap::new();
         for (part, (_, leader, epoch)) in &self.parts {
             let Some(place) = places.get(part).filter(|_| *leader == broker) else { continue };
@@ -170,18 +172,23 @@ impl Cluster {
                 .with_max_wait_ms(FETCH_WAIT.as_millis() as i32)
                 .with_min_bytes(1)
                 .with_max_bytes(FETCH_BYTES_MAX)
-                // Only what transactions have committed.
+                // Read committed: only messages of committed transactions.
                 .with_isolation_level(1)
                 .with_session_epoch(-1)
                 .with_topics(topics)
         })
     }
 
-    /// Where the logs of these partitions begin, or end.
-    pub async fn offsets(&self, parts: &[Part], end: End, access: &Access) -> Result<BTreeMap<Part, i64>, Trouble> {
+    /// The first or last offsets of these partitions.
+    pub async fn offsets(
+        &self,
+        parts: &[Partition],
+        end: LogEnd,
+        access: &Access,
+    ) -> Result<BTreeMap<Partition, i64>, SourceError> {
         let timestamp = match end {
-            End::First => -2,
-            End::Last => -1,
+            LogEnd::First => -2,
+            LogEnd::Last => -1,
         };
         let mut wanted: BTreeMap<i32, BTreeMap<&str, Vec<ListOffsetsPartition>>> = BTreeMap::new();
         for part in parts {
@@ -195,7 +202,7 @@ impl Cluster {
         let mut found = BTreeMap::new();
         for (leader, topics) in wanted {
             let address = self.brokers.get(&leader);
-            let address = address.ok_or_else(|| Trouble::of("a partition has no leader now"))?;
+            let address = address.ok_or_else(|| SourceError::of("a partition has no leader now"))?;
             let topics = topics.into_iter().map(|(topic, partitions)| {
                 ListOffsetsTopic::default().with_name(topic_name(topic)).with_partitions(partitions)
             });
@@ -205,7 +212,7 @@ impl Cluster {
             for topic in answer.topics {
                 let shared: Arc<str> = topic.name.as_str().into();
                 for one in topic.partitions {
-                    let part = Part { topic: shared.clone(), number: one.partition_index };
+                    let part = Partition { topic: shared.clone(), number: one.partition_index };
                     check(one.error_code, || format!("the offsets of {part}"))?;
                     found.insert(part, one.offset);
                 }
@@ -215,10 +222,10 @@ impl Cluster {
     }
 }
 
-/// The group that offsets are committed to. It has no members.
+/// The consumer group to which offsets are committed. It has no members.
 pub(super) struct Group {
     name: String,
-    /// A connection to its coordinator.
+    /// The connection to its coordinator.
     coordinator: Option<Connection>,
 }
 
@@ -227,13 +234,13 @@ impl Group {
         Group { name, coordinator: None }
     }
 
-    /// Commits these places. Others look at them, we do not: whether it was done is said, and it may be done later.
+    /// Commits offsets, for monitoring only: a failure is logged, and the commit is repeated later.
     pub async fn commit(
         &mut self,
-        places: &BTreeMap<Part, Place>,
+        places: &BTreeMap<Partition, PartitionOffset>,
         addresses: &[Address],
         access: &Access,
-    ) -> Result<bool, Trouble> {
+    ) -> Result<bool, SourceError> {
         for tried in 0..COMMITS_MAX {
             if tried > 0 {
                 tokio::time::sleep(COMMIT_PAUSE).await;
@@ -260,11 +267,11 @@ impl Group {
                 Err(trouble) => tracing::debug!(%trouble, "offsets could not be committed"),
             }
         }
-        tracing::warn!(group = self.name, "the coordinator of the group is not there; offsets are committed later");
+        tracing::warn!(group = self.name, "the group coordinator is unavailable; offsets are committed later");
         Ok(false)
     }
 
-    fn request(&self, places: &BTreeMap<Part, Place>) -> OffsetCommitRequest {
+    fn request(&self, places: &BTreeMap<Partition, PartitionOffset>) -> OffsetCommitRequest {
         let mut topics: BTreeMap<&str, Vec<OffsetCommitRequestPartition>> = BTreeMap::new();
         for (part, place) in places {
             let one = OffsetCommitRequestPartition::default()
@@ -282,8 +289,8 @@ impl Group {
             .with_topics(topics.collect())
     }
 
-    /// A connection to the coordinator; `None` while there is none.
-    async fn find(&self, addresses: &[Address], access: &Access) -> Result<Option<Connection>, Trouble> {
+    /// A connection to the coordinator; `None` if there is none at present.
+    async fn find(&self, addresses: &[Address], access: &Access) -> Result<Option<Connection>, SourceError> {
         let mut connection = connect(addresses, access).await?;
         let request = FindCoordinatorRequest::default().with_key(StrBytes::from_string(self.name.clone()));
         let answer = connection.ask(request, FIND_COORDINATOR_VERSION, Duration::ZERO).await?;
@@ -292,23 +299,23 @@ impl Group {
             Some(error) if is_searched(error) => return Ok(None),
             Some(error) => return Err(self.trouble(error)),
         }
-        let port = u16::try_from(answer.port).map_err(|_| Trouble::of("a broker has no port"))?;
+        let port = u16::try_from(answer.port).map_err(|_| SourceError::of("a broker has an invalid port"))?;
         let address = Address { host: answer.host.to_string(), port };
         Ok(Connection::open(&address, access).await.ok())
     }
 
-    fn trouble(&self, error: ResponseError) -> Trouble {
+    fn trouble(&self, error: ResponseError) -> SourceError {
         let what = format!("offsets cannot be committed to the group `{}`", self.name);
         match error {
             ResponseError::UnknownMemberId | ResponseError::IllegalGeneration => {
-                Trouble::new(what, "it has members of its own; set `group` to a name that nobody else uses")
+                SourceError::new(what, "it has members; set `group` to a name that is not in use")
             }
-            error => Trouble::new(what, error),
+            error => SourceError::new(what, error),
         }
     }
 }
 
-/// Whether the coordinator of a group is being found, or is another by now.
+/// Whether the coordinator of a group is being elected or has moved.
 fn is_searched(error: ResponseError) -> bool {
     use ResponseError::{CoordinatorLoadInProgress, CoordinatorNotAvailable, NotCoordinator};
     matches!(error, CoordinatorLoadInProgress | CoordinatorNotAvailable | NotCoordinator)

@@ -1,4 +1,4 @@
-//! A connection to one broker: greeting, encryption, login, and answers to requests one after the other.
+//! A connection to one broker: version handshake, TLS, login, and sequential requests.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -18,22 +18,22 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 use super::options::{Address, Mechanism};
-use crate::source::Trouble;
+use crate::source::SourceError;
 
-/// Longest answer. What is asked for is less; only a single message batch that is longer comes whole.
+/// Longest response. Requests ask for less; only a single larger batch exceeds that.
 const FRAME_BYTES_MAX: usize = 64 << 20;
-/// How a length looks that is the beginning of an alert of TLS.
+/// A length prefix that is the beginning of a TLS alert.
 const TLS_ALERT: u32 = 0x15_03;
 
-/// How we come in at every broker of a cluster.
+/// The credentials for every broker of a cluster.
 #[derive(Clone)]
 pub(super) struct Access {
-    /// The name that brokers show for us.
+    /// The client id.
     pub client: String,
-    /// Whom we trust, if connections are encrypted.
+    /// The trusted certificates, if connections are encrypted.
     pub trust: Option<Arc<ClientConfig>>,
     pub login: Option<Login>,
-    /// Time to connect, and for each answer.
+    /// Time limit for connecting, and for each response.
     pub timeout: Duration,
 }
 
@@ -52,17 +52,17 @@ pub(super) struct Connection {
     address: Address,
     client: StrBytes,
     stream: Box<dyn Stream>,
-    /// First and last version of each request that the broker knows.
+    /// First and last supported version of each request of the broker.
     versions: HashMap<i16, (i16, i16)>,
-    /// The number of the last request.
+    /// The correlation id of the last request.
     number: i32,
     timeout: Duration,
 }
 
 impl Connection {
-    /// Connects and logs in.
-    pub async fn open(address: &Address, access: &Access) -> Result<Connection, Trouble> {
-        let failed = |error: &dyn std::fmt::Display| Trouble::new(format!("no connection to {address}"), error);
+    /// Connects and authenticates.
+    pub async fn open(address: &Address, access: &Access) -> Result<Connection, SourceError> {
+        let failed = |error: &dyn std::fmt::Display| SourceError::new(format!("no connection to {address}"), error);
         let stream = timeout(access.timeout, dial(address, access)).await;
         let stream = stream.map_err(|_| failed(&"no answer in time"))?.map_err(|error| failed(&error))?;
         let mut connection = Connection {
@@ -73,25 +73,30 @@ impl Connection {
             number: 0,
             timeout: access.timeout,
         };
-        connection.greet().await?;
+        connection.negotiate_versions().await?;
         if let Some(login) = &access.login {
             connection.log_in(login).await?;
         }
         Ok(connection)
     }
 
-    /// What the broker answers to a request, in the newest version that both know, at most `newest`. The broker may let us
-    /// wait for `wait` on top of the usual.
-    pub async fn ask<R: Request>(&mut self, request: R, newest: i16, wait: Duration) -> Result<R::Response, Trouble> {
+    /// Sends a request in the newest common version, at most `newest`, and returns the response. The broker may take
+    /// `wait` longer than usual (long polling).
+    pub async fn ask<R: Request>(
+        &mut self,
+        request: R,
+        newest: i16,
+        wait: Duration,
+    ) -> Result<R::Response, SourceError> {
         let (from, to) = self.versions.get(&R::KEY).copied().unwrap_or((0, -1));
         let version = newest.min(to);
         if version < from.max(R::VERSIONS.min) {
             let text = format!(
-                "{} speaks a version of Kafka's protocol that we do not know (request {})",
+                "{} does not support a compatible version of the Kafka protocol (request {})",
                 self.address,
                 R::KEY
             );
-            return Err(Trouble::of(text));
+            return Err(SourceError::of(text));
         }
         self.exchange(&request, version, wait).await
     }
@@ -101,7 +106,7 @@ impl Connection {
         request: &R,
         version: i16,
         wait: Duration,
-    ) -> Result<R::Response, Trouble> {
+    ) -> Result<R::Response, SourceError> {
         self.number = self.number.wrapping_add(1);
         let header = RequestHeader::default()
             .with_request_api_key(R::KEY)
@@ -112,33 +117,36 @@ impl Connection {
         frame.put_u32(0);
         let encoded = header.encode(&mut frame, R::header_version(version));
         let encoded = encoded.and_then(|()| request.encode(&mut frame, version));
-        encoded.map_err(|error| Trouble::new("a request cannot be written", error))?;
-        let length = u32::try_from(frame.len() - 4).map_err(|_| Trouble::of("a request is too long"))?;
+        encoded.map_err(|error| SourceError::new("a request cannot be encoded", error))?;
+        let length = u32::try_from(frame.len() - 4).map_err(|_| SourceError::of("a request is too long"))?;
         frame[..4].copy_from_slice(&length.to_be_bytes());
 
         let answered = timeout(self.timeout + wait, self.send(&frame)).await;
-        let mut answer = answered.map_err(|_| Trouble::of(format!("{} does not answer in time", self.address)))??;
-        let unreadable = |error: &dyn std::fmt::Display| Trouble::new("an answer of the broker cannot be read", error);
+        let mut answer =
+            answered.map_err(|_| SourceError::of(format!("{} does not respond in time", self.address)))??;
+        let unreadable =
+            |error: &dyn std::fmt::Display| SourceError::new("a response of the broker cannot be decoded", error);
         let head = ResponseHeader::decode(&mut answer, R::Response::header_version(version));
         let head = head.map_err(|error| unreadable(&error))?;
         if head.correlation_id != self.number {
-            return Err(unreadable(&"it is to another request"));
+            return Err(unreadable(&"the correlation id does not match"));
         }
         R::Response::decode(&mut answer, version).map_err(|error| unreadable(&error))
     }
 
-    /// Sends a request, and reads the answer.
-    async fn send(&mut self, frame: &[u8]) -> Result<Bytes, Trouble> {
-        let over = |error: std::io::Error| Trouble::new(format!("the connection to {}", self.address), error);
+    /// Sends a request, and reads the response.
+    async fn send(&mut self, frame: &[u8]) -> Result<Bytes, SourceError> {
+        let over = |error: std::io::Error| SourceError::new(format!("the connection to {}", self.address), error);
         self.stream.write_all(frame).await.map_err(over)?;
         self.stream.flush().await.map_err(over)?;
         let mut head = [0; 4];
         if let Err(error) = self.stream.read_exact(&mut head).await {
             return Err(match error.kind() {
-                // A broker says in no other way that it wants more of us before it answers the first request.
+                // A broker that requires TLS or a login before the first request closes the connection without an
+                // error.
                 std::io::ErrorKind::UnexpectedEof if self.versions.is_empty() || self.number <= 2 => {
-                    Trouble::of(format!(
-                        "{} closed the connection without an answer; it may want encryption (`tls`) or a login (`username`)",
+                    SourceError::of(format!(
+                        "{} closed the connection without a response; it may require encryption (`tls`) or a login (`username`)",
                         self.address
                     ))
                 }
@@ -147,20 +155,20 @@ impl Connection {
         }
         let length = u32::from_be_bytes(head);
         if length >> 16 == TLS_ALERT {
-            return Err(Trouble::of(format!("{} speaks TLS only: set `tls: true`", self.address)));
+            return Err(SourceError::of(format!("{} accepts only TLS: set `tls: true`", self.address)));
         }
         let length = length as usize;
         if length > FRAME_BYTES_MAX {
-            let text = format!("an answer of {} has {length} bytes; at most {FRAME_BYTES_MAX} are taken", self.address);
-            return Err(Trouble::of(text));
+            let text = format!("a response of {} has {length} bytes; the limit is {FRAME_BYTES_MAX}", self.address);
+            return Err(SourceError::of(text));
         }
         let mut answer = vec![0; length];
         self.stream.read_exact(&mut answer).await.map_err(over)?;
         Ok(Bytes::from(answer))
     }
 
-    async fn greet(&mut self) -> Result<(), Trouble> {
-        // Version 0 is understood by all, and says all that we want to know.
+    async fn negotiate_versions(&mut self) -> Result<(), SourceError> {
+        // All brokers support version 0, which is sufficient.
         let answer = self.exchange(&ApiVersionsRequest::default(), 0, Duration::ZERO).await?;
         check(answer.error_code, || format!("the greeting of {}", self.address))?;
         let versions = answer.api_keys.iter().map(|known| (known.api_key, (known.min_version, known.max_version)));
@@ -168,15 +176,15 @@ impl Connection {
         Ok(())
     }
 
-    async fn log_in(&mut self, login: &Login) -> Result<(), Trouble> {
+    async fn log_in(&mut self, login: &Login) -> Result<(), SourceError> {
         let name = login.mechanism.name();
         let hello = SaslHandshakeRequest::default().with_mechanism(StrBytes::from_static_str(name));
         let answer = self.ask(hello, 1, Duration::ZERO).await?;
         if answer.error_code != 0 {
             let offered: Vec<&str> = answer.mechanisms.iter().map(StrBytes::as_str).collect();
             let text =
-                format!("{} does not take {name}; `mechanism` may be one of: {}", self.address, offered.join(", "));
-            return Err(Trouble::of(text));
+                format!("{} does not support {name}; set `mechanism` to one of: {}", self.address, offered.join(", "));
+            return Err(SourceError::of(text));
         }
         let hash = match login.mechanism {
             Mechanism::Plain => {
@@ -186,27 +194,31 @@ impl Connection {
             Mechanism::ScramSha256 => Hash::Sha256,
             Mechanism::ScramSha512 => Hash::Sha512,
         };
-        let nonce = scram::nonce().ok_or_else(|| Trouble::of("the system has no random numbers"))?;
+        let nonce = scram::nonce().ok_or_else(|| SourceError::of("the system has no random numbers"))?;
         let hello = Hello::new(hash, &login.username, &nonce);
         let challenge = self.prove(hello.message()).await?;
-        let proof = hello.prove(&login.password, &challenge).map_err(|error| Trouble::new("the login", error))?;
+        let proof = hello.prove(&login.password, &challenge).map_err(|error| SourceError::new("the login", error))?;
         let answer = self.prove(proof.message.clone()).await?;
         match proof.is_answered_by(&answer) {
             true => Ok(()),
-            false => Err(Trouble::of(format!("{} did not prove that it knows the password", self.address))),
+            false => Err(SourceError::of(format!("{} did not prove that it knows the password", self.address))),
         }
     }
 
     /// One step of a login.
-    async fn prove(&mut self, message: String) -> Result<String, Trouble> {
+    async fn prove(&mut self, message: String) -> Result<String, SourceError> {
         let request = SaslAuthenticateRequest::default().with_auth_bytes(Bytes::from(message));
         let answer = self.ask(request, 2, Duration::ZERO).await?;
         if let Some(error) = ResponseError::try_from_code(answer.error_code) {
             let said = answer.error_message.map_or_else(|| error.to_string(), |text| text.to_string());
-            return Err(Trouble::of(format!("{} refuses the login (`username`, `password`): {said}", self.address)));
+            return Err(SourceError::of(format!(
+                "{} rejects the login (`username`, `password`): {said}",
+                self.address
+            )));
         }
-        String::from_utf8(answer.auth_bytes.chunk().to_vec())
-            .map_err(|_| Trouble::of(format!("{} answers the login with what is no text", self.address)))
+        String::from_utf8(answer.auth_bytes.chunk().to_vec()).map_err(|_| {
+            SourceError::of(format!("{} responds to the login with bytes that are not text", self.address))
+        })
     }
 }
 
@@ -218,10 +230,10 @@ async fn dial(address: &Address, access: &Access) -> std::io::Result<Box<dyn Str
     Ok(Box::new(TlsConnector::from(trust.clone()).connect(name, tcp).await?))
 }
 
-/// An error code of an answer as trouble.
-pub(super) fn check(code: i16, what: impl FnOnce() -> String) -> Result<(), Trouble> {
+/// Converts an error code of a response.
+pub(super) fn check(code: i16, what: impl FnOnce() -> String) -> Result<(), SourceError> {
     match ResponseError::try_from_code(code) {
         None => Ok(()),
-        Some(error) => Err(Trouble::new(what(), error)),
+        Some(error) => Err(SourceError::new(what(), error)),
     }
 }

@@ -1,14 +1,14 @@
-//! Messages of topics of Kafka, from all their partitions. How far each is taken is our own mark, stored with the events;
-//! afterwards the offsets are committed to a group, for others to see.
+//! Kafka source: messages of topics, from all their partitions. The consumed offsets are marks (checkpoints), stored
+//! with the events; afterwards they are committed to a consumer group, for monitoring.
 //!
-//! No group shares out the partitions: one source takes them all, wherever the platform runs it. Brokers are asked at the
-//! same time, each by one request that waits there for messages.
+//! Partitions are not divided within a group: one source takes them all, wherever the platform runs it. Brokers are
+//! polled concurrently, each by one long-polling request.
 
-mod cluster; // who leads which partition, and what can be asked of them
-mod connection; // greeting, login, answers to requests
-mod options; // what an operator may set
-mod place; // how far we are in each partition
-mod records; // batches, unpacked
+mod cluster; // cluster metadata and consumer group
+mod connection; // broker connections: handshake, login, requests
+mod options; // the options of an operator
+mod offset; // the consumed offset of each partition
+mod records; // decodes record batches
 
 #[cfg(test)]
 mod tests;
@@ -31,28 +31,31 @@ use tocsin_delivery::{options::read, tls};
 use tocsin_model::{mark::Mark, problem::Problem, time::Timestamp, trace_context::TraceContext};
 
 use self::{
-    cluster::{Cluster, End, Group},
+    cluster::{Cluster, Group, LogEnd},
     connection::{Access, Connection, Login},
+    offset::{Partition, PartitionOffset},
     options::Start,
-    place::{Part, Place},
     records::{Batch, Batches},
 };
 use crate::{
+    batch_builder::BatchBuilder,
     items::Item,
     mapping::Mapping,
-    source::{Gives, Message, OpenSource, PORTION_BYTES_MAX, PORTION_EVENTS_MAX, Portion, Refusal, Setting, Trouble},
-    tray::Tray,
+    source::{
+        BATCH_BYTES_MAX, BATCH_EVENTS_MAX, Message, OpenSource, RejectedItem, SourceBatch, SourceError, SourceOutput,
+        SourceSettings,
+    },
 };
 
-/// Partitions that appear are found after this time.
+/// Age after which the metadata is refreshed, to find new partitions.
 const CLUSTER_AGE_MAX: Duration = Duration::from_secs(60);
-/// The same while some are without a leader.
+/// As above, while partitions have no leader.
 const BROKEN_CLUSTER_AGE_MAX: Duration = Duration::from_secs(1);
-/// How often in a row leaders are asked for anew before it is trouble, and the pause in between.
+/// Most consecutive metadata refreshes without success before an error, and the pause in between.
 const SEARCHES_MAX: u32 = 20;
 const SEARCH_PAUSE: Duration = Duration::from_millis(250);
 
-pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
+pub(crate) fn open(setting: SourceSettings, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: KafkaOptions = read(&setting.options, "")?;
     let files = &setting.context.files;
     let trust = match (options.tls, &options.certificate_file, &options.key_file) {
@@ -63,9 +66,9 @@ pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSou
         }
         (true, ..) => Some(tls::trust(files, options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?),
     };
-    let name = match setting.gives {
-        Gives::Events(_) => format!("tocsin-{}-{}", setting.application, setting.name),
-        Gives::Messages { .. } => setting.far_name.clone(),
+    let name = match setting.output {
+        SourceOutput::Events(_) => format!("tocsin-{}-{}", setting.application, setting.name),
+        SourceOutput::Messages { .. } => setting.remote_name.clone(),
     };
     let login = options.username.clone().zip(options.password.clone());
     let mechanism = options.mechanism;
@@ -76,9 +79,9 @@ pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSou
         timeout: options.timeout.0,
     };
     Ok(Box::new(Topics {
-        mapping: Mapping::new(&setting.gives.fields(), &options.fields),
+        mapping: Mapping::new(&setting.output.fields(), &options.fields),
         group: Group::new(options.group.clone().unwrap_or(name)),
-        known: marks.iter().filter_map(Place::read).collect::<Result<_, _>>()?,
+        known: marks.iter().filter_map(PartitionOffset::read).collect::<Result<_, _>>()?,
         access: Arc::new(access),
         setting,
         options,
@@ -96,57 +99,56 @@ pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSou
     }))
 }
 
-/// Topics whose messages are taken.
+/// The state of the source.
 struct Topics {
-    setting: Setting,
+    setting: SourceSettings,
     options: KafkaOptions,
     access: Arc<Access>,
     mapping: Mapping,
     group: Group,
-    /// What the marks said when the source was opened.
-    known: BTreeMap<Part, Place>,
-    /// How far we are in each partition that there is.
-    places: BTreeMap<Part, Place>,
-    /// Who leads them; `None`: that is to be asked.
+    /// The offsets from the marks at opening.
+    known: BTreeMap<Partition, PartitionOffset>,
+    /// The consumed offset of each existing partition.
+    places: BTreeMap<Partition, PartitionOffset>,
+    /// The metadata and its time; `None`: it must be fetched.
     cluster: Option<(Cluster, Instant)>,
-    /// How often that was asked since a leader answered.
+    /// The number of metadata refreshes since a leader responded.
     searches: u32,
-    /// Connections to brokers of whom nothing is asked.
+    /// Connections without a pending request.
     idle: HashMap<i32, Connection>,
-    /// Requests for messages that are on their way. They belong to us, so that whoever stops waiting for us loses none.
-    asked: FuturesUnordered<BoxFuture<'static, Asked>>,
-    /// The brokers that they went to.
+    /// Pending fetch requests. They belong to the source, so dropping `next` loses none.
+    asked: FuturesUnordered<BoxFuture<'static, FetchResult>>,
+    /// The brokers with a pending request.
     busy: HashSet<i32>,
-    /// What they brought, packed.
-    answers: VecDeque<Answer>,
+    /// Responses that are not decoded yet.
+    answers: VecDeque<FetchedPartition>,
     /// The batch that is being taken.
-    batch: Option<Unpacked>,
-    /// Partitions whose log does not have our place, each with the end of what it shares with what we took, if that is
-    /// known.
-    lost: BTreeMap<Part, Option<(i64, i32)>>,
-    /// What to tell with the next portion.
-    refused: Vec<Refusal>,
-    /// What is accepted, or about to be, and not committed to the group.
-    held: BTreeMap<Part, Place>,
+    batch: Option<CurrentBatch>,
+    /// Partitions whose log does not contain our offset, each with the end of the common prefix, if known.
+    lost: BTreeMap<Partition, Option<(i64, i32)>>,
+    /// Rejected items for the next batch.
+    refused: Vec<RejectedItem>,
+    /// Offsets that are accepted, or about to be, and not committed to the group.
+    held: BTreeMap<Partition, PartitionOffset>,
 }
 
-/// What came of a request for messages.
-struct Asked {
+/// The result of a fetch request.
+struct FetchResult {
     broker: i32,
-    answer: Result<(Connection, FetchResponse), Trouble>,
+    answer: Result<(Connection, FetchResponse), SourceError>,
 }
 
-/// Messages of one partition.
-struct Answer {
-    part: Part,
+/// Fetched messages of one partition.
+struct FetchedPartition {
+    part: Partition,
     batches: Batches,
-    /// Offset behind its last message that may be read.
+    /// The offset after its last committed message.
     end: i64,
 }
 
-/// A batch, and what of it is not taken.
-struct Unpacked {
-    part: Part,
+/// A decoded batch, and its remaining records.
+struct CurrentBatch {
+    part: Partition,
     records: VecDeque<Record>,
     last: i64,
     epoch: i32,
@@ -154,17 +156,17 @@ struct Unpacked {
 }
 
 impl Topics {
-    /// Finds the partitions and their leaders. What we begin with is a portion by itself, so that a crash cannot move it.
-    async fn search(&mut self) -> Result<Option<Portion>, Trouble> {
+    /// Fetches partitions and leaders. The start position is a batch of its own, so that a crash cannot change it.
+    async fn search(&mut self) -> Result<Option<SourceBatch>, SourceError> {
         if self.searches > SEARCHES_MAX {
-            return Err(Trouble::of("partitions are without a leader, or leaders do not answer"));
+            return Err(SourceError::of("partitions are without a leader, or leaders do not answer"));
         }
         if self.searches > 1 {
             tokio::time::sleep(SEARCH_PAUSE).await;
         }
         self.searches += 1;
         let cluster = Cluster::find(&self.options.addresses(), &self.options.topics, &self.access).await?;
-        let mut fresh: BTreeMap<Part, (String, End)> = BTreeMap::new();
+        let mut fresh: BTreeMap<Partition, (String, LogEnd)> = BTreeMap::new();
         for (part, topic) in cluster.parts() {
             let known = self.places.get(part).or_else(|| self.known.get(part));
             match known {
@@ -172,52 +174,52 @@ impl Topics {
                     let known = known.clone();
                     self.places.entry(part.clone()).or_insert(known);
                 }
-                // It was made anew, or is a partition more: nothing of it was there before us.
-                _ if self.knows(&part.topic) => drop(fresh.insert(part.clone(), (topic.to_owned(), End::First))),
+                // It was recreated, or is a new partition: all its messages are new.
+                _ if self.knows(&part.topic) => drop(fresh.insert(part.clone(), (topic.to_owned(), LogEnd::First))),
                 _ => {
-                    let end = if self.options.start == Start::Latest { End::Last } else { End::First };
+                    let end = if self.options.start == Start::Latest { LogEnd::Last } else { LogEnd::First };
                     fresh.insert(part.clone(), (topic.to_owned(), end));
                 }
             }
         }
-        let mut portion = Portion::default();
-        for end in [End::First, End::Last] {
-            let parts: Vec<Part> =
+        let mut portion = SourceBatch::default();
+        for end in [LogEnd::First, LogEnd::Last] {
+            let parts: Vec<Partition> =
                 fresh.iter().filter(|(_, (_, at))| *at == end).map(|(part, _)| part.clone()).collect();
             for (part, next) in cluster.offsets(&parts, end, &self.access).await? {
-                let place = Place { topic: fresh[&part].0.clone(), next, epoch: -1 };
+                let place = PartitionOffset { topic: fresh[&part].0.clone(), next, epoch: -1 };
                 portion.marks.push(place.mark(&part));
                 self.lost.remove(&part);
                 self.places.insert(part, place);
             }
         }
         if !portion.marks.is_empty() {
-            self.forget_asked();
+            self.drop_pending();
         }
         self.places.retain(|part, _| cluster.leads(part));
         self.cluster = Some((cluster, Instant::now()));
         Ok((!portion.marks.is_empty()).then_some(portion))
     }
 
-    /// Lets go of answers that are on their way: they may be of a topic that is not there any more, or begin elsewhere.
-    fn forget_asked(&mut self) {
+    /// Drops pending responses: they may be of a topic that no longer exists, or start at another offset.
+    fn drop_pending(&mut self) {
         self.asked = FuturesUnordered::new();
         self.busy.clear();
     }
 
-    /// Whether something of this topic was taken before.
+    /// Whether messages of this topic were taken before.
     fn knows(&self, topic: &str) -> bool {
         self.known.keys().chain(self.places.keys()).any(|part| &*part.topic == topic)
     }
 
-    /// Whether what we know of the leaders is young enough.
-    fn knows_leaders(&self) -> bool {
+    /// Whether the metadata is fresh enough.
+    fn has_fresh_metadata(&self) -> bool {
         self.cluster.as_ref().is_some_and(|(cluster, at)| {
             at.elapsed() < if cluster.is_whole() { CLUSTER_AGE_MAX } else { BROKEN_CLUSTER_AGE_MAX }
         })
     }
 
-    /// Asks each broker of whom nothing is asked for messages of the partitions that it leads.
+    /// Sends a fetch request to each broker without a pending one, for the partitions that it leads.
     fn ask(&mut self) {
         let Some((cluster, _)) = &self.cluster else { return };
         for (broker, address) in cluster.brokers() {
@@ -236,17 +238,17 @@ impl Topics {
                     let answer = connection.ask(request, cluster::FETCH_VERSION, cluster::FETCH_WAIT).await?;
                     Ok((connection, answer))
                 };
-                Asked { broker, answer: answer.await }
+                FetchResult { broker, answer: answer.await }
             }));
         }
     }
 
-    /// Takes in what a broker answered.
-    fn hear(&mut self, asked: Asked) -> Result<(), Trouble> {
+    /// Handles the response of a broker.
+    fn handle_response(&mut self, asked: FetchResult) -> Result<(), SourceError> {
         self.busy.remove(&asked.broker);
         let (connection, answer) = match asked.answer {
             Ok(answer) => answer,
-            // Others may lead its partitions by now.
+            // Its partitions may have another leader by now.
             Err(trouble) if self.searches < SEARCHES_MAX => {
                 tracing::debug!(%trouble, broker = asked.broker, "a broker does not answer");
                 self.cluster = None;
@@ -259,21 +261,21 @@ impl Topics {
         for topic in answer.responses {
             let name = self.cluster.as_ref().and_then(|(cluster, _)| cluster.name_of(&topic)).unwrap_or_default();
             for data in topic.partitions {
-                let part = Part { topic: name.clone(), number: data.partition_index };
-                self.hear_of(part, data)?;
+                let part = Partition { topic: name.clone(), number: data.partition_index };
+                self.handle_partition(part, data)?;
             }
         }
         Ok(())
     }
 
-    fn hear_of(&mut self, part: Part, data: PartitionData) -> Result<(), Trouble> {
+    fn handle_partition(&mut self, part: Partition, data: PartitionData) -> Result<(), SourceError> {
         if !self.places.contains_key(&part) {
             return Ok(());
         }
         match ResponseError::try_from_code(data.error_code) {
             None => {}
             Some(ResponseError::OffsetOutOfRange) => {
-                self.lose(part, None);
+                self.handle_lost_offset(part, None);
                 return Ok(());
             }
             Some(
@@ -291,34 +293,35 @@ impl Topics {
                 self.cluster = None;
                 return Ok(());
             }
-            Some(error) => return Err(Trouble::new(format!("messages of {part}"), error)),
+            Some(error) => return Err(SourceError::new(format!("messages of {part}"), error)),
         }
         self.searches = 0;
         let diverged = &data.diverging_epoch;
         if diverged.end_offset >= 0 {
-            self.lose(part, Some((diverged.end_offset, diverged.epoch)));
+            self.handle_lost_offset(part, Some((diverged.end_offset, diverged.epoch)));
             return Ok(());
         }
         let end = if data.last_stable_offset >= 0 { data.last_stable_offset } else { data.high_watermark };
         if let Some(records) = data.records.filter(|records| !records.is_empty()) {
             let batches = Batches::new(records, data.aborted_transactions.unwrap_or_default());
-            self.answers.push_back(Answer { part, batches, end });
+            self.answers.push_back(FetchedPartition { part, batches, end });
         }
         Ok(())
     }
 
-    /// A partition does not have our place. Perhaps it is one of another topic by now, so that is looked at first.
-    fn lose(&mut self, part: Part, shared: Option<(i64, i32)>) {
+    /// Handles a partition that does not contain our offset. It may be of another topic by now, so the metadata is
+    /// refreshed first.
+    fn handle_lost_offset(&mut self, part: Partition, shared: Option<(i64, i32)>) {
         self.lost.insert(part, shared);
         self.cluster = None;
     }
 
-    /// Finds the next place of partitions that do not have ours any more, or do not have it yet.
-    async fn find_lost(&mut self) -> Result<(), Trouble> {
+    /// Finds the next offset of partitions that do not contain ours.
+    async fn resolve_lost_offsets(&mut self) -> Result<(), SourceError> {
         let Some((cluster, _)) = &self.cluster else { return Ok(()) };
-        let lost: Vec<Part> = self.lost.keys().filter(|part| cluster.leads(part)).cloned().collect();
-        let first = cluster.offsets(&lost, End::First, &self.access).await?;
-        let last = cluster.offsets(&lost, End::Last, &self.access).await?;
+        let lost: Vec<Partition> = self.lost.keys().filter(|part| cluster.leads(part)).cloned().collect();
+        let first = cluster.offsets(&lost, LogEnd::First, &self.access).await?;
+        let last = cluster.offsets(&lost, LogEnd::Last, &self.access).await?;
         for part in lost {
             let shared = self.lost.get(&part).copied().flatten();
             let (Some(place), Some(first), Some(last)) =
@@ -328,25 +331,26 @@ impl Topics {
             };
             if place.next < *first {
                 let gone = Problem::at("", format!("messages {} to {} of {part} were deleted", place.next, first - 1));
-                self.refused.push(Refusal::new(&[gone.hint("before they were taken")], Vec::new()));
+                self.refused.push(RejectedItem::new(&[gone.hint("before they were taken")], Vec::new()));
                 (place.next, place.epoch) = (*first, -1);
             } else if let Some((next, epoch)) = shared.or((place.next > *last).then_some((*last, -1))) {
-                // A leader died before others had all that it gave us. What it had alone is gone there, but we have it.
+                // A leader failed before its followers had all messages that we took. They are lost there, but we have
+                // stored them.
                 tracing::warn!(%part, from = place.next, to = next, "the log of the partition was cut");
                 (place.next, place.epoch) = (place.next.min(next), epoch);
             }
         }
         self.lost.clear();
-        self.forget_asked();
+        self.drop_pending();
         Ok(())
     }
 
-    /// The next batch that has come, unpacked.
-    fn unpack(&mut self) -> Result<bool, Trouble> {
+    /// Decodes the next batch.
+    fn unpack(&mut self) -> Result<bool, SourceError> {
         while let Some(answer) = self.answers.front_mut() {
             let part = answer.part.clone();
             let end = answer.end;
-            match answer.batches.next().map_err(|error| Trouble::new(format!("messages of {part}"), error))? {
+            match answer.batches.next().map_err(|error| SourceError::new(format!("messages of {part}"), error))? {
                 None => drop(self.answers.pop_front()),
                 Some(Batch { last, epoch, records }) => {
                     let next = self.places.get(&part).map_or(i64::MAX, |place| place.next);
@@ -355,12 +359,12 @@ impl Topics {
                     }
                     let records = records.unwrap_or_else(|error| {
                         let problem = Problem::at("", format!("messages {next} to {last} of {part}: {error}"));
-                        self.refused.push(Refusal::new(&[problem], Vec::new()));
+                        self.refused.push(RejectedItem::new(&[problem], Vec::new()));
                         Vec::new()
                     });
-                    // A batch comes whole, even if we have taken some of it.
+                    // A batch is delivered completely, even if part of it was taken.
                     let records = records.into_iter().filter(|record| record.offset >= next).collect();
-                    self.batch = Some(Unpacked { part, records, last, epoch, end });
+                    self.batch = Some(CurrentBatch { part, records, last, epoch, end });
                     return Ok(true);
                 }
             }
@@ -368,13 +372,13 @@ impl Topics {
         Ok(false)
     }
 
-    /// What has come, as a portion.
-    fn portion(&mut self) -> Result<Option<Portion>, Trouble> {
-        let mut tray = Tray::new(&self.setting.gives);
-        tray.portion.refused = std::mem::take(&mut self.refused);
+    /// The fetched messages, as a batch.
+    fn portion(&mut self) -> Result<Option<SourceBatch>, SourceError> {
+        let mut builder = BatchBuilder::new(&self.setting.output);
+        builder.batch.refused = std::mem::take(&mut self.refused);
         let (mut count, mut bytes) = (0, 0);
-        let mut moved: BTreeMap<Part, i64> = BTreeMap::new();
-        while count < PORTION_EVENTS_MAX && bytes < PORTION_BYTES_MAX {
+        let mut moved: BTreeMap<Partition, i64> = BTreeMap::new();
+        while count < BATCH_EVENTS_MAX && bytes < BATCH_BYTES_MAX {
             if self.batch.is_none() && !self.unpack()? {
                 break;
             }
@@ -395,20 +399,20 @@ impl Topics {
             bytes += record.value.as_ref().map_or(0, bytes::Bytes::len);
             if record.timestamp >= 0 {
                 let since = Timestamp(record.timestamp.saturating_mul(1_000));
-                let portion = &mut tray.portion;
+                let portion = &mut builder.batch;
                 portion.since = Some(portion.since.map_or(since, |earlier| earlier.min(since)));
             }
             let part = &batch.part;
-            // As a message it says something all the same: that what its key names is gone.
-            if record.value.is_none() && matches!(self.setting.gives, Gives::Events(_)) {
-                let problem = Problem::at("", "has a key and no value: it deletes what was said before");
-                tray.portion.refused.push(Refusal::new(&[problem], record.key.clone().unwrap_or_default()));
+            // As a message it is still meaningful: a tombstone, which deletes its key.
+            if record.value.is_none() && matches!(self.setting.output, SourceOutput::Events(_)) {
+                let problem = Problem::at("", "has a key and no value: it is a tombstone, which deletes the key");
+                builder.batch.refused.push(RejectedItem::new(&[problem], record.key.clone().unwrap_or_default()));
                 continue;
             }
             let item = || Item::Json(record.value.as_deref().unwrap_or_default().to_vec());
-            tray.take(&self.mapping, item, || as_it_is(part, &record), trace_of(&record).as_ref());
+            builder.take(&self.mapping, item, || raw_message(part, &record), trace_of(&record).as_ref());
         }
-        let mut portion = tray.finish();
+        let mut portion = builder.finish();
         if moved.is_empty() && portion.refused.is_empty() {
             return Ok(None);
         }
@@ -423,14 +427,14 @@ impl Topics {
     }
 }
 
-/// Where a message stands in a trace, if its headers say it.
+/// The trace context in the headers of a message.
 fn trace_of(record: &Record) -> Option<TraceContext> {
     let find = |name: &str| std::str::from_utf8(record.headers.get(name.as_bytes())?.as_ref()?).ok();
     TraceContext::read(find("traceparent")?, find("tracestate"))
 }
 
-/// A message with its headers, and where it stood. One without a value has an empty body and a header that says so.
-fn as_it_is(part: &Part, record: &Record) -> Message {
+/// A message with its headers and its position. One without a value has an empty body and a header that says so.
+fn raw_message(part: &Partition, record: &Record) -> Message {
     let mut headers = vec![
         ("kafka-topic".to_owned(), part.topic.to_string()),
         ("kafka-partition".to_owned(), part.number.to_string()),
@@ -453,30 +457,30 @@ fn as_it_is(part: &Part, record: &Record) -> Message {
 
 #[async_trait]
 impl OpenSource for Topics {
-    async fn next(&mut self) -> Result<Portion, Trouble> {
+    async fn next(&mut self) -> Result<SourceBatch, SourceError> {
         loop {
             if let Some(portion) = self.portion()? {
                 return Ok(portion);
             }
-            if !self.knows_leaders()
+            if !self.has_fresh_metadata()
                 && let Some(portion) = self.search().await?
             {
                 return Ok(portion);
             }
             if !self.lost.is_empty() {
-                self.find_lost().await?;
+                self.resolve_lost_offsets().await?;
                 continue;
             }
             self.ask();
             match self.asked.next().await {
-                Some(asked) => self.hear(asked)?,
+                Some(asked) => self.handle_response(asked)?,
                 // All partitions are without a leader.
                 None => self.cluster = None,
             }
         }
     }
 
-    async fn accepted(&mut self) -> Result<(), Trouble> {
+    async fn accepted(&mut self) -> Result<(), SourceError> {
         if self.group.commit(&self.held, &self.options.addresses(), &self.access).await? {
             self.held.clear();
         }

@@ -10,7 +10,7 @@ use tocsin_model::{field::Fields, problem::Problem};
 
 use crate::{kind::SourceOptions, mapping::Mapping};
 
-/// A source takes from at most so many topics.
+/// Most topics of a source.
 const TOPICS_MAX: usize = 100;
 
 /// Options of a source of the kind `kafka`.
@@ -18,66 +18,66 @@ const TOPICS_MAX: usize = 100;
 #[serde(default)]
 #[schemars(extend("required" = ["brokers", "topics"]))]
 pub struct KafkaOptions {
-    /// Some brokers of one cluster, asked in turn for all others: `broker.example.org:9092`. Without a port it is 9092.
+    /// Bootstrap brokers of one cluster: `broker.example.org:9092`. The default port is 9092.
     pub brokers: Vec<String>,
-    /// The topics whose messages are taken, from all of their partitions. They must be there.
+    /// Topics, with all their partitions. They must exist.
     pub topics: Vec<String>,
-    /// Where in a message each field of the event class comes from: `{magnitude: properties.mag}`. Without it messages name
-    /// the fields themselves.
+    /// Path of each field of the event class in a message: `{magnitude: properties.mag}`. Default: the names of the
+    /// fields.
     pub fields: BTreeMap<String, String>,
-    /// Where to begin with a topic of which nothing was taken so far.
+    /// Start position for a topic without consumed messages.
     pub start: Start,
-    /// The group under whose name offsets are committed, for others to see how far we are; without it one is made of the
-    /// application and the source. No other consumer may use it.
+    /// Consumer group to which offsets are committed, for monitoring; default from application and source. No other
+    /// consumer may use it.
     pub group: Option<String>,
     /// Whether connections are encrypted.
     pub tls: bool,
-    /// A file of further certificates to trust, in PEM form.
+    /// A file of additional certificates to trust, in PEM form.
     pub ca_file: Option<PathBuf>,
-    /// A file with a certificate that proves who we are, in PEM form.
+    /// A file with the client certificate, in PEM form.
     pub certificate_file: Option<PathBuf>,
     /// The file with its key.
     pub key_file: Option<PathBuf>,
-    /// A user name to log in with.
+    /// User name for the login.
     pub username: Option<String>,
-    /// Its password.
+    /// Password for the login.
     pub password: Option<String>,
-    /// How the password is shown.
+    /// SASL mechanism.
     pub mechanism: Mechanism,
-    /// Whether `plain` may be used on a connection that is not encrypted.
+    /// Whether `plain` may be used on an unencrypted connection.
     pub allow_plain_auth: bool,
-    /// Time to connect, and for each answer.
+    /// Time limit for connecting, and for each response.
     pub timeout: Wait,
 }
 
-/// Where to begin with a topic.
+/// The start position in a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Start {
-    /// With the oldest message that is still there.
+    /// The oldest available message.
     #[default]
     Earliest,
-    /// With what comes after the first connection.
+    /// Messages after the first connection.
     Latest,
 }
 
-/// How a password is shown to a broker.
+/// A SASL mechanism.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 pub enum Mechanism {
-    /// SCRAM-SHA-512: the password does not travel.
+    /// SCRAM-SHA-512: the password is not transmitted.
     #[default]
     #[serde(rename = "scram-sha-512")]
     ScramSha512,
-    /// SCRAM-SHA-256: the password does not travel.
+    /// SCRAM-SHA-256: the password is not transmitted.
     #[serde(rename = "scram-sha-256")]
     ScramSha256,
-    /// PLAIN: the password travels, so the connection should be encrypted.
+    /// PLAIN: the password is transmitted, so the connection should be encrypted.
     #[serde(rename = "plain")]
     Plain,
 }
 
 impl Mechanism {
-    /// Its name in the protocol.
+    /// Name in the protocol.
     pub(super) fn name(self) -> &'static str {
         match self {
             Mechanism::ScramSha512 => "SCRAM-SHA-512",
@@ -108,7 +108,7 @@ impl Default for KafkaOptions {
     }
 }
 
-/// Where a broker is.
+/// The address of a broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Address {
     pub host: String,
@@ -116,7 +116,7 @@ pub(super) struct Address {
 }
 
 impl Address {
-    /// Reads `host`, `host:port`, `[::1]:port`.
+    /// Parses `host`, `host:port`, `[::1]:port`.
     pub fn read(text: &str) -> Option<Address> {
         let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((host, "")) => (host, None),
@@ -140,7 +140,7 @@ impl std::fmt::Display for Address {
 }
 
 impl KafkaOptions {
-    /// The brokers, of options without problems.
+    /// The brokers, from checked options.
     pub(super) fn addresses(&self) -> Vec<Address> {
         self.brokers.iter().filter_map(|broker| Address::read(broker)).collect()
     }
@@ -149,20 +149,20 @@ impl KafkaOptions {
         let mut problems = Vec::new();
         if self.username.is_some() != self.password.is_some() {
             let (path, text) = match self.username {
-                Some(_) => ("password", "a user name needs a password"),
-                None => ("username", "a password needs a user name"),
+                Some(_) => ("password", "is missing: a user name needs a password"),
+                None => ("username", "is missing: a password needs a user name"),
             };
             problems.push(Problem::at(path, text).hint("take it from the environment: `${KAFKA_PASSWORD}`"));
         }
         if self.mechanism == Mechanism::Plain && self.username.is_some() && !self.tls && !self.allow_plain_auth {
             let problem = Problem::at("mechanism", "`plain` would send the password in clear text");
-            problems.push(problem.hint("set `tls: true`, or take `scram-sha-512`; `allow_plain_auth: true` allows it"));
+            problems.push(problem.hint("set `tls: true`, or use `scram-sha-512`; `allow_plain_auth: true` allows it"));
         }
         if self.mechanism != Mechanism::Plain {
             for (path, text) in [("username", &self.username), ("password", &self.password)] {
                 if text.as_ref().is_some_and(|text| !scram::can_say(text)) {
-                    let problem = Problem::at(path, "has letters beyond ASCII, which SCRAM cannot say here");
-                    problems.push(problem.hint("choose another, or take `plain` over `tls`"));
+                    let problem = Problem::at(path, "has non-ASCII characters, which are not supported with SCRAM");
+                    problems.push(problem.hint("choose another, or use `plain` over `tls`"));
                 }
             }
         }
@@ -170,7 +170,7 @@ impl KafkaOptions {
     }
 }
 
-/// Whether a topic or a group may be named so.
+/// Whether a topic or group can have this name.
 fn is_name(name: &str) -> bool {
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     !name.is_empty() && name.len() <= 249 && !matches!(name, "." | "..") && name.bytes().all(is_letter)
@@ -191,7 +191,7 @@ impl Options for KafkaOptions {
             problems.push(Problem::at("topics", "are missing").hint("such as `[quakes]`"));
         }
         if self.topics.len() > TOPICS_MAX {
-            problems.push(Problem::at("topics", format!("are more than {TOPICS_MAX}")).hint("make two sources of it"));
+            problems.push(Problem::at("topics", format!("are more than {TOPICS_MAX}")).hint("use two sources"));
         }
         for (at, topic) in self.topics.iter().enumerate() {
             if !is_name(topic) {
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn problems_are_reported() {
         let check = |options: serde_json::Value, expected: &str| {
             let mut given = json!({"brokers": ["a"], "topics": ["quakes"]});
             given.as_object_mut().expect("an object").extend(options.as_object().expect("an object").clone());
@@ -262,9 +262,12 @@ mod tests {
         check(json!({"topics": ["a b"]}), "o.topics[0]: `a b` is not the name of a topic");
         check(json!({"topics": ["a", "a"]}), "o.topics[1]: is named twice");
         check(json!({"group": ""}), "o.group: is not the name of a group");
-        check(json!({"username": "u"}), "o.password: a user name needs a password");
+        check(json!({"username": "u"}), "o.password: is missing: a user name needs a password");
         check(json!({"username": "u", "password": "p", "mechanism": "plain"}), "in clear text");
-        check(json!({"username": "u", "password": "pä"}), "o.password: has letters beyond ASCII");
+        check(
+            json!({"username": "u", "password": "pä"}),
+            "o.password: has non-ASCII characters, which are not supported with SCRAM",
+        );
         check(json!({"ca_file": "/a"}), "o.ca_file: is for encrypted connections");
         check(json!({"tls": true, "key_file": "/a"}), "goes with `key_file`");
         check(json!({"start": "now"}), "o.start");

@@ -1,4 +1,4 @@
-//! The batches of an answer, one after the other: unpacked within bounds, without what transactions took back.
+//! Decodes the record batches of a response: decompressed within bounds, without aborted transactions.
 
 use std::{collections::HashSet, io::Read};
 
@@ -9,36 +9,36 @@ use kafka_protocol::{
     records::{Compression, Record, RecordBatchDecoder},
 };
 
-/// A batch may be so long when it is unpacked.
+/// Longest decompressed batch.
 const UNPACKED_BYTES_MAX: usize = 64 << 20;
-/// The head of a batch, up to its records.
+/// The size of a batch header.
 const HEAD_BYTES: usize = 61;
 /// The shortest record.
 const RECORD_BYTES_MIN: usize = 7;
 
-/// Batches that came together, of one partition.
+/// The batches of one partition in a response.
 #[derive(Debug, Default)]
 pub(super) struct Batches {
     rest: Bytes,
-    /// Transactions that were taken back: their producers and first offsets, the first last.
+    /// Aborted transactions: their producers and first offsets, in descending order.
     aborted: Vec<(i64, i64)>,
-    /// Producers within such a transaction.
+    /// Producers in such a transaction.
     aborting: HashSet<i64>,
 }
 
-/// One of them.
+/// A record batch.
 #[derive(Debug)]
 pub(super) struct Batch {
-    /// The offset of its last record, whether that is still in it or not.
+    /// The offset of its last record, also if that was compacted away.
     pub last: i64,
-    /// The epoch of the leader who wrote it.
+    /// The epoch of the leader that wrote it.
     pub epoch: i32,
-    /// What is in it for us; or why it cannot be taken, now and at any other time.
+    /// Records; or the permanent reason why it cannot be decoded.
     pub records: Result<Vec<Record>, String>,
 }
 
-/// What the head of a batch says.
-struct Head {
+/// The header of a batch.
+struct BatchHeader {
     first: i64,
     last: i64,
     epoch: i32,
@@ -48,8 +48,8 @@ struct Head {
     count: i32,
 }
 
-impl Head {
-    fn read(mut bytes: &[u8]) -> Head {
+impl BatchHeader {
+    fn read(mut bytes: &[u8]) -> BatchHeader {
         let first = bytes.get_i64();
         bytes.advance(4);
         let epoch = bytes.get_i32();
@@ -60,7 +60,7 @@ impl Head {
         bytes.advance(16);
         let producer = bytes.get_i64();
         bytes.advance(6);
-        Head { first, last, epoch, version, attributes, producer, count: bytes.get_i32() }
+        BatchHeader { first, last, epoch, version, attributes, producer, count: bytes.get_i32() }
     }
 
     fn is_transactional(&self) -> bool {
@@ -79,10 +79,10 @@ impl Batches {
         Batches { rest: records, aborted, aborting: HashSet::new() }
     }
 
-    /// The next batch. What was cut off at the end is none: it is asked for again.
+    /// The next batch. A truncated one at the end is ignored: it is fetched again.
     ///
     /// # Errors
-    /// What came is damaged.
+    /// The response is damaged.
     pub fn next(&mut self) -> Result<Option<Batch>, String> {
         if self.rest.len() < 12 {
             return Ok(None);
@@ -97,9 +97,9 @@ impl Batches {
         }
         let mut bytes = self.rest.split_to(length);
         let is_whole = is_whole(&bytes);
-        let head = Head::read(&bytes);
+        let head = BatchHeader::read(&bytes);
         if head.version != 2 {
-            // The first offset of such a set is that of its last message.
+            // The first offset of an old message set is that of its last message.
             let records = Err(format!("messages of format {}, older than Kafka 0.11, are not read", head.version));
             return Ok(Some(Batch { last: head.first, epoch: -1, records }));
         }
@@ -123,28 +123,28 @@ impl Batches {
         match decode(&mut bytes, &head) {
             Ok(records) => batch(Ok(records)),
             Err(error) if error.is::<TooLong>() => batch(Err(error.to_string())),
-            // It is as its producer wrote it, and no reader of this version can ever unpack it.
+            // The checksum is valid, so it is as its producer wrote it, and this version can never decompress it.
             Err(error) if is_whole => batch(Err(format!("cannot be unpacked: {error}"))),
             Err(error) => Err(format!("the batch at offset {} is damaged: {error}", head.first)),
         }
     }
 }
 
-/// Whether the checksum of a batch is that of its bytes.
+/// Whether the checksum of a batch is valid.
 fn is_whole(batch: &[u8]) -> bool {
     let (Some(stored), Some(covered)) = (batch.get(17..21), batch.get(21..)) else { return false };
     stored == crc32c::crc32c(covered).to_be_bytes()
 }
 
-/// Whether this is the end of a transaction that was taken back.
+/// Whether this is the end of an aborted transaction.
 fn is_abort(record: &Record) -> bool {
     record.key.as_ref().is_some_and(|key| key.len() >= 4 && key[2..4] == [0, 0])
 }
 
-fn decode(bytes: &mut Bytes, head: &Head) -> Result<Vec<Record>> {
+fn decode(bytes: &mut Bytes, head: &BatchHeader) -> Result<Vec<Record>> {
     let unpack = |packed: &mut Bytes, compression: Compression| {
         let unpacked = unpack(packed, compression)?;
-        // Room is made for so many before they are read.
+        // Memory for that many records is reserved before they are decoded.
         if head.count as usize > unpacked.len() / RECORD_BYTES_MIN {
             bail!("it promises {} messages in {} bytes", head.count, unpacked.len());
         }
@@ -153,7 +153,7 @@ fn decode(bytes: &mut Bytes, head: &Head) -> Result<Vec<Record>> {
     Ok(RecordBatchDecoder::decode_with_custom_compression(bytes, Some(unpack))?.records)
 }
 
-/// Why a batch is not unpacked.
+/// The error of a decompressed batch that is too long.
 #[derive(Debug, thiserror::Error)]
 #[error("its messages have more than {UNPACKED_BYTES_MAX} bytes when they are unpacked")]
 struct TooLong;
@@ -178,7 +178,7 @@ fn read(text: impl Read) -> Result<Bytes> {
     Ok(unpacked.into())
 }
 
-/// Snappy comes bare, or cut into blocks as the library in Java has it.
+/// Snappy is used raw, or in blocks as in the Java library.
 fn unsnap(packed: &[u8]) -> Result<Bytes> {
     const JAVA: &[u8] = b"\x82SNAPPY\0";
     let Some(mut rest) = packed.strip_prefix(JAVA) else {
@@ -186,7 +186,7 @@ fn unsnap(packed: &[u8]) -> Result<Bytes> {
         unsnap_block(packed, &mut unpacked)?;
         return Ok(unpacked.into());
     };
-    // Two versions, which say nothing to us.
+    // Two version numbers, which are ignored.
     rest = rest.get(8..).unwrap_or_default();
     let mut unpacked = Vec::new();
     while let Some((length, after)) = rest.split_at_checked(4) {
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn every_packing_is_unpacked() {
+    fn every_compression_is_decompressed() {
         let records: Vec<Record> = (0..3).map(|at| record(at, -1, &format!("m{at}"))).collect();
         let zstd = |bytes: &[u8]| zstd::encode_all(bytes, 1).expect("packed");
         let snappy = |bytes: &[u8]| snap::raw::Encoder::new().compress_vec(bytes).expect("packed");
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_is_passed_over() {
+    fn decompression_bombs_are_skipped() {
         let bomb =
             |_: &[u8]| zstd::encode_all(std::io::repeat(0).take(UNPACKED_BYTES_MAX as u64 + 1), 1).expect("packed");
         let mut bytes = BytesMut::from(&pack(&[record(0, -1, "a"), record(1, -1, "b")], Compression::Zstd, bomb)[..]);
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_is_said_and_what_is_cut_off_comes_again() {
+    fn damage_is_reported_and_truncated_batches_are_fetched_again() {
         let whole = plain(&[record(0, -1, "a")]);
         let mut two = BytesMut::from(&whole[..]);
         two.extend_from_slice(&whole[..whole.len() - 1]);
@@ -332,7 +332,7 @@ mod tests {
         let mut damaged = whole.to_vec();
         *damaged.last_mut().expect("a byte") ^= 1;
         assert!(shown(damaged.into(), &[]).starts_with("the batch at offset 0 is damaged: "));
-        // More messages than there can be, under a sum that is right.
+        // More messages than possible, with a valid checksum.
         let many = pack(&vec![record(0, -1, "a"); 40], Compression::None, |bytes| bytes[..9].to_vec());
         assert_eq!(shown(many, &[]), "0:cannot be unpacked: it promises 40 messages in 9 bytes");
         for length in 0..whole.len() {
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn d_a_batch_that_no_version_unpacks_is_set_aside_and_others_go_on() {
+    fn d_a_batch_that_cannot_be_decompressed_is_rejected_and_others_continue() {
         let mut unknown = plain(&[record(0, -1, "a")]).to_vec();
         // The compression is in the last three bits of the attributes, which the checksum covers.
         unknown[22] |= 7;
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_transaction_took_back_is_left_out() {
+    fn aborted_transactions_are_left_out() {
         let mut bytes = BytesMut::new();
         for batch in [
             vec![record(0, 7, "kept")],

@@ -11,23 +11,23 @@ use tocsin_model::mark::Mark;
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::{
-    source::{Gives, Message, Portion},
+    source::{Message, SourceBatch, SourceOutput},
     testing::{Harness, shown, taken},
 };
 
-/// A broker of Apache, and one who writes to it, in a process that ends with our end of its input.
+/// An Apache Kafka broker with a producer, in a process that ends when its input is closed.
 struct Broker {
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
     _child: Child,
-    /// Ports: bare, encrypted, with a login, with both.
+    /// Ports of listeners: plain, TLS, with SASL login, with TLS and login.
     ports: Vec<u16>,
-    /// It removes the folder when it ends.
+    /// Data folder of the broker, which removes it when it ends.
     folder: PathBuf,
 }
 
 impl Broker {
-    /// All tests share one, each with topics of its own.
+    /// All tests share one, each with its own topics.
     async fn shared() -> MutexGuard<'static, Broker> {
         static SHARED: OnceLock<Mutex<Broker>> = OnceLock::new();
         SHARED.get_or_init(|| Mutex::new(Broker::start())).lock().await
@@ -56,15 +56,15 @@ impl Broker {
         Broker { input: child.stdin.take().expect("it is piped"), output, _child: child, ports, folder }
     }
 
-    /// Does this, and gives the answer.
-    fn tell(&mut self, command: impl AsRef<str>) -> String {
+    /// Runs a command, and returns its answer.
+    fn run(&mut self, command: impl AsRef<str>) -> String {
         writeln!(self.input, "{}", command.as_ref()).expect("it listens");
         let answer = self.output.next().expect("it answers").expect("text");
         assert!(!answer.starts_with("failed"), "{}: {answer}", command.as_ref());
         answer
     }
 
-    /// A source of a topic, over the bare connection.
+    /// A source of a topic, over the plain connection.
     fn source(&self, topic: &str) -> Harness {
         Harness::new("kafka", json!({"brokers": [format!("127.0.0.1:{}", self.ports[0])], "topics": [topic]}))
     }
@@ -88,8 +88,8 @@ fn quakes(numbers: impl IntoIterator<Item = usize>) -> Vec<String> {
     quakes
 }
 
-/// The next portion with something in it; those that only say where we are are committed.
-async fn next(harness: &mut Harness) -> Portion {
+/// The next batch that is not empty; batches with positions only are committed.
+async fn next(harness: &mut Harness) -> SourceBatch {
     loop {
         let portion = harness.next().await;
         if portion.events.count() > 0 || !portion.refused.is_empty() {
@@ -99,7 +99,7 @@ async fn next(harness: &mut Harness) -> Portion {
     }
 }
 
-/// Takes so many events, and gives them in order, with what was refused.
+/// Takes this many events, and returns them in order, with the rejected items.
 async fn take(harness: &mut Harness, count: usize) -> (Vec<String>, Vec<String>) {
     let (mut events, mut refused) = (Vec::new(), Vec::new());
     while events.len() < count {
@@ -107,13 +107,13 @@ async fn take(harness: &mut Harness, count: usize) -> (Vec<String>, Vec<String>)
         events.extend(shown(&portion.events));
         refused.extend(portion.refused.into_iter().map(|refusal| refusal.reason));
         harness.commit(portion.marks);
-        harness.source().accepted().await.unwrap_or_else(|trouble| panic!("{trouble}"));
+        harness.source().accepted().await.unwrap_or_else(|error| panic!("{error}"));
     }
     events.sort_unstable();
     (events, refused)
 }
 
-/// The same where there is trouble first, such as leaders that must be found anew: the source is opened again after it.
+/// As `take`, but errors come first, for example while leaders are elected: the source is reopened after each.
 async fn take_after_trouble(harness: &mut Harness, count: usize) -> Vec<String> {
     let mut events = Vec::new();
     while events.len() < count {
@@ -132,22 +132,22 @@ async fn take_after_trouble(harness: &mut Harness, count: usize) -> Vec<String> 
 #[tokio::test]
 async fn messages_are_taken_once_over_crashes() {
     let mut broker = Broker::shared().await;
-    broker.tell("create crashes 3");
+    broker.run("create crashes 3");
     let (mut sent, mut events) = (0, Vec::new());
     let mut harness = broker.source("crashes");
     for turn in 0.. {
         if events.len() == 720 {
             break;
         }
-        // Some wait when the source begins, others come while it runs.
+        // Some messages are sent before the source starts, others while it runs.
         let more = if turn == 0 { 8 } else { usize::from(events.len() == sent || turn % 2 == 1) };
         for _ in 0..more.min((720 - sent) / 40) {
             let packing = ["none", "gzip", "snappy", "lz4", "zstd"][sent / 40 % 5];
-            broker.tell(format!("send crashes {} {packing} {sent} {}", sent / 40 % 3, sent + 40));
+            broker.run(format!("send crashes {} {packing} {sent} {}", sent / 40 % 3, sent + 40));
             sent += 40;
         }
         let portion = next(&mut harness).await;
-        // A crash before the commit: it all comes again.
+        // A crash before the commit: everything is delivered again.
         if turn % 3 == 0 {
             harness.crash();
             continue;
@@ -164,7 +164,7 @@ async fn messages_are_taken_once_over_crashes() {
         events.extend(found);
         harness.commit(portion.marks);
         if turn % 3 == 1 {
-            // A crash after it: nobody was told.
+            // A crash after it: nothing was acknowledged.
             harness.crash();
         } else {
             harness.source().accepted().await.expect("committed");
@@ -172,85 +172,85 @@ async fn messages_are_taken_once_over_crashes() {
     }
     events.sort_unstable();
     assert_eq!(events, quakes(0..720));
-    // The offsets of a crash are told with those of the next portion.
-    broker.tell("send crashes 0 none 720 721");
-    broker.tell("send crashes 1 none 721 722");
-    broker.tell("send crashes 2 none 722 723");
+    // The offsets of a crash are committed with those of the next batch.
+    broker.run("send crashes 0 none 720 721");
+    broker.run("send crashes 1 none 721 722");
+    broker.run("send crashes 2 none 722 723");
     assert_eq!(take(&mut harness, 3).await.0, quakes(720..723));
-    assert_eq!(broker.tell("offsets tocsin-app-source crashes"), "{0=241, 1=241, 2=241}");
+    assert_eq!(broker.run("offsets tocsin-app-source crashes"), "{0=241, 1=241, 2=241}");
 }
 
 #[tokio::test]
-async fn what_transactions_took_back_is_no_event() {
+async fn aborted_transactions_give_no_events() {
     let mut broker = Broker::shared().await;
-    broker.tell("create transactions 1");
-    broker.tell("send transactions 0 zstd+commit 0 5");
-    broker.tell("send transactions 0 zstd+abort 5 10");
-    broker.tell("send transactions 0 none 10 12");
-    broker.tell("send transactions 0 zstd+commit 12 14");
+    broker.run("create transactions 1");
+    broker.run("send transactions 0 zstd+commit 0 5");
+    broker.run("send transactions 0 zstd+abort 5 10");
+    broker.run("send transactions 0 none 10 12");
+    broker.run("send transactions 0 zstd+commit 12 14");
     let mut harness = broker.source("transactions");
     assert_eq!(take(&mut harness, 9).await, (quakes((0..5).chain(10..14)), Vec::new()));
 }
 
 #[tokio::test]
-async fn a_log_that_was_cut_or_made_anew_is_gone_on_with() {
+async fn truncated_and_recreated_logs_are_continued() {
     let mut broker = Broker::shared().await;
-    broker.tell("create cut 1");
-    broker.tell("send cut 0 none 0 10");
+    broker.run("create cut 1");
+    broker.run("send cut 0 none 0 10");
     let mut harness = broker.source("cut");
     assert_eq!(take(&mut harness, 10).await.0, quakes(0..10));
     harness.crash();
-    // Messages are deleted before they are taken: that is said.
-    broker.tell("send cut 0 none 10 30");
-    broker.tell("cut cut 0 20");
+    // Messages are deleted before they are taken: that is reported.
+    broker.run("send cut 0 none 10 30");
+    broker.run("cut cut 0 20");
     let (events, refused) = take(&mut harness, 10).await;
     assert_eq!((events, refused.len()), (quakes(20..30), 1));
     assert!(refused[0].contains("messages 10 to 19 of cut/0 were deleted"), "{refused:?}");
-    // A place that the log does not reach, as after a leader that died alone.
+    // An offset beyond the end of the log, as after the loss of a leader.
     harness.crash();
     let mark = harness.marks[0].clone();
     let text = String::from_utf8(mark.value.expect("a mark").to_vec()).expect("text");
     harness.commit(vec![Mark::set(mark.part, text.replace("\"next\":30", "\"next\":99"))]);
     let waits = tokio::time::timeout(std::time::Duration::from_secs(3), harness.source().next());
     assert!(waits.await.is_err(), "there was something");
-    broker.tell("send cut 0 none 30 35");
+    broker.run("send cut 0 none 30 35");
     assert_eq!(take(&mut harness, 5).await, (quakes(30..35), Vec::new()));
-    // Under its name there is another topic, while we look.
-    broker.tell("delete cut");
-    broker.tell("create cut 2");
-    broker.tell("send cut 0 none 40 50");
-    broker.tell("send cut 1 none 50 60");
+    // Another topic of the same name replaces it meanwhile.
+    broker.run("delete cut");
+    broker.run("create cut 2");
+    broker.run("send cut 0 none 40 50");
+    broker.run("send cut 1 none 50 60");
     assert_eq!(take_after_trouble(&mut harness, 20).await, quakes(40..60));
 }
 
 #[tokio::test]
-async fn a_partition_more_is_found_and_the_latest_may_be_the_first() {
+async fn new_partitions_are_found_and_the_start_can_be_latest() {
     let mut broker = Broker::shared().await;
-    broker.tell("create grows 1");
-    broker.tell("send grows 0 none 0 10");
+    broker.run("create grows 1");
+    broker.run("send grows 0 none 0 10");
     let mut harness = broker.source("grows");
     harness.options["start"] = json!("latest");
     let portion = harness.next().await;
     assert_eq!(portion.events.count(), 0);
     harness.commit(portion.marks);
-    // What comes after that is taken, whatever dies.
+    // Messages after that are taken, whatever crashes.
     harness.crash();
-    broker.tell("send grows 0 none 10 12");
+    broker.run("send grows 0 none 10 12");
     assert_eq!(take(&mut harness, 2).await.0, quakes(10..12));
-    broker.tell("grow grows 2");
-    broker.tell("send grows 1 none 12 15");
+    broker.run("grow grows 2");
+    broker.run("send grows 1 none 12 15");
     harness.crash();
     assert_eq!(take(&mut harness, 3).await.0, quakes(12..15));
 }
 
 #[tokio::test]
-async fn what_is_no_event_is_refused() {
+async fn invalid_events_are_rejected() {
     let mut broker = Broker::shared().await;
-    broker.tell("create refused 1");
-    broker.tell("raw refused nonsense");
-    broker.tell("raw refused null");
-    broker.tell("raw refused {\"id\": 5}");
-    broker.tell("send refused 0 none 0 1");
+    broker.run("create refused 1");
+    broker.run("raw refused nonsense");
+    broker.run("raw refused null");
+    broker.run("raw refused {\"id\": 5}");
+    broker.run("send refused 0 none 0 1");
     let mut harness = broker.source("refused");
     let (events, refused) = take(&mut harness, 1).await;
     assert_eq!((events, refused.len()), (quakes(0..1), 3), "{refused:?}");
@@ -262,10 +262,10 @@ async fn what_is_no_event_is_refused() {
 }
 
 #[tokio::test]
-async fn brokers_say_who_may_come_in() {
+async fn brokers_require_logins_and_encryption() {
     let mut broker = Broker::shared().await;
-    broker.tell("create logins 1");
-    broker.tell("send logins 0 none 0 3");
+    broker.run("create logins 1");
+    broker.run("send logins 0 none 0 3");
     let ports = broker.ports.clone();
     let (ca, key) = (broker.folder.join("certificate.pem"), broker.folder.join("key.pem"));
     let check = async |port: u16, options: Json, expected: &str| {
@@ -278,7 +278,7 @@ async fn brokers_say_who_may_come_in() {
                 harness.commit(portion.marks);
                 assert_eq!(take(&mut harness, 3).await.0, quakes(0..3));
             }
-            Err(trouble) => assert!(!expected.is_empty() && trouble.text.contains(expected), "{options}: {trouble}"),
+            Err(error) => assert!(!expected.is_empty() && error.text.contains(expected), "{options}: {error}"),
         }
     };
     let ada = |mechanism: &str| json!({"username": "ada", "password": "right", "mechanism": mechanism});
@@ -297,55 +297,55 @@ async fn brokers_say_who_may_come_in() {
     check(ports[1], over_tls(proof), "").await;
 
     let wrong = |mechanism: &str| json!({"username": "ada", "password": "wrong", "mechanism": mechanism});
-    let refuses = "refuses the login (`username`, `password`): ";
+    let refuses = "rejects the login (`username`, `password`): ";
     check(ports[2], wrong("scram-sha-256"), refuses).await;
     check(ports[2], wrong("scram-sha-512"), refuses).await;
     check(ports[3], over_tls(wrong("plain")), refuses).await;
     check(ports[2], json!({"username": "eve", "password": "right"}), refuses).await;
-    check(ports[2], json!({}), "closed the connection without an answer; it may want").await;
+    check(ports[2], json!({}), "closed the connection without a response; it may require").await;
     check(ports[3], ada("scram-sha-512"), "set `tls: true`").await;
-    check(ports[0], ada("scram-sha-512"), "does not take SCRAM-SHA-512").await;
+    check(ports[0], ada("scram-sha-512"), "does not support SCRAM-SHA-512").await;
     check(ports[0], over_tls(json!({})), "no connection to").await;
     let untrusted = json!({"username": "ada", "password": "right", "tls": true});
     check(ports[3], untrusted, "invalid peer certificate").await;
     check(ports[1], over_tls(json!({})), "the connection to").await;
-    check(ports[0], json!({"topics": ["nowhere"]}), "the topic `nowhere` is not there").await;
+    check(ports[0], json!({"topics": ["nowhere"]}), "the topic `nowhere` does not exist").await;
     check(1, json!({}), "no connection to 127.0.0.1:1: ").await;
 }
 
 #[tokio::test]
-async fn a_broker_that_comes_back_is_asked_again() {
+async fn a_restarted_broker_is_used_again() {
     let mut broker = Broker::shared().await;
-    broker.tell("create returns 1");
-    broker.tell("send returns 0 none 0 20");
+    broker.run("create returns 1");
+    broker.run("send returns 0 none 0 20");
     let mut harness = broker.source("returns");
     assert_eq!(take(&mut harness, 20).await.0, quakes(0..20));
-    broker.tell("stop");
-    let trouble = loop {
+    broker.run("stop");
+    let error = loop {
         match harness.try_next().await {
             Ok(portion) => assert_eq!(portion.events.count(), 0),
-            Err(trouble) => break trouble,
+            Err(error) => break error,
         }
     };
-    assert!(trouble.text.contains("no connection to") || trouble.text.contains("the connection to"), "{trouble}");
+    assert!(error.text.contains("no connection to") || error.text.contains("the connection to"), "{error}");
     harness.crash();
-    broker.tell("start");
-    broker.tell("send returns 0 gzip 20 30");
+    broker.run("start");
+    broker.run("send returns 0 gzip 20 30");
     assert_eq!(take_after_trouble(&mut harness, 10).await, quakes(20..30));
 }
 
 #[tokio::test]
-async fn a_location_gives_messages_as_they_are_and_none_twice() {
+async fn a_location_takes_whole_messages_exactly_once() {
     let mut broker = Broker::shared().await;
-    broker.tell("create orders 1");
+    broker.run("create orders 1");
     for text in ["no JSON", "null"] {
-        broker.tell(format!("raw orders {text}"));
+        broker.run(format!("raw orders {text}"));
     }
     let mut harness = broker.source("orders");
-    harness.gives = Gives::Messages { bytes_max: 1 };
+    harness.output = SourceOutput::Messages { bytes_max: 1 };
     let mut messages = Vec::new();
     while messages.len() < 2 {
-        // Stored, but the group has not heard of it.
+        // Stored, but not committed to the group.
         let portion = harness.next().await;
         assert!(portion.refused.is_empty(), "{:?}", portion.refused);
         messages.extend(portion.messages);
@@ -363,7 +363,7 @@ async fn a_location_gives_messages_as_they_are_and_none_twice() {
     }
     assert!(messages[1].body.is_empty());
     has(&messages[1], "kafka-deleted", "true");
-    broker.tell("raw orders third");
+    broker.run("raw orders third");
     let third = loop {
         if let Some(third) = harness.take_messages().await.pop() {
             break third;

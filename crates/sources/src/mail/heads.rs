@@ -1,8 +1,8 @@
-//! Headers as the library reads them: what senders write beside the standards is put right before.
+//! Repairs non-standard headers before the library parses them.
 //!
-//! - Encoded words side by side become one (RFC 2047, section 6.2 leaves out the blanks between them). Senders split words within
-//!   a letter, which no word alone can be decoded to.
-//! - A line of bytes that are not UTF-8 is read as windows-1252, which is what such mail is written in.
+//! - Adjacent encoded words are joined (RFC 2047, section 6.2 ignores the white space between them). Some senders split
+//!   words within a character, so that the words cannot be decoded separately.
+//! - A line that is not UTF-8 is decoded as windows-1252, the usual encoding of such mail.
 
 use std::borrow::Cow;
 
@@ -15,10 +15,10 @@ use encoding_rs::WINDOWS_1252;
 
 use super::parts::body_of;
 
-/// Longest head that is put right; a longer one is read as it is.
+/// Longest header that is repaired; a longer one is parsed unchanged.
 const HEAD_BYTES_MAX: usize = 256 << 10;
 
-/// Base64 with or without its padding, as senders have it.
+/// Base64 with or without padding.
 const LENIENT: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new()
@@ -26,8 +26,8 @@ const LENIENT: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// A mail or a part with its head put right.
-pub(super) fn put_right(part: &[u8]) -> Cow<'_, [u8]> {
+/// A mail or part with its header repaired.
+pub(super) fn repair_header(part: &[u8]) -> Cow<'_, [u8]> {
     let head = &part[..part.len() - body_of(part).len()];
     let is_plain = head.is_ascii() && !head.windows(2).any(|two| two == b"=?");
     if is_plain || head.len() > HEAD_BYTES_MAX {
@@ -66,12 +66,12 @@ fn word_at(text: &str) -> Option<(Word<'_>, usize)> {
     let end = rest.find("?=")?;
     let inner = &rest[..end];
     let is_word = !charset.is_empty() && !charset.contains(char::is_whitespace) && !inner.contains(['?', '\r', '\n']);
-    // A language behind the charset (RFC 2231) is not part of its name.
+    // A language after the charset (RFC 2231) is not part of its name.
     let charset = charset.split('*').next().unwrap_or(charset);
     is_word.then(|| (Word { charset, is_base64, text: inner }, text.len() - rest.len() + end + 2))
 }
 
-/// A head in which words side by side in one charset and encoding are one word.
+/// Joins adjacent words of one charset and encoding.
 fn joined(head: &str) -> String {
     let mut out = String::with_capacity(head.len());
     let mut rest = head;
@@ -86,11 +86,11 @@ fn joined(head: &str) -> String {
         let (mut run, mut after) = (vec![first], &rest[length..]);
         loop {
             let next = after.trim_start_matches([' ', '\t', '\r', '\n']);
-            // Behind a line break the next header begins, unless the line goes on with a blank.
+            // After a line break the next header begins, unless the line starts with white space (folding).
             let gap = &after[..after.len() - next.len()];
             let is_within = !gap.ends_with('\n');
             match word_at(next).filter(|_| is_within) {
-                Some((word, length)) if is_alike(&first, &word) => {
+                Some((word, length)) if is_same_kind(&first, &word) => {
                     run.push(word);
                     after = &next[length..];
                 }
@@ -107,11 +107,11 @@ fn joined(head: &str) -> String {
     out
 }
 
-fn is_alike(word: &Word, other: &Word) -> bool {
+fn is_same_kind(word: &Word, other: &Word) -> bool {
     word.charset.eq_ignore_ascii_case(other.charset) && word.is_base64 == other.is_base64
 }
 
-/// Some words as one; `None` if one of them is not Base64.
+/// Several words as one; `None` if one of them is not valid Base64.
 fn one_word(run: &[Word]) -> Option<String> {
     let first = run.first()?;
     if !first.is_base64 {
@@ -131,12 +131,12 @@ mod tests {
 
     fn check(head: &str, expected: &str) {
         let mail = format!("{head}\r\n\r\nbody =?utf-8?Q?a?= =?utf-8?Q?b?=");
-        let right = String::from_utf8(put_right(mail.as_bytes()).into_owned()).expect("text");
+        let right = String::from_utf8(repair_header(mail.as_bytes()).into_owned()).expect("text");
         assert_eq!(right, format!("{expected}\r\n\r\nbody =?utf-8?Q?a?= =?utf-8?Q?b?="));
     }
 
     #[test]
-    fn d_words_side_by_side_become_one() {
+    fn d_adjacent_encoded_words_are_joined() {
         check("Subject: =?utf-8?Q?St=C3?=\r\n =?utf-8?Q?=A4rke?= 5", "Subject: =?utf-8?Q?St=C3=A4rke?= 5");
         check("Subject: =?UTF-8?B?U3TD?= =?utf-8?b?pHJrZQ==?=", "Subject: =?UTF-8?B?U3TDpHJrZQ==?=");
         check("Subject: =?utf-8?B?U3TD?= =?utf-8?Q?=A4?=", "Subject: =?utf-8?B?U3TD?= =?utf-8?Q?=A4?=");
@@ -153,7 +153,7 @@ mod tests {
     fn d_bytes_that_are_not_utf_8_are_windows_1252() {
         let mail = b"Subject: gr\xfc\xdfe \x80\r\nX-Other: gr\xc3\xbc\xc3\x9fe\r\n\r\n\xfc";
         assert_eq!(
-            *put_right(mail),
+            *repair_header(mail),
             *"Subject: grüße €\r\nX-Other: grüße\r\n\r\n".bytes().chain([0xfc]).collect::<Vec<_>>()
         );
     }

@@ -1,26 +1,26 @@
-//! Mails that come in by SMTP or LMTP. Their senders hear that they are taken when their events or messages are accepted.
+//! Mail source: an SMTP and LMTP server. A mail is acknowledged to its sender after its event or message is stored.
 //!
-//! Whoever hears nothing sends the mail again, and so does everybody whose mail was accepted shortly before a crash. So of
-//! each accepted mail a hash is remembered for some days: of its `Message-ID`, its date, its recipients and its body. One
-//! that is known is said to be taken, and nothing comes of it.
+//! A sender without a response sends the mail again; so does one whose mail was stored shortly before a crash. For
+//! de-duplication, a hash of each accepted mail is remembered for some days: of its `Message-ID`, date, recipients and
+//! body. A known mail is acknowledged and discarded.
 
-mod heads; // headers, put right before they are read
-mod options; // what an operator may set
-mod parts; // what a mail is made of
+mod heads; // repairs non-standard headers
+mod options; // the options of an operator
+mod parts; // MIME structure: texts and attachments
 mod read; // a mail as an item
-mod remembered; // which mails were accepted
+mod accepted_mails; // accepted mails, for de-duplication
 
 #[cfg(test)]
 mod tests;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use accepted_mails::AcceptedMails;
 use async_trait::async_trait;
 pub use options::{Automatic, Body, MailOptions};
-use remembered::Remembered;
 use serde_json::Value;
 use tocsin_delivery::{Clock, options::read, tls};
-use tocsin_mail_in::{Access, Bounds, Envelope, Handler, Login, Patterns, Refusal as MailRefusal, Server};
+use tocsin_mail_in::{Access, Envelope, ErrorReply, Handler, Login, Patterns, Server, ServerLimits};
 use tocsin_model::{
     event::EventPacker, field::Row, mailbox, mark::Mark, problem::Problem, time::Timestamp, trace_context::TraceContext,
 };
@@ -32,14 +32,18 @@ use tokio::{
 use crate::{
     items::Item,
     mapping::Mapping,
-    source::{Gives, Message, OpenSource, PORTION_BYTES_MAX, PORTION_EVENTS_MAX, Portion, Refusal, Setting, Trouble},
+    source::{
+        BATCH_BYTES_MAX, BATCH_EVENTS_MAX, Message, OpenSource, RejectedItem, SourceBatch, SourceError, SourceOutput,
+        SourceSettings,
+    },
 };
 
-/// How long a sender waits for acceptance before it is asked to come back. RFC 5321 has senders wait for ten minutes.
+/// Time limit for storing a mail, before the sender gets a temporary failure. RFC 5321 requires senders to wait for ten
+/// minutes.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(120);
-/// How long conversations have to end when the source does.
+/// Time limit for ending conversations when the source stops.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
-/// A mail that went through more servers runs in a circle.
+/// More hops indicate a mail loop.
 const HOPS_MAX: usize = 50;
 
 /// A mail as an item in JSON, for fuzz targets.
@@ -47,7 +51,7 @@ pub(crate) fn item_json(envelope: &Envelope, bytes: &[u8]) -> String {
     Value::Object(read::read(envelope, bytes).item).to_string()
 }
 
-pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
+pub(crate) fn open(setting: SourceSettings, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: MailOptions = read(&setting.options, "")?;
     let address = options.address(&setting.context).map_err(|problem| vec![problem])?;
     let tls = match (&options.certificate_file, &options.key_file) {
@@ -60,9 +64,9 @@ pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSou
     let login = login.map(|(user, password)| Login { user, password });
     let access = Access { tls, require_tls: options.require_tls, login };
     Ok(Box::new(Mailbox {
-        remembered: Remembered::read(&marks, options.remember_days),
+        remembered: AcceptedMails::read(&marks, options.remember_days),
         running: None,
-        held: Vec::new(),
+        unanswered: Vec::new(),
         address,
         access,
         setting,
@@ -70,114 +74,114 @@ pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSou
     }))
 }
 
-/// A place where mail comes in.
+/// A mail source.
 struct Mailbox {
-    setting: Setting,
+    setting: SourceSettings,
     options: MailOptions,
     address: SocketAddr,
     access: Access,
-    remembered: Remembered,
-    running: Option<Running>,
-    /// Whoever waits to hear that the last portion is accepted, each with what they will hear.
-    held: Vec<(oneshot::Sender<Answer>, Answer)>,
+    remembered: AcceptedMails,
+    running: Option<RunningServer>,
+    /// Conversations that wait for the acceptance of the last batch, each with its response.
+    unanswered: Vec<(oneshot::Sender<Answer>, Answer)>,
 }
 
-struct Running {
+struct RunningServer {
     server: Server,
-    arrivals: mpsc::Receiver<Arrival>,
+    incoming: mpsc::Receiver<IncomingMail>,
 }
 
-type Answer = Result<(), MailRefusal>;
+type Answer = Result<(), ErrorReply>;
 
-/// A mail that has come, and whoever waits for what becomes of it.
-struct Arrival {
+/// A received mail, and the channel to its conversation.
+struct IncomingMail {
     at: Timestamp,
-    prepared: Prepared,
+    prepared: PreparedMail,
     answer: oneshot::Sender<Answer>,
 }
 
-/// What conversations share.
-struct Door {
-    reader: Arc<Reader>,
+/// The shared state of conversations.
+struct MailHandler {
+    reader: Arc<MailReader>,
     recipients: Patterns,
     clock: Arc<dyn Clock>,
-    arrivals: mpsc::Sender<Arrival>,
+    incoming: mpsc::Sender<IncomingMail>,
 }
 
-/// How mails are read.
-struct Reader {
-    makes: Makes,
+/// The parser settings.
+struct MailReader {
+    output: MailOutput,
     automatic: Automatic,
 }
 
-/// What they make of a mail.
-enum Makes {
-    /// An event, whose item has at most so many bytes.
+/// The output for a mail.
+enum MailOutput {
+    /// An event, whose item has at most this many bytes.
     Event(Mapping, usize),
-    /// A message, of at most so many bytes.
+    /// A message, of at most this many bytes.
     Message(Body, usize),
 }
 
-/// What is made of a mail while its sender waits.
-struct Prepared {
+/// A parsed mail whose sender waits.
+struct PreparedMail {
     key: Option<String>,
-    made: Result<Made, Refusal>,
+    content: Result<MailContent, RejectedItem>,
     bytes: usize,
 }
 
-/// What a mail became.
-enum Made {
+/// The output of a mail.
+enum MailContent {
     Event(Row, Option<TraceContext>),
     Message(Message),
 }
 
-impl Reader {
-    /// Reads a mail; `None`: nothing is to come of it.
-    fn prepare(&self, envelope: &Envelope, bytes: Vec<u8>) -> Result<Option<Prepared>, MailRefusal> {
+impl MailReader {
+    /// Parses a mail; `None`: it is discarded.
+    fn prepare(&self, envelope: &Envelope, bytes: Vec<u8>) -> Result<Option<PreparedMail>, ErrorReply> {
         let mail = read::read(envelope, &bytes);
         if mail.hops > HOPS_MAX {
-            return Err(MailRefusal::new(554, "5.4.6", "this mail runs in a circle: it went through too many servers"));
+            return Err(ErrorReply::new(554, "5.4.6", "mail loop: this mail passed through too many servers"));
         }
         match self.automatic {
             Automatic::Refuse if mail.is_automatic => {
-                let text = "mail that machines send by themselves is not taken here";
-                return Err(MailRefusal::new(550, "5.7.1", text));
+                let text = "automatic mail is not accepted here";
+                return Err(ErrorReply::new(550, "5.7.1", text));
             }
             Automatic::Drop if mail.is_automatic => return Ok(None),
             _ => {}
         }
         let item = Value::Object(mail.item);
-        let (made, bytes) = match &self.makes {
-            Makes::Event(mapping, bytes_max) => {
+        let (content, bytes) = match &self.output {
+            MailOutput::Event(mapping, bytes_max) => {
                 let bytes = item.to_string().len();
                 check_length(bytes, *bytes_max)?;
                 let header = |name: &str| item["headers"][name].as_str();
                 let trace = header("traceparent").and_then(|parent| TraceContext::read(parent, header("tracestate")));
                 let item = Item::Texts(item);
-                let row = mapping.row(&item).map_err(|problems| Refusal::new(&problems, item.shown()));
-                (row.map(|row| Made::Event(row, trace)), bytes)
+                let row = mapping.row(&item).map_err(|problems| RejectedItem::new(&problems, item.shown()));
+                (row.map(|row| MailContent::Event(row, trace)), bytes)
             }
-            Makes::Message(body, bytes_max) => {
-                let message = as_it_is(&item, *body, bytes);
+            MailOutput::Message(body, bytes_max) => {
+                let message = raw_message(&item, *body, bytes);
                 check_length(message.body.len(), *bytes_max)?;
                 let bytes = message.body.len();
-                (Ok(Made::Message(message)), bytes)
+                (Ok(MailContent::Message(message)), bytes)
             }
         };
-        Ok(Some(Prepared { key: mail.key, made, bytes }))
+        Ok(Some(PreparedMail { key: mail.key, content, bytes }))
     }
 }
 
-fn check_length(bytes: usize, most: usize) -> Result<(), MailRefusal> {
+fn check_length(bytes: usize, most: usize) -> Result<(), ErrorReply> {
     if bytes <= most {
         return Ok(());
     }
     let text = format!("the texts of this mail are too long: at most {most} bytes; attach what is longer");
-    Err(MailRefusal::new(552, "5.3.4", text))
+    Err(ErrorReply::new(552, "5.3.4", text))
 }
 
-/// A mail as a message: with its headers, and with what its envelope said, which no header can pretend to be.
-fn as_it_is(item: &Value, body: Body, mail: Vec<u8>) -> Message {
+/// A message from a mail: with its headers, and with envelope data in headers that the sender cannot forge.
+fn raw_message(item: &Value, body: Body, mail: Vec<u8>) -> Message {
     let text = |name: &str| item[name].as_str().unwrap_or_default().to_owned();
     let recipients = item["recipients"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let mut headers = vec![
@@ -188,7 +192,7 @@ fn as_it_is(item: &Value, body: Body, mail: Vec<u8>) -> Message {
     ];
     headers.extend(item["user"].as_str().map(|user| ("mail-user".to_owned(), user.to_owned())));
     let own = item["headers"].as_object().into_iter().flatten();
-    // What they say of the body they say of the mail's parts.
+    // Content headers describe the parts of the mail, not the body of the message.
     let own = own.filter(|(name, _)| !name.starts_with("mail-") && !name.starts_with("content-"));
     headers.extend(own.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))));
     let (content_type, body) = match body {
@@ -199,23 +203,23 @@ fn as_it_is(item: &Value, body: Body, mail: Vec<u8>) -> Message {
 }
 
 #[async_trait]
-impl Handler for Door {
-    fn judge(&self, recipient: &str) -> Result<(), MailRefusal> {
+impl Handler for MailHandler {
+    fn check_recipient(&self, recipient: &str) -> Result<(), ErrorReply> {
         match self.recipients.matches(&mailbox::comparable(recipient)) {
             true => Ok(()),
-            false => Err(MailRefusal::new(550, "5.1.1", "nobody takes mail for this address here; mind its spelling")),
+            false => Err(ErrorReply::new(550, "5.1.1", "this address does not accept mail; check its spelling")),
         }
     }
 
-    async fn take(&self, envelope: Envelope, mail: Vec<u8>) -> Result<(), MailRefusal> {
-        let later = |text| Err(MailRefusal::new(451, "4.3.0", text));
+    async fn accept(&self, envelope: Envelope, mail: Vec<u8>) -> Result<(), ErrorReply> {
+        let later = |text| Err(ErrorReply::new(451, "4.3.0", text));
         let reader = self.reader.clone();
-        // Reading takes its time, and whatever a mail does to its reader is only this mail's trouble.
+        // Parsing takes time, and a crash of the parser must affect only this mail.
         let prepared = match tokio::task::spawn_blocking(move || reader.prepare(&envelope, mail)).await {
             Ok(prepared) => prepared,
             Err(error) => {
                 tracing::error!(%error, "a mail could not be read");
-                return later("this mail could not be read; tell the administrator");
+                return later("this mail could not be parsed; inform the administrator");
             }
         };
         let prepared = match prepared {
@@ -229,17 +233,17 @@ impl Handler for Door {
                 return Err(refusal);
             }
         };
-        let (answer, heard) = oneshot::channel();
-        let arrival = Arrival { at: self.clock.now(), prepared, answer };
+        let (answer, receiver) = oneshot::channel();
+        let incoming_mail = IncomingMail { at: self.clock.now(), prepared, answer };
         let answered = timeout(ANSWER_PATIENCE, async {
-            self.arrivals.send(arrival).await.ok()?;
-            heard.await.ok()
+            self.incoming.send(incoming_mail).await.ok()?;
+            receiver.await.ok()
         });
         match answered.await {
             Ok(Some(answer)) => answer,
             Ok(None) => {
                 count("deferred");
-                later("this source ends or is in trouble; send it again later")
+                later("this source is stopping or failing; send it again later")
             }
             Err(_) => {
                 count("deferred");
@@ -250,77 +254,78 @@ impl Handler for Door {
 }
 
 fn count(result: &'static str) {
-    metrics::counter!("source_mails_total", "result" => result).increment(1);
+    metrics::counter!("tocsin_source_mails_total", "result" => result).increment(1);
 }
 
 impl Mailbox {
-    /// The patterns of recipients in the form in which mailboxes are compared.
+    /// The patterns of recipients in normalized form.
     fn patterns(&self) -> Vec<String> {
         self.options.recipients.iter().map(|pattern| mailbox::comparable_pattern(pattern)).collect()
     }
 
-    async fn arrivals(&mut self) -> Result<&mut mpsc::Receiver<Arrival>, Trouble> {
+    async fn incoming(&mut self) -> Result<&mut mpsc::Receiver<IncomingMail>, SourceError> {
         if self.running.is_none() {
-            let (sender, arrivals) = mpsc::channel(self.options.connections_max);
-            let makes = match &self.setting.gives {
-                Gives::Events(fields) => {
+            let (sender, incoming) = mpsc::channel(self.options.connections_max);
+            let output = match &self.setting.output {
+                SourceOutput::Events(fields) => {
                     let paths = Mapping::or_names(fields, &self.options.fields);
-                    Makes::Event(Mapping::new(fields, &paths), self.options.item_bytes_max)
+                    MailOutput::Event(Mapping::new(fields, &paths), self.options.item_bytes_max)
                 }
-                Gives::Messages { bytes_max } => Makes::Message(self.options.body, *bytes_max),
+                SourceOutput::Messages { bytes_max } => MailOutput::Message(self.options.body, *bytes_max),
             };
-            // What would be longer than its port takes need not come whole to be refused.
-            let mail_bytes_max = match makes {
-                Makes::Message(Body::Mail, bytes_max) => self.options.mail_bytes_max.min(bytes_max),
+            // A mail above the port's limit is rejected before it is received completely.
+            let mail_bytes_max = match output {
+                MailOutput::Message(Body::Mail, bytes_max) => self.options.mail_bytes_max.min(bytes_max),
                 _ => self.options.mail_bytes_max,
             };
-            let reader = Reader { makes, automatic: self.options.automatic };
-            let door = Door {
+            let reader = MailReader { output, automatic: self.options.automatic };
+            let handler = MailHandler {
                 reader: Arc::new(reader),
                 recipients: Patterns::new(&self.patterns()),
                 clock: self.setting.context.clock.clone(),
-                arrivals: sender,
+                incoming: sender,
             };
-            let setting = tocsin_mail_in::Setting {
+            let setting = tocsin_mail_in::ServerSettings {
                 host: self.options.host_name.clone(),
                 access: self.access.clone(),
-                bounds: Bounds {
+                limits: ServerLimits {
                     connections_max: self.options.connections_max,
                     connections_per_address_max: self.options.connections_max.div_ceil(2),
                     mail_bytes_max,
                     recipients_max: self.options.recipients_max,
                     idle: self.options.idle_timeout.0,
-                    ..Bounds::default()
+                    ..ServerLimits::default()
                 },
-                handler: Arc::new(door),
+                handler: Arc::new(handler),
             };
             let server = Server::start(self.address, setting).await;
-            let server = server.map_err(|error| Trouble::new(format!("cannot listen at {}", self.address), error))?;
-            self.running = Some(Running { server, arrivals });
+            let server =
+                server.map_err(|error| SourceError::new(format!("cannot listen at {}", self.address), error))?;
+            self.running = Some(RunningServer { server, incoming });
         }
-        Ok(&mut self.running.as_mut().expect("it runs").arrivals)
+        Ok(&mut self.running.as_mut().expect("it runs").incoming)
     }
 
-    fn portion(&mut self, arrivals: Vec<Arrival>, waiting: usize) -> Portion {
+    fn batch(&mut self, incoming: Vec<IncomingMail>, waiting: usize) -> SourceBatch {
         let now = self.setting.context.clock.now();
-        let mut packer = EventPacker::new(self.setting.gives.fields());
-        let mut portion = Portion { waiting: Some(waiting as u64), ..Portion::default() };
-        portion.since = arrivals.iter().map(|arrival| arrival.at).min();
-        portion.received_at = portion.since;
-        for Arrival { prepared: Prepared { key, made, .. }, answer, .. } in arrivals {
+        let mut packer = EventPacker::new(self.setting.output.fields());
+        let mut batch = SourceBatch { waiting: Some(waiting as u64), ..SourceBatch::default() };
+        batch.since = incoming.iter().map(|incoming_mail| incoming_mail.at).min();
+        batch.received_at = batch.since;
+        for IncomingMail { prepared: PreparedMail { key, content, .. }, answer, .. } in incoming {
             let is_known = key.as_ref().is_some_and(|key| self.remembered.knows(key));
-            let said = match made {
+            let said = match content {
                 _ if is_known => {
                     count("repeated");
                     Ok(())
                 }
-                Ok(made) => {
-                    match made {
-                        Made::Event(row, trace) => packer.push_traced(&row, trace.as_ref()),
-                        Made::Message(message) => portion.messages.push(message),
+                Ok(content) => {
+                    match content {
+                        MailContent::Event(row, trace) => packer.push_traced(&row, trace.as_ref()),
+                        MailContent::Message(message) => batch.messages.push(message),
                     }
                     if let Some(key) = key {
-                        self.remembered.remember(key, now, &mut portion.marks);
+                        self.remembered.remember(key, now, &mut batch.marks);
                     }
                     count("taken");
                     Ok(())
@@ -328,52 +333,54 @@ impl Mailbox {
                 Err(refusal) => {
                     count("refused");
                     let text = format!("this mail is no event: {}", refusal.reason);
-                    portion.refused.push(refusal);
-                    Err(MailRefusal::new(554, "5.6.0", text))
+                    batch.refused.push(refusal);
+                    Err(ErrorReply::new(554, "5.6.0", text))
                 }
             };
-            self.held.push((answer, said));
+            self.unanswered.push((answer, said));
         }
-        portion.events = packer.finish();
-        portion
+        batch.events = packer.finish();
+        batch
     }
 }
 
 #[async_trait]
 impl OpenSource for Mailbox {
-    async fn next(&mut self) -> Result<Portion, Trouble> {
-        let arrivals = self.arrivals().await?;
+    async fn next(&mut self) -> Result<SourceBatch, SourceError> {
+        let incoming = self.incoming().await?;
         loop {
-            let Some(first) = arrivals.recv().await else { return Err(Trouble::of("the server for mail has ended")) };
+            let Some(first) = incoming.recv().await else {
+                return Err(SourceError::of("the server for mail has ended"));
+            };
             let mut taken = vec![first];
             let mut bytes = taken[0].prepared.bytes;
-            while taken.len() < PORTION_EVENTS_MAX && bytes < PORTION_BYTES_MAX {
-                let Ok(arrival) = arrivals.try_recv() else { break };
-                bytes += arrival.prepared.bytes;
-                taken.push(arrival);
+            while taken.len() < BATCH_EVENTS_MAX && bytes < BATCH_BYTES_MAX {
+                let Ok(incoming_mail) = incoming.try_recv() else { break };
+                bytes += incoming_mail.prepared.bytes;
+                taken.push(incoming_mail);
             }
-            // Whoever does not wait any more was told to send it again.
-            taken.retain(|arrival| !arrival.answer.is_closed());
+            // Conversations that timed out have asked their senders to send the mail again.
+            taken.retain(|incoming_mail| !incoming_mail.answer.is_closed());
             if !taken.is_empty() {
-                let waiting = arrivals.len();
-                return Ok(self.portion(taken, waiting));
+                let waiting = incoming.len();
+                return Ok(self.batch(taken, waiting));
             }
         }
     }
 
-    async fn accepted(&mut self) -> Result<(), Trouble> {
-        for (answer, said) in std::mem::take(&mut self.held) {
-            // Whoever has gone away sends it again, and it is known then.
+    async fn accepted(&mut self) -> Result<(), SourceError> {
+        for (answer, said) in std::mem::take(&mut self.unanswered) {
+            // A disconnected sender sends the mail again, which is then known.
             let _ = answer.send(said);
         }
         Ok(())
     }
 
     async fn close(&mut self) {
-        if let Some(Running { server, arrivals }) = self.running.take() {
-            // Whoever waits hears that it is for later.
-            drop(arrivals);
-            self.held.clear();
+        if let Some(RunningServer { server, incoming }) = self.running.take() {
+            // Waiting conversations respond with a temporary failure.
+            drop(incoming);
+            self.unanswered.clear();
             server.close(CLOSE_PATIENCE).await;
         }
     }

@@ -9,9 +9,9 @@ use crate::{kind::SourceOptions, mapping::Mapping, source::Context};
 
 /// Most patterns of recipients.
 const RECIPIENTS_MAX: usize = 1_000;
-/// Most connections that may be allowed.
+/// Highest configurable number of connections.
 const CONNECTIONS_MAX: usize = 1_000;
-/// Largest mail that may be allowed.
+/// Highest configurable size of a mail.
 const MAIL_BYTES_MAX: usize = 256 << 20;
 
 /// Options of a source of the kind `mail`.
@@ -19,27 +19,26 @@ const MAIL_BYTES_MAX: usize = 256 << 20;
 #[serde(default)]
 #[schemars(extend("required" = ["listen", "recipients"]))]
 pub struct MailOptions {
-    /// Where mail comes in, by SMTP or LMTP: `127.0.0.1:2525`. Any other than a loopback address with a port from 1024 on must
-    /// be opened by the configuration: `sources.allow_listen`.
+    /// Listen address, for SMTP or LMTP: `127.0.0.1:2525`. Any other than a loopback address with a port from 1024 on
+    /// must be allowed by the configuration: `sources.allow_listen`.
     pub listen: String,
-    /// Whom mail is taken for: addresses, in which `*` is whatever stands there: `[alarms@example.org,
-    /// '*@meters.example.org']`; `*` alone is everybody. Large and small letters are the same.
+    /// Accepted recipients: addresses, in which `*` is any text: `[alarms@example.org, '*@meters.example.org']`; `*`
+    /// accepts all. Case-insensitive.
     pub recipients: Vec<String>,
-    /// Which member of a mail each field of the event class is: `{title: subject, reading: headers.x-reading}`. Without it
-    /// fields have the names of the members.
+    /// Member of a mail for each field of the event class: `{title: subject, reading: headers.x-reading}`. Default: the
+    /// names of the members.
     pub fields: BTreeMap<String, String>,
-    /// For locations of receive ports: what becomes the body of a message.
+    /// For locations of receive ports: the body of a message.
     pub body: Body,
-    /// What the server calls itself in its greeting.
+    /// Host name in the server's greeting.
     pub host_name: String,
-    /// What becomes of mail that machines send by themselves: answers, bounces, mail of lists, and other notifications.
+    /// Handling of automatic mail: replies, bounces, list mail, and other notifications.
     pub automatic: Automatic,
-    /// A file with the server's certificate and those between it and its root, in PEM form. With it clients may encrypt the
-    /// connection (STARTTLS).
+    /// A file with the server's certificate chain, in PEM form. It enables encryption (STARTTLS).
     pub certificate_file: Option<PathBuf>,
     /// The file with its key.
     pub key_file: Option<PathBuf>,
-    /// Whether mail is taken over encrypted connections only.
+    /// Whether mail is accepted only over encrypted connections.
     pub require_tls: bool,
     /// The only user who may send mail, after a login (AUTH PLAIN) over an encrypted connection.
     pub username: Option<String>,
@@ -48,43 +47,43 @@ pub struct MailOptions {
     /// Largest mail, in bytes.
     #[schemars(range(min = 1_024, max = 268_435_456))]
     pub mail_bytes_max: usize,
-    /// Longest event that a mail becomes, in bytes: its texts and headers without what is attached.
+    /// Longest event of a mail, in bytes: its texts and headers without attachments.
     #[schemars(range(min = 1, max = 67_108_864))]
     pub item_bytes_max: usize,
-    /// Most recipients of one mail; senders send it to the others once more.
+    /// Most recipients of one mail; senders send the mail again for further ones.
     #[schemars(range(min = 1, max = 10_000))]
     pub recipients_max: usize,
-    /// Most connections at a time; of one address at most half of them.
+    /// Most concurrent connections; at most half of them from one address.
     #[schemars(range(min = 1, max = 1_000))]
     pub connections_max: usize,
-    /// How long a connection may be idle.
+    /// Idle time limit of a connection.
     pub idle_timeout: Wait,
-    /// How long mails are known again, in days.
+    /// Time for which mails are remembered for de-duplication, in days.
     #[schemars(range(min = 1, max = 30))]
     pub remember_days: u32,
 }
 
-/// What becomes of mail that machines send by themselves.
+/// Handling of automatic mail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Automatic {
-    /// It is taken like any other.
+    /// It is accepted like any other.
     #[default]
     Take,
-    /// Its sender is told that it is not taken.
+    /// It is rejected.
     Refuse,
-    /// Its sender is told that it is taken, and nothing comes of it.
+    /// It is accepted and discarded.
     Drop,
 }
 
-/// What of a mail is the body of a message.
+/// The body of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Body {
-    /// The mail as it came, with all that is attached: `message/rfc822`.
+    /// The original mail with attachments: `message/rfc822`.
     #[default]
     Mail,
-    /// A JSON object with the members of the mail, as events have them; what is attached is listed and not in it.
+    /// A JSON object with the members of the mail, as for events; attachments are listed and not included.
     Json,
 }
 
@@ -129,10 +128,10 @@ impl Options for MailOptions {
         }
         if self.recipients.is_empty() || self.recipients.len() > RECIPIENTS_MAX {
             let text = match self.recipients.len() {
-                0 => "are missing: for whom is the mail that becomes events?".to_owned(),
-                more => format!("are {more}, and at most {RECIPIENTS_MAX}"),
+                0 => "are missing: the accepted recipient addresses".to_owned(),
+                more => format!("are {more}; the limit is {RECIPIENTS_MAX}"),
             };
-            problems.push(Problem::at("recipients", text).hint("such as `[alarms@example.org]`; `*` is everybody"));
+            problems.push(Problem::at("recipients", text).hint("such as `[alarms@example.org]`; `*` accepts all"));
         }
         for (at, pattern) in self.recipients.iter().enumerate() {
             if !(pattern == "*" || pattern.contains('@')) || pattern.len() > 320 || pattern.contains(char::is_control) {
@@ -147,7 +146,7 @@ impl Options for MailOptions {
         match (&self.certificate_file, &self.key_file) {
             (Some(_), None) => problems.push(Problem::at("key_file", "is missing: a certificate needs its key")),
             (None, Some(_)) => {
-                problems.push(Problem::at("certificate_file", "is missing: whose key is in `key_file`?"));
+                problems.push(Problem::at("certificate_file", "is missing: `key_file` needs its certificate"));
             }
             (None, None) if self.require_tls || self.username.is_some() => {
                 let text = "is missing: `require_tls` and `username` need encrypted connections";
@@ -157,12 +156,12 @@ impl Options for MailOptions {
         }
         match (&self.username, &self.password) {
             (Some(_), None) => problems.push(Problem::at("password", "is missing")),
-            (None, Some(_)) => problems.push(Problem::at("username", "is missing: whose password is it?")),
+            (None, Some(_)) => problems.push(Problem::at("username", "is missing: a password needs a user name")),
             _ => {}
         }
         let mut bound = |option: &str, value: usize, least: usize, most: usize| {
             if !(least..=most).contains(&value) {
-                problems.push(Problem::at(option, format!("is at least {least} and at most {most}")));
+                problems.push(Problem::at(option, format!("must be from {least} to {most}")));
             }
         };
         bound("mail_bytes_max", self.mail_bytes_max, 1_024, MAIL_BYTES_MAX);
@@ -175,7 +174,7 @@ impl Options for MailOptions {
 }
 
 impl MailOptions {
-    /// Where it listens, if it may.
+    /// The listen address, if it is allowed.
     pub fn address(&self, context: &Context) -> Result<SocketAddr, Problem> {
         let address: SocketAddr = self.listen.parse().expect("it was checked");
         context.listeners.judge(address).map_err(|text| Problem::at("listen", text))?;
@@ -191,8 +190,8 @@ impl SourceOptions for MailOptions {
     fn misfits(&self, fields: &Fields) -> Vec<Problem> {
         let mut problems = Mapping::problems(fields, &self.fields);
         if self.body != Body::default() {
-            let problem = Problem::at("body", "is for locations of receive ports: here mails become events");
-            problems.push(problem.hint("leave it out; `fields` say what of a mail an event has"));
+            let problem = Problem::at("body", "is only for locations of receive ports");
+            problems.push(problem.hint("remove it; use `fields` to select members of the mail"));
         }
         for (field, path) in &self.fields {
             let member = path.strip_prefix("$.").unwrap_or(path).split(['.', '/', '[']).next().unwrap_or_default();

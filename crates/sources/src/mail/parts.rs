@@ -1,7 +1,7 @@
-//! What a mail is made of: texts, and what is attached.
+//! MIME structure of a mail: texts and attachments.
 //!
-//! The library that reads headers and decodes texts follows mails within mails as deep as they go, which ends where the
-//! stack does. So mails are taken apart here, to a bounded depth, and it only ever sees single parts.
+//! The library that decodes headers and texts recurses into nested mails without a limit, until the stack overflows. So
+//! mails are split here, to a bounded depth, and the library sees only single parts.
 
 use encoding_rs::WINDOWS_1252;
 use mail_parser::{ContentType, Message, MessageParser, MimeHeaders, PartType, decoders::html::html_to_text};
@@ -9,9 +9,9 @@ use serde_json::{Map, Value, json};
 
 use super::heads;
 
-/// Most parts that are looked at.
+/// Most parts that are processed.
 pub(super) const PARTS_MAX: usize = 200;
-/// Parts within parts are followed so deep.
+/// Deepest nesting of parts.
 const DEPTH_MAX: usize = 16;
 
 /// The parts of a mail.
@@ -24,14 +24,14 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Takes a mail apart.
+    /// Splits a mail.
     pub fn of(mail: &[u8]) -> Parts {
         let mut parts = Parts::default();
         parts.take(mail, 0);
         parts
     }
 
-    /// Puts them into an item.
+    /// Adds them to an item.
     pub fn say(self, item: &mut Map<String, Value>) {
         let text = match (self.texts.is_empty(), &self.html) {
             (true, Some(html)) => Some(html_to_text(html)),
@@ -48,7 +48,7 @@ impl Parts {
     }
 
     fn take(&mut self, part: &[u8], depth: usize) {
-        let right = heads::put_right(part);
+        let right = heads::repair_header(part);
         let part = &*right;
         let Some(head) = MessageParser::default().parse_headers(part).filter(|head| !head.parts.is_empty()) else {
             // A part without headers is text.
@@ -59,7 +59,7 @@ impl Parts {
         let boundary = head.content_type().and_then(|kind| kind.attribute("boundary"));
         if kind.starts_with("multipart/") {
             match boundary {
-                Some(boundary) if depth < DEPTH_MAX => self.take_apart(body, boundary, depth),
+                Some(boundary) if depth < DEPTH_MAX => self.split_multipart(body, boundary, depth),
                 _ => self.attach(&kind, None, body.len()),
             }
             return;
@@ -69,7 +69,7 @@ impl Parts {
         if kind.starts_with("message/") {
             return self.attach(&kind, name, body.len());
         }
-        // A single part, as its head says, so that this goes no deeper.
+        // A single part, by its header, so that the recursion ends here.
         let whole = MessageParser::default().parse(part);
         match whole.as_ref().and_then(|whole| whole.parts.first()).map(|part| &part.body) {
             Some(PartType::Text(text)) if kind == "text/plain" && !is_attached => {
@@ -99,8 +99,8 @@ impl Parts {
         self.attachments.push(json!({ "name": name, "type": kind, "size": size }));
     }
 
-    /// Takes what lies between the delimiters of a body (RFC 2046, section 5.1.1).
-    fn take_apart(&mut self, body: &[u8], boundary: &str, depth: usize) {
+    /// Splits a body at its delimiters (RFC 2046, section 5.1.1).
+    fn split_multipart(&mut self, body: &[u8], boundary: &str, depth: usize) {
         let delimiter = [b"--", boundary.as_bytes()].concat();
         let (mut start, mut at) = (None, 0);
         while at < body.len() && self.count < PARTS_MAX {
@@ -114,7 +114,7 @@ impl Parts {
             }
             at = end;
         }
-        // One whose end is missing.
+        // A part without a closing delimiter.
         if let Some(start) = start.filter(|start| at >= body.len() && *start < body.len()) {
             self.take_piece(&body[start..], depth);
         }
@@ -130,7 +130,7 @@ impl Parts {
     }
 }
 
-/// What follows the first empty line.
+/// The bytes after the first empty line.
 pub(super) fn body_of(part: &[u8]) -> &[u8] {
     let mut rest = part;
     while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
@@ -147,7 +147,7 @@ fn text(bytes: &[u8]) -> Option<String> {
     (!bytes.is_empty()).then(|| text_of(bytes))
 }
 
-/// A text whose encoding nothing says: UTF-8, else windows-1252, which has a letter for nearly every byte.
+/// A text of unknown encoding: UTF-8, else windows-1252, which maps nearly every byte.
 pub(super) fn text_of(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),
@@ -155,7 +155,7 @@ pub(super) fn text_of(bytes: &[u8]) -> String {
     }
 }
 
-/// Whether the bytes of a text are as they came, and no encoding is named that could be theirs.
+/// Whether a text has raw 8-bit bytes and no declared encoding.
 fn is_unlabelled(head: &Message) -> bool {
     let charset = head.content_type().and_then(|kind| kind.attribute("charset"));
     let says_nothing = charset.is_none_or(|charset| {
@@ -169,20 +169,20 @@ fn is_unlabelled(head: &Message) -> bool {
     says_nothing && is_plain
 }
 
-/// A text of RFC 3676 with its flowed lines joined. Lines keep their quotes, and a signature its dashes.
+/// A flowed text (RFC 3676) with its lines joined. Quote marks and signature separators are kept.
 fn unflowed(text: &str, deletes_space: bool) -> String {
     let mut out = String::with_capacity(text.len());
-    // The depth of quotes of a line that flows into the next one.
+    // The quote depth of the previous line, if it flows into the next one.
     let mut open: Option<usize> = None;
     for line in text.split_inclusive('\n') {
         let bare = line.trim_end_matches(['\r', '\n']);
         let ending = &line[bare.len()..];
         let quoted = bare.trim_start_matches('>');
         let depth = bare.len() - quoted.len();
-        // A space in front keeps a line from being taken for something else.
+        // Space-stuffing: a leading space protects the line's first characters.
         let inner = quoted.strip_prefix(' ').unwrap_or(quoted);
         if open.is_some_and(|open| open != depth) || inner == "-- " && open.is_some() {
-            // A paragraph that does not go on.
+            // A paragraph that is not continued.
             out.push_str("\r\n");
             open = None;
         }

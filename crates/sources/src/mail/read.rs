@@ -1,4 +1,6 @@
-//! A mail as an item: who, what, and what is attached.
+//! A mail as an item: envelope, headers, texts and attachments.
+
+use std::collections::HashSet;
 
 use mail_parser::{Address, HeaderValue, Message, MessageParser};
 use serde_json::{Map, Value, json};
@@ -9,9 +11,9 @@ use super::{
     heads,
     parts::{Parts, body_of, text_of},
 };
-use crate::known::hash;
+use crate::seen_items::hash;
 
-/// What an item has.
+/// The members of an item.
 pub(super) const MEMBERS: [&str; 20] = [
     "subject",
     "from",
@@ -34,33 +36,33 @@ pub(super) const MEMBERS: [&str; 20] = [
     "size",
     "automatic",
 ];
-/// Most headers that are listed; the first of each name.
+/// Most headers in the list; the first of each name.
 const HEADERS_MAX: usize = 200;
 
-/// A mail that was read.
+/// A parsed mail.
 pub(super) struct Mail {
-    /// What it says.
+    /// The members of the item.
     pub item: Map<String, Value>,
-    /// What is the same when it is sent once more, unless it has no `Message-ID`.
+    /// The de-duplication key, equal when the mail is sent again; `None` without a `Message-ID`.
     pub key: Option<String>,
-    /// Through how many servers it went.
+    /// The number of servers it passed through.
     pub hops: usize,
-    /// Whether a machine has sent it by itself.
+    /// Whether it was sent automatically.
     pub is_automatic: bool,
 }
 
-/// Reads a mail. Mail is what people make of it, so whatever can be read is taken.
+/// Parses a mail. Real mail often violates the standards, so parsing never fails.
 pub(super) fn read(envelope: &Envelope, bytes: &[u8]) -> Mail {
     let mut item = Map::new();
     item.insert("headers".to_owned(), json!({}));
     let mut mail = Mail { item, key: None, hops: 0, is_automatic: envelope.from.is_empty() };
-    let right = heads::put_right(bytes);
+    let right = heads::repair_header(bytes);
     match headers_of(&right) {
         Some(message) => {
             mail.hops = message.headers().iter().filter(|one| one.name().eq_ignore_ascii_case("received")).count();
             mail.is_automatic |= is_automatic(&message);
             mail.key = key(envelope, &message, &right);
-            what_headers_say(&message, &mut mail.item);
+            insert_headers(&message, &mut mail.item);
             Parts::of(bytes).say(&mut mail.item);
         }
         None => drop(mail.item.insert("text".to_owned(), text_of(bytes).into())),
@@ -81,10 +83,20 @@ pub(super) fn read(envelope: &Envelope, bytes: &[u8]) -> Mail {
 
 /// The headers of a mail or a part, if there are any.
 fn headers_of(bytes: &[u8]) -> Option<Message<'_>> {
-    MessageParser::default().parse_headers(bytes).filter(|message| !message.parts.is_empty())
+    let mut message = MessageParser::default().parse_headers(bytes).filter(|message| !message.parts.is_empty())?;
+    let mut seen = HashSet::new();
+    message.parts[0].headers.retain(|header| {
+        let name = header.name().to_ascii_lowercase();
+        !SINGLE_HEADERS.contains(&name.as_str()) || seen.insert(name)
+    });
+    Some(message)
 }
 
-fn what_headers_say(message: &Message, item: &mut Map<String, Value>) {
+/// Header fields that a mail has once (RFC 5322, section 3.6). Of several the first counts, as mail programs show it.
+const SINGLE_HEADERS: [&str; 10] =
+    ["date", "from", "sender", "reply-to", "to", "cc", "message-id", "in-reply-to", "references", "subject"];
+
+fn insert_headers(message: &Message, item: &mut Map<String, Value>) {
     let mut put = |name: &str, value: Option<Value>| {
         if let Some(value) = value {
             item.insert(name.to_owned(), value);
@@ -104,7 +116,8 @@ fn what_headers_say(message: &Message, item: &mut Map<String, Value>) {
     put("headers", Some(headers(message)));
 }
 
-/// The date, in its own zone where the library reads it as the same time. One without a certain zone is none.
+/// The date, in its own time zone where the library parses it as the same time. A date without a certain zone is left
+/// out.
 fn date(message: &Message) -> Option<String> {
     let written = message.header_raw("Date")?;
     let time = date_text::parse(written, None).ok()?;
@@ -113,8 +126,8 @@ fn date(message: &Message) -> Option<String> {
     Some(theirs.filter(is_same).unwrap_or_else(|| time.to_string()))
 }
 
-/// What is the same when a client sends a mail once more, and differs otherwise: some senders give all their mails one
-/// `Message-ID`, and headers are added on the way.
+/// The de-duplication key: equal when a client sends a mail again, and different otherwise. Some senders give all their
+/// mails one `Message-ID`, and relays add headers.
 fn key(envelope: &Envelope, message: &Message, bytes: &[u8]) -> Option<String> {
     let id = message.message_id().filter(|id| !id.is_empty())?;
     let mut recipients: Vec<String> = envelope.to.iter().map(|to| to.to_lowercase()).collect();
@@ -148,7 +161,7 @@ fn headers(message: &Message) -> Value {
     Value::Object(headers)
 }
 
-/// A header, decoded if it is text, else as it was written, in one line.
+/// A header on one line: decoded if it is text, else as written.
 fn header_text(message: &Message, header: &mail_parser::Header) -> String {
     if let HeaderValue::Text(text) = header.value() {
         return text.to_string();
@@ -158,10 +171,10 @@ fn header_text(message: &Message, header: &mail_parser::Header) -> String {
     written.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Whether a machine has sent it by itself: RFC 3834, RFC 2919, and what was used before them.
+/// Whether it was sent automatically: RFC 3834, RFC 2919, and older conventions.
 fn is_automatic(message: &Message) -> bool {
-    let says = |name: &'static str, told: &dyn Fn(&str) -> bool| {
-        message.header_raw(name).is_some_and(|value| told(value.trim().to_ascii_lowercase().as_str()))
+    let says = |name: &'static str, test: &dyn Fn(&str) -> bool| {
+        message.header_raw(name).is_some_and(|value| test(value.trim().to_ascii_lowercase().as_str()))
     };
     says("Auto-Submitted", &|value| !value.is_empty() && value != "no")
         || says("Precedence", &|value| matches!(value, "bulk" | "junk" | "list" | "auto_reply"))
@@ -214,7 +227,19 @@ mod tests {
     }
 
     #[test]
-    fn what_machines_send_is_told_apart() {
+    fn the_first_of_repeated_headers_counts() {
+        let mail = "Subject: a\nFrom: a@x\nDate: Sun, 22 Nov 2026 12:00:00 +0200\nSubject: b\nFrom: b@x\nDate: x\nX-Y: 1\nX-Y: 2\n\nx";
+        let item = item(mail);
+        assert_eq!(
+            (&item["subject"], &item["from"], &item["headers"]["subject"]),
+            (&json!("a"), &json!("a@x"), &json!("a"))
+        );
+        assert_eq!(item["date"], "2026-11-22T12:00:00+02:00");
+        assert_eq!(item["headers"]["x-y"], "1");
+    }
+
+    #[test]
+    fn automatic_mail_is_recognized() {
         let check = |header: &str, expected: bool| {
             assert_eq!(item(&format!("{header}\nSubject: x\n\nx"))["automatic"], json!(expected), "{header}");
         };
@@ -229,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_comes_is_read() {
+    fn any_input_is_parsed() {
         for mail in
             ["", "\n", "no header", "Subject: x", "Content-Type: multipart/mixed; boundary=\n\n--\n--\n", "\0\0\0"]
         {
@@ -243,9 +268,9 @@ mod tests {
         );
     }
 
-    /// Parts within parts, and very many of them, which have slowed down other readers beyond use.
+    /// Nested and very many parts, which have made other parsers unusably slow.
     #[test]
-    fn mails_made_to_be_slow_are_read() {
+    fn adversarial_mails_are_parsed_quickly() {
         let many = format!(
             "Content-Type: multipart/mixed; boundary=b\r\n\r\n{}--b--\r\n",
             "--b\r\nContent-Type: text/plain\r\n\r\nx\r\n".repeat(100_000)
@@ -264,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn d_headers_that_senders_write_beside_the_standards_are_read() {
+    fn d_nonstandard_headers_are_parsed() {
         let check = |mail: &str, member: &str, expected: Value| assert_eq!(item(mail)[member], expected, "{mail}");
         check("Subject: =?utf-8?B?U3TD?=\n =?utf-8?B?pHJrZQ==?= 5\n\nx", "subject", json!("Stärke 5"));
         check("Subject: =?utf-8?Q?St=C3?= =?utf-8?Q?=A4rke?=\n\nx", "subject", json!("Stärke"));

@@ -4,11 +4,11 @@ use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
 use crate::{
-    source::{Gives, Message},
+    source::{Message, SourceOutput},
     testing::{Harness, shown},
 };
 
-/// A source at a free port, whose events have the subject of a mail as `id`.
+/// A source on a free port, whose events have the subject of a mail as `id`.
 fn mailbox(more: Value) -> (Harness, u16) {
     let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
     let mut options = json!({
@@ -21,7 +21,7 @@ fn mailbox(more: Value) -> (Harness, u16) {
     (Harness::new("mail", options), port)
 }
 
-/// The mail of a quake.
+/// The mail of an earthquake.
 const QUAKE: &str = "From: Meter <meter@example.org>\r\nTo: quakes@alarms.example\r\nSubject: =?utf-8?Q?K=C5=8Dbe?=\r\n\
     Message-ID: <1@example.org>\r\nDate: Sun, 22 Nov 2026 10:00:00 +0000\r\nX-Magnitude: 6.1\r\n\r\nIt shook.\r\n";
 
@@ -35,7 +35,7 @@ impl Harness {
         path
     }
 
-    /// curl, which sends a mail. It connects again while nobody listens.
+    /// curl, which sends a mail. It retries the connection until the server listens.
     fn curl(&self, port: u16, to: &str, mail: &str, more: &[&str]) -> Child {
         let file = self.file("mail", mail);
         Command::new("curl")
@@ -51,19 +51,19 @@ impl Harness {
     }
 }
 
-/// Whether a client was content, and what it and the server said.
+/// Whether a client succeeded, and the protocol output.
 async fn ended(client: Child) -> (bool, String) {
     let output = client.wait_with_output().await.expect("it ends");
     (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// What a client is told whose mail becomes no event.
+/// The response to a client whose mail is rejected.
 async fn refused(harness: &mut Harness, client: Child) -> String {
     let client = tokio::spawn(ended(client));
     while !client.is_finished() {
-        if let Ok(portion) = tokio::time::timeout(std::time::Duration::from_millis(5), harness.source().next()).await {
-            assert_eq!(portion.expect("a portion").events.count(), 0);
-            harness.source().accepted().await.expect("told");
+        if let Ok(batch) = tokio::time::timeout(std::time::Duration::from_millis(5), harness.source().next()).await {
+            assert_eq!(batch.expect("a batch").events.count(), 0);
+            harness.source().accepted().await.expect("confirmed");
         }
     }
     let (content, said) = client.await.expect("it ended");
@@ -72,22 +72,22 @@ async fn refused(harness: &mut Harness, client: Child) -> String {
 }
 
 #[tokio::test]
-async fn curl_is_content_when_its_event_is_accepted() {
+async fn curl_succeeds_when_its_event_is_accepted() {
     let (mut harness, port) = mailbox(json!({}));
     let mut curl = harness.curl(port, "Quakes@Alarms.example", QUAKE, &[]);
-    let portion = harness.next().await;
-    assert_eq!(shown(&portion.events), [KOBE.replace("quakes@a", "Quakes@A")]);
-    assert!(portion.since.is_some() && portion.refused.is_empty());
+    let batch = harness.next().await;
+    assert_eq!(shown(&batch.events), [KOBE.replace("quakes@a", "Quakes@A")]);
+    assert!(batch.since.is_some() && batch.refused.is_empty());
     assert!(curl.try_wait().expect("it runs").is_none(), "it waits for its answer");
-    harness.commit(portion.marks);
-    harness.source().accepted().await.expect("told");
+    harness.commit(batch.marks);
+    harness.source().accepted().await.expect("confirmed");
     let (content, said) = ended(curl).await;
-    assert!(content && said.contains("250 2.0.0 taken"), "{said}");
+    assert!(content && said.contains("250 2.0.0 accepted"), "{said}");
     harness.source().close().await;
 }
 
 #[tokio::test]
-async fn a_mail_is_an_event_once_whenever_the_server_dies() {
+async fn a_mail_is_an_event_once_despite_crashes() {
     let (mut harness, port) = mailbox(json!({}));
     let first = harness.curl(port, "quakes@alarms.example", QUAKE, &[]);
     assert_eq!(harness.next().await.events.count(), 1);
@@ -95,13 +95,13 @@ async fn a_mail_is_an_event_once_whenever_the_server_dies() {
     assert!(!ended(first).await.0, "nothing was accepted");
 
     let second = harness.curl(port, "quakes@alarms.example", QUAKE, &[]);
-    let portion = harness.next().await;
-    assert_eq!(shown(&portion.events), [KOBE], "so it is still an event");
-    harness.commit(portion.marks);
+    let batch = harness.next().await;
+    assert_eq!(shown(&batch.events), [KOBE], "so it is still an event");
+    harness.commit(batch.marks);
     harness.crash();
-    assert!(!ended(second).await.0, "nobody has told it");
+    assert!(!ended(second).await.0, "it was not acknowledged");
 
-    // A server on the way adds a header.
+    // A relay adds a header.
     let third = harness.curl(port, "quakes@alarms.example", &format!("Received: from a by b\r\n{QUAKE}"), &[]);
     assert_eq!(harness.take().await, [""; 0], "it is known");
     assert!(ended(third).await.0);
@@ -122,22 +122,26 @@ async fn a_mail_is_an_event_once_whenever_the_server_dies() {
 }
 
 #[tokio::test]
-async fn what_is_not_taken_is_told() {
+async fn rejections_have_a_response() {
     let (mut harness, port) = mailbox(json!({"automatic": "refuse", "mail_bytes_max": 2_000, "item_bytes_max": 1_000}));
     let mut check = async |to: &str, mail: &str, expected: &str| {
         let curl = harness.curl(port, to, mail, &[]);
         let said = refused(&mut harness, curl).await;
         assert!(said.contains(expected), "{said}");
     };
-    check("quakes@elsewhere.example", QUAKE, "550 5.1.1 nobody takes mail for this address here").await;
+    check("quakes@elsewhere.example", QUAKE, "550 5.1.1 this address does not accept mail").await;
     let no_id = QUAKE.replace("Subject", "X-Subject");
     check("a@alarms.example", &no_id, "554 5.6.0 this mail is no event: id: ").await;
     check("a@alarms.example", &QUAKE.replace("6.1", "much"), "magnitude: should be a number, not a string").await;
-    check("a@alarms.example", &format!("Auto-Submitted: auto-replied\r\n{QUAKE}"), "550 5.7.1 mail that machines")
-        .await;
+    check(
+        "a@alarms.example",
+        &format!("Auto-Submitted: auto-replied\r\n{QUAKE}"),
+        "550 5.7.1 automatic mail is not accepted",
+    )
+    .await;
     check("a@alarms.example", &format!("{QUAKE}{}", "x".repeat(3_000)), "552 5.3.4 too large").await;
     check("a@alarms.example", &format!("{QUAKE}{}", "x".repeat(1_200)), "552 5.3.4 the texts of this mail").await;
-    check("a@alarms.example", &format!("{}{QUAKE}", "Received: x\r\n".repeat(51)), "554 5.4.6 this mail runs").await;
+    check("a@alarms.example", &format!("{}{QUAKE}", "Received: x\r\n".repeat(51)), "554 5.4.6 mail loop").await;
 }
 
 #[tokio::test]
@@ -176,19 +180,19 @@ async fn the_user_sends_over_an_encrypted_connection() {
     let (content, said) = ended(curl).await;
     assert!(content, "{said}");
     let plain = send(&harness, &[]);
-    assert!(refused(&mut harness, plain).await.contains("530 5.7.0 mail is taken over encrypted connections only"));
+    assert!(refused(&mut harness, plain).await.contains("530 5.7.0 mail is accepted over encrypted connections only"));
     let wrong = send(&harness, &[&trust[..], &["--user", "meters:guess"]].concat());
     assert!(refused(&mut harness, wrong).await.contains("535 5.7.8"));
 }
 
-/// Postfix's sender, with many mails over many connections, by SMTP and by LMTP.
+/// Postfix's load generator, with many mails over many connections, by SMTP and by LMTP.
 #[tokio::test]
-async fn the_mails_of_postfix_are_taken_in_portions() {
+async fn the_mails_of_postfix_are_taken_in_batches() {
     for lmtp in [false, true] {
         let (mut harness, port) = mailbox(json!({"fields": {"id": "message_id", "tags": "to"}}));
         let sender =
             ["/usr/sbin/smtp-source", "smtp-source"].into_iter().find(|path| std::path::Path::new(path).exists());
-        // It does not try again, so the source listens first.
+        // It does not retry, so the source listens first.
         let opened = tokio::time::timeout(std::time::Duration::from_millis(1), harness.source().next()).await;
         assert!(opened.is_err(), "nothing has come");
         let mut source = Command::new(sender.unwrap_or("smtp-source"));
@@ -205,15 +209,15 @@ async fn the_mails_of_postfix_are_taken_in_portions() {
 }
 
 #[tokio::test]
-async fn an_address_that_is_taken_is_trouble() {
+async fn a_listen_address_in_use_is_an_error() {
     let (mut harness, port) = mailbox(json!({}));
     let _other = TcpListener::bind(("127.0.0.1", port)).expect("it is free");
-    let trouble = harness.try_next().await.expect_err("it is taken");
-    assert!(trouble.text.starts_with(&format!("cannot listen at 127.0.0.1:{port}: ")), "{trouble}");
+    let error = harness.try_next().await.expect_err("it is taken");
+    assert!(error.text.starts_with(&format!("cannot listen at 127.0.0.1:{port}: ")), "{error}");
 }
 
 #[test]
-fn bad_options_are_told() {
+fn problems_of_options_are_reported() {
     let check = |options: Value, expected: &[&str]| {
         let source = tocsin_model::application::Source {
             kind: "mail".parse().expect("a name"),
@@ -242,18 +246,18 @@ fn bad_options_are_told() {
         with(json!({"password": "x", "key_file": "x"})),
         &["sources.in.options.certificate_file: is missing", "sources.in.options.username: is missing"],
     );
-    check(with(json!({"mail_bytes_max": 1})), &["sources.in.options.mail_bytes_max: is at least 1024"]);
+    check(with(json!({"mail_bytes_max": 1})), &["sources.in.options.mail_bytes_max: must be from 1024"]);
     check(with(json!({"fields": {"id": "titel"}})), &["sources.in.options.fields.id: a mail has no `titel`"]);
 }
 
 #[tokio::test]
-async fn a_location_gives_mails_as_they_are_and_none_twice() {
+async fn a_location_takes_whole_mails_exactly_once() {
     let (mut harness, port) = mailbox(json!({"fields": {}}));
     harness.options.as_object_mut().expect("an object").remove("fields");
-    harness.gives = Gives::Messages { bytes_max: 1_000 };
+    harness.output = SourceOutput::Messages { bytes_max: 1_000 };
     let first = harness.curl(port, "quakes@alarms.example", QUAKE, &[]);
-    let portion = harness.next().await;
-    let Message { content_type, headers, body } = &portion.messages[0];
+    let batch = harness.next().await;
+    let Message { content_type, headers, body } = &batch.messages[0];
     assert_eq!((&**content_type, &**body), ("message/rfc822", QUAKE.as_bytes()));
     for (name, value) in [
         ("mail-sender", "meter@example.org"),
@@ -264,8 +268,8 @@ async fn a_location_gives_mails_as_they_are_and_none_twice() {
     ] {
         assert!(headers.contains(&(name.to_owned(), value.to_owned())), "{headers:?}");
     }
-    // Stored, but nobody has told the client.
-    harness.commit(portion.marks);
+    // Stored, but not acknowledged to the client.
+    harness.commit(batch.marks);
     harness.crash();
     assert!(!ended(first).await.0);
     let again = harness.curl(port, "quakes@alarms.example", QUAKE, &[]);
@@ -278,10 +282,10 @@ async fn a_location_gives_mails_as_they_are_and_none_twice() {
 }
 
 #[tokio::test]
-async fn a_location_gives_the_members_of_a_mail_if_it_is_told_to() {
+async fn a_location_can_take_the_members_of_a_mail() {
     let (mut harness, port) = mailbox(json!({"body": "json"}));
     harness.options.as_object_mut().expect("an object").remove("fields");
-    harness.gives = Gives::Messages { bytes_max: 2_000 };
+    harness.output = SourceOutput::Messages { bytes_max: 2_000 };
     let curl = harness.curl(port, "quakes@alarms.example", QUAKE, &[]);
     let message = harness.take_messages().await.remove(0);
     assert!(ended(curl).await.0);

@@ -1,16 +1,16 @@
-//! Messages of an MQTT 5 broker, with quality 1. They are acknowledged when their events are accepted.
+//! MQTT 5 source, with QoS 1. Messages are acknowledged after their events are stored.
 //!
-//! The broker keeps the session while we are away, and gives again what was not acknowledged, with the same number and the
-//! mark of a duplicate. So the numbers of the last accepted messages are remembered, each with a hash of what it said: one
-//! that comes again as a duplicate with both is only acknowledged. A broker that loses its session loses messages; one that
-//! does not mark duplicates doubles some after a crash.
+//! The broker keeps the session while the source is disconnected, and redelivers unacknowledged messages with the same
+//! packet id and the duplicate flag. For de-duplication, the packet ids of the last accepted messages are remembered,
+//! each with a hash of the content: a duplicate that matches both is only acknowledged. A broker that loses its session
+//! loses messages; one that does not set the duplicate flag duplicates some after a crash.
 //!
-//! The broker keeps the subscriptions with the session, and cannot be asked for them. So the filters that it may have are
-//! stored before it is asked, and with each connection those that the definition does not have any more are unsubscribed. A
-//! message of none of the topics is acknowledged and left out, whichever subscription it comes from.
+//! The broker keeps the subscriptions with the session, and cannot be queried for them. So the filters of the session
+//! are stored before they are subscribed, and on each connection those no longer in the definition are unsubscribed. A
+//! message that matches none of the topics is acknowledged and discarded, whichever subscription delivered it.
 
-mod options; // what an operator may set
-mod topics; // filters, and what they match
+mod options; // the options of an operator
+mod topics; // topic filters and matching
 
 #[cfg(test)]
 mod tests;
@@ -36,43 +36,43 @@ use tokio::{sync::mpsc, task::JoinHandle};
 
 use self::topics::Subscription;
 use crate::{
+    batch_builder::BatchBuilder,
     items::Item,
-    known::hash,
     mapping::Mapping,
-    source::{self, OpenSource, Portion, Setting, Trouble, stored},
-    tray::Tray,
+    seen_items::hash,
+    source::{self, OpenSource, SourceBatch, SourceError, SourceSettings, stored},
 };
 
-/// The part with the last accepted messages.
+/// The part of the marks with the last accepted messages.
 const RECENT: &str = "recent";
 /// The part with the filters that the session may have: [`Filters`].
 const SUBSCRIBED: &str = "subscribed";
 /// The part with the last retained message of each topic.
 const RETAINED: &str = "retained";
-/// Topics whose last retained message is remembered; beyond, the oldest are forgotten.
+/// Most topics with a remembered retained message; beyond, the oldest are forgotten.
 const RETAINED_MAX: usize = 1_000;
-/// Topics for which it is remembered which subscription their messages are taken from.
+/// Most topics for which the delivering subscription is remembered.
 const LEADERS_MAX: usize = 10_000;
-/// Messages that the broker may have on their way to us.
+/// Receive maximum: unacknowledged messages that the broker may send.
 const WINDOW: u16 = 500;
-/// Accepted messages that are remembered: those of the last portion, and of the one before, whose acknowledgements may not
-/// have arrived.
+/// Most remembered accepted messages: those of the last batch, and of the one before, whose acknowledgements may be
+/// lost.
 const RECENT_MAX: usize = 2 * WINDOW as usize;
 /// Longest packet.
 const PACKET_BYTES_MAX: u32 = 1 << 20;
 
-pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
+pub(crate) fn open(setting: SourceSettings, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: MqttOptions = read(&setting.options, "")?;
     let trust =
         tls::trust(&setting.context.files, options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
-    let client_id = options.client_id.clone().unwrap_or_else(|| setting.far_name.clone());
+    let client_id = options.client_id.clone().unwrap_or_else(|| setting.remote_name.clone());
     let session = format!("{}:{}/{client_id}", options.host, options.port.unwrap_or_default());
     let mut connect = options.broker().connect(client_id, &trust);
     connect.set_clean_start(false).set_manual_acks(true).set_receive_maximum(Some(WINDOW));
     connect.set_session_expiry_interval(Some(u32::try_from(options.session.0.as_secs()).unwrap_or(u32::MAX)));
     connect.set_max_packet_size(Some(PACKET_BYTES_MAX));
     Ok(Box::new(Session {
-        mapping: Mapping::new(&setting.gives.fields(), &options.fields),
+        mapping: Mapping::new(&setting.output.fields(), &options.fields),
         recent: stored(&marks, RECENT)?.unwrap_or_default(),
         retained: stored(&marks, RETAINED)?.unwrap_or_default(),
         filters: stored(&marks, SUBSCRIBED)?.unwrap_or_default(),
@@ -87,26 +87,26 @@ pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSou
     }))
 }
 
-/// A session of a broker.
+/// A session at a broker.
 struct Session {
-    setting: Setting,
+    setting: SourceSettings,
     connect: rumqttc::v5::MqttOptions,
     mapping: Mapping,
     connection: Option<Connection>,
-    /// The session: the broker's address and the name under which it keeps it.
+    /// Identifies the session: the broker's address and the client id.
     session: String,
-    /// The filters that the session may have, as they are stored.
+    /// The filters that the session may have, as stored.
     filters: Filters,
     subscriptions: Vec<Subscription>,
-    /// From which subscription messages are taken, by topic, where several match it.
+    /// The subscription whose copies are taken, by topic, where several match.
     leaders: HashMap<String, usize>,
-    /// Whether a message of none of the topics was reported.
+    /// Whether a message of an unknown topic was reported.
     is_stray_known: bool,
-    /// Number and hash of the last accepted messages, the last last.
+    /// Packet id and hash of the last accepted messages, the newest last.
     recent: VecDeque<(u16, String)>,
-    /// Hashes of a topic and of the last retained message there, the last last.
+    /// Hashes of a topic and of its last retained message, the newest last.
     retained: VecDeque<(String, String)>,
-    /// Messages of the last portion.
+    /// Messages of the last batch.
     held: Vec<Publish>,
 }
 
@@ -123,21 +123,21 @@ impl Filters {
     }
 }
 
-/// A connection, whose protocol runs in a task of its own.
+/// A connection, whose protocol runs in its own task.
 struct Connection {
     client: AsyncClient,
     incoming: mpsc::Receiver<Result<Incoming, String>>,
     protocol: JoinHandle<()>,
 }
 
-/// A message or an answer of the broker.
+/// A message or event from the broker.
 enum Incoming {
     Message(Box<Publish>),
-    /// All filters are subscribed, and all others unsubscribed.
+    /// All subscriptions and unsubscriptions are confirmed.
     Subscribed,
 }
 
-/// Messages to take, or the end of the subscriptions.
+/// Messages to take, or the confirmation of the subscriptions.
 enum Received {
     Messages(Vec<Publish>),
     Subscribed,
@@ -151,7 +151,7 @@ impl Drop for Connection {
 
 impl Connection {
     fn open(connect: rumqttc::v5::MqttOptions, wanted: Vec<Subscription>, unwanted: Vec<String>) -> Connection {
-        // Every message may want its acknowledgement at once, and each filter its request.
+        // Every message may need an acknowledgement at once, and each filter a request.
         let (client, mut events) = AsyncClient::new(connect, 2 * usize::from(WINDOW) + 2 * options::TOPICS_MAX);
         let (sender, incoming) = mpsc::channel(usize::from(WINDOW));
         let subscriber = client.clone();
@@ -171,7 +171,7 @@ impl Connection {
                     Ok(Event::Incoming(Packet::SubAck(answer))) => {
                         open -= 1;
                         match answer.return_codes.iter().find(|code| !is_granted(code)) {
-                            Some(code) => Err(format!("the broker refuses a topic: {code:?}")),
+                            Some(code) => Err(format!("the broker rejects a subscription: {code:?}")),
                             None if open == 0 => Ok(Incoming::Subscribed),
                             None => continue,
                         }
@@ -179,7 +179,7 @@ impl Connection {
                     Ok(Event::Incoming(Packet::UnsubAck(answer))) => {
                         open -= 1;
                         match answer.reasons.iter().find(|reason| !is_gone(reason)) {
-                            Some(reason) => Err(format!("the broker keeps a topic that is not wanted: {reason:?}")),
+                            Some(reason) => Err(format!("the broker rejects an unsubscription: {reason:?}")),
                             None if open == 0 => Ok(Incoming::Subscribed),
                             None => continue,
                         }
@@ -191,7 +191,7 @@ impl Connection {
                     Ok(_) => continue,
                     Err(error) => Err(error.to_string()),
                 };
-                // After trouble the library would connect again by itself; that is for the supervisor of sources.
+                // After an error the library would reconnect by itself; that is left to the supervisor.
                 let over = said.is_err();
                 if sender.send(said).await.is_err() || over {
                     return;
@@ -202,7 +202,7 @@ impl Connection {
     }
 }
 
-/// Brings the subscriptions of a session up to date. Gives how many answers are to come.
+/// Updates the subscriptions of a session. Returns the number of expected responses.
 fn subscribe(
     client: &AsyncClient,
     greeting: &ConnAck,
@@ -210,7 +210,7 @@ fn subscribe(
     unwanted: &[String],
 ) -> Result<usize, String> {
     let has_ids = greeting.properties.as_ref().is_none_or(|known| known.subscription_identifiers_available != Some(0));
-    // Also those that the session has: a broker that lost some has them again, and sends no retained message twice.
+    // Existing ones too: the broker may have lost some, and does not send retained messages again.
     for Subscription { filter, id } in wanted {
         let filter = Filter {
             path: filter.clone(),
@@ -223,7 +223,7 @@ fn subscribe(
         let sent = client.try_subscribe_many_with_properties([filter], properties);
         sent.map_err(|error| format!("a subscription cannot be sent: {error}"))?;
     }
-    // After them, so that no message falls between an old filter and a new one.
+    // After the subscriptions, so that no message is lost between an old filter and a new one.
     let unwanted: &[String] = if greeting.session_present { unwanted } else { &[] };
     for filter in unwanted {
         client.try_unsubscribe(filter.clone()).map_err(|error| format!("an unsubscription cannot be sent: {error}"))?;
@@ -250,7 +250,7 @@ impl Session {
         Filters { session: self.session.clone(), filters }
     }
 
-    /// The filters that it may have from now on, if they are not stored yet.
+    /// The filters that it may have from now on, unless they are stored already.
     fn new_filters(&mut self) -> Option<Mark> {
         let mut all = self.wanted();
         if self.filters.session == self.session {
@@ -261,22 +261,22 @@ impl Session {
         is_new.then(|| self.filters.mark())
     }
 
-    /// The messages that have come, or the first that comes.
-    async fn receive(&mut self) -> Result<Received, Trouble> {
+    /// The messages that have arrived, or the first that arrives.
+    async fn receive(&mut self) -> Result<Received, SourceError> {
         if self.connection.is_none() {
             let wanted = self.wanted();
             let unwanted = self.filters.filters.difference(&wanted.filters).cloned().collect();
             self.connection = Some(Connection::open(self.connect.clone(), self.subscriptions.clone(), unwanted));
         }
         let Some(mut connection) = self.connection.take() else {
-            return Err(Trouble::of("there is no connection to the broker"));
+            return Err(SourceError::of("there is no connection to the broker"));
         };
         let received = self.receive_from(&mut connection).await;
         self.connection = Some(connection);
         received
     }
 
-    async fn receive_from(&mut self, connection: &mut Connection) -> Result<Received, Trouble> {
+    async fn receive_from(&mut self, connection: &mut Connection) -> Result<Received, SourceError> {
         let mut messages = Vec::new();
         let mut next = connection.incoming.recv().await;
         loop {
@@ -286,11 +286,11 @@ impl Session {
                     false => acknowledge(&connection.client, &publish).await?,
                 },
                 Some(Ok(Incoming::Subscribed)) if messages.is_empty() => return Ok(Received::Subscribed),
-                // The filters stay stored as they are; the next connection is as good.
+                // The stored filters remain valid; the next connection repeats the requests.
                 Some(Ok(Incoming::Subscribed)) => {}
-                // What has come before is still to be taken, but could not be acknowledged any more.
-                Some(Err(error)) => return Err(Trouble::new("the connection to the broker", error)),
-                None => return Err(Trouble::of("the connection to the broker is over")),
+                // Messages received before could not be acknowledged any more, and are redelivered.
+                Some(Err(error)) => return Err(SourceError::new("the connection to the broker", error)),
+                None => return Err(SourceError::of("the connection to the broker has ended")),
             }
             next = match connection.incoming.try_recv() {
                 Ok(next) => Some(next),
@@ -299,13 +299,13 @@ impl Session {
         }
     }
 
-    /// Whether a message is one to take: of a topic of the definition, and not taken before.
+    /// Whether a message is to be taken: of a topic of the definition, and not taken before.
     fn is_wanted(&mut self, publish: &Publish) -> bool {
         let said = hash_of(publish);
         if publish.dup && self.recent.contains(&(publish.pkid, said.clone())) {
             return false;
         }
-        // A subscription that begins anew has the last retained message again.
+        // A renewed subscription delivers the last retained message again.
         if publish.retain {
             let topic = hash(&[&publish.topic]);
             let is_known = self.recent.iter().any(|(_, known)| *known == said)
@@ -319,21 +319,21 @@ impl Session {
             if !std::mem::replace(&mut self.is_stray_known, true) {
                 tracing::warn!(
                     application = %self.setting.application, source = %self.setting.name, %topic,
-                    "the broker's session has a subscription that the definition lacks: its messages are left out; another `client_id` begins a session anew"
+                    "the broker's session has a subscription that is not in the definition: its messages are discarded; another `client_id` starts a new session"
                 );
             }
-            metrics::counter!("source_left_out_total", "reason" => "topic").increment(1);
+            metrics::counter!("tocsin_source_filtered_total", "reason" => "topic").increment(1);
             return false;
         }
         if self.is_copy(publish, &topic) {
-            metrics::counter!("source_left_out_total", "reason" => "overlap").increment(1);
+            metrics::counter!("tocsin_source_filtered_total", "reason" => "overlap").increment(1);
             return false;
         }
         true
     }
 
-    /// Whether a message is sent once more because several subscriptions match its topic. A broker that sends one copy for each
-    /// says of each which subscription it is of.
+    /// Whether a message is a further copy, because several subscriptions match its topic. A broker that sends one copy
+    /// per subscription includes the subscription identifiers.
     fn is_copy(&mut self, publish: &Publish, topic: &str) -> bool {
         let Some(ids) = publish.properties.as_ref().map(|properties| &properties.subscription_identifiers) else {
             return false;
@@ -344,7 +344,7 @@ impl Session {
         }
         let own = |one: &&&Subscription| ids.contains(&one.id);
         let Some(carried) = matching.iter().filter(|one| !one.is_shared()).find(own) else {
-            // A group has its copy beside ours.
+            // A shared subscription has its own copy.
             return matching.iter().any(|one| !one.is_shared()) && matching.iter().any(|one| own(&one));
         };
         if self.leaders.len() >= LEADERS_MAX && !self.leaders.contains_key(topic) {
@@ -354,12 +354,12 @@ impl Session {
         !ids.contains(&leader)
     }
 
-    fn portion(&mut self, messages: Vec<Publish>) -> Portion {
-        let mut tray = Tray::new(&self.setting.gives);
+    fn batch(&mut self, messages: Vec<Publish>) -> SourceBatch {
+        let mut builder = BatchBuilder::new(&self.setting.output);
         let mut has_retained = false;
         for publish in &messages {
             let item = || Item::Json(publish.payload.to_vec());
-            tray.take(&self.mapping, item, || as_it_is(publish), trace_of(publish).as_ref());
+            builder.take(&self.mapping, item, || raw_message(publish), trace_of(publish).as_ref());
             if publish.pkid != 0 {
                 self.recent.push_back((publish.pkid, hash_of(publish)));
             }
@@ -376,17 +376,17 @@ impl Session {
         while self.retained.len() > RETAINED_MAX {
             self.retained.pop_front();
         }
-        let mut portion = tray.finish();
-        portion.marks = vec![Mark::set(RECENT, serde_json::to_vec(&self.recent).expect("it is JSON"))];
+        let mut batch = builder.finish();
+        batch.marks = vec![Mark::set(RECENT, serde_json::to_vec(&self.recent).expect("it is JSON"))];
         if has_retained {
-            portion.marks.push(Mark::set(RETAINED, serde_json::to_vec(&self.retained).expect("it is JSON")));
+            batch.marks.push(Mark::set(RETAINED, serde_json::to_vec(&self.retained).expect("it is JSON")));
         }
         self.held = messages;
-        portion
+        batch
     }
 }
 
-/// Where a message stands in a trace, if its user properties say it.
+/// The trace context in the user properties of a message.
 fn trace_of(publish: &Publish) -> Option<TraceContext> {
     let properties = &publish.properties.as_ref()?.user_properties;
     let find = |name: &str| properties.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
@@ -394,7 +394,7 @@ fn trace_of(publish: &Publish) -> Option<TraceContext> {
 }
 
 /// A message with its user properties and its topic.
-fn as_it_is(publish: &Publish) -> source::Message {
+fn raw_message(publish: &Publish) -> source::Message {
     let mut headers = vec![("mqtt-topic".to_owned(), String::from_utf8_lossy(&publish.topic).into_owned())];
     let properties = publish.properties.as_ref();
     for (name, value) in properties.iter().flat_map(|properties| &properties.user_properties) {
@@ -407,35 +407,35 @@ fn as_it_is(publish: &Publish) -> source::Message {
     source::Message { content_type, headers, body: publish.payload.clone() }
 }
 
-async fn acknowledge(client: &AsyncClient, publish: &Publish) -> Result<(), Trouble> {
-    client.ack(publish).await.map_err(|error| Trouble::new("a message cannot be acknowledged", error))
+async fn acknowledge(client: &AsyncClient, publish: &Publish) -> Result<(), SourceError> {
+    client.ack(publish).await.map_err(|error| SourceError::new("a message cannot be acknowledged", error))
 }
 
 #[async_trait]
 impl OpenSource for Session {
-    async fn next(&mut self) -> Result<Portion, Trouble> {
-        // Before the broker is asked: after a crash it may have all of them.
+    async fn next(&mut self) -> Result<SourceBatch, SourceError> {
+        // Before subscribing: after a crash the broker may have all of them.
         if self.connection.is_none()
             && let Some(mark) = self.new_filters()
         {
-            return Ok(Portion { marks: vec![mark], ..Portion::default() });
+            return Ok(SourceBatch { marks: vec![mark], ..SourceBatch::default() });
         }
         loop {
             match self.receive().await? {
                 Received::Messages(messages) if messages.is_empty() => {}
-                Received::Messages(messages) => return Ok(self.portion(messages)),
+                Received::Messages(messages) => return Ok(self.batch(messages)),
                 Received::Subscribed => {
                     let wanted = self.wanted();
                     let is_new = self.filters != wanted;
                     self.filters = wanted;
                     let marks = is_new.then(|| self.filters.mark()).into_iter().collect();
-                    return Ok(Portion { marks, ..Portion::default() });
+                    return Ok(SourceBatch { marks, ..SourceBatch::default() });
                 }
             }
         }
     }
 
-    async fn accepted(&mut self) -> Result<(), Trouble> {
+    async fn accepted(&mut self) -> Result<(), SourceError> {
         let held = std::mem::take(&mut self.held);
         let Some(connection) = &self.connection else { return Ok(()) };
         for publish in &held {

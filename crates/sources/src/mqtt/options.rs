@@ -18,30 +18,30 @@ pub(super) const TOPICS_MAX: usize = 500;
 #[serde(default)]
 #[schemars(extend("required" = ["host", "topics"]))]
 pub struct MqttOptions {
-    /// The broker's name or address.
+    /// Host name or address of the broker.
     pub host: String,
-    /// Its port; without it 1883, encrypted 8883.
+    /// Port; default 1883, encrypted 8883.
     pub port: Option<u16>,
     /// Whether the connection is encrypted.
     pub tls: bool,
-    /// The topics, with wildcards: `[meters/+/reading, alarms/#]`; at most 500. A message that several of them match is one
-    /// event. The broker's session is brought up to date when they change.
+    /// Topic filters, with wildcards: `[meters/+/reading, alarms/#]`; at most 500. A message that matches several of
+    /// them is one event. The subscriptions of the broker's session are updated when they change.
     #[schemars(length(min = 1, max = 500))]
     pub topics: Vec<String>,
-    /// Where in a message each field of the event class comes from: `{magnitude: properties.mag}`. Without it messages name
-    /// the fields themselves.
+    /// Path of each field of the event class in a message: `{magnitude: properties.mag}`. Default: the names of the
+    /// fields.
     pub fields: BTreeMap<String, String>,
-    /// The name under which the broker keeps the session; without it one is made of the application and the source.
+    /// Client id, which identifies the session at the broker; default from application and source.
     pub client_id: Option<String>,
-    /// How long the broker keeps the session, and what comes meanwhile, while we are away.
+    /// Session expiry: how long the broker keeps the session and its messages while the source is disconnected.
     pub session: Wait,
-    /// A user name to log in with.
+    /// User name for the login.
     pub username: Option<String>,
-    /// Its password.
+    /// Password for the login.
     pub password: Option<String>,
-    /// Time to connect.
+    /// Time limit for connecting.
     pub timeout: Wait,
-    /// A file of further certificates to trust, in PEM form.
+    /// A file of additional certificates to trust, in PEM form.
     pub ca_file: Option<PathBuf>,
 }
 
@@ -77,7 +77,7 @@ impl MqttOptions {
     }
 }
 
-/// Whether wildcards stand where they may: `#` alone at the end, `+` alone between slashes.
+/// Whether wildcards are at valid positions: `#` only at the end, `+` only between slashes.
 fn is_filter(topic: &str) -> bool {
     let levels: Vec<&str> = topic.split('/').collect();
     let last = levels.len() - 1;
@@ -102,12 +102,14 @@ impl Options for MqttOptions {
             problems.push(Problem::at("topics", "are missing").hint("such as `[meters/+/reading]`"));
         }
         if self.topics.len() > TOPICS_MAX {
-            let text = format!("are {}, and at most {TOPICS_MAX}", self.topics.len());
-            problems.push(Problem::at("topics", text).hint("take wildcards, or a second source"));
+            let text = format!("are {}; the limit is {TOPICS_MAX}", self.topics.len());
+            problems.push(Problem::at("topics", text).hint("use wildcards, or a second source"));
         }
         for (at, topic) in self.topics.iter().enumerate().filter(|(_, topic)| !is_filter(topic)) {
-            let text = format!("`{}` is not a topic to read from", topic.escape_debug());
-            problems.push(Problem::at(format!("topics[{at}]"), text).hint("`+` is one level, `#` all at the end"));
+            let text = format!("`{}` is not a valid topic filter", topic.escape_debug());
+            problems.push(
+                Problem::at(format!("topics[{at}]"), text).hint("`+` matches one level, `#` all remaining levels"),
+            );
         }
         problems
     }
@@ -124,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wildcards_stand_where_they_may() {
+    fn wildcards_must_be_at_valid_positions() {
         for good in ["a", "a/b", "+/b", "a/+/c", "#", "a/#", "/a", "$share/g/a/#"] {
             assert!(is_filter(good), "{good}");
         }

@@ -17,11 +17,11 @@ use rumqttc::v5::{
 use serde_json::json;
 
 use crate::{
-    source::Gives,
+    source::SourceOutput,
     testing::{Harness, PATIENCE, shown, taken},
 };
 
-/// A mosquitto of Debian that keeps its sessions over a restart.
+/// A Mosquitto broker with persistent sessions.
 struct Broker {
     child: Child,
     port: u16,
@@ -42,7 +42,7 @@ impl Broker {
             .expect("mosquitto is there: `make setup` installs it");
         let mut log = BufReader::new(child.stderr.take().expect("it is piped")).lines().map_while(Result::ok);
         assert!(log.by_ref().any(|line| line.ends_with(" running")), "mosquitto does not start");
-        // Whoever stops reading stops the broker.
+        // The broker ends when its log is no longer read.
         std::thread::spawn(move || log.for_each(drop));
         Broker { child, port }
     }
@@ -55,7 +55,7 @@ impl Drop for Broker {
     }
 }
 
-/// Where every message stands in one trace.
+/// The trace context of every message.
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
 /// Publishes messages and waits until the broker has them all.
@@ -94,12 +94,12 @@ async fn messages_are_taken_once_over_crashes() {
     // The session begins with the subscription, so the first message is sent until one arrives.
     let first = loop {
         publish(broker.port, vec!["{\"id\": \"first\"}".to_owned()]).await;
-        if let Ok(portion) = tokio::time::timeout(Duration::from_millis(200), harness.source().next()).await {
-            let portion = portion.unwrap_or_else(|trouble| panic!("{trouble}"));
-            if portion.events.count() > 0 {
-                break portion;
+        if let Ok(batch) = tokio::time::timeout(Duration::from_millis(200), harness.source().next()).await {
+            let batch = batch.unwrap_or_else(|trouble| panic!("{trouble}"));
+            if batch.events.count() > 0 {
+                break batch;
             }
-            harness.commit(portion.marks);
+            harness.commit(batch.marks);
         }
     };
     let places: Vec<String> = first.events.traces().iter().map(|(_, context)| context.parent_text()).collect();
@@ -111,16 +111,16 @@ async fn messages_are_taken_once_over_crashes() {
     let mut events = Vec::new();
     let mut portions = 0;
     while events.len() < 300 {
-        let portion = tokio::time::timeout(PATIENCE, harness.source().next()).await.expect("in time");
-        let portion = portion.unwrap_or_else(|trouble| panic!("{trouble}"));
+        let batch = tokio::time::timeout(PATIENCE, harness.source().next()).await.expect("in time");
+        let batch = batch.unwrap_or_else(|trouble| panic!("{trouble}"));
         portions += 1;
-        // Before the commit, after it, and every now and then not at all.
+        // Before the commit, after it, and sometimes not at all.
         if portions % 4 == 1 {
             harness.crash();
             continue;
         }
-        events.extend(shown(&portion.events).into_iter().filter(|event| !event.contains("first")));
-        harness.commit(portion.marks);
+        events.extend(shown(&batch.events).into_iter().filter(|event| !event.contains("first")));
+        harness.commit(batch.marks);
         if portions % 4 == 2 {
             harness.crash();
         } else {
@@ -137,35 +137,35 @@ async fn messages_are_taken_once_over_crashes() {
 }
 
 #[tokio::test]
-async fn a_location_gives_messages_as_they_are() {
+async fn a_location_takes_whole_messages() {
     let folder = tempfile::tempdir().expect("a folder");
     let broker = Broker::start(folder.path());
     let mut harness = Harness::new("mqtt", json!({"host": "127.0.0.1", "port": broker.port, "topics": ["quakes/#"]}));
-    harness.gives = Gives::Messages { bytes_max: 1 };
-    let portion = loop {
+    harness.output = SourceOutput::Messages { bytes_max: 1 };
+    let batch = loop {
         publish(broker.port, vec!["no JSON".to_owned()]).await;
-        if let Ok(portion) = tokio::time::timeout(Duration::from_millis(200), harness.source().next()).await {
-            let portion = portion.unwrap_or_else(|trouble| panic!("{trouble}"));
-            if !portion.messages.is_empty() {
-                break portion;
+        if let Ok(batch) = tokio::time::timeout(Duration::from_millis(200), harness.source().next()).await {
+            let batch = batch.unwrap_or_else(|trouble| panic!("{trouble}"));
+            if !batch.messages.is_empty() {
+                break batch;
             }
         }
     };
-    let message = &portion.messages[0];
+    let message = &batch.messages[0];
     assert_eq!(&message.body[..], b"no JSON");
     let header = |name: &str, value: &str| message.headers.contains(&(name.to_owned(), value.to_owned()));
     assert!(header("mqtt-topic", "quakes/new") && header("traceparent", PARENT), "{:?}", message.headers);
 }
 
-/// A source of these topics, whose subscriptions the broker has.
+/// A source of these topics, whose subscriptions are established.
 async fn subscribed(harness: &mut Harness, port: u16, topics: &[&str]) {
     harness.options = json!({"host": "127.0.0.1", "port": port, "topics": topics});
     harness.crash();
-    // The filters that the session may have are stored first, then the broker has answered all requests.
+    // First the filters of the session are stored, then the broker has responded to all requests.
     for step in ["stored", "subscribed"] {
-        let portion = harness.next().await;
-        assert_eq!(portion.events.count(), 0, "{step}: nothing was published");
-        harness.commit(portion.marks);
+        let batch = harness.next().await;
+        assert_eq!(batch.events.count(), 0, "{step}: nothing was published");
+        harness.commit(batch.marks);
         harness.source().accepted().await.expect("nothing is to be acknowledged");
     }
 }
@@ -188,21 +188,21 @@ async fn up_to_end(harness: &mut Harness) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn d_a_kept_session_gets_the_subscriptions_of_the_definition() {
+async fn d_a_persistent_session_gets_the_subscriptions_of_the_definition() {
     let folder = tempfile::tempdir().expect("a folder");
     let broker = Broker::start(folder.path());
     let mut harness = Harness::new("mqtt", json!({}));
     subscribed(&mut harness, broker.port, &["one/#"]).await;
     publish_to(broker.port, vec![("one/x", event("a"), false), ("one/x", event("end"), false)]).await;
     assert_eq!(up_to_end(&mut harness).await, [taken(&event("a"))]);
-    // Another topic in place of the first: a message that waits for the old one is none of ours any more.
+    // Another topic replaces the first: a queued message of the old one is discarded.
     harness.crash();
     publish_to(broker.port, vec![("one/x", event("waiting"), false)]).await;
     subscribed(&mut harness, broker.port, &["two/#"]).await;
     let messages = [("one/x", "old"), ("two/x", "new"), ("two/x", "end")];
     publish_to(broker.port, messages.map(|(topic, id)| (topic, event(id), false)).to_vec()).await;
     assert_eq!(up_to_end(&mut harness).await, [taken(&event("new"))]);
-    // A topic is added, and the session is away while something is published.
+    // A topic is added, and messages are published while the session is disconnected.
     subscribed(&mut harness, broker.port, &["three/+/x", "two/#"]).await;
     harness.crash();
     let messages = [("three/a/x", "b"), ("two/y", "c"), ("one/x", "d"), ("three/end/x", "end")];
@@ -211,12 +211,12 @@ async fn d_a_kept_session_gets_the_subscriptions_of_the_definition() {
 }
 
 #[tokio::test]
-async fn d_a_session_of_the_version_before_gives_the_topics_of_the_definition_alone() {
+async fn d_a_session_of_an_older_version_gives_only_the_topics_of_the_definition() {
     let folder = tempfile::tempdir().expect("a folder");
     let broker = Broker::start(folder.path());
     let mut harness = Harness::new("mqtt", json!({}));
     subscribed(&mut harness, broker.port, &["one/#"]).await;
-    // The version before stored no filters.
+    // The older version stored no filters.
     harness.marks.clear();
     subscribed(&mut harness, broker.port, &["two/#"]).await;
     let messages = [("one/x", "old"), ("two/x", "new"), ("two/x", "end")];
@@ -227,7 +227,7 @@ async fn d_a_session_of_the_version_before_gives_the_topics_of_the_definition_al
 #[tokio::test]
 async fn d_a_message_that_several_topics_match_is_one_event() {
     for topics in [&["a/#", "a/b", "a/+"][..], &["+/b", "a/+"], &["+/b", "a/#", "a/b", "+/+"], &["a/+", "a/b", "a/b"]] {
-        // A session for each: one that breaks off between the copies of a message may give it twice.
+        // A session for each: one that disconnects between the copies of a message may deliver it twice.
         let folder = tempfile::tempdir().expect("a folder");
         let broker = Broker::start(folder.path());
         let mut harness = Harness::new("mqtt", json!({}));
@@ -240,14 +240,14 @@ async fn d_a_message_that_several_topics_match_is_one_event() {
 }
 
 #[tokio::test]
-async fn d_a_retained_message_is_one_event_and_an_empty_one_stops_no_others() {
+async fn d_a_retained_message_is_one_event_and_an_empty_one_does_not_stop_others() {
     let folder = tempfile::tempdir().expect("a folder");
     let broker = Broker::start(folder.path());
     publish_to(broker.port, vec![("kept/a", event("kept"), true)]).await;
     let mut harness = Harness::new("mqtt", json!({}));
     harness.options = json!({"host": "127.0.0.1", "port": broker.port, "topics": ["kept/#", "+/a"]});
     assert_eq!(harness.take_events(1).await, [taken(&event("kept"))]);
-    // The subscriptions come anew in each way there is.
+    // The subscriptions are renewed in every possible way.
     subscribed(&mut harness, broker.port, &["live"]).await;
     subscribed(&mut harness, broker.port, &["kept/#", "live"]).await;
     let messages = vec![("kept/a", String::new(), true), ("live", event("b"), false), ("live", event("end"), false)];
@@ -255,10 +255,10 @@ async fn d_a_retained_message_is_one_event_and_an_empty_one_stops_no_others() {
     let mut refused = Vec::new();
     let mut events = Vec::new();
     while !events.iter().any(|event: &String| event.contains("\"end\"")) {
-        let portion = harness.next().await;
-        refused.extend(portion.refused.iter().map(|refusal| refusal.reason.clone()));
-        events.extend(shown(&portion.events));
-        harness.commit(portion.marks);
+        let batch = harness.next().await;
+        refused.extend(batch.refused.iter().map(|refusal| refusal.reason.clone()));
+        events.extend(shown(&batch.events));
+        harness.commit(batch.marks);
         harness.source().accepted().await.expect("acknowledged");
     }
     assert_eq!(events, [taken(&event("b")), taken(&event("end"))]);

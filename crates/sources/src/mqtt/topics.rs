@@ -1,22 +1,22 @@
-//! Topic filters of MQTT 5 (section 4.7): which topics they match, and which of them cover others.
+//! Topic filters of MQTT 5 (section 4.7): matching and coverage.
 
-use crate::known::hash;
+use crate::seen_items::hash;
 
-/// A filter that the broker is asked for.
+/// A subscription to a filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Subscription {
-    /// The filter as it was given, with `$share/GROUP/` if it is of a group.
+    /// The filter as configured, with `$share/GROUP/` if it is shared.
     pub filter: String,
-    /// The identifier that the broker gives with each message of it: the same after a restart.
+    /// The subscription identifier, the same after a restart.
     pub id: usize,
 }
 
 impl Subscription {
-    /// Subscriptions to these filters, without those that another one covers: a broker may send a message once for each.
+    /// Subscriptions to these filters, without those covered by another one: a broker may send a message once for each.
     pub fn of(filters: &[String]) -> Vec<Subscription> {
         let is_covered = |(at, filter): (usize, &String)| {
             let others = filters.iter().enumerate().filter(|(other, _)| *other != at);
-            // Of two that are the same the first stays.
+            // Of duplicates the first is kept.
             others.into_iter().any(|(other, wider)| match wider == filter {
                 true => other < at,
                 false => !is_shared(filter) && !is_shared(wider) && covers(wider, filter),
@@ -26,18 +26,18 @@ impl Subscription {
         own.map(|(_, filter)| Subscription { filter: filter.clone(), id: id_of(filter) }).collect()
     }
 
-    /// Whether others have a part of its messages.
+    /// Whether it is a shared subscription.
     pub fn is_shared(&self) -> bool {
         is_shared(&self.filter)
     }
 
-    /// Whether messages of this topic are its own.
+    /// Whether it matches a topic.
     pub fn matches(&self, topic: &str) -> bool {
         matches(bare(&self.filter), topic)
     }
 }
 
-/// A number from 1 to 268,435,455, made of the filter.
+/// An identifier from 1 to 268,435,455, derived from the filter.
 fn id_of(filter: &str) -> usize {
     let digits = hash(&[filter.as_bytes()]);
     usize::from_str_radix(&digits[..7], 16).unwrap_or_default().max(1)
@@ -47,7 +47,7 @@ fn is_shared(filter: &str) -> bool {
     filter.starts_with("$share/")
 }
 
-/// The filter without its group.
+/// The filter without its share group.
 fn bare(filter: &str) -> &str {
     match filter.strip_prefix("$share/") {
         Some(rest) => rest.split_once('/').map_or("", |(_, filter)| filter),
@@ -56,7 +56,7 @@ fn bare(filter: &str) -> &str {
 }
 
 fn matches(filter: &str, topic: &str) -> bool {
-    // Topics of the server itself are matched by their names alone.
+    // Wildcards do not match topics of the server itself (`$`).
     if topic.starts_with('$') && filter.starts_with(['+', '#']) {
         return false;
     }
@@ -71,7 +71,7 @@ fn matches(filter: &str, topic: &str) -> bool {
     }
 }
 
-/// Whether the wider filter matches all topics that the other one does.
+/// Whether the wider filter matches all topics of the other one.
 fn covers(wider: &str, filter: &str) -> bool {
     if filter.starts_with('$') && wider.starts_with(['+', '#']) {
         return false;
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn d_a_filter_matches_topics_as_the_standard_says() {
+    fn d_filters_match_topics_as_in_the_standard() {
         for (filter, topic) in [
             ("a/b", "a/b"),
             ("a/#", "a"),
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn d_a_filter_that_another_one_covers_is_left_out() {
+    fn d_covered_filters_are_left_out() {
         let check = |given: &[&str], expected: &[&str]| {
             let given: Vec<String> = given.iter().map(|filter| (*filter).to_owned()).collect();
             let own = Subscription::of(&given);

@@ -15,29 +15,28 @@ use crate::{kind::SourceOptions, mapping::Mapping};
 #[serde(default)]
 #[schemars(extend("required" = ["servers", "stream"]))]
 pub struct NatsOptions {
-    /// Servers of one system, tried in turn: `nats://broker.example.org:4222`, or `tls://…` for encrypted connections
-    /// only.
+    /// Servers of one NATS system: `nats://broker.example.org:4222`, or `tls://…` to require encryption.
     pub servers: Vec<String>,
-    /// The stream of JetStream whose messages are taken. It must be there.
+    /// The JetStream stream. It must exist.
     pub stream: String,
-    /// Only messages of these subjects, with wildcards: `quakes.>`. All without it.
+    /// Subjects of the messages, with wildcards: `quakes.>`; default all.
     pub subjects: Vec<String>,
-    /// The name of the durable consumer, which is made; without it one is made of the application and the source.
+    /// Name of the durable consumer, which is created; default from application and source.
     pub consumer: Option<String>,
-    /// Where in a message each field of the event class comes from: `{magnitude: properties.mag}`. Without it messages name
-    /// the fields themselves.
+    /// Path of each field of the event class in a message: `{magnitude: properties.mag}`. Default: the names of the
+    /// fields.
     pub fields: BTreeMap<String, String>,
-    /// A token to log in with.
+    /// Token for the login.
     pub token: Option<String>,
-    /// A user name to log in with.
+    /// User name for the login.
     pub username: Option<String>,
-    /// Its password.
+    /// Password for the login.
     pub password: Option<String>,
-    /// A file of credentials to log in with, as `nsc` writes it.
+    /// Credentials file for the login, as written by `nsc`.
     pub credentials_file: Option<PathBuf>,
-    /// Time to connect, and for each answer.
+    /// Time limit for connecting, and for each response.
     pub timeout: Wait,
-    /// A file of further certificates to trust, in PEM form.
+    /// A file of additional certificates to trust, in PEM form.
     pub ca_file: Option<PathBuf>,
 }
 
@@ -60,7 +59,7 @@ impl Default for NatsOptions {
 }
 
 impl NatsOptions {
-    /// The system.
+    /// The NATS system.
     pub(super) fn system(&self) -> System<'_> {
         System {
             servers: &self.servers,

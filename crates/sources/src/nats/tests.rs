@@ -11,13 +11,13 @@ use async_nats::{
 use serde_json::json;
 
 use crate::{
-    source::Gives,
+    source::SourceOutput,
     testing::{Harness, taken},
 };
 
 #[test]
-fn a_gap_is_told_from_messages_that_went_astray() {
-    let mut given = super::Given::default();
+fn gaps_are_distinguished_from_lost_deliveries() {
+    let mut given = super::DeliveryGaps::default();
     let mut next = |sequence, number, times| given.next(sequence, number, times == 1);
     assert_eq!(next(4, 1, 1), 4, "what was before is not known");
     assert_eq!(next(9, 2, 1), 5, "5 to 8 are for others");
@@ -30,7 +30,7 @@ fn a_gap_is_told_from_messages_that_went_astray() {
     assert_eq!(next(30, 11, 1), 30, "something was given and did not come");
 }
 
-/// A nats-server of Debian that keeps streams.
+/// A nats-server with JetStream.
 struct Server {
     child: Child,
     port: u16,
@@ -55,7 +55,7 @@ impl Server {
                 break;
             }
         }
-        // Whoever stops reading stops the server.
+        // The server ends when its log is no longer read.
         std::thread::spawn(move || log.for_each(drop));
         Server { child, port: port.expect("it says where it listens") }
     }
@@ -68,12 +68,12 @@ impl Drop for Server {
     }
 }
 
-/// Where a quake stands in a trace of its own.
+/// The trace context of a message.
 fn parent(number: usize) -> String {
     format!("00-{:032x}-00f067aa0ba902b7-01", number + 1)
 }
 
-/// Publishes quakes, each followed by something that nobody asked for.
+/// Publishes messages, each followed by one of another subject.
 async fn publish(context: &jetstream::Context, from: usize, to: usize) {
     for number in from..to {
         let quake = format!("{{\"id\": \"q{number}\"}}");
@@ -100,24 +100,24 @@ async fn messages_are_taken_once_over_crashes() {
     let options = json!({"servers": [address], "stream": "ALL", "subjects": ["quakes.>"]});
     let mut harness = Harness::new("nats", options);
     let mut events = Vec::new();
-    // A crash after the commit: nothing was acknowledged, and all comes again some time.
-    let portion = harness.next().await;
-    events.extend(crate::testing::shown(&portion.events));
-    for (number, (first, context)) in portion.events.traces().iter().enumerate() {
+    // A crash after the commit: nothing was acknowledged, and everything is redelivered later.
+    let batch = harness.next().await;
+    events.extend(crate::testing::shown(&batch.events));
+    for (number, (first, context)) in batch.events.traces().iter().enumerate() {
         assert_eq!((first as usize, context.parent_text()), (number, parent(number)));
     }
-    assert_eq!(portion.events.traces().iter().count(), portion.events.count() as usize);
-    harness.commit(portion.marks);
+    assert_eq!(batch.events.traces().iter().count(), batch.events.count() as usize);
+    harness.commit(batch.marks);
     harness.crash();
     publish(&context, 100, 150).await;
     context.publish("quakes.bad", "nonsense".into()).await.expect("sent").await.expect("kept");
     while events.len() < 150 {
-        let portion = harness.next().await;
-        events.extend(crate::testing::shown(&portion.events));
-        harness.commit(portion.marks);
+        let batch = harness.next().await;
+        events.extend(crate::testing::shown(&batch.events));
+        harness.commit(batch.marks);
         harness.source().accepted().await.expect("acknowledged");
     }
-    // What was on its way to the one who crashed comes again when its time is over, behind others.
+    // Messages in flight to the crashed client are redelivered after their timeout, behind others.
     events.sort_unstable();
     let mut expected: Vec<String> = (0..150).map(|number| taken(&format!("{{\"id\": \"q{number}\"}}"))).collect();
     expected.sort_unstable();
@@ -125,7 +125,7 @@ async fn messages_are_taken_once_over_crashes() {
 }
 
 #[tokio::test]
-async fn a_location_gives_messages_as_they_are_and_none_twice() {
+async fn a_location_takes_whole_messages_exactly_once() {
     let folder = tempfile::tempdir().expect("a folder");
     let server = Server::start(folder.path());
     let client = async_nats::connect(format!("127.0.0.1:{}", server.port)).await.expect("connected");
@@ -134,19 +134,19 @@ async fn a_location_gives_messages_as_they_are_and_none_twice() {
     context.create_stream(config).await.expect("made");
     let options = json!({"servers": [format!("nats://127.0.0.1:{}", server.port)], "stream": "ORDERS"});
     let mut harness = Harness::new("nats", options);
-    harness.gives = Gives::Messages { bytes_max: 1 };
+    harness.output = SourceOutput::Messages { bytes_max: 1 };
     let mut headers = HeaderMap::new();
     headers.insert("Content-Type", "text/plain");
     headers.insert("X-Sender", "shop");
     context.publish_with_headers("orders.new", headers, "no JSON".into()).await.expect("sent").await.expect("kept");
-    let portion = harness.next().await;
-    assert_eq!((&portion.messages[0].body[..], &*portion.messages[0].content_type), (&b"no JSON"[..], "text/plain"));
-    let headers = &portion.messages[0].headers;
+    let batch = harness.next().await;
+    assert_eq!((&batch.messages[0].body[..], &*batch.messages[0].content_type), (&b"no JSON"[..], "text/plain"));
+    let headers = &batch.messages[0].headers;
     for (name, value) in [("nats-subject", "orders.new"), ("x-sender", "shop")] {
         assert!(headers.contains(&(name.to_owned(), value.to_owned())), "{headers:?}");
     }
     // Stored, but not acknowledged.
-    harness.commit(portion.marks);
+    harness.commit(batch.marks);
     harness.crash();
     context.publish("orders.new", "second".into()).await.expect("sent").await.expect("kept");
     assert_eq!(&harness.take_messages().await[0].body[..], b"second");
@@ -175,7 +175,7 @@ async fn d_a_consumer_gets_the_subjects_of_the_definition() {
         send(subject, id).await;
     }
     assert_eq!(harness.take_events(2).await, [taken(r#"{"id": "new"}"#), taken(r#"{"id": "end"}"#)]);
-    // Without subjects all are taken.
+    // Without subjects, all are taken.
     harness.options = options(&[]);
     harness.crash();
     for (subject, id) in [("one.x", "c"), ("two.x.y", "d")] {

@@ -12,22 +12,22 @@ use crate::{kind::SourceOptions, mapping::Mapping, source::Context, sql};
 #[serde(default)]
 #[schemars(extend("required" = ["database", "table"]))]
 pub struct OutboxOptions {
-    /// The database: `postgres://user:${PASSWORD}@host/name`, `mysql://user:${PASSWORD}@host/name`, or
-    /// `sqlite:/path/file.db` in a folder that the configuration opens.
+    /// Database: `postgres://user:${PASSWORD}@host/name`, `mysql://user:${PASSWORD}@host/name`, or
+    /// `sqlite:/path/file.db` in a folder allowed by the configuration.
     pub database: String,
-    /// The table; with its schema `schema.table`.
+    /// Table; with a schema `schema.table`.
     pub table: String,
-    /// The column by which a row is known, and in whose order rows are taken.
+    /// Key column, which identifies a row and determines the order.
     pub key: String,
-    /// A column that is NULL until a row is taken, and gets the time then. Without it rows are deleted.
+    /// Column that is NULL until a row is taken, then set to the time. Default: rows are deleted.
     pub taken: Option<String>,
-    /// Which column each field of the event class comes from. Without it fields come from the columns of their names.
+    /// Column for each field of the event class. Default: the names of the fields.
     pub fields: BTreeMap<String, String>,
-    /// How long after the table was empty it is looked into again.
+    /// Polling interval after the table was empty.
     pub every: Wait,
-    /// A channel of PostgreSQL; a `NOTIFY` on it brings the next look forward.
+    /// A PostgreSQL channel; a `NOTIFY` on it triggers the next poll.
     pub listen: Option<String>,
-    /// Time for a statement, and to connect.
+    /// Time limit of a statement, and for connecting.
     pub timeout: Wait,
 }
 
@@ -61,7 +61,7 @@ impl Options for OutboxOptions {
 
 impl SourceOptions for OutboxOptions {
     fn closed(&self, context: &Context) -> Vec<Problem> {
-        sql::closed(&self.database, context)
+        sql::not_allowed(&self.database, context)
     }
 
     fn misfits(&self, fields: &Fields) -> Vec<Problem> {

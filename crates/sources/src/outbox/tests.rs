@@ -2,7 +2,7 @@ use serde_json::{Value as Json, json};
 
 use crate::{
     items::Cell,
-    source::Gives,
+    source::SourceOutput,
     sql::{
         SqlValue,
         servers::{Server, ask, untyped},
@@ -10,7 +10,7 @@ use crate::{
     testing::Harness,
 };
 
-/// Fills a table, and empties it over crashes.
+/// Fills a table, and takes its rows over crashes.
 async fn rows_are_taken_once(server: Server, more: Json) {
     let mut database = server.connect().await;
     let table = "CREATE TABLE box (nr BIGINT PRIMARY KEY, id VARCHAR(50), magnitude NUMERIC(6, 1), gone VARCHAR(50))";
@@ -27,11 +27,11 @@ async fn rows_are_taken_once(server: Server, more: Json) {
     harness.folders = vec![server.folder()];
     assert_eq!(harness.next().await.events.count(), 1_000);
     harness.crash();
-    let portion = harness.next().await;
-    let mut events = crate::testing::shown(&portion.events);
-    harness.commit(portion.marks);
+    let batch = harness.next().await;
+    let mut events = crate::testing::shown(&batch.events);
+    harness.commit(batch.marks);
     harness.crash();
-    // One with a smaller number is committed late.
+    // A row with a smaller key is committed late.
     database.run(insert, &[untyped("0")]).await.expect("filled");
     events.extend(harness.take_events(201).await);
     assert_eq!(events.len(), 1_201);
@@ -69,17 +69,17 @@ async fn slow_rows_of_postgres_are_taken_once_and_a_notification_wakes() {
     let insert = "INSERT INTO box (nr, id) VALUES (:mark, 'q')";
     database.run(insert, &[untyped("1")]).await.expect("filled");
     assert_eq!(harness.take().await, [r#"{"id":"q"}"#]);
-    // Nobody else takes from there meanwhile.
+    // Another source cannot take from the table meanwhile.
     let mut other = Harness::new("outbox", options);
     assert!(other.try_next().await.expect_err("it is locked").text.contains("another source"));
     let (taken, ()) = tokio::join!(harness.take(), async {
         database.run(insert, &[untyped("2")]).await.expect("filled");
-        database.run("SELECT pg_notify('news', '')", &[SqlValue::Null]).await.expect("told");
+        database.run("SELECT pg_notify('news', '')", &[SqlValue::Null]).await.expect("notified");
     });
     assert_eq!(taken, [r#"{"id":"q"}"#]);
 }
 
-/// Rows as they come: objects with all columns, numbers as numbers.
+/// Rows as messages: objects with all columns, numbers as numbers.
 async fn rows_become_messages(server: Server) {
     let mut database = server.connect().await;
     let table = "CREATE TABLE box (nr BIGINT PRIMARY KEY, id VARCHAR(50), magnitude DOUBLE PRECISION)";
@@ -89,7 +89,7 @@ async fn rows_become_messages(server: Server) {
     let options = json!({"database": server.address, "table": "box", "key": "nr", "every": "1ms"});
     let mut harness = Harness::new("outbox", options);
     harness.folders = vec![server.folder()];
-    harness.gives = Gives::Messages { bytes_max: 1 << 20 };
+    harness.output = SourceOutput::Messages { bytes_max: 1 << 20 };
     let messages = harness.take_messages().await;
     let said: Vec<&[u8]> = messages.iter().map(|message| &message.body[..]).collect();
     assert_eq!(said, [br#"{"nr":7,"id":"0815","magnitude":4.5}"#]);
@@ -111,8 +111,8 @@ async fn slow_rows_of_postgres_become_messages() {
     rows_become_messages(Server::postgres()).await;
 }
 
-/// Empties a table of rows with these keys, as the version of this server or the one before left it at a crash.
-async fn keys_are_found_again(server: &Server, column: &str, keys: &[&str]) {
+/// Takes rows with these keys, stored by this or an older version before a crash.
+async fn keys_survive_a_crash(server: &Server, column: &str, keys: &[&str]) {
     let mut database = server.connect().await;
     let _ = database.run("DROP TABLE keyed", &[SqlValue::Null]).await;
     database.run(&format!("CREATE TABLE keyed (k {column}, id VARCHAR(50))"), &[SqlValue::Null]).await.expect("made");
@@ -124,31 +124,31 @@ async fn keys_are_found_again(server: &Server, column: &str, keys: &[&str]) {
         json!({"database": server.address, "table": "keyed", "key": "k", "every": "1ms", "fields": {"id": "id"}});
     let mut harness = Harness::new("outbox", options);
     harness.folders = vec![server.folder()];
-    // Accepted, and not taken away: the keys go through the journal.
-    let portion = harness.next().await;
-    assert_eq!(portion.events.count() as usize, keys.len(), "{column} {keys:?}");
-    harness.commit(portion.marks);
+    // Accepted, and not deleted: the keys are in the journal.
+    let batch = harness.next().await;
+    assert_eq!(batch.events.count() as usize, keys.len(), "{column} {keys:?}");
+    harness.commit(batch.marks);
     harness.crash();
-    let portion = harness.next().await;
-    assert_eq!(portion.events.count(), 0, "{column} {keys:?}: they are taken away");
+    let batch = harness.next().await;
+    assert_eq!(batch.events.count(), 0, "{column} {keys:?}: they are taken away");
     let left = database.query(ask("SELECT count(*) AS n FROM keyed")).await.expect("counted");
     assert_eq!(left.rows, [[Cell::Text("0".to_owned())]], "{column} {keys:?}");
 }
 
 #[tokio::test]
-async fn d_a_key_of_sqlite_goes_back_as_the_type_it_came_in() {
+async fn d_a_key_of_sqlite_keeps_its_type() {
     let server = Server::sqlite();
     for column in ["TEXT", ""] {
-        keys_are_found_again(&server, column, &["'001'", "'1'", "'1e5'", "'1.50'", "'01E6'", "'100000'"]).await;
+        keys_survive_a_crash(&server, column, &["'001'", "'1'", "'1e5'", "'1.50'", "'01E6'", "'100000'"]).await;
     }
-    keys_are_found_again(&server, "", &["1", "'1'", "1.5", "'1.5'", "x'31'", "x'ff00'"]).await;
-    keys_are_found_again(&server, "INTEGER PRIMARY KEY", &["9007199254740993", "-1"]).await;
-    keys_are_found_again(&server, "REAL", &["0.1 + 0.2", "1e300"]).await;
-    keys_are_found_again(&server, "BLOB", &["x'00'", "x'ffffffff'"]).await;
+    keys_survive_a_crash(&server, "", &["1", "'1'", "1.5", "'1.5'", "x'31'", "x'ff00'"]).await;
+    keys_survive_a_crash(&server, "INTEGER PRIMARY KEY", &["9007199254740993", "-1"]).await;
+    keys_survive_a_crash(&server, "REAL", &["0.1 + 0.2", "1e300"]).await;
+    keys_survive_a_crash(&server, "BLOB", &["x'00'", "x'ffffffff'"]).await;
 }
 
 #[tokio::test]
-async fn slow_d_a_key_of_postgres_goes_back_as_the_type_it_came_in() {
+async fn slow_d_a_key_of_postgres_keeps_its_type() {
     let server = Server::postgres();
     server.connect().await.run("CREATE EXTENSION citext", &[SqlValue::Null]).await.expect("made");
     for (column, keys) in [
@@ -161,12 +161,12 @@ async fn slow_d_a_key_of_postgres_goes_back_as_the_type_it_came_in() {
         ("TIMESTAMPTZ", &["'2026-11-22 10:00:00.123456+01'"]),
         ("CHAR(5)", &["'ab'"]),
     ] {
-        keys_are_found_again(&server, column, keys).await;
+        keys_survive_a_crash(&server, column, keys).await;
     }
 }
 
 #[tokio::test]
-async fn slow_d_a_key_of_mariadb_goes_back_as_the_type_it_came_in() {
+async fn slow_d_a_key_of_mariadb_keeps_its_type() {
     let server = Server::mariadb();
     for (column, keys) in [
         ("VARCHAR(20) PRIMARY KEY", &["'001'", "'1'", "'1e5'", "'1.50'", "'01E6'"][..]),
@@ -177,24 +177,24 @@ async fn slow_d_a_key_of_mariadb_goes_back_as_the_type_it_came_in() {
         ("FLOAT", &["1.1"]),
         ("BIT(8)", &["b'101'"]),
     ] {
-        keys_are_found_again(&server, column, keys).await;
+        keys_survive_a_crash(&server, column, keys).await;
     }
-    // Of two numbers that are one as doubles, only the one that was taken goes.
+    // Of two keys that are equal as doubles, only the taken one is deleted.
     let mut database = server.connect().await;
     database.run("CREATE TABLE near (k DECIMAL(30), id VARCHAR(5))", &[SqlValue::Null]).await.expect("made");
     database.run("INSERT INTO near VALUES (9007199254740992, 'a')", &[SqlValue::Null]).await.expect("filled");
     let options =
         json!({"database": server.address, "table": "near", "key": "k", "every": "1ms", "fields": {"id": "id"}});
     let mut harness = Harness::new("outbox", options);
-    let portion = harness.next().await;
-    harness.commit(portion.marks);
+    let batch = harness.next().await;
+    harness.commit(batch.marks);
     database.run("INSERT INTO near VALUES (9007199254740993, 'b')", &[SqlValue::Null]).await.expect("filled");
     harness.source().accepted().await.expect("taken away");
     assert_eq!(harness.take_events(1).await, [r#"{"id":"b"}"#]);
 }
 
 #[tokio::test]
-async fn d_keys_that_the_version_before_stored_take_their_own_rows_away() {
+async fn d_keys_stored_by_an_older_version_delete_their_own_rows() {
     let server = Server::sqlite();
     let mut database = server.connect().await;
     for (column, rows, stored, left) in [
@@ -219,7 +219,7 @@ async fn d_keys_that_the_version_before_stored_take_their_own_rows_away() {
 }
 
 #[tokio::test]
-async fn d_a_row_without_a_key_stays_and_others_are_taken() {
+async fn d_a_row_without_a_key_is_kept_and_others_are_taken() {
     let server = Server::sqlite();
     let mut database = server.connect().await;
     database.run("CREATE TABLE loose (k TEXT, id TEXT)", &[SqlValue::Null]).await.expect("made");
@@ -228,9 +228,9 @@ async fn d_a_row_without_a_key_stays_and_others_are_taken() {
         json!({"database": server.address, "table": "loose", "key": "k", "every": "1ms", "fields": {"id": "id"}});
     let mut harness = Harness::new("outbox", options);
     harness.folders = vec![server.folder()];
-    let portion = harness.next().await;
-    assert_eq!(portion.refused.len(), 1);
-    assert!(portion.refused[0].reason.starts_with("k: is NULL"), "{:?}", portion.refused);
+    let batch = harness.next().await;
+    assert_eq!(batch.refused.len(), 1);
+    assert!(batch.refused[0].reason.starts_with("k: is NULL"), "{:?}", batch.refused);
     assert_eq!(harness.take_events(1).await, [r#"{"id":"b"}"#]);
     let left = database.query(ask("SELECT id FROM loose")).await.expect("asked");
     assert_eq!(left.rows, [[Cell::Text("a".to_owned())]]);

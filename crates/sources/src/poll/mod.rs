@@ -1,9 +1,9 @@
-//! A page with items that is fetched again and again: JSON, GeoJSON, lines of JSON, CSV or XML.
+//! Polls a page with items: JSON, GeoJSON, JSON lines, CSV or XML.
 //!
-//! Requests are conditional (`ETag`, `Last-Modified`), so that a page that has not changed costs little. What is new on it
-//! is told by the identity of its items, and what has changed by a value that changes with them.
+//! Requests are conditional (`ETag`, `Last-Modified`), so an unchanged page costs little. New items are detected by
+//! their identity, changed ones by a version value.
 
-mod options; // what an operator may set
+mod options; // the options of an operator
 
 #[cfg(test)]
 mod tests;
@@ -16,20 +16,20 @@ use tocsin_delivery::options::read;
 use tocsin_model::{mark::Mark, problem::Problem};
 
 use crate::{
-    items::{Format, Item, Layout, Placed, Text},
-    known::hash,
+    items::{Format, Item, Layout, PositionedItem, Text},
     mapping::{Mapping, Pointer},
     page::{PageItem, Policy, Poller},
-    source::{OpenSource, Setting, Trouble},
+    seen_items::hash,
+    source::{OpenSource, SourceError, SourceSettings},
 };
 
-pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
+pub(crate) fn open(setting: SourceSettings, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: PollOptions = read(&setting.options, "")?;
     let looked_at = format!("{:?} {} {:?} {:?}", options.format, options.items, options.key, options.version);
     let policy =
         Policy { updates: options.updates, retention: options.retention, versions_by: hash(&[looked_at.as_bytes()]) };
-    let mapping = Mapping::new(&setting.gives.fields(), &options.fields);
-    let reading = Reading {
+    let mapping = Mapping::new(&setting.output.fields(), &options.fields);
+    let reading = PageReader {
         layout: Layout { wanted: mapping.names(), ..options.layout() },
         mapping: Arc::new(mapping),
         key: options.key.as_deref().and_then(Pointer::new),
@@ -40,30 +40,31 @@ pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSou
     Ok(Box::new(poller))
 }
 
-/// How a page becomes items.
-struct Reading {
+/// The parser of a page.
+struct PageReader {
     layout: Layout,
     mapping: Arc<Mapping>,
     key: Option<Pointer>,
     version: Option<Pointer>,
 }
 
-impl Reading {
-    fn items(&self, body: &[u8], charset: Option<&str>) -> Result<Vec<PageItem>, Trouble> {
+impl PageReader {
+    fn items(&self, body: &[u8], charset: Option<&str>) -> Result<Vec<PageItem>, SourceError> {
         let text = || -> Text { Box::new(Cursor::new(body.to_vec())) };
-        // Servers say that something went wrong in a page for people, and call it a success.
+        // Servers report errors as HTML pages with a success status.
         let start = body.trim_ascii_start();
         let begins = |with: &[u8]| start.get(..with.len()).is_some_and(|start| start.eq_ignore_ascii_case(with));
         if self.layout.format != Format::Xml && (begins(b"<!doctype html") || begins(b"<html")) {
-            return Err(Trouble::of("the page is HTML, and not what `format` says"));
+            return Err(SourceError::of("the page is HTML, but `format` is another"));
         }
-        self.layout.examine(text(), charset).map_err(|problem| Trouble::new("the page cannot be read", problem))?;
+        self.layout.examine(text(), charset).map_err(|problem| SourceError::new("the page cannot be read", problem))?;
         let mut keys = BTreeSet::new();
         let mut found: Vec<PageItem> = Vec::new();
         for placed in self.layout.items(text(), charset) {
-            let Placed { item, .. } = placed.map_err(|problem| Trouble::new("the page cannot be read", problem))?;
+            let PositionedItem { item, .. } =
+                placed.map_err(|problem| SourceError::new("the page cannot be read", problem))?;
             let item = self.item(item);
-            // Of two with one identity the first counts.
+            // Of duplicates the first is used.
             if keys.insert(item.key.clone()) {
                 found.push(item);
             }

@@ -17,32 +17,30 @@ use crate::{
 #[serde(default)]
 #[schemars(extend("required" = ["url"]))]
 pub struct PollOptions {
-    /// Where the page is, and when it is fetched.
+    /// Address and time of polling.
     #[serde(flatten)]
     pub fetch: FetchOptions,
-    /// How the page holds its items.
+    /// Format of the page.
     pub format: Format,
-    /// Where in the page the items lie. For `json` a path to an array or to one item, such as `features`; without it the
+    /// Path of the items in the page. For `json` a path to an array or to one item, such as `features`; default the
     /// document itself. For `xml` the path of the elements, such as `/orders/order`.
     pub items: String,
-    /// The delimiter between the cells of CSV: one character of ASCII. Without it a first line `sep=;` names it, else it is the
-    /// one of `,`, `;`, tab and `|` that stands in the head most often.
+    /// Delimiter between CSV cells: one ASCII character. Default: that of a first line `sep=;`, else the most frequent
+    /// of `,`, `;`, tab and `|` in the header.
     pub delimiter: Option<char>,
-    /// The character encoding of the page, such as `windows-1252`. Without it a byte-order mark, the `charset` of the answer
-    /// or the declaration of XML names it, and other pages are in UTF-8.
+    /// Character encoding of the page, such as `windows-1252`. Default: that of a byte-order mark, the `charset` of the
+    /// response or the XML declaration, else UTF-8.
     pub encoding: Option<String>,
-    /// Where in an item each field of the event class comes from: `{magnitude: properties.mag}`. Without it items name the
-    /// fields themselves.
+    /// Path of each field of the event class in an item: `{magnitude: properties.mag}`. Default: the names of the
+    /// fields.
     pub fields: BTreeMap<String, String>,
-    /// Where in an item its identity lies, such as `id`. Without it an item is known by all that it says, and a changed one is
-    /// a new one.
+    /// Path of an item's identity, such as `id`. Default: the whole content, so that a changed item is a new one.
     pub key: Option<String>,
-    /// Where in an item lies what differs when it has changed, such as `properties.updated`. Without it all of it is looked
-    /// at.
+    /// Path of a value that differs after a change, such as `properties.updated`. Default: the whole item.
     pub version: Option<String>,
-    /// Whether an item that has changed is an event again.
+    /// Whether a changed item is an event again.
     pub updates: bool,
-    /// For how many polls an item that is gone from the page is still known.
+    /// Number of polls for which an item removed from the page is remembered.
     pub retention: u32,
     /// Longest item, in bytes.
     #[schemars(range(min = 1, max = 67108864))]
@@ -87,7 +85,7 @@ impl Options for PollOptions {
         let mut problems = self.fetch.problems();
         problems.extend(self.layout().problems());
         if self.delimiter.is_some_and(|c| !c.is_ascii() || matches!(c, '"' | '\n' | '\r' | '\0')) {
-            problems.push(Problem::at("delimiter", "is one character of ASCII, such as `;`"));
+            problems.push(Problem::at("delimiter", "must be one ASCII character, such as `;`"));
         }
         for (option, path) in [("key", &self.key), ("version", &self.version)] {
             problems.extend(path.iter().filter_map(|path| path_problem(option, path)));

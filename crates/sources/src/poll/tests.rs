@@ -12,11 +12,11 @@ use tokio::{net::TcpListener, sync::Mutex};
 
 use crate::testing::Harness;
 
-/// A page, and what was asked of it.
+/// A page, and its requests.
 #[derive(Clone, Default)]
 struct Page {
     text: Arc<Mutex<String>>,
-    /// Of each request, whether it was answered with the page.
+    /// The status of each response.
     answers: Arc<Mutex<Vec<u16>>>,
 }
 
@@ -57,7 +57,7 @@ fn quakes(of: &[(&str, f64, u32)]) -> String {
 }
 
 #[tokio::test]
-async fn what_is_new_or_changed_on_a_page_is_taken_once() {
+async fn new_and_changed_items_are_taken_once() {
     let fields = json!({"id": "id", "magnitude": "properties.mag"});
     let options = json!({"items": "features", "fields": fields, "key": "id", "version": "properties.updated"});
     let (page, mut harness) = polled("poll", options).await;
@@ -70,20 +70,20 @@ async fn what_is_new_or_changed_on_a_page_is_taken_once() {
     *page.text.lock().await = quakes(&[("a", 1.0, 1), ("b", 2.5, 22), ("c", 3.0, 1)]);
     assert_eq!(harness.next().await.events.count(), 2);
     harness.crash();
-    let portion = harness.next().await;
-    harness.commit(portion.marks);
+    let batch = harness.next().await;
+    harness.commit(batch.marks);
     harness.crash();
     assert!(harness.take().await.is_empty());
     assert_eq!(page.answers.lock().await.last(), Some(&304));
 
     *page.text.lock().await = quakes(&[("bad", 1.0, 1)]).replace("1.0", "true");
-    let portion = harness.next().await;
-    assert_eq!((portion.events.count(), portion.refused.len()), (0, 1));
-    assert_eq!(portion.refused[0].reason, "magnitude: should be a number, not a boolean");
+    let batch = harness.next().await;
+    assert_eq!((batch.events.count(), batch.refused.len()), (0, 1));
+    assert_eq!(batch.refused[0].reason, "magnitude: should be a number, not a boolean");
 }
 
 #[tokio::test]
-async fn items_of_a_feed_are_new_once() {
+async fn feed_items_are_new_once() {
     let fields = json!({"id": "id", "tags": "categories"});
     let (page, mut harness) = polled("feed", json!({"fields": fields})).await;
     let feed = |items: &[(&str, &str)]| {
@@ -92,7 +92,7 @@ async fn items_of_a_feed_are_new_once() {
     };
     *page.text.lock().await = feed(&[("1", "x"), ("2", "x")]);
     assert_eq!(harness.take().await, [r#"{"id":"1"}"#, r#"{"id":"2"}"#]);
-    // Changed items are not told unless that is wanted; one that was gone for one poll is not new.
+    // Changed items are ignored unless requested; an item absent for one poll is not new.
     *page.text.lock().await = feed(&[("1", "changed")]);
     assert!(harness.take().await.is_empty());
     *page.text.lock().await = feed(&[("1", "changed"), ("2", "x"), ("3", "x")]);
@@ -106,12 +106,12 @@ async fn items_of_a_feed_are_new_once() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_page_is_told() {
+async fn errors_of_a_page_are_reported() {
     let (page, mut harness) = polled("poll", json!({"page_bytes_max": 100})).await;
     *page.text.lock().await = "busy".to_owned();
-    let trouble = harness.try_next().await.expect_err("busy");
-    assert_eq!(trouble.retry_after.map(|wait| wait.as_secs()), Some(17));
-    assert!(trouble.text.ends_with("/page answers 503 Service Unavailable"), "{trouble}");
+    let error = harness.try_next().await.expect_err("busy");
+    assert_eq!(error.retry_after.map(|wait| wait.as_secs()), Some(17));
+    assert!(error.text.ends_with("/page answers 503 Service Unavailable"), "{error}");
     *page.text.lock().await = "x".repeat(1_000);
     assert!(harness.try_next().await.expect_err("long").text.contains("longer than 100 bytes"));
     *page.text.lock().await = "[1, ".to_owned();
@@ -136,7 +136,7 @@ async fn d_retry_after_of_a_page_is_read_in_each_form() {
 }
 
 #[tokio::test]
-async fn private_addresses_are_not_asked_unless_they_are_open() {
+async fn private_addresses_must_be_allowed() {
     let (_page, harness) = polled("poll", json!({})).await;
     let mut options = harness.options.clone();
     options["allow_networks"] = json!([]);
@@ -147,8 +147,8 @@ async fn private_addresses_are_not_asked_unless_they_are_open() {
     assert!(refused(&options), "an address as such");
     options["url"] = json!(options["url"].as_str().expect("text").replace("127.0.0.1", "localhost"));
     let mut harness = Harness::new("poll", options);
-    let trouble = harness.try_next().await.expect_err("a name that leads there");
-    assert!(trouble.text.contains("a loopback address"), "{trouble}");
+    let error = harness.try_next().await.expect_err("a name that leads there");
+    assert!(error.text.contains("a loopback address"), "{error}");
 }
 
 #[tokio::test]
@@ -172,9 +172,9 @@ async fn d_a_page_that_cannot_be_read_is_not_an_empty_one() {
             *page.text.lock().await = wrong.to_owned();
             match harness.try_next().await {
                 Err(_) => {}
-                Ok(portion) => {
-                    assert!(portion.events.count() == 0 && !portion.refused.is_empty(), "{format} {wrong:?}");
-                    harness.commit(portion.marks);
+                Ok(batch) => {
+                    assert!(batch.events.count() == 0 && !batch.refused.is_empty(), "{format} {wrong:?}");
+                    harness.commit(batch.marks);
                 }
             }
             harness.crash();
@@ -185,7 +185,7 @@ async fn d_a_page_that_cannot_be_read_is_not_an_empty_one() {
 }
 
 #[tokio::test]
-async fn d_one_bad_item_of_a_page_stops_no_other() {
+async fn d_an_invalid_item_does_not_stop_others() {
     for (format, text) in [
         ("json", format!(r#"[{{"id": "a"}}, {{"id": 5}}, "x", {{"id": "{}"}}, {{"id": "b"}}]"#, "y".repeat(200))),
         ("ndjson", format!("{{\"id\": \"a\"}}\n{{\"id\"\n5\n{{\"id\": \"{}\"}}\n{{\"id\": \"b\"}}\n", "y".repeat(200))),
@@ -200,27 +200,27 @@ async fn d_one_bad_item_of_a_page_stops_no_other() {
         let (page, mut harness) =
             polled("poll", json!({"format": format, "items": items, "item_bytes_max": 100})).await;
         *page.text.lock().await = text;
-        let portion = harness.next().await;
-        let events = crate::testing::shown(&portion.events);
+        let batch = harness.next().await;
+        let events = crate::testing::shown(&batch.events);
         let ids: Vec<&str> = events.iter().map(|event| &event[..9]).collect();
         assert_eq!(ids, [r#"{"id":"a""#, r#"{"id":"b""#], "{format}");
-        assert_eq!(portion.refused.len(), 3, "{format}: {:?}", portion.refused);
+        assert_eq!(batch.refused.len(), 3, "{format}: {:?}", batch.refused);
     }
 }
 
 #[tokio::test]
-async fn d_what_a_server_said_of_another_page_does_not_count() {
+async fn d_validators_of_another_page_do_not_apply() {
     let (page, mut harness) = polled("poll", json!({"key": "id"})).await;
     *page.text.lock().await = r#"[{"id": "1", "magnitude": 1}]"#.to_owned();
     assert_eq!(harness.take().await.len(), 1);
-    // Other options read the page once more, though it has not changed.
+    // Other options parse the page again, although it has not changed.
     harness.options["headers"] = json!({"accept": "application/json"});
     harness.crash();
     assert!(harness.take().await.is_empty());
     assert_eq!(*page.answers.lock().await, [200, 200]);
     assert!(harness.take().await.is_empty());
     assert_eq!(*page.answers.lock().await, [200, 200, 304]);
-    // An item of another page with the same key is another item, if it says something else.
+    // An item of another page with the same key is another item, if its content differs.
     let (other, elsewhere) = polled("poll", json!({"key": "id"})).await;
     *other.text.lock().await = r#"[{"id": "1", "magnitude": 2}, {"id": "1", "magnitude": 2}]"#.to_owned();
     harness.options["updates"] = json!(false);
@@ -228,7 +228,7 @@ async fn d_what_a_server_said_of_another_page_does_not_count() {
     harness.crash();
     assert_eq!(harness.take().await, [r#"{"id":"1","magnitude":2.0}"#]);
     assert_eq!(other.answers.lock().await.first(), Some(&200));
-    // What is looked at to see a change is another thing: nothing has changed.
+    // A change of the version rule is not a change of items.
     harness.options["updates"] = json!(true);
     harness.options["version"] = json!("magnitude");
     harness.crash();
@@ -238,7 +238,7 @@ async fn d_what_a_server_said_of_another_page_does_not_count() {
 }
 
 #[tokio::test]
-async fn d_one_guid_for_all_is_no_identity() {
+async fn d_a_common_guid_is_not_an_identity() {
     let (page, mut harness) = polled("feed", json!({"fields": {"id": "title"}})).await;
     let feed = |titles: &[&str]| {
         let item = |title: &&str| format!("<item><guid>same</guid><title>{title}</title></item>");
@@ -258,18 +258,18 @@ async fn d_one_guid_for_all_is_no_identity() {
 }
 
 #[tokio::test]
-async fn d_a_feed_reads_what_its_items_say_and_sets_bad_ones_aside() {
+async fn d_a_feed_rejects_invalid_items_only() {
     let fields = json!({"id": "id", "tags": "categories"});
     let (page, mut harness) = polled("feed", json!({"fields": fields})).await;
     *page.text.lock().await = r#"{"version": "https://jsonfeed.org/version/1.1", "items":
         [{"id": "1", "tags": ["x"]}, 5, {"content_text": "neither id nor link nor title"}, {"id": 2}]}"#
         .to_owned();
-    let portion = harness.next().await;
-    let events = crate::testing::shown(&portion.events);
+    let batch = harness.next().await;
+    let events = crate::testing::shown(&batch.events);
     assert_eq!(events, [r#"{"id":"1","tags":["x"]}"#, r#"{"id":"2"}"#]);
-    assert_eq!(portion.refused.len(), 2, "{:?}", portion.refused);
-    harness.commit(portion.marks);
+    assert_eq!(batch.refused.len(), 2, "{:?}", batch.refused);
+    harness.commit(batch.marks);
     *page.text.lock().await = "<html><body>Busy</body></html>".to_owned();
-    let trouble = harness.try_next().await.expect_err("no feed").text;
-    assert!(trouble.contains("is an HTML page and no feed"), "{trouble}");
+    let error = harness.try_next().await.expect_err("no feed").text;
+    assert!(error.contains("is an HTML page and no feed"), "{error}");
 }

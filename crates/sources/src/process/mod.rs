@@ -1,18 +1,18 @@
-//! Lines of JSON from a program of the operator's: for every way in that is not built in.
+//! Process source: JSON lines from an operator's program, for inputs that are not built in.
 //!
-//! Each line on its standard output is an event, or says where the program stands, in its own words:
+//! Each line on its standard output is an event, or a position in the program's own format:
 //!
 //! ```json
 //! {"magnitude": 6.1, "place": "Kobe"}
 //! {"$position": "2026-11-22/4711"}
 //! ```
 //!
-//! Lines are accepted up to a position and together with it. Then the program reads `{"accepted": "2026-11-22/4711"}` on its
-//! standard input and may forget what lies before. When it is started it finds the last position in `TOCSIN_POSITION`, and
-//! goes on behind it. What it says behind its last position is accepted too, but may come again after a crash. Its standard
-//! error goes to the log. When it ends it is started anew; ending well after having said something is no trouble.
+//! Events are stored together with the next position. Then the program receives `{"accepted": "2026-11-22/4711"}` on
+//! its standard input, and may discard earlier data. When it is started, the last position is in `TOCSIN_POSITION`, and
+//! it continues there. Events after its last position are stored too, but may be repeated after a crash. Its standard
+//! error goes to the log. When it ends it is restarted; a successful exit after some output is not an error.
 
-mod options; // what an operator may set
+mod options; // the options of an operator
 
 #[cfg(test)]
 mod tests;
@@ -35,71 +35,71 @@ use tokio::{
 use crate::{
     items::Item,
     mapping::Mapping,
-    source::{OpenSource, PORTION_BYTES_MAX, PORTION_EVENTS_MAX, Portion, Refusal, Setting, Trouble},
+    source::{BATCH_BYTES_MAX, BATCH_EVENTS_MAX, OpenSource, RejectedItem, SourceBatch, SourceError, SourceSettings},
 };
 
-/// The part with the program's last position.
+/// The part of the marks with the program's last position.
 const POSITION: &str = "position";
-/// Lines that are read ahead.
+/// Most lines read ahead.
 const LINES_AHEAD: usize = 256;
-/// What has come is accepted at the latest when nothing more came for so long.
+/// Lines are stored at the latest after this time without further ones.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long a program has to read what was accepted.
+/// Time limit for the program to read the acknowledgement.
 const WRITE_PATIENCE: Duration = Duration::from_secs(10);
 
-pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
+pub(crate) fn open(setting: SourceSettings, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: ProcessOptions = read(&setting.options, "")?;
     let program = options.program(&setting.context).map_err(|problem| vec![problem])?;
     let position = marks.iter().find(|mark| &*mark.part == POSITION).and_then(|mark| mark.value.clone());
     let position = position.map(|text| String::from_utf8(text.to_vec())).transpose();
     let position = position.map_err(|_| vec![Problem::at("", "the stored position of the program is not text")])?;
     Ok(Box::new(Process {
-        mapping: Mapping::new(&setting.gives.fields(), &options.fields),
+        mapping: Mapping::new(&setting.output.fields(), &options.fields),
         position,
         running: None,
-        told: None,
+        pending_position: None,
         program,
         setting,
         options,
     }))
 }
 
-/// A line in which a program says where it stands.
+/// A line with the program's position.
 #[derive(Deserialize)]
 struct Position {
     #[serde(rename = "$position")]
     position: String,
 }
 
-/// What a program says.
+/// A line of the program.
 enum Line {
     Text(Vec<u8>),
     TooLong,
 }
 
-/// A program whose lines are taken.
+/// The state of the source.
 struct Process {
-    setting: Setting,
+    setting: SourceSettings,
     options: ProcessOptions,
     program: PathBuf,
     mapping: Mapping,
-    running: Option<Running>,
+    running: Option<RunningProcess>,
     position: Option<String>,
-    /// A position that is accepted when the last portion is.
-    told: Option<String>,
+    /// The position that is accepted with the last batch.
+    pending_position: Option<String>,
 }
 
-/// A program that runs.
-struct Running {
+/// The running program.
+struct RunningProcess {
     child: Child,
     input: ChildStdin,
     lines: mpsc::Receiver<Line>,
-    /// Whether it has said anything.
-    spoke: bool,
+    /// Whether it has written any line.
+    has_output: bool,
 }
 
 impl Process {
-    fn start(&mut self) -> io::Result<Running> {
+    fn start(&mut self) -> io::Result<RunningProcess> {
         let mut command = Command::new(&self.program);
         command.args(&self.options.command[1..]).current_dir(&self.setting.context.data_folder);
         command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path))).envs(&self.options.environment);
@@ -115,32 +115,33 @@ impl Process {
             let mut line = Vec::new();
             while let Ok(1..) = (&mut errors).take(2_000).read_until(b'\n', &mut line).await {
                 let text = String::from_utf8_lossy(&line);
-                tracing::info!(%application, %source, "the program says: {}", text.trim().escape_debug());
+                tracing::info!(%application, %source, "output of the program: {}", text.trim().escape_debug());
                 line.clear();
             }
         });
-        Ok(Running { child, input: input.expect("it is piped"), lines, spoke: false })
+        Ok(RunningProcess { child, input: input.expect("it is piped"), lines, has_output: false })
     }
 
-    async fn running(&mut self) -> Result<&mut Running, Trouble> {
+    async fn running(&mut self) -> Result<&mut RunningProcess, SourceError> {
         if self.running.is_none() {
             let running = self.start();
             let shown = self.program.display();
-            self.running = Some(running.map_err(|error| Trouble::new(format!("{shown} cannot be started"), error))?);
+            self.running =
+                Some(running.map_err(|error| SourceError::new(format!("{shown} cannot be started"), error))?);
         }
         Ok(self.running.as_mut().expect("it was started"))
     }
 
-    /// What becomes of a program whose output has ended.
-    async fn ended(&mut self) -> Result<(), Trouble> {
-        let Some(Running { mut child, input, spoke, .. }) = self.running.take() else { return Ok(()) };
+    /// Handles the end of a program's output.
+    async fn ended(&mut self) -> Result<(), SourceError> {
+        let Some(RunningProcess { mut child, input, has_output, .. }) = self.running.take() else { return Ok(()) };
         drop(input);
         let status = timeout(self.options.grace.0, child.wait()).await;
         match status {
-            Ok(Ok(status)) if status.success() && spoke => Ok(()),
-            Ok(Ok(status)) => Err(Trouble::of(format!("the program has ended: {status}"))),
-            Ok(Err(error)) => Err(Trouble::new("the program has ended", error)),
-            Err(_) => Err(Trouble::of("the program closed its output and did not end")),
+            Ok(Ok(status)) if status.success() && has_output => Ok(()),
+            Ok(Ok(status)) => Err(SourceError::of(format!("the program has ended: {status}"))),
+            Ok(Err(error)) => Err(SourceError::new("the program has ended", error)),
+            Err(_) => Err(SourceError::of("the program closed its output and did not end")),
         }
     }
 }
@@ -172,12 +173,12 @@ async fn read_lines(output: ChildStdout, bytes_max: usize, lines: mpsc::Sender<L
 
 #[async_trait]
 impl OpenSource for Process {
-    async fn next(&mut self) -> Result<Portion, Trouble> {
-        let mut packer = EventPacker::new(self.setting.gives.fields());
-        let mut portion = Portion::default();
+    async fn next(&mut self) -> Result<SourceBatch, SourceError> {
+        let mut packer = EventPacker::new(self.setting.output.fields());
+        let mut batch = SourceBatch::default();
         let too_long = format!("is longer than {} bytes; `item_bytes_max` can be raised", self.options.item_bytes_max);
         loop {
-            let is_empty = packer.count() == 0 && portion.refused.is_empty();
+            let is_empty = packer.count() == 0 && batch.refused.is_empty();
             let running = self.running().await?;
             let line = match is_empty {
                 true => running.lines.recv().await,
@@ -186,56 +187,56 @@ impl OpenSource for Process {
                     Err(_) => break,
                 },
             };
-            running.spoke |= line.is_some();
+            running.has_output |= line.is_some();
             match line {
                 None if is_empty => {
                     self.ended().await?;
-                    // It has done its work; whoever wants it at once again lets it run on.
+                    // It has completed its work; a program that should run without a pause does not exit.
                     tokio::time::sleep(Duration::from_secs(1)).await;
                 }
                 None => break,
                 Some(Line::TooLong) => {
-                    portion.refused.push(Refusal { reason: too_long.clone(), item: Bytes::new() });
+                    batch.refused.push(RejectedItem { reason: too_long.clone(), item: Bytes::new() });
                 }
                 Some(Line::Text(text)) if text.trim_ascii().is_empty() => {}
                 Some(Line::Text(text)) => match serde_json::from_slice::<Position>(&text) {
                     Ok(Position { position }) => {
-                        self.told = Some(position);
+                        self.pending_position = Some(position);
                         break;
                     }
                     Err(_) => {
                         let item = Item::Json(text.trim_ascii().to_vec());
                         match self.mapping.row(&item) {
                             Ok(row) => packer.push(&row),
-                            Err(problems) => portion.refused.push(Refusal::new(&problems, item.shown())),
+                            Err(problems) => batch.refused.push(RejectedItem::new(&problems, item.shown())),
                         }
                     }
                 },
             }
-            if packer.count() as usize >= PORTION_EVENTS_MAX || packer.bytes() >= PORTION_BYTES_MAX {
+            if packer.count() as usize >= BATCH_EVENTS_MAX || packer.bytes() >= BATCH_BYTES_MAX {
                 break;
             }
         }
-        portion.events = packer.finish();
-        if let Some(position) = &self.told {
-            portion.marks.push(Mark::set(POSITION, Bytes::from(position.clone())));
+        batch.events = packer.finish();
+        if let Some(position) = &self.pending_position {
+            batch.marks.push(Mark::set(POSITION, Bytes::from(position.clone())));
         }
-        Ok(portion)
+        Ok(batch)
     }
 
-    async fn accepted(&mut self) -> Result<(), Trouble> {
-        let Some(position) = self.told.take() else { return Ok(()) };
+    async fn accepted(&mut self) -> Result<(), SourceError> {
+        let Some(position) = self.pending_position.take() else { return Ok(()) };
         let line = format!("{}\n", serde_json::json!({ "accepted": position }));
         self.position = Some(position);
         if let Some(running) = &mut self.running {
-            // One that has ended or reads nothing finds it when it is started again.
+            // A program that ended or does not read finds the position when it is restarted.
             let _ = timeout(WRITE_PATIENCE, running.input.write_all(line.as_bytes())).await;
         }
         Ok(())
     }
 
     async fn close(&mut self) {
-        if let Some(Running { mut child, input, .. }) = self.running.take() {
+        if let Some(RunningProcess { mut child, input, .. }) = self.running.take() {
             drop(input);
             if timeout(self.options.grace.0, child.wait()).await.is_err() {
                 let _ = child.kill().await;

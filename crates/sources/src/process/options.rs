@@ -15,16 +15,15 @@ use crate::{kind::SourceOptions, mapping::Mapping, source::Context};
 #[serde(default)]
 #[schemars(extend("required" = ["command"]))]
 pub struct ProcessOptions {
-    /// The program, by its whole path, and its arguments; no shell reads them. The configuration must allow it:
+    /// The program, by its absolute path, and its arguments, without a shell. The configuration must allow it:
     /// `delivery.allow_programs`.
     pub command: Vec<String>,
-    /// Variables that the program finds in its environment, besides `PATH` and `TOCSIN_POSITION`; it gets no others of the
-    /// server's.
+    /// Environment variables, besides `PATH` and `TOCSIN_POSITION`; the server's environment is not inherited.
     pub environment: BTreeMap<String, String>,
-    /// Where in a line each field of the event class comes from: `{magnitude: properties.mag}`. Without it lines name the
-    /// fields themselves.
+    /// Path of each field of the event class in a line: `{magnitude: properties.mag}`. Default: the names of the
+    /// fields.
     pub fields: BTreeMap<String, String>,
-    /// Time that the program has to end by itself when its input has ended; then it is killed.
+    /// Time for the program to exit after its input is closed; then it is killed.
     pub grace: Wait,
     /// Longest line, in bytes.
     #[schemars(range(min = 1, max = 67108864))]
@@ -50,7 +49,7 @@ impl Options for ProcessOptions {
 }
 
 impl ProcessOptions {
-    /// The program, if it may be started.
+    /// The program, if it is allowed.
     pub fn program(&self, context: &Context) -> Result<PathBuf, Problem> {
         context.programs.judge(self.command[0].as_ref()).map_err(|text| Problem::at("command", text))
     }

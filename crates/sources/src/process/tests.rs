@@ -2,7 +2,7 @@ use serde_json::json;
 
 use crate::testing::{Harness, taken};
 
-/// Counts from behind its position, and says where it stands after every second line.
+/// Counts from its position, and reports its position after every second line.
 const COUNTER: &str = r#"
 n=${TOCSIN_POSITION:-0}
 while [ $n -lt 10 ]; do
@@ -17,10 +17,10 @@ fn program(script: &str) -> Harness {
 }
 
 #[tokio::test]
-async fn a_program_goes_on_behind_its_position() {
+async fn a_program_continues_at_its_position() {
     let mut harness = program(COUNTER);
     let mut events = harness.take_events(4).await;
-    // Not committed, so it comes again.
+    // Not committed, so it is delivered again.
     assert_eq!(harness.next().await.events.count(), 2);
     harness.crash();
     events.extend(harness.take_events(6).await);
@@ -30,7 +30,7 @@ async fn a_program_goes_on_behind_its_position() {
 }
 
 #[tokio::test]
-async fn it_hears_what_was_accepted() {
+async fn the_program_is_notified_of_acceptance() {
     let mut harness = program(
         r#"echo '{"id": "1"}'; echo '{"$position": "a b"}'; read answer; echo "{\"id\": \"heard\", \"tags\": [$answer]}"; cat"#,
     );
@@ -40,11 +40,11 @@ async fn it_hears_what_was_accepted() {
 }
 
 #[tokio::test]
-async fn what_is_no_event_is_refused_and_a_program_that_fails_is_trouble() {
+async fn invalid_events_are_rejected_and_a_failing_program_is_an_error() {
     let mut harness = program("echo nonsense; echo '{\"id\": 7}'; cat");
-    let portion = harness.next().await;
-    assert_eq!((portion.events.count(), portion.refused.len()), (0, 2));
-    assert_eq!(portion.refused[1].reason, "id: should be a string, not an integer");
+    let batch = harness.next().await;
+    assert_eq!((batch.events.count(), batch.refused.len()), (0, 2));
+    assert_eq!(batch.refused[1].reason, "id: should be a string, not an integer");
     harness.source().close().await;
 
     let mut harness = program("exit 3");

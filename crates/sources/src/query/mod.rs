@@ -1,9 +1,9 @@
-//! A query that is made again and again, each time for what is beyond a high-water mark.
+//! Query source: a repeated SQL query with a high-water mark.
 //!
-//! It suits tables whose rows become visible in the order of the mark. Where transactions overlap, a row with a smaller
-//! number may be committed after one with a greater was taken, and is then never seen: for those there is `outbox`.
+//! It requires that rows become visible in the order of the mark. With overlapping transactions, a row with a smaller
+//! number may be committed after a greater one was taken, and is then missed: use `outbox` for such tables.
 
-mod options; // what an operator may set
+mod options; // the options of an operator
 
 #[cfg(test)]
 mod tests;
@@ -18,87 +18,87 @@ use tocsin_model::{mark::Mark, problem::Problem, time::Timestamp};
 use tokio::sync::Notify;
 
 use crate::{
-    due::Due,
-    known::hash,
+    batch_builder::BatchBuilder,
+    due::PollSchedule,
     mapping::Mapping,
-    source::{OpenSource, PORTION_EVENTS_MAX, Portion, Setting, Trouble, stored},
-    sql::{self, Ask, Database, Rows, SqlValue, TIES_MAX},
-    tray::Tray,
+    seen_items::hash,
+    source::{BATCH_EVENTS_MAX, OpenSource, SourceBatch, SourceError, SourceSettings, stored},
+    sql::{self, Database, QueryRequest, Rows, SqlValue, TIES_MAX},
 };
 
-/// The part with the high-water mark: a [`Reached`].
+/// The part of the marks with the high-water mark: a [`HighWaterMark`].
 const POSITION: &str = "position";
-/// The part in which versions before kept the high-water mark as a text, whatever type it had.
+/// The part in which older versions stored the high-water mark as text, whatever its type.
 const REACHED: &str = "reached";
-/// Most rows without a mark that are remembered, so that each is set aside once.
+/// Most remembered rows without a mark, so that each is rejected once.
 const UNMARKED_MAX: usize = 1_000;
 /// The part with the time of the last query.
 const ASKED: &str = "asked";
 
-pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
+pub(crate) fn open(setting: SourceSettings, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: QueryOptions = read(&setting.options, "")?;
     let value = |part: &str| marks.iter().find(|mark| &*mark.part == part)?.value.clone();
-    let kept: Option<Reached> = stored(&marks, POSITION)?;
-    // The mark of another column says nothing of this one.
+    let kept: Option<HighWaterMark> = stored(&marks, POSITION)?;
+    // The mark of another column is meaningless for this one.
     let reached = match kept {
         Some(kept) if kept.column == options.mark => Some(kept.value),
         Some(kept) => {
             let (application, source) = (&setting.application, &setting.name);
-            tracing::warn!(%application, %source, before = kept.column, now = options.mark, "the mark column is another: the query begins anew at `start`");
+            tracing::warn!(%application, %source, before = kept.column, now = options.mark, "the mark column has changed: the query restarts at `start`");
             None
         }
         None => value(REACHED).and_then(|text| String::from_utf8(text.to_vec()).ok()).map(SqlValue::Untyped),
     };
     Ok(Box::new(Query {
-        due: Due::new(options.every.0, options.schedule.as_deref()),
-        mapping: Mapping::new(&setting.gives.fields(), &options.fields),
-        // Rows that were accepted before a crash may not have had their statement.
+        due: PollSchedule::new(options.every.0, options.schedule.as_deref()),
+        mapping: Mapping::new(&setting.output.fields(), &options.fields),
+        // Rows accepted before a crash may not have had their `after` statement.
         after_due: reached.is_some() && options.after.is_some(),
         reached: reached.unwrap_or_else(|| SqlValue::of_option(options.start.as_deref())),
         is_untyped_stored: value(REACHED).is_some(),
         unmarked: HashSet::new(),
         asked: stored(&marks, ASKED)?,
         more: false,
-        bell: Arc::default(),
+        wakeup: Arc::default(),
         database: None,
         setting,
         options,
     }))
 }
 
-/// A query that is made again and again.
+/// The state of the source.
 struct Query {
-    setting: Setting,
+    setting: SourceSettings,
     options: QueryOptions,
     mapping: Mapping,
-    due: Due,
+    due: PollSchedule,
     database: Option<Box<dyn Database>>,
-    bell: Arc<Notify>,
+    wakeup: Arc<Notify>,
     reached: SqlValue,
-    /// Whether the journal has the mark of a version before, which is to be forgotten.
+    /// Whether the journal contains the mark of an older version, to be removed.
     is_untyped_stored: bool,
-    /// Hashes of rows whose mark is NULL, which are set aside already.
+    /// Hashes of rejected rows whose mark is NULL.
     unmarked: HashSet<String>,
     asked: Option<Timestamp>,
-    /// Whether the last query gave as many rows as are taken at once.
+    /// Whether the last query returned a full batch.
     more: bool,
     after_due: bool,
 }
 
 impl Query {
-    async fn database(&mut self) -> Result<&mut Box<dyn Database>, Trouble> {
+    async fn database(&mut self) -> Result<&mut Box<dyn Database>, SourceError> {
         if self.database.is_none() {
             let mut database =
                 sql::connect(&self.options.database, self.options.timeout.0, &self.setting.context).await?;
             if let Some(channel) = &self.options.listen {
-                database.listen(channel, self.bell.clone()).await?;
+                database.listen(channel, self.wakeup.clone()).await?;
             }
             self.database = Some(database);
         }
         Ok(self.database.as_mut().expect("it is there now"))
     }
 
-    async fn run_after(&mut self) -> Result<(), Trouble> {
+    async fn run_after(&mut self) -> Result<(), SourceError> {
         if let Some(after) = self.options.after.clone() {
             let reached = self.reached.clone();
             self.database().await?.run(&after, std::slice::from_ref(&reached)).await?;
@@ -111,84 +111,87 @@ impl Query {
         if self.more {
             return;
         }
-        let bell = self.bell.clone();
+        let wakeup = self.wakeup.clone();
         tokio::select! {
             () = self.due.wait(self.asked, &self.setting.context.clock) => {}
-            () = bell.notified() => {}
+            () = wakeup.notified() => {}
         }
     }
 
-    async fn ask(&mut self, rows_max: usize) -> Result<Rows, Trouble> {
+    async fn ask(&mut self, rows_max: usize) -> Result<Rows, SourceError> {
         let (query, column, mark) = (self.options.query.clone(), self.options.mark.clone(), self.reached.clone());
-        let ask = Ask { query: &query, mark_column: Some(&column), mark: &mark, rows_max };
+        let ask = QueryRequest { query: &query, mark_column: Some(&column), mark: &mark, rows_max };
         self.database().await?.query(ask).await
     }
 
-    /// The rows beyond the mark, and how many of them are taken: none of which another one with the same mark is left.
-    async fn rows(&mut self) -> Result<(Rows, usize), Trouble> {
-        for rows_max in [PORTION_EVENTS_MAX, TIES_MAX] {
+    /// The rows beyond the mark, and how many of them are taken: rows with equal marks stay together.
+    async fn rows(&mut self) -> Result<(Rows, usize), SourceError> {
+        for rows_max in [BATCH_EVENTS_MAX, TIES_MAX] {
             let rows = self.ask(rows_max).await?;
             if let Some(count) = rows.whole_marks() {
                 return Ok((rows, count));
             }
         }
         let column = &self.options.mark;
-        Err(Trouble::of(format!(
+        Err(SourceError::of(format!(
             "more than {TIES_MAX} rows, or rows of more than 64 MiB, have one value in `{column}`, or none (NULL): use a mark \
              that is unique, or add `AND {column} IS NOT NULL` to the query"
         )))
     }
 
-    fn portion(&mut self, rows: &Rows, count: usize) -> Result<Portion, Trouble> {
-        let mut tray = Tray::new(&self.setting.gives);
+    fn batch(&mut self, rows: &Rows, count: usize) -> Result<SourceBatch, SourceError> {
+        let mut builder = BatchBuilder::new(&self.setting.output);
         let mut reached = None;
         for at in 0..count {
             if rows.marks[at] == SqlValue::Null {
-                self.set_aside(rows, at, &mut tray);
+                self.reject_row(rows, at, &mut builder);
                 continue;
             }
-            rows.take_into(&mut tray, &self.mapping, at);
+            rows.take_into(&mut builder, &self.mapping, at);
             reached = Some(&rows.marks[at]);
         }
-        let mut portion = tray.finish();
+        let mut batch = builder.finish();
         if let Some(reached) = reached {
             if self.reached == *reached {
-                return Err(Trouble::of(format!("the query gives rows that are not beyond `{}`", reached.shown())));
+                return Err(SourceError::of(format!(
+                    "the query returns rows that are not beyond `{}`",
+                    reached.shown()
+                )));
             }
-            let position = Reached { column: self.options.mark.clone(), value: reached.clone() };
-            portion.marks.push(Mark::set(POSITION, serde_json::to_vec(&position).expect("it is JSON")));
+            let position = HighWaterMark { column: self.options.mark.clone(), value: reached.clone() };
+            batch.marks.push(Mark::set(POSITION, serde_json::to_vec(&position).expect("it is JSON")));
             if std::mem::take(&mut self.is_untyped_stored) {
-                portion.marks.push(Mark::forget(REACHED));
+                batch.marks.push(Mark::forget(REACHED));
             }
             self.reached = reached.clone();
         }
-        Ok(portion)
+        Ok(batch)
     }
 
-    /// A row without a mark would be given with each query, so it is no event. It is set aside once.
-    fn set_aside(&mut self, rows: &Rows, at: usize, tray: &mut Tray) {
+    /// Rejects a row without a mark. Each query would return it, so it is rejected once.
+    fn reject_row(&mut self, rows: &Rows, at: usize, builder: &mut BatchBuilder) {
         let shown = rows.item(at).shown();
         if self.unmarked.len() < UNMARKED_MAX && self.unmarked.insert(hash(&[&shown])) {
-            let text = "is NULL, so the row has no mark and is not taken; give it a value, or leave such rows out";
-            tray.refuse(&[Problem::at(self.options.mark.as_str(), text)], shown);
+            let text = "is NULL, so the row has no mark and is not taken; give it a value, or exclude such rows";
+            builder.reject(&[Problem::at(self.options.mark.as_str(), text)], shown);
         }
     }
 }
 
-/// The high-water mark, and the column that it is of.
+/// The high-water mark, and its column.
 #[derive(Debug, Serialize, Deserialize)]
-struct Reached {
+struct HighWaterMark {
     column: String,
     value: SqlValue,
 }
 
 #[async_trait]
 impl OpenSource for Query {
-    async fn next(&mut self) -> Result<Portion, Trouble> {
+    async fn next(&mut self) -> Result<SourceBatch, SourceError> {
         if self.after_due {
             self.run_after().await?;
         }
-        // Connected before it waits, so that trouble is known, and notifications are heard.
+        // Connects before waiting, so that errors are reported, and notifications are received.
         self.database().await?;
         self.wait().await;
         let now = self.setting.context.clock.now();
@@ -196,14 +199,14 @@ impl OpenSource for Query {
         let received_at = self.setting.context.clock.now();
         self.asked = Some(now);
         self.more = rows.more;
-        let mut portion = self.portion(&rows, count)?;
-        portion.received_at = Some(received_at);
-        self.after_due = portion.marks.iter().any(|mark| &*mark.part == POSITION);
-        portion.marks.push(Mark::set(ASKED, serde_json::to_vec(&now).expect("a time is JSON")));
-        Ok(portion)
+        let mut batch = self.batch(&rows, count)?;
+        batch.received_at = Some(received_at);
+        self.after_due = batch.marks.iter().any(|mark| &*mark.part == POSITION);
+        batch.marks.push(Mark::set(ASKED, serde_json::to_vec(&now).expect("a time is JSON")));
+        Ok(batch)
     }
 
-    async fn accepted(&mut self) -> Result<(), Trouble> {
+    async fn accepted(&mut self) -> Result<(), SourceError> {
         if self.after_due { self.run_after().await } else { Ok(()) }
     }
 }

@@ -5,35 +5,35 @@ use serde::Deserialize;
 use tocsin_delivery::options::{Options, Wait};
 use tocsin_model::{field::Fields, problem::Problem};
 
-use crate::{due::Due, kind::SourceOptions, mapping::Mapping, source::Context, sql};
+use crate::{due::PollSchedule, kind::SourceOptions, mapping::Mapping, source::Context, sql};
 
 /// Options of a source of the kind `query`.
 #[derive(Clone, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(extend("required" = ["database", "query", "mark"]))]
 pub struct QueryOptions {
-    /// The database: `postgres://user:${PASSWORD}@host/name`, `mysql://user:${PASSWORD}@host/name`, or
-    /// `sqlite:/path/file.db` in a folder that the configuration opens.
+    /// Database: `postgres://user:${PASSWORD}@host/name`, `mysql://user:${PASSWORD}@host/name`, or
+    /// `sqlite:/path/file.db` in a folder allowed by the configuration.
     pub database: String,
-    /// One query, with `:mark` where the high-water mark stands, in the order of the mark:
-    /// `SELECT id, place FROM quakes WHERE id > :mark ORDER BY id`. It cannot write.
+    /// Read-only query, with `:mark` for the high-water mark, ordered by it: `SELECT id, place FROM quakes WHERE id >
+    /// :mark ORDER BY id`.
     pub query: String,
-    /// The column whose value in the last row is the next high-water mark. No two rows may have the same, and it must grow.
+    /// Column of the high-water mark: its value in the last row is the next mark. It must be unique and increasing.
     pub mark: String,
-    /// The first high-water mark; without it NULL.
+    /// Initial high-water mark; default NULL.
     pub start: Option<String>,
-    /// A statement that is run when rows are accepted, such as `UPDATE quakes SET told = TRUE WHERE id <= :mark`. After a crash
-    /// it may run once more.
+    /// Statement that is executed after rows are accepted, such as `UPDATE quakes SET done = TRUE WHERE id <= :mark`.
+    /// After a crash it may be repeated.
     pub after: Option<String>,
-    /// Which column each field of the event class comes from. Without it columns have the names of the fields.
+    /// Column for each field of the event class. Default: the names of the fields.
     pub fields: BTreeMap<String, String>,
-    /// How long after a query that gave all there was the next is made.
+    /// Polling interval after a query that returned all available rows.
     pub every: Wait,
-    /// When queries are made, in place of `every`: a schedule as rules have it. What was missed is made up for once.
+    /// Schedule of queries, instead of `every`: in the form of rule schedules. Missed times are made up for once.
     pub schedule: Option<String>,
-    /// A channel of PostgreSQL; a `NOTIFY` on it brings the next query forward.
+    /// A PostgreSQL channel; a `NOTIFY` on it triggers the next query.
     pub listen: Option<String>,
-    /// Time for a statement, and to connect.
+    /// Time limit of a statement, and for connecting.
     pub timeout: Wait,
 }
 
@@ -57,13 +57,13 @@ impl Default for QueryOptions {
 impl Options for QueryOptions {
     fn problems(&self) -> Vec<Problem> {
         let mut problems = sql::problems(&self.database);
-        problems.extend(Due::problems(self.schedule.as_deref()));
+        problems.extend(PollSchedule::problems(self.schedule.as_deref()));
         match self.query.is_empty() {
-            true => problems.push(Problem::at("query", "is missing: what is asked?")),
+            true => problems.push(Problem::at("query", "is missing")),
             false => problems.extend(sql::statement_problem("query", &self.query)),
         }
         if self.mark.is_empty() {
-            problems.push(Problem::at("mark", "is missing: which column grows?").hint("such as `id`"));
+            problems.push(Problem::at("mark", "is missing: the column of the high-water mark").hint("such as `id`"));
         }
         problems
     }
@@ -71,7 +71,7 @@ impl Options for QueryOptions {
 
 impl SourceOptions for QueryOptions {
     fn closed(&self, context: &Context) -> Vec<Problem> {
-        sql::closed(&self.database, context)
+        sql::not_allowed(&self.database, context)
     }
 
     fn misfits(&self, fields: &Fields) -> Vec<Problem> {

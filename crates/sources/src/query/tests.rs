@@ -9,10 +9,10 @@ use crate::{
     testing::Harness,
 };
 
-/// Fills a table, and takes it over crashes.
+/// Fills a table, and takes its rows over crashes.
 async fn rows_are_taken_once(server: Server) {
     let mut database = server.connect().await;
-    let table = "CREATE TABLE quakes (nr BIGINT PRIMARY KEY, id VARCHAR(50), magnitude NUMERIC(6, 1), told INTEGER)";
+    let table = "CREATE TABLE quakes (nr BIGINT PRIMARY KEY, id VARCHAR(50), magnitude NUMERIC(6, 1), done INTEGER)";
     database.run(table, &[SqlValue::Null]).await.expect("made");
     let numbers = |from: u32, to: u32| (from..=to).map(|number| untyped(&number.to_string())).collect::<Vec<_>>();
     let insert = "INSERT INTO quakes (nr, id, magnitude) VALUES (:mark, 'q', 4.5)";
@@ -23,17 +23,17 @@ async fn rows_are_taken_once(server: Server) {
         json!({
             "database": server.address, "every": "1ms", "mark": "nr", "start": "0",
             "query": "SELECT nr, id, magnitude, nr AS tag FROM quakes WHERE nr > :mark ORDER BY nr",
-            "after": "UPDATE quakes SET told = 1 WHERE nr <= :mark",
+            "after": "UPDATE quakes SET done = 1 WHERE nr <= :mark",
             "fields": {"id": "tag", "magnitude": "magnitude"},
         }),
     );
     harness.folders = vec![server.folder()];
-    // A crash before the commit, then one after it but before the statement that follows.
+    // A crash before the commit, then one after it but before the `after` statement.
     assert_eq!(harness.next().await.events.count(), 1_000);
     harness.crash();
-    let portion = harness.next().await;
-    let mut events = crate::testing::shown(&portion.events);
-    harness.commit(portion.marks);
+    let batch = harness.next().await;
+    let mut events = crate::testing::shown(&batch.events);
+    harness.commit(batch.marks);
     harness.crash();
     events.extend(harness.take_events(200).await);
     database.run(insert, &numbers(1_201, 1_203)).await.expect("filled");
@@ -41,8 +41,8 @@ async fn rows_are_taken_once(server: Server) {
     let expected: Vec<String> =
         (1..=1_203).map(|number| format!("{{\"id\":\"{number}\",\"magnitude\":4.5}}")).collect();
     assert_eq!(events, expected);
-    let told = database.query(ask("SELECT count(*) AS n FROM quakes WHERE told = 1")).await.expect("counted");
-    assert_eq!(told.rows, [[Cell::Text("1203".to_owned())]]);
+    let done = database.query(ask("SELECT count(*) AS n FROM quakes WHERE done = 1")).await.expect("counted");
+    assert_eq!(done.rows, [[Cell::Text("1203".to_owned())]]);
 
     for harm in ["DELETE FROM quakes", "SELECT 1 AS nr WHERE 1 > :mark; DROP TABLE quakes", "SELECT nr FROM nowhere"] {
         assert!(database.query(ask(harm)).await.is_err(), "{harm}");
@@ -54,7 +54,7 @@ async fn rows_are_taken_once(server: Server) {
     let notes = vec![untyped(&"x".repeat(60_000)); 20];
     database.run("INSERT INTO notes (words) VALUES (:mark)", &notes).await.expect("filled");
     let found = database.query(ask("SELECT words FROM notes")).await.expect("asked");
-    assert_eq!((found.rows.len(), found.more), (18, true), "a portion ends with the row that goes beyond 1 MiB");
+    assert_eq!((found.rows.len(), found.more), (18, true), "a batch ends with the row that goes beyond 1 MiB");
 }
 
 #[tokio::test]
@@ -73,7 +73,7 @@ async fn slow_rows_of_mariadb_are_taken_once() {
 }
 
 #[tokio::test]
-async fn other_files_and_settings_are_closed_to_statements() {
+async fn statements_cannot_access_other_files_and_settings() {
     let server = Server::sqlite();
     let mut database = server.connect().await;
     for harm in [
@@ -87,7 +87,7 @@ async fn other_files_and_settings_are_closed_to_statements() {
     }
 }
 
-/// Follows a table by a mark: rows that are there, then rows that come, over a restart between all portions.
+/// Follows a table by its mark: existing rows, then new rows, with a restart between all batches.
 async fn follow(server: &Server, column: &str, start: Option<&str>, before: &[&str], after: &[&str]) -> Vec<String> {
     let mut database = server.connect().await;
     let _ = database.run("DROP TABLE marked", &[SqlValue::Null]).await;
@@ -112,10 +112,10 @@ async fn follow(server: &Server, column: &str, start: Option<&str>, before: &[&s
             database.run(&insert, &[SqlValue::Null]).await.expect("filled");
         }
         events.extend(harness.take_events(rows.len()).await);
-        // A mark goes through the journal each time.
+        // The mark is stored in the journal each time.
         harness.crash();
     }
-    // All that comes now is the next row: none was passed over and none comes twice.
+    // The next row is the new one: none was skipped and none is repeated.
     let last = after.last().expect("a row");
     let insert = format!("INSERT INTO marked VALUES ({}, 'end')", next_value(last));
     database.run(&insert, &[SqlValue::Null]).await.expect("filled");
@@ -123,7 +123,7 @@ async fn follow(server: &Server, column: &str, start: Option<&str>, before: &[&s
     events
 }
 
-/// A value beyond this one, in its type.
+/// A value beyond this one, of its type.
 fn next_value(value: &str) -> String {
     match value.strip_suffix('\'') {
         Some(bytes) if bytes.starts_with('x') => format!("{bytes}02'"),
@@ -137,7 +137,7 @@ fn rows_in_order(count: usize) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn d_a_mark_of_sqlite_goes_back_as_the_type_it_came_in() {
+async fn d_a_mark_of_sqlite_keeps_its_type() {
     let server = Server::sqlite();
     for column in ["TEXT", "VARCHAR(20)", "", "CHAR(3) COLLATE NOCASE"] {
         let found = follow(&server, column, Some("000"), &["'001'", "'002'"], &["'003'", "'004'"]).await;
@@ -162,7 +162,7 @@ async fn d_a_mark_of_sqlite_goes_back_as_the_type_it_came_in() {
 }
 
 #[tokio::test]
-async fn d_a_mark_that_the_version_before_stored_is_gone_on_with() {
+async fn d_a_mark_stored_by_an_older_version_is_continued() {
     let server = Server::sqlite();
     let mut database = server.connect().await;
     for (column, stored, left) in
@@ -189,11 +189,11 @@ async fn d_a_mark_that_the_version_before_stored_is_gone_on_with() {
 }
 
 #[tokio::test]
-async fn d_rows_of_one_mark_are_never_parted_and_rows_without_one_are_set_aside_once() {
+async fn d_rows_of_one_mark_stay_together_and_rows_without_one_are_rejected_once() {
     let server = Server::sqlite();
     let mut database = server.connect().await;
     database.run("CREATE TABLE tied (m INTEGER, v INTEGER)", &[SqlValue::Null]).await.expect("made");
-    // The bound of a portion lies within the rows of the mark 2, and the rows of the mark 3 are more than one portion.
+    // The batch limit is within the rows of the mark 2, and the rows of the mark 3 exceed one batch.
     for (mark, count) in [(1, 900), (2, 200), (3, 1_500)] {
         let rows = format!(
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count}) INSERT INTO tied SELECT {mark}, i FROM n"
@@ -209,10 +209,10 @@ async fn d_rows_of_one_mark_are_never_parted_and_rows_without_one_are_set_aside_
     harness.folders = vec![server.folder()];
     let (mut counts, mut refused) = (Vec::new(), Vec::new());
     while counts.iter().sum::<u32>() < 2_600 {
-        let portion = harness.next().await;
-        counts.push(portion.events.count());
-        refused.extend(portion.refused.into_iter().map(|refusal| refusal.reason));
-        harness.commit(portion.marks);
+        let batch = harness.next().await;
+        counts.push(batch.events.count());
+        refused.extend(batch.refused.into_iter().map(|refusal| refusal.reason));
+        harness.commit(batch.marks);
     }
     assert_eq!(counts, [900, 200, 1_500]);
     assert_eq!(refused.len(), 1, "{refused:?}");
@@ -221,12 +221,12 @@ async fn d_rows_of_one_mark_are_never_parted_and_rows_without_one_are_set_aside_
 
     let rows = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10001) INSERT INTO tied SELECT 4, i FROM n";
     database.run(rows, &[SqlValue::Null]).await.expect("filled");
-    let trouble = harness.try_next().await.expect_err("they cannot be told apart").text;
-    assert!(trouble.contains("have one value in `m`"), "{trouble}");
+    let error = harness.try_next().await.expect_err("they cannot be distinguished").text;
+    assert!(error.contains("have one value in `m`"), "{error}");
 }
 
 #[tokio::test]
-async fn d_a_row_that_is_no_event_is_set_aside_and_others_go_on() {
+async fn d_an_invalid_row_is_rejected_and_others_continue() {
     let server = Server::sqlite();
     let mut database = server.connect().await;
     database.run("CREATE TABLE odd (m INTEGER, v)", &[SqlValue::Null]).await.expect("made");
@@ -242,10 +242,10 @@ async fn d_a_row_that_is_no_event_is_set_aside_and_others_go_on() {
     harness.folders = vec![server.folder()];
     let (mut events, mut refused) = (Vec::new(), 0);
     while events.len() < 2 {
-        let portion = harness.next().await;
-        refused += portion.refused.len();
-        events.extend(crate::testing::shown(&portion.events));
-        harness.commit(portion.marks);
+        let batch = harness.next().await;
+        refused += batch.refused.len();
+        events.extend(crate::testing::shown(&batch.events));
+        harness.commit(batch.marks);
     }
     assert_eq!((events, refused), (vec![r#"{"id":"a"}"#.to_owned(), r#"{"id":"b"}"#.to_owned()], 3));
 }
@@ -270,12 +270,12 @@ async fn d_the_mark_of_another_column_is_not_used() {
     assert_eq!(harness.take_events(1).await, [r#"{"id":"x"}"#], "1 is beyond `start`, though not beyond 1000");
     harness.options["mark"] = json!("c");
     harness.crash();
-    let trouble = harness.try_next().await.expect_err("there is no such column").text;
-    assert!(trouble.contains("gives no column `c`, but a, b, id") || trouble.contains("no such column"), "{trouble}");
+    let error = harness.try_next().await.expect_err("there is no such column").text;
+    assert!(error.contains("returns no column `c`, but a, b, id") || error.contains("no such column"), "{error}");
 }
 
 #[tokio::test]
-async fn slow_d_a_mark_of_postgres_goes_back_as_the_type_it_came_in() {
+async fn slow_d_a_mark_of_postgres_keeps_its_type() {
     let server = Server::postgres();
     let mut database = server.connect().await;
     database.run("CREATE EXTENSION IF NOT EXISTS citext", &[SqlValue::Null]).await.expect("made");
@@ -323,7 +323,7 @@ async fn slow_d_a_mark_of_postgres_goes_back_as_the_type_it_came_in() {
 }
 
 #[tokio::test]
-async fn slow_d_a_mark_of_mariadb_goes_back_as_the_type_it_came_in() {
+async fn slow_d_a_mark_of_mariadb_keeps_its_type() {
     let server = Server::mariadb();
     let mut database = server.connect().await;
     let cases: [(&str, &str, &[&str], &[&str]); 9] = [

@@ -7,8 +7,8 @@ use mysql_async::{
 use tokio::sync::Notify;
 use url::Url;
 
-use super::{Ask, Database, RowRead, Rows, SqlValue, Taking, bytes_cell, position_of, with_parameters};
-use crate::{items::Cell, source::Trouble};
+use super::{BatchCounter, Database, QueryRequest, RowRead, Rows, SqlValue, bytes_cell, position_of, with_parameters};
+use crate::{items::Cell, source::SourceError};
 
 /// A connection to MySQL or MariaDB.
 pub(super) struct Mysql {
@@ -17,14 +17,14 @@ pub(super) struct Mysql {
 }
 
 impl Mysql {
-    pub async fn connect(url: &Url, timeout: Duration) -> Result<Mysql, Trouble> {
+    pub async fn connect(url: &Url, timeout: Duration) -> Result<Mysql, SourceError> {
         let address = url.as_str().replacen("mariadb:", "mysql:", 1);
-        let opts = Opts::from_url(&address).map_err(|error| Trouble::new("the address of the database", error))?;
+        let opts = Opts::from_url(&address).map_err(|error| SourceError::new("the address of the database", error))?;
         let builder = OptsBuilder::from_opts(opts)
             .prefer_socket(false)
             .setup(vec!["SET time_zone = '+00:00'", "SET SESSION sql_mode = CONCAT(@@sql_mode, ',ANSI_QUOTES')"]);
         let mut connection = Conn::new(builder).await.map_err(trouble)?;
-        // The two have their limits of time under different names.
+        // MySQL and MariaDB have different names for their time limits.
         let seconds = timeout.as_secs_f64();
         let mariadb = format!("SET SESSION max_statement_time = {seconds}");
         if connection.query_drop(mariadb).await.is_err() {
@@ -34,19 +34,22 @@ impl Mysql {
         Ok(Mysql { connection, timeout })
     }
 
-    async fn patient<T>(timeout: Duration, work: impl Future<Output = mysql_async::Result<T>>) -> Result<T, Trouble> {
+    async fn patient<T>(
+        timeout: Duration,
+        work: impl Future<Output = mysql_async::Result<T>>,
+    ) -> Result<T, SourceError> {
         match tokio::time::timeout(timeout + timeout / 2, work).await {
             Ok(done) => done.map_err(trouble),
-            Err(_) => Err(Trouble::of("MySQL does not answer in time")),
+            Err(_) => Err(SourceError::of("MySQL does not answer in time")),
         }
     }
 }
 
-fn trouble(error: mysql_async::Error) -> Trouble {
-    Trouble::new("MySQL", error)
+fn trouble(error: mysql_async::Error) -> SourceError {
+    SourceError::new("MySQL", error)
 }
 
-/// A time as text; the zone of the session is UTC.
+/// A time as text; the session time zone is UTC.
 fn time_text(value: &Value) -> Option<String> {
     match value {
         Value::Date(year, month, day, hour, minute, second, micros) => {
@@ -65,7 +68,7 @@ fn time_text(value: &Value) -> Option<String> {
     }
 }
 
-/// A field of bits as a number.
+/// A bit field as a number.
 fn bits(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
@@ -90,7 +93,7 @@ fn mark_of(value: &Value, kind: ColumnType) -> SqlValue {
         Value::NULL => SqlValue::Null,
         Value::Int(number) => SqlValue::Integer(*number),
         Value::UInt(number) => SqlValue::Unsigned(*number),
-        // Compared as a double: its value as one is the same.
+        // Stored as a double with the same value.
         Value::Float(number) => SqlValue::Real(f64::from(*number)),
         Value::Double(number) => SqlValue::Real(*number),
         Value::Bytes(bytes) if kind == ColumnType::MYSQL_TYPE_BIT => SqlValue::Unsigned(bits(bytes)),
@@ -107,7 +110,7 @@ fn is_decimal(kind: ColumnType) -> bool {
     matches!(kind, ColumnType::MYSQL_TYPE_DECIMAL | ColumnType::MYSQL_TYPE_NEWDECIMAL)
 }
 
-/// Whether values of a type stand in JSON as they are.
+/// Whether values of a type are written as raw JSON.
 fn is_bare(kind: ColumnType) -> bool {
     kind.is_numeric_type() || matches!(kind, ColumnType::MYSQL_TYPE_JSON | ColumnType::MYSQL_TYPE_BIT)
 }
@@ -116,7 +119,7 @@ fn bytes_of(value: &Value) -> usize {
     if let Value::Bytes(bytes) = value { bytes.len() } else { size_of::<Value>() }
 }
 
-/// A value without a type, as the type of the mark column.
+/// An untyped value, as the type of the mark column.
 fn of_type(text: &str, kind: ColumnType) -> SqlValue {
     if is_decimal(kind) && scale_of(text).is_some() {
         return SqlValue::Decimal(text.to_owned());
@@ -136,8 +139,8 @@ fn of_type(text: &str, kind: ColumnType) -> SqlValue {
     SqlValue::Text(time.unwrap_or_else(|| text.to_owned()))
 }
 
-/// A value without a type where no column says one. The server compares a text with a number as doubles, which is exact up to
-/// 53 bits; so a longer integer goes as one.
+/// An untyped value without a known column type. The server compares a text with a number as doubles, which is exact up
+/// to 53 bits; so a longer integer is sent as an integer.
 fn of_no_type(text: &str) -> SqlValue {
     const EXACT: u64 = 1 << 53;
     match text.parse::<i64>() {
@@ -149,7 +152,7 @@ fn of_no_type(text: &str) -> SqlValue {
     }
 }
 
-/// The number of digits of a decimal number behind its point.
+/// The number of fraction digits of a decimal number.
 fn scale_of(text: &str) -> Option<usize> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     let (whole, part) = digits.split_once('.').unwrap_or((digits, ""));
@@ -157,7 +160,7 @@ fn scale_of(text: &str) -> Option<usize> {
     (!whole.is_empty() && all(whole) && all(part) && part.len() <= 38 && digits.len() <= 66).then_some(part.len())
 }
 
-/// The placeholder of this value in a statement. Against a text the server would compare a decimal number as a double.
+/// The placeholder of this value in a statement. The server would compare a decimal number with a text as doubles.
 fn placeholder(mark: &SqlValue) -> String {
     match mark {
         SqlValue::Decimal(text) => {
@@ -167,7 +170,7 @@ fn placeholder(mark: &SqlValue) -> String {
     }
 }
 
-/// The parameter, once for each place.
+/// The parameter, once per placeholder.
 fn parameters(mark: &SqlValue, count: usize) -> Params {
     let value = match mark {
         SqlValue::Null => Value::NULL,
@@ -182,7 +185,7 @@ fn parameters(mark: &SqlValue, count: usize) -> Params {
     if count == 0 { Params::Empty } else { Params::Positional(vec![value; count]) }
 }
 
-/// A time in the form in which events have it, in the form that the server reads.
+/// Converts an event time to the format of the server.
 fn server_time(text: &str) -> Option<String> {
     let is_time = text.len() == 27 && text.ends_with('Z') && text.as_bytes()[10] == b'T';
     is_time.then(|| text.replacen('T', " ", 1).trim_end_matches('Z').to_owned())
@@ -190,7 +193,7 @@ fn server_time(text: &str) -> Option<String> {
 
 #[async_trait]
 impl Database for Mysql {
-    async fn query(&mut self, ask: Ask<'_>) -> Result<Rows, Trouble> {
+    async fn query(&mut self, ask: QueryRequest<'_>) -> Result<Rows, SourceError> {
         let asked = ask.query.trim().trim_end_matches(';');
         let connection = &mut self.connection;
         let asked = Self::patient(self.timeout, async {
@@ -212,11 +215,11 @@ impl Database for Mysql {
                     statement = transaction.prep(&with_parameters(asked, |_| placeholder(&mark)).0).await?;
                 }
             }
-            let (mut taking, mut more, mut found) = (Taking::new(&ask), false, Vec::new());
+            let (mut counter, mut more, mut found) = (BatchCounter::new(&ask), false, Vec::new());
             {
                 let mut result = transaction.exec_iter(&statement, parameters(&mark, count)).await?;
                 while !more && let Some(row) = result.next().await? {
-                    more = taking.ends_with((0..row.len()).filter_map(|at| row.as_ref(at)).map(bytes_of).sum());
+                    more = counter.ends_with((0..row.len()).filter_map(|at| row.as_ref(at)).map(bytes_of).sum());
                     found.push(row);
                 }
                 result.drop_result().await?;
@@ -235,7 +238,7 @@ impl Database for Mysql {
         Ok(Rows::new(names, found.into_iter().map(read).collect(), more))
     }
 
-    async fn run(&mut self, statement: &str, marks: &[SqlValue]) -> Result<(), Trouble> {
+    async fn run(&mut self, statement: &str, marks: &[SqlValue]) -> Result<(), SourceError> {
         let connection = &mut self.connection;
         let done = Self::patient(self.timeout, async {
             let mut transaction = connection.start_transaction(TxOpts::default()).await?;
@@ -260,19 +263,19 @@ impl Database for Mysql {
         done.await
     }
 
-    async fn lock(&mut self, name: &str) -> Result<(), Trouble> {
-        // A name may have 64 characters.
-        let name = format!("tocsin {}", &crate::known::hash(&[name.as_bytes()]));
+    async fn lock(&mut self, name: &str) -> Result<(), SourceError> {
+        // A lock name may have 64 characters.
+        let name = format!("tocsin {}", &crate::seen_items::hash(&[name.as_bytes()]));
         let asked = self.connection.exec_first("SELECT GET_LOCK(?, 0)", (name,));
         let got: Option<Option<i64>> = Self::patient(self.timeout, asked).await?;
         match got.flatten() {
             Some(1) => Ok(()),
-            _ => Err(Trouble::of("another source takes from there")),
+            _ => Err(SourceError::of("another source takes from there")),
         }
     }
 
-    async fn listen(&mut self, _channel: &str, _bell: Arc<Notify>) -> Result<(), Trouble> {
-        Err(Trouble::of("MySQL notifies nobody; leave `listen` out"))
+    async fn listen(&mut self, _channel: &str, _bell: Arc<Notify>) -> Result<(), SourceError> {
+        Err(SourceError::of("MySQL has no notifications; remove `listen`"))
     }
 
     fn quoted(&self, name: &str) -> String {

@@ -18,19 +18,19 @@ use tokio_postgres::{
 use tokio_postgres_rustls::MakeRustlsConnect;
 use url::Url;
 
-use super::{Ask, Database, RowRead, Rows, SqlValue, Taking, position_of, text_cell, with_parameters};
-use crate::{items::Cell, source::Trouble};
+use super::{BatchCounter, Database, QueryRequest, RowRead, Rows, SqlValue, position_of, text_cell, with_parameters};
+use crate::{items::Cell, source::SourceError};
 
-/// A connection to PostgreSQL. Encrypted if the server offers it; `sslmode=require` in the address insists.
+/// A connection to PostgreSQL. Encrypted if the server offers it; `sslmode=require` in the address enforces it.
 pub(super) struct Postgres {
     client: Client,
     connection: JoinHandle<()>,
-    /// Rung when the server notifies; put in place by `listen`.
-    bell: Arc<parking_lot::Mutex<Option<Arc<Notify>>>>,
+    /// Signalled on notifications; set by `listen`.
+    wakeup: Arc<parking_lot::Mutex<Option<Arc<Notify>>>>,
     timeout: Duration,
 }
 
-/// A parameter as text: the server reads it as whatever type it has there.
+/// A parameter as text: the server converts it to the required type.
 #[derive(Debug)]
 struct Text(Option<String>);
 
@@ -57,41 +57,41 @@ impl ToSql for Text {
 }
 
 impl Postgres {
-    pub async fn connect(url: &Url, timeout: Duration) -> Result<Postgres, Trouble> {
+    pub async fn connect(url: &Url, timeout: Duration) -> Result<Postgres, SourceError> {
         let mut config: Config = url.as_str().parse().map_err(trouble)?;
         config.application_name("tocsin").connect_timeout(timeout);
         let trust =
-            tls::trust(&Files::default(), None, "database").map_err(|problem| Trouble::of(problem.to_string()))?;
+            tls::trust(&Files::default(), None, "database").map_err(|problem| SourceError::of(problem.to_string()))?;
         let (client, mut connection) =
             config.connect(MakeRustlsConnect::new((*trust).clone())).await.map_err(trouble)?;
-        let bell: Arc<parking_lot::Mutex<Option<Arc<Notify>>>> = Arc::default();
-        let ringing = bell.clone();
+        let wakeup: Arc<parking_lot::Mutex<Option<Arc<Notify>>>> = Arc::default();
+        let ringing = wakeup.clone();
         let connection = tokio::spawn(async move {
             while let Some(Ok(message)) = std::future::poll_fn(|context| connection.poll_message(context)).await {
-                if let (AsyncMessage::Notification(_), Some(bell)) = (message, &*ringing.lock()) {
-                    bell.notify_one();
+                if let (AsyncMessage::Notification(_), Some(wakeup)) = (message, &*ringing.lock()) {
+                    wakeup.notify_one();
                 }
             }
-            // Whoever waits for notifications finds out that there will be none.
-            if let Some(bell) = &*ringing.lock() {
-                bell.notify_one();
+            // Wakes up the listener, since no notifications will follow.
+            if let Some(wakeup) = &*ringing.lock() {
+                wakeup.notify_one();
             }
         });
-        let postgres = Postgres { client, connection, bell, timeout };
+        let postgres = Postgres { client, connection, wakeup, timeout };
         let millis = timeout.as_millis();
         let prepare = format!("SET statement_timeout = {millis}; SET TimeZone = 'UTC'; SET DateStyle = 'ISO'");
         postgres.client.batch_execute(&prepare).await.map_err(trouble)?;
         Ok(postgres)
     }
 
-    /// Waits for an answer, and a little longer than the server lets it take.
+    /// Waits for a response, a little longer than the server's own time limit.
     async fn patient<T>(
         timeout: Duration,
         work: impl Future<Output = Result<T, tokio_postgres::Error>>,
-    ) -> Result<T, Trouble> {
+    ) -> Result<T, SourceError> {
         match tokio::time::timeout(timeout + timeout / 2, work).await {
             Ok(done) => done.map_err(trouble),
-            Err(_) => Err(Trouble::of("PostgreSQL does not answer in time")),
+            Err(_) => Err(SourceError::of("PostgreSQL does not answer in time")),
         }
     }
 }
@@ -102,30 +102,30 @@ impl Drop for Postgres {
     }
 }
 
-fn trouble(error: tokio_postgres::Error) -> Trouble {
+fn trouble(error: tokio_postgres::Error) -> SourceError {
     match error.as_db_error() {
-        Some(error) => Trouble::new("PostgreSQL", format!("{} ({})", error.message(), error.code().code())),
+        Some(error) => SourceError::new("PostgreSQL", format!("{} ({})", error.message(), error.code().code())),
         None => match error.source() {
-            Some(cause) => Trouble::new("PostgreSQL", format!("{error}: {cause}")),
-            None => Trouble::new("PostgreSQL", error),
+            Some(cause) => SourceError::new("PostgreSQL", format!("{error}: {cause}")),
+            None => SourceError::new("PostgreSQL", error),
         },
     }
 }
 
-/// A cell, and whether it stands in JSON as it is. Numbers keep the digits of the server.
-fn cell(value: &RawValue) -> Result<(Cell, bool), Trouble> {
+/// A cell, and whether it is written as raw JSON. Numbers keep the digits of the server.
+fn cell(value: &RawValue) -> Result<(Cell, bool), SourceError> {
     let text = value.get();
     Ok(match text.as_bytes().first() {
         Some(b'n') => (Cell::Null, false),
         Some(b'"') => {
-            let text = serde_json::from_str(text).map_err(|error| Trouble::new("a row cannot be read", error))?;
+            let text = serde_json::from_str(text).map_err(|error| SourceError::new("a row cannot be read", error))?;
             (text_cell(text), false)
         }
         _ => (text_cell(text.to_owned()), true),
     })
 }
 
-/// A JSON object as its members in their order: two may have one name.
+/// A JSON object as an ordered list of members: names may be duplicates.
 struct Members(Vec<(String, Box<RawValue>)>);
 
 impl<'de> Deserialize<'de> for Members {
@@ -150,7 +150,7 @@ impl<'de> Deserialize<'de> for Members {
     }
 }
 
-/// A parameter in the form that the server reads, whatever type it has there.
+/// A parameter in its text representation, whatever its type.
 fn parameter(mark: &SqlValue) -> Text {
     match mark {
         SqlValue::Null => Text(None),
@@ -162,7 +162,7 @@ fn parameter(mark: &SqlValue) -> Text {
 
 #[async_trait]
 impl Database for Postgres {
-    async fn query(&mut self, ask: Ask<'_>) -> Result<Rows, Trouble> {
+    async fn query(&mut self, ask: QueryRequest<'_>) -> Result<Rows, SourceError> {
         let (query, count) = with_parameters(ask.query.trim().trim_end_matches(';'), |_| "$1".to_owned());
         let timeout = self.timeout;
         let mark_column = ask.mark_column.map(|name| (name, self.quoted(name)));
@@ -174,20 +174,20 @@ impl Database for Postgres {
             if let Some(Err(trouble)) = mark_column.as_ref().map(|(name, _)| position_of(&names, name)) {
                 return Ok(Err(trouble));
             }
-            // The server makes JSON of each row, so that no type of it is unknown to us. JSON has not all values of all types,
-            // so the mark comes as the text that the server reads as the same value.
+            // The server converts each row to JSON, so that all its types are supported. JSON cannot represent all
+            // values of all types, so the mark is transferred in its text representation.
             let mark = mark_column.as_ref().map_or("NULL".to_owned(), |(_, name)| format!("q.{name}"));
             let limit = ask.rows_max + 1;
             let wrapped = format!("SELECT row_to_json(q)::text, {mark}::text FROM (\n{query}\n) AS q LIMIT {limit}");
             let statement = transaction.prepare(&wrapped).await?;
             let mark = parameter(ask.mark);
             let parameters: &[&(dyn ToSql + Sync)] = if count > 0 { &[&mark] } else { &[] };
-            let (mut taking, mut more, mut found) = (Taking::new(&ask), false, Vec::new());
+            let (mut counter, mut more, mut found) = (BatchCounter::new(&ask), false, Vec::new());
             {
                 let mut rows = std::pin::pin!(transaction.query_raw(&statement, parameters.iter().copied()).await?);
                 while !more && let Some(row) = rows.try_next().await? {
                     let (text, mark): (String, Option<String>) = (row.try_get(0)?, row.try_get(1)?);
-                    more = taking.ends_with(text.len());
+                    more = counter.ends_with(text.len());
                     found.push((text, mark));
                 }
             }
@@ -198,9 +198,9 @@ impl Database for Postgres {
         let mut rows = Vec::with_capacity(found.len());
         for (text, mark) in found {
             let Members(members) =
-                serde_json::from_str(&text).map_err(|error| Trouble::new("a row cannot be read", error))?;
+                serde_json::from_str(&text).map_err(|error| SourceError::new("a row cannot be read", error))?;
             if members.len() != names.len() {
-                return Err(Trouble::of("a row has not as many cells as the query has columns"));
+                return Err(SourceError::of("a row has not as many cells as the query has columns"));
             }
             let cells = members.iter().map(|(_, value)| cell(value)).collect::<Result<_, _>>()?;
             let mark = ask.mark_column.map(|_| mark.map_or(SqlValue::Null, SqlValue::Text));
@@ -209,7 +209,7 @@ impl Database for Postgres {
         Ok(Rows::new(names, rows, more))
     }
 
-    async fn run(&mut self, statement: &str, marks: &[SqlValue]) -> Result<(), Trouble> {
+    async fn run(&mut self, statement: &str, marks: &[SqlValue]) -> Result<(), SourceError> {
         let (statement, count) = with_parameters(statement, |_| "$1".to_owned());
         let timeout = self.timeout;
         let client = &mut self.client;
@@ -226,18 +226,18 @@ impl Database for Postgres {
         done.await
     }
 
-    async fn lock(&mut self, name: &str) -> Result<(), Trouble> {
+    async fn lock(&mut self, name: &str) -> Result<(), SourceError> {
         let name = Text(Some(name.to_owned()));
         let parameters: [&(dyn ToSql + Sync); 1] = [&name];
         let asked = self.client.query_one("SELECT pg_try_advisory_lock(hashtextextended($1, 0))", &parameters);
         match Self::patient(self.timeout, asked).await?.try_get(0).map_err(trouble)? {
             true => Ok(()),
-            false => Err(Trouble::of("another source takes from there")),
+            false => Err(SourceError::of("another source takes from there")),
         }
     }
 
-    async fn listen(&mut self, channel: &str, bell: Arc<Notify>) -> Result<(), Trouble> {
-        *self.bell.lock() = Some(bell);
+    async fn listen(&mut self, channel: &str, wakeup: Arc<Notify>) -> Result<(), SourceError> {
+        *self.wakeup.lock() = Some(wakeup);
         let listen = format!("LISTEN {}", self.quoted(channel));
         Self::patient(self.timeout, self.client.batch_execute(&listen)).await
     }

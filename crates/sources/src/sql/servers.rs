@@ -1,4 +1,4 @@
-//! Databases of Debian for tests, each in a folder of its own, and stories told to all of them.
+//! Database servers for tests, each in its own folder, and test cases that run on all of them.
 
 use std::{
     net::{TcpListener, TcpStream},
@@ -10,23 +10,23 @@ use std::{
 
 use tocsin_delivery::SystemClock;
 
-use super::{Ask, Database, SqlValue, connect};
-use crate::source::{Context, Folders, PORTION_EVENTS_MAX};
+use super::{Database, QueryRequest, SqlValue, connect};
+use crate::source::{BATCH_EVENTS_MAX, Context, Folders};
 
 /// A query without a mark.
-pub(crate) fn ask(query: &str) -> Ask<'_> {
-    Ask { query, mark_column: None, mark: &SqlValue::Null, rows_max: PORTION_EVENTS_MAX }
+pub(crate) fn ask(query: &str) -> QueryRequest<'_> {
+    QueryRequest { query, mark_column: None, mark: &SqlValue::Null, rows_max: BATCH_EVENTS_MAX }
 }
 
-/// A value as an option gives it.
+/// A value from an option.
 pub(crate) fn untyped(text: &str) -> SqlValue {
     SqlValue::Untyped(text.to_owned())
 }
 
-/// The user `nobody`, as whom servers run that will not be root's.
+/// The user `nobody`, for servers that refuse to run as root.
 const NOBODY: u32 = 65_534;
 
-/// A server that ends with the value, or a file.
+/// A server that ends on drop, or a file.
 pub(crate) struct Server {
     pub address: String,
     folder: tempfile::TempDir,
@@ -57,10 +57,10 @@ impl Server {
         let programs = programs.map(|entry| entry.expect("an entry").path().join("bin")).max().expect("a version");
         let folder = tempfile::tempdir().expect("a folder");
         let port = free_port();
-        let mut initdb = as_nobody(&programs.join("initdb"), folder.path());
+        let mut initdb = as_unprivileged_user(&programs.join("initdb"), folder.path());
         initdb.args(["-A", "trust", "-U", "tocsin", "--no-sync", "-D", "data"]);
         run_to_its_end(initdb);
-        let mut server = as_nobody(&programs.join("postgres"), folder.path());
+        let mut server = as_unprivileged_user(&programs.join("postgres"), folder.path());
         server.args(["-D", "data", "-k", "", "-h", "127.0.0.1", "-F", "-p"]).arg(port.to_string());
         let child = Some(start(server, port));
         Server { address: format!("postgres://tocsin@127.0.0.1:{port}/postgres"), folder, child }
@@ -69,9 +69,9 @@ impl Server {
     pub fn mariadb() -> Server {
         let folder = tempfile::tempdir().expect("a folder");
         let port = free_port();
-        let mut install = as_nobody(Path::new("mariadb-install-db"), folder.path());
+        let mut install = as_unprivileged_user(Path::new("mariadb-install-db"), folder.path());
         let data = format!("--datadir={}", folder.path().join("data").display());
-        // A server that starts removes the temporary tables that it finds: in a common folder, those of its neighbours.
+        // A starting server removes the temporary tables that it finds: in a shared folder, those of other servers.
         let temporary = format!("--tmpdir={}", folder.path().display());
         install.args([
             "--no-defaults",
@@ -81,14 +81,14 @@ impl Server {
             "--skip-test-db",
         ]);
         run_to_its_end(install);
-        let mut server = as_nobody(&program("mariadbd"), folder.path());
+        let mut server = as_unprivileged_user(&program("mariadbd"), folder.path());
         server.args(["--no-defaults", &data, &temporary, "--socket=socket", "--bind-address=127.0.0.1"]);
         server.arg(format!("--port={port}")).arg("--innodb-flush-log-at-trx-commit=0");
         let child = Some(start(server, port));
         Server { address: format!("mysql://root@127.0.0.1:{port}/mysql"), folder, child }
     }
 
-    /// A connection for whoever fills the tables.
+    /// A connection for filling the tables.
     pub async fn connect(&self) -> Box<dyn Database> {
         let context = Context {
             clock: std::sync::Arc::new(SystemClock),
@@ -103,8 +103,8 @@ impl Server {
         loop {
             match connect(&self.address, Duration::from_secs(20), &context).await {
                 Ok(database) => return database,
-                // It listens before it lets anybody in.
-                Err(trouble) if tries > 200 => panic!("{trouble}"),
+                // The server listens before it accepts logins.
+                Err(error) if tries > 200 => panic!("{error}"),
                 Err(_) => tries += 1,
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -122,7 +122,7 @@ fn program(name: &str) -> PathBuf {
 }
 
 /// A program that runs in a folder which it owns, and not as root.
-fn as_nobody(program: &Path, folder: &Path) -> Command {
+fn as_unprivileged_user(program: &Path, folder: &Path) -> Command {
     let mut command = Command::new(program);
     command.current_dir(folder).stdout(Stdio::null()).stderr(Stdio::null());
     if rustix::process::geteuid().is_root() {
@@ -134,7 +134,7 @@ fn as_nobody(program: &Path, folder: &Path) -> Command {
 
 fn run_to_its_end(mut command: Command) {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let output = command.output().unwrap_or_else(|trouble| panic!("{command:?}: {trouble}; `make setup` installs it"));
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}; `make setup` installs it"));
     let said = [output.stdout, output.stderr].concat();
     assert!(output.status.success(), "{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&said));
 }

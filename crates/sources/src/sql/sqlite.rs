@@ -10,29 +10,32 @@ use rusqlite::{
 };
 use tokio::{sync::Notify, task::spawn_blocking};
 
-use super::{Ask, CELL_BYTES_MAX, Database, RowRead, Rows, SqlValue, Taking, bytes_cell, position_of, with_parameters};
+use super::{
+    BatchCounter, CELL_BYTES_MAX, Database, QueryRequest, RowRead, Rows, SqlValue, bytes_cell, position_of,
+    with_parameters,
+};
 use crate::{
     items::Cell,
-    source::{Context, Trouble},
+    source::{Context, SourceError},
 };
 
-/// Longest row that SQLite reads. A longer one ends its query; cells between [`CELL_BYTES_MAX`] and this are refused alone.
+/// Longest row. A longer one ends its query; cells between [`CELL_BYTES_MAX`] and this are rejected individually.
 const ROW_BYTES_MAX: i32 = 64 << 20;
 
-/// A file of SQLite.
+/// A SQLite database file.
 pub(super) struct Sqlite {
     connection: Arc<Mutex<Connection>>,
     timeout: Duration,
 }
 
 impl Sqlite {
-    pub fn open(path: &str, timeout: Duration, context: &Context) -> Result<Sqlite, Trouble> {
-        judge(path, context).map_err(Trouble::of)?;
+    pub fn open(path: &str, timeout: Duration, context: &Context) -> Result<Sqlite, SourceError> {
+        judge(path, context).map_err(SourceError::of)?;
         let path = Path::new(path);
         let flags =
             OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
         let mut connection = Connection::open_with_flags(path, flags)
-            .map_err(|error| Trouble::new(format!("{} cannot be opened", path.display()), error))?;
+            .map_err(|error| SourceError::new(format!("{} cannot be opened", path.display()), error))?;
         let prepared = connection
             .busy_timeout(timeout)
             .and_then(|()| connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, ROW_BYTES_MAX))
@@ -42,11 +45,11 @@ impl Sqlite {
         Ok(Sqlite { connection: Arc::new(Mutex::new(connection)), timeout })
     }
 
-    /// Works with the connection, off the threads of the runtime, and within its time.
+    /// Runs work on the connection, off the runtime's threads, with its time limit.
     async fn work<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Connection) -> Result<T, Trouble> + Send + 'static,
-    ) -> Result<T, Trouble> {
+        work: impl FnOnce(&Connection) -> Result<T, SourceError> + Send + 'static,
+    ) -> Result<T, SourceError> {
         let (connection, timeout) = (self.connection.clone(), self.timeout);
         let working = spawn_blocking(move || {
             let mut connection = connection.lock();
@@ -54,17 +57,17 @@ impl Sqlite {
             connection.progress_handler(10_000, Some(move || std::time::Instant::now() > deadline)).map_err(trouble)?;
             work(&connection)
         });
-        working.await.map_err(|error| Trouble::new("asking broke", error))?
+        working.await.map_err(|error| SourceError::new("asking broke", error))?
     }
 }
 
-/// Whether a file may be used. The error says why not.
+/// Checks whether a file may be used. The error is the reason.
 pub(super) fn judge(path: &str, context: &Context) -> Result<(), String> {
     let folder = Path::new(path).parent().unwrap_or(Path::new("/"));
     context.folders.judge(folder, &context.data_folder).map(|_| ())
 }
 
-/// No other files, no settings, no code: a statement reads and writes tables.
+/// Statements may only read and write tables: no other files, settings or code.
 fn authorize(context: AuthContext<'_>) -> Authorization {
     match context.action {
         AuthAction::Attach { .. } | AuthAction::Detach { .. } | AuthAction::Pragma { .. } => Authorization::Deny,
@@ -75,8 +78,8 @@ fn authorize(context: AuthContext<'_>) -> Authorization {
     }
 }
 
-fn trouble(error: rusqlite::Error) -> Trouble {
-    Trouble::new("SQLite", error)
+fn trouble(error: rusqlite::Error) -> SourceError {
+    SourceError::new("SQLite", error)
 }
 
 impl ToSql for SqlValue {
@@ -92,8 +95,8 @@ impl ToSql for SqlValue {
     }
 }
 
-/// The types that a value may be of. SQLite holds that every text is greater than every number, so a value without a type
-/// is tried as a number and as a text.
+/// The possible types of a value. SQLite orders every text after every number, so an untyped value is tried as a number
+/// and as a text.
 fn readings(mark: &SqlValue) -> Vec<SqlValue> {
     let SqlValue::Untyped(text) = mark else { return vec![mark.clone()] };
     let number = match text.parse::<i64>() {
@@ -103,8 +106,8 @@ fn readings(mark: &SqlValue) -> Vec<SqlValue> {
     number.into_iter().chain([SqlValue::Text(text.clone())]).collect()
 }
 
-/// The types in which a statement that writes has a value without a type: a number that has one spelling only, and then, if
-/// that was in no row, the text.
+/// The types for an untyped value in a write statement: a number with a unique spelling first, and then, if no row
+/// matched, the text.
 fn written(mark: &SqlValue) -> Vec<SqlValue> {
     let mut readings = readings(mark);
     if let SqlValue::Untyped(text) = mark {
@@ -117,7 +120,7 @@ fn is_number(value: &SqlValue) -> bool {
     matches!(value, SqlValue::Integer(_) | SqlValue::Real(_))
 }
 
-/// A cell, and whether it stands in JSON as it is.
+/// A cell, and whether it is written as raw JSON.
 fn cell(value: ValueRef<'_>) -> (Cell, bool) {
     match value {
         ValueRef::Null => (Cell::Null, false),
@@ -143,18 +146,18 @@ fn mark_of(value: ValueRef<'_>) -> SqlValue {
     }
 }
 
-/// A query whose parameters stand as SQLite has them.
-struct Question {
+/// A query with SQLite's parameter placeholders.
+struct PreparedQuery {
     query: String,
     has_parameter: bool,
     mark_column: Option<String>,
 }
 
-impl Question {
-    fn ask(&self, connection: &Connection, mark: &SqlValue, mut taking: Taking) -> Result<Rows, Trouble> {
+impl PreparedQuery {
+    fn ask(&self, connection: &Connection, mark: &SqlValue, mut counter: BatchCounter) -> Result<Rows, SourceError> {
         let mut statement = connection.prepare(&self.query).map_err(trouble)?;
         if !statement.readonly() {
-            return Err(Trouble::of("the query would write"));
+            return Err(SourceError::of("the query would write"));
         }
         let names: Arc<[String]> = statement.column_names().map(str::to_owned).collect();
         let mark_at = self.mark_column.as_deref().map(|name| position_of(&names, name)).transpose()?;
@@ -164,7 +167,7 @@ impl Question {
         while !more && let Some(row) = found.next().map_err(trouble)? {
             let cells = (0..names.len()).map(|at| row.get_ref(at).map(cell).map_err(trouble));
             let cells: Vec<(Cell, bool)> = cells.collect::<Result<_, _>>()?;
-            more = taking.ends_with(cells.iter().map(|(cell, _)| cell.bytes()).sum());
+            more = counter.ends_with(cells.iter().map(|(cell, _)| cell.bytes()).sum());
             let mark = mark_at.map(|at| row.get_ref(at).map(mark_of).map_err(trouble)).transpose()?;
             rows.push(RowRead { cells, mark });
         }
@@ -174,11 +177,11 @@ impl Question {
 
 #[async_trait]
 impl Database for Sqlite {
-    async fn query(&mut self, ask: Ask<'_>) -> Result<Rows, Trouble> {
+    async fn query(&mut self, ask: QueryRequest<'_>) -> Result<Rows, SourceError> {
         let (query, parameters) = with_parameters(ask.query, |_| "?1".to_owned());
         let mark_column = ask.mark_column.map(str::to_owned);
-        let question = Question { query, has_parameter: parameters > 0, mark_column };
-        let (taking, mark) = (Taking::new(&ask), ask.mark.clone());
+        let question = PreparedQuery { query, has_parameter: parameters > 0, mark_column };
+        let (counter, mark) = (BatchCounter::new(&ask), ask.mark.clone());
         self.work(move |connection| {
             let mut readings = readings(&mark);
             if !question.has_parameter {
@@ -186,8 +189,8 @@ impl Database for Sqlite {
             }
             let mut empty = Rows::default();
             for reading in &readings {
-                let rows = question.ask(connection, reading, taking.clone())?;
-                // A value without a type is of the type in which the rows beyond it come.
+                let rows = question.ask(connection, reading, counter.clone())?;
+                // An untyped value has the type of the rows beyond it.
                 let fits = rows.marks.first().is_none_or(|mark| is_number(mark) == is_number(reading));
                 if readings.len() == 1 || fits && !rows.rows.is_empty() {
                     return Ok(rows);
@@ -199,7 +202,7 @@ impl Database for Sqlite {
         .await
     }
 
-    async fn run(&mut self, statement: &str, marks: &[SqlValue]) -> Result<(), Trouble> {
+    async fn run(&mut self, statement: &str, marks: &[SqlValue]) -> Result<(), SourceError> {
         let (statement, marks) = (with_parameters(statement, |_| "?1".to_owned()), marks.to_vec());
         self.work(move |connection| {
             let transaction = connection.unchecked_transaction().map_err(trouble)?;
@@ -219,13 +222,13 @@ impl Database for Sqlite {
         .await
     }
 
-    /// A file is of one machine, where who may write to it is settled by its rights.
-    async fn lock(&mut self, _name: &str) -> Result<(), Trouble> {
+    /// A file is local to one machine, and its permissions control who may write to it.
+    async fn lock(&mut self, _name: &str) -> Result<(), SourceError> {
         Ok(())
     }
 
-    async fn listen(&mut self, _channel: &str, _bell: Arc<Notify>) -> Result<(), Trouble> {
-        Err(Trouble::of("SQLite notifies nobody; leave `listen` out"))
+    async fn listen(&mut self, _channel: &str, _bell: Arc<Notify>) -> Result<(), SourceError> {
+        Err(SourceError::of("SQLite has no notifications; remove `listen`"))
     }
 
     fn quoted(&self, name: &str) -> String {

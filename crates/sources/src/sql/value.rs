@@ -1,8 +1,8 @@
-//! Marks and keys, with the type that the database gave them.
+//! Marks and keys, with their database types.
 
 use serde::{Deserialize, Serialize};
 
-/// A value that goes back to its database as the type that it came in.
+/// A value that is returned to its database with the type it had.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum SqlValue {
@@ -10,17 +10,17 @@ pub(crate) enum SqlValue {
     Null,
     /// An integer.
     Integer(i64),
-    /// An integer of MySQL that has no sign.
+    /// An unsigned integer of MySQL.
     Unsigned(u64),
     /// A floating-point number, with all its digits.
     Real(#[serde(with = "digits")] f64),
-    /// An exact number of MySQL, in decimal digits.
+    /// An exact decimal number of MySQL.
     Decimal(String),
-    /// A text; of PostgreSQL a value of any type, in the form that the server itself reads.
+    /// A text; for PostgreSQL a value of any type, in its text representation.
     Text(String),
-    /// Bytes that are no text in UTF-8.
+    /// Bytes that are not UTF-8.
     Bytes(#[serde(with = "base64_text")] Vec<u8>),
-    /// A value whose type is not known: of an option, or stored by a version that kept texts alone.
+    /// A value of unknown type: from an option, or stored by an older version as text.
     #[serde(untagged)]
     Untyped(String),
 }
@@ -31,7 +31,7 @@ impl SqlValue {
         text.map_or(SqlValue::Null, |text| SqlValue::Untyped(text.to_owned()))
     }
 
-    /// The value for people.
+    /// The value for display.
     pub fn shown(&self) -> String {
         match self {
             SqlValue::Null => "NULL".to_owned(),
@@ -44,7 +44,7 @@ impl SqlValue {
     }
 }
 
-/// A number as the shortest text that is read as the same number.
+/// A number as the shortest text that parses to the same number.
 mod digits {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 

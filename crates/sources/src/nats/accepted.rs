@@ -1,19 +1,19 @@
-//! Which messages of a stream are accepted, as ranges of their sequences.
+//! Accepted messages of a stream, as ranges of their sequences.
 
 use serde::{Deserialize, Serialize};
 
-/// Sequences that are accepted. A stream that was made anew counts from 1 again, so it is told by when it was made.
+/// Accepted sequences of a stream. A recreated stream restarts at 1, so it is identified by its creation time.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub(super) struct Taken {
+pub(super) struct AcceptedSequences {
     stream: String,
-    /// First and last of each range, in order, without overlap.
+    /// First and last of each range, sorted, without overlap.
     ranges: Vec<(u64, u64)>,
 }
 
-impl Taken {
-    /// Of a stream that was made then; what is known of another is forgotten.
-    pub fn of(self, stream: &str) -> Taken {
-        if self.stream == stream { self } else { Taken { stream: stream.to_owned(), ranges: Vec::new() } }
+impl AcceptedSequences {
+    /// Keeps the state of the stream created at a time; that of another stream is discarded.
+    pub fn of(self, stream: &str) -> AcceptedSequences {
+        if self.stream == stream { self } else { AcceptedSequences { stream: stream.to_owned(), ranges: Vec::new() } }
     }
 
     pub fn contains(&self, sequence: u64) -> bool {
@@ -24,7 +24,7 @@ impl Taken {
     pub fn add(&mut self, first: u64, last: u64) {
         let (mut first, mut last) = (first, last);
         self.ranges.retain(|(from, to)| {
-            // One that touches it becomes part of it.
+            // An adjacent or overlapping range is merged.
             let apart = *to < first.saturating_sub(1) || *from > last.saturating_add(1);
             if !apart {
                 (first, last) = (first.min(*from), last.max(*to));
@@ -35,8 +35,8 @@ impl Taken {
         self.ranges.insert(at, (first, last));
     }
 
-    /// Forgets what the server will not give again: all up to this sequence is acknowledged.
-    pub fn forget_to(&mut self, floor: u64) {
+    /// Removes sequences up to this one, which the server will not redeliver.
+    pub fn remove_up_to(&mut self, floor: u64) {
         self.ranges.retain(|(_, last)| *last > floor);
     }
 }
@@ -46,8 +46,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_grow_together() {
-        let mut taken = Taken::default().of("a");
+    fn adjacent_ranges_are_merged() {
+        let mut taken = AcceptedSequences::default().of("a");
         for (first, last) in [(5, 7), (1, 2), (10, 12), (3, 3)] {
             taken.add(first, last);
         }
@@ -56,7 +56,7 @@ mod tests {
         assert_eq!(taken.ranges, [(1, 12)]);
         assert!(taken.contains(12) && !taken.contains(13));
         taken.add(20, 21);
-        taken.forget_to(12);
+        taken.remove_up_to(12);
         assert_eq!(taken.ranges, [(20, 21)]);
         assert!(taken.clone().of("a").contains(20) && !taken.of("b").contains(20));
     }

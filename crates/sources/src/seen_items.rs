@@ -1,7 +1,7 @@
-//! Which items of a page are known, so that each is told once, and again when it has changed.
+//! Seen items of a page (de-duplication): each item becomes an event once, and again when it has changed.
 //!
-//! An item that is gone is remembered for some polls more: pages are made by machines that now and then leave something
-//! out, and what comes back is not new.
+//! A removed item is remembered for some further polls: generated pages sometimes omit an item temporarily, and when it
+//! returns it is not new.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,37 +11,37 @@ use tocsin_model::{hexadecimal::digits_of, mark::Mark, problem::Problem};
 
 use crate::source::read_mark;
 
-/// What the parts of items begin with; there are other marks beside them.
+/// Prefix of the parts of items; there are other marks beside them.
 const PREFIX: &str = "item:";
-/// A longer key stands as its hash.
+/// Longer keys are hashed.
 const KEY_BYTES_MAX: usize = 200;
 
-/// Known items, by their keys.
+/// Seen items, by their keys.
 #[derive(Default)]
-pub(crate) struct Known(HashMap<String, Entry>);
+pub(crate) struct SeenItems(HashMap<String, SeenItem>);
 
-/// What is remembered of an item.
+/// The stored state of an item.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Entry {
-    /// A hash of what is looked at to see whether it has changed.
+struct SeenItem {
+    /// A hash of the values that determine whether it has changed.
     version: String,
-    /// Its second key, by which it differs from others with the same first one.
+    /// Second key, which distinguishes it from others with the same first key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     second: Option<String>,
-    /// For how many polls it has been gone.
+    /// The number of polls since it was removed.
     #[serde(default, skip_serializing_if = "is_zero")]
     gone: u32,
-    /// Whether several items had the key at a time, which is no identity since then.
+    /// Whether several items had the key at some time; then the key is not an identity.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_shared: bool,
-    /// Whether it was no event.
+    /// Whether it was rejected.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_refused: bool,
 }
 
-impl Entry {
-    fn new(version: &str, second: Option<&str>) -> Entry {
-        Entry {
+impl SeenItem {
+    fn new(version: &str, second: Option<&str>) -> SeenItem {
+        SeenItem {
             version: version.to_owned(),
             second: second.map(str::to_owned),
             gone: 0,
@@ -55,7 +55,7 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// What an item is to whoever knows the others.
+/// The change of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     New,
@@ -71,37 +71,37 @@ impl Change {
     }
 }
 
-impl Known {
-    /// Takes what is about items out of the marks of a source.
+impl SeenItems {
+    /// Reads the items from the marks of a source.
     ///
     /// # Errors
-    /// One of them cannot be read.
-    pub fn read(marks: &[Mark]) -> Result<Known, Vec<Problem>> {
+    /// One of them is unreadable.
+    pub fn read(marks: &[Mark]) -> Result<SeenItems, Vec<Problem>> {
         let entry = |mark: &Mark| {
             let key = mark.part.strip_prefix(PREFIX)?;
             Some(read_mark(mark)?.map(|entry| (key.to_owned(), entry)))
         };
-        Ok(Known(marks.iter().filter_map(entry).collect::<Result<_, _>>()?))
+        Ok(SeenItems(marks.iter().filter_map(entry).collect::<Result<_, _>>()?))
     }
 
-    /// Whether the item that is known by this key is the one with this second key.
+    /// Whether the seen item of this key has this second key.
     pub fn is_own(&self, key: &str, second: &str) -> bool {
         self.0.get(&short(key)).is_some_and(|entry| entry.second.as_deref() == Some(second))
     }
 
-    /// Whether several items had this key at a time.
+    /// Whether several items had this key at some time.
     pub fn is_shared(&self, key: &str) -> bool {
         self.0.get(&short(key)).is_some_and(|entry| entry.is_shared)
     }
 
-    /// Remembers that several items have this key.
+    /// Records that several items have this key.
     pub fn share(&mut self, key: &str) -> Mark {
-        let entry = self.0.entry(short(key)).or_insert_with(|| Entry::new("", None));
+        let entry = self.0.entry(short(key)).or_insert_with(|| SeenItem::new("", None));
         entry.is_shared = true;
         mark(&short(key), entry)
     }
 
-    /// The change of an item, if it is new or differs.
+    /// The change of an item, if it is new or has changed.
     pub fn judge(&self, key: &str, version: &str) -> Option<Change> {
         match self.0.get(&short(key)) {
             None => Some(Change::New),
@@ -110,30 +110,30 @@ impl Known {
         }
     }
 
-    /// Whether an item of this key was an event when it was taken.
-    pub fn is_good(&self, key: &str) -> bool {
+    /// Whether the item of this key was accepted as an event.
+    pub fn was_accepted(&self, key: &str) -> bool {
         self.0.get(&short(key)).is_some_and(|entry| !entry.is_refused)
     }
 
-    /// Remembers an item that is no event, so that it is set aside once.
+    /// Records a rejected item, so that it is rejected once.
     pub fn remember_refused(&mut self, key: &str, version: &str, second: Option<&str>) -> Mark {
-        self.keep(key, Entry { is_refused: true, ..Entry::new(version, second) })
+        self.keep(key, SeenItem { is_refused: true, ..SeenItem::new(version, second) })
     }
 
-    /// Remembers an item.
+    /// Records an item.
     pub fn remember(&mut self, key: &str, version: &str, second: Option<&str>) -> Mark {
-        self.keep(key, Entry::new(version, second))
+        self.keep(key, SeenItem::new(version, second))
     }
 
-    fn keep(&mut self, key: &str, entry: Entry) -> Mark {
-        let entry = Entry { is_shared: self.is_shared(key), ..entry };
+    fn keep(&mut self, key: &str, entry: SeenItem) -> Mark {
+        let entry = SeenItem { is_shared: self.is_shared(key), ..entry };
         let mark = mark(&short(key), &entry);
         self.0.insert(short(key), entry);
         mark
     }
 
-    /// Ends a poll that has seen these items: the others have been gone for a poll more, and are forgotten after
-    /// `retention` of them.
+    /// Ends a poll in which these items were present: the absence count of the others is increased, and they are
+    /// forgotten after `retention` polls.
     pub fn end_poll<'a>(&mut self, seen: impl Iterator<Item = &'a str>, retention: u32) -> Vec<Mark> {
         let seen: HashSet<String> = seen.map(short).collect();
         let mut marks = Vec::new();
@@ -153,7 +153,7 @@ impl Known {
     }
 }
 
-fn mark(key: &str, entry: &Entry) -> Mark {
+fn mark(key: &str, entry: &SeenItem) -> Mark {
     Mark::set(format!("{PREFIX}{key}"), serde_json::to_vec(entry).expect("it is JSON"))
 }
 
@@ -176,19 +176,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_item_is_told_once_and_when_it_changes() {
+    fn an_item_is_reported_once_and_when_it_changes() {
         let long = "x".repeat(1_000);
-        let mut known = Known::default();
+        let mut known = SeenItems::default();
         assert_eq!(known.judge(&long, "1"), Some(Change::New));
         let mark = known.remember(&long, "1", None);
         assert!(mark.part.len() < 100);
-        let known = Known::read(&[mark, Mark::set("etag", "x")]).expect("entries");
+        let known = SeenItems::read(&[mark, Mark::set("etag", "x")]).expect("entries");
         assert_eq!((known.judge(&long, "1"), known.judge(&long, "2")), (None, Some(Change::Updated)));
     }
 
     #[test]
-    fn what_is_gone_is_forgotten_after_some_polls() {
-        let mut known = Known::default();
+    fn removed_items_are_forgotten_after_some_polls() {
+        let mut known = SeenItems::default();
         known.remember("a", "1", None);
         known.remember("b", "1", None);
         assert_eq!(known.end_poll(["a", "b"].into_iter(), 1), []);

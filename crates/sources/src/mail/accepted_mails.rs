@@ -1,26 +1,26 @@
-//! Which mails were accepted, so that one which is sent once more is not an event once more.
+//! Accepted mails, for de-duplication: a mail that is sent again is not an event again.
 
 use std::collections::{HashSet, VecDeque};
 
 use tocsin_model::{mark::Mark, time::Timestamp};
 
-/// What the parts of mails begin with.
+/// Prefix of the parts of mails.
 const PREFIX: &str = "mail:";
-/// Most mails that are remembered; beyond, the oldest are forgotten.
+/// Most remembered mails; beyond, the oldest are forgotten.
 pub(super) const REMEMBERED_MAX: usize = 100_000;
 const DAY_MILLIS: i64 = 86_400_000;
 
-/// Mails, by what stays the same when they are sent once more.
-pub(super) struct Remembered {
+/// Accepted mails, by their de-duplication keys.
+pub(super) struct AcceptedMails {
     keys: HashSet<String>,
-    /// The same, the oldest first, with the time of their acceptance.
+    /// The same, oldest first, with the time of their acceptance.
     order: VecDeque<(i64, String)>,
     days: u32,
 }
 
-impl Remembered {
-    /// Takes what is about mails out of the marks of a source.
-    pub fn read(marks: &[Mark], days: u32) -> Remembered {
+impl AcceptedMails {
+    /// Reads the mails from the marks of a source.
+    pub fn read(marks: &[Mark], days: u32) -> AcceptedMails {
         let entry = |mark: &Mark| {
             let key = mark.part.strip_prefix(PREFIX)?;
             let time = std::str::from_utf8(mark.value.as_ref()?).ok()?.parse().ok()?;
@@ -28,7 +28,7 @@ impl Remembered {
         };
         let mut order: Vec<(i64, String)> = marks.iter().filter_map(entry).collect();
         order.sort_unstable();
-        Remembered { keys: order.iter().map(|(_, key)| key.clone()).collect(), order: order.into(), days }
+        AcceptedMails { keys: order.iter().map(|(_, key)| key.clone()).collect(), order: order.into(), days }
     }
 
     /// Whether a mail was accepted.
@@ -36,7 +36,7 @@ impl Remembered {
         self.keys.contains(key)
     }
 
-    /// Remembers a mail, and forgets those that are too old or too many.
+    /// Records a mail, and forgets those that are too old or too many.
     pub fn remember(&mut self, key: String, now: Timestamp, marks: &mut Vec<Mark>) {
         let now = now.as_millis();
         marks.push(Mark::set(format!("{PREFIX}{key}"), now.to_string()));
@@ -56,13 +56,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mails_are_known_for_some_days() {
+    fn mails_are_remembered_for_some_days() {
         let mut marks = Vec::new();
-        let mut remembered = Remembered::read(&[], 1);
+        let mut remembered = AcceptedMails::read(&[], 1);
         remembered.remember("a".to_owned(), Timestamp::from_millis(1_000), &mut marks);
         remembered.remember("b".to_owned(), Timestamp::from_millis(DAY_MILLIS), &mut marks);
         assert_eq!(marks, [Mark::set("mail:a", "1000"), Mark::set("mail:b", "86400000")]);
-        let mut remembered = Remembered::read(&[marks.remove(1), marks.remove(0), Mark::set("other", "1")], 1);
+        let mut remembered = AcceptedMails::read(&[marks.remove(1), marks.remove(0), Mark::set("other", "1")], 1);
         assert!(remembered.knows("a") && remembered.knows("b"));
         remembered.remember("c".to_owned(), Timestamp::from_millis(DAY_MILLIS + 1_001), &mut marks);
         assert_eq!(marks[1..], [Mark::forget("mail:a")]);
@@ -70,8 +70,8 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_make_room() {
-        let mut remembered = Remembered::read(&[], 1);
+    fn the_oldest_are_forgotten_first() {
+        let mut remembered = AcceptedMails::read(&[], 1);
         let mut marks = Vec::new();
         for number in 0..=REMEMBERED_MAX {
             remembered.remember(number.to_string(), Timestamp::from_millis(1), &mut marks);
